@@ -60,15 +60,16 @@ MAY_IMPORT = {
     "checkpoint": "errors system.files system.json_file system.schema system.text",
     "tracking": "bounds system.files system.redaction system.json_file system.schema",
     "tracing": "engine errors system.files",
-    "records": "errors system.files system.json_file system.schema engine tracking system.machine system.redaction",
+    "records": "errors system.files system.json_file system.schema engine tracking system.machine system.redaction"
+    " records.data_facts",
     "records.decisions": "system.files system.json_file system.schema",
-    "records.data_facts": "data errors system.json_file system.schema",
+    "records.data_facts": "data errors system.json_file system.redaction system.schema tracking.records",
     "records.late_tracking": "records.run_directory records.summary tracking config.safe_yaml errors",
     # Plugins: files of the user that add models, optimizers, strategies and data sets.
     "plugin": "models optimizers strategies data engine kernels.contract errors system.files",
     # The configuration consists of the dataclasses of the packages that it configures.
     "config": "bounds errors system.files engine.graph.device",
-    "config.check": "config.monitor config.schema errors engine.graph.device strategies.base",
+    "config.check": "config.monitor config.schema errors engine.graph.device strategies.base tracking.base",
     "config.groups": "config models optimizers strategies data tracking",
     "config.error_text": "config config.groups",
     "config.configuration": "config config.error_text config.groups bounds errors kernels.gpu.discovery",
@@ -97,7 +98,7 @@ MAY_IMPORT = {
 }
 """Module or package below ``runner`` -> the modules it may import besides itself. The longest matching name applies."""
 
-HEAVY = {"alembic", "matplotlib", "mlflow", "pandas", "rich", "scipy", "sklearn", "sqlalchemy", "torch"}
+HEAVY = {"alembic", "matplotlib", "mlflow", "pandas", "rich", "scipy", "sklearn", "sqlalchemy", "tensorboardX", "torch"}
 """Libraries that are imported only inside functions, so that ``runner --help`` answers in less than a second."""
 
 ONLY_IN = {
@@ -115,6 +116,7 @@ ONLY_IN = {
     "zmq": "engine.cluster.transport commands.doctor",
     "msgpack": "engine.cluster.transport",
     "safetensors": "checkpoint",
+    "tensorboardX": "tracking",
     "pickle": "",
     "marshal": "",
     "shelve": "",

@@ -22,6 +22,8 @@ _RESULTS = ("status", "steps", "wall_seconds", "step_time_s", "examples_per_s", 
 _MACHINE = ("versions", "platform", "cpu_model", "devices", "kernels", "kernels_missing")
 ABSENT = "-"
 
+_SPEEDS = ("perf/", "train/seconds")
+
 
 @dataclass(frozen=True)
 class Difference:
@@ -74,7 +76,7 @@ def _of_summary(run: StoredRun, names: tuple[str, ...]) -> dict[str, str]:
         return {"status": "killed"} if "status" in names else {}
     plain = asdict(run.summary)
     # Speeds are compared by step_time_s and examples_per_s, not by the last logged values.
-    plain["final"] = {name: value for name, value in plain["final"].items() if not name.startswith("perf/")}
+    plain["final"] = {name: value for name, value in plain["final"].items() if not name.startswith(_SPEEDS)}
     return dict(_flat({name: plain[name] for name in names if plain[name] not in (None, {}, [])}))
 
 

@@ -31,7 +31,7 @@ SUMMARY = Summary(
     cpu_model="CPU",
     git_commit="a" * 40,
     provenance=Provenance("runner", "/home", 2, 8 << 30, [CODE]),
-    final={"test/accuracy": 0.5, "perf/step_time_s": 1.0},
+    final={"test/accuracy": 0.5, "perf/step_time_s": 1.0, "train/seconds": 1.0},
     weights_sha256="f" * 64,
 )
 
@@ -63,7 +63,7 @@ def test_differences_are_listed_by_name(tmp_path: Path) -> None:
         versions={"numpy": "2.4.0", "python": "3.11.7"},
         git_commit="a" * 40 + "-dirty",
         provenance=Provenance("runner", "/home", 4, 8 << 30, [changed]),
-        final={"test/accuracy": 0.625, "perf/step_time_s": 2.0},
+        final={"test/accuracy": 0.625, "perf/step_time_s": 2.0, "train/seconds": 2.0},
         weights_sha256=None,
         plugins={"own.py": "c" * 64},
     )
@@ -82,6 +82,7 @@ def test_differences_are_listed_by_name(tmp_path: Path) -> None:
     assert found["results: final.test/accuracy"] == ("0.5", "0.625")
     assert found["results: weights_sha256"] == ("f" * 64, "-")
     assert "results: final.perf/step_time_s" not in found
+    assert "results: final.train/seconds" not in found
     assert "configuration: seed" not in found
 
 

@@ -21,10 +21,9 @@ from runner.sweep.locks import job_lock, sweep_lock
 from runner.sweep.outcome import Outcome
 from runner.sweep.report import end_late, recorded_sweeps
 from runner.sweep.table import Cell, SweepTable, over_seeds, seeds_table, spread_of, sweep_table, swept_values
-from runner.tracking.mlflow_tracker import SPOOL_FILE
 from runner.tracking.origin import ORIGIN_FILE, Origin
-from runner.tracking.records import End, Tags
-from runner.tracking.spool import Spool
+from runner.tracking.records import Tags
+from runner.tracking.spool import SPOOL_FILE, Spool
 from tests.fake_training import Call, FakeTraining
 from tests.records.test_summary import SUMMARY
 from tests.tracking.recorded import a_run
@@ -232,17 +231,19 @@ def sweep(fake_training: FakeTraining, folder: Path) -> Path:
 def test_the_record_ends_with_the_status_of_its_jobs_and_the_tables(sweep: Path, ended: Ended) -> None:
     (sweep / "jobs.csv").unlink()
     end_late(sweep)
-    ((uri, experiment, directory, end, files, description),) = ended
-    assert (uri, experiment, directory, end) == (ADDRESS, "mine", sweep, End("failed", 12_500))
-    assert files == [sweep / "jobs.csv", sweep / "seeds.csv", sweep / "jobs.md"]
-    assert files[0].exists()
-    assert "the loss is nan" in description
+    ((uri, experiment, directory, result, ended_ms),) = ended
+    assert (uri, experiment, directory, result.status, ended_ms) == (ADDRESS, "mine", sweep, "failed", 12_500)
+    assert result.artifacts == [sweep / "jobs.csv", sweep / "seeds.csv", sweep / "jobs.md"]
+    assert result.artifacts[0].exists()
+    assert "the loss is nan" in result.description
+    assert result.params == {"seed": "1, 2"}
+    assert result.metrics == {"jobs_finished": 1.0, "jobs_failed": 1.0, "best_test_accuracy": 0.1}
 
 
 def test_the_record_of_a_sweep_with_an_unfinished_job_is_interrupted(sweep: Path, ended: Ended) -> None:
     (sweep / "1" / "failure.json").unlink()
     end_late(sweep)
-    assert [end for _, _, _, end, _, _ in ended] == [End("interrupted", 11_000)]
+    assert [(result.status, ended_ms) for _, _, _, result, ended_ms in ended] == [("interrupted", 11_000)]
 
 
 def test_the_record_of_a_running_sweep_is_not_ended(sweep: Path, ended: Ended) -> None:

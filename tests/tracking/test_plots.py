@@ -14,7 +14,6 @@ from matplotlib.figure import Figure
 from matplotlib.image import imread
 
 from runner.tracking.metrics_log import MetricsLog, check_metric_name
-from runner.tracking.mlflow_tracker import SystemMonitor, SystemSampler
 from runner.tracking.plots import (
     Box,
     DiagramLegend,
@@ -26,6 +25,7 @@ from runner.tracking.plots import (
     training_means,
 )
 from runner.tracking.records import Metrics
+from runner.tracking.system_monitor import SystemMonitor, SystemSampler
 
 _PNG = b"\x89PNG\r\n\x1a\n"
 
@@ -241,7 +241,7 @@ def test_a_run_shorter_than_the_interval_is_sampled_once_with_the_cpu_it_used(mo
         known_threads.add(threading.get_ident())
         return 0.0 if first else 50.0
 
-    monkeypatch.setattr("runner.tracking.mlflow_tracker.psutil.cpu_percent", cpu_percent)
+    monkeypatch.setattr("runner.tracking.system_monitor.psutil.cpu_percent", cpu_percent)
     samples: list[Mapping[str, float]] = []
     monitor = SystemMonitor(every_s=NEVER_S, on_sample=samples.append)
     monitor.start()

@@ -61,6 +61,11 @@ class StepDriver(ABC):
         learning_rate: shape (), in the dtype of the variables.
         """
 
+    @property
+    def passes(self) -> int:
+        """How many times the newest update computed its batch: more than once in a line search."""
+        return 1
+
     @abstractmethod
     def synchronize(self) -> None:
         """Wait for all launched clients; afterwards variables may be evaluated, saved and restored."""

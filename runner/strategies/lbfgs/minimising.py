@@ -77,6 +77,11 @@ class LbfgsStepDriver(StepDriver):
         self.order(REMEMBER, {PAIRS: np.asarray(history.pairs, "int64"), PRODUCTS: products})
         return self._evaluations[0].metrics
 
+    @property
+    def passes(self) -> int:
+        """The number of evaluations in the newest iteration."""
+        return len(self._evaluations)
+
     def metrics(self) -> Mapping[str, float]:
         """Return the last objective and step length, and counts of evaluations and kept pairs since the last call."""
         done, self._done = self._done, []
