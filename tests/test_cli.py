@@ -233,7 +233,7 @@ def test_the_completion_script_calls_this_program(capsys: Capture):
         ("runner ex", {"explain", "experiment="}),
         ("runner explain --config-dir mine schedule=st", {"schedule=step"}),
         ("runner --plugin mine.py swe", {"sweep"}),
-        ("runner sweep ", {"resume", "status"}),
+        ("runner sweep ", {"resume", "status", "best", "plot"}),
         ("runner rerun ", {"outputs/day/noon", "multirun/day/night/0"}),
         ("runner --debug compare outputs/day/noon m", {"multirun/day/night/0"}),
         ("runner eval outputs/day/noon/", {"outputs/day/noon/checkpoints/"}),

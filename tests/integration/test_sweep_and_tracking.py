@@ -64,8 +64,12 @@ def test_a_sweep_is_a_parent_run_with_a_child_per_job_and_a_table_with_the_best_
     assert sweep.finish() == 1, sweep.errors
     assert spools(tmp_path) == []
     _, _, *rows = (line.split() for line in sweep.output.splitlines())
-    assert [(row[0], "finished" in row) for row in rows] == [("0.05", True), ("0.0001", True), ("1e+30", False)]
-    assert "failed: NumericError" in sweep.output
+    assert [(row[:2], "finished" in row) for row in rows] == [
+        (["2", "0.05"], True),
+        (["0", "0.0001"], True),
+        (["1", "1e+30"], False),
+    ]
+    assert "NumericError: the loss of step" in sweep.output
     assert "runner: 1 of 3 jobs failed" in sweep.errors
 
     ((parent, status),) = stored(tmp_path, "SELECT run_uuid, status FROM runs WHERE name = 'sweep sweep: lr'")
