@@ -22,11 +22,12 @@ from runner.config.configuration import fix_machine_values
 from runner.engine.compile.program_plans import ProgramPlans
 from runner.engine.run.kernel_table import kernels_for
 from runner.training.build import build
+from tests.docs import reference
 from tests.integration.command import succeed
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-WITHOUT_COMMANDS = {"contributing", "engine", "guarantees", "measurements", "run-record"}
+WITHOUT_COMMANDS = {"layers-and-ops", "contributing", "engine", "guarantees", "measurements", "run-record"}
 BLOCK = re.compile(r"(?:<!-- (?P<said>[^>]*?) -->\n)?```(?P<language>\w+)\n(?P<text>.*?)^```$", re.M | re.S)
 KINDS = ("run", "not run", "file")
 VERBS = re.compile(
@@ -133,3 +134,8 @@ def test_every_page_is_built_and_loads_nothing_from_other_hosts(tmp_path: Path) 
     assert LOADED.search("<script async src='https://example.org/a.js'>")
     found = {page: LOADED.findall(page.read_text(encoding="utf-8")) for page in tmp_path.rglob("*.html")}
     assert {page: hosts for page, hosts in found.items() if hosts} == {}
+
+
+def test_every_layer_and_op_is_listed() -> None:
+    renew = "renew the page with `python -m tests.docs.reference`"
+    assert reference.PAGE.read_text() == reference.page(), renew

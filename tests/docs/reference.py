@@ -1,0 +1,59 @@
+"""The page docs/layers-and-ops.md, generated from signatures and docstrings: `python -m tests.docs.reference` writes it."""
+
+import inspect
+import re
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from runner import nn
+from runner.engine.graph import ops
+from runner.engine.graph.op import OPS
+
+PAGE = Path(__file__).parents[2] / "docs" / "layers-and-ops.md"
+
+_HEAD = """\
+# Layers and ops
+
+A layer is a function of `runner.nn`; its first argument is the network `net`. An op is a function of
+`runner.engine.graph.ops`; its first argument is the `graph`. Shapes are (N, C, H, W) for images. The docstring of a
+function has the details: `python -c "from runner import nn; help(nn.conv)"`. A plugin can add [layers](writing-a-model.md)
+and [ops](contributing.md).
+"""
+
+
+def page() -> str:
+    """Return the text of the page."""
+    added = ", ".join(f"`{name}`" for name in sorted(OPS) if not hasattr(ops, name))
+    return "\n".join(
+        [
+            _HEAD,
+            "## Layers\n",
+            *_table(_functions(nn, "net")),
+            "\n## Ops\n",
+            *_table(_functions(ops, "graph")),
+            f"\nCompiler passes add these ops, which have no functions: {added}.\n",
+        ]
+    )
+
+
+def _functions(module: Any, first: str) -> dict[str, Callable[..., Any]]:
+    """Return the public functions of a module whose first parameter has this name, sorted by name."""
+    found = {name: each for name, each in vars(module).items() if inspect.isroutine(each) and not name.startswith("_")}
+    return {
+        name: found[name] for name in sorted(found) if next(iter(inspect.signature(found[name]).parameters)) == first
+    }
+
+
+def _table(functions: Mapping[str, Callable[..., Any]]) -> Iterator[str]:
+    yield from ("| function | result |", "|---|---|")
+    for name, function in functions.items():
+        first, *others = inspect.signature(function).parameters
+        arguments = ", ".join(each for each in others if each != "name")
+        text = " ".join((inspect.getdoc(function) or "").split("\n\n")[0].split())
+        text = re.sub(r":\w+:`~?([^`]+)`", r"`\1`", text).replace("``", "`").replace("|", "\\|")
+        yield f"| `{name}({arguments})` | {text} |"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")
