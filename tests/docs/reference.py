@@ -1,4 +1,4 @@
-"""The page docs/layers-and-ops.md, generated from signatures and docstrings: `python -m tests.docs.reference` writes it."""
+"""The page docs/layers-and-ops.md, made of signatures and docstrings; `python -m tests.docs.reference` writes it."""
 
 import inspect
 import re
@@ -17,8 +17,8 @@ _HEAD = """\
 
 A layer is a function of `runner.nn`; its first argument is the network `net`. An op is a function of
 `runner.engine.graph.ops`; its first argument is the `graph`. Shapes are (N, C, H, W) for images. The docstring of a
-function has the details: `python -c "from runner import nn; help(nn.conv)"`. A plugin can add [layers](writing-a-model.md)
-and [ops](contributing.md).
+function has the details: `python -c "from runner import nn; help(nn.conv)"`. A plugin can add
+[layers](writing-a-model.md) and [ops](contributing.md).
 """
 
 
@@ -48,7 +48,7 @@ def _functions(module: Any, first: str) -> dict[str, Callable[..., Any]]:
 def _table(functions: Mapping[str, Callable[..., Any]]) -> Iterator[str]:
     yield from ("| function | result |", "|---|---|")
     for name, function in functions.items():
-        first, *others = inspect.signature(function).parameters
+        _, *others = inspect.signature(function).parameters
         arguments = ", ".join(each for each in others if each != "name")
         text = " ".join((inspect.getdoc(function) or "").split("\n\n")[0].split())
         text = re.sub(r":\w+:`~?([^`]+)`", r"`\1`", text).replace("``", "`").replace("|", "\\|")
