@@ -81,11 +81,11 @@ MAY_IMPORT = {
     " system.machine system.redaction"
     " kernels.gpu.discovery kernels.gpu.driver kernels.registry",
     # Commands.
-    "sweep": "config config.configuration config.devices config.hydra_app system.console records"
+    "sweeps": "config config.configuration config.devices config.hydra_app system.console records"
     " tracking system.files system.json_file system.schema errors system.redaction system.text",
-    "sweep.frozen_job": "sweep config config.configuration config.devices engine.graph.device system.console"
+    "sweeps.frozen_job": "sweeps config config.configuration config.devices engine.graph.device system.console"
     " system.machine records errors kernels.gpu.discovery",
-    "commands": "training sweep config config.configuration config.hydra_app config.hydra_sweep"
+    "commands": "training sweeps config config.configuration config.hydra_app config.hydra_sweep"
     " records checkpoint optimizers engine data tracking plugin system.console system.machine"
     " system.files errors system.redaction system.text kernels.gpu.discovery"
     " kernels.gpu.driver",

@@ -16,12 +16,12 @@ from runner.config.launcher import Launcher, SweepPlace, jobs_at_once, variables
 from runner.engine.cluster.processes import runner_command
 from runner.errors import ClusterError, Interrupted, ResourceError, RunnerError
 from runner.plugin import pinned_references
-from runner.sweep.frozen_job import Work, run_frozen_job
-from runner.sweep.locks import sweep_is_running
-from runner.sweep.outcome import FINISHED, has_ended, last_ended, note_failure, recorded
-from runner.sweep.plan import FROZEN_FILE, Plan, PlannedJob
-from runner.sweep.progress import Progress
-from runner.sweep.report import planned_monitor, report_plan
+from runner.sweeps.frozen_job import Work, run_frozen_job
+from runner.sweeps.locks import sweep_is_running
+from runner.sweeps.outcome import FINISHED, has_ended, last_ended, note_failure, recorded
+from runner.sweeps.plan import FROZEN_FILE, Plan, PlannedJob
+from runner.sweeps.progress import Progress
+from runner.sweeps.report import planned_monitor, report_plan
 from runner.system.console import DEBUG_OPTION
 from runner.system.machine import usable_cores
 

@@ -16,12 +16,12 @@ from runner.config.launcher import BASIC
 from runner.errors import ConfigError, RunnerError, SecurityError
 from runner.plugin import changed_plugins, pinned_references, provenance
 from runner.plugin.loading import PIN
-from runner.sweep.freezing import freeze_batch, freeze_sweep, sweep_directory
-from runner.sweep.grid import change_of, changed_plan, merged_arguments
-from runner.sweep.locks import stop_at_end_of_sweep, sweep_lock
-from runner.sweep.outcome import FAILED, FINISHED, read_outcome
-from runner.sweep.plan import PLAN_FILE, Plan
-from runner.sweep.report import best_directory, planned_monitor, plot_plan, show_plan
+from runner.sweeps.freezing import freeze_batch, freeze_sweep, sweep_directory
+from runner.sweeps.grid import change_of, changed_plan, merged_arguments
+from runner.sweeps.locks import stop_at_end_of_sweep, sweep_lock
+from runner.sweeps.outcome import FAILED, FINISHED, read_outcome
+from runner.sweeps.plan import PLAN_FILE, Plan
+from runner.sweeps.report import best_directory, planned_monitor, plot_plan, show_plan
 from runner.system.console import verb_parser
 
 _AS_WRITTEN = argparse.RawDescriptionHelpFormatter

@@ -10,11 +10,11 @@ from runner.config.monitor import Monitor, monitor_of, monitor_of_stored
 from runner.config.schema import Config
 from runner.errors import ConfigError
 from runner.records.late_tracking import LateRecords, late_runs, store_setting, write_late
-from runner.sweep.locks import sweep_lock
-from runner.sweep.outcome import FAILED, FINISHED, INTERRUPTED, RUNNING, Outcome, last_ended, read_outcome
-from runner.sweep.plan import FROZEN_FILE, PLAN_FILE, Plan
-from runner.sweep.plot import draw_sweep
-from runner.sweep.table import SweepTable, over_seeds, rank_of, seeds_table, sweep_table
+from runner.sweeps.locks import sweep_lock
+from runner.sweeps.outcome import FAILED, FINISHED, INTERRUPTED, RUNNING, Outcome, last_ended, read_outcome
+from runner.sweeps.plan import FROZEN_FILE, PLAN_FILE, Plan
+from runner.sweeps.plot import draw_sweep
+from runner.sweeps.table import SweepTable, over_seeds, rank_of, seeds_table, sweep_table
 from runner.tracking.mlflow_sweep import SWEEP_FILE, end_parent
 from runner.tracking.origin import ORIGIN_FILE, Origin
 from runner.tracking.records import End
