@@ -89,9 +89,12 @@ MAY_IMPORT = {
     " records checkpoint optimizers engine data tracking plugin system.console system.machine"
     " system.files errors system.redaction system.text kernels.gpu.discovery"
     " kernels.gpu.driver",
+    # The interface for Python, on the level of the command line. `import runner` imports nothing of it at its start.
+    "api": "commands sweeps training config config.configuration config.hydra_app data checkpoint plugin records"
+    " tracking system.machine system.files errors engine kernels.elementwise",
     "cli": "commands config records system.console data errors engine.cluster.processes engine.cluster.worker_process",
     "__main__": "cli",
-    "": "commands records.summary",
+    "": "api nn data.settings models.base optimizers.base plugin training.callback errors",
 }
 """Module or package below ``runner`` -> the modules it may import besides itself. The longest matching name applies."""
 

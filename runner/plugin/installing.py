@@ -11,7 +11,7 @@ from runner.errors import ConfigError
 from runner.models import MODELS
 from runner.optimizers import OPTIMIZERS
 from runner.plugin.contract import Plugin
-from runner.plugin.loading import PIN, execute, locate
+from runner.plugin.loading import PIN, SESSION, execute, locate
 from runner.strategies import STRATEGIES
 
 PLUGINS: dict[str, str] = {}
@@ -49,8 +49,12 @@ def provenance() -> dict[str, str]:
 
 
 def pinned_references() -> list[str]:
-    """Return references with checksums, with which :func:`install` makes the same tables in another process."""
-    return [f"{reference}{PIN}{sha256}" for reference, sha256 in PLUGINS.items()]
+    """Return references with checksums, with which :func:`install` makes the same tables in another process.
+
+    Classes of a Python session are left out, because another process cannot import them.
+    """
+    files = {reference: sha256 for reference, sha256 in PLUGINS.items() if not reference.startswith(SESSION)}
+    return [f"{reference}{PIN}{sha256}" for reference, sha256 in files.items()]
 
 
 def _extend(plugin: Plugin) -> None:
