@@ -98,7 +98,19 @@ MAY_IMPORT = {
 }
 """Module or package below ``runner`` -> the modules it may import besides itself. The longest matching name applies."""
 
-HEAVY = {"alembic", "matplotlib", "mlflow", "pandas", "rich", "scipy", "sklearn", "sqlalchemy", "torch"}
+HEAVY = {
+    "IPython",
+    "alembic",
+    "matplotlib",
+    "mlflow",
+    "onnx",
+    "pandas",
+    "rich",
+    "scipy",
+    "sklearn",
+    "sqlalchemy",
+    "torch",
+}
 """Libraries that are imported only inside functions, so that ``runner --help`` answers in less than a second."""
 
 ONLY_IN = {
@@ -116,6 +128,8 @@ ONLY_IN = {
     "zmq": "engine.cluster.transport commands.doctor",
     "msgpack": "engine.cluster.transport",
     "safetensors": "checkpoint",
+    "onnx": "api.onnx_file",
+    "torch": "api.weights",
     "pickle": "",
     "marshal": "",
     "shelve": "",

@@ -11,7 +11,7 @@ from runner.errors import ConfigError
 from runner.models import MODELS
 from runner.optimizers import OPTIMIZERS
 from runner.plugin.contract import Plugin
-from runner.plugin.loading import PIN, SESSION, execute, locate
+from runner.plugin.loading import CALLBACKS, PIN, SESSION, execute, locate
 from runner.strategies import STRATEGIES
 
 PLUGINS: dict[str, str] = {}
@@ -124,6 +124,8 @@ def plugin_notes(recorded: Mapping[str, str] | None) -> Iterator[str]:
         if PLUGINS:
             yield f"the run has no record of its plugins; not compared with {', '.join(PLUGINS)}"
         return
+    # A callback may differ: it is no part of the configuration.
+    recorded = {reference: before for reference, before in recorded.items() if not reference.startswith(CALLBACKS)}
     known = {_given_as(reference, before, recorded): reference for reference, before in recorded.items()}
     for reference, before in recorded.items():
         given_as = _given_as(reference, before, recorded)
@@ -132,7 +134,7 @@ def plugin_notes(recorded: Mapping[str, str] | None) -> Iterator[str]:
         elif given_as != reference:
             yield f"plugin {reference} is now {given_as}"
     for reference in PLUGINS:
-        if reference not in known:
+        if reference not in known and not reference.startswith(CALLBACKS):
             yield f"plugin {reference} is loaded, but was not loaded in the run"
 
 

@@ -68,6 +68,9 @@ PIN = "#sha256="
 SESSION = "session:"
 """First characters of the references of classes that the user defined in a Python session, without a file."""
 
+CALLBACKS = f"{SESSION}callback/"
+"""First characters of the references of callbacks, which no configuration names."""
+
 _MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
 
