@@ -95,10 +95,11 @@ class NotebookDisplay(Display):
 
     def __init__(self, interval_s: float = 0.2) -> None:
         super().__init__(interval_s)
-        from IPython.display import HTML, display
+        from IPython import display
 
-        self._html = HTML
-        self._handle: Any = display(HTML(""), display_id=True)
+        # Without type hints in IPython.
+        self._ipython: Any = display
+        self._handle: Any = self._ipython.display(self._ipython.HTML(""), display_id=True)
         self._text = self._message = ""
         self._done = self._total = 0
 
@@ -130,4 +131,4 @@ class NotebookDisplay(Display):
     def _draw(self) -> None:
         bar = f"<progress value='{self._done}' max='{self._total}'></progress>"
         line = f"{bar} step {self._done}/{self._total} {html.escape(self._text)}"
-        self._handle.update(self._html(f"{line}<br>{html.escape(self._message)}"))
+        self._handle.update(self._ipython.HTML(f"{line}<br>{html.escape(self._message)}"))

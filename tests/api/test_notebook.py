@@ -57,8 +57,8 @@ def test_a_notebook_shows_one_bar(monkeypatch: pytest.MonkeyPatch, capsys: pytes
     ipython.get_ipython = lambda: SimpleNamespace(kernel=object())
     shown: Any = ModuleType("IPython.display")
     shown.HTML, shown.display = str, lambda html, display_id: handle
+    ipython.display = shown
     monkeypatch.setitem(sys.modules, "IPython", ipython)
-    monkeypatch.setitem(sys.modules, "IPython.display", shown)
     display = create_display()
     assert isinstance(display, NotebookDisplay)
     display.start(2, 10)
