@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from runner.api.arguments import Arguments, arguments
+from runner.checkpoint import BEST, NEWEST
 from runner.checkpoint import load as load_checkpoint
 from runner.commands import evaluate as evaluation
 from runner.commands import train
@@ -176,6 +177,8 @@ class Run:
         raise ConfigError(f"export({str(path)!r}): expected a file that ends in .safetensors or .onnx")
 
     def _network(self, which: str | None) -> StoredNetwork:
+        if which not in (None, BEST, NEWEST):
+            raise ConfigError(f"which={which!r}: expected {BEST!r}, {NEWEST!r} or None")
         return stored_network(self.directory, which)
 
     def _variables(self, which: str | None) -> tuple[dict[str, NDArray[Any]], Mapping[str, object]]:

@@ -103,6 +103,11 @@ def test_examples_of_another_kind_are_refused(stored: Run, x: np.ndarray, messag
         stored.predict(x)
 
 
+def test_an_unknown_checkpoint_is_refused(stored: Run) -> None:
+    with pytest.raises(runner.RunnerError, match="which='last': expected 'best', 'newest' or None"):
+        stored.weights("last")
+
+
 def test_texts_show_their_lines(stored: Run) -> None:
     text = runner.explain(QUICK, train={"steps": 2})
     assert repr(text) == str(text)
