@@ -158,7 +158,10 @@ def test_a_sweeper_that_learns_returns_a_sweep(here: Path) -> None:
 
 
 def test_arrays_are_stored_once_by_their_content(here: Path) -> None:
-    first, second, other = small_arrays(), small_arrays(), small_arrays(class_names=["a", "b", "c"])
+    first = small_arrays()
+    inode = Path(first.path).stat().st_ino
+    second, other = small_arrays(), small_arrays(class_names=["a", "b", "c"])
+    assert Path(first.path).stat().st_ino == inode, "the file is not written again"
     assert first.path == second.path != other.path
     assert Path(first.path).parent == here / "cache" / "runner" / "arrays"
     assert sorted(path.suffix for path in Path(first.path).parent.iterdir()) == [".npz", ".npz"]
