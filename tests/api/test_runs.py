@@ -123,6 +123,7 @@ def test_an_active_run_has_metrics_and_no_summary(tmp_path: Path) -> None:
         _ = Run(tmp_path).summary
 
 
+@pytest.mark.slow
 def test_the_mlflow_id_names_a_run(here: Path) -> None:
     run = runner.run(["model=mlp", "model.hidden=[8]"], train={"steps": 2}, parallelism="single")
     mlflow_id = (run.directory / "tracking.json").read_text().split('"run_id": "')[1].split('"')[0]
