@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
+LIBRARIES = $(shell sed -n '/^dependencies = /,/^]/s/^ *"\([a-z0-9-]*\).*/\1/p' pyproject.toml)
 # What runs on a GPU takes the environment that is there, so that it runs where nothing can be fetched.
 GPU_PYTHON = $(firstword $(wildcard $(BIN)/python) $(PYTHON))
 # Sources are compiled while others run. The plugins of that environment are left alone: their warnings are errors here.
@@ -19,6 +20,8 @@ help:  ## list the targets
 
 run: $(VENV)/.installed  ## install and train the default configuration (ARGS="..." adds overrides)
 	$(BIN)/runner $(ARGS)
+	@echo 'Show the recorded runs in the browser: $(BIN)/runner ui'
+	@echo 'All commands, options and keys: $(BIN)/runner --help'
 
 test: $(VENV)/.installed-dev  ## install and run the tests but the slow ones (ARGS="..." goes to pytest)
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow" $(ARGS)
@@ -55,7 +58,9 @@ $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.installed: pyproject.toml | $(VENV)/bin/python
-	$(BIN)/python -m pip install --quiet --editable .
+	@echo 'Installing runner into $(VENV) with $(LIBRARIES)'
+	@echo 'and the packages that they need: about 110 packages, 1.2 GB, one to two minutes with a fast connection.'
+	$(BIN)/python -m pip install --editable .
 	touch $@
 
 $(VENV)/.installed-dev: pyproject.toml | $(VENV)/bin/python

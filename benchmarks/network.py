@@ -22,12 +22,12 @@ def forward_layers(task: Task) -> tuple[tuple[Layer, ...], tuple[str, ...]]:
     graph = Graph()
     variables = Variables(graph, seed=task.seed)
     batch = task.batch_size
-    x = ops.placeholder(graph, (batch, *task.example_shape), "float32", name="x")
+    x = ops.placeholder(graph, (batch, *task.fields["x"].shape), "float32", name="x")
     y, index = (ops.placeholder(graph, (batch,), "int64", name=name) for name in ("y", "index"))
     step = ops.placeholder(graph, (), "int64", name="step")
     net = NetworkBuilder(graph, variables, dtype="float32", seed=task.seed, training=True, step=step, index=index)
     outputs = task.network(net, {"x": x, "y": y, "index": index})
-    layers = describe(graph, x, outputs.logits, net.state_updates)
+    layers = describe(graph, x, outputs.prediction, net.state_updates)
     return layers, tuple(variable.name for variable in variables.trainable)
 
 

@@ -26,13 +26,13 @@ class TimedSingle(Single):
         replica = Replica(graph, task, device=worker_task(0))
         computed = replica.compute_gradients((0, task.batch_size), "train")
         targets = replica.apply(computed.gradients, computed.state_updates)
-        whole = program(graph, [replica], loss=computed.loss, accuracy=computed.accuracy, targets=targets)
+        whole = program(graph, [replica], metrics=computed.metrics, targets=targets)
         return replace(whole, clients={**whole.clients, **timed_clients(whole, computed)})
 
 
 def timed_clients(whole: Program, computed: Gradients) -> dict[str, Client]:
     """Return the clients of :data:`CLIENTS` for a program with these gradients."""
-    step = replace(whole.clients["train"], fetches={"loss": computed.loss})
+    step = replace(whole.clients["train"], fetches={"loss": computed.metrics["loss"]})
     gradients = tuple(dict.fromkeys(gradient.node for _, gradient in computed.gradients))
     return {
         "forward": replace(step, name="forward", targets=()),

@@ -29,7 +29,7 @@ from runner.commands.ui import HOST, SERVER_ENVIRONMENT
 from runner.records.summary import cpu_model, git_commit
 from runner.system.machine import usable_cores
 from runner.tracking import read_metrics
-from runner.tracking.mlflow_tracker import SPOOL_FILE
+from runner.tracking.spool import SPOOL_FILE
 
 TRAINING = (
     *("model=cifar_convnet", "data=synthetic", "data.shape=[3,32,32]", "data.examples=640", "parallelism=single"),

@@ -4,6 +4,7 @@ Slow modules are imported only when they are needed, so that ``runner --help`` a
 """
 
 import argparse
+import difflib
 import importlib
 import os
 import select
@@ -75,6 +76,10 @@ def _output_was_closed() -> bool:
 
 
 def _dispatch(arguments: list[str], *, debug: bool) -> int:
+    if any(argument.startswith("query=") for argument in arguments):
+        from runner.commands.completion import complete
+
+        return complete(arguments, [name for name, verb in VERBS.items() if verb.text])
     references, arguments = split_plugins(arguments)
     first = arguments[0] if arguments else ""
     if first in VERBS:
@@ -111,8 +116,13 @@ def _refuse(arguments: Sequence[str]) -> None:
     """Raise ConfigError for an unknown or misplaced verb, SecurityError for an option that loads a pickle."""
     first = arguments[0] if arguments else ""
     if first.isidentifier():
-        verbs = ", ".join(name for name, verb in VERBS.items() if verb.text)
-        raise ConfigError(f"unknown verb {first!r}: expected one of {verbs}, or overrides such as seed=1")
+        verbs = [name for name, verb in VERBS.items() if verb.text]
+        close = difflib.get_close_matches(first, verbs, n=1)
+        hint = f"did you mean {close[0]!r}? Expected" if close else "expected"
+        raise ConfigError(
+            f"unknown verb {first!r}: {hint} one of {', '.join(verbs)}, or overrides such as seed=1 or resume=DIR; "
+            "without a verb, runner trains"
+        )
     late = misplaced_verb(arguments, VERBS)
     if late is not None:
         raise ConfigError(f"verb {late!r} after {first}: expected the verb first, as in `runner {late} ...`")

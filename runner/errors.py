@@ -57,6 +57,10 @@ class NonFiniteLossError(NumericError):
         self.step = step
 
 
+class DivergenceError(NumericError):
+    """The training loss exploded but stayed finite."""
+
+
 class CheckpointError(RunnerError):
     """A checkpoint is missing or damaged, or belongs to another network."""
 

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from runner.engine.graph import ops
+from runner.engine.graph.expression import Expr
 from runner.engine.graph.initializers import Constant, Initializer, he_normal
 from runner.engine.graph.network import NetworkBuilder, Outputs
 from runner.engine.graph.op import ShapeError
@@ -352,7 +353,23 @@ def classify(net: NetworkBuilder, logits: Tensor, labels: Tensor, loss: str = "s
         losses = net.output(_losses(net, logits, labels, loss))
         predictions = ops.argmax(graph, logits, axis=1)
         correct = ops.cast(graph, ops.equal(graph, predictions, labels), net.state_dtype)
-    return Outputs(losses, predictions, correct, logits)
+    return Outputs(losses, {"accuracy": correct}, {"predictions": predictions, "labels": labels}, logits)
+
+
+def regress(net: NetworkBuilder, prediction: Tensor, targets: Tensor) -> Outputs:
+    """Add layer "loss" over predictions and targets of one shape (N, K), computed in the network's state dtype.
+
+    The loss of an example is the mean of the squared errors of its K numbers; the metric "mae" is the mean absolute
+    error. Raises ShapeError if the shapes differ.
+    """
+    graph = net.graph
+    with new_layer(net, "loss", "loss"):
+        y, target = (Expr(graph, ops.as_dtype(graph, each, net.state_dtype)) for each in (prediction, targets))
+        if y.spec != target.spec:
+            raise ShapeError(f"layer 'loss': expected predictions of the targets' shape {target.spec}, got {y.spec}")
+        error = y - target
+        losses, absolute = (ops.reduce_mean(graph, each.tensor, axes=(1,)) for each in (error * error, abs(error)))
+        return Outputs(net.output(losses), {"mae": absolute}, {}, y.tensor)
 
 
 def _losses(net: NetworkBuilder, logits: Tensor, labels: Tensor, loss: str) -> Tensor:

@@ -88,7 +88,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return an empty working directory, in an environment without variables that affect the command line."""
     monkeypatch.chdir(tmp_path)
-    for name in ("HYDRA_FULL_ERROR", "MLFLOW_TRACKING_URI"):
+    for name in ("HYDRA_FULL_ERROR", "MLFLOW_TRACKING_URI", "MLFLOW_EXPERIMENT_NAME"):
         monkeypatch.delenv(name, raising=False)
     # These tests compute on the CPU, even on a machine with GPUs.
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")

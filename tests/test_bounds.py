@@ -10,7 +10,8 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 import pytest
 
 from runner.bounds import Bounds, Rate, bounds_of, out_of_bounds
-from runner.config.configuration import GROUPS, from_plain, to_plain
+from runner.config.configuration import from_plain, to_plain
+from runner.config.groups import GROUPS
 from runner.config.hydra_app import compose
 from runner.config.schema import Config
 from runner.errors import ConfigError

@@ -14,7 +14,8 @@ from hydra.core.global_hydra import GlobalHydra
 
 import runner
 from runner.cli import VERBS, main
-from runner.config.configuration import GROUPS
+from runner.commands.completion import WORDS
+from runner.config.groups import GROUPS
 from runner.errors import Interrupted, NumericError
 from runner.records.summary import versions
 from tests.fake_training import FakeTraining
@@ -89,7 +90,7 @@ def test_the_version_is_that_of_the_project(capsys: Capture):
 def test_an_unknown_verb_is_refused_with_the_known_ones(folder: Path, capsys: Capture):
     message = refused(["explian"], capsys)
     verbs = ", ".join(name for name, verb in VERBS.items() if verb.text)
-    assert f"unknown verb 'explian': expected one of {verbs}, or overrides" in message
+    assert f"unknown verb 'explian': did you mean 'explain'? Expected one of {verbs}, or overrides" in message
 
 
 def test_a_reader_that_closes_the_pipe_is_no_error():
@@ -229,15 +230,66 @@ def test_the_completion_script_calls_this_program(capsys: Capture):
         ("runner optimizer=", {f"optimizer={name}" for name in GROUPS["optimizer"]}),
         ("runner train.ep", {"train.epochs="}),
         ("runner experiment=mnist", {f"experiment=mnist_{name}" for name in ("downpour", "lenet", "sandblaster")}),
+        ("runner ex", {"explain", "experiment="}),
+        ("runner explain --config-dir mine schedule=st", {"schedule=step"}),
+        ("runner --plugin mine.py swe", {"sweep"}),
+        ("runner sweep ", {"resume", "status", "best", "plot"}),
+        ("runner rerun ", {"outputs/day/noon", "multirun/day/night/0"}),
+        ("runner --debug compare outputs/day/noon m", {"multirun/day/night/0"}),
+        ("runner eval outputs/day/noon/", {"outputs/day/noon/checkpoints/"}),
+        ("runner eval m", {"multirun/day/night/0"}),
+        ("runner eval mi", {"mine/"}),
+        ("runner eval my", set()),
+        ("runner sync m", {"multirun/day/night/0", "multirun/day/night"}),
+        ("runner sweep resume ", {"multirun/day/night"}),
+        ("runner resume=o", {"resume=outputs/day/noon"}),
+        ("runner model=mlp init_from=mi", {"init_from=mine/"}),
+        ("runner resume=absent/", set()),
+        ("runner doctor ", set()),
+        ("runner --plugin ", set()),
+        ("runner model=mpl l", set()),
+        ("runner --conf", set()),
     ],
 )
-def test_completion_offers_options_and_keys(
-    line: str, offers: set[str], capsys: Capture, monkeypatch: pytest.MonkeyPatch
+def test_completion_offers_verbs_directories_options_and_keys(
+    line: str, offers: set[str], folder: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ):
+    for place in ("outputs/day/noon/checkpoints", "multirun/day/night/0", "mine", "my runs", ".hidden"):
+        (folder / place).mkdir(parents=True)
+    for file in ("outputs/day/noon/run.json", "multirun/day/night/plan.json", "multirun/day/night/0/run.json"):
+        (folder / file).touch()
     monkeypatch.setenv("COMP_LINE", line)
     monkeypatch.setenv("COMP_POINT", str(len(line)))
     assert main(["-sc", "query=bash"]) == 0
-    assert set(capsys.readouterr().out.split()) == offers
+    out, err = capsys.readouterr()
+    assert (set(out.split()), err) == (offers, "")
+
+
+def test_the_words_that_complete_a_verb_are_those_of_its_help(capsys: Capture):
+    for verb, words in WORDS.items():
+        assert main([verb, "--help"]) == 0
+        assert f"{{{','.join(words)}}}" in capsys.readouterr().out
+
+
+COMPLETE = """
+eval "$(runner -sc install=bash)"
+for COMP_LINE in "$@"; do
+    COMP_WORDS=($COMP_LINE) COMP_CWORD=$((${#COMP_WORDS[@]} - 1)) COMP_POINT=${#COMP_LINE} COMPREPLY=()
+    $(complete -p runner | sed 's/.* -F //; s/ .*//')
+    echo "${COMPREPLY[@]}"
+done
+"""
+
+
+def test_bash_completes_verbs_and_runs(folder: Path):
+    """The shell function that ``complete`` names is called as bash calls it after a press of the tabulator."""
+    (folder / "outputs/day/noon").mkdir(parents=True)
+    (folder / "outputs/day/noon/run.json").touch()
+    path = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
+    command = ["bash", "-c", COMPLETE, "bash", "runner expl", "runner resume=ou", "runner rerun o"]
+    answer = subprocess.run(command, env=os.environ | {"PATH": path}, capture_output=True, text=True, check=True)
+    assert answer.stdout.splitlines() == ["explain", "resume=outputs/day/noon", "outputs/day/noon"]
+    assert answer.stderr == ""
 
 
 @pytest.mark.parametrize("head", ['defaults: ["/schema/model/mlp@_here_"]\n', "name: mlp\n"])
@@ -252,8 +304,7 @@ def test_a_users_yaml_file_is_found_and_checked_against_the_schema(
     assert fake_training.only.config.model.hidden == [2048]
     capsys.readouterr()
     message = refused(["--config-dir", "own", "model=typo"], capsys)
-    assert "Key 'hiden' not in 'Mlp'" in message
-    assert "did you mean 'hidden'?" in message
+    assert "model.hiden: no such key; did you mean 'hidden'?" in message
 
 
 def test_a_stored_configuration_can_be_run_again(fake_training: FakeTraining, folder: Path, capsys: Capture):

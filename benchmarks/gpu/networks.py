@@ -12,7 +12,7 @@ from runner.engine.graph.tensor import state_dtype
 from runner.models import MODELS
 from runner.models.base import Model
 from runner.optimizers.sgd import Momentum
-from runner.strategies.base import Task
+from runner.strategies.base import Task, labelled
 
 PRECISIONS = ("float32", "tf32", "bfloat16")
 """tf32: float32 whose matrix products read factors with 10-bit mantissas. bfloat16: bfloat16 compute, float32 state."""
@@ -35,7 +35,7 @@ def task_of(case: Case, precision: str) -> Task:
     return Task(
         network=model_of(case.model).network(case.classes),
         optimizer=Momentum(lr=case.learning_rate),
-        example_shape=case.shape,
+        fields=labelled(case.shape),
         dtype=dtype,
         seed=0,
         batch_size=case.batch,

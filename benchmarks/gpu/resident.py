@@ -51,7 +51,7 @@ def resident_single(task: Task) -> Program:
     replica = ResidentReplica(graph, task, device=worker_task(0))
     computed = replica.compute_gradients((0, task.batch_size), "train")
     targets = replica.apply(computed.gradients, computed.state_updates)
-    whole = program(graph, [replica], loss=computed.loss, accuracy=computed.accuracy, targets=targets)
+    whole = program(graph, [replica], metrics=computed.metrics, targets=targets)
     feeds: Mapping[str, tuple[Tensor, ...]] = {name: (tensor,) for name, tensor in replica.batch.fed.items()}
     load = Client(LOAD, targets=tuple(replica.batch.assigns), feeds=feeds)
     return replace(whole, clients={**whole.clients, **timed_clients(whole, computed), LOAD: load})

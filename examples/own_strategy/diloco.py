@@ -15,7 +15,7 @@ from runner.plugin import Plugin
 from runner.strategies.base import Strategy, Task, require
 from runner.strategies.clients import program_of, train_client
 from runner.strategies.collectives import sharded_reduce
-from runner.strategies.replica import Gradients, Replica, batch_scores, scaled, shares
+from runner.strategies.replica import Gradients, Replica, batch_metrics, scaled, shares
 
 OUTER = "outer"
 """The client that runs an outer step."""
@@ -65,8 +65,8 @@ class DiLoCo(Strategy):
         for replica, each in zip(replicas, computed, strict=True):
             targets += replica.apply(each.gradients, each.state_updates)
         weights = [(hi - lo) / task.batch_size for lo, hi in own]
-        loss, accuracy = batch_scores(replicas[0], computed, weights)
-        train = train_client(replicas, loss=loss, accuracy=accuracy, targets=targets)
+        metrics = batch_metrics(replicas[0], computed, weights)
+        train = train_client(replicas, metrics=metrics, targets=targets)
         return program_of(graph, replicas, [train, outer], scratch=anchors, step_driver=Rounds(OUTER, self.inner_steps))
 
     def _outer(

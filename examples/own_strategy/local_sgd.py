@@ -13,7 +13,7 @@ from runner.plugin import Plugin
 from runner.strategies.base import Strategy, Task
 from runner.strategies.clients import program_of, train_client
 from runner.strategies.collectives import sharded_reduce
-from runner.strategies.replica import Replica, batch_scores, scaled, shares
+from runner.strategies.replica import Replica, batch_metrics, scaled, shares
 
 AVERAGE = "average"
 """The client that sets the variables of every replica to the mean over all replicas."""
@@ -48,8 +48,8 @@ class LocalSgd(Strategy):
         for replica, each in zip(replicas, computed, strict=True):
             targets += replica.apply(each.gradients, each.state_updates)
         weights = [(hi - lo) / task.batch_size for lo, hi in own]
-        loss, accuracy = batch_scores(replicas[0], computed, weights)
-        train = train_client(replicas, loss=loss, accuracy=accuracy, targets=targets)
+        metrics = batch_metrics(replicas[0], computed, weights)
+        train = train_client(replicas, metrics=metrics, targets=targets)
         average = Client(AVERAGE, targets=tuple(_average(replicas)), exact=True, per_update=1 / self.every)
         return program_of(graph, replicas, [train, average], step_driver=Rounds(AVERAGE, self.every))
 

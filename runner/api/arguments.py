@@ -15,7 +15,7 @@ import numpy as np
 from runner.api.weights import stored_weights
 from runner.commands.plugins import install_plugins
 from runner.config.command_line import quoted
-from runner.config.configuration import GROUPS
+from runner.config.groups import GROUPS
 from runner.config.hydra_app import options_without_yaml
 from runner.errors import ConfigError
 from runner.plugin.session import CALLBACK, SessionClass, installed, session_class

@@ -6,5 +6,5 @@ Read in this order:
 * ``explain`` (with ``explanation``), ``list``, ``doctor`` and ``new``: for use before training.
 * ``evaluate`` and ``predict``, with ``stored_network``: the use of trained networks.
 * ``compare``, ``rerun``, ``ui`` and ``sync``: the use of stored runs.
-* ``help_text``: the text of ``runner --help``. ``plugins``: the option ``--plugin``.
+* ``help_text``: ``runner --help``. ``completion``: completion in a shell. ``plugins``: the option ``--plugin``.
 """

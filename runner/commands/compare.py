@@ -1,8 +1,9 @@
 """The verb ``compare``: print how two runs differ in configuration, code, versions, machine and results."""
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,11 @@ from runner.system.text import text_table
 from runner.tracking.mlflow_client import directories_of_runs
 from runner.tracking.writer import StoreUnavailableError
 
-_RESULTS = ("status", "steps", "wall_seconds", "step_time_s", "examples_per_s", "final", "best", "weights_sha256")
+_RESULTS = ("status", "steps", "wall_seconds", "step_time_s", "examples_per_s", "headline", "final", "weights_sha256")
 _MACHINE = ("versions", "platform", "cpu_model", "devices", "kernels", "kernels_missing")
 ABSENT = "-"
+
+_SPEEDS = ("perf/", "train/seconds")
 
 
 @dataclass(frozen=True)
@@ -38,8 +41,13 @@ def differences(first: StoredRun, second: StoredRun) -> list[Difference]:
     return [
         _difference("configuration", *configurations),
         *differences_of_origin(first, second),
-        _difference("results", _of_summary(first, _RESULTS), _of_summary(second, _RESULTS)),
+        _results(first, second),
     ]
+
+
+def _results(first: StoredRun, second: StoredRun) -> Difference:
+    found = _difference("results", _of_summary(first, _RESULTS), _of_summary(second, _RESULTS))
+    return replace(found, rows=tuple((name, *_shortened(*values)) for name, *values in found.rows))
 
 
 def differences_of_origin(first: StoredRun, second: StoredRun) -> list[Difference]:
@@ -68,7 +76,7 @@ def _of_summary(run: StoredRun, names: tuple[str, ...]) -> dict[str, str]:
         return {"status": "killed"} if "status" in names else {}
     plain = asdict(run.summary)
     # Speeds are compared by step_time_s and examples_per_s, not by the last logged values.
-    plain["final"] = {name: value for name, value in plain["final"].items() if not name.startswith("perf/")}
+    plain["final"] = {name: value for name, value in plain["final"].items() if not name.startswith(_SPEEDS)}
     return dict(_flat({name: plain[name] for name in names if plain[name] not in (None, {}, [])}))
 
 
@@ -110,9 +118,20 @@ def _flat(plain: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str
 
 
 def _text(value: Any) -> str:
-    if isinstance(value, float):
-        return f"{value:.6g}"
-    return value if isinstance(value, str) else json.dumps(value)
+    """Return a value as text with all its digits, so that different values have different texts."""
+    return str(value) if isinstance(value, str | float) else json.dumps(value)
+
+
+_FRACTION = re.compile(r"-?\d+\.\d+(e[+-]\d+)?")
+
+
+def _shortened(first: str, second: str) -> tuple[str, str]:
+    """Round two different results to four significant digits, or to as many as are needed to tell them apart."""
+    for digits in range(4, 17):
+        one, other = (f"{float(text):.{digits}g}" if _FRACTION.fullmatch(text) else text for text in (first, second))
+        if one != other:
+            return one, other
+    return first, second
 
 
 _WIDEST = 64

@@ -24,6 +24,7 @@ from runner.errors import ConfigError
 from runner.system.console import verb_parser
 from runner.system.machine import usable_cores
 from runner.system.redaction import redact
+from runner.system.text import significant
 
 if TYPE_CHECKING:
     from runner.training.evaluation import Scores
@@ -141,7 +142,7 @@ def _table(results: Mapping[str, Any], path: Path) -> str:
         ("network", f"{results['model']} on {results['data']}"),
         ("computed on", results["device"]),
         *((f"{split} examples", f"{count:,}") for split, count in results["examples"].items()),
-        *((name, f"{value:.4f}") for name, value in results["results"].items()),
+        *((name, significant(value)) for name, value in results["results"].items()),
         ("written to", str(path)),
     ]
     width = max(len(name) for name, _ in facts)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from runner.config.conf_dir import conf_dir
-from runner.config.configuration import GROUPS
+from runner.config.groups import GROUPS
 from runner.system.console import verb_parser
 from runner.system.text import text_table
 

@@ -75,7 +75,7 @@ def _template(name: str) -> string.Template:
 
 def _require_free(kind: str, name: str) -> None:
     """Raise ConfigError for an invalid name, or a name that runner already uses."""
-    from runner.config.configuration import GROUPS
+    from runner.config.groups import GROUPS
     from runner.engine.graph.op import OPS
     from runner.plugin.contract import NAME
 

@@ -18,7 +18,7 @@ from runner.errors import ClusterError, Interrupted, ResourceError, RunnerError
 from runner.plugin import pinned_references
 from runner.sweeps.frozen_job import Work, run_frozen_job
 from runner.sweeps.locks import sweep_is_running
-from runner.sweeps.outcome import FINISHED, has_ended, last_ended, note_failure, recorded
+from runner.sweeps.outcome import ENDED, has_ended, last_ended, note_failure, recorded
 from runner.sweeps.plan import FROZEN_FILE, Plan, PlannedJob
 from runner.sweeps.progress import Progress
 from runner.sweeps.report import planned_monitor, report_plan
@@ -179,7 +179,7 @@ def _run_in_new_process(sweep_dir: Path, job: PlannedJob, composed: Mapping[str,
             command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, env=environment
         ).wait()
     status, summary = recorded(directory)
-    if status != FINISHED and (summary is None or summary.error is None):
+    if status not in ENDED and (summary is None or summary.error is None):
         error = _killed(code, directory)
         note_failure(error, directory, job.overrides)
         print(f"{job.label}: error: {error}", file=sys.stderr, flush=True)

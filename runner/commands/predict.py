@@ -124,8 +124,16 @@ def _ranked(row: NDArray[np.float64], names: Sequence[str], top: int) -> tuple[t
     return tuple((names[i], float(row[i])) for i in order)
 
 
+def probability_text(probability: float) -> str:
+    """Return a probability with four decimals, and a bound in place of 0.0000 for tiny ones."""
+    return "<0.0001" if 0 < probability < 0.00005 else f"{probability:.4f}"
+
+
 def _table(predictions: Sequence[Prediction]) -> str:
-    cells = [(each.label, *(f"{name} {probability:.4f}" for name, probability in each.ranked)) for each in predictions]
+    cells = [
+        (each.label, *(f"{name} {probability_text(probability)}" for name, probability in each.ranked))
+        for each in predictions
+    ]
     titles = ("file", "class and probability", *(f"{place}." for place in range(2, len(cells[0]))))
     rows = [titles, *cells]
     widths = [max(len(row[column]) for row in rows) for column in range(len(titles))]

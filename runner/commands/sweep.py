@@ -19,7 +19,7 @@ from runner.plugin.loading import PIN, SESSION
 from runner.sweeps.freezing import freeze_batch, freeze_sweep, sweep_directory
 from runner.sweeps.grid import change_of, changed_plan, merged_arguments
 from runner.sweeps.locks import stop_at_end_of_sweep, sweep_lock
-from runner.sweeps.outcome import FAILED, FINISHED, read_outcome
+from runner.sweeps.outcome import ENDED, FAILED, read_outcome
 from runner.sweeps.plan import PLAN_FILE, Plan
 from runner.sweeps.report import best_directory, planned_monitor, plot_plan, show_plan
 from runner.system.console import verb_parser
@@ -146,7 +146,7 @@ def _resume(sweep_dir: Path, options: argparse.Namespace) -> int:
             plan = _with_grid(plan, sweep_dir, given, accept=options.accept_changes)
         else:
             _require_plain_launcher(plan, sweep_dir)
-        done = (FINISHED,) if options.retry_failed else (FINISHED, FAILED)
+        done = ENDED if options.retry_failed else (*ENDED, FAILED)
         jobs = [job for job in plan.grid if read_outcome(job, sweep_dir).status not in done]
         with PlannedSweep(plan, sweep_dir, debug=options.debug) as sweep:
             sweep.run(jobs)

@@ -22,7 +22,7 @@ from runner.records.run_directory import CONFIG_FILE, RUN_FILE
 from runner.records.summary import Summary
 from runner.system.machine import usable_cores
 from runner.system.redaction import redact_overrides
-from runner.system.text import significant
+from runner.system.text import rate, significant
 
 if TYPE_CHECKING:
     from runner.training.callback import Callback
@@ -112,12 +112,20 @@ def train(arguments: Sequence[str], *, debug: bool = False) -> int:
             try:
                 print(results_table(_train_job(job.config(), job)))
             except RunnerError:
-                # Hydra created the run directory, which is still empty if the run was refused: remove it then.
-                with suppress(OSError):
-                    job.run_dir.rmdir()
+                _remove_empty(job.run_dir)
                 raise
             return 0
     return start(jobs, arguments, debug=debug)
+
+
+def _remove_empty(run_dir: Path) -> None:
+    """Remove a run directory that Hydra created and, below the working directory, its parents, as far as empty."""
+    with suppress(OSError):
+        run_dir.rmdir()
+        for parent in run_dir.parents:
+            if parent == Path.cwd() or not parent.is_relative_to(Path.cwd()):
+                break
+            parent.rmdir()
 
 
 def run(overrides: Sequence[str], callbacks: "Sequence[Callback]" = ()) -> Summary:
@@ -163,17 +171,23 @@ def results_table(summary: Summary) -> str:
 
 def _metric_text(summary: Summary, name: str) -> str:
     """Return the value of the network that the run keeps and, if they differ, the last or the best value."""
-    last, best = summary.final[name], summary.best.get(name)
-    shown = summary.headline.get(name, last)
-    text = significant(shown)
-    if summary.best_checkpoint is not None:
-        return text if last == shown else f"{text}  (best checkpoint; at the end {significant(last)})"
-    return text if best in (None, shown) else f"{text}  ({_best_of(summary, name)}: {significant(best)})"
+    last, best, kept = significant(summary.final[name]), summary.best.get(name), summary.headline.get(name)
+    if summary.best_checkpoint is None:
+        if best is None or significant(best) == last:
+            return last
+        return f"{last}  ({_best_of(summary, name)}: {significant(best)})"
+    if kept is None:  # a training metric that was not logged at the step of the best checkpoint
+        return f"{last}  (at the end)"
+    text = significant(kept)
+    return text if text == last else f"{text}  (best checkpoint; at the end {last})"
 
 
 def _best_of(summary: Summary, metric: str) -> str:
     """Return the choice that made a value the best: on the test split, it says too little about unknown examples."""
-    return f"best of {summary.evaluations} evaluations on the {metric.partition('/')[0]} split"
+    count, split = summary.evaluations, metric.partition("/")[0]
+    of = f"best of {count} evaluation{'' if count == 1 else 's'}"
+    # The training loss at an evaluation is of one batch, not of the split.
+    return of if split == "train" else f"{of} on the {split} split"
 
 
 def _facts(summary: Summary) -> Iterator[tuple[str, str]]:
@@ -198,7 +212,7 @@ def _facts(summary: Summary) -> Iterator[tuple[str, str]]:
         p10, median, p90 = (summary.step_time_s[key] * 1000 for key in ("p10", "median", "p90"))
         yield "step time", f"median {median:.2f} ms, p10 {p10:.2f} ms, p90 {p90:.2f} ms"
     if summary.examples_per_s:
-        yield "examples/s", f"{summary.examples_per_s:,.0f}"
+        yield "examples/s", rate(summary.examples_per_s)
     if any(summary.bytes_sent_per_worker):
         sent = [f"{count / _MIB:,.1f}" for count in summary.bytes_sent_per_worker]
         yield "MiB sent per worker", ", ".join(sent[: summary.workers])

@@ -5,11 +5,12 @@ Each check yields one line per fault, with the keys, their values, the expected 
 
 from collections.abc import Iterable, Iterator
 
-from runner.config.monitor import MONITORED, monitor_of
+from runner.config.monitor import MONITORED, keeps_best, monitor_of
 from runner.config.schema import Config, server_processes, worker_processes
 from runner.engine.graph.device import CPU, GPU, NCCL
 from runner.errors import ConfigError
 from runner.strategies.base import TrainingFacts
+from runner.tracking.base import BEST_NETWORK
 
 PRECISIONS = ("float32", "float64", "bfloat16")
 
@@ -178,6 +179,11 @@ def _tracking(config: Config) -> Iterator[str]:
         config.tracking.check()
     except ValueError as error:
         yield str(error)
+    if config.tracking.exports == BEST_NETWORK and not keeps_best(config):
+        yield (
+            "tracking.log_model=best: no best checkpoint is kept; set checkpoint.keep_best=true, or use "
+            "tracking.log_model=last"
+        )
 
 
 def _text(value: object) -> str:

@@ -19,26 +19,10 @@ from runner.config import safe_yaml
 from runner.config.check import check
 from runner.config.devices import ALL_GPUS, GpuShare, Look, take_devices
 from runner.config.error_text import describe
-from runner.config.schema import CLUSTERS, FILLED_IN, Config, worker_processes
-from runner.data import DATASETS
+from runner.config.groups import GROUPS
+from runner.config.schema import FILLED_IN, Config, worker_processes
 from runner.errors import ConfigError
 from runner.kernels.gpu.discovery import discover
-from runner.models import MODELS
-from runner.optimizers import OPTIMIZERS
-from runner.optimizers.schedules import SCHEDULES
-from runner.strategies import STRATEGIES
-from runner.tracking import TRACKERS
-
-GROUPS: dict[str, Mapping[str, type]] = {
-    "model": MODELS,
-    "data": DATASETS,
-    "optimizer": OPTIMIZERS,
-    "schedule": SCHEDULES,
-    "parallelism": STRATEGIES,
-    "cluster": CLUSTERS,
-    "tracking": TRACKERS,
-}
-"""Group of the configuration -> name of an option -> the dataclass that is its schema."""
 
 LIMITS = ("train.epochs", "train.steps")
 """The two keys for the length of a run; a configuration sets exactly one."""

@@ -1,12 +1,15 @@
-"""Error messages of Hydra and OmegaConf about a configuration, rewritten in the terms of this project."""
+"""Error messages about a configuration, in the terms of this project: those of Hydra and OmegaConf, and suggestions."""
 
 import dataclasses
 import difflib
 import re
+from collections.abc import Iterable, Sequence
 
-from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
+from omegaconf import ListConfig
+from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException, ValidationError
 
 from runner.config.conf_dir import conf_dir, nested_groups
+from runner.config.groups import GROUPS, group_of, known_keys
 from runner.config.schema import Config
 
 _NO_SCHEMA = "Could not load 'schema/"
@@ -17,6 +20,14 @@ _MISLEADING = ("To append to your config use +", "To append to your default list
 
 _NO_MATCH = re.compile(r"Could not override '([^']+)'\. No match in the defaults list\.")
 """Hydra's message for a nested group that exists but belongs to no chosen option."""
+
+_IN_FILE = re.compile(r"In '(([^'/]+)/[^']+)': ")
+"""The file, other than the primary one, whose defaults list has an unknown option, and the file's group."""
+
+_OWN_FILES = "; for an option in your own YAML files, give --config-dir DIR"
+
+_ELSEWHERE = 0.75
+"""Smallest similarity of a suggested key in another section; many keys compete, so it is above the usual 0.6."""
 
 
 def describe(error: Exception, where: str = "") -> str:
@@ -31,11 +42,37 @@ def describe(error: Exception, where: str = "") -> str:
     cause = error.__cause__ or error.__context__
     if isinstance(cause, OmegaConfBaseException):
         reason = _value_error(cause, where)
-        # If Hydra's message already contains OmegaConf's message, only the existing keys are added.
-        text += f"\n{_known_keys(cause)}" if _first_line(cause) in text else f"\n{reason}"
+        if _is_unknown_key(cause) or _is_scalar_for_list(cause):
+            return reason
+        # Hydra's message can already quote OmegaConf's.
+        text += "" if _first_line(cause) in text else f"\n{reason}"
     if _NO_SCHEMA in text:
         text += f"\n{_MISSING_PLUGIN}"
     return text.rstrip()
+
+
+def unknown_option(text: str, path: str, options: Iterable[str]) -> str:
+    """Return a message for an option of a group that does not exist. path: "GROUP/OPTION". text: Hydra's message."""
+    group, _, name = path.rpartition("/")
+    file = _IN_FILE.match(text)
+    # The command line can replace a file's choice of an option in the file's own group.
+    place = f"{file[1]}.yaml: " if file and file[2] != group.partition("/")[0] else ""
+    hint = _most_similar(name, options) or ("" if group.startswith("hydra") else _OWN_FILES)
+    return f"{place}{group}={name}: no such option{hint}\nOptions of {group}: {', '.join(options)}"
+
+
+def unknown_command_line_option(option: str, following: str | None) -> str:
+    """Return a message for an option such as "--epochs" or "--epochs=5" that suggests the override to write instead.
+
+    following: the next argument, which is the option's value if it is not an option or an override; None for none.
+    """
+    name, has_value, value = option.lstrip("-").partition("=")
+    if not has_value:
+        value = "VALUE" if following is None or following.startswith("-") or "=" in following else following
+    keys = _keys_like(name) if option.startswith("--") else []
+    instead = " or ".join(f"{key}={value}" for key in keys)
+    advice = f"write {instead}" if keys else "keys are set by KEY=VALUE; see `runner --help` and `runner --hydra-help`"
+    return f"{option}: no such option; {advice}"
 
 
 def _without_group(found: re.Match[str]) -> str:
@@ -52,21 +89,67 @@ def _value_error(error: OmegaConfBaseException, where: str) -> str:
     place = ".".join(part for part in (where, error.full_key) if part)
     if isinstance(error, MissingMandatoryValue):
         return f"{place}: missing value"
-    keys = _known_keys(error)
-    return ": ".join(part for part in (place, _first_line(error)) if part) + (f"\n{keys}" if keys else "")
+    if _is_unknown_key(error):
+        return _unknown_key(error, place)
+    if _is_scalar_for_list(error):
+        return f"{place}={error.value}: expected a list; write {place}=[{error.value}]"
+    return ": ".join(part for part in (place, _first_line(error)) if part)
 
 
 def _first_line(error: OmegaConfBaseException) -> str:
     return (error.msg or str(error)).splitlines()[0]
 
 
-def _known_keys(error: OmegaConfBaseException) -> str:
-    """Return a line with the keys of the dataclass that lacks the given key; "" for any other error."""
-    schema = error.object_type
-    if not isinstance(error, AttributeError | KeyError) or not dataclasses.is_dataclass(schema):
-        return ""
-    names = [f.name for f in dataclasses.fields(schema)]
-    close = difflib.get_close_matches(str(error.key), names, n=1)
-    hint = f"; did you mean {close[0]!r}?" if close else ""
-    owner = "the top level" if schema is Config else schema.__name__
-    return f"Keys of {owner}: {', '.join(names)}{hint}"
+def _is_scalar_for_list(error: OmegaConfBaseException) -> bool:
+    scalar = isinstance(error.value, str | int | float)
+    return isinstance(error, ValidationError) and isinstance(error.child_node, ListConfig) and scalar
+
+
+def _is_unknown_key(error: OmegaConfBaseException) -> bool:
+    return isinstance(error, AttributeError | KeyError) and dataclasses.is_dataclass(error.object_type)
+
+
+def _unknown_key(error: OmegaConfBaseException, place: str) -> str:
+    """Return a message with a suggestion, and the keys of the dataclass that lacks the given key."""
+    schema, key = error.object_type, str(error.key)
+    own = [field.name for field in dataclasses.fields(schema)]  # type: ignore[arg-type]
+    chosen = group_of(schema)
+    owner = "=".join(chosen) if chosen else place.rpartition(".")[0] or "the top level"
+    hint = _of_other_options(key, chosen[0] if chosen else "") or _elsewhere(key) or _most_similar(key, own)
+    if schema is Config and not hint:
+        hint = _asked(_keys_like(key))
+    return f"{place}: no such key{hint}\nKeys of {owner}: {', '.join(own)}"
+
+
+def _of_other_options(key: str, group: str) -> str:
+    options = known_keys().get(f"{group}.{key}")
+    return f"; it is a key of {', '.join(options)}" if options else ""
+
+
+def _most_similar(name: str, known: Iterable[str]) -> str:
+    """Return "; did you mean ...?" with the most similar of the known names; "" if none is similar."""
+    close = difflib.get_close_matches(name, list(known), n=1)
+    return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def _elsewhere(key: str) -> str:
+    """Return a suggestion of the keys in other sections that have exactly this name; "" for none."""
+    return _asked([dotted for dotted in known_keys() if "." in dotted and dotted.rpartition(".")[2] == key])
+
+
+def _keys_like(name: str) -> list[str]:
+    """Return the dotted keys that are, or end with, this name; if there are none, those with the most similar name."""
+    known = known_keys()
+    if name in known:
+        return [name]
+    last = {dotted: dotted.rpartition(".")[2] for dotted in known}
+    close = [name] if name in last.values() else difflib.get_close_matches(name, last.values(), 1, _ELSEWHERE)
+    return [dotted for dotted, end in last.items() if end in close]
+
+
+def _asked(keys: Sequence[str]) -> str:
+    """Return "; did you mean ...?"; a key that only some options of its group have is shown with them."""
+    known = known_keys()
+    partial = {key: known[key] for key in keys if 0 < len(known[key]) < len(GROUPS.get(key.partition(".")[0], ()))}
+    shown = [repr(key) + (f" (of {', '.join(partial[key])})" if key in partial else "") for key in keys]
+    return f"; did you mean {' or '.join(shown)}?" if shown else ""

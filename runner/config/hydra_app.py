@@ -9,24 +9,27 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import hydra
 import yaml
+from hydra._internal.utils import get_args_parser
 from hydra.core.config_store import ConfigNode, ConfigStore
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.utils import JobReturn, JobStatus
-from hydra.errors import HydraException, OverrideParseException
+from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from runner.config.command_line import overrides_first, quoting_hint
 from runner.config.conf_dir import conf_dir
-from runner.config.configuration import GROUPS, from_composed, release_other_limit, to_plain
-from runner.config.error_text import describe
+from runner.config.configuration import from_composed, release_other_limit, to_plain
+from runner.config.error_text import describe, unknown_command_line_option, unknown_option
+from runner.config.groups import GROUPS
 from runner.config.hydra_sweep import (
     HYDRA_SETTINGS,
     PROGRAM,
@@ -112,6 +115,8 @@ def compose_jobs(arguments: Sequence[str], run_batch: RunBatch) -> list[Job]:
     """
     composer = _Composer(_varied(arguments), run_batch)
     _refuse_fixed(arguments)
+    _, others = get_args_parser().parse_known_args(overrides_first(arguments))
+    refuse_options(others, arguments)
     register_schemas()
     decorate = hydra.main(version_base=VERSION_BASE, config_path=str(conf_dir()), config_name=CONFIG_NAME)
     application = decorate(composer)
@@ -220,6 +225,13 @@ def _refuse_fixed(arguments: Sequence[str]) -> None:
             raise ConfigError(f"{argument}: cannot be changed; the setting is always {fixed[name]}")
 
 
+def refuse_options(others: Sequence[str], arguments: Sequence[str]) -> None:
+    """Raise ConfigError for options among ``others``, the part of ``arguments`` that a parser did not accept."""
+    if unknown := [argument for argument in others if argument.startswith("-")]:
+        following = dict(pairwise([*arguments, None]))
+        raise ConfigError("\n".join(unknown_command_line_option(each, following.get(each)) for each in unknown))
+
+
 def _varied(arguments: Sequence[str]) -> set[str]:
     """Return the keys that the overrides among ``arguments`` set to more than one value."""
     parser = OverridesParser.create()
@@ -236,6 +248,8 @@ def _varied(arguments: Sequence[str]) -> set[str]:
 def _translated(error: Exception, arguments: Sequence[str]) -> RunnerError:
     if isinstance(error, OverrideParseException):
         return ConfigError("\n".join(filter(None, (describe(error), quoting_hint(error.override)))))
+    if isinstance(error, MissingConfigException) and error.missing_cfg_file and error.options:
+        return ConfigError(unknown_option(str(error), error.missing_cfg_file, error.options))
     if isinstance(error, HydraException | OmegaConfBaseException):
         return ConfigError(describe(error))
     if isinstance(error, OSError):

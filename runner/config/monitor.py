@@ -1,4 +1,9 @@
-"""The metric that determines the best run of a sweep and the best checkpoint of a run."""
+"""The metric that determines the best run of a sweep and the best checkpoint of a run.
+
+By default it is the accuracy on the validation split, because a split that takes part in a choice overestimates the
+accuracy of the chosen network: the more candidates, the more. Without a validation split it is the accuracy on the test
+split. Then no best checkpoint is kept by default, and a sweep compares the last values of its runs, not their best.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -19,7 +19,7 @@ _START = ("init_from", "init_include", "init_exclude")
 _OF_GPUS = ("device_taken", "server_device", "tf32", "compare_plans", "collectives")
 """Keys of the cluster that affect the values of runs on GPUs."""
 _NOT_DECISIVE = {
-    "train": ("log_every",),
+    "train": ("log_every", "fail_on_divergence"),
     "data": ("cache_dir", "max_bytes"),
     "checkpoint": ("keep",),
     "cluster": ("device", "filled_in"),

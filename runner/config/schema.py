@@ -36,6 +36,7 @@ class TrainConfig:
     monitor: str | None = key(None, "metric by which runs and checkpoints are compared; null: val/ or test/accuracy")
     patience: Count | None = key(None, "evaluations without a better train.monitor before the run ends; null: no limit")
     min_delta: NonNegative = key(0.0, "for train.patience: smallest improvement that counts, exclusive")
+    fail_on_divergence: bool = key(False, "exit with code 5 if the training loss exploded (status diverged)")
 
 
 @dataclass

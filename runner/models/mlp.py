@@ -13,7 +13,7 @@ from runner.models.base import Model
 class Mlp(Model):
     """Hidden dense layers with ReLU over the flattened image, and a dense layer for the logits.
 
-    hidden: units of each hidden layer; with an empty list, the model is a logistic regression.
+    hidden: units of each hidden layer. With an empty list there is only the last layer: a logistic regression.
     """
 
     name: str = "mlp"

@@ -1,19 +1,24 @@
 """``data.json``: facts about the data at the beginning of a run, stored to detect later changes of the data."""
 
+import hashlib
+import json
 import math
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from runner.data.dataset import Facts, Normalisation
-from runner.data.settings import DatasetSettings
+from runner.data.settings import DatasetSettings, limited_facts
 from runner.errors import DataError
 from runner.system.json_file import JsonFile
+from runner.system.redaction import redact
 from runner.system.schema import LenientRecord
+from runner.tracking.records import DataSplit
 
 FACTS_FILE = "data.json"
 # Tolerance, in standard deviations: above rounding differences between machines, below the effect of a changed image.
 _ROUNDING = 1e-9
+_DIGEST_LENGTH = 16
 
 
 @dataclass(frozen=True)
@@ -64,6 +69,35 @@ def facts_of(data: DatasetSettings) -> Facts:
     channels, height, width = map(int, facts.shape)
     counts = {f"{split}_examples": int(getattr(facts, f"{split}_examples")) for split in ("train", "test", "val")}
     return Facts((channels, height, width), tuple(map(str, facts.class_names)), **counts)
+
+
+def splits_of(data: DatasetSettings, seed: int, record: DataRecord) -> list[DataSplit]:
+    """Return the splits of a run's dataset, for the tracker.
+
+    The digest of a split covers the settings, the numbers of examples, the classes and the normalisation: all facts
+    that are known without reading the images again. seed: of the run, which draws the validation split.
+    """
+    plain = redact({key: value for key, value in asdict(data).items() if key not in ("augment", "cache_dir")})
+    facts, known = limited_facts(data), [asdict(record.facts), record.normalisation and asdict(record.normalisation)]
+    source = getattr(data, "path", "") or f"runner data={data.name}"
+    drawn = seed if data.val_fraction else None
+    counts = {"train": facts.train_examples, "validation": facts.val_examples, "test": facts.test_examples}
+    return [
+        DataSplit(
+            data.name,
+            split,
+            _digest([split, plain, *known, None if split == "test" else drawn]),
+            str(source),
+            count,
+            list(facts.shape),
+        )
+        for split, count in counts.items()
+        if count
+    ]
+
+
+def _digest(document: object) -> str:
+    return hashlib.sha256(json.dumps(document, sort_keys=True, default=str).encode()).hexdigest()[:_DIGEST_LENGTH]
 
 
 def write_record(run_dir: Path, record: DataRecord) -> None:

@@ -9,9 +9,9 @@ from runner.config import safe_yaml
 from runner.errors import DirectoryInUseError, RunnerError
 from runner.records.run_directory import CONFIG_FILE, SUMMARY_FILE, held
 from runner.records.summary import Summary
-from runner.tracking.mlflow_tracker import SPOOL_FILE
 from runner.tracking.records import End
 from runner.tracking.replay import Replay
+from runner.tracking.spool import SPOOL_FILE
 from runner.tracking.writer import StoreUnavailableError
 
 

@@ -1,7 +1,7 @@
 """The record of a run in progress: metrics in metrics.jsonl and in the tracker, and tags, plots and artifacts."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -10,21 +10,29 @@ import numpy as np
 import yaml
 from numpy.typing import NDArray
 
+from runner.records.data_facts import FACTS_FILE
 from runner.records.provenance import provenance_tags
 from runner.records.run_directory import RunDirectory
+from runner.records.stored_run import PLUGINS_FILE
 from runner.records.summary import Summary
 from runner.system.files import replace_durably
 from runner.system.redaction import redact
 from runner.tracking import MetricsLog, RunInfo, Tracker, read_metrics
+from runner.tracking.base import DESCRIPTION_TAG
+from runner.tracking.metrics_log import BEST
 from runner.tracking.plots import confusion_matrix, learning_curves, staleness_histogram, staleness_table
+from runner.tracking.records import DataSplit, ExportedModel
 
 COMMIT_TAG = "mlflow.source.git.commit"
 """Tag that MLflow's pages show as the version of a run's code."""
+CHANGED_TAG = "runner.changed"
+"""Tag with the overrides of the command line: the parameters that differ from the defaults."""
 
 
 def summary_tags(summary: Summary) -> dict[str, str]:
     """Return facts about a run that are not configuration, as name -> text; unknown facts are left out."""
     known = {
+        CHANGED_TAG: ", ".join(_changed(summary)),
         "runner.run_dir": summary.output_dir,
         COMMIT_TAG: summary.git_commit,
         "runner.emulated": summary.emulated,
@@ -40,9 +48,31 @@ def summary_tags(summary: Summary) -> dict[str, str]:
 
 
 _SMALLER_IS_BETTER = ("loss",)
-_SCORED = ("train/", "val/", "test/")
+_EVALUATED = ("val/", "test/")
+_SCORED = ("train/", *_EVALUATED)
 # Keys for recording and resuming, which do not change the result.
 _NO_PARAMETERS = ("tracking", "resume", "trace", "trace_skip", "trace_steps")
+
+
+def _changed(summary: Summary) -> list[str]:
+    """Return the overrides that can change the result."""
+    keys = {override: override.partition("=")[0].lstrip("+~") for override in summary.overrides}
+    return [override for override, key in keys.items() if key.split(".")[0] not in _NO_PARAMETERS]
+
+
+def description(summary: Summary, what: str) -> str:
+    """Return Markdown about an ended run: what was trained, how, and with which result. what: the task, as text."""
+    ended = f"{summary.status} after {summary.steps:,} updates ({summary.examples:,} examples)"
+    lines = [f"**{what}**, {summary.workers} worker(s): {ended} in {summary.wall_seconds:.1f} s."]
+    last = [f"{name} {value:.4g}" for name, value in summary.final.items() if name.startswith(_EVALUATED)]
+    if last:
+        lines.append(f"Last: {', '.join(last)}.")
+    if summary.best_value is not None:
+        lines.append(f"Best {summary.monitor}: {summary.best_value:.4g}, after {summary.best_step:,} updates.")
+    if summary.error is not None:
+        lines.append(f"{summary.error.class_name}: {summary.error.message}")
+    changed = ", ".join(f"`{override}`" for override in _changed(summary))
+    return " ".join(lines) + (f"\n\nChanged: {changed}" if changed else "")
 
 
 STALENESS = "staleness"
@@ -66,6 +96,7 @@ class Record:
         self._directory = directory
         self._pictures = pictures
         self._tracker = tracker
+        self._scores: dict[int, Mapping[str, float]] = {}
         self._log = MetricsLog(directory.metrics_jsonl, info.first_step)
         tracker.start(info)
 
@@ -83,6 +114,7 @@ class Record:
         """Record metrics that were measured after ``step`` updates."""
         self._log.append(step, values)
         self._tracker.log_metrics(step, values)
+        self._keep_scores(step, values)
 
     def sync(self) -> None:
         """Flush the metrics to the disk; called before each checkpoint, so that a crash loses no earlier metrics."""
@@ -116,22 +148,62 @@ class Record:
                 self._tracker.log_artifact(staleness_histogram(counts, plots / "staleness.png"), "plots")
             self._tracker.log_artifact(staleness_table(counts, plots / "staleness.csv"), "plots")
 
+    def data(self, splits: Iterable[DataSplit]) -> None:
+        """Record the splits of the dataset as inputs of the run."""
+        for split in splits:
+            self._tracker.log_data(split)
+
+    def model(self, model: ExportedModel) -> None:
+        """Record a trained network."""
+        self._tracker.log_model(model)
+
+    def best(self, step: int) -> None:
+        """Record the metrics of the evaluation after ``step`` updates as "best/..." of this step."""
+        if step not in self._scores:  # an earlier process made this evaluation
+            for record in read_metrics(self._directory.metrics_jsonl):
+                self._keep_scores(record.step, record.values)
+        scores = self._scores.get(step, {})
+        self._tracker.log_metrics(step, {f"{BEST}/{name}": value for name, value in scores.items()})
+
+    def _keep_scores(self, step: int, values: Mapping[str, float]) -> None:
+        if scores := {name: value for name, value in values.items() if name.startswith(_EVALUATED)}:
+            self._scores[step] = scores
+
+    def result(self, summary: Summary, what: str) -> None:
+        """Record the result of an ended run: its description, and its small files. what: the task, as text."""
+        tags = {DESCRIPTION_TAG: description(summary, what)}
+        if summary.weights_sha256 is not None:
+            tags["weights_sha256"] = summary.weights_sha256
+        self._tracker.set_tags(tags)
+        directory = self._directory
+        files = [directory.summary_json, directory.log, directory.path / FACTS_FILE]
+        for path in [*files, *([directory.path / PLUGINS_FILE] if summary.plugins else [])]:
+            if path.exists():
+                self._tracker.log_artifact(path)
+
     def results(self, best_step: int | None) -> Results:
         """Return the results of the whole run. best_step: step of the best checkpoint, None if there is none."""
-        found = Results()
+        found, evaluated = Results(), set[int]()
         for record in read_metrics(self._directory.metrics_jsonl):
             found.final.update(record.values)
             scores = {name: value for name, value in record.values.items() if name.startswith(_SCORED)}
-            found.evaluations += any(name.startswith("test/") for name in scores)
+            # An evaluation that a resumed run repeats has the step of the first one.
+            evaluated.update(record.step for name in scores if name.startswith(_EVALUATED))
             if best_step is None or record.step == best_step:
                 found.headline.update(scores)
             for name, value in scores.items():
-                pick = min if name.endswith(_SMALLER_IS_BETTER) else max
-                if name.endswith(("loss", "accuracy")):
+                if name.startswith(_EVALUATED):
+                    pick = min if name.endswith(_SMALLER_IS_BETTER) else max
                     found.best[name] = pick(found.best.get(name, value), value)
+        found.evaluations = len(evaluated)
         return found
 
+    def training_losses(self) -> list[float]:
+        """Return every logged training loss of the whole run, in order."""
+        values = (record.values.get("train/loss") for record in read_metrics(self._directory.metrics_jsonl))
+        return [value for value in values if value is not None]
+
     def close(self, status: str) -> None:
-        """End the record with a status: "finished", "failed" or "interrupted"."""
+        """End the record with one of :data:`runner.tracking.base.STATUSES`."""
         self._log.close()
         self._tracker.finish(status)

@@ -73,6 +73,7 @@ class RunDirectory:
         self.asynchronous_json = path / "asynchronous.json"  # number of steps of each replica, staleness of pushes
         self.checkpoints = path / "checkpoints"
         self.plots = path / "plots"
+        self.model = path / "model"  # the network for an MLflow model, with tracking.log_model
         self.workers = path / "workers"  # the logs of the workers
 
     @classmethod

@@ -75,8 +75,7 @@ def find_run(text: str, folder: Path, in_store: Callable[[str], list[Path]]) -> 
         raise ConfigError(
             f"{text}: no such directory; expected the directory of a run, or a run id, of which 4 hex digits are enough"
         )
-    outputs = [file.parent for place in _PLACES for file in sorted(folder.glob(f"{place}/{RUN_FILE}"))]
-    found = [path for path in outputs if _is_run(path, text)] or in_store(text)
+    found = [path for path in outputs_below(folder, RUN_FILE) if _is_run(path, text)] or in_store(text)
     if len(found) > 1:
         raise ConfigError(f"{text}: several run ids begin with it: {', '.join(map(str, found))}; give more digits")
     if not found:
@@ -87,6 +86,11 @@ def find_run(text: str, folder: Path, in_store: Callable[[str], list[Path]]) -> 
     if not found[0].is_dir():
         raise ConfigError(f"{text}: the directory of this run no longer exists: {found[0]}")
     return read_run(found[0])
+
+
+def outputs_below(folder: Path, marker: str) -> list[Path]:
+    """Return the directories with a file named ``marker`` in the default places of runs and sweeps below ``folder``."""
+    return [file.parent for place in _PLACES for file in sorted(folder.glob(f"{place}/{marker}"))]
 
 
 def _is_run(path: Path, text: str) -> bool:

@@ -25,7 +25,7 @@ from runner.system.redaction import redact_overrides, redact_text
 from runner.system.schema import LenientRecord, Record, Violation
 
 SCHEMA_VERSION = 4
-STATUSES = ("finished", "failed", "interrupted")
+STATUSES = ("finished", "diverged", "failed", "interrupted")
 _DISTRIBUTIONS = {
     "runner": "runner-dataflow",
     "numpy": "numpy",
@@ -41,7 +41,7 @@ _MAX_BYTES = 1 << 26
 
 @dataclass(frozen=True)
 class Failure:
-    """The error of a run that did not finish.
+    """The error that ended a run.
 
     class_name: the error's class, such as "NumericError". message: its text, without secrets. exit_code: the
     exit code of the process, null if the error has none.
@@ -57,15 +57,16 @@ class Failure:
 
 @dataclass(frozen=True)
 class Summary:
-    """Schema 4 of summary.json. New in 4: ``headline`` and ``evaluations``.
+    """Schema 4 of summary.json. New in 4: ``headline``, ``evaluations``, and the status "diverged".
 
     New in 3: ``devices`` and ``device_reason``. New in 2: ``provenance`` and ``repeats``.
 
     Identity, always known:
       schema_version     4
       run_id             the run's identifier, the same after a resume
-      status             "finished", "failed" or "interrupted"
-      error              the ``Failure`` of a run that did not finish, else null
+      status             "finished", "diverged" (finished, but the training loss exploded), "failed" or "interrupted"
+      error              the ``Failure`` of a run that failed, was interrupted, or diverged with
+                         train.fail_on_divergence=true, else null
       config_hash        SHA-256 of the resolved configuration, as returned by ``config_hash``
       overrides          overrides of the command line, as "key=value", without secrets
       output_dir         the run's directory

@@ -20,21 +20,41 @@ from runner.optimizers.base import Optimizer
 
 
 @dataclass(frozen=True)
+class Field:
+    """A field of an example: its shape, without the axis of examples, and its dtype; None for that of activations."""
+
+    shape: tuple[int, ...]
+    dtype: str | None = None
+
+
+def labelled(shape: tuple[int, ...]) -> dict[str, Field]:
+    """Return the fields of classified examples: inputs x of this shape, and a label y."""
+    return {"x": Field(shape), "y": Field((), "int64")}
+
+
+@dataclass(frozen=True)
 class Task:
     """A training task, without any decision about devices.
 
-    example_shape: (C, H, W). dtype: the dtype of activations. batch_size: examples of one update, over all workers.
-    microbatches: number of parts of a batch, computed one after the other before their gradients are summed.
+    fields: the fields of an example that the network reads, by name; besides, every example has an index. dtype: the
+    dtype of activations. batch_size: examples of one update, over all workers. microbatches: number of parts of a
+    batch, computed one after the other before their gradients are summed.
     """
 
     network: NetworkFunction
     optimizer: Optimizer
-    example_shape: tuple[int, ...]
+    fields: Mapping[str, Field]
     dtype: str
     seed: int
     batch_size: int
     eval_batch_size: int
     microbatches: int = 1
+
+    @property
+    def specs(self) -> dict[str, Field]:
+        """All fields of an example as they are fed: floats in ``state_dtype``, its index, and its mask (0: padding)."""
+        fed = {name: Field(each.shape, each.dtype or self.state_dtype) for name, each in self.fields.items()}
+        return {**fed, "index": Field((), "int64"), "mask": Field((), self.state_dtype)}
 
     @property
     def state_dtype(self) -> str:

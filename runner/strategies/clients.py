@@ -1,5 +1,6 @@
 """The clients of a program: initialize, train, evaluate, save and restore."""
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
@@ -26,8 +27,7 @@ def program(
     graph: Graph,
     replicas: Sequence[Replica],
     *,
-    loss: Tensor,
-    accuracy: Tensor,
+    metrics: Mapping[str, Tensor],
     targets: Sequence[str],
     variables: Variables | None = None,
     servers: Sequence[Fed] = (),
@@ -39,18 +39,18 @@ def program(
     parts of a variable are in the order of the replicas. scored: the answers of each replica for its share of an
     evaluation batch. If None, each replica evaluates its share with the whole network.
     """
-    train = train_client(replicas, loss=loss, accuracy=accuracy, targets=targets, servers=servers)
+    train = train_client(replicas, metrics=metrics, targets=targets, servers=servers)
     return program_of(graph, replicas, [train], variables=variables, servers=len(servers), scored=scored)
 
 
 def train_client(
-    replicas: Sequence[Replica], *, loss: Tensor, accuracy: Tensor, targets: Sequence[str], servers: Sequence[Fed] = ()
+    replicas: Sequence[Replica], *, metrics: Mapping[str, Tensor], targets: Sequence[str], servers: Sequence[Fed] = ()
 ) -> Client:
     """Return the client "train", which runs a step of all replicas. targets: the assign nodes of the update."""
     fed: list[Fed] = [*replicas, *servers]
     return Client(
         TRAIN,
-        fetches={"loss": loss, "accuracy": accuracy},
+        fetches=metrics,
         targets=tuple(targets),
         inputs=tuple(slot for replica in replicas for slot in replica.train_inputs),
         feeds={
@@ -118,20 +118,18 @@ def _scored(replicas: Sequence[Replica]) -> list[Scored]:
 
 
 def _evaluation(graph: Graph, replicas: Sequence[Replica], scored: Sequence[Scored]) -> Client:
-    """Return the client "eval", which sums losses and correct predictions without padding, and gathers predictions."""
-    gathered: dict[str, list[Tensor]] = {"loss": [], "correct": [], "predictions": [], "labels": [], "mask": []}
+    """Return the client "eval", which sums losses and metrics without padding, and gathers what is collected."""
+    summed, gathered = defaultdict[str, list[Tensor]](list), defaultdict[str, list[Tensor]](list)
     for replica, (outputs, batch) in zip(replicas, scored, strict=True):
         with replica.within("eval"):
-            for name, values in (("loss", outputs.losses), ("correct", outputs.correct)):
+            for name, values in outputs.summed.items():
                 masked = ops.mul(graph, values, batch["mask"])
-                gathered[name].append(ops.reduce_sum(graph, masked, axes=(0,)))
-        gathered["predictions"].append(outputs.predictions)
-        gathered["labels"].append(batch["y"])
-        gathered["mask"].append(batch["mask"])
+                summed[name].append(ops.reduce_sum(graph, masked, axes=(0,)))
+        for name, each in {**outputs.collected, "mask": batch["mask"]}.items():
+            gathered[name].append(each)
     with graph.absolute_scope("eval/gathered"), graph.device(replicas[0].device):
-        fetches = {name: ordered_sum(graph, gathered[name], name) for name in ("loss", "correct")}
-        for name in ("predictions", "labels", "mask"):
-            parts = gathered[name]
+        fetches = {name: ordered_sum(graph, parts, name) for name, parts in summed.items()}
+        for name, parts in gathered.items():
             fetches[name] = parts[0] if len(parts) == 1 else ops.concat(graph, parts, axis=0, name=name)
     return Client(
         "eval",

@@ -15,7 +15,7 @@ from runner.errors import ConfigError
 from runner.strategies.base import Strategy, Task, require_one_of
 from runner.strategies.clients import Scored, program
 from runner.strategies.collectives import ALL_REDUCE, COMBINES, exchange
-from runner.strategies.replica import Gradients, Replica, batch_scores, shares
+from runner.strategies.replica import Gradients, Replica, batch_metrics, shares
 from runner.strategies.sharded.dense_training import DenseTraining, Pairs
 from runner.strategies.sharded.hybrid_layers import Body, Rows, add_body, add_dense, rows_of
 from runner.strategies.sharded.network_parts import SCHEMES, Parts, PartsOf, dense_passes, updates_per_batch
@@ -55,7 +55,7 @@ class Hybrid(Strategy):
     (K - 1) N b backward for a softmax; logistic units need (K - 1) N b less each way
     (:class:`~runner.strategies.sharded.dense_loss.DenseLoss`). Dropout between dense layers: 8 (K - 1) N, for the
     indices of examples. P parameters below the dense layers: 2 (K - 1) P b, with ``all_reduce`` K (K - 1) P b, and the
-    bytes of these layers' statistics. Loss and accuracy: 2 (K - 1) b. clip_norm with one update in a step: b to the
+    bytes of these layers' statistics. Loss and metrics: (K - 1) b each. clip_norm with one update in a step: b to the
     first worker for each shard of a variable on another worker, and (K - 1) b back.
     """
 
@@ -89,15 +89,14 @@ class Hybrid(Strategy):
         bodies, normalised = self._add_bodies(replicas, parts_of)
         below = [replica.variables.trainable for replica in replicas]
         dense = self._train_dense(replicas, parts_of, rows_of(replicas, bodies, passes), backward=bool(below[0]))
-        losses, accuracies = dense.scores("loss"), dense.scores("accuracy")
         pairs = _differentiate_bodies(replicas, bodies, below, dense.boundary)
-        columns = (losses, accuracies, pairs, normalised.parts, normalised.settled)
+        columns = (dense.metrics(), pairs, normalised.parts, normalised.settled)
         computed = [Gradients(*own) for own in zip(*columns, strict=True)]
         graph = replicas[0].graph
         totals = exchange(graph, computed, devices, COMBINES[self.combine], self.bucket_bytes)
         targets = _update(replicas, totals, dense)
-        loss, accuracy = batch_scores(replicas[0], computed)
-        return program(graph, replicas, loss=loss, accuracy=accuracy, targets=targets, scored=_score(replicas))
+        metrics = batch_metrics(replicas[0], computed)
+        return program(graph, replicas, metrics=metrics, targets=targets, scored=_score(replicas))
 
     def _add_bodies(self, replicas: Sequence[Replica], parts_of: PartsOf) -> tuple[list[Body], Normalised]:
         bodies = [

@@ -10,7 +10,7 @@ from runner.engine.graph.variables import Variable
 from runner.strategies.base import Task
 from runner.strategies.clients import program
 from runner.strategies.latest import Latest, number_of_update
-from runner.strategies.replica import Forward, Gradients, Replica, advanced, batch_scores, ordered_sum, shares, summed
+from runner.strategies.replica import Forward, Gradients, Replica, advanced, batch_metrics, ordered_sum, shares, summed
 
 
 def in_microbatches(task: Task, device: str) -> Program:
@@ -24,7 +24,7 @@ def in_microbatches(task: Task, device: str) -> Program:
 def updating(replica: Replica, computed: Gradients) -> Program:
     """Return the program that applies the gradients and statistics of a batch."""
     targets = replica.apply(computed.gradients, computed.state_updates)
-    return program(replica.graph, [replica], loss=computed.loss, accuracy=computed.accuracy, targets=targets)
+    return program(replica.graph, [replica], metrics=computed.metrics, targets=targets)
 
 
 def computed_in_parts(task: Task, device: str) -> tuple[Replica, Gradients]:
@@ -35,10 +35,10 @@ def computed_in_parts(task: Task, device: str) -> tuple[Replica, Gradients]:
         replica.compute_gradients(share, _scope_of_part(task, k))
         for k, share in enumerate(shares(task.batch_size, task.microbatches))
     ]
-    loss, accuracy = batch_scores(replica, computed)
+    metrics = batch_metrics(replica, computed)
     with graph.device(device), graph.absolute_scope("train/total"):
         totals = summed(computed, lambda _, parts: ordered_sum(graph, parts))
-    return replica, replace(totals, loss=loss, accuracy=accuracy)
+    return replica, replace(totals, metrics=metrics)
 
 
 def in_stale_parts(task: Task, device: str) -> Program:
@@ -56,7 +56,7 @@ def in_stale_parts(task: Task, device: str) -> Program:
     g_i is the gradient of the mean loss over part i, as if the part were a whole batch. All updates use the learning
     rate of the step, and update i of step s has number s n + i. With n = 1, the result equals that of ``single``.
 
-    device: as for :func:`in_microbatches`. The loss and accuracy of a step are computed over the whole batch at w_0.
+    device: as for :func:`in_microbatches`. The loss and the metrics of a step are computed over the whole batch at w_0.
     """
     graph = Graph()
     replica = Replica(graph, task, device=device)
@@ -64,7 +64,7 @@ def in_stale_parts(task: Task, device: str) -> Program:
     for k, share in enumerate(shares(task.batch_size, task.microbatches)):
         passes.append(replica.forward(share, _scope_of_part(task, k)))
         gradients.append(_of_own_mean(replica, passes[-1]))
-    loss, accuracy = batch_scores(replica, passes)
+    metrics = batch_metrics(replica, passes)
     latest = Latest(replica.variables)
     for k, (passed, pairs) in enumerate(zip(passes, gradients, strict=True)):
         with graph.absolute_scope(f"update/part_{k}"), graph.device(device):
@@ -77,7 +77,7 @@ def in_stale_parts(task: Task, device: str) -> Program:
                     latest.advance([(now.variable, advanced(graph, now))])
     with graph.absolute_scope("update"), graph.device(device):
         targets = latest.assign()
-    return program(graph, [replica], loss=loss, accuracy=accuracy, targets=targets)
+    return program(graph, [replica], metrics=metrics, targets=targets)
 
 
 def _of_own_mean(replica: Replica, passed: Forward) -> list[tuple[Variable, Tensor]]:

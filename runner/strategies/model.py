@@ -52,7 +52,7 @@ class ModelParallel(Strategy):
     to each device that reads them, except the first such device: the learning rate, values that an optimizer computes
     once for all variables (Adam: two corrections) and, for dropout, the step number and the examples' global indices.
     Clipping by global norm sends one value per gradient to the device of the first gradient, and one value from there
-    to each other device. Examples and labels are read on the devices that need them; loss and accuracy are summed on
+    to each other device. Examples and labels are read on the devices that need them; loss and metrics are summed on
     the device of the loss.
     """
 

@@ -5,12 +5,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from runner.engine.compile.program import FIELDS, InputSlot
+from runner.engine.compile.program import InputSlot
 from runner.engine.graph import ops
 from runner.engine.graph.autodiff import gradients
 from runner.engine.graph.graph import Graph
-from runner.engine.graph.network import NetworkBuilder, Outputs, StateUpdate
-from runner.engine.graph.tensor import Tensor, TensorSpec
+from runner.engine.graph.network import LOSS, NetworkBuilder, Outputs, StateUpdate
+from runner.engine.graph.tensor import Tensor
 from runner.engine.graph.variables import Variable, Variables
 from runner.strategies.base import Task
 
@@ -42,23 +42,26 @@ class Pass:
 class Forward(Pass):
     """The forward pass of one copy, from images to loss.
 
-    loss, accuracy: sums over the share, divided by the size of the whole batch.
+    metrics: loss and metrics by name: sums over the share, divided by the size of the whole batch.
     """
 
-    loss: Tensor
-    accuracy: Tensor
+    metrics: Mapping[str, Tensor]
+
+    @property
+    def loss(self) -> Tensor:
+        """The share's part of the batch's mean loss."""
+        return self.metrics[LOSS]
 
 
 @dataclass(frozen=True)
 class Gradients:
     """The results of one copy on its share, already divided by the size of the whole batch.
 
-    The results, summed over the shares, are the loss, the accuracy, the gradients and the statistics of the batch.
+    The results, summed over the shares, are the loss and metrics, the gradients and the statistics of the batch.
     settled: updates of moving averages whose values are final, equal in all copies and not summed.
     """
 
-    loss: Tensor
-    accuracy: Tensor
+    metrics: Mapping[str, Tensor]
     gradients: Sequence[tuple[Variable, Tensor]]
     state_updates: Sequence[StateUpdate]
     settled: Sequence[StateUpdate] = ()
@@ -105,7 +108,7 @@ class Replica:
         """Add the forward and backward passes over a share of the training batch."""
         forward = self.forward(share, scope)
         pairs = self.differentiate(forward)
-        return Gradients(forward.loss, forward.accuracy, pairs, self.weighted(forward))
+        return Gradients(forward.metrics, pairs, self.weighted(forward))
 
     def forward(self, share: Share, scope: str) -> Forward:
         """Add the forward pass over a share of the training batch."""
@@ -114,9 +117,8 @@ class Replica:
             net = self.builder(batch, training=True)
             outputs = self.task.network(net, batch)
             # A gradient is the sum over examples divided by the batch size, so that gradients of shares can be added.
-            loss = self._share_of_mean(outputs.losses, "loss")
-            accuracy = self._share_of_mean(outputs.correct, "accuracy")
-        return Forward(share, scope, net.state_updates, loss, accuracy)
+            metrics = {name: self._share_of_mean(each, name) for name, each in outputs.summed.items()}
+        return Forward(share, scope, net.state_updates, metrics)
 
     def differentiate(self, forward: Forward) -> list[tuple[Variable, Tensor]]:
         """Add the backward pass of a forward pass; return each trainable variable with the gradient of the loss."""
@@ -181,11 +183,11 @@ class Replica:
         )
 
     def inputs(self, split: str, share: Share) -> dict[str, Tensor]:
-        """Add the placeholders for a share of a batch of ``split``; images are cast to the network's dtype."""
+        """Add the placeholders for a share of a batch of ``split``; floats are cast to the network's dtype."""
         batch = placeholders(self.graph, self.task, share[1] - share[0])
         fed = self.train_inputs if split == "train" else self.eval_inputs
         fed += [InputSlot(tensor, split, field, *share) for field, tensor in batch.items()]
-        return {**batch, "x": ops.as_dtype(self.graph, batch["x"], self.task.dtype)}
+        return cast_fields(self.graph, self.task, batch)
 
     def _scoped(self, scope: str) -> str:
         return f"{self.prefix}/{scope}" if self.prefix else scope
@@ -202,14 +204,16 @@ class Replica:
 
 def placeholders(graph: Graph, task: Task, count: int) -> dict[str, Tensor]:
     """Add the placeholders of a batch of ``count`` examples, one for each field."""
-    dtype = task.state_dtype
-    specs = {
-        "x": TensorSpec((count, *task.example_shape), dtype),
-        "y": TensorSpec((count,), "int64"),
-        "index": TensorSpec((count,), "int64"),
-        "mask": TensorSpec((count,), dtype),
+    return {
+        name: ops.placeholder(graph, (count, *each.shape), each.dtype or task.dtype, name=name)
+        for name, each in task.specs.items()
     }
-    return {field: ops.placeholder(graph, specs[field].shape, specs[field].dtype, name=field) for field in FIELDS}
+
+
+def cast_fields(graph: Graph, task: Task, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return a batch in which the fields without a dtype of their own have the dtype of activations."""
+    floats = [name for name, each in task.fields.items() if each.dtype is None]
+    return {**batch, **{name: ops.as_dtype(graph, batch[name], task.dtype) for name in floats}}
 
 
 def weighted(graph: Graph, update: StateUpdate, weight: float) -> StateUpdate:
@@ -247,20 +251,20 @@ def summed(computed: Sequence[Gradients], total: Callable[[Variable, Sequence[Te
     return computed[0].with_parts([total(column[0][0], [tensor for _, tensor in column]) for column in columns])
 
 
-def batch_scores(
+def batch_metrics(
     replica: Replica, parts: Sequence[Forward | Gradients], weights: Sequence[float] | None = None
-) -> tuple[Tensor, Tensor]:
-    """Add the loss and accuracy of the batch, summed over its parts in order, on the device of ``replica``.
+) -> dict[str, Tensor]:
+    """Add the loss and metrics of the batch, summed over its parts in order, on the device of ``replica``.
 
     weights: the factor of each part; None if the parts are already divided by the size of the whole batch.
     """
     graph = replica.graph
     with graph.device(replica.device), graph.absolute_scope("train/total"):
-        scores = []
-        for name in ("loss", "accuracy"):
-            values = [getattr(each, name) for each in parts]
+        metrics = {}
+        for name in parts[0].metrics:
+            values = [each.metrics[name] for each in parts]
             if weights is not None:
                 pairs = zip(values, weights, strict=True)
                 values = [scaled(graph, value, weight, graph.spec(value).dtype, "part") for value, weight in pairs]
-            scores.append(ordered_sum(graph, values, name))
-    return scores[0], scores[1]
+            metrics[name] = ordered_sum(graph, values, name)
+    return metrics

@@ -1,6 +1,6 @@
 """``sandblaster``: L-BFGS with portions of the batch on replicas and shards of the vectors on servers."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -91,8 +91,7 @@ class _Computation:
 
     size: int
     inputs: tuple[InputSlot, ...]
-    loss: Tensor
-    accuracy: Tensor
+    metrics: Mapping[str, Tensor]
     gradients: Sequence[Tensor]
 
 
@@ -155,13 +154,13 @@ class _Building:
             require_no_averages(found.state_updates)
             inputs = tuple(replace(slot, parts=len(self._portions)) for slot in replica.train_inputs[known:])
             gradients = [gradient for _, gradient in found.gradients]
-            yield _Computation(size, inputs, found.loss, found.accuracy, gradients)
+            yield _Computation(size, inputs, found.metrics, gradients)
 
     def _compute(self, worker: int, computation: _Computation, inbox: Sequence[Tensor]) -> Client:
         name = numbered("compute", worker, computation.size)
         return Client(
             name,
-            fetches={"loss": computation.loss, "accuracy": computation.accuracy},
+            fetches=computation.metrics,
             targets=self._assigned(name, inbox, computation.gradients),
             inputs=computation.inputs,
             feeds={"step": (self._replicas[worker].step,)},

@@ -69,7 +69,7 @@ def _minimising(optimizer: Lbfgs, replica: Replica, computed: Gradients) -> Prog
     vectors = Vectors(replica.graph, replica.variables, optimizer.history)
     objective = vectors.objective(optimizer, [total for _, total in computed.gradients])
     commands = {client.name: client for client in vectors.clients(deferred=False)}
-    plain = program(replica.graph, [replica], loss=computed.loss, accuracy=computed.accuracy, targets=objective.targets)
+    plain = program(replica.graph, [replica], metrics=computed.metrics, targets=objective.targets)
     train = plain.clients[TRAIN]
     evaluating = replace(train, fetches={**train.fetches, **objective.penalties})
     trained = [variable.name for variable in vectors.trained]

@@ -33,10 +33,11 @@ class SyncData(Strategy):
     them (:func:`~runner.strategies.synchronous.programs.with_servers`).
     servers: number of parameter servers, 1 by default; must be null for other values of ``combine``.
     bucket_bytes: neighbouring gradients share a message (bucket) of at most this size; a larger gradient has a separate
-    bucket, and the last buckets are smaller (:func:`~runner.strategies.collectives.in_buckets`). The exchange of a
-    bucket starts as soon as its last gradient exists. Statistics are sent with the last gradients. Buckets do not
-    depend on the speed of links, so that the sums of a ring are equal bit for bit on a slower, faster or emulated
-    network. Parameter servers receive every gradient as a separate message.
+    bucket, and with 0 every gradient has one. The last buckets are smaller
+    (:func:`~runner.strategies.collectives.in_buckets`). The exchange of a bucket starts as soon as its last gradient
+    exists. Statistics are sent with the last gradients. Buckets do not depend on the speed of links, so that the sums
+    of a ring are equal bit for bit on a slower, faster or emulated network. Parameter servers receive every gradient as
+    a separate message.
     overlap: whether gradients are sent during the backward pass. If False, a worker sends no gradient before all its
     gradients exist, as a baseline for measurements; results are equal bit for bit.
 

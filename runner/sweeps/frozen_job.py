@@ -14,7 +14,7 @@ from runner.errors import Interrupted, RunnerError
 from runner.kernels.gpu.discovery import discover
 from runner.records.run_directory import CONFIG_FILE, holds_run
 from runner.sweeps.locks import job_lock, place_lock
-from runner.sweeps.outcome import FINISHED, forget, note_failure, recorded
+from runner.sweeps.outcome import ENDED, forget, note_failure, recorded
 from runner.sweeps.plan import FROZEN_FILE, PlannedJob
 from runner.system.console import print_error
 from runner.system.machine import usable_cores
@@ -74,7 +74,7 @@ def run_frozen_job(
     directory = sweep_dir / job.directory
     waiting = f"{job.label}: another process still runs this job; waiting for its end"
     with job_lock(directory, lambda: print(waiting, file=sys.stderr, flush=True)):
-        if recorded(directory)[0] == FINISHED:
+        if recorded(directory)[0] in ENDED:
             return
         print(job.label, file=sys.stderr, flush=True)
         forget(directory)

@@ -20,8 +20,11 @@ FAILURE_FILE = "failure.json"
 _RECORDS = (FAILURE_FILE, SUMMARY_FILE)
 """Files with an outcome. If both exist, the newer one is valid, because a run can be resumed outside its sweep."""
 
-FINISHED, FAILED, INTERRUPTED = "finished", "failed", "interrupted"
+FINISHED, DIVERGED, FAILED, INTERRUPTED = "finished", "diverged", "failed", "interrupted"
 RUNNING, KILLED, NOT_STARTED = "running", "killed", "not started"
+
+ENDED = (FINISHED, DIVERGED)
+"""Statuses of jobs that reached their last step."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +54,16 @@ class Outcome:
             return RunnerError(f"{label}: {self.status if self.error is None else self.error.message}")
         value = self.metrics.get(monitor.metric)
         return RunnerError(f"{label}: it has no value of {monitor.metric}") if value is None else value
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether the job ended without an error. Divergence is an error only with ``train.fail_on_divergence``."""
+        return self.status in ENDED and self.error is None
+
+    @property
+    def failed(self) -> bool:
+        """Whether the job ended with an error and was not interrupted."""
+        return self.status == FAILED or (self.status == DIVERGED and self.error is not None)
 
     @property
     def metrics(self) -> Mapping[str, float]:
@@ -90,7 +103,7 @@ def last_ended(directory: Path) -> int | None:
 
 def has_ended(directory: Path, before: int | None) -> bool:
     """Return whether a job is finished, or has ended again. before: the time of its previous end, if any."""
-    return recorded(directory)[0] == FINISHED or last_ended(directory) not in (None, before)
+    return recorded(directory)[0] in ENDED or last_ended(directory) not in (None, before)
 
 
 def failure_summary(error: Exception, directory: Path, overrides: Sequence[str]) -> Summary:

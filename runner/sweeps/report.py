@@ -2,6 +2,7 @@
 
 import shlex
 import sys
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -14,10 +15,19 @@ from runner.sweeps.locks import sweep_lock
 from runner.sweeps.outcome import FAILED, FINISHED, INTERRUPTED, RUNNING, Outcome, last_ended, read_outcome
 from runner.sweeps.plan import FROZEN_FILE, PLAN_FILE, Plan
 from runner.sweeps.plot import draw_sweep
-from runner.sweeps.table import SweepTable, over_seeds, rank_of, seeds_table, sweep_table
+from runner.sweeps.table import (
+    SweepTable,
+    over_seeds,
+    rank_of,
+    seeds_table,
+    shown_value,
+    sweep_table,
+    swept_values,
+    typed,
+)
+from runner.tracking.base import SweepResult
 from runner.tracking.mlflow_sweep import SWEEP_FILE, end_parent
 from runner.tracking.origin import ORIGIN_FILE, Origin
-from runner.tracking.records import End
 from runner.tracking.replay import Replay
 
 FAILED_EXIT_CODE = 1
@@ -84,13 +94,13 @@ def report(
     files, description = write_tables(outcomes, monitor, directory)
     if config is not None and config.tracking.pictures:
         files += filter(None, [draw_sweep(outcomes, monitor, directory / PLOT_FILE)])
-    done = all(outcome.status == FINISHED for outcome in outcomes)
+    done = all(outcome.succeeded for outcome in outcomes)
     status = INTERRUPTED if interrupted else FINISHED if done else FAILED
     _write_late(directory, interrupted)
     if config is not None:
-        config.tracking.finish_sweep(directory, status, files, description)
+        config.tracking.finish_sweep(directory, _result(status, outcomes, monitor, files, description))
     if status != FINISHED:
-        jobs = f"{sum(outcome.status == FAILED for outcome in outcomes)} of {len(outcomes)} jobs failed"
+        jobs = f"{sum(outcome.failed for outcome in outcomes)} of {len(outcomes)} jobs failed"
         what = f"sweep interrupted, {jobs}" if interrupted else jobs
         # A sweep has no plan if its jobs were not known in advance; such a sweep cannot be resumed.
         resume = f"; run the remaining jobs with: runner sweep resume {shlex.quote(str(directory))}"
@@ -152,14 +162,29 @@ def end_late(directory: Path) -> None:
         if recorded is None or not ended_ns or any(outcome.status == RUNNING for outcome in outcomes):
             return
         files, description = write_tables(outcomes, planned_monitor(plan, directory), directory)
-        end = End(_status(outcomes), max(ended_ns) // 1_000_000)
+        result = _result(_status(outcomes), outcomes, planned_monitor(plan, directory), files, description)
         origin = Origin.read(recorded)
         uri = origin.address(store_setting(recorded), Path.cwd())
-        end_parent(uri, origin.experiment, directory, end, files, description)
+        end_parent(uri, origin.experiment, directory, result, max(ended_ns) // 1_000_000)
+
+
+def _result(
+    status: str, outcomes: Sequence[Outcome], monitor: Monitor, artifacts: Sequence[Path], description: str
+) -> SweepResult:
+    """Return the result of a sweep for its tracking record: swept values, numbers of jobs and the best value."""
+    swept = swept_values(outcomes)
+    keys = dict.fromkeys(key for values in swept for key in values)
+    params = {key: ", ".join(dict.fromkeys(shown_value(values, key) for values in swept)) for key in keys}
+    counts = Counter(outcome.status for outcome in outcomes)
+    # Names without a slash: MLflow shows these metrics in the last section of charts, after those of the jobs.
+    metrics = {f"jobs_{name}": float(counts[name]) for name in (FINISHED, FAILED)}
+    values = [job.metrics[monitor.metric] for job in outcomes if job.succeeded and monitor.metric in job.metrics]
+    if values:
+        metrics[f"best_{typed(monitor.metric)}"] = max(values) if monitor.highest else min(values)
+    return SweepResult(status, artifacts, description, params, metrics)
 
 
 def _status(outcomes: Sequence[Outcome]) -> str:
-    found = {outcome.status for outcome in outcomes}
-    if found <= {FINISHED}:
+    if all(outcome.succeeded for outcome in outcomes):
         return FINISHED
-    return FAILED if found <= {FINISHED, FAILED} else INTERRUPTED
+    return FAILED if all(outcome.succeeded or outcome.failed for outcome in outcomes) else INTERRUPTED

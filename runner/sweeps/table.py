@@ -92,8 +92,8 @@ def typed(name: str) -> str:
 def sweep_table(outcomes: Sequence[Outcome], monitor: Monitor) -> SweepTable:
     """Return a row for each job: number, swept values, metrics of the network that the run keeps, and where it is.
 
-    Jobs are sorted by the metric of ``monitor``, then by test loss; jobs that did not finish come last. Metrics that
-    no job has, and the error if no job has one, are left out.
+    Jobs are sorted by the metric of ``monitor``, then by the loss of its split; jobs that did not finish come last.
+    Metrics that no job has, and the error if no job has one, are left out.
     """
     swept = swept_values(outcomes)
     keys = list(dict.fromkeys(key for values in swept for key in values))
@@ -143,11 +143,18 @@ def shown_metrics(outcomes: Sequence[Outcome], monitor: Monitor) -> list[str]:
 
 
 def rank(finished: bool, metrics: Mapping[str, float], monitor: Monitor) -> tuple[bool, float, float]:
-    """Return the sort key: finished first, then the best monitored value, then low test loss; unknown values last."""
+    """Return the sort key: finished first, then the best monitored value, then low loss; unknown values last.
+
+    The loss is that of the monitored split, so that the test split does not decide between equal validation accuracies.
+    """
     value = metrics.get(monitor.metric, math.nan)
     signed = -value if monitor.highest else value
-    loss = metrics.get("test/loss", math.nan)
+    loss = metrics.get(_loss_of_split(monitor), metrics.get("test/loss", math.nan))
     return (not finished, math.inf if math.isnan(signed) else signed, math.inf if math.isnan(loss) else loss)
+
+
+def _loss_of_split(monitor: Monitor) -> str:
+    return f"{monitor.metric.partition('/')[0]}/loss"
 
 
 def step_milliseconds(outcome: Outcome) -> float | None:
@@ -252,5 +259,5 @@ def _mean_and_spread(values: Sequence[float], narrow: bool) -> tuple[Cell, ...]:
 
 
 def _means(group: OverSeeds, monitor: Monitor) -> dict[str, float]:
-    means = {name: mean_of(group.values(name)) for name in (monitor.metric, "test/loss")}
+    means = {name: mean_of(group.values(name)) for name in (monitor.metric, _loss_of_split(monitor), "test/loss")}
     return {name: mean for name, mean in means.items() if mean is not None}

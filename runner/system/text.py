@@ -47,6 +47,11 @@ def significant(value: float) -> str:
     return f"{value:.4g}"
 
 
+def rate(per_s: float) -> str:
+    """Return a rate: whole and with thousands separators from 1,000 on, else with four significant digits."""
+    return number(round(per_s)) if math.isfinite(per_s) and per_s >= 999.95 else significant(per_s)
+
+
 def duration(seconds: float) -> str:
     """Return a rough duration: seconds below two minutes, then minutes, then hours."""
     if seconds < 120:

@@ -11,11 +11,12 @@ from typing import Any
 
 from runner.engine.run.recording import RECEIVE, WAIT
 from runner.engine.run.timeline import ClientRun, Span
-from runner.tracing.critical_path import waits_between
+from runner.tracing.critical_path import Segment, critical_path, waits_between
 from runner.tracing.timeline_index import TimelineIndex, Update
 
 _NS_PER_US = 1000
 _UPDATES = "steps"
+_CRITICAL = "critical path"
 _TRANSFER = "transfer"
 
 _Lane = tuple[str, str]
@@ -38,9 +39,10 @@ def chrome_trace(index: TimelineIndex, updates: Sequence[Update]) -> bytes:
     """Return the content of a trace file as JSON.
 
     Each process has one row per client and device. In each row, every run of the client is a slice that contains the
-    slices of the run's spans; waits before the run are slices too. The session's process also has a row of updates, and
-    a row of runs for each client. A flow leads from each send to its receive. Time 0 is the earliest event. Arguments:
-    step; client and run number (not in updates); node, op and layer (in spans); key, peer and bytes (in transfers).
+    slices of the run's spans; waits before the run are slices too. The session's process also has a row of updates, a
+    row with the segments of their critical paths, and a row of runs for each client. A flow leads from each send to its
+    receive. Time 0 is the earliest event. Arguments: step; place and kind (in critical paths); client and run number
+    (in runs and spans); node, op and layer (in spans); key, peer and bytes (in transfers).
     """
     slices = [*_of_session(index, updates), *_of_devices(index)]
     rows = _Rows(slices)
@@ -52,9 +54,21 @@ def _of_session(index: TimelineIndex, updates: Sequence[Update]) -> Iterator[_Sl
     for update in updates:
         lane, step = (index.session, _UPDATES), update.step
         yield _Slice(lane, f"step {step}", "step", update.begin_ns, update.end_ns, {"step": step})
+    for update in updates:
+        for segment in critical_path(index, update):
+            yield _critical(index, update, segment)
     for run in index.timeline.runs:
         lane = (run.process, run.client)
         yield _Slice(lane, _name(run), "run", run.begin_ns, run.end_ns, _run(run))
+
+
+def _critical(index: TimelineIndex, update: Update, segment: Segment) -> _Slice:
+    span, arguments = segment.span, {"step": update.step, "place": segment.place, "kind": segment.kind}
+    what = segment.kind if span is None else f"{segment.kind} {span.node}"
+    if span is not None:
+        arguments = _run(span) | _facts(span) | arguments
+    lane, name = (index.session, _CRITICAL), f"{what} ({segment.process})"
+    return _Slice(lane, name, _CRITICAL, segment.begin_ns, segment.end_ns, arguments)
 
 
 def _of_devices(index: TimelineIndex) -> Iterator[_Slice]:

@@ -14,12 +14,18 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from runner.engine.cluster.assignment import peer_of
 from runner.engine.run.recording import WAIT
 from runner.engine.run.timeline import Span
 from runner.tracing.timeline_index import TimelineIndex, Update
 
 OTHER = "other"
 """Kind of segments without a recorded span: function calls, messages, and decisions of the session."""
+
+
+def process_of(place: str) -> str:
+    """Return the process of a device; return the name of the session's process unchanged."""
+    return peer_of(place) if place.startswith("/") else place
 
 
 @dataclass(frozen=True)
@@ -38,6 +44,11 @@ class Segment:
     def ns(self) -> int:
         """Duration in nanoseconds."""
         return self.end_ns - self.begin_ns
+
+    @property
+    def process(self) -> str:
+        """Name of the process, such as "worker-0"."""
+        return process_of(self.place)
 
     @property
     def kind(self) -> str:

@@ -5,9 +5,18 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import median
 from typing import Any
 
-from runner.engine.cluster.assignment import peer_of
 from runner.engine.run.recording import COMPUTE, KINDS
-from runner.tracing.critical_path import IDLE, OTHER, Segment, Wait, critical_path, spent, waited, waits_between
+from runner.tracing.critical_path import (
+    IDLE,
+    OTHER,
+    Segment,
+    Wait,
+    critical_path,
+    process_of,
+    spent,
+    waited,
+    waits_between,
+)
 from runner.tracing.timeline_index import TimelineIndex, Update
 
 _MOST_LAYERS = 8
@@ -59,19 +68,14 @@ def _step(index: TimelineIndex, between: Sequence[Wait], update: Update) -> dict
         "critical_path_ns": {
             "by_kind": kinds,
             "by_layer": _total(path, lambda each: each.layer or _NO_LAYER),
-            "by_process": _total(path, lambda each: _process(each.place)),
+            "by_process": _total(path, lambda each: each.process),
         },
-        "processes_ns": {_process(device): kinds for device, kinds in spent(index, update).items()},
+        "processes_ns": {process_of(device): kinds for device, kinds in spent(index, update).items()},
         "waited": [
-            {"who": _process(device), "for": _process(peer), "times": found.times, "ns": found.ns}
+            {"who": process_of(device), "for": process_of(peer), "times": found.times, "ns": found.ns}
             for (device, peer), found in waited(index, between, update).items()
         ],
     }
-
-
-def _process(place: str) -> str:
-    """Return the process of a device; return the name of the session's process unchanged."""
-    return peer_of(place) if place.startswith("/") else place
 
 
 def _total(path: Iterable[Segment], name: Callable[[Segment], str]) -> dict[str, int]:

@@ -1,18 +1,25 @@
-"""Experiment tracking in MLflow (the store) or in files only, the file metrics.jsonl, and plots of a run.
+"""Experiment tracking with MLflow, with TensorBoard or without a store, the file metrics.jsonl, and pictures of a run.
 
 Read in this order:
 
 * ``base``: the interface. ``metrics_log``: metrics.jsonl. ``plots``: plots and tables.
-* ``records``: the kinds of tracking records. ``writer``: the thread that writes records to the store. ``spool``: a file
-  of records that are not yet in the store. ``origin``, ``replay``: how another process writes these to the store.
-* ``mlflow_tracker``, ``mlflow_store``, ``mlflow_sweep``, ``mlflow_client``: MLflow.
+* ``records``: the kinds of tracking records. ``queued``: the tracker that queues records. ``writer``: the thread that
+  writes records to the store. ``spool``: a file of records that are not yet in the store. ``system_monitor``: samples.
+* ``mlflow_tracker``, ``mlflow_store``, ``mlflow_run``, ``mlflow_model``, ``mlflow_sweep``, ``mlflow_client``: MLflow.
+* ``origin``, ``replay``: how another process writes the spooled records to MLflow.
+* ``tensorboard``: event files.
 """
 
 from runner.tracking.base import NoTracking, RunInfo, Tracker, Tracking, job_name, sweep_name
 from runner.tracking.metrics_log import MetricsLog, read_metrics
 from runner.tracking.mlflow_tracker import MlflowTracker, MlflowTracking
+from runner.tracking.tensorboard import TensorboardTracking
 
-TRACKERS: dict[str, type[Tracking]] = {"mlflow": MlflowTracking, "none": NoTracking}
+TRACKERS: dict[str, type[Tracking]] = {
+    "mlflow": MlflowTracking,
+    "tensorboard": TensorboardTracking,
+    "none": NoTracking,
+}
 
 __all__ = [
     "TRACKERS",

@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from runner.system.redaction import redact
+from runner.tracking.records import DataSplit, ExportedModel
 
-STATUSES = ("finished", "failed", "interrupted")
+STATUSES = ("finished", "diverged", "failed", "interrupted")
+NO_NETWORK, BEST_NETWORK, LAST_NETWORK = NETWORKS = ("none", "best", "last")
 _NAMELESS = ("none", "null", "true", "false")
 
 
@@ -39,6 +41,21 @@ class RunInfo:
     sweep_name: str = ""
 
 
+@dataclass(frozen=True)
+class SweepResult:
+    """The result of a sweep, for its record in the store.
+
+    status: one of ``STATUSES``. artifacts: files to add to the record. description: Markdown to show on the record's
+    page. params: swept key -> its values, as text. metrics: name -> value, such as numbers of jobs and the best value.
+    """
+
+    status: str
+    artifacts: Sequence[Path] = ()
+    description: str = ""
+    params: Mapping[str, str] = field(default_factory=dict)
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+
 class Tracker:
     """A recorder of one run: call ``start``, then ``log_*`` and ``set_tags`` any number of times, then ``finish``.
 
@@ -60,6 +77,12 @@ class Tracker:
     def set_tags(self, tags: Mapping[str, str]) -> None:
         """Set facts about the run; a later value replaces an earlier one."""
 
+    def log_data(self, split: DataSplit) -> None:
+        """Record a split of the dataset as an input of the run."""
+
+    def log_model(self, model: ExportedModel) -> None:
+        """Record a network. Its folder must not change until ``finish`` returns."""
+
     def finish(self, status: str) -> None:
         """Write the pending records and end the record with one of ``STATUSES``; wait for a limited time only."""
 
@@ -77,11 +100,13 @@ class Tracking:
         """Return a tracker for the run in this directory; by default one that records nothing."""
         return Tracker()
 
-    def finish_sweep(self, sweep_dir: Path, status: str, artifacts: Sequence[Path] = (), description: str = "") -> None:
-        """End the record of the sweep in this directory.
+    @property
+    def exports(self) -> str:
+        """The network that is recorded as a model at the end of a run: one of ``NETWORKS``."""
+        return NO_NETWORK
 
-        artifacts: files to add to the record. description: Markdown to show on the record's page in the store.
-        """
+    def finish_sweep(self, sweep_dir: Path, result: SweepResult) -> None:
+        """End the record of the sweep in this directory."""
 
 
 @dataclass
@@ -109,9 +134,26 @@ def job_name(swept: Mapping[str, str]) -> str:
     )
 
 
-def sweep_name(swept: Collection[str]) -> str:
-    """Return the name of a sweep, made of its shortened swept keys, such as "sweep lr, parallelism"."""
-    return f"sweep {', '.join(_short_keys(swept))}".rstrip()
+def sweep_name(swept: Collection[str], directory: Path) -> str:
+    """Return the name of a sweep: the name of its directory, so that two sweeps differ, and the keys that it varies.
+
+    A sweep over a learning rate in multirun/2026-01-31/12-00-00 is "sweep 12-00-00: lr".
+    """
+    return f"sweep {directory.name}: {', '.join(_short_keys(swept))}".removesuffix(": ")
+
+
+DESCRIPTION_TAG = "mlflow.note.content"
+"""Tag with the Markdown that a store shows as the description of a run."""
+
+SEED = "seed"
+GROUP_TAG = "runner.group"
+"""Tag of the jobs of a sweep; jobs that differ only in their seed have the same value."""
+
+
+def group_of(swept: Mapping[str, str], directory: Path) -> str:
+    """Return the group of a job: its swept values without the seed, and its sweep, such as "lr=0.1 (12-00-00)"."""
+    others = {key: value for key, value in swept.items() if key != SEED}
+    return f"{job_name(others)} ({directory.name})".lstrip()
 
 
 def _short_keys(keys: Collection[str]) -> list[str]:

@@ -18,7 +18,8 @@ from runner.tracking.records import VALUES, Metrics
 
 _log = logging.getLogger(__name__)
 
-SECTIONS = ("train", "val", "test", "perf", "comm", "system")
+BEST = "best"
+SECTIONS = ("train", "val", "test", BEST, "perf", "comm", "system")
 _METRIC_NAME = re.compile(rf"({'|'.join(SECTIONS)})/[A-Za-z0-9_.\-]+(/[A-Za-z0-9_.\-]+)*")
 
 

@@ -34,6 +34,9 @@ def file_lock(path: Path) -> Iterator[None]:
 DATABASE = "mlflow.db"
 ARTIFACTS = "mlruns"
 URI_VARIABLE = "MLFLOW_TRACKING_URI"
+EXPERIMENT_VARIABLE = "MLFLOW_EXPERIMENT_NAME"
+EXPERIMENT = "runner"
+"""The experiment of runs for which neither a setting nor the environment names one."""
 SCHEMES = ("sqlite", "postgresql", "mysql", "mssql", "http", "https", "databricks")
 _SQLITE = "sqlite:///"
 _ENVIRONMENT = {
@@ -42,6 +45,8 @@ _ENVIRONMENT = {
     # The writer thread retries. MLflow itself would retry for minutes without checking whether the run has ended.
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "30",
+    # A second progress bar would disturb that of the run.
+    "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
 }
 """Environment variables of MLflow's client -> values to use if the variables are not set."""
 _IMPORTING = threading.Lock()
@@ -63,6 +68,11 @@ def resolve_uri(uri: str | None, folder: Path, environment: Mapping[str, str] = 
         )
     path = sqlite_path(chosen)
     return chosen if path is None else f"{_SQLITE}{folder.absolute() / path}"
+
+
+def resolve_experiment(name: str | None, environment: Mapping[str, str] = os.environ) -> str:
+    """Return the experiment: ``name``, else the environment variable MLFLOW_EXPERIMENT_NAME, else "runner"."""
+    return environment.get(EXPERIMENT_VARIABLE) or EXPERIMENT if name is None else name
 
 
 def sqlite_path(uri: str) -> Path | None:
@@ -193,7 +203,7 @@ TAG_LENGTH = 8000
 METRICS_PER_BATCH = 1000
 PARAMS_PER_BATCH = 100
 
-RUN_STATUS = {"finished": "FINISHED", "failed": "FAILED", "interrupted": "KILLED"}
+RUN_STATUS = {"finished": "FINISHED", "diverged": "FAILED", "failed": "FAILED", "interrupted": "KILLED"}
 
 _REFUSED = re.compile(r"[^\w.\- :/]", re.ASCII)
 
@@ -217,6 +227,16 @@ def safe_key(key: str) -> str:
 def safe_tags(tags: Mapping[str, str]) -> dict[str, str]:
     """Return tags with keys that MLflow accepts, values truncated to its limit, and secrets redacted."""
     return {safe_key(key): str(redact(value, key))[:TAG_LENGTH] for key, value in tags.items()}
+
+
+def metric_key(name: str) -> str:
+    """Return the name of a metric in MLflow.
+
+    MLflow's pages sort the sections of charts by name and open all of them. So that speeds and counts of transfers do
+    not come before the results, they get a section that is the last one: "perf/step_time_s" is "workers/step_time_s".
+    """
+    section, _, rest = name.partition("/")
+    return f"workers/{rest}" if section in ("perf", "comm") else name
 
 
 def safe_metric(value: float) -> float:

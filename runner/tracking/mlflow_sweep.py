@@ -1,6 +1,5 @@
 """A sweep in MLflow: one parent run, whose id the processes of the sweep's jobs find in the file ``sweep.json``."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -8,12 +7,13 @@ from typing import Any
 from runner.system.json_file import JsonFile
 from runner.system.redaction import redact_text
 from runner.system.schema import Record
-from runner.tracking.mlflow_client import RUN_STATUS, TAG_LENGTH, connect, file_lock, source_tags, store_errors
-from runner.tracking.records import End
+from runner.tracking.base import DESCRIPTION_TAG, SweepResult
+from runner.tracking.mlflow_client import connect, file_lock, flat_params, safe_tags, source_tags, store_errors
+from runner.tracking.mlflow_run import MlflowRun
+from runner.tracking.records import Artifact, End, Metrics, Params, Tags
 from runner.tracking.writer import StoreUnavailableError
 
 SWEEP_FILE = "sweep.json"
-_DESCRIPTION_TAG = "mlflow.note.content"
 
 
 @dataclass(frozen=True)
@@ -56,17 +56,19 @@ def parent_run_id(client: Any, uri: str, experiment_id: str, sweep_dir: Path, na
         return run_id
 
 
-def end_parent(
-    uri: str, experiment: str, sweep_dir: Path, end: End, artifacts: Sequence[Path], description: str
-) -> None:
-    """Add files and a description to the parent run, and end it. Raises StoreUnavailableError."""
+def end_parent(uri: str, experiment: str, sweep_dir: Path, result: SweepResult, ended_ms: int) -> None:
+    """Add the result of a sweep to its parent run, and end the parent run. Raises StoreUnavailableError."""
     client, experiment_id = connect(uri, experiment)
     run_id = _stored_run_id(uri, experiment_id, sweep_dir)
     if run_id is None:
         raise StoreUnavailableError(f"no job of the sweep reached the tracking store {redact_text(uri)}")
     with store_errors(f"tracking store {redact_text(uri)}"):
-        for path in artifacts:
-            client.log_artifact(run_id, str(path))
-        if description:
-            client.set_tag(run_id, _DESCRIPTION_TAG, description[:TAG_LENGTH])
-        client.set_terminated(run_id, status=RUN_STATUS[end.status], end_time=end.time_ms)
+        MlflowRun(client, run_id).write(
+            [
+                Params(flat_params(result.params)),
+                Tags(safe_tags({DESCRIPTION_TAG: result.description} if result.description else {})),
+                Metrics(0, ended_ms, result.metrics),
+                *(Artifact(str(path), "") for path in result.artifacts),
+                End(result.status, ended_ms),
+            ]
+        )

@@ -28,6 +28,7 @@ class Origin:
 
     store: the address, without user and password. started_ms: first start of the run, in milliseconds since 1970. name,
     sweep_dir, sweep_name: from ``RunInfo`` at the first start, so that a job resumed alone still belongs to its sweep.
+    mlflow_run_id: the id of the run in MLflow; "" until the store has created the run.
     """
 
     store: str
@@ -48,10 +49,11 @@ class Origin:
         path = run.run_dir / ORIGIN_FILE
         sweep_dir = None if run.sweep_dir is None else str(run.sweep_dir)
         fresh = cls("", "", run.run_id, run.name, now_ms(), sweep_dir, run.sweep_name)
-        origin = dataclasses.replace(cls._earlier(path, run) or fresh, store=redact_text(uri), experiment=experiment)
+        earlier, store = cls._earlier(path, run) or fresh, redact_text(uri)
+        known_id = earlier.mlflow_run_id if (earlier.store, earlier.experiment) == (store, experiment) else ""
+        origin = dataclasses.replace(earlier, store=store, experiment=experiment, mlflow_run_id=known_id)
         try:
-            # Only the owner may read the file, because redaction may miss a secret in an address.
-            replace_durably(path, (json.dumps(dataclasses.asdict(origin), indent=1) + "\n").encode(), mode=0o600)
+            origin._write(path)
         except OSError as error:
             _log.error("%s: %s; pending records of this run can only be written by resuming it", path, error)
         return origin
@@ -67,6 +69,23 @@ class Origin:
                 f"{path} does not state how the run is recorded ({error}); `runner resume={shlex.quote(str(run_dir))}` "
                 "writes its records"
             ) from error
+
+    @classmethod
+    def created(cls, run_dir: Path, mlflow_run_id: str) -> None:
+        """Add the id that MLflow gave to the run in ``run_dir``; does nothing in a directory without an origin.
+
+        If the file cannot be changed, the failure is logged: the id is found in the store by ``run_id``.
+        """
+        path = run_dir / ORIGIN_FILE
+        try:
+            if path.exists() and (origin := cls.read(run_dir)).mlflow_run_id != mlflow_run_id:
+                dataclasses.replace(origin, mlflow_run_id=mlflow_run_id)._write(path)
+        except (OSError, ValueError) as error:
+            _log.warning("%s: the id of the run in MLflow could not be added: %s", path, error)
+
+    def _write(self, path: Path) -> None:
+        # Only the owner may read the file, because redaction may miss a secret in an address.
+        replace_durably(path, (json.dumps(dataclasses.asdict(self), indent=1) + "\n").encode(), mode=0o600)
 
     def run(self, run_dir: Path) -> RunInfo:
         """Return the run in the form that a tracker expects."""

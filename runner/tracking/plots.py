@@ -3,6 +3,7 @@
 import csv
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,65 +20,106 @@ if TYPE_CHECKING:
 
 
 _DPI = 120
-_QUANTITIES = ("loss", "accuracy")
-_SPLITS = ("train", "val", "test")
+_QUANTITIES = {"loss": "loss (mean per example)", "accuracy": "accuracy (fraction of examples)"}
+"""Quantity -> label of its axis."""
+_TRAIN = "tab:blue"
+_SCORED = {"val": "tab:green", "test": "tab:orange"}
+"""Split that evaluations score -> its colour."""
+
+Point = tuple[int, float]
+"""A step, and the value of a metric."""
+
 # Maximum numbers of classes for which a confusion matrix has counts in its cells and class names along its axes.
 _MOST_NUMBERED = 20
 _MOST_NAMED = 40
+_RECALL_INCHES, _BAR = 1.8, "#9ecae1"
 
 
 def learning_curves(metrics_path: Path, out_path: Path) -> Path:
     """Draw loss and accuracy over the steps, one line per split, from a metrics.jsonl; return ``out_path``.
 
-    Raises ValueError if the file is not a metrics.jsonl.
+    A logged training metric is of one batch, so it is not comparable with the score of a whole split. Therefore it is
+    drawn faintly, and its mean since the previous evaluation is drawn at the step of each evaluation. Raises ValueError
+    if the file is not a metrics.jsonl.
     """
     records = list(read_metrics(metrics_path))
     figure = new_figure(10, 4)
-    for place, quantity in enumerate(_QUANTITIES, start=1):
+    for place, (quantity, axis_label) in enumerate(_QUANTITIES.items(), start=1):
         axes = figure.add_subplot(1, len(_QUANTITIES), place)
-        for split in _SPLITS:
-            _draw_curve(axes, records, f"{split}/{quantity}", split)
-        axes.set(title=quantity, xlabel="step")
+        single, mean = _points(records, f"train/{quantity}"), training_means(records, quantity)
+        _draw_curve(axes, single, "train, single batches", color=_TRAIN, alpha=0.3)
+        _draw_curve(axes, mean, "train, mean since the last evaluation", color=_TRAIN)
+        for split, colour in _SCORED.items():
+            _draw_curve(axes, _points(records, f"{split}/{quantity}"), f"{split}, whole split", color=colour)
+        axes.set(xlabel="step (updates)", ylabel=axis_label)
         axes.grid(alpha=0.3)
         if axes.lines:
-            axes.legend()
+            axes.legend(fontsize=8)
     return save_figure(figure, out_path)
 
 
+def training_means(records: Iterable[Metrics], quantity: str) -> list[Point]:
+    """Return a point for each evaluation: its step, and the mean of a training metric since the previous evaluation.
+
+    quantity: "loss" or "accuracy". An evaluation without training metrics since the previous one has no point.
+    """
+    found, since = list[Point](), list[float]()
+    for record in records:
+        if (name := f"train/{quantity}") in record.values:
+            since.append(record.values[name])
+        if since and any(f"{split}/{quantity}" in record.values for split in _SCORED):
+            found.append((record.step, sum(since) / len(since)))
+            since.clear()
+    return found
+
+
 def confusion_matrix(counts: NDArray[np.integer], classes: Sequence[str], out_path: Path) -> Path:
-    """Draw a confusion matrix and return ``out_path``.
+    """Draw a confusion matrix, and the recall of each class beside its row; return ``out_path``.
 
     counts: (C, C) integers; ``counts[i, j]`` is the number of examples of class i that were classified as class j. The
-    colour of a cell is its fraction of the sum of its row. Raises ValueError unless there is one name per class.
+    colour of a cell is its fraction of the sum of its row; on the diagonal, this fraction is the recall of the class.
+    Raises ValueError unless there is one name per class.
     """
     counts = np.asarray(counts)
     if counts.shape != (len(classes), len(classes)):
         expected = (len(classes), len(classes))
         raise ValueError(f"confusion matrix of shape {counts.shape}: expected {expected}, one name per class")
     side = min(12.0, max(5.0, 2.5 + 0.4 * len(classes)))
-    figure = new_figure(side, side)
-    axes = figure.add_subplot()
-    shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
-    axes.imshow(shares, cmap="Blues", vmin=0.0, vmax=1.0)
-    right, total = int(np.trace(counts)), int(counts.sum())
-    axes.set(title=f"{right} of {total} correct", xlabel="predicted class", ylabel="true class")
+    figure = new_figure(side + _RECALL_INCHES, side)
+    axes, bars = figure.subplots(1, 2, sharey=True, width_ratios=(side, _RECALL_INCHES))
+    totals = counts.sum(axis=1)
+    shares = counts / np.maximum(totals, 1)[:, np.newaxis]
+    axes.imshow(shares, cmap="Blues", vmin=0.0, vmax=1.0, aspect="auto")
+    right, total = int(np.trace(counts)), int(totals.sum())
+    axes.set(title=f"{right} of {total} correct (colour: fraction of the row)")
+    axes.set(xlabel="predicted class", ylabel="true class")
+    recalls = np.where(totals > 0, np.diag(shares), np.nan)
+    bars.barh(range(len(classes)), np.nan_to_num(recalls), color=_BAR)
+    bars.set(xlim=(0.0, 1.0), xlabel="recall (fraction)", title="recall")
+    bars.grid(alpha=0.3, axis="x")
     if len(classes) <= _MOST_NAMED:
         axes.set_xticks(range(len(classes)), classes, rotation=90 if max(map(len, classes)) > 2 else 0)
         axes.set_yticks(range(len(classes)), classes)
     if len(classes) <= _MOST_NUMBERED:
         _number_cells(axes, counts, shares)
+        for place, recall in enumerate(recalls):
+            text = "no example" if math.isnan(recall) else f"{recall:.1%}"
+            bars.text(0.03, place, text, va="center", fontsize=8)
     return save_figure(figure, out_path)
 
 
-def _draw_curve(axes: "Axes", records: Iterable[Metrics], key: str, label: str) -> None:
-    """Draw the curve of one metric, with gaps at values that are not finite; draw nothing if there are no values."""
-    points = [(record.step, record.values[key]) for record in records if key in record.values]
+def _points(records: Iterable[Metrics], key: str) -> list[Point]:
+    return [(record.step, record.values[key]) for record in records if key in record.values]
+
+
+def _draw_curve(axes: "Axes", points: Sequence[Point], label: str, **style: Any) -> None:
+    """Draw a curve with gaps at values that are not finite; draw nothing if there are no points."""
     if points:
         steps, values = zip(*points, strict=True)
         # Mark the points if they are few.
         marker = "o" if len(points) <= 50 else None
         gaps = [value if math.isfinite(value) else math.nan for value in values]
-        axes.plot(steps, gaps, label=label, marker=marker, markersize=3, linewidth=1.2)
+        axes.plot(steps, gaps, label=label, marker=marker, markersize=3, linewidth=1.2, **style)
 
 
 def _number_cells(axes: "Axes", counts: NDArray[np.integer], shares: NDArray[np.float64]) -> None:
@@ -196,14 +238,27 @@ Box = tuple[str, str]
 _DIAGRAM_DPI = 100
 # Distances between the centres of boxes, and the size of a box, in inches, which are also the units of the axes.
 _COLUMN, _ROW = 4.2, 0.85
-_WIDTH, _HEIGHT = 1.7, 0.5
+_WIDTH, _HEIGHT, _LEGEND = 1.7, 0.5, 0.7
 _LINE, _FILL = "#33506f", "#eef3fa"
+BETWEEN_COLUMNS = "#c2410c"
+"""Colour of arrows from one column to another."""
 
 _Point = tuple[float, float]
 
 
-def box_diagram(boxes: Mapping[Box, str], arrows: Mapping[tuple[Box, Box], str], out_path: Path) -> Path:
-    """Draw boxes and labelled arrows as a PNG and return ``out_path``.
+@dataclass(frozen=True)
+class DiagramLegend:
+    """The meaning of a box, of an arrow within a column, and of an arrow between columns, which has another colour."""
+
+    box: str
+    within: str
+    between: str
+
+
+def box_diagram(
+    boxes: Mapping[Box, str], arrows: Mapping[tuple[Box, Box], str], legend: DiagramLegend, out_path: Path
+) -> Path:
+    """Draw boxes and labelled arrows, and a legend below them, as a PNG; return ``out_path``.
 
     boxes: box -> text. Rows, from the top, and columns, from the left, are in the order of their first box; the name
     of a column is above its boxes. arrows: (from, to) -> label.
@@ -213,9 +268,10 @@ def box_diagram(boxes: Mapping[Box, str], arrows: Mapping[tuple[Box, Box], str],
     rows = {row: -_ROW * place for place, row in enumerate(dict.fromkeys(row for row, _ in boxes))}
     columns = {column: _COLUMN * place for place, column in enumerate(dict.fromkeys(column for _, column in boxes))}
     centres = {(row, column): (columns[column], rows[row]) for row, column in boxes}
-    figure = Figure(figsize=(_COLUMN * len(columns), _ROW * (len(rows) + 1)), dpi=_DIAGRAM_DPI)
+    figure = Figure(figsize=(_COLUMN * len(columns), _ROW * (len(rows) + 1) + _LEGEND), dpi=_DIAGRAM_DPI)
     axes = figure.add_axes((0, 0, 1, 1))
-    axes.set(xlim=(-_COLUMN / 2, _COLUMN * (len(columns) - 0.5)), ylim=(-_ROW * (len(rows) - 0.4), _ROW * 1.4))
+    axes.set(xlim=(-_COLUMN / 2, _COLUMN * (len(columns) - 0.5)))
+    axes.set(ylim=(-_ROW * (len(rows) - 0.4) - _LEGEND, _ROW * 1.4))
     axes.axis("off")
     for column, x in columns.items():
         axes.text(x, _ROW * 0.8, column, ha="center", fontweight="bold", fontsize=9)
@@ -223,6 +279,7 @@ def box_diagram(boxes: Mapping[Box, str], arrows: Mapping[tuple[Box, Box], str],
     for (source, target), label in arrows.items():
         ends = {"patchA": patches[source], "patchB": patches[target]}
         _draw_arrow(axes, centres[source], centres[target], ends, label)
+    _draw_legend(axes, legend)
     figure.savefig(out_path, format="png")
     return out_path
 
@@ -242,9 +299,19 @@ def _draw_box(axes: "Axes", centre: _Point, text: str) -> "FancyBboxPatch":
 def _draw_arrow(axes: "Axes", start: _Point, end: _Point, ends: dict[str, Any], label: str) -> None:
     """Draw an arrow that bends to its right, so that arrows in both directions do not overlap."""
     (x0, y0), (x1, y1) = start, end
-    bend = 0.2 if x0 != x1 else 0.45
-    arrow = {"arrowstyle": "-|>", "color": _LINE, "lw": 0.8, "connectionstyle": f"arc3,rad={bend}", **ends}
+    bend, colour = (0.2, BETWEEN_COLUMNS) if x0 != x1 else (0.45, _LINE)
+    arrow = {"arrowstyle": "-|>", "color": colour, "lw": 0.8, "connectionstyle": f"arc3,rad={bend}", **ends}
     axes.annotate("", end, start, arrowprops=arrow).set_zorder(1)
     middle = ((x0 + x1 - bend * (y0 - y1)) / 2, (y0 + y1 + bend * (x0 - x1)) / 2)
     ground = {"facecolor": "white", "edgecolor": "none", "pad": 0.5}
-    axes.text(*middle, label, color=_LINE, fontsize=7, ha="center", va="center", bbox=ground, zorder=1)
+    axes.text(*middle, label, color=colour, fontsize=7, ha="center", va="center", bbox=ground, zorder=1)
+
+
+def _draw_legend(axes: "Axes", legend: DiagramLegend) -> None:
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+
+    box = Patch(facecolor=_FILL, edgecolor=_LINE, label=legend.box)
+    arrows = ((_LINE, legend.within), (BETWEEN_COLUMNS, legend.between))
+    lines = [Line2D([], [], color=colour, marker=">", markevery=(1, 1), label=text) for colour, text in arrows]
+    axes.legend(handles=[box, *lines], loc="lower center", fontsize=7, frameon=False)

@@ -8,7 +8,7 @@ import json
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 from runner.system.schema import AnyFloat, MapOf, Text
 from runner.system.schema import Record as Schema
@@ -46,6 +46,38 @@ class Artifact:
 
 
 @dataclass(frozen=True, slots=True)
+class DataSplit:
+    """A split of the run's dataset. split: "train", "validation" or "test". source: the files or the settings, as text.
+
+    digest: at most 36 characters; equal digests stand for equal data. shape: of one example, without the batch.
+    """
+
+    name: str
+    split: str
+    digest: str
+    source: str
+    examples: int
+    shape: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class ExportedModel:
+    """A network after ``step`` updates, in a folder that holds the code to load it as ``code``, a file name.
+
+    shape: of one example, without the batch. outputs: the number of values that the network returns for an example.
+    example: a value of each channel, from which an example of an input is made. requirement: of Python's packages.
+    """
+
+    folder: str
+    code: str
+    step: int
+    shape: list[int]
+    outputs: int
+    example: list[float]
+    requirement: str
+
+
+@dataclass(frozen=True, slots=True)
 class End:
     """The end of the run at ``time_ms``. status: one of ``base.STATUSES``."""
 
@@ -53,9 +85,9 @@ class End:
     time_ms: int
 
 
-Record = Metrics | Params | Tags | Artifact | End
+Record = Metrics | Params | Tags | Artifact | DataSplit | ExportedModel | End
 
-_KINDS: dict[str, type[Record]] = {cls.__name__.lower(): cls for cls in (Metrics, Params, Tags, Artifact, End)}
+_KINDS: dict[str, type[Record]] = {cls.__name__.lower(): cls for cls in get_args(Record)}
 _KIND_OF = {cls: kind for kind, cls in _KINDS.items()}
 _SCHEMAS: dict[str, Schema[Any]] = {kind: Schema(cls) for kind, cls in _KINDS.items()}
 VALUES = MapOf(Text(), AnyFloat())

@@ -6,10 +6,9 @@ from pathlib import Path
 
 from runner.tracking.base import RunInfo
 from runner.tracking.mlflow_store import MlflowStore
-from runner.tracking.mlflow_tracker import SPOOL_FILE
 from runner.tracking.origin import Origin
 from runner.tracking.records import End, Metrics, now_ms
-from runner.tracking.spool import Spool
+from runner.tracking.spool import SPOOL_FILE, Spool
 from runner.tracking.writer import BATCH_RECORDS, Store, StoreUnavailableError
 
 PATIENCE_S = 10.0

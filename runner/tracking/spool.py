@@ -12,6 +12,9 @@ from typing import IO
 from runner.tracking.records import Record, from_line, to_line
 
 _log = logging.getLogger(__name__)
+SPOOL_FILE = "tracking-spool.jsonl"
+"""The name of a spool in the directory of a run."""
+
 _LOCK_LOOK_S = 0.05
 
 

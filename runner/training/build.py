@@ -29,7 +29,7 @@ from runner.plugin import pinned_references, plugin_errors, provenance
 from runner.records.decisions import outcome_of
 from runner.records.endings import read_endings
 from runner.records.run_directory import RunDirectory
-from runner.strategies.base import Strategy, Task
+from runner.strategies.base import Strategy, Task, labelled
 from runner.training.devices import cluster_of, in_one_process, require_kernels
 from runner.training.evaluation import with_validation
 from runner.training.experiment import Experiment
@@ -109,7 +109,7 @@ def task_of(config: Config, facts: Facts) -> Task:
     return Task(
         network=config.model.network(facts.classes),
         optimizer=config.optimizer,
-        example_shape=facts.shape,
+        fields=labelled(facts.shape),
         dtype=config.precision,
         seed=config.seed,
         batch_size=config.train.batch_size,

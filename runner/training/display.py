@@ -5,6 +5,8 @@ import sys
 import time
 from typing import Any
 
+from runner.system.text import rate, significant
+
 
 def create_display() -> "Display":
     """Return a bar in a notebook or if standard error is a terminal, plain lines otherwise."""
@@ -37,7 +39,7 @@ class Display:
             return
         self._last = now
         eta_s = (now - self._started) / max(1, done - self._first) * (self._total - done)
-        self.message(f"step {done}/{self._total}  loss {loss:.4f}  {examples_per_s:,.0f} examples/s  ETA {eta_s:.0f} s")
+        self.message(f"step {done}/{self._total}  {_measured(loss, examples_per_s)}  ETA {eta_s:.0f} s")
 
     def message(self, text: str) -> None:
         """Show a permanent line, such as the result of an evaluation."""
@@ -59,8 +61,7 @@ class BarDisplay(Display):
             TextColumn("step"),
             MofNCompleteColumn(),
             BarColumn(),
-            TextColumn("loss {task.fields[loss]:.4f}"),
-            TextColumn("{task.fields[rate]:,.0f} examples/s"),
+            TextColumn("{task.fields[measured]}"),
             TextColumn("ETA"),
             TimeRemainingColumn(),
             console=Console(stderr=True),
@@ -68,15 +69,13 @@ class BarDisplay(Display):
         self._task: Any = None
 
     def start(self, first_step: int, total_steps: int) -> None:
-        """Show the bar."""
-        self._task = self._progress.add_task(
-            "train", total=total_steps, completed=first_step, loss=float("nan"), rate=0.0
-        )
+        """Show the bar, without a loss and a rate until the first step has ended."""
+        self._task = self._progress.add_task("train", total=total_steps, completed=first_step, measured="")
         self._progress.start()
 
     def step(self, done: int, loss: float, examples_per_s: float) -> None:
         """Advance the bar; rich redraws it at most ten times a second."""
-        self._progress.update(self._task, completed=done, loss=loss, rate=examples_per_s)
+        self._progress.update(self._task, completed=done, measured=_measured(loss, examples_per_s))
 
     def message(self, text: str) -> None:
         """Print a line above the bar."""
@@ -114,7 +113,7 @@ class NotebookDisplay(Display):
         now = time.monotonic()
         self._done = done
         eta_s = (now - self._started) / max(1, done - self._first) * (self._total - done)
-        self._text = f"loss {loss:.4g}, {examples_per_s:,.0f} examples/s, ETA {eta_s:.0f} s"
+        self._text = f"{_measured(loss, examples_per_s)}  ETA {eta_s:.0f} s"
         if now - self._last >= self._interval_s:
             self._last = now
             self._draw()
@@ -132,3 +131,7 @@ class NotebookDisplay(Display):
         bar = f"<progress value='{self._done}' max='{self._total}'></progress>"
         line = f"{bar} step {self._done}/{self._total} {html.escape(self._text)}"
         self._handle.update(self._ipython.HTML(f"{line}<br>{html.escape(self._message)}"))
+
+
+def _measured(loss: float, examples_per_s: float) -> str:
+    return f"loss {significant(loss)}  {rate(examples_per_s)} examples/s"

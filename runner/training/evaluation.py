@@ -14,6 +14,7 @@ from runner.config.schema import Config
 from runner.engine.compile.program import Program
 from runner.engine.run.session import scalar
 from runner.engine.run.step_driver import Clients
+from runner.system.text import significant
 
 TEST = "test"
 VALIDATION = "val"
@@ -51,7 +52,7 @@ def evaluate(clients: Clients, *, batches: int, classes: int, split: str = TEST)
         feeds = {"step": scalar(batch, "int64")}
         answer: dict[str, NDArray[Any]] = clients.run(_CLIENTS[split], step=batch, feeds=feeds)
         loss += float(answer["loss"])
-        correct += float(answer["correct"])
+        correct += float(answer["accuracy"])
         real = answer["mask"] > 0
         np.add.at(confusion, (answer["labels"][real], answer["predictions"][real]), 1)
     examples = int(confusion.sum())
@@ -120,8 +121,8 @@ class BestMetric:
     def early_stop_text(self, config: Config) -> str:
         """Return the reason why the run ends early."""
         train = config.train
-        margin = f" by more than {train.min_delta:g}" if train.min_delta else ""
-        goal = "finite" if self.reference is None else f"better than {self.reference:.4f}{margin}"
+        margin = f" by more than {significant(train.min_delta)}" if train.min_delta else ""
+        goal = "finite" if self.reference is None else f"better than {significant(self.reference)}{margin}"
         return (
             f"{monitor_of(config).metric} was not {goal} in {self.waited} evaluations (train.patience={train.patience})"
         )

@@ -14,7 +14,7 @@ from runner.checkpoint import load
 from runner.config.configuration import fix_machine_values
 from runner.config.devices import Look, look_at
 from runner.config.schema import Config
-from runner.data.dataset import Dataset, Normalisation
+from runner.data.dataset import Dataset, Facts, Normalisation
 from runner.data.pipeline import Pipeline
 from runner.data.settings import DatasetSettings, limited_facts, load_limited
 from runner.engine.compile.program import Client, InputSource, Program
@@ -54,7 +54,7 @@ class ForwardPasses(Strategy):
         replica = Replica(graph, task, device=worker_task(0))
         outputs, batch = replica.evaluate((0, task.eval_batch_size))
         scoring = with_validation(program_of(graph, [replica], [], scored=[(outputs, batch)]))
-        predict = Client(PREDICT, fetches={"logits": outputs.logits}, inputs=tuple(replica.eval_inputs), exact=True)
+        predict = Client(PREDICT, fetches={"logits": outputs.prediction}, inputs=tuple(replica.eval_inputs), exact=True)
         return replace(scoring, clients={**scoring.clients, PREDICT: predict})
 
 
@@ -119,17 +119,20 @@ def score(
         }
 
 
-def probabilities(device: OneDevice, checkpoint: Path, inputs: NDArray[Any]) -> NDArray[np.float64]:
+def probabilities(
+    device: OneDevice, checkpoint: Path, inputs: NDArray[Any], facts: Facts | None = None
+) -> NDArray[np.float64]:
     """Return class probabilities (N, classes) of normalised inputs (N, C, H, W), computed with a checkpoint's weights.
 
-    The probabilities of a softmax add up to 1; those of logistic units are independent. Raises CheckpointError if the
-    checkpoint does not hold the network, ResourceError if a GPU cannot hold a batch.
+    facts: of the training data; None for those of the configuration. The probabilities of a softmax add up to 1; those
+    of logistic units are independent. Raises CheckpointError if the checkpoint does not hold the network, ResourceError
+    if a GPU cannot hold a batch.
     """
     config: Any = device.config
     size = min(len(inputs), config.train.eval_batch_size)
     config = replace(config, train=replace(config.train, eval_batch_size=size))
     source = _Given(inputs.astype(state_dtype(config.precision)))
-    with _opened(replace(device, config=config), checkpoint, source) as session:
+    with _opened(replace(device, config=config), checkpoint, source, facts) as session:
         answers = [session.run(PREDICT, step=step)["logits"].copy() for step in range(-(-len(inputs) // size))]
     logits = np.concatenate(answers)[: len(inputs)].astype(np.float64)
     if config.model.loss == "logistic":
@@ -155,10 +158,12 @@ class _Given:
 
 
 @contextmanager
-def _opened(device: OneDevice, checkpoint: Path, source: InputSource) -> Iterator[LocalSession]:
+def _opened(
+    device: OneDevice, checkpoint: Path, source: InputSource, facts: Facts | None = None
+) -> Iterator[LocalSession]:
     """Yield a session that holds the weights of a checkpoint."""
     config: Any = device.config
-    facts = config.data.facts()
+    facts = facts or config.data.facts()
     experiment = Experiment(
         config=config,
         facts=facts,

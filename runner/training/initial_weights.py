@@ -44,7 +44,12 @@ def with_checkpoint_named(config: Config) -> Config:
     A repetition of the new run then begins with the same weights, even if ``init_from`` named a run that has written
     newer checkpoints since. Raises CheckpointError if there is no checkpoint.
     """
-    return config if config.init_from is None else replace(config, init_from=str(find(Path(config.init_from))))
+    if config.init_from is None:
+        return config
+    try:
+        return replace(config, init_from=str(find(Path(config.init_from))))
+    except CheckpointError as error:
+        raise CheckpointError(f"init_from: {error}") from error
 
 
 def initial_weights(config: Config) -> InitialWeights | None:

@@ -16,13 +16,13 @@ from runner.config.launcher import SweepPlace
 from runner.config.schema import Config
 from runner.engine.run.kernel_table import native_libraries
 from runner.engine.run.session import Session
-from runner.errors import NonFiniteLossError
+from runner.errors import NonFiniteLossError, RunnerError
 from runner.kernels.gpu.discovery import Found
 from runner.plugin import plugin_errors, provenance
 from runner.plugin.session import session_sources
-from runner.records.data_facts import DataRecord, record_of, write_record
+from runner.records.data_facts import DataRecord, read_record, record_of, splits_of, write_record
 from runner.records.provenance import provenance_here
-from runner.records.record import Record, summary_tags
+from runner.records.record import CHANGED_TAG, Record, summary_tags
 from runner.records.run_directory import SESSION_FOLDER, RunDirectory
 from runner.records.stored_run import write_plugins
 from runner.records.summary import Summary
@@ -31,11 +31,13 @@ from runner.system.files import replace_durably
 from runner.system.redaction import redact
 from runner.system.shutdown import StopRequest, at_the_end
 from runner.tracking import RunInfo, job_name, sweep_name
+from runner.tracking.base import BEST_NETWORK, GROUP_TAG, LAST_NETWORK, NO_NETWORK, SEED, group_of
 from runner.training.build import build, open_session
 from runner.training.callback import Callback
 from runner.training.comparison import measured_step_s, predicted_step_s, verdict
 from runner.training.devices import log_run_devices
 from runner.training.display import create_display
+from runner.training.divergence import divergence
 from runner.training.experiment import Experiment
 from runner.training.graph_picture import draw_graph
 from runner.training.initial_weights import initial_weights, with_checkpoint_named
@@ -88,17 +90,7 @@ def run(
             draft = dataclasses.replace(draft, provenance=origin, repeats=repeats)
             if sweep is not None and sweep.gpus:
                 log.info("devices: %s", sweep.gpus)
-            training_run = _Run(draft, prepared.experiment, directory, sweep, prepared.start, callbacks)
-            try:
-                with plugin_errors(provenance()):  # so that summary, log and terminal have the same message
-                    summary = training_run.execute()
-            except BaseException as error:
-                ended = with_error(training_run.summary, error)
-                ended.write(directory.summary_json)
-                log.error("%s: %s", ended.status, error, extra=NOT_ON_TERMINAL)
-                raise
-            summary.write(directory.summary_json)
-            return summary
+            return _Run(draft, prepared.experiment, directory, sweep, prepared.start, callbacks).execute()
 
 
 @dataclass(frozen=True)
@@ -167,7 +159,7 @@ class _Run:
     """One training run in an opened directory.
 
     summary: facts and results so far, also after an error. new_start: None for a resumed run, whose start is read from
-    its directory. started: reading of a monotonic clock at the start, in seconds.
+    its directory. record: None until training begins. started: reading of a monotonic clock at the start, in seconds.
     """
 
     summary: Summary
@@ -176,25 +168,60 @@ class _Run:
     sweep: SweepPlace | None
     new_start: Start | None
     callbacks: Sequence[Callback] = ()
+    record: Record | None = None
     started: float = field(default_factory=time.monotonic)
 
     def execute(self) -> Summary:
-        """Train and return the summary."""
-        start = self.new_start or continued_start(self.experiment, self.directory)
-        self._log_start(start)
-        self._log_kernels()
-        if self.summary.emulated:
-            log.info("emulated: %s", self.summary.emulated)
-        self._log_placement()
-        check_finite = self.experiment.config.debug.check_finite
-        try:
-            with StopRequest() as stop, open_session(self.experiment, self.directory, check_finite) as session:
-                start.restore(session)
-                self._train(session, start, stop)
-        except NonFiniteLossError as error:
-            name_the_node(error, self.experiment, self.directory)
-            raise
+        """Train, write the summary and end the record, even after an error; return the summary."""
+        # The plugin's error is replaced first, so that summary and log contain the message on the terminal.
+        with at_the_end("ending the record", self._end), plugin_errors(provenance()):
+            start = self.new_start or continued_start(self.experiment, self.directory)
+            self._log_start(start)
+            self._log_warm_up()
+            self._log_kernels()
+            if self.summary.emulated:
+                log.info("emulated: %s", self.summary.emulated)
+            self._log_placement()
+            check_finite = self.experiment.config.debug.check_finite
+            try:
+                with StopRequest() as stop, open_session(self.experiment, self.directory, check_finite) as session:
+                    start.restore(session)
+                    self._train(session, start, stop)
+            except NonFiniteLossError as error:
+                name_the_node(error, self.experiment, self.directory)
+                raise
         return self.summary
+
+    def _end(self, error: BaseException | None) -> None:
+        """Write the summary, and end the record with the results and, if requested, the network."""
+        if error is not None:
+            self.summary = with_error(self.summary, error)
+            log.error("%s: %s", self.summary.status, error, extra=NOT_ON_TERMINAL)
+        self.summary.write(self.directory.summary_json)
+        record, best_step = self.record, self.summary.best_step
+        if record is None:
+            return
+        with StopRequest(), at_the_end("closing the record", lambda error: record.close(self.summary.status)):
+            if best_step is not None:
+                record.best(best_step)
+            record.result(self.summary, self._names())
+            if error is None:
+                self._record_network(record)
+
+    def _record_network(self, record: Record) -> None:
+        """Export the network that the tracker requests; a failure is logged and does not end the run."""
+        config, directory, summary = self.experiment.config, self.directory, self.summary
+        step = {NO_NETWORK: None, BEST_NETWORK: summary.best_step, LAST_NETWORK: summary.steps}[config.tracking.exports]
+        if step is None:
+            return
+        # Imported here, because few runs export a network.
+        from runner.training.exported import export
+
+        checkpoint = directory.checkpoints / f"step-{step}"
+        try:
+            record.model(export(config, directory.path, checkpoint, directory.model, summary.versions["runner"]))
+        except (RunnerError, OSError) as error:
+            log.error("the network of %s is not in the tracking record: %s", checkpoint, error)
 
     def _log_start(self, start: Start) -> None:
         """Warn if a resumed run has no checkpoint or no updates left; log and record the weights from another run."""
@@ -211,6 +238,18 @@ class _Run:
         if weights is not None:
             log.info("%s", weights.report())
             self._note(init_from=str(weights.path), init_taken=list(weights.values), init_left=dict(weights.left))
+
+    def _log_warm_up(self) -> None:
+        """Warn if the warm-up is longer than the run."""
+        warmup, total = self.experiment.config.schedule.warmup_steps, self.experiment.total_steps
+        if warmup >= total:
+            log.warning(
+                "schedule.warmup_steps=%d with a run of %d steps: the run ends during the warm-up, at %.3g of the "
+                "learning rate; use fewer warm-up steps, or a longer run",
+                warmup,
+                total,
+                total / (warmup + 1),
+            )
 
     def _log_kernels(self) -> None:
         """Log which libraries of fast kernels are used, and which are missing and why."""
@@ -240,40 +279,41 @@ class _Run:
 
     def _train(self, session: Session, start: Start, stop: StopRequest) -> None:
         directory, config = self.directory, self.experiment.config
-        record = self._open_record(start.step)
-        with at_the_end("closing the record", lambda error: record.close(status_of(error))):
-            self._record_artifacts(record)
-            meta = CheckpointMeta(self.summary.config_hash, directory.run_id, directory.epoch, 0, start.progress)
-            trainer = Trainer(
-                self.experiment,
-                session,
-                directory,
-                record,
-                create_display(),
-                stop,
-                meta,
-                start.step,
-                self.callbacks,
-            )
+        record = self.record = self._open_record(start.step)
+        self._record_artifacts(record)
+        meta = CheckpointMeta(self.summary.config_hash, directory.run_id, directory.epoch, 0, start.progress)
+        trainer = Trainer(
+            self.experiment, session, directory, record, create_display(), stop, meta, start.step, self.callbacks
+        )
 
-            def add_results(error: BaseException | None) -> None:
-                seconds = time.monotonic() - self.started
-                self.summary = with_results(self.summary, session, record, trainer.progress, config, directory, seconds)
+        def add_results(error: BaseException | None) -> None:
+            seconds = time.monotonic() - self.started
+            self.summary = with_results(self.summary, session, record, trainer.progress, config, directory, seconds)
 
-            def draw(error: BaseException | None) -> None:
-                scores = trainer.progress.scores
-                record.plots(None if scores is None else scores.confusion, self.experiment.facts.class_names)
-                record.decided(trainer.decided())
+        def draw(error: BaseException | None) -> None:
+            scores = trainer.progress.scores
+            record.plots(None if scores is None else scores.confusion, self.experiment.facts.class_names)
+            record.decided(trainer.decided())
 
-            with at_the_end("writing the summary", add_results), at_the_end("drawing plots", draw):
-                trainer.run()
-                self._note(weights_sha256=weights_sha256(trainer.variables()))
-        self._note(status=status_of(None))
+        with at_the_end("writing the summary", add_results), at_the_end("drawing plots", draw):
+            trainer.run()
+            self._note(weights_sha256=weights_sha256(trainer.variables()))
+        diverged = divergence(
+            record.training_losses(), self.experiment.facts.classes, self.experiment.advice_on_divergence
+        )
+        self._note(status=status_of(diverged))
+        if diverged is not None:
+            if config.train.fail_on_divergence:
+                raise diverged
+            log.warning("%s", diverged)
 
     def _record_artifacts(self, record: Record) -> None:
-        """Record the configuration, the uncommitted changes of the code, the graph and the placement."""
+        """Record the configuration, the data, the uncommitted changes of the code, the graph and the placement."""
         config, directory, placed = self.experiment.config, self.directory, self.experiment.placed
         record.configuration(to_plain(config))
+        known = read_record(directory.path)
+        if known is not None:  # earlier versions stored no facts about the data
+            record.data(splits_of(config.data, config.seed, known))
         if directory.code_diff.exists():
             record.artifact(directory.code_diff)
         for path in draw_graph(self.experiment.program.graph, directory.graph_dot, config.tracking.pictures):
@@ -283,17 +323,26 @@ class _Run:
                 placed.placement.write(directory.placement_json)
             record.artifact(directory.placement_json)
 
+    def _names(self) -> str:
+        """Return the names of the task's parts, as text."""
+        config = self.experiment.config
+        return f"{config.model.name} {config.data.name} {config.parallelism.name}"
+
     def _open_record(self, first_step: int) -> Record:
         config, directory, sweep = self.experiment.config, self.directory, self.sweep
-        names = f"{config.model.name} {config.data.name} {config.parallelism.name}"
+        tags = summary_tags(self.summary)
+        if self.new_start is None:
+            tags.pop(CHANGED_TAG, None)  # a resumed run keeps the tag of its first start
+        if sweep is not None and SEED in sweep.swept:
+            tags[GROUP_TAG] = group_of(sweep.swept, sweep.directory)
         info = RunInfo(
             run_id=directory.run_id,
-            name=job_name(sweep.swept) if sweep is not None and sweep.swept else names,
+            name=job_name(sweep.swept) if sweep is not None and sweep.swept else self._names(),
             run_dir=directory.path,
-            tags=summary_tags(self.summary),
+            tags=tags,
             first_step=first_step + 1 if first_step else 0,
             history=directory.metrics_jsonl if self.new_start is None else None,
             sweep_dir=None if sweep is None else sweep.directory,
-            sweep_name="" if sweep is None else sweep_name(sweep.swept),
+            sweep_name="" if sweep is None else sweep_name(sweep.swept, sweep.directory),
         )
         return Record(directory, config.tracking.create(directory.path), info, config.tracking.pictures)

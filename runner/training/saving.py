@@ -22,6 +22,9 @@ from runner.training.initial_weights import InitialWeights, initial_weights
 
 log = logging.getLogger(__name__)
 
+SECONDS, COMPUTED = "seconds", "computed"
+"""Keys of :attr:`Progress.seconds` and :attr:`Progress.computed` in the progress that a checkpoint stores."""
+
 
 @dataclass(frozen=True)
 class Start:
@@ -82,14 +85,18 @@ class Progress:
     """The progress of a run.
 
     first_step: number of updates before this process. done: number of updates since the run began, in all processes.
-    step_seconds: wall time of each step of this process. metric: the monitored metric, including evaluations of earlier
-    processes. loss: the loss of this process's newest update. saved_step: the newest step that this process saved.
-    scores: the newest scores of the test split. stopped: the reason why the run ended early, "" if it did not.
+    step_seconds: wall time of each step of this process. seconds, computed: wall time of all updates, in all processes,
+    and the number of examples that they computed; a line search computes an example several times. metric: the
+    monitored metric, including evaluations of earlier processes. loss: the loss of this process's newest update.
+    saved_step: the newest step that this process saved. scores: the newest scores of the test split. stopped: the
+    reason why the run ended early, "" if it did not.
     """
 
     first_step: int
     done: int
     step_seconds: list[float] = field(default_factory=list)
+    seconds: float = 0.0
+    computed: int = 0
     metric: BestMetric = field(default_factory=BestMetric)
     loss: float | None = None
     saved_step: int | None = None
@@ -116,7 +123,7 @@ def write_checkpoint(
             fault = f"variable {name!r} is not finite after step {done - 1}, so no checkpoint is written"
             raise NonFiniteLossError(done - 1, f"{fault}: {experiment.advice_on_divergence}")
     record.sync()
-    stored = progress.metric.to_progress()
+    stored = {**progress.metric.to_progress(), SECONDS: progress.seconds, COMPUTED: progress.computed}
     if keeps_best(config) and progress.metric.best_step is not None:
         stored[BEST_STEP] = progress.metric.best_step
     path = save_checkpoint(

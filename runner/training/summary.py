@@ -9,7 +9,7 @@ from runner.config.configuration import to_plain
 from runner.config.monitor import keeps_best, monitor_of
 from runner.config.schema import Config
 from runner.engine.run.session import Session
-from runner.errors import Interrupted, RunnerError
+from runner.errors import DivergenceError, Interrupted, RunnerError
 from runner.plugin import provenance
 from runner.records.decisions import dropped_by_worker
 from runner.records.record import Record
@@ -87,6 +87,8 @@ def status_of(error: BaseException | None) -> str:
     """Return the status of a run that ended with this error, or without one."""
     if error is None:
         return "finished"
+    if isinstance(error, DivergenceError):
+        return "diverged"
     return "interrupted" if isinstance(error, Interrupted | KeyboardInterrupt) else "failed"
 
 

@@ -22,12 +22,13 @@ from runner.records.endings import NotingClients, Origin
 from runner.records.record import Record
 from runner.records.run_directory import RunDirectory
 from runner.system.shutdown import StopRequest, at_the_end
+from runner.system.text import significant
 from runner.tracing.window import TraceFiles, TraceWindow, recorded_steps
 from runner.training.callback import Callback
 from runner.training.display import Display
 from runner.training.evaluation import TEST, BestMetric, evaluate
 from runner.training.experiment import Experiment
-from runner.training.saving import Progress, write_checkpoint
+from runner.training.saving import COMPUTED, SECONDS, Progress, write_checkpoint
 
 log = logging.getLogger(__name__)
 
@@ -57,7 +58,9 @@ class Trainer:
         """Prepare the loop. meta: entries common to all checkpoints, and the progress at the start of a resumed run."""
         self.experiment = experiment
         config = experiment.config
-        self.progress = Progress(first_step, first_step, metric=BestMetric.at_start(config, meta.progress))
+        best = BestMetric.at_start(config, meta.progress)
+        seconds, computed = meta.progress.get(SECONDS, 0.0), int(meta.progress.get(COMPUTED, 0))
+        self.progress = Progress(first_step, first_step, metric=best, seconds=seconds, computed=computed)
         self._session = session
         outcome, race = outcome_hash(config), config.parallelism.race
         self._noting: NotingClients | None = None
@@ -69,6 +72,7 @@ class Trainer:
         self._meta = meta
         self._directory = directory
         self._record = record
+        self._newest_recorded = first_step or None
         self._display = display
         self._stop = stop
         self._callbacks = callbacks
@@ -143,29 +147,40 @@ class Trainer:
         self.progress.done = step + 1
         self.progress.loss = loss
         self.progress.step_seconds.append(seconds)
+        self.progress.seconds += seconds
+        self.progress.computed += config.train.batch_size * self._step_driver.passes
         self._display.step(self.progress.done, loss, config.train.batch_size / seconds)
         if self.progress.done % config.train.log_every == 0 or self.progress.done in (1, self.experiment.total_steps):
             since_last = self.progress.step_seconds[-config.train.log_every :]
             mean_s = sum(since_last) / len(since_last)
-            self._record.metrics(
-                self.progress.done,
+            self._record_metrics(
                 {
                     "train/loss": loss,
                     "train/accuracy": float(answer["accuracy"]),
                     "train/learning_rate": rate,
+                    **self._step_driver.metrics(),
                     "perf/step_time_s": mean_s,
                     "perf/examples_per_s": config.train.batch_size / mean_s,
-                    **self._step_driver.metrics(),
-                },
+                }
             )
         for callback in self._callbacks:
             callback.on_step(self.progress.done, loss)
+
+    def _record_metrics(self, values: Mapping[str, float]) -> None:
+        """Record values after the newest update; add the examples and seconds so far, as x axes of charts."""
+        done, axes = self.progress.done, dict[str, float]()
+        if done != self._newest_recorded:  # a chart over a metric needs one value of this metric for each step
+            self._newest_recorded = done
+            axes = {"train/examples": self.progress.computed, "train/seconds": self.progress.seconds}
+        self._record.metrics(done, {**values, **axes})
 
     def _refuse_loss(self, step: int, loss: float, rate: float) -> NoReturn:
         # Wait until all overlapping clients have ended and are recorded; otherwise the run could not be repeated.
         with at_the_end("waiting for overlapping clients", lambda error: self._step_driver.synchronize()):
             advice = self.experiment.advice_on_divergence
-            raise NonFiniteLossError(step, f"the loss of step {step} is {loss}, with learning rate {rate:g}: {advice}")
+            raise NonFiniteLossError(
+                step, f"the loss of step {step} is {loss}, with learning rate {significant(rate)}: {advice}"
+            )
 
     def _evaluate(self, *, counted: bool) -> None:
         """Score every split. counted: whether ``train.patience`` counts this evaluation."""
@@ -176,11 +191,11 @@ class Trainer:
         for split, batches in self.experiment.eval_batches.items():
             scores = evaluate(self._session, batches=batches, classes=classes, split=split)
             scored |= {f"{split}/loss": scores.loss, f"{split}/accuracy": scores.accuracy}
-            loss, accuracy = f"{split} loss {scores.loss:.4f}", f"{split} accuracy {scores.accuracy:.2%}"
+            loss, accuracy = f"{split} loss {significant(scores.loss)}", f"{split} accuracy {scores.accuracy:.2%}"
             self._display.message(f"step {done}: {loss}, {accuracy}")
             if split == TEST:
                 self.progress.scores = scores
-        self._record.metrics(done, {**scored, "train/epoch": done / self.experiment.steps_per_epoch})
+        self._record_metrics({**scored, "train/epoch": done / self.experiment.steps_per_epoch})
         self._update_best({**values, **scored}, counted)
         for callback in self._callbacks:
             callback.on_evaluation(done, scored)

@@ -66,7 +66,7 @@ def test_a_notebook_shows_one_bar(monkeypatch: pytest.MonkeyPatch, capsys: pytes
     display.message("step 3: accuracy < 1")
     display.close()
     assert "<progress value='2' max='10'>" in handle.shown[0]
-    assert "<progress value='3' max='10'></progress> step 3/10 loss 0.25, 1,000 examples/s, ETA" in handle.shown[-1]
+    assert "<progress value='3' max='10'></progress> step 3/10 loss 0.25  1,000 examples/s  ETA" in handle.shown[-1]
     assert handle.shown[-1].endswith("<br>step 3: accuracy &lt; 1")
     assert capsys.readouterr() == ("", "")
     ipython.get_ipython = lambda: SimpleNamespace()

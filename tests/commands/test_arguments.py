@@ -18,22 +18,24 @@ from tests.plugin_tables import EXAMPLES, restored_tables
 from tests.refusal import Capture, refused
 from tests.small_runs import small_config
 
+SMALL_RUN = ("model=mlp", "parallelism=single", "tracking=none")
+
 
 @pytest.mark.parametrize(
     ("arguments", "complaints"),
     [
-        (["model.filtres=3"], ["model.filtres: Key 'filtres' not in 'LeNet'", "did you mean 'filters'?"]),
-        (["modle=lenet"], ["Could not override 'modle'", "did you mean 'model'?"]),
-        (["+optimizer.foo=1"], ["optimizer.foo: Key 'foo' not in 'Momentum'", "Keys of Momentum: name, lr"]),
-        (["+stray=1"], ["stray: Key 'stray' not in 'Config'", "Keys of the top level: seed, precision"]),
-        (["+model._target_=os.system"], ["model._target_: Key '_target_' not in 'LeNet'"]),
+        (["model.filtres=3"], ["model.filtres: no such key; did you mean 'filters'?", "Keys of model=lenet: name, "]),
+        (["modle=lenet"], ["modle: no such key; did you mean 'model'?"]),
+        (["+optimizer.foo=1"], ["optimizer.foo: no such key\nKeys of optimizer=momentum: name, lr"]),
+        (["+stray=1"], ["stray: no such key", "\nKeys of the top level: seed, precision"]),
+        (["+model._target_=os.system"], ["model._target_: no such key"]),
         (
             ["optimizer.lr=fast"],
             ["override optimizer.lr=fast", "optimizer.lr: Value 'fast' of type 'str' could not be converted to Float"],
         ),
         (["train.batch_size=2.5"], ["train.batch_size: Value '2.5' of type 'float' could not be converted to Integer"]),
-        (["model=lenet5"], ["Could not find 'model/lenet5'", "cifar_convnet\n", "\tlenet\n", "\tmlp"]),
-        (["experiment=none"], ["Could not find 'experiment/none'", "mnist_lenet"]),
+        (["model=lenet5"], ["model=lenet5: no such option; did you mean 'lenet'?"]),
+        (["experiment=none"], ["experiment=none: no such option; for an option in your own YAML files, give"]),
         (["seed=null"], ["seed: field 'seed' is not Optional"]),
         (["seed=???"], ["seed: missing value"]),
         (["~model"], ["model: missing value"]),
@@ -52,7 +54,10 @@ from tests.small_runs import small_config
         (["-cn", "absent"], ["Cannot find primary config 'absent'"]),
         (["--cfg", "job", "--package", "absent"], ["package 'absent' not found in config"]),
         (["-m", "seed=1,2", "~hydra.callbacks.runner"], ["'hydra.callbacks.runner' does not exist"]),
-        (["--no-such-option"], ["unrecognized arguments: --no-such-option"]),
+        (
+            ["--no-such-option"],
+            ["--no-such-option: no such option; keys are set by KEY=VALUE; see `runner --help`"],
+        ),
         (["--config-dir", "conf", "list"], ["verb 'list' after --config-dir: expected the verb first"]),
         (["-m", "--cfg", "job"], ["Only one of --run, --multirun, --cfg"]),
         (["-m", "seed=1,2", "optimizer.lr=fast,slow"], ["optimizer.lr: Value 'fast' of type 'str'"]),
@@ -68,6 +73,93 @@ def test_a_configuration_error_exits_with_2_and_names_the_key(
     assert "HYDRA_FULL_ERROR" not in message
     assert "To append" not in message
     assert not fake_training.calls
+
+
+@pytest.mark.parametrize(
+    ("line", "answer", "listed"),
+    [
+        ("lr=0.1", "lr: no such key; did you mean 'optimizer.lr'?", "Keys of the top level"),
+        ("epoch=5", "epoch: no such key; did you mean 'train.epochs'?", "Keys of the top level"),
+        ("train.lr=0.1", "train.lr: no such key; did you mean 'optimizer.lr'?", "Keys of train"),
+        (
+            "n_push=3",
+            "n_push: no such key; did you mean 'parallelism.n_push' (of parallelism=async_data)?",
+            "Keys of the top level",
+        ),
+        (
+            "parallelism.n_push=3",
+            "parallelism.n_push: no such key; it is a key of parallelism=async_data",
+            "Keys of parallelism=sync_data",
+        ),
+        (
+            "optimizer=sgd optimizer.momentum=0.5",
+            "optimizer.momentum: no such key; it is a key of optimizer=momentum, optimizer=heavy_ball",
+            "Keys of optimizer=sgd",
+        ),
+        ("model=mpl", "model=mpl: no such option; did you mean 'mlp'?", "Options of model"),
+        ("+debug=fst", "debug=fst: no such option; did you mean 'fast'?", "Options of debug"),
+        (
+            "-m seed=1,2 hydra/launcher=jobib",
+            "hydra/launcher=jobib: no such option; did you mean 'joblib'?",
+            "Options of hydra/launcher",
+        ),
+        ("--epochs 5", "--epochs: no such option; write train.epochs=5", ""),
+        ("--epochs=5", "--epochs=5: no such option; write train.epochs=5", ""),
+        ("explain seed=1 --epochs 5", "--epochs: no such option; write train.epochs=5", ""),
+        ("--optimizer.lr 0.1 model=mlp", "--optimizer.lr: no such option; write optimizer.lr=0.1", ""),
+        ("--batch-size model=mlp", "--batch-size: no such option; write train.batch_size=VALUE", ""),
+        (
+            "--workers 2",
+            "--workers: no such option; write parallelism.workers=2 or cluster.workers=2 or "
+            "cluster.stragglers.workers=2",
+            "",
+        ),
+        (
+            "-e 5",
+            "-e: no such option; keys are set by KEY=VALUE; see `runner --help` and `runner --hydra-help`",
+            "",
+        ),
+        ("model=mlp model.hidden=128", "model.hidden=128: expected a list; write model.hidden=[128]", ""),
+        ("init_include=conv*", "init_include=conv*: expected a list; write init_include=[conv*]", ""),
+        (
+            "ls",
+            "unknown verb 'ls': did you mean 'list'? Expected one of explain, rerun, compare, list, eval, predict, "
+            "sweep, data, ui, sync, doctor, new, or overrides such as seed=1 or resume=DIR; without a verb, runner "
+            "trains",
+            "",
+        ),
+        ("seed=99999999999999999999", "seed: found a whole number of 67 bits, expected at most 64", ""),
+        ("seed=9223372036854775808", "seed=9223372036854775808: expected 0 to 9223372036854775807", ""),
+    ],
+)
+def test_a_wrong_command_line_is_answered_with_the_one_to_write(
+    fake_training: FakeTraining, folder: Path, capsys: Capture, line: str, answer: str, listed: str
+):
+    first, *lists = refused(line.split(), capsys).splitlines()
+    assert first == f"runner: error: {answer}"
+    assert [text.partition(":")[0] for text in lists] == ([listed] if listed else [])
+    assert not fake_training.calls
+    assert list(folder.iterdir()) == [], "nothing is left behind"
+
+
+def test_initial_weights_that_do_not_exist_are_refused_before_anything_is_written(folder: Path, capsys: Capture):
+    message = refused([*SMALL_RUN, "init_from=/nonexistent"], capsys, code=6)
+    assert message == (
+        "runner: error: init_from: /nonexistent: no such directory; expected the directory of a run, or a checkpoint\n"
+    )
+    assert list(folder.iterdir()) == []
+
+
+def test_a_directory_of_the_user_is_kept_if_a_run_in_it_is_refused(folder: Path, capsys: Capture):
+    (folder / "mine").mkdir()
+    (folder / "mine" / "notes").touch()
+    refused(["seed=-1", "hydra.run.dir=mine/deep/run"], capsys)
+    assert [path.name for path in folder.rglob("*")] == ["mine", "notes"]
+
+
+@pytest.mark.parametrize("option", ["model.hidden=[]", "parallelism=sync_data parallelism.bucket_bytes=0"])
+def test_empty_and_zero_values_that_have_a_meaning_are_accepted(fake_training: FakeTraining, option: str):
+    assert main(["model=mlp", *option.split()]) == 0
 
 
 @pytest.mark.parametrize("command", [(), ("explain",)], ids=["train", "explain"])
@@ -96,9 +188,6 @@ def test_a_directory_that_cannot_be_created_exits_with_4(
 @pytest.mark.parametrize("option", ["--experimental-rerun=run.pickle", "--exp=run.pickle"])
 def test_pickles_are_not_loaded(fake_training: FakeTraining, capsys: Capture, option: str):
     assert "executes code of a pickle" in refused([option], capsys, code=8)
-
-
-SMALL_RUN = ("model=mlp", "parallelism=single", "tracking=none")
 
 
 @pytest.mark.parametrize("verb", [(), ("explain",)])

@@ -1,9 +1,12 @@
 """The comparison of two runs lists different values by name and counts equal values."""
 
 import json
+import math
 import re
 from dataclasses import replace
 from pathlib import Path
+
+import pytest
 
 from runner.cli import main
 from runner.commands.compare import differences
@@ -28,7 +31,7 @@ SUMMARY = Summary(
     cpu_model="CPU",
     git_commit="a" * 40,
     provenance=Provenance("runner", "/home", 2, 8 << 30, [CODE]),
-    final={"test/accuracy": 0.5, "perf/step_time_s": 1.0},
+    final={"test/accuracy": 0.5, "perf/step_time_s": 1.0, "train/seconds": 1.0},
     weights_sha256="f" * 64,
 )
 
@@ -60,7 +63,7 @@ def test_differences_are_listed_by_name(tmp_path: Path) -> None:
         versions={"numpy": "2.4.0", "python": "3.11.7"},
         git_commit="a" * 40 + "-dirty",
         provenance=Provenance("runner", "/home", 4, 8 << 30, [changed]),
-        final={"test/accuracy": 0.625, "perf/step_time_s": 2.0},
+        final={"test/accuracy": 0.625, "perf/step_time_s": 2.0, "train/seconds": 2.0},
         weights_sha256=None,
         plugins={"own.py": "c" * 64},
     )
@@ -79,7 +82,35 @@ def test_differences_are_listed_by_name(tmp_path: Path) -> None:
     assert found["results: final.test/accuracy"] == ("0.5", "0.625")
     assert found["results: weights_sha256"] == ("f" * 64, "-")
     assert "results: final.perf/step_time_s" not in found
+    assert "results: final.train/seconds" not in found
     assert "configuration: seed" not in found
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ((0.51234567, 0.6), ("0.5123", "0.6")),
+        ((1.23456789e-9, 98765.4321), ("1.235e-09", "9.877e+04")),
+        ((0.123456781, 0.123456789), ("0.12345678", "0.12345679")),
+        ((0.1, math.nextafter(0.1, 1)), ("0.1", "0.10000000000000002")),
+        ((0.25, None), ("0.25", "-")),
+        ((float("nan"), 1.0), ("nan", "1")),
+    ],
+)
+def test_different_results_are_rounded_but_never_to_equal_numbers(
+    values: tuple[float, float | None], expected: tuple[str, str], tmp_path: Path
+) -> None:
+    first, second = (
+        make_run(tmp_path / name, replace(SUMMARY, final={} if value is None else {"test/loss": value}))
+        for name, value in zip("ab", values, strict=True)
+    )
+    assert rows(first, second)["results: final.test/loss"] == expected
+    assert "results: steps" not in rows(first, second)
+
+
+def test_configured_numbers_are_compared_and_printed_with_all_digits(tmp_path: Path) -> None:
+    first, second = (make_run(tmp_path / lr, SUMMARY, f"optimizer.lr={lr}") for lr in ("0.1234567", "0.1234568"))
+    assert rows(first, second)["configuration: optimizer.lr"] == ("0.1234567", "0.1234568")
 
 
 def test_a_killed_run_has_a_configuration_and_no_results(tmp_path: Path) -> None:

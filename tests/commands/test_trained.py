@@ -13,6 +13,7 @@ from PIL import Image
 
 from runner.checkpoint import find, load
 from runner.cli import main
+from runner.commands.predict import probability_text
 from runner.data.digits import Digits
 from runner.records.summary import Summary
 from runner.training.evaluation import Scores
@@ -67,7 +68,8 @@ def test_an_evaluation_equals_that_of_the_run(stored: Path, capsys: Capture) -> 
     assert np.sum(found["confusion"]["test"]) == 359
     assert found["checkpoint"] == str(stored / "checkpoints" / "step-12")
     printed = capsys.readouterr().out
-    assert f"test/accuracy  {expected['test/accuracy']:.4f}" in printed
+    assert f"test/loss      {expected['test/loss']:.4g}\n" in printed
+    assert f"test/accuracy  {expected['test/accuracy']:.4g}" in printed
     assert str(path) in printed
 
 
@@ -126,7 +128,7 @@ def test_another_dataset_can_be_named_by_a_yaml_file_of_the_user(stored: Path, f
     (folder / "conf" / "data").mkdir(parents=True)
     mine = folder / "conf" / "data" / "mine.yaml"
     mine.write_text('defaults: ["/schema/data/digits@_here_"]\ntest_limit: 7\n')
-    assert "Could not find 'data/mine'" in refused(capsys, "eval", "run", "data=mine")
+    assert "data=mine: no such option; for an option in your own" in refused(capsys, "eval", "run", "data=mine")
     assert evaluated("run", "data=mine", "--config-dir", "conf")["examples"] == {"test": 7}
     assert evaluated("run", "-cd", "conf", "data=mine", "data.test_limit=6")["examples"] == {"test": 6}
     shutil.copytree("conf", "other")
@@ -178,7 +180,7 @@ def test_the_same_pixels_of_another_type_are_refused(folder: Path, capsys: Captu
         ("eval run model=lenet", "model=lenet: the stored configuration is evaluated; only data=NAME, data.KEY, "),
         ("eval run cluster.workers=3", "cluster.workers=3: the stored configuration is evaluated"),
         ("eval run train.steps=3", "train.steps=3: the stored configuration is evaluated"),
-        ("eval run data.colour=3", "Key 'colour' not in 'Digits'"),
+        ("eval run data.colour=3", "data.colour: no such key"),
         ("eval run data=mnist data.cache_dir=absent", "data=mnist has images of (1, 28, 28)"),
         ("eval run --output absent/file.json", "4 runner: error: absent/file.json: cannot be written: No such file"),
         ("predict run large.png", "3 runner: error: large.png: it is 9 x 8 pixels, the network takes 8 x 8"),
@@ -260,7 +262,18 @@ def test_predictions_for_images_and_arrays_match_the_evaluation(stored: Path, ca
         [float(best[0]["probability"])] * 2, abs=0.02
     )
     assert (best[0]["file"], best[359]["file"]) == ("many.npy[0]", "one.png")
-    assert capsys.readouterr().out.splitlines()[0].split() == ["file", "class", "and", "probability", "2."]
+    header, first, *_ = capsys.readouterr().out.splitlines()
+    assert header.split() == ["file", "class", "and", "probability", "2."]
+    top = [[row["class"], f"{float(row['probability']):.4f}"] for row in rows[:2]]
+    assert first.split() == ["many.npy[0]", *top[0], *top[1]]
+
+
+@pytest.mark.parametrize(
+    ("probability", "text"),
+    [(0.0, "0.0000"), (1e-300, "<0.0001"), (4.9e-5, "<0.0001"), (5.1e-5, "0.0001"), (0.25, "0.2500"), (1.0, "1.0000")],
+)
+def test_a_tiny_probability_is_not_printed_as_zero(probability: float, text: str) -> None:
+    assert probability_text(probability) == text
 
 
 def test_images_are_cropped_and_resized_as_in_training(folder: Path) -> None:

@@ -17,13 +17,12 @@ from runner.commands import doctor
 from runner.commands.list import KINDS, leading_comment, lines
 from runner.commands.new import KINDS as TEMPLATES
 from runner.config.conf_dir import conf_dir
-from runner.config.configuration import GROUPS
+from runner.config.groups import GROUPS
 from runner.engine.run.kernel_table import load_kernels
 from runner.records.run_directory import RunDirectory
-from runner.tracking.mlflow_tracker import SPOOL_FILE
 from runner.tracking.records import Tags
 from runner.tracking.replay import Replay
-from runner.tracking.spool import Spool
+from runner.tracking.spool import SPOOL_FILE, Spool
 from tests.gpus import NO_DRIVER, gpu, machine
 from tests.integration.command import QUIET, summary_of
 from tests.plugin_tables import restored_tables

@@ -85,11 +85,11 @@ NO_GROUP = (
         (("parallelism=hybrid", BOUNDED), NO_GROUP),
         (
             ("parallelism=sync_data", f"+{BOUNDED}"),
-            r"Key 'staleness' not in 'SyncData'[\s\S]*Keys of SyncData: name, workers",
+            r"^parallelism\.staleness: no such key; it is a key of parallelism=async_data\nKeys of parallelism=sync",
         ),
         (
             (ASYNC_DATA, "parallelism/staleness=late"),
-            r"'parallelism/staleness/late'[\s\S]*bounded\s+drop\s+none\s+scale",
+            r"^parallelism/staleness=late: no such option; [^\n]*\nOptions of parallelism/staleness: bounded, drop, n",
         ),
     ],
 )

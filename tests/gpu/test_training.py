@@ -81,7 +81,7 @@ def learned(strategy: str, data: Dataset, dtype: str, registry: Registry, cluste
     batches = math.ceil(len(data.test) / TEST_BATCH)
     answers = [session.run("eval", step=batch, feeds={"step": scalar(0, "int64")}) for batch in range(batches)]
     session.close()
-    return sum(float(each["correct"]) for each in answers) / len(data.test)
+    return sum(float(each["accuracy"]) for each in answers) / len(data.test)
 
 
 @pytest.mark.small

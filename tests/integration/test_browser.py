@@ -68,6 +68,10 @@ class Browser:
 
         self._wait(clicked, f"a click on {xpath}")
 
+    def choose(self, xpath: str) -> None:
+        """Choose an item of a nested menu, which can be below the visible part of the menu."""
+        self._driver.execute_script("arguments[0].click()", self.find(xpath))
+
     def type(self, xpath: str, text: str) -> None:
         """Write into a field and press Enter."""
         self.find(xpath).send_keys(text + "\ue007")
@@ -143,9 +147,9 @@ def chromium(profile: Path) -> Iterator[Browser]:
 IMAGES = Path(__file__).parents[2] / "docs" / "images"
 SWEEP = (
     *("-m", "optimizer.lr=0.01,0.1", "seed=1,2", "model=mlp", "parallelism=single", "cluster.threads_per_worker=1"),
-    *("train.epochs=5", "train.log_every=5", "tracking.system_metrics_every_s=0.5"),
+    *("train.epochs=5", "train.log_every=5", "tracking.log_model=last", "hydra.sweep.dir=digits"),
 )
-PARENT = "sweep lr, seed"
+PARENT = "sweep digits: lr, seed"
 COMPARED = ("lr=0.01 seed=2", "lr=0.1 seed=2")
 
 
@@ -200,26 +204,45 @@ def see_parent_and_children(browser: Browser, picture: Path) -> None:
     for name in ("lr=0.01 seed=1", "lr=0.1 seed=1", *COMPARED):
         browser.find(row(name))
     browser.click("//button[normalize-space()='Columns']")
-    for column in ("test/accuracy", "test/loss", "train/loss", "Dataset", "Source", "Models"):
+    browser.wait_for_text("digits (", "network")  # the dataset and the model
+    for column in ("best/test/accuracy", "test/accuracy", "train/loss", "Dataset", "Source", "Models"):
         browser.click(f"//span[@title='{column}']")
     browser.click("//h2[contains(., 'Runs')] | //h1[contains(., 'Runs')]")
-    browser.wait_for_text("test/accuracy", "test/loss", "train/loss")
+    browser.wait_for_text("best/test/accuracy", "train/loss")
     browser.picture(picture)
+    see_the_groups(browser)
+
+
+def see_the_groups(browser: Browser) -> None:
+    """Require that the repetitions of a seed are a group."""
+    group = "//*[starts-with(@role, 'menuitem')][normalize-space()='runner.group']"
+    browser.click("//button[normalize-space()='Group by']")
+    browser.choose(group)
+    browser.wait_for_text("Group: lr=0.01 (digits)", "Group: lr=0.1 (digits)", "(average)")
+    browser.click("//button[normalize-space()='Group by: runner.group']")
+    browser.choose(group)
+    browser.wait_for_end_of("//*[contains(text(), '(average)')]")
 
 
 def see_curves_by_step_and_by_time(browser: Browser, picture: Path) -> None:
-    """Require that charts are grouped into sections and show two runs by step or by relative time."""
+    """Require that charts are grouped into sections and show two runs by step, by relative time or by seconds."""
     browser.type("//*[@data-testid='search-box']", 'params.seed = "2"')
     browser.wait_for_end_of(row("lr=0.1 seed=1"))
     browser.click("//input[@name='runs-view-mode'][@value='CHART']/ancestor::label")
-    browser.wait_for_text(
-        "perf\n(2)", "test\n(2)", "train\n(4)", "System metrics\n(4)", *(f"{name} (test/loss)" for name in COMPARED)
-    )
-    browser.click("//*[@role='button' or self::button][starts-with(normalize-space(), 'perf')]")
-    browser.picture(picture)
-    browser.click(component("mlflow.charts.controls.global_chart_setup_dropdown"))
-    browser.click("//*[starts-with(@role, 'menuitem')][contains(., 'Time (relative)')]")
+    browser.wait_for_text("best/test\n(2)", "test\n(2)", "train\n(6)", "workers\n(2)", "Model metrics\n(3)")
+    # Charts below the window are not drawn.
+    browser.click("//*[@role='button' or self::button][starts-with(normalize-space(), 'best/test')]")
+    browser.wait_for_text(*(f"{name} (test/loss)" for name in COMPARED))
+    menu = component("mlflow.charts.controls.global_chart_setup_dropdown")
+    item = "//*[starts-with(@role, 'menuitem')][normalize-space()='{}']"
+    browser.click(menu)
+    browser.click(item.format("Time (relative)"))
     browser.wait_for_text("Relative Time")
+    browser.click(menu)
+    browser.click(item.format("Metric"))
+    browser.choose(item.format("train/seconds"))
+    browser.wait_for_end_of("//*[normalize-space(text())='Relative Time']")
+    browser.picture(picture)
 
 
 def see_the_difference(browser: Browser) -> None:
@@ -242,7 +265,7 @@ def see_the_artifacts(browser: Browser) -> None:
     browser.find("//img[starts-with(@src, 'blob:') or contains(@src, 'artifact')]")
     browser.click("//*[@role='tab'][normalize-space()='Overview']")
     browser.click(f"//a[normalize-space()='{PARENT}']")
-    browser.wait_for_text("best test/accuracy", "finished")
+    browser.wait_for_text("best test/accuracy", "finished", "jobs_finished", "0.01, 0.1")
 
 
 def row(name: str) -> str:

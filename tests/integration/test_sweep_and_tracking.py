@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from runner.config.configuration import load_stored
+from runner.records.summary import Summary
 from tests.integration.command import Command, run_command, succeed, wait_until
 from tests.small_runs import typed
 from tests.sweep.test_security import SECRET, files_with_the_secret
@@ -63,11 +64,15 @@ def test_a_sweep_is_a_parent_run_with_a_child_per_job_and_a_table_with_the_best_
     assert sweep.finish() == 1, sweep.errors
     assert spools(tmp_path) == []
     _, _, *rows = (line.split() for line in sweep.output.splitlines())
-    assert [(row[0], "finished" in row) for row in rows] == [("0.05", True), ("0.0001", True), ("1e+30", False)]
-    assert "failed: NumericError" in sweep.output
+    assert [(row[:2], "finished" in row) for row in rows] == [
+        (["2", "0.05"], True),
+        (["0", "0.0001"], True),
+        (["1", "1e+30"], False),
+    ]
+    assert "NumericError: the loss of step" in sweep.output
     assert "runner: 1 of 3 jobs failed" in sweep.errors
 
-    ((parent, status),) = stored(tmp_path, "SELECT run_uuid, status FROM runs WHERE name = 'sweep lr'")
+    ((parent, status),) = stored(tmp_path, "SELECT run_uuid, status FROM runs WHERE name = 'sweep sweep: lr'")
     assert status == "FAILED"
     children = stored(
         tmp_path,
@@ -83,11 +88,43 @@ def test_a_sweep_is_a_parent_run_with_a_child_per_job_and_a_table_with_the_best_
     artifacts = {path.name for path in (tmp_path / "mlruns" / "runner" / best / "artifacts").rglob("*.*")}
     assert artifacts - {"code.diff"} == {
         "config.yaml",
+        "summary.json",
+        "run.log",
+        "data.json",
         "graph.dot",
         "graph.png",
         "learning_curves.png",
         "confusion_matrix.png",
     }
+
+
+VALIDATED = typed(
+    "model=mlp model.hidden=[8] train.steps=12 train.eval_every=3 data.val_fraction=0.2 tracking.pictures=false"
+)
+
+
+def test_a_job_has_its_data_its_best_evaluation_and_its_result_in_the_store(tmp_path: Path) -> None:
+    """The table on the terminal and the store rank the jobs by the same numbers."""
+    swept = ("optimizer.lr=0.1", "seed=1,2", "hydra.sweep.dir=mine")
+    succeed(tmp_path, "-m", *VALIDATED, *ONE_PROCESS, *swept)
+    for number, seed in enumerate("12"):
+        summary = Summary.read(tmp_path / "mine" / str(number) / "summary.json")
+        (run,) = stored(tmp_path, "SELECT run_uuid FROM runs WHERE name = ?", f"seed={seed}")
+        best = "SELECT value, step FROM metrics WHERE run_uuid = ? AND key = 'best/val/accuracy'"
+        assert stored(tmp_path, best, run) == [(summary.best_value, summary.best_step)]
+        tags = dict(stored(tmp_path, "SELECT key, value FROM tags WHERE run_uuid = ?", run))
+        assert tags["weights_sha256"] == summary.weights_sha256
+        assert tags["runner.group"] == "(mine)"
+        assert f"seed={seed}" in tags["runner.changed"].split(", ")
+        assert "tracking" not in tags["runner.changed"]
+        assert tags["mlflow.note.content"].startswith("**mlp digits single**, 1 worker(s): finished after 12 updates")
+        splits = "SELECT input_tags.value FROM inputs JOIN input_tags USING (input_uuid) WHERE destination_id = ?"
+        assert sorted(stored(tmp_path, splits, run)) == ["test", "train", "validation"]
+    metrics = dict(
+        stored(tmp_path, "SELECT key, value FROM metrics JOIN runs USING (run_uuid) WHERE name = 'sweep mine: seed'")
+    )
+    values = [Summary.read(path).best_value for path in sorted(tmp_path.glob("mine/*/summary.json"))]
+    assert metrics == {"jobs_finished": 2.0, "jobs_failed": 0.0, "best_val_accuracy": max(values)}
 
 
 def test_a_killed_run_resumes_in_the_same_mlflow_run_without_gaps(start: Start, tmp_path: Path) -> None:
@@ -104,6 +141,7 @@ def test_a_killed_run_resumes_in_the_same_mlflow_run_without_gaps(start: Start, 
         "checkpoint.every_steps=4",
         "hydra.run.dir=run",
         "tracking.pictures=false",
+        "tracking.system_metrics=true",
     )
     logged = "SELECT count(*) FROM metrics WHERE key = 'train/loss'"
     database = tmp_path / "mlflow.db"
@@ -118,6 +156,9 @@ def test_a_killed_run_resumes_in_the_same_mlflow_run_without_gaps(start: Start, 
     assert status == "FINISHED"
     assert steps(tmp_path, run, "train/loss") == [1, *range(every, total + 1, every)]
     assert steps(tmp_path, run, "test/accuracy") == [total]
+    assert steps(tmp_path, run, "train/seconds") == sorted({1, *range(every, total + 1, every), total})
+    seconds = stored(tmp_path, "SELECT value FROM metrics WHERE key = 'train/seconds' ORDER BY step")
+    assert seconds == sorted(seconds)
     sampled = steps(tmp_path, run, "system/cpu_utilization_percentage")
     assert sampled == sorted(set(sampled))
 
@@ -164,14 +205,14 @@ def test_records_of_a_sweep_without_store_are_written_by_resume_or_sync(
     elsewhere.mkdir()
     one = succeed(elsewhere, "sync", os.path.relpath(tmp_path / "sweep" / "1", elsewhere))
     assert "of 1 run\n" in one.output
-    assert stored(store, "SELECT status FROM runs WHERE name = 'sweep lr'") == ["FINISHED"]
+    assert stored(store, "SELECT status FROM runs WHERE name = 'sweep sweep: lr'") == ["FINISHED"]
     rest = succeed(tmp_path, "sweep", "resume", "sweep")
     assert "of 1 run\n" in rest.errors
     assert list(elsewhere.iterdir()) == []
 
     assert spools(tmp_path) == []
     found = stored(store, "SELECT name, status, run_uuid FROM runs ORDER BY name")
-    names = ["lr=0.1", "lr=0.2", "sweep lr"]
+    names = ["lr=0.1", "lr=0.2", "sweep sweep: lr"]
     assert [run[:2] for run in found] == [(name, "FINISHED") for name in names]
     for name, _, run in found[:2]:
         assert_complete(store, run, name.removeprefix("lr="))

@@ -3,6 +3,7 @@
 import json
 import re
 import signal
+from collections import Counter
 from collections.abc import Callable, Iterable
 from itertools import pairwise
 from pathlib import Path
@@ -79,6 +80,28 @@ def expect_runs_around_their_parts(events: list[Event]) -> None:
             assert event["ts"] + event["dur"] < run["ts"] + run["dur"] + _ROUNDED_US
 
 
+def expect_the_critical_path(events: list[Event], steps: list[dict[str, Any]]) -> None:
+    """Require that a row of the session has the critical path of each step, without gaps, as the summary has it.
+
+    steps: the list of steps in trace_summary.json.
+    """
+    path = complete(events, "critical path")
+    assert {(processes(events)[each["pid"]], rows(events)[each["tid"]]) for each in path} == {
+        ("master-0", "critical path")
+    }
+    updates = complete(events, "step")
+    assert len(updates) == len(steps)
+    for update, step in zip(updates, steps, strict=True):
+        own = [each for each in path if each["args"]["step"] == step["step"]]
+        ends = [update["ts"], *(each["ts"] + each["dur"] for each in own)]
+        assert [each["ts"] for each in own] == pytest.approx(ends[:-1], abs=_ROUNDED_US)
+        assert ends[-1] == pytest.approx(update["ts"] + update["dur"], abs=_ROUNDED_US)
+        ns: Counter[str] = Counter()
+        for each in own:
+            ns[each["args"]["kind"]] += round(each["dur"] * 1000)
+        assert ns == step["critical_path_ns"]["by_kind"]
+
+
 def expect_matching_transfers(events: list[Event]) -> None:
     """Require that a receive with a recorded send has as many bytes as the send and ended after the send began."""
     sends = {transfer(event): event for event in complete(events, "send")}
@@ -119,7 +142,7 @@ def test_all_processes_have_events_in_every_step(events: list[Event]) -> None:
     assert sorted(names.values()) == ["master-0", "worker-0", "worker-1"]
     seen = {(names[event["pid"]], event["args"]["step"], event["cat"]) for event in complete(events)}
     kinds = ("part", "input", "compute", "send", "wait", "receive")
-    assert seen == {("master-0", step, kind) for step in (2, 3, 4) for kind in ("step", "run")} | {
+    assert seen == {("master-0", step, kind) for step in (2, 3, 4) for kind in ("step", "run", "critical path")} | {
         (worker, step, kind) for worker in ("worker-0", "worker-1") for step in (2, 3, 4) for kind in kinds
     }
 
@@ -146,6 +169,15 @@ def test_the_times_in_the_summary_add_up(folder: Path) -> None:
             ("worker-0", "worker-1"),
             ("worker-1", "worker-0"),
         }
+
+
+def test_the_critical_path_has_a_row(folder: Path, events: list[Event]) -> None:
+    steps = json.loads((folder / "run" / "trace_summary.json").read_text())["steps"]
+    expect_the_critical_path(events, steps)
+    computed = [e for e in complete(events, "critical path") if e["args"]["kind"] == "compute"]
+    assert {e["args"]["place"] for e in computed} <= {f"/job:worker/task:{k}/device:cpu:0" for k in (0, 1)}
+    spans = {(e["ts"], e["dur"], e["args"]["node"]) for e in complete(events, "compute")}
+    assert {(e["ts"], e["dur"], e["args"]["node"]) for e in computed} <= spans
 
 
 def test_mlflow_keeps_both_files(folder: Path) -> None:
@@ -235,6 +267,7 @@ def test_the_file_is_a_timeline_of_all_processes_on_one_clock(traced: tuple[str,
     expect_the_format(events)
     expect_one_thing_at_a_time(events)
     expect_runs_around_their_parts(events)
+    expect_the_critical_path(events, summary(run)["steps"])
     workers = [f"worker-{k}" for k in range(WORKERS[name])]
     servers = [f"ps-{j}" for j in range(SERVERS[name])]
     assert sorted(processes(events).values()) == sorted(["master-0", *workers, *servers])

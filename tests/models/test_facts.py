@@ -130,7 +130,7 @@ def test_a_network_has_the_expected_sizes(label: str) -> None:
     facts = FACTS[label]
     b, outputs = network(facts.model, *facts.image, classes=facts.classes, examples=1)
     assert (parameter_count(b), multiply_adds(b)) == (facts.parameters, facts.multiply_adds)
-    assert b.shape(outputs.logits) == (1, facts.classes)
+    assert b.shape(outputs.prediction) == (1, facts.classes)
     counted = Counter(kinds(b).values())
     assert {kind: counted[kind] for kind in ("conv", "dense", "norm", "pool") if counted[kind]} == facts.layers
     expected = dict(each.split(":") for each in facts.outputs.split())
@@ -147,7 +147,7 @@ LENETS = {(1, 16, 16): (1, 1), (3, 32, 32): (5, 5), (1, 8, 8): (2, 2), (1, 28, 1
 def test_sizes_of_lenet_follow_the_image(image: Image) -> None:
     b, outputs = network(LeNet(), *image, classes=3)
     assert b.shape(b.net.layer_outputs["pool2"])[2:] == LENETS[image]
-    assert b.shape(outputs.logits) == (2, 3)
+    assert b.shape(outputs.prediction) == (2, 3)
 
 
 LARGE_NETWORKS = "conv1 relu1 pool1 conv2 relu2 pool2 conv3 relu3 conv4 relu4 conv5 relu5 pool5 flatten"
@@ -267,7 +267,7 @@ def test_an_image_below_the_smallest_size_is_refused(label: str) -> None:
 @pytest.mark.parametrize("model", RESNETS, ids=lambda model: f"{model.block}-{model.unit}")
 def test_residual_networks_accept_a_single_pixel(model: ResNetCifar) -> None:
     _, outputs = network(model, 1, 1, 1)
-    assert outputs.logits
+    assert outputs.prediction
 
 
 REFUSED: dict[str, Callable[[], Model]] = {

@@ -13,7 +13,7 @@ def test_mlp_is_dense_layers_with_relu_between() -> None:
     b.set("fc1/weights", w1)
     b.set("fc2/weights", w2)
     pixels = b.feeds[b.x].reshape(2, 12)
-    np.testing.assert_allclose(b.value(outputs.logits), np.maximum(pixels @ w1, 0) @ w2, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(b.value(outputs.prediction), np.maximum(pixels @ w1, 0) @ w2, rtol=0, atol=1e-12)
 
 
 def test_alexnet_normalizes_as_cuda_convnet_by_default() -> None:

@@ -56,14 +56,14 @@ def test_losses_match_the_formula_and_gradients_are_response_minus_truth(
 ) -> None:
     b, outputs = classified(loss)
     np.testing.assert_allclose(b.value(outputs.losses), formula(LOGITS), rtol=1e-12)
-    (found,) = gradients(b.net.graph, [outputs.losses], [outputs.logits])
+    (found,) = gradients(b.net.graph, [outputs.losses], [outputs.prediction])
     np.testing.assert_allclose(b.value(found), response(LOGITS) - np.eye(4)[LABELS], rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("loss", nn.LOSSES)
 def test_predictions_are_the_largest_logits_and_hits_match_labels(loss: str) -> None:
     b, outputs = classified(loss)
-    predictions, correct = b.values(outputs.predictions, outputs.correct)
+    predictions, correct = b.values(outputs.collected["predictions"], outputs.metrics["accuracy"])
     assert predictions.dtype == np.int64
     assert correct.dtype == LOGITS.dtype
     assert (predictions == LOGITS.argmax(axis=1)).all()
@@ -198,6 +198,6 @@ def test_layer_agrees_with_float32(layer: Layer, training: bool) -> None:
 @pytest.mark.parametrize("loss", nn.LOSSES)
 def test_a_classifier_computes_scores_in_float32(loss: str) -> None:
     b, outputs = classified(loss, LOGITS.astype(NARROW))
-    for tensor in (outputs.losses, outputs.logits, outputs.correct):
+    for tensor in (outputs.losses, outputs.prediction, outputs.metrics["accuracy"]):
         assert b.net.graph.spec(tensor).dtype == "float32"
-    np.testing.assert_array_equal(b.value(outputs.logits), LOGITS.astype(NARROW).astype("float32"))
+    np.testing.assert_array_equal(b.value(outputs.prediction), LOGITS.astype(NARROW).astype("float32"))

@@ -22,23 +22,31 @@ from runner.records.provenance import (
     provenance_tags,
     text_of,
 )
-from runner.records.record import Record, summary_tags
+from runner.records.record import Record, description, summary_tags
 from runner.records.run_directory import RunDirectory
-from runner.records.summary import Summary
+from runner.records.summary import Failure, Summary
 from runner.system.machine import usable_cores, usable_memory
 from runner.tracking import RunInfo, Tracker
 from tests.records.test_summary import git
 
 
 class NotingTracker(Tracker):
-    """A tracker that keeps parameters and artifacts in memory."""
+    """A tracker that keeps parameters, metrics, tags and artifacts in memory."""
 
     def __init__(self) -> None:
         self.params: Mapping[str, Any] = {}
+        self.metrics: list[tuple[int, Mapping[str, float]]] = []
+        self.tags: dict[str, str] = {}
         self.artifacts: list[str] = []
 
     def log_params(self, params: Mapping[str, Any]) -> None:
         self.params = params
+
+    def log_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
+        self.metrics.append((step, metrics))
+
+    def set_tags(self, tags: Mapping[str, str]) -> None:
+        self.tags.update(tags)
 
     def log_artifact(self, path: Path, folder: str = "") -> None:
         self.artifacts.append(f"{folder}/{path.name}")
@@ -110,18 +118,75 @@ def test_results_are_the_last_the_best_and_the_kept_values(
     for step, (loss, accuracy) in enumerate([(0.5, 0.8), (0.2, 0.9), (0.3, 0.7)]):
         record.metrics(step, {"test/loss": loss, "test/accuracy": accuracy, "perf/step_time_s": loss})
     record.metrics(3, {"train/loss": 0.1})
+    record.metrics(2, {"test/loss": 0.3, "test/accuracy": 0.7})
     found = record.results(best_step)
     record.close("finished")
     assert found.final == {"train/loss": 0.1, "test/loss": 0.3, "test/accuracy": 0.7, "perf/step_time_s": 0.3}
-    assert found.best == {"train/loss": 0.1, "test/loss": 0.2, "test/accuracy": 0.9}
+    assert found.best == {"test/loss": 0.2, "test/accuracy": 0.9}
     assert found.headline["test/loss"] == kept
     assert found.headline.keys() - {"train/loss"} == {"test/loss", "test/accuracy"}
     assert found.evaluations == 3
 
 
+def test_the_evaluation_at_the_best_step_is_recorded_at_that_step(directory: RunDirectory) -> None:
+    tracker = NotingTracker()
+    record = record_into(directory, tracker)
+    for step, accuracy in enumerate((0.8, 0.9, 0.7)):
+        record.metrics(step, {"train/loss": 0.5})
+        record.metrics(step, {"val/accuracy": accuracy, "test/accuracy": 0.5, "train/epoch": 1.0})
+    record.best(1)
+    record.close("finished")
+    resumed = NotingTracker()
+    record = Record(directory, resumed, RunInfo(directory.run_id, "a run", directory.path, first_step=3))
+    record.best(1)
+    record.close("finished")
+    expected = (1, {"best/val/accuracy": 0.9, "best/test/accuracy": 0.5})
+    assert (tracker.metrics[-1], resumed.metrics) == (expected, [expected])
+    assert "best/" not in directory.metrics_jsonl.read_text()
+
+
 FAILED_RUN = Summary(
     "0123", "failed", "", "/runs/1", "single", 1, {"python": "3.11.7", "numpy": "2.3.0"}, "Linux", "CPU"
 )
+
+
+ENDED_RUN = replace(
+    FAILED_RUN,
+    status="finished",
+    steps=1200,
+    examples=38_400,
+    wall_seconds=2.04,
+    overrides=["+experiment=mine", "optimizer.lr=0.3", "tracking.uri=x", "trace=true", "hub.token=hunter2"],
+    final={"test/accuracy": 0.92345, "train/loss": 0.5},
+    monitor="test/accuracy",
+    best_value=0.95,
+    best_step=1100,
+    weights_sha256="c0ffee",
+)
+
+
+def test_a_description_states_what_was_trained_and_its_result() -> None:
+    assert description(ENDED_RUN, "mlp digits single") == (
+        "**mlp digits single**, 1 worker(s): finished after 1,200 updates (38,400 examples) in 2.0 s. "
+        "Last: test/accuracy 0.9234. Best test/accuracy: 0.95, after 1,100 updates."
+        "\n\nChanged: `+experiment=mine`, `optimizer.lr=0.3`, `hub.token=[redacted]`"
+    )
+    failed = replace(FAILED_RUN, error=Failure("NumericError", "the loss is nan"))
+    assert description(failed, "x").endswith(" after 0 updates (0 examples) in 0.0 s. NumericError: the loss is nan")
+
+
+def test_the_result_is_recorded_with_the_small_files_that_exist(directory: RunDirectory) -> None:
+    tracker = NotingTracker()
+    record = record_into(directory, tracker)
+    for path in (directory.summary_json, directory.log, directory.path / "plugins.json"):
+        path.touch()
+    record.result(ENDED_RUN, "x")
+    assert tracker.tags == {"weights_sha256": "c0ffee", "mlflow.note.content": description(ENDED_RUN, "x")}
+    assert tracker.artifacts == ["/summary.json", "/run.log"]
+    (directory.path / "data.json").touch()
+    record.result(replace(ENDED_RUN, plugins={"mine.py": "abc"}), "x")
+    record.close("finished")
+    assert tracker.artifacts[2:] == ["/summary.json", "/run.log", "/data.json", "/plugins.json"]
 
 
 def test_known_facts_become_tags() -> None:
@@ -132,6 +197,8 @@ def test_known_facts_become_tags() -> None:
         "runner.versions": "python 3.11.7, numpy 2.3.0",
     }
     assert summary_tags(FAILED_RUN) == known
+    changed = "+experiment=mine, optimizer.lr=0.3, hub.token=[redacted]"
+    assert summary_tags(ENDED_RUN) == known | {"runner.changed": changed}
     more = replace(
         FAILED_RUN, git_commit="c0ffee", emulated="slow", repeats="4567", provenance=Provenance("runner x", "/", 2, 8)
     )

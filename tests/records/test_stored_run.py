@@ -12,15 +12,24 @@ import pytest
 from runner.data.dataset import Facts, Normalisation
 from runner.data.synthetic import Synthetic
 from runner.errors import ConfigError, DataError, NumericError
-from runner.records.data_facts import FACTS_FILE, DataRecord, changes, difference, read_record, record_of, write_record
+from runner.records.data_facts import (
+    FACTS_FILE,
+    DataRecord,
+    changes,
+    difference,
+    read_record,
+    record_of,
+    splits_of,
+    write_record,
+)
 from runner.records.late_tracking import LateRecords, late_runs, write_late
 from runner.records.run_directory import SUMMARY_FILE, RunDirectory
 from runner.records.stored_run import PLUGINS_FILE, StoredRun, find_run, read_plugins, read_run, write_plugins
 from runner.records.summary import Summary
 from runner.sweeps.outcome import failure_summary
-from runner.tracking.mlflow_tracker import SPOOL_FILE
 from runner.tracking.records import End
 from runner.tracking.replay import Replay
+from runner.tracking.spool import SPOOL_FILE
 from runner.tracking.writer import StoreUnavailableError
 
 
@@ -312,3 +321,21 @@ def test_pending_records_are_listed_with_the_command_to_write_them() -> None:
         "warning: write them with `runner sync /s '/a b'`",
     ]
     assert list(LateRecords().lines([Path("/s")])) == []
+
+
+def test_each_split_of_the_data_has_a_digest_that_changes_with_the_split_alone() -> None:
+    def digests(data: Synthetic, seed: int = 0, mean: float = 0.5) -> dict[str, str]:
+        record = DataRecord(data.facts(), Normalisation(255.0, (mean,), (0.2,)))
+        return {each.split: each.digest for each in splits_of(data, seed, record)}
+
+    whole, carved = Synthetic(), Synthetic(val_fraction=0.5)
+    plain = digests(whole)
+    assert list(plain) == ["train", "test"]
+    assert len({*plain.values()}) == 2
+    assert digests(whole, seed=1) == plain == digests(Synthetic(cache_dir="/elsewhere"))
+    assert not {*plain.values()} & {*digests(whole, mean=0.6).values()}
+    assert not {*plain.values()} & {*digests(Synthetic(data_seed=7)).values()}
+    first, second = digests(carved), digests(carved, seed=1)
+    assert {split for split in first if first[split] != second[split]} == {"train", "validation"}
+    counts = {each.split: each.examples for each in splits_of(carved, 0, DataRecord(carved.facts(), None))}
+    assert counts["train"] == counts["validation"] == carved.facts().train_examples / 2

@@ -96,7 +96,7 @@ def test_an_older_schema_is_read_with_defaults_of_missing_fields(path: Path) -> 
         ("", {"steps": True}, r"steps: True, expected a whole number"),
         ("", {"final": {"test/loss": None}}, r"final\[test/loss\]: None, expected a number"),
         ("", {"error": {"message": "boom"}}, r"error: missing \['class_name', 'exit_code'\], expected the fields"),
-        ("", {"status": "done"}, r"status 'done': expected one of finished, failed, interrupted"),
+        ("", {"status": "done"}, r"status 'done': expected one of finished, diverged, failed, interrupted"),
         ("", {"colour": "red"}, r"unknown \['colour'\], expected the fields run_id"),
     ],
 )

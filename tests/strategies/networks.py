@@ -11,7 +11,7 @@ from runner import nn
 from runner.engine.graph.network import NetworkBuilder, NetworkFunction, Outputs
 from runner.engine.graph.tensor import Tensor
 from runner.optimizers.base import Optimizer
-from runner.strategies.base import Task
+from runner.strategies.base import Task, labelled
 
 EXAMPLE_SHAPE = (1, 6, 6)
 CLASSES = 3
@@ -86,7 +86,7 @@ def task_of(
     seed: int = 7,
 ) -> Task:
     """Return a task, by default on images of 6x6 pixels, with test batches of odd size."""
-    return Task(network, optimizer, example_shape, dtype, seed, batch_size, TEST_BATCH, microbatches)
+    return Task(network, optimizer, labelled(example_shape), dtype, seed, batch_size, TEST_BATCH, microbatches)
 
 
 @dataclass(frozen=True)

@@ -149,7 +149,7 @@ def test_evaluation_gathers_every_example_in_order_and_counts_no_padding(
     np.testing.assert_array_equal(scores["labels"], examples["y"])
     np.testing.assert_array_equal(scores["mask"], examples["mask"])
     hits = (scores["predictions"] == scores["labels"]) & (scores["mask"] == 1)
-    assert scores["correct"] == hits.sum()
+    assert scores["accuracy"] == hits.sum()
     with begun(Single(), task, registry, weights) as reference:
         expected = reference.evaluate(batch=3)
     np.testing.assert_array_equal(scores["predictions"], expected["predictions"])

@@ -93,7 +93,7 @@ def opened(
     """
     program = strategy.build(task)
     program = replace(program, clients={**program.clients, **more})
-    source = source or Examples(task.batch_size, task.example_shape, task.state_dtype)
+    source = source or Examples(task.batch_size, task.fields["x"].shape, task.state_dtype)
     workers, servers = program.workers, program.servers
     cluster = local_cluster(workers, servers, compression=compression, gpus=first_gpu(workers, servers, gpus))
     alone = program.one_process

@@ -15,6 +15,7 @@ from runner.errors import ConfigError, DirectoryInUseError, Interrupted, Numeric
 from runner.records.summary import Failure
 from runner.sweeps.freezing import checked_config
 from runner.sweeps.locks import sweep_lock
+from runner.tracking.base import SweepResult
 from runner.tracking.replay import Replay
 from tests.fake_training import Call, FakeTraining, summary_of
 from tests.refusal import Capture
@@ -140,17 +141,26 @@ def test_an_interruption_ends_the_whole_sweep(fake_training: FakeTraining, folde
 def test_the_tracking_record_of_the_sweep_is_ended(
     fake_training: FakeTraining, folder: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    ended: list[tuple[Path, str, list[Path], str]] = []
+    ended: list[tuple[Path, SweepResult]] = []
     monkeypatch.setattr("runner.tracking.NoTracking.finish_sweep", lambda self, *arguments: ended.append(arguments))
     main([*SWEEP, "seed=1"])
     fake_training.act = fail_on_seed_2
     main([*SWEEP[:-1], "hydra.sweep.dir=other", "seed=2"])
-    assert [end[:3] for end in ended] == [
-        (folder / name, status, [folder / name / "jobs.csv", folder / name / "jobs.md"])
-        for name, status in (("sweep", "finished"), ("other", "failed"))
+    assert [(directory, end.status, end.artifacts, end.params, end.metrics) for directory, end in ended] == [
+        (folder / name, status, [folder / name / "jobs.csv", folder / name / "jobs.md"], params, metrics)
+        for name, status, params, metrics in (
+            (
+                "sweep",
+                "finished",
+                {"tracking": "none", "seed": "1"},
+                {"jobs_finished": 1.0, "jobs_failed": 0.0, "best_test_accuracy": 0.1},
+            ),
+            ("other", "failed", {"tracking": "none", "seed": "2"}, {"jobs_finished": 0.0, "jobs_failed": 1.0}),
+        )
     ]
-    assert ended[0][3].splitlines()[-1] == f"| 0 | none | 1 | 0.1 |  | finished | {folder / 'sweep' / '0'} |  |"
-    assert (folder / "sweep" / "jobs.md").read_text() == ended[0][3] + "\n"
+    table = ended[0][1].description
+    assert table.splitlines()[-1] == f"| 0 | none | 1 | 0.1 |  | finished | {folder / 'sweep' / '0'} |  |"
+    assert (folder / "sweep" / "jobs.md").read_text() == table + "\n"
 
 
 def leave_records(call: Call) -> None:

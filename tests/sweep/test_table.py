@@ -21,10 +21,9 @@ from runner.sweeps.locks import job_lock, sweep_lock
 from runner.sweeps.outcome import Outcome
 from runner.sweeps.report import end_late, recorded_sweeps
 from runner.sweeps.table import Cell, SweepTable, over_seeds, seeds_table, spread_of, sweep_table, swept_values
-from runner.tracking.mlflow_tracker import SPOOL_FILE
 from runner.tracking.origin import ORIGIN_FILE, Origin
-from runner.tracking.records import End, Tags
-from runner.tracking.spool import Spool
+from runner.tracking.records import Tags
+from runner.tracking.spool import SPOOL_FILE, Spool
 from tests.fake_training import Call, FakeTraining
 from tests.records.test_summary import SUMMARY
 from tests.tracking.recorded import a_run
@@ -82,6 +81,22 @@ def test_jobs_are_compared_by_the_monitored_metric_and_without_it_by_loss(metric
         table = sweep_table(given, Monitor(metric))
         assert column(table, "lr") == list(order)
         assert table.headers[2] == ("test_accuracy" if metric == "val/loss" else metric.replace("/", "_"))
+
+
+@pytest.mark.parametrize("seeds", [1, 2])
+def test_the_test_split_does_not_decide_between_equal_validation_accuracies(seeds: int) -> None:
+    losses = {"1": {"val/loss": 0.2, "test/loss": 0.9}, "2": {"val/loss": 0.3, "test/loss": 0.1}}
+    jobs = [
+        outcome_of(
+            replace(SUMMARY, overrides=[f"lr={lr}", f"seed={seed}"], headline={"val/accuracy": 0.8, **losses[lr]})
+        )
+        for seed in range(seeds)
+        for lr in ("2", "1")
+    ]
+    monitor = Monitor("val/accuracy")
+    groups = over_seeds(jobs, monitor)
+    ranked = column(sweep_table(jobs, monitor), "lr") if seeds == 1 else [group.swept["lr"] for group in groups]
+    assert ranked == ["1", "2"]
 
 
 def test_a_job_without_a_summary_shows_its_status() -> None:
@@ -216,17 +231,19 @@ def sweep(fake_training: FakeTraining, folder: Path) -> Path:
 def test_the_record_ends_with_the_status_of_its_jobs_and_the_tables(sweep: Path, ended: Ended) -> None:
     (sweep / "jobs.csv").unlink()
     end_late(sweep)
-    ((uri, experiment, directory, end, files, description),) = ended
-    assert (uri, experiment, directory, end) == (ADDRESS, "mine", sweep, End("failed", 12_500))
-    assert files == [sweep / "jobs.csv", sweep / "seeds.csv", sweep / "jobs.md"]
-    assert files[0].exists()
-    assert "the loss is nan" in description
+    ((uri, experiment, directory, result, ended_ms),) = ended
+    assert (uri, experiment, directory, result.status, ended_ms) == (ADDRESS, "mine", sweep, "failed", 12_500)
+    assert result.artifacts == [sweep / "jobs.csv", sweep / "seeds.csv", sweep / "jobs.md"]
+    assert result.artifacts[0].exists()
+    assert "the loss is nan" in result.description
+    assert result.params == {"seed": "1, 2"}
+    assert result.metrics == {"jobs_finished": 1.0, "jobs_failed": 1.0, "best_test_accuracy": 0.1}
 
 
 def test_the_record_of_a_sweep_with_an_unfinished_job_is_interrupted(sweep: Path, ended: Ended) -> None:
     (sweep / "1" / "failure.json").unlink()
     end_late(sweep)
-    assert [end for _, _, _, end, _, _ in ended] == [End("interrupted", 11_000)]
+    assert [(result.status, ended_ms) for _, _, _, result, ended_ms in ended] == [("interrupted", 11_000)]
 
 
 def test_the_record_of_a_running_sweep_is_not_ended(sweep: Path, ended: Ended) -> None:

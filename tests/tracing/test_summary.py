@@ -158,6 +158,10 @@ def rows(events: list[Event]) -> dict[int, str]:
 def test_times_of_events_are_microseconds_from_the_first_beginning() -> None:
     assert [(e["name"], e["cat"], e["ts"], e["dur"]) for e in events("X")] == [
         ("step 3", "step", 0.0, 6.0),
+        ("other (master-0)", "critical path", 0.0, 0.5),
+        ("other (worker-0)", "critical path", 0.5, 0.5),
+        ("compute 5000-9500 (worker-0)", "critical path", 1.0, 4.5),
+        ("other (master-0)", "critical path", 5.5, 0.5),
         ("train 7", "run", 0.5, 5.1),
         ("train 7", "part", 1.0, 4.5),
         ("compute 5000-9500", "compute", 1.0, 4.5),
@@ -169,19 +173,24 @@ def test_times_of_events_are_microseconds_from_the_first_beginning() -> None:
 def test_every_process_and_row_has_a_unique_number_and_a_name() -> None:
     names = {(e["name"], e["pid"], e["tid"]): e["args"]["name"] for e in events("M")}
     a, b = f"train {device('a')}", f"train {device('b')}"
-    assert sorted(names.values()) == sorted([SESSION, "worker-0", "worker-1", "steps", "train", a, b])
-    places = [SESSION, SESSION, "worker-0", "worker-0", "worker-1", "worker-1"]
+    assert sorted(names.values()) == sorted([SESSION, "worker-0", "worker-1", "steps", "critical path", "train", a, b])
+    places = [*[SESSION] * 6, "worker-0", "worker-0", "worker-1", "worker-1"]
     for event, process in zip(events("X"), places, strict=True):
         assert names["process_name", event["pid"], 0] == process
-    assert [names["thread_name", e["pid"], e["tid"]] for e in events("X")] == ["steps", "train", a, a, b, b]
+    assert [names["thread_name", e["pid"], e["tid"]] for e in events("X")] == [
+        *["steps", *["critical path"] * 4, "train"],
+        *[a, a, b, b],
+    ]
 
 
 def test_arguments_describe_an_event() -> None:
-    step, whole, part, compute, _, send = (event["args"] for event in events("X"))
+    step, _, start, critical, _, whole, part, compute, _, send = (event["args"] for event in events("X"))
     of_run = {"step": 3, "client": "train", "number": 7}
     assert step == {"step": 3}
     assert whole == part == of_run
     assert compute == {**of_run, "node": "5000-9500", "op": "matmul", "layer": "fc"}
+    assert start == {"step": 3, "place": device("a"), "kind": "other"}
+    assert critical == {**compute, "place": device("a"), "kind": "compute"}
     transfer = {"key": "k", "peer": device("a"), "bytes": 8}
     assert send == {**of_run, "node": "k", "op": "send", "layer": "", **transfer}
 

@@ -18,12 +18,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runner.tracking import MlflowTracking, NoTracking, RunInfo, job_name, mlflow_client, sweep_name
+from runner.records import summary
+from runner.tracking import MlflowTracking, NoTracking, RunInfo, base, job_name, mlflow_client, sweep_name
+from runner.tracking.base import SweepResult, group_of
 from runner.tracking.mlflow_client import (
     KEY_LENGTH,
     directories_of_runs,
     file_lock,
     flat_params,
+    resolve_experiment,
     resolve_uri,
     safe_key,
     safe_metric,
@@ -139,6 +142,7 @@ def test_an_unknown_kind_of_store_is_refused_without_showing_the_password() -> N
     [
         (MlflowTracking(uri="mlruns"), "tracking store 'mlruns'"),
         (MlflowTracking(experiment=" "), r"tracking\.experiment is empty"),
+        (MlflowTracking(log_model="newest"), r"tracking\.log_model=newest: expected one of none, best, last"),
     ],
 )
 def test_invalid_settings_are_refused(settings: MlflowTracking, message: str) -> None:
@@ -154,7 +158,7 @@ def test_no_tracking_accepts_everything_and_writes_nothing(tmp_path: Path) -> No
         tracker.log_metrics(0, {"train/loss": 1.0})
         tracker.log_artifact(tmp_path / "absent.png")
         tracker.set_tags({"a": "b"})
-    settings.finish_sweep(tmp_path, "finished")
+    settings.finish_sweep(tmp_path, SweepResult("finished"))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -162,8 +166,12 @@ def test_a_tracker_must_be_started_and_ended_with_a_known_status(tmp_path: Path)
     tracker = MlflowTracking(uri="sqlite:////nowhere/mlflow.db").create(tmp_path)
     with pytest.raises(RuntimeError, match="call start"):
         tracker.log_metrics(0, {})
-    with pytest.raises(ValueError, match="'done': expected one of finished, failed, interrupted"):
+    with pytest.raises(ValueError, match="'done': expected one of finished, diverged, failed, interrupted"):
         tracker.finish("done")
+
+
+def test_every_status_of_a_run_has_a_status_in_the_store() -> None:
+    assert set(mlflow_client.RUN_STATUS) == set(base.STATUSES) == set(summary.STATUSES)
 
 
 def test_jobs_are_named_by_their_swept_values_and_sweeps_by_the_keys_they_vary() -> None:
@@ -171,9 +179,19 @@ def test_jobs_are_named_by_their_swept_values_and_sweeps_by_the_keys_they_vary()
     assert job_name({"a.name": "x", "b.name": "y"}) == "a.name=x b.name=y"
     assert job_name({"seed": "3", "tracking": "none"}) == "seed=3 tracking=none"
     assert job_name({"hub.token": "hunter2"}) == "token=[redacted]"
-    assert sweep_name({"optimizer.lr": "0.1", "parallelism": "single"}) == "sweep lr, parallelism"
-    assert sweep_name(["a.name", "b.name"]) == "sweep a.name, b.name"
-    assert sweep_name({}) == "sweep"
+    folder = Path("multirun/2026-01-31/12-00-00")
+    assert sweep_name({"optimizer.lr": "0.1", "parallelism": "single"}, folder) == "sweep 12-00-00: lr, parallelism"
+    assert sweep_name(["a.name", "b.name"], folder) == "sweep 12-00-00: a.name, b.name"
+    assert sweep_name({}, Path("mine")) == "sweep mine"
+    assert group_of({"optimizer.lr": "0.1", "seed": "3"}, folder) == "lr=0.1 (12-00-00)"
+    assert group_of({"seed": "3"}, folder) == "(12-00-00)"
+
+
+def test_the_experiment_is_that_of_the_settings_or_the_environment_or_the_default() -> None:
+    environment = {"MLFLOW_EXPERIMENT_NAME": "mine"}
+    assert resolve_experiment("set", environment) == "set"
+    assert resolve_experiment(None, environment) == "mine"
+    assert resolve_experiment(None, {}) == resolve_experiment(None, {"MLFLOW_EXPERIMENT_NAME": ""}) == "runner"
 
 
 def test_importing_the_package_imports_no_slow_library() -> None:

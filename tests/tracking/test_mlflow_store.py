@@ -6,6 +6,7 @@ import sqlite3
 import time
 import uuid
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -13,10 +14,12 @@ from unittest.mock import Mock
 import pytest
 
 from runner.tracking import MetricsLog, MlflowTracking, RunInfo
+from runner.tracking.base import SweepResult
 from runner.tracking.mlflow_client import experiment_of_newest_run
 from runner.tracking.mlflow_store import MlflowStore
-from runner.tracking.mlflow_tracker import SPOOL_FILE
-from runner.tracking.records import Metrics, Tags
+from runner.tracking.origin import Origin
+from runner.tracking.records import DataSplit, Metrics, Tags
+from runner.tracking.spool import SPOOL_FILE
 from runner.tracking.writer import StoreUnavailableError
 from tests.tracking.recorded import a_run, away, opened, record, recording, stored_run, stored_steps
 
@@ -39,6 +42,7 @@ def test_a_run_is_recorded(settings: MlflowTracking, client: Any, tmp_path: Path
     assert stored_steps(client, run, "train/loss") == [0, 1, 2]
     assert [file.path for file in client.list_artifacts(stored.info.run_id, "plots")] == ["plots/curve.png"]
     assert not (tmp_path / SPOOL_FILE).exists()
+    assert Origin.read(tmp_path).mlflow_run_id == stored.info.run_id
 
 
 @pytest.mark.parametrize("experiment", ["runner", "../../up", "a/b"])
@@ -173,9 +177,40 @@ def test_a_database_that_cannot_be_opened_fails_at_once(content: str | None, mes
         opened(f"sqlite:///{path}", a_run(tmp_path))
 
 
+def test_the_splits_of_the_data_are_inputs_each_once(uri: str, client: Any, tmp_path: Path) -> None:
+    run = a_run(tmp_path)
+    store = opened(uri, run)
+    splits = [DataSplit("digits", split, f"c0ffee{split}", "/data", 7, [1, 8, 8]) for split in ("train", "test")]
+    store.write(splits)
+    store.write(splits)
+    found = stored_run(client, run).inputs.dataset_inputs
+    assert [(each.dataset.name, each.dataset.digest, each.tags[0].key, each.tags[0].value) for each in found] == [
+        ("digits", f"c0ffee{split}", "mlflow.data.context", split) for split in ("train", "test")
+    ]
+    assert found[0].dataset.source == '{"uri": "/data"}'
+    assert found[0].dataset.profile == '{"num_rows": 7}'
+
+
+def test_speeds_and_transfers_are_in_the_last_section_also_after_a_resume(
+    uri: str, client: Any, tmp_path: Path
+) -> None:
+    run = a_run(tmp_path)
+    values = {"perf/step_time_s": 0.5, "comm/staleness_max": 1.0, "system/cpu": 2.0, "train/loss": 3.0}
+    with MetricsLog(tmp_path / "metrics.jsonl") as log:
+        for step in (1, 2):
+            log.append(step, values)
+    opened(uri, run).write([Metrics(1, 1000, values)])
+    resumed = opened(uri, replace(run, first_step=3, history=tmp_path / "metrics.jsonl"))
+    resumed.write([Metrics(step, 2000, values) for step in (2, 3)])
+    keys = ["system/cpu", "train/loss", "workers/staleness_max", "workers/step_time_s"]
+    assert sorted(stored_run(client, run).data.metrics) == keys
+    assert [stored_steps(client, run, key) for key in keys] == [[1, 2, 3]] * 4
+
+
 def test_a_locked_database_is_tried_again(uri: str, tmp_path: Path) -> None:
     store = opened(uri, a_run(tmp_path))
-    store._client = Mock(log_batch=Mock(side_effect=sqlite3.OperationalError("database is locked")))
+    assert store._writer is not None
+    store._writer._client = Mock(log_batch=Mock(side_effect=sqlite3.OperationalError("database is locked")))
     with pytest.raises(StoreUnavailableError, match=r"tracking store sqlite:.*database is locked"):
         store.write([Tags({"a": "b"})])
 
@@ -195,7 +230,10 @@ def test_jobs_of_a_sweep_are_children_of_one_run(
         monkeypatch.setenv("MLFLOW_RUN_ID", stored_run(client, children[-1]).info.run_id)
     table = tmp_path / "table.md"
     table.write_text("| lr |")
-    settings.finish_sweep(sweep, "failed", [table], "| lr |")
+    long, metrics = ", ".join(map(str, range(5000))), {"jobs_failed": 1.0, "best_test_accuracy": 0.5}
+    result = SweepResult("failed", [table], "| lr |", {"optimizer.lr": "0.1, 0.2", "seed": long}, metrics)
+    settings.finish_sweep(sweep, result)
+    settings.finish_sweep(sweep, replace(result, params={"optimizer.lr": "0.1, 0.2, 0.3"}))
 
     stored = [stored_run(client, child) for child in children]
     (parent_id,) = {run.data.tags["mlflow.parentRunId"] for run in stored}
@@ -205,13 +243,16 @@ def test_jobs_of_a_sweep_are_children_of_one_run(
     assert parent_id not in {run.info.run_id for run in stored}
     assert [file.path for file in client.list_artifacts(parent_id)] == ["table.md"]
     assert parent.data.tags["mlflow.note.content"] == "| lr |"
+    assert parent.data.params == {"optimizer.lr": "0.1, 0.2", "seed": long[:6000]}
+    assert parent.data.tags["resumed.optimizer.lr"] == "0.1, 0.2, 0.3"
+    assert parent.data.metrics == metrics
 
 
 def test_a_sweep_that_never_reached_the_store_is_reported(
     settings: MlflowTracking, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING):
-        settings.finish_sweep(tmp_path, "finished")
+        settings.finish_sweep(tmp_path, SweepResult("finished"))
     assert f"record of the sweep in {tmp_path} is incomplete: no job of the sweep reached" in caplog.text
 
 
@@ -240,7 +281,7 @@ def test_a_job_that_is_resumed_alone_is_recorded_as_a_job_of_its_sweep(
 
 def test_system_metrics_are_recorded(uri: str, client: Any, tmp_path: Path) -> None:
     run = a_run(tmp_path)
-    with recording(MlflowTracking(uri=uri), run) as tracker:
+    with recording(MlflowTracking(uri=uri, system_metrics=True), run) as tracker:
         tracker.log_metrics(7, {"train/loss": 1.0})
     assert stored_steps(client, run, "system/cpu_utilization_percentage") == [7]
 
@@ -262,8 +303,8 @@ class _BusyMonitor:
 def test_a_step_has_one_system_sample_however_long_it_takes(
     uri: str, client: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("runner.tracking.mlflow_tracker.SystemMonitor", _BusyMonitor)
+    monkeypatch.setattr("runner.tracking.queued.SystemMonitor", _BusyMonitor)
     run = a_run(tmp_path)
-    with recording(MlflowTracking(uri=uri), run) as tracker:
+    with recording(MlflowTracking(uri=uri, system_metrics=True), run) as tracker:
         tracker.log_metrics(4, {"train/loss": 1.0})
     assert stored_steps(client, run, "system/run_memory_usage_megabytes") == [0, 4]

@@ -10,7 +10,7 @@ import pytest
 
 from runner.tracking import MetricsLog, MlflowTracking, RunInfo, Tracker, read_metrics
 from runner.tracking.mlflow_store import RUN_ID_TAG
-from runner.tracking.mlflow_tracker import SPOOL_FILE
+from runner.tracking.spool import SPOOL_FILE
 from tests.integration.command import wait_until
 from tests.tracking.mlflow_server import Gate, mlflow_server
 from tests.tracking.recorded import a_run

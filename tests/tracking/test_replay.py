@@ -10,11 +10,10 @@ from pathlib import Path
 import pytest
 
 from runner.tracking import RunInfo
-from runner.tracking.mlflow_tracker import SPOOL_FILE
 from runner.tracking.origin import ORIGIN_FILE, Origin
 from runner.tracking.records import End, Metrics, Record, Tags
 from runner.tracking.replay import Replay
-from runner.tracking.spool import Spool
+from runner.tracking.spool import SPOOL_FILE, Spool
 from runner.tracking.writer import StoreUnavailableError
 from tests.tracking.recorded import FakeStore, a_run
 
@@ -178,6 +177,17 @@ def test_a_job_that_is_resumed_alone_keeps_its_origin(tmp_path: Path) -> None:
     assert again == dataclasses.replace(first, store="http://here")
     assert Origin.read(tmp_path) == again
     assert again.run(tmp_path) == job
+
+
+def test_a_run_has_an_id_in_mlflow_as_long_as_its_store_and_experiment_stay(tmp_path: Path) -> None:
+    run = a_run(tmp_path)
+    Origin.created(tmp_path, "cafe")  # without tracking.json, nothing is written
+    assert not (tmp_path / ORIGIN_FILE).exists()
+    assert Origin.begun("http://here", "runner", run).mlflow_run_id == ""
+    Origin.created(tmp_path, "cafe")
+    assert Origin.read(tmp_path).mlflow_run_id == "cafe"
+    assert Origin.begun("http://here", "runner", run).mlflow_run_id == "cafe"
+    assert Origin.begun("http://here", "another", run).mlflow_run_id == ""
 
 
 def test_another_run_in_the_same_directory_has_another_origin(tmp_path: Path) -> None:

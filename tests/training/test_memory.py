@@ -131,10 +131,10 @@ def test_a_run_that_cannot_fit_is_refused_before_its_directory_is_created(
 def test_a_run_that_runs_out_of_memory_ends_with_a_resource_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def execute(_: object) -> None:
+    def open_session(*_: object) -> None:
         raise MemoryError("Unable to allocate 64.0 MiB")
 
-    monkeypatch.setattr("runner.training.run._Run.execute", execute)
+    monkeypatch.setattr("runner.training.run.open_session", open_session)
     with pytest.raises(ResourceError, match=r"^out of memory: Unable to allocate 64\.0 MiB; use a smaller batch"):
         run(small_config(), tmp_path / "run", overrides=())
     error = Summary.read(tmp_path / "run" / "summary.json").error

@@ -1,5 +1,6 @@
 """The training loop in one process: steps, evaluations, checkpoints, and its end after errors and signals."""
 
+import itertools
 import json
 import math
 import shutil
@@ -60,6 +61,31 @@ def test_a_run_evaluates_logs_and_saves_when_due(tmp_path: Path) -> None:
     assert (summary.steps, summary.examples) == (7, 7 * 32)
     assert summary.final["test/accuracy"] <= summary.best["test/accuracy"]
     assert Summary.read(tmp_path / "summary.json") == summary
+
+
+def values_of(folder: Path, metric: str) -> list[float]:
+    return [r.values[metric] for r in read_metrics(folder / "metrics.jsonl") if metric in r.values]
+
+
+def test_every_point_has_one_value_of_each_x_axis_also_after_a_resume(tmp_path: Path) -> None:
+    """A chart over a metric needs one value of the metric at each step of the other metrics."""
+    lengths = ("train.eval_every=3", "train.log_every=2", "checkpoint.every_steps=2")
+    train(tmp_path, *lengths, "train.steps=4")
+    train(tmp_path, *lengths, "train.steps=7", resume=True)
+    points = [1, 2, 3, 4, 6, 7]
+    assert sorted({*steps_of(tmp_path, "train/loss"), *steps_of(tmp_path, "test/accuracy")}) == points
+    assert [steps_of(tmp_path, name) for name in ("train/examples", "train/seconds")] == [points, points]
+    assert values_of(tmp_path, "train/examples") == [32 * step for step in points]
+    seconds = values_of(tmp_path, "train/seconds")
+    assert seconds[0] > 0
+    assert all(earlier < later for earlier, later in itertools.pairwise(seconds))
+
+
+def test_the_examples_of_every_evaluation_of_a_line_search_count(tmp_path: Path) -> None:
+    train(tmp_path, "optimizer=lbfgs", "schedule=constant", "train.log_every=1", "train.steps=5")
+    evaluations = values_of(tmp_path, "train/evaluations")
+    assert max(evaluations) > 1
+    assert values_of(tmp_path, "train/examples") == [32 * count for count in itertools.accumulate(evaluations)]
 
 
 def test_evaluation_scores_every_example_of_the_test_split_once(tmp_path: Path) -> None:

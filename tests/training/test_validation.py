@@ -92,7 +92,7 @@ def test_a_run_ends_after_patience_evaluations_without_improvement(tmp_path: Pat
     summary = train(tmp_path, *STOPPING)
     assert (summary.status, summary.steps, summary.best_step, summary.best_value) == ("finished", 12, 8, 0.6)
     assert summary.stopped == (
-        "after step 12 of 30: val/accuracy was not better than 0.6000 in 2 evaluations (train.patience=2)"
+        "after step 12 of 30: val/accuracy was not better than 0.6 in 2 evaluations (train.patience=2)"
     )
     assert f"stopped early {summary.stopped}" in (tmp_path / "run.log").read_text()
     assert Summary.read(tmp_path / "summary.json") == summary
@@ -104,7 +104,7 @@ def test_a_run_ends_after_patience_evaluations_without_improvement(tmp_path: Pat
 def test_an_improvement_below_min_delta_does_not_reset_patience(tmp_path: Path) -> None:
     summary = train(tmp_path, *STOPPING, "train.min_delta=0.15")
     assert (summary.steps, summary.best_step) == (8, 8), "0.6 is best, although less than 0.15 above 0.5"
-    assert "was not better than 0.5000 by more than 0.15" in summary.stopped
+    assert "was not better than 0.5 by more than 0.15" in summary.stopped
 
 
 @pytest.mark.usefixtures("accuracies")

@@ -10,14 +10,14 @@ from runner.engine.cluster.transport.shared_memory import ArenaSpec
 from runner.engine.compile.compile import Part
 from runner.engine.compile.passes.transfers import sent_tensor
 from runner.engine.compile.plan import DevicePlan
-from runner.engine.compile.program import FIELDS, InputSlot
+from runner.engine.compile.program import InputSlot
 from runner.engine.graph.device import DeviceName
 from runner.engine.graph.serialize import MAX_ITEMS, NAME, TENSOR, GraphDocument
 from runner.engine.graph.tensor import Tensor
 from runner.errors import SecurityError
 from runner.kernels.contract import KernelError, Layout
 from runner.kernels.registry import Registry
-from runner.system.schema import FieldType, Integer, ListOf, MapOf, OneOf, Record, read_untrusted
+from runner.system.schema import FieldType, Integer, ListOf, MapOf, Record, read_untrusted
 
 
 @dataclass(frozen=True)
@@ -65,9 +65,7 @@ _FIELDS: dict[str, FieldType] = {
         Part, graph=GraphDocument(), fetches=ListOf(TENSOR, MAX_ITEMS), feeds=MapOf(TENSOR, TENSOR, MAX_ITEMS)
     ),
     "inputs": ListOf(
-        Record(
-            InputSlot, tensor=TENSOR, split=NAME, field=OneOf(FIELDS), lo=Integer(), hi=Integer(), parts=Integer(low=1)
-        ),
+        Record(InputSlot, tensor=TENSOR, split=NAME, field=NAME, lo=Integer(), hi=Integer(), parts=Integer(low=1)),
         MAX_ITEMS,
     ),
     "arenas": MapOf(NAME, Record(ArenaSpec), MAX_ITEMS),

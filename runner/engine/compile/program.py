@@ -22,17 +22,15 @@ ShareKey = tuple[str, int, int, int]
 Fields = Mapping[str, Array]
 """Field -> array of values, one per example of a share."""
 
-FIELDS = ("x", "y", "index", "mask")
-
 
 class InputSource(Protocol):
     """A source of examples on request; ``read`` is a pure function of its arguments."""
 
     def read(self, split: str, step: int, lo: int, hi: int) -> Fields:
-        """Return examples lo..hi-1 of the whole batch of ``step``: fields x, y, index and mask.
+        """Return examples lo..hi-1 of the whole batch of ``step``: the task's fields, index and mask.
 
-        x: (hi-lo, C, H, W) in the network's dtype; y: (hi-lo,) int64 labels; index: (hi-lo,) int64 position in
-        the stream; mask: (hi-lo,) in the network's dtype, 1 for an example and 0 for padding.
+        A field such as x: (hi-lo, ...) in its dtype; index: (hi-lo,) int64 position in the stream; mask: (hi-lo,) in
+        the dtype of variables, 1 for an example and 0 for padding.
         """
         ...
 

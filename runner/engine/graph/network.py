@@ -25,22 +25,47 @@ class StateUpdate:
 
 @dataclass(frozen=True)
 class Answers:
-    """Results for N examples. losses: (N,). predictions: (N,) int64 class indices. correct: (N,), 1 or 0.
+    """Results for N examples, in the network's state dtype if they are floats.
 
-    ``losses`` and ``correct`` have the network's state dtype.
+    losses: (N,), the loss of each example. metrics: name -> (N,), values whose mean over the examples is a metric, such
+    as "accuracy". collected: name -> (N, ...), values of which an evaluation returns all, such as "predictions".
     """
 
     losses: Tensor
-    predictions: Tensor
-    correct: Tensor
+    metrics: Mapping[str, Tensor]
+    collected: Mapping[str, Tensor]
+
+    @property
+    def summed(self) -> dict[str, Tensor]:
+        """The loss and the metrics of each example, by name."""
+        return {LOSS: self.losses, **self.metrics}
+
+    def answers(self, function: Callable[[Tensor], Tensor]) -> "Answers":
+        """Return answers in which ``function`` of each tensor has replaced the tensor."""
+        metrics, collected = (
+            {name: function(each) for name, each in group.items()} for group in (self.metrics, self.collected)
+        )
+        return Answers(function(self.losses), metrics, collected)
 
 
 @dataclass(frozen=True)
 class Outputs(Answers):
-    """Outputs of a network for N examples. logits: (N, C), in the network's state dtype."""
+    """Outputs of a network for N examples. prediction: (N, ...), what the network predicts, such as logits (N, C)."""
 
-    logits: Tensor
+    prediction: Tensor
 
+    @property
+    def tensors(self) -> list[Tensor]:
+        """All tensors."""
+        return [self.losses, self.prediction, *self.collected.values(), *self.metrics.values()]
+
+    def mapped(self, function: Callable[[Tensor], Tensor]) -> "Outputs":
+        """Return outputs in which ``function`` of each tensor has replaced the tensor."""
+        return Outputs(**vars(self.answers(function)), prediction=function(self.prediction))
+
+
+LOSS = "loss"
+"""The name of the mean loss among the metrics of a step or an evaluation."""
 
 NetworkFunction = Callable[["NetworkBuilder", Mapping[str, Tensor]], Outputs]
 """A function that adds one copy of a network for the inputs x, y and index, and returns the outputs."""

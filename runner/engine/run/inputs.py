@@ -79,7 +79,8 @@ class SharedReading:
     def read(self, device: str, step: int) -> dict[Tensor, Array]:
         """Return the inputs of a device for a step; a share that feeds several slots is read once.
 
-        Raises the errors of the source, and RunnerError if the step needs examples and there is no source.
+        Raises the errors of the source, and RunnerError if the step needs examples and there is no source, or a field
+        that the source does not have.
         """
         shares: dict[ShareKey, Fields] = {}
         fed = {}
@@ -87,7 +88,12 @@ class SharedReading:
             key = slot.share(step)
             if key not in shares:
                 shares[key] = self._share(device, step, key)
-            fed[slot.tensor] = shares[key][slot.field]
+            fields = shares[key]
+            if slot.field not in fields:
+                raise RunnerError(
+                    f"input {slot.tensor}: field {slot.field!r}, but the source of examples has {', '.join(fields)}"
+                )
+            fed[slot.tensor] = fields[slot.field]
         return fed
 
     def _share(self, device: str, step: int, key: ShareKey) -> Fields:

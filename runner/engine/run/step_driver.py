@@ -56,10 +56,15 @@ class StepDriver(ABC):
 
     @abstractmethod
     def update(self, step: int, learning_rate: Array) -> Mapping[str, Array]:
-        """Make update number ``step`` and return its "loss" and "accuracy", both of shape ().
+        """Make update number ``step`` and return its loss and metrics by name, each of shape ().
 
         learning_rate: shape (), in the dtype of the variables.
         """
+
+    @property
+    def passes(self) -> int:
+        """How many times the newest update computed its batch: more than once in a line search."""
+        return 1
 
     @abstractmethod
     def synchronize(self) -> None:
@@ -73,7 +78,7 @@ class StepDriver(ABC):
         self.synchronize()
 
     def metrics(self) -> Mapping[str, float]:
-        """Return metrics other than loss and accuracy, by name, of the updates since the last call."""
+        """Return other metrics by name, of the updates since the last call."""
         return {}
 
     def decisions(self) -> Mapping[str, Sequence[Mapping[str, Any]]]:

@@ -70,7 +70,7 @@ class ModelReplica:
                 self.begin = self._emptied(list(self._held.values()), self._counted)
         self.compute = Client(
             numbered("compute", index),
-            fetches={"loss": computed.loss, "accuracy": computed.accuracy},
+            fetches=computed.metrics,
             targets=(*self._hold(values), *self._note(shards), *self._descend(gradients)),
             inputs=tuple(self._replica.train_inputs),
             feeds={"step": (self._replica.step,), "learning_rate": (self._replica.learning_rate,)},

@@ -85,7 +85,7 @@ class Downpour(StepDriver):
         self._endings = self._by_name()
 
     def update(self, step: int, learning_rate: Array) -> Mapping[str, Array]:
-        """Run until the n replicas have, in total, finished n more steps; return the mean loss and accuracy.
+        """Run until the n replicas have, in total, finished n more steps; return the mean loss and metrics.
 
         Every client launched during the update uses this learning rate. See
         :class:`~runner.engine.run.step_driver.StepDriver`.
@@ -105,7 +105,7 @@ class Downpour(StepDriver):
             self._take(self._clients.finished())
             self._launch_ready()
         counted = [self._scores.popleft() for _ in self._replicas]
-        return {name: _mean([each[name] for each in counted]) for name in ("loss", "accuracy")}
+        return {name: _mean([each[name] for each in counted]) for name in counted[0]}
 
     def synchronize(self) -> None:
         """Start no further step, and wait until the running steps are finished and pushed."""

@@ -83,12 +83,12 @@ class PortionedMinimisation(Minimisation):
 class _Batch:
     """One evaluation of a batch.
 
-    scores: finished portion -> loss and accuracy. by: finished portion -> the replica that finished it first. fetches:
+    scores: finished portion -> loss and metrics. by: finished portion -> the replica that finished it first. fetches:
     number of started fetches of the parameters. computed: number of started computations of portions.
     """
 
     portions: Portions
-    scores: dict[int, tuple[Array, Array]] = field(default_factory=dict)
+    scores: dict[int, Mapping[str, Array]] = field(default_factory=dict)
     by: dict[int, int] = field(default_factory=dict)
     fetches: int = 0
     computed: int = 0
@@ -149,8 +149,9 @@ class Dispatcher(LbfgsStepDriver):
         counts = {"fetches": batch.fetches, "duplicated": batch.computed - len(by)}
         self._records.append({"step": self._step, "by": by, **counts})
         # Scores are summed in the order and the dtype in which the servers sum the gradients.
-        losses, accuracies = zip(*(batch.scores[portion] for portion in sorted(batch.scores)), strict=True)
-        return Evaluation(reduce(np.add, losses), reduce(np.add, accuracies), self._penalty(gathered))
+        scores = [batch.scores[portion] for portion in sorted(batch.scores)]
+        metrics = {name: reduce(np.add, [each[name] for each in scores]) for name in scores[0]}
+        return Evaluation(metrics, self._penalty(gathered))
 
     def order(self, client: str, feeds: Feeds) -> Mapping[str, Array]:
         """Launch a client and wait for its end; handle other clients that end earlier."""
@@ -203,7 +204,7 @@ class Dispatcher(LbfgsStepDriver):
         busy = self._busy.pop(worker)
         batch, portion = busy.batch, busy.portion
         if busy.computes and batch.portions.finish(portion):
-            batch.scores[portion] = finished.fetches["loss"], finished.fetches["accuracy"]
+            batch.scores[portion] = finished.fetches
             batch.by[portion] = worker
             keep = numbered("keep", worker, portion)
             self._keeping.add(keep)

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from runner.engine.compile.program import TRAIN, DriverSettings
+from runner.engine.graph.network import LOSS
 from runner.engine.run.step_driver import Clients, StepDriver, drives, number_of
 from runner.optimizers.lbfgs import Add, Dot, History, Iteration, Lbfgs, Scale, iterate
 from runner.strategies.lbfgs.vectors import FACTOR, PAIRS, PRODUCTS, RECALL, REMEMBER
@@ -35,10 +36,9 @@ class Minimisation(DriverSettings):
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The results at the current point: the batch's mean loss and accuracy, scalars, and the weight decay's penalty."""
+    """The results at the current point: the batch's mean loss and metrics, scalars, and the weight decay's penalty."""
 
-    loss: Array
-    accuracy: Array
+    metrics: Mapping[str, Array]
     penalty: float
 
 
@@ -67,7 +67,7 @@ class LbfgsStepDriver(StepDriver):
         """Run a client that computes with the vectors, wait for its end and return its fetches."""
 
     def update(self, step: int, learning_rate: Array) -> Mapping[str, Array]:
-        """Make one iteration; return the loss and accuracy of its batch at the point where the iteration started."""
+        """Make one iteration; return the loss and metrics of its batch at the point where the iteration started."""
         self._step, self._learning_rate, self._evaluations = step, learning_rate, []
         optimizer = self._settings.optimizer
         recalled = self.order(RECALL, {})
@@ -75,8 +75,12 @@ class LbfgsStepDriver(StepDriver):
         self._done.append(iterate(self, history, longest=optimizer.clip_norm, most=optimizer.max_evaluations))
         products = np.array([history.curvatures, history.squares])
         self.order(REMEMBER, {PAIRS: np.asarray(history.pairs, "int64"), PRODUCTS: products})
-        first = self._evaluations[0]
-        return {"loss": first.loss, "accuracy": first.accuracy}
+        return self._evaluations[0].metrics
+
+    @property
+    def passes(self) -> int:
+        """The number of evaluations in the newest iteration."""
+        return len(self._evaluations)
 
     def metrics(self) -> Mapping[str, float]:
         """Return the last objective and step length, and counts of evaluations and kept pairs since the last call."""
@@ -106,7 +110,7 @@ class LbfgsStepDriver(StepDriver):
     def evaluate(self) -> float:
         """Evaluate the batch; return the objective: the loss plus the penalty, added in float64."""
         self._evaluations.append(self.compute())
-        return float(self._evaluations[-1].loss) + self._evaluations[-1].penalty
+        return float(self._evaluations[-1].metrics[LOSS]) + self._evaluations[-1].penalty
 
     def _factor(self, value: float) -> Feeds:
         return {FACTOR: np.asarray(value, self._settings.dtype)}
@@ -124,7 +128,8 @@ class WholeBatch(LbfgsStepDriver):
         """Run ``train``; see :class:`LbfgsStepDriver`."""
         feeds = {"step": number_of(self._step), "learning_rate": self._learning_rate}
         found = self._clients.run(TRAIN, step=self._step, feeds=feeds)
-        return Evaluation(found["loss"], found["accuracy"], self._penalty(found))
+        metrics = {name: each for name, each in found.items() if name not in self._settings.penalties}
+        return Evaluation(metrics, self._penalty(found))
 
     def order(self, client: str, feeds: Feeds) -> Mapping[str, Array]:
         """Run the client; see :class:`LbfgsStepDriver`."""

@@ -11,7 +11,7 @@ from runner.engine.graph.node import Node
 from runner.engine.graph.tensor import Tensor
 from runner.engine.graph.variables import Declaration, Variable, Variables
 from runner.strategies.base import Task
-from runner.strategies.replica import Share, placeholders, shares
+from runner.strategies.replica import Share, cast_fields, placeholders, shares
 
 BY_UNIT = frozenset(
     (
@@ -43,8 +43,7 @@ class Blueprint:
         graph = Graph()
         variables = _Recorded(graph, seed=task.seed)
         step = ops.placeholder(graph, (), "int64", name="step")
-        batch = placeholders(graph, task, examples)
-        batch["x"] = ops.as_dtype(graph, batch["x"], task.dtype)
+        batch = cast_fields(graph, task, placeholders(graph, task, examples))
         net = NetworkBuilder(
             graph, variables, dtype=task.dtype, seed=task.seed, training=training, step=step, index=batch["index"]
         )
@@ -54,9 +53,9 @@ class Blueprint:
     @property
     def forward(self) -> list[Node]:
         """The nodes that the outputs and the statistics depend on, in graph order."""
-        outputs = self.outputs
-        answers = (outputs.losses, outputs.logits, outputs.predictions, outputs.correct)
-        return list(self.needed_for([*answers, *(each.batch_value for each in self.state_updates)]).values())
+        return list(
+            self.needed_for([*self.outputs.tensors, *(each.batch_value for each in self.state_updates)]).values()
+        )
 
     def needed_for(self, tensors: Iterable[Tensor]) -> dict[str, Node]:
         """Return the nodes that tensors depend on, in graph order, except the inputs: the step and the batch."""

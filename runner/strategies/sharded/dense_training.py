@@ -7,7 +7,7 @@ from dataclasses import replace
 from runner.engine.graph import ops
 from runner.engine.graph.autodiff import gradients
 from runner.engine.graph.graph import Graph
-from runner.engine.graph.network import StateUpdate
+from runner.engine.graph.network import LOSS, StateUpdate
 from runner.engine.graph.tensor import Tensor
 from runner.engine.graph.variables import Variable
 from runner.strategies.latest import Latest, number_of_update
@@ -41,7 +41,7 @@ class DenseTraining:
         self._parts_of = parts_of
         self._latest = [Latest(replica.variables) for replica in replicas]
         self._rates = [self._rate(replica, lr_factor) for replica in replicas]
-        self._scores: list[dict[str, list[Tensor]]] = [{"loss": [], "accuracy": []} for _ in replicas]
+        self._scores: list[dict[str, list[Tensor]]] = [defaultdict(list) for _ in replicas]
         self._statistics: list[dict[str, list[StateUpdate]]] = [defaultdict(list) for _ in replicas]
         self._pending: list[list[Pairs]] = [[] for _ in replicas]
         self.boundary: list[tuple[Tensor, Tensor]] = []
@@ -94,13 +94,14 @@ class DenseTraining:
                     targets.append(advance(self.graph, replace(parts[0], batch_value=mean)))
         return targets
 
-    def scores(self, name: str) -> list[Tensor]:
-        """Return each worker's part of the batch's "loss" or "accuracy"."""
-        parts = []
-        for replica, scores in zip(self._replicas, self._scores, strict=True):
-            with replica.within("train/scores"):
-                total = ordered_sum(self.graph, scores[name], name)
-                parts.append(self._divided(total, self._task.batch_size, name))
+    def metrics(self) -> list[dict[str, Tensor]]:
+        """Return each worker's parts of the batch's loss and metrics, by name."""
+        parts: list[dict[str, Tensor]] = [{} for _ in self._replicas]
+        for name in self._scores[0]:
+            for replica, scores, own in zip(self._replicas, self._scores, parts, strict=True):
+                with replica.within("train/scores"):
+                    total = ordered_sum(self.graph, scores[name], name)
+                    own[name] = self._divided(total, self._task.batch_size, name)
         return parts
 
     def _score(self, added: DensePass, scope: str) -> list[Tensor]:
@@ -108,9 +109,9 @@ class DenseTraining:
         losses = []
         for k, outputs in added.outputs.items():
             with self._replicas[k].within(scope):
-                for name, values in (("loss", outputs.losses), ("accuracy", outputs.correct)):
+                for name, values in outputs.summed.items():
                     self._scores[k][name].append(ops.reduce_sum(self.graph, values, axes=(0,)))
-                losses.append(self._divided(self._scores[k]["loss"][-1], self._task.batch_size // self.updates, "loss"))
+                losses.append(self._divided(self._scores[k][LOSS][-1], self._task.batch_size // self.updates, "loss"))
         return losses
 
     def _differentiate(self, losses: Sequence[Tensor], rows: Rows, scope: str) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from runner.engine.graph import ops
 from runner.engine.graph.network import Answers, StateUpdate
@@ -102,9 +103,12 @@ def add_dense(
     layers = ShardedLayers(blueprint, replicas, stores, scope, held)
     layers.add(parts.dense)
     layers.add(parts.head, DenseLoss(layers, rows.counts).rules)
-    answers = [layers[each].parts for each in (drawn.losses, drawn.predictions, drawn.correct)]
-    outputs = {k: Answers(*(each[k] for each in answers)) for k in rows.labels}
+    outputs = {k: drawn.answers(partial(_part, layers, k)) for k in rows.labels}
     return DensePass(outputs, _statistics(layers, parts, stores))
+
+
+def _part(layers: ShardedLayers, worker: int, tensor: Tensor) -> Tensor:
+    return layers[tensor].parts[worker]
 
 
 def _rows(replica: Replica, scope: str, whole: Tensor, counts: Sequence[int]) -> list[Tensor]:

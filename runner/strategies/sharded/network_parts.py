@@ -43,8 +43,7 @@ class Parts:
 
         Raises ConfigError if there is no dense layer, or if a part has inputs that :class:`Parts` does not list.
         """
-        outputs = blueprint.outputs
-        needed = blueprint.needed_for((outputs.losses, outputs.logits, outputs.predictions, outputs.correct))
+        needed = blueprint.needed_for(blueprint.outputs.tensors)
         boundary = _boundary(needed)
         body = blueprint.needed_for([boundary])
         head = {name: node for name, node in needed.items() if _is(node, "loss")}

@@ -51,13 +51,12 @@ class ShardedNetwork:
 
     def __call__(self, net: NetworkBuilder, batch: Mapping[str, Tensor]) -> Outputs:
         """Add the network over a batch; raises ConfigError for a layer that cannot be sharded."""
-        blueprint = Blueprint.of(self.task, net.graph.spec(batch["y"]).shape[0], training=net.training)
+        blueprint = Blueprint.of(self.task, net.graph.spec(batch["index"]).shape[0], training=net.training)
         added = _ShardedPass(net, blueprint, batch, cut_layers(blueprint, self.ways, self.workers))
         added.add(blueprint.forward)
         for each in blueprint.state_updates:
             net.advance(net.variables[each.variable.name], added.whole(each.batch_value), each.decay)
-        drawn = blueprint.outputs
-        return Outputs(*map(added.whole, (drawn.losses, drawn.predictions, drawn.correct, drawn.logits)))
+        return blueprint.outputs.mapped(added.whole)
 
 
 class _ShardedPass:

@@ -52,7 +52,7 @@ def with_backup_workers(task: Task, needed: int, cut: Sequence[Share], servers: 
     update; ``norm`` runs before ``apply`` if gradients of several servers are clipped together.
 
     Bytes on the wire, for P trained values and M statistics of v bytes each: P v for each run of ``read_k`` and
-    (P + M + 2) v for each share, where the 2 stands for loss and accuracy. If all workers keep pace, an update sends
+    (P + M + 2) v for each share, with the loss and one metric. If all workers keep pace, an update sends
     (m + b) (2 P + M + 2) v. Clipping sends v to the first server for each trained variable on another server, and v
     back to each other server. Extra memory: (m + b) (P + M + 2) v bytes on the servers and P v on each worker.
     """
@@ -91,7 +91,7 @@ class _Inbox:
     """
 
     def __init__(self, served: ServedVariables, index: int, first: str) -> None:
-        """first: the device of the first server, which keeps loss and accuracy."""
+        """first: the device of the first server, which keeps loss and metrics."""
         self.variables = Variables(served.graph, seed=served.seed, prefix=f"inbox_{index}")
         self.targets: list[str] = []
         self._served = served
@@ -100,8 +100,7 @@ class _Inbox:
     def keep(self, computed: Gradients) -> Gradients:
         """Add nodes that store the results of a share; return the stored results."""
         stored = computed.with_parts([self._kept(variable.name, part, variable) for variable, part in computed.parts])
-        loss, accuracy = self._kept("loss", computed.loss), self._kept("accuracy", computed.accuracy)
-        return replace(stored, loss=loss, accuracy=accuracy)
+        return replace(stored, metrics={name: self._kept(name, each) for name, each in computed.metrics.items()})
 
     def _kept(self, name: str, value: Tensor, of: Variable | None = None) -> Tensor:
         """Keep a value on the server of a variable, or on the first server."""
@@ -195,10 +194,7 @@ def _update(
     }
     apply = Client(
         APPLY,
-        fetches={
-            "loss": first.total("loss", [each.loss for each in sent]),
-            "accuracy": first.total("accuracy", [each.accuracy for each in sent]),
-        },
+        fetches={name: first.total(name, [each.metrics[name] for each in sent]) for name in sent[0].metrics},
         targets=(
             *update_served(graph, task, served, servers, gradients),
             *advance_served(graph, served, totals.state_updates),

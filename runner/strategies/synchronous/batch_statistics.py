@@ -107,7 +107,7 @@ def compute_gradients(replicas: Sequence[Replica], shares: Sequence[Share], stat
     else:
         pairs = [replica.differentiate(passed) for replica, passed in zip(replicas, passes, strict=True)]
     return [
-        Gradients(passed.loss, passed.accuracy, own, parts, settled)
+        Gradients(passed.metrics, own, parts, settled)
         for passed, own, parts, settled in zip(passes, pairs, normalised.parts, normalised.settled, strict=True)
     ]
 
@@ -158,8 +158,7 @@ def _updates(passed: Pass, values: Sequence[Tensor], workers: int) -> list[State
 
 def _moved(passed: Forward, moved: Moved) -> Forward:
     """Return the forward pass in the rewritten graph."""
-    loss, accuracy = (moved.get(tensor, tensor) for tensor in (passed.loss, passed.accuracy))
-    return replace(passed, loss=loss, accuracy=accuracy)
+    return replace(passed, metrics={name: moved.get(tensor, tensor) for name, tensor in passed.metrics.items()})
 
 
 def pool_normalizations(graph: Graph, devices: Sequence[str]) -> Rewrite:

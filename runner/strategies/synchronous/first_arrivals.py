@@ -80,7 +80,7 @@ class FirstArrivals(StepDriver):
         self._since = {"comm/dropped_shares": 0, "comm/dropped_examples": 0, "comm/unseen_examples": 0}
 
     def update(self, step: int, learning_rate: Array) -> Mapping[str, Array]:
-        """Wait for the shares that count and apply them; return the "loss" and "accuracy" of these shares."""
+        """Wait for the shares that count and apply them; return the loss and metrics of these shares."""
         self._begin(step)
         while len(self._arrived) < self._shares.counted:
             self._take(self._finished())

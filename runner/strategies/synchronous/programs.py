@@ -11,7 +11,7 @@ from runner.engine.graph.variables import Variable
 from runner.strategies.base import Task
 from runner.strategies.clients import program
 from runner.strategies.collectives import COMBINES, exchange
-from runner.strategies.replica import Gradients, Replica, batch_scores, ordered_sum, shares, summed
+from runner.strategies.replica import Gradients, Replica, batch_metrics, ordered_sum, shares, summed
 from runner.strategies.servers import ReadVariables, ServedVariables, Server, advance_served, update_served
 from runner.strategies.synchronous.batch_statistics import Compute
 
@@ -30,15 +30,15 @@ def with_collective(task: Task, workers: int, combine: str, bucket_bytes: int, c
     targets: list[str] = []
     for replica, own in zip(replicas, totals, strict=True):
         targets += replica.apply(own.gradients, own.state_updates)
-    loss, accuracy = batch_scores(replicas[0], computed)
-    return program(graph, replicas, loss=loss, accuracy=accuracy, targets=targets)
+    metrics = batch_metrics(replicas[0], computed)
+    return program(graph, replicas, metrics=metrics, targets=targets)
 
 
 def held_back(replicas: Sequence[Replica], computed: Sequence[Gradients]) -> list[Gradients]:
     """Delay the gradients and statistics of each worker until it has computed all of them; return the delayed results.
 
     Each tensor is read through a node that waits for all other tensors of the same worker. Values and bytes on the wire
-    do not change. Losses, accuracies and statistics that are not summed are not delayed.
+    do not change. Losses, metrics and statistics that are not summed are not delayed.
     """
     return [_held(*each) for each in zip(replicas, computed, strict=True)]
 
@@ -66,7 +66,7 @@ def with_servers(task: Task, workers: int, servers: int, compute: Compute) -> Pr
     j sends K P_j b and each worker sends (P + M) b, in total K (2 P + M) b. If the statistics need no sum, only the
     first worker sends M b, in total (2 K P + M) b; pooled statistics also need the exchange of
     :func:`~runner.strategies.synchronous.batch_statistics.pool_normalizations`. Only evaluations read moving averages.
-    Every worker but the first also sends its loss and its accuracy, 2 b, to the first worker. For clipping by global
+    Every worker but the first also sends its loss and its metrics, b each, to the first worker. For clipping by global
     norm, each other server sends b for each of its trained variables to the first server and receives b from it.
     """
     served = ServedVariables(task, servers)
@@ -74,7 +74,7 @@ def with_servers(task: Task, workers: int, servers: int, compute: Compute) -> Pr
     replicas = [served.replica(k, ReadVariables) for k in range(workers)]
     computed = compute(replicas, shares(task.batch_size, workers))
     graph = served.graph = replicas[0].graph
-    loss, accuracy = batch_scores(replicas[0], computed)
+    metrics = batch_metrics(replicas[0], computed)
 
     def total(variable: Variable, parts: Sequence[Tensor]) -> Tensor:
         device = served.device_of(served[variable.name])
@@ -90,4 +90,4 @@ def with_servers(task: Task, workers: int, servers: int, compute: Compute) -> Pr
         # Statistics that need no sum are equal on all workers; the first sends them.
         *advance_served(graph, served, [*totals.settled, *totals.state_updates]),
     ]
-    return program(graph, replicas, loss=loss, accuracy=accuracy, targets=targets, variables=served, servers=kept)
+    return program(graph, replicas, metrics=metrics, targets=targets, variables=served, servers=kept)

@@ -44,7 +44,7 @@ def trainer_on(
     task = task_for(network)
     program = strategy.build(task)
     cluster = local_cluster(program.workers, gpus=Gpus(tuple(range(program.workers))), collectives=collectives)
-    source = Spoiled(Examples(BATCH, task.example_shape), wrong)
+    source = Spoiled(Examples(BATCH, task.fields["x"].shape), wrong)
     session = LocalSession(program, cluster, registry_of(runtime), source, **options)
     session.run("init")
     return Trainer(program, session, "float64")

@@ -49,6 +49,12 @@ class Counting:
         return {"x": np.arange(lo, hi) + 10.0 * step, "y": np.full(hi - lo, step)}
 
 
+def test_a_field_that_the_source_lacks_is_named() -> None:
+    shared = SharedReading(Counting(), {"first": [InputSlot(X, "train", "z", 0, 4)]})
+    with pytest.raises(RunnerError, match=r"^input x:0: field 'z', but the source of examples has x, y$"):
+        shared.read("first", 3)
+
+
 def test_share_of_two_devices_is_read_once() -> None:
     source = Counting()
     shared = SharedReading(source, SLOTS)
@@ -144,7 +150,7 @@ def test_layers_on_three_devices_read_every_batch_once(gpus: bool, compiled_sour
     registry = registry_of(EmulatedRuntime(compiled_sources)) if gpus else load_kernels()
     near = local_cluster(3, latency_s=1e-9, bytes_per_s=1e15, gpus=first_gpu(3, 0, gpus))
     layers, task = Placed(ModelParallel(workers=3), near, registry=registry), task_for("dense")
-    source = Counting(examples=Examples(BATCH, task.example_shape))
+    source = Counting(examples=Examples(BATCH, task.fields["x"].shape))
     with opened(layers, task, registry, gpus=gpus, source=source) as trainer:
         trainer.session.run("init")
         history = trainer.train(range(3))

@@ -106,7 +106,7 @@ def summed_over_examples(net: NetworkBuilder, batch: Batch) -> Outputs:
     """Build a network whose loss sums the logits over the examples."""
     outputs = nn.classify(net, nn.dense(net, nn.flatten(net, batch["x"], name="flat"), 5, name="fc"), batch["y"])
     with net.graph.layer(net.graph.nodes[outputs.losses.node].layer):
-        total = ops.reduce_sum(net.graph, outputs.logits, axes=(0,))
+        total = ops.reduce_sum(net.graph, outputs.prediction, axes=(0,))
         return replace(outputs, losses=ops.add(net.graph, outputs.losses, ops.reduce_sum(net.graph, total)))
 
 

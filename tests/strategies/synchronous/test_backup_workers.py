@@ -66,7 +66,7 @@ def running(
     saved: Weights | None = None,
 ) -> Iterator[Trainer]:
     """Yield an initialized trainer. source: None for :class:`Examples`. saved: values to restore."""
-    source = source or Examples(strategy.examples_per_update(task.batch_size), task.example_shape, task.state_dtype)
+    source = source or Examples(strategy.examples_per_update(task.batch_size), task.fields["x"].shape, task.state_dtype)
     with begun(strategy, task, registry, saved, source=source, interleaving=clock) as trainer:
         yield trainer
 
@@ -93,9 +93,9 @@ def single_over(task: Task, contributors: Sequence[int], backups: int) -> Progra
 
     with graph.device(replica.device), graph.absolute_scope("train/total"):
         totals = summed(computed, lambda _, parts: total(parts))
-        loss, accuracy = total([each.loss for each in computed]), total([each.accuracy for each in computed])
+        metrics = {name: total([each.metrics[name] for each in computed]) for name in computed[0].metrics}
     targets = replica.apply(totals.gradients, totals.state_updates)
-    return program(graph, [replica], loss=loss, accuracy=accuracy, targets=targets)
+    return program(graph, [replica], metrics=metrics, targets=targets)
 
 
 def expected_of(task: Task, lines: Sequence[Line], backups: int, registry: Registry, source: InputSource) -> Run:
@@ -259,7 +259,7 @@ def test_a_dropped_share_may_have_any_value(worker: int, registry: Registry) -> 
     slow = dict.fromkeys(range(20), 4.0)
     with running(backed(2, 1), task, registry, late(worker, slow)) as run:
         clean, weights = run.train(range(4)), run.weights()
-    spoilt = Spoilt(18, task.example_shape, task.state_dtype, 6 * worker, 6 * worker + 6)
+    spoilt = Spoilt(18, task.fields["x"].shape, task.state_dtype, 6 * worker, 6 * worker + 6)
     with running(backed(2, 1), task, registry, late(worker, slow), spoilt) as run:
         assert run.train(range(4)) == clean
         expect_same_bits(run.weights(), weights)

@@ -1,0 +1,88 @@
+"""Completion in a shell: verbs, their words and run directories. Hydra completes groups, options and keys.
+
+``runner -sc install=SHELL`` prints Hydra's shell function. The function calls ``runner -sc query=SHELL`` with the typed
+line in the environment variable COMP_LINE, and offers the printed words.
+"""
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from runner.commands.plugins import split_plugins
+from runner.config.command_line import split_arguments
+from runner.config.launcher import variables
+from runner.errors import RunnerError
+from runner.records.run_directory import RUN_FILE
+from runner.records.stored_run import outputs_below
+from runner.sweeps.plan import PLAN_FILE
+from runner.system.console import DEBUG_OPTION
+
+LINE = "COMP_LINE"
+
+DIRECTORIES = {
+    "rerun": (RUN_FILE,),
+    "compare": (RUN_FILE,),
+    "eval": (RUN_FILE,),
+    "predict": (RUN_FILE,),
+    "sweep": (PLAN_FILE,),
+    "sync": (RUN_FILE, PLAN_FILE),
+}
+"""Verb whose arguments are directories -> the files that mark such a directory."""
+
+KEYS = ("resume=", "init_from=")
+"""Overrides whose value is the directory of a run."""
+
+WORDS = {"sweep": ("resume", "status", "best", "plot"), "data": ("fetch", "list")}
+"""Verb -> the words that can follow it."""
+
+OVERRIDES = ("explain",)
+"""Verbs that take the overrides of a training command."""
+
+
+def complete(arguments: Sequence[str], verbs: Sequence[str]) -> int:
+    """Print the words that complete the line in COMP_LINE, with Hydra's if the word can be an override; return 0."""
+    line = os.environ.get(LINE, "")
+    before = line.split()[1:]
+    word = before.pop() if before and not line[-1].isspace() else ""
+    # A line that cannot be completed has no completions; an error would be printed into the line that is typed.
+    with suppress(RunnerError, SystemExit):
+        _, before = split_plugins([argument for argument in before if argument != DEBUG_OPTION])
+        verb = before[0] if before and before[0] in verbs else None
+        found = list(_words(before, word, verb, verbs))
+        # Hydra's function splits the answer at blanks.
+        print("\n".join(name for name in found if name.startswith(word) and len(name.split()) == 1))
+        if (verb is None or verb in OVERRIDES) and not word.startswith(("-", *KEYS)):
+            from runner.commands.train import train
+
+            # Hydra would print an error for a verb or an unknown option in the line.
+            overrides, _ = split_arguments(before[verb is not None :])
+            with variables({LINE: " ".join(["runner", *overrides, word])}):
+                train(arguments)
+    return 0
+
+
+def _words(before: Sequence[str], word: str, verb: str | None, verbs: Sequence[str]) -> Iterator[str]:
+    """Yield the words, other than Hydra's, that can follow the arguments ``before``; ``word`` is the beginning."""
+    for key in KEYS:
+        if word.startswith(key) and verb is None:
+            yield from (key + path for path in _directories(word.removeprefix(key), (RUN_FILE,)))
+    if not before:
+        yield from verbs
+    elif len(before) == 1 and verb in WORDS:
+        yield from WORDS[verb]
+    elif verb in DIRECTORIES:
+        yield from _directories(word, DIRECTORIES[verb])
+
+
+def _directories(path: str, markers: Sequence[str]) -> Iterator[str]:
+    """Yield the default places with one of the marking files that begin with ``path``; if none does, directories."""
+    found = [str(place) for marker in markers for place in outputs_below(Path(), marker)]
+    if any(place.startswith(path) for place in found):
+        yield from found
+        return
+    parent = path[: path.rfind("/") + 1]
+    with suppress(OSError):  # the typed path need not exist
+        for entry in os.scandir(parent or "."):
+            if entry.is_dir() and (path != parent or not entry.name.startswith(".")):
+                yield f"{parent}{entry.name}/"

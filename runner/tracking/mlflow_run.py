@@ -1,0 +1,125 @@
+"""Write tracking records to one MLflow run that exists."""
+
+import itertools
+import json
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from runner.tracking.mlflow_client import (
+    METRICS_PER_BATCH,
+    PARAMS_PER_BATCH,
+    RUN_STATUS,
+    metric_key,
+    safe_metric,
+    safe_tags,
+)
+from runner.tracking.mlflow_model import log_model
+from runner.tracking.records import Artifact, DataSplit, End, ExportedModel, Metrics, Params, Record, Tags
+
+_log = logging.getLogger(__name__)
+
+
+class MlflowRun:
+    """An MLflow run. Records are written within :func:`~runner.tracking.mlflow_client.store_errors`.
+
+    known: key -> steps at which the store has a value; no other value is written for such a pair of key and step, so
+    the curves of a resumed run have no repetitions. params: the parameters that the run has.
+    """
+
+    def __init__(self, client: Any, run_id: str) -> None:
+        self.run_id = run_id
+        self.known: dict[str, set[int]] = {}
+        self._client = client
+        self._params: dict[str, str] = dict(client.get_run(run_id).data.params)
+
+    def write(self, records: Sequence[Record]) -> None:
+        """Write records in order; values that MLflow rejects as invalid are dropped with a warning."""
+        writers: dict[type[Record], Callable[[list[Any]], None]] = {
+            Metrics: self._write_metrics,
+            Params: self._write_params,
+            Tags: self._write_tags,
+            Artifact: self._write_artifacts,
+            DataSplit: self._write_data,
+            ExportedModel: self._write_models,
+            End: self._write_end,
+        }
+        for kind, group in itertools.groupby(records, key=type):
+            writers[kind](list(group))
+
+    def _write_metrics(self, records: Iterable[Metrics]) -> None:
+        from mlflow.entities import Metric
+
+        points = [
+            Metric(metric_key(name), safe_metric(value), record.time_ms, record.step)
+            for record in records
+            for name, value in record.values.items()
+            if record.step not in self.known.get(metric_key(name), ())
+        ]
+        self._log("metrics", points, METRICS_PER_BATCH)
+
+    def _write_params(self, records: Iterable[Params]) -> None:
+        """Write parameters. MLflow cannot change a parameter, so a changed value in a resumed run becomes a tag."""
+        from mlflow.entities import Param
+
+        values = {key: value for record in records for key, value in record.values.items()}
+        changed = {key: value for key, value in values.items() if self._params.get(key, value) != value}
+        fresh = {key: value for key, value in values.items() if key not in self._params}
+        self._log("params", [Param(key, value) for key, value in fresh.items()], PARAMS_PER_BATCH)
+        self._params |= fresh
+        self._write_tags([Tags(safe_tags({f"resumed.{key}": value for key, value in changed.items()}))])
+
+    def _write_tags(self, records: Iterable[Tags]) -> None:
+        from mlflow.entities import RunTag
+
+        values = {key: value for record in records for key, value in record.values.items()}
+        self._log("tags", [RunTag(key, value) for key, value in values.items()], PARAMS_PER_BATCH)
+
+    def _write_artifacts(self, records: Iterable[Artifact]) -> None:
+        for record in records:
+            if Path(record.path).exists():
+                self._client.log_artifact(self.run_id, record.path, record.folder or None)
+            else:
+                _log.warning("artifact %s no longer exists and is missing from the tracking record", record.path)
+
+    def _write_data(self, records: Iterable[DataSplit]) -> None:
+        """Write dataset inputs; MLflow keeps one input for each digest."""
+        from mlflow.entities import Dataset, DatasetInput, InputTag
+
+        def entity(record: DataSplit) -> Any:
+            tensor = {"type": "tensor", "tensor-spec": {"dtype": "float32", "shape": [-1, *record.shape]}}
+            schema = {"mlflow_tensorspec": {"features": json.dumps([tensor]), "targets": None}}
+            profile, source = {"num_rows": record.examples}, {"uri": record.source}
+            documents = map(json.dumps, (source, schema, profile))
+            dataset = Dataset(record.name, record.digest, "local", *documents)
+            return DatasetInput(dataset, [InputTag("mlflow.data.context", record.split)])
+
+        self._client.log_inputs(self.run_id, list(map(entity, records)))
+
+    def _write_models(self, records: Iterable[ExportedModel]) -> None:
+        for record in records:
+            if Path(record.folder).is_dir():
+                log_model(self._client, self.run_id, record)
+            else:
+                _log.warning("the network in %s no longer exists and is missing from the record", record.folder)
+
+    def _write_end(self, records: Sequence[End]) -> None:
+        last = records[-1]
+        self._client.set_terminated(self.run_id, status=RUN_STATUS[last.status], end_time=last.time_ms)
+
+    def _log(self, field: str, entities: list[Any], limit: int) -> None:
+        """Send entities in batches of at most ``limit``; drop invalid entities with a warning in the log."""
+        from mlflow.exceptions import MlflowException
+
+        for start in range(0, len(entities), limit):
+            batch = entities[start : start + limit]
+            try:
+                self._client.log_batch(self.run_id, synchronous=True, **{field: batch})
+            except MlflowException as error:
+                if error.error_code != "INVALID_PARAMETER_VALUE":
+                    raise
+                if len(batch) == 1:
+                    _log.warning("MLflow refuses %s %r: %s", field, batch[0].key, error.message)
+                else:
+                    self._log(field, batch, limit=(len(batch) + 1) // 2)
