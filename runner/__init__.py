@@ -1,20 +1,74 @@
-"""Declarative, config-driven experiment runner for parallel neural-network training."""
+"""Declarative, config-driven experiment runner for parallel neural-network training.
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+``__all__`` lists the public names, which docs/python.md describes; all other names are private. A name is imported when
+it is first used, so that ``import runner`` does not load the modules for configuration and training.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from runner.records.summary import Summary
+    from runner import nn
+    from runner.api.arrays import arrays
+    from runner.api.runs import Run, compose, explain, load, run
+    from runner.api.sweeps import Sweep, sweep
+    from runner.api.weights import from_state_dict
+    from runner.data.settings import DatasetSettings
+    from runner.errors import RunnerError
+    from runner.models.base import Model
+    from runner.optimizers.base import Optimizer
+    from runner.plugin import install
+    from runner.training.callback import Callback
 
-__all__ = ["run"]
+__all__ = [
+    "Callback",
+    "DatasetSettings",
+    "Model",
+    "Optimizer",
+    "Run",
+    "RunnerError",
+    "Sweep",
+    "arrays",
+    "compose",
+    "explain",
+    "from_state_dict",
+    "install",
+    "load",
+    "nn",
+    "run",
+    "sweep",
+]
+
+_MODULES = {
+    "Callback": "runner.training.callback",
+    "DatasetSettings": "runner.data.settings",
+    "Model": "runner.models.base",
+    "Optimizer": "runner.optimizers.base",
+    "Run": "runner.api.runs",
+    "RunnerError": "runner.errors",
+    "Sweep": "runner.api.sweeps",
+    "arrays": "runner.api.arrays",
+    "compose": "runner.api.runs",
+    "explain": "runner.api.runs",
+    "from_state_dict": "runner.api.weights",
+    "install": "runner.plugin",
+    "load": "runner.api.runs",
+    "nn": "runner",
+    "run": "runner.api.runs",
+    "sweep": "runner.api.sweeps",
+}
+"""Public name -> the module that defines it."""
 
 
-def run(overrides: Sequence[str] = ()) -> "Summary":
-    """Train as the command line ``runner OVERRIDES`` does, and return the summary of the run.
+def __getattr__(name: str) -> Any:
+    """Import and return a public name. Raises AttributeError for any other name."""
+    if name not in _MODULES:
+        raise AttributeError(f"module 'runner' has no attribute {name!r}; it has {', '.join(__all__)}")
+    module = _MODULES[name]
+    value = import_module(f"runner.{name}") if module == "runner" else getattr(import_module(module), name)
+    globals()[name] = value
+    return value
 
-    Where the command line prints an error and exits, this function raises the :class:`runner.errors.RunnerError`.
-    """
-    # Imported here, so that `import runner` does not load the modules for configuration and training.
-    from runner.commands.train import run as run_command
 
-    return run_command(overrides)
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

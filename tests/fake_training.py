@@ -7,6 +7,7 @@ from pathlib import Path
 from runner.config.launcher import SweepPlace
 from runner.config.schema import Config
 from runner.records.summary import Summary
+from runner.training.callback import Callback
 
 
 @dataclass
@@ -41,6 +42,7 @@ class FakeTraining:
         sweep: SweepPlace | None,
         resume: bool,
         repeats: str = "",
+        callbacks: Sequence[Callback] = (),
     ) -> Summary:
         """Record the call, call ``act``, and write and return the summary of a finished run."""
         call = Call(config, run_dir, list(overrides), sweep, resume, repeats)

@@ -144,8 +144,8 @@ def test_overrides_reach_the_run(fake_training: FakeTraining, folder: Path):
 
 
 def test_a_run_can_be_started_from_python(fake_training: FakeTraining, folder: Path):
-    summary = runner.run(["seed=3", "hydra.run.dir=here"])
-    assert summary.headline["test/accuracy"] == 0.3
+    run = runner.run(["seed=3", "hydra.run.dir=here"])
+    assert run.summary.headline["test/accuracy"] == 0.3
     assert (fake_training.only.run_dir, fake_training.only.overrides) == (folder / "here", ["seed=3"])
     runner.run(["hydra.run.dir=there"])
     assert main(["hydra.run.dir=elsewhere"]) == 0

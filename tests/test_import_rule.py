@@ -84,21 +84,37 @@ MAY_IMPORT = {
     " system.machine system.redaction system.text"
     " kernels.gpu.discovery kernels.gpu.driver kernels.registry",
     # Commands.
-    "sweep": "config config.configuration config.devices config.hydra_app system.console records"
+    "sweeps": "config config.configuration config.devices config.hydra_app system.console records"
     " tracking system.files system.json_file system.schema errors system.redaction system.text",
-    "sweep.frozen_job": "sweep config config.configuration config.devices engine.graph.device system.console"
+    "sweeps.frozen_job": "sweeps config config.configuration config.devices engine.graph.device system.console"
     " system.machine records errors kernels.gpu.discovery",
-    "commands": "training sweep config config.groups config.configuration config.hydra_app config.hydra_sweep"
+    "commands": "training sweeps config config.groups config.configuration config.hydra_app config.hydra_sweep"
     " records checkpoint optimizers engine data tracking plugin system.console system.machine"
     " system.files errors system.redaction system.text kernels.gpu.discovery"
     " kernels.gpu.driver",
+    # The interface for Python, on the level of the command line. `import runner` imports nothing of it at its start.
+    "api": "commands sweeps training config config.groups config.configuration config.hydra_app data checkpoint plugin"
+    " records tracking system.machine system.files errors engine kernels.elementwise",
     "cli": "commands config records system.console data errors engine.cluster.processes engine.cluster.worker_process",
     "__main__": "cli",
-    "": "commands records.summary",
+    "": "api nn data.settings models.base optimizers.base plugin training.callback errors",
 }
 """Module or package below ``runner`` -> the modules it may import besides itself. The longest matching name applies."""
 
-HEAVY = {"alembic", "matplotlib", "mlflow", "pandas", "rich", "scipy", "sklearn", "sqlalchemy", "tensorboardX", "torch"}
+HEAVY = {
+    "IPython",
+    "alembic",
+    "matplotlib",
+    "mlflow",
+    "onnx",
+    "pandas",
+    "rich",
+    "scipy",
+    "sklearn",
+    "sqlalchemy",
+    "tensorboardX",
+    "torch",
+}
 """Libraries that are imported only inside functions, so that ``runner --help`` answers in less than a second."""
 
 ONLY_IN = {
@@ -116,6 +132,8 @@ ONLY_IN = {
     "zmq": "engine.cluster.transport commands.doctor",
     "msgpack": "engine.cluster.transport",
     "safetensors": "checkpoint",
+    "onnx": "api.onnx_file",
+    "torch": "api.weights",
     "tensorboardX": "tracking",
     "pickle": "",
     "marshal": "",

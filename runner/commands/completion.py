@@ -15,7 +15,7 @@ from runner.config.launcher import variables
 from runner.errors import RunnerError
 from runner.records.run_directory import RUN_FILE
 from runner.records.stored_run import outputs_below
-from runner.sweep.plan import PLAN_FILE
+from runner.sweeps.plan import PLAN_FILE
 from runner.system.console import DEBUG_OPTION
 
 LINE = "COMP_LINE"

@@ -69,15 +69,7 @@ def main(arguments: Sequence[str]) -> int:
     )
     options = parser.parse_intermixed_args(arguments)
     network = stored_network(options.checkpoint, options.which)
-    device_overrides, overrides = split_device(options.overrides)
-    config = _evaluated(network.config, overrides, options.config_dir)
-    device_config = with_device(replace(network.config, train=config.train), device_overrides)
-    config.data.require_present()
-    from runner.training.inference import one_device, score
-
-    device = one_device(device_config, usable_cores())
-    scored = score(device, network.checkpoint, config.data, network.normalisation())
-    results = _results(network, config, device, scored)
+    config, results = evaluated(network, options.overrides, options.config_dir)
     # The file name also depends on the folder of YAML files, because two folders can define one option differently.
     words = [*options.overrides, *([str(options.config_dir.absolute())] if options.config_dir else [])]
     path = options.output or network.run_dir / _file_name(network, config, words)
@@ -86,7 +78,26 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _evaluated(stored: Config, overrides: Sequence[str], config_dir: Path | None) -> Config:
+def evaluated(
+    network: StoredNetwork, given: Sequence[str], config_dir: Path | None = None
+) -> tuple[Config, dict[str, Any]]:
+    """Score a network; return the configuration with the overrides ``given``, and the results as plain data.
+
+    Raises ConfigError for an override that is not allowed or a dataset that does not fit the network; the errors of
+    :func:`~runner.training.inference.score`.
+    """
+    device_overrides, overrides = split_device(given)
+    config = _changed(network.config, overrides, config_dir)
+    device_config = with_device(replace(network.config, train=config.train), device_overrides)
+    config.data.require_present()
+    from runner.training.inference import one_device, score
+
+    device = one_device(device_config, usable_cores())
+    scored = score(device, network.checkpoint, config.data, network.normalisation())
+    return config, _results(network, config, device, scored)
+
+
+def _changed(stored: Config, overrides: Sequence[str], config_dir: Path | None) -> Config:
     """Return the stored configuration with ``overrides``; raise ConfigError if the dataset does not fit the network."""
     config = from_plain(overridden(stored, overrides, _MOVABLE, _OTHERWISE, config_dir=config_dir))
     check(replace(config, train=replace(config.train, monitor=None)))

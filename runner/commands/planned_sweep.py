@@ -16,12 +16,12 @@ from runner.config.launcher import Launcher, SweepPlace, jobs_at_once, variables
 from runner.engine.cluster.processes import runner_command
 from runner.errors import ClusterError, Interrupted, ResourceError, RunnerError
 from runner.plugin import pinned_references
-from runner.sweep.frozen_job import Work, run_frozen_job
-from runner.sweep.locks import sweep_is_running
-from runner.sweep.outcome import ENDED, has_ended, last_ended, note_failure, recorded
-from runner.sweep.plan import FROZEN_FILE, Plan, PlannedJob
-from runner.sweep.progress import Progress
-from runner.sweep.report import planned_monitor, report_plan
+from runner.sweeps.frozen_job import Work, run_frozen_job
+from runner.sweeps.locks import sweep_is_running
+from runner.sweeps.outcome import ENDED, has_ended, last_ended, note_failure, recorded
+from runner.sweeps.plan import FROZEN_FILE, Plan, PlannedJob
+from runner.sweeps.progress import Progress
+from runner.sweeps.report import planned_monitor, report_plan
 from runner.system.console import DEBUG_OPTION
 from runner.system.machine import usable_cores
 
@@ -38,20 +38,21 @@ class PlannedSweep:
     plan: may be replaced by a plan with more jobs. exit_code: of the whole sweep, after the context.
     """
 
-    def __init__(self, plan: Plan, sweep_dir: Path, *, debug: bool = False) -> None:
-        """debug: print the traceback of a job that fails."""
+    def __init__(self, plan: Plan, sweep_dir: Path, *, debug: bool = False, show: bool = True) -> None:
+        """debug: print the traceback of a job that fails. show: print the table of results."""
         self.plan = plan
         self.exit_code = 0
-        self._directory = sweep_dir
+        self.directory = sweep_dir
         self._debug = debug
+        self._show = show
 
     def run(self, jobs: Sequence[PlannedJob]) -> None:
         """Run those of ``jobs`` that have a frozen configuration; the others had an invalid configuration.
 
         Raises ResourceError if the launcher returns before all jobs have ended.
         """
-        frozen = [job for job in jobs if (self._directory / job.directory / FROZEN_FILE).exists()]
-        _run_all(self.plan, self._directory, frozen, self._debug)
+        frozen = [job for job in jobs if (self.directory / job.directory / FROZEN_FILE).exists()]
+        _run_all(self.plan, self.directory, frozen, self._debug)
 
     def __enter__(self) -> Self:
         return self
@@ -59,7 +60,7 @@ class PlannedSweep:
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         """Report on the sweep. Raises Interrupted if a job in this process was interrupted."""
         interrupted = isinstance(error, KeyboardInterrupt | ResourceError)
-        self.exit_code = report_plan(self.plan, self._directory, interrupted=interrupted)
+        self.exit_code = report_plan(self.plan, self.directory, interrupted=interrupted, show=self._show)
         if isinstance(error, KeyboardInterrupt) and isinstance(error.__cause__, Interrupted):
             raise error.__cause__ from None
 

@@ -1,7 +1,8 @@
 """The command-line option ``--plugin``, and the plugins of installed packages."""
 
 import importlib.metadata
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from pathlib import Path
 
 from runner.errors import ConfigError
 
@@ -38,6 +39,26 @@ def install_plugins(references: Sequence[str]) -> None:
         from runner.plugin import install
 
         install(wanted)
+
+
+def require_session_classes(run_dir: Path, given: Collection[str] = ()) -> None:
+    """Raise ConfigError if a run's configuration names classes of a Python session that this process does not have.
+
+    given: the references of classes that the caller has, besides those that are installed.
+    """
+    from runner.plugin import provenance
+    from runner.plugin.session import OPTION_CLASS
+    from runner.records.run_directory import SESSION_FOLDER
+    from runner.records.stored_run import read_plugins
+
+    found = {each: match for each in read_plugins(run_dir) or () if (match := OPTION_CLASS.fullmatch(each))}
+    lacking = [f"{found[each][1]}={found[each][2]}" for each in found if each not in {*provenance(), *given}]
+    if lacking:
+        raise ConfigError(
+            f"{run_dir}: {' and '.join(lacking)} was defined in a Python session, so the command line cannot repeat "
+            f"this run; define the class in Python (its source is in {run_dir / SESSION_FOLDER}) and use "
+            "runner.load(DIR, classes=[CLASS]), or write it as a plugin"
+        )
 
 
 def _installed() -> list[str]:

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -98,18 +98,24 @@ def predict(
     device: the device on which the network runs. resize: whether to crop and resize images, as is always done for a
     network trained on an image folder. Raises DataError if a file, CheckpointError if the checkpoint does not fit.
     """
-    from runner.training.inference import probabilities
-
     data = network.config.data
-    facts, normalisation = data.facts(), network.normalisation()
-    pictures = read_pictures(files, facts.shape, normalisation, fit=resize or data.fits_images)
-    pixels = np.stack([picture.pixels for picture in pictures])
-    inputs = normalisation.apply(pixels, np.dtype(np.float64))
-    found = probabilities(device, network.checkpoint, inputs)
+    facts = data.facts()
+    pictures = read_pictures(files, facts.shape, network.normalisation(), fit=resize or data.fits_images)
+    found = class_probabilities(network, device, np.stack([picture.pixels for picture in pictures]))
     return [
         Prediction(picture.label, _ranked(row, facts.class_names, top))
         for picture, row in zip(pictures, found, strict=True)
     ]
+
+
+def class_probabilities(network: StoredNetwork, device: "OneDevice", pixels: NDArray[Any]) -> NDArray[np.float64]:
+    """Return class probabilities (N, classes) of images (N, C, H, W) in the range of the dataset.
+
+    Raises CheckpointError if the checkpoint does not fit, ResourceError if a GPU cannot hold a batch.
+    """
+    from runner.training.inference import probabilities
+
+    return probabilities(device, network.checkpoint, network.normalisation().apply(pixels, np.dtype(np.float64)))
 
 
 def _ranked(row: NDArray[np.float64], names: Sequence[str], top: int) -> tuple[tuple[str, float], ...]:

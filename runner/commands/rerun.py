@@ -7,6 +7,7 @@ from datetime import datetime
 from pathlib import Path
 
 from runner.commands.compare import difference_rows, differences_of_origin, named_run
+from runner.commands.plugins import require_session_classes
 from runner.commands.train import results_table
 from runner.config.configuration import load_stored
 from runner.config.devices import Look, retake_devices
@@ -95,6 +96,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--output", type=Path, metavar="DIR", help="directory of the new run (default: below outputs)")
     options = parser.parse_args(arguments)
     first = named_run(options.run)
+    require_session_classes(first.path)
     output = (options.output or Path("outputs", f"{datetime.now():%Y-%m-%d/%H-%M-%S}-rerun")).absolute()
     repetition = repetition_here(load_stored(first.config_yaml), first)
     for note in _notes(first, repetition):

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from runner.checkpoint import BEST, NEWEST, find
+from runner.commands.plugins import require_session_classes
 from runner.config.check import check_devices
 from runner.config.configuration import from_plain, load_stored
 from runner.config.hydra_app import overridden
@@ -71,6 +72,7 @@ def stored_network(path: Path, which: str | None) -> StoredNetwork:
             f"{checkpoint}: {run_dir} holds no {CONFIG_FILE}; expected a checkpoint in the directory of its run, "
             "RUN/checkpoints/step-N, because the configuration describes the network"
         )
+    require_session_classes(run_dir)
     config = load_stored(run_dir / CONFIG_FILE)
     kept = read_record(run_dir)
     if kept is not None:

@@ -15,13 +15,13 @@ from runner.config.hydra_app import Job
 from runner.config.launcher import BASIC
 from runner.errors import ConfigError, RunnerError, SecurityError
 from runner.plugin import changed_plugins, pinned_references, provenance
-from runner.plugin.loading import PIN
-from runner.sweep.freezing import freeze_batch, freeze_sweep, sweep_directory
-from runner.sweep.grid import change_of, changed_plan, merged_arguments
-from runner.sweep.locks import stop_at_end_of_sweep, sweep_lock
-from runner.sweep.outcome import ENDED, FAILED, read_outcome
-from runner.sweep.plan import PLAN_FILE, Plan
-from runner.sweep.report import best_directory, planned_monitor, plot_plan, show_plan
+from runner.plugin.loading import PIN, SESSION
+from runner.sweeps.freezing import freeze_batch, freeze_sweep, sweep_directory
+from runner.sweeps.grid import change_of, changed_plan, merged_arguments
+from runner.sweeps.locks import stop_at_end_of_sweep, sweep_lock
+from runner.sweeps.outcome import ENDED, FAILED, read_outcome
+from runner.sweeps.plan import PLAN_FILE, Plan
+from runner.sweeps.report import best_directory, planned_monitor, plot_plan, show_plan
 from runner.system.console import verb_parser
 
 _AS_WRITTEN = argparse.RawDescriptionHelpFormatter
@@ -72,14 +72,28 @@ def main(arguments: Sequence[str]) -> int:
     return _resume(sweep_dir, options)
 
 
-def start(jobs: Sequence[Job], arguments: Sequence[str], *, debug: bool = False) -> int:
-    """Store the configurations of a new sweep's jobs, run the jobs, report the results, and return the exit code."""
+def start(jobs: Sequence[Job], arguments: Sequence[str], *, debug: bool = False, show: bool = True) -> int:
+    """Store the configurations of a new sweep's jobs, run the jobs, report the results, and return the exit code.
+
+    show: whether to print the table of results. Raises ConfigError if other processes would need classes of this one.
+    """
+    _require_importable(jobs[0])
     sweep_dir = sweep_directory(jobs)
     with sweep_lock(sweep_dir):
         plan = freeze_sweep(jobs, arguments, pinned_references())
-        with PlannedSweep(plan, sweep_dir, debug=debug) as sweep:
+        with PlannedSweep(plan, sweep_dir, debug=debug, show=show) as sweep:
             sweep.run(plan.grid)
         return sweep.exit_code
+
+
+def _require_importable(job: Job) -> None:
+    """Raise ConfigError if the launcher starts other processes and the jobs use classes of this Python session."""
+    classes = [each for each in provenance() if each.startswith(SESSION)]
+    if classes and job.launcher is not None and not job.launcher.shares_process:
+        raise ConfigError(
+            f"hydra/launcher={job.launcher.name} with {', '.join(classes)}: the classes were defined in this Python "
+            "session, and other processes cannot import them; use hydra/launcher=basic, or a plugin"
+        )
 
 
 class OptimizedSweep:
@@ -88,8 +102,10 @@ class OptimizedSweep:
     Its plan grows by each batch. ended: receives the lock and the report of the sweep, to be done after the last batch.
     """
 
-    def __init__(self, arguments: Sequence[str], ended: ExitStack, *, debug: bool = False) -> None:
+    def __init__(self, arguments: Sequence[str], ended: ExitStack, *, debug: bool = False, show: bool = True) -> None:
+        """debug, show: see :class:`~runner.commands.planned_sweep.PlannedSweep`."""
         self.running: PlannedSweep | None = None
+        self._show = show
         self._arguments = arguments
         self._ended = ended
         self._debug = debug
@@ -98,9 +114,11 @@ class OptimizedSweep:
         """Run the composed jobs and return the value of each, in which the sweeper is interested, or its error."""
         directory = sweep_directory(jobs)
         if self.running is None:
+            _require_importable(jobs[0])
             self._ended.enter_context(sweep_lock(directory))
             plan = freeze_sweep(jobs, self._arguments, pinned_references())
-            self.running = self._ended.enter_context(PlannedSweep(plan, directory, debug=self._debug))
+            sweep = PlannedSweep(plan, directory, debug=self._debug, show=self._show)
+            self.running = self._ended.enter_context(sweep)
         else:
             self.running.plan = freeze_batch(self.running.plan, jobs, directory)
         plan = self.running.plan

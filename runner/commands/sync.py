@@ -6,7 +6,7 @@ from pathlib import Path
 
 from runner.errors import ConfigError, DirectoryInUseError, RunnerError
 from runner.records.late_tracking import late_runs, write_late
-from runner.sweep.report import end_late, recorded_sweeps
+from runner.sweeps.report import end_late, recorded_sweeps
 from runner.system.console import verb_parser
 from runner.tracking.replay import Replay
 from runner.tracking.writer import StoreUnavailableError

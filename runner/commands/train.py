@@ -1,12 +1,15 @@
 """Train a configuration or a sweep of configurations, or continue a stored run (``resume=DIR``); print the results."""
 
 import dataclasses
+import itertools
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from runner.commands.plugins import require_session_classes
 from runner.commands.sweep import OptimizedSweep, start
 from runner.config import hydra_app
 from runner.config.check import check
@@ -15,13 +18,17 @@ from runner.config.hydra_app import Job, overridden
 from runner.config.schema import AUTO, FILLED_IN, Config
 from runner.engine.graph.device import CPU
 from runner.errors import ConfigError, RunnerError
-from runner.records.run_directory import CONFIG_FILE
+from runner.records.run_directory import CONFIG_FILE, RUN_FILE
 from runner.records.summary import Summary
 from runner.system.machine import usable_cores
 from runner.system.redaction import redact_overrides
 from runner.system.text import rate, significant
 
+if TYPE_CHECKING:
+    from runner.training.callback import Callback
+
 KEY = "resume"
+RUN_DIR = "hydra.run.dir="
 
 MOVABLE = (*LIMITS, "train.patience", "train.min_delta", "train.microbatches", "parallelism", "cluster")
 """Keys that may change in a resumed run: its length, its early stopping, and the distribution of its work."""
@@ -52,6 +59,7 @@ def stored_run(arguments: Sequence[str]) -> tuple[Config, Path, list[str]]:
             f"{KEY}={directories[0]}: {run_dir} holds no {CONFIG_FILE}: not the directory of a run. If a run was "
             "killed before it stored its configuration, start it again with its original command"
         )
+    require_session_classes(run_dir)
     return _continued(load_stored(run_dir / CONFIG_FILE), overrides), run_dir, overrides
 
 
@@ -120,27 +128,35 @@ def _remove_empty(run_dir: Path) -> None:
             parent.rmdir()
 
 
-def run(overrides: Sequence[str]) -> Summary:
+def run(overrides: Sequence[str], callbacks: "Sequence[Callback]" = ()) -> Summary:
     """Train the configuration that ``overrides`` describe, or continue the run that ``resume=DIR`` names."""
     if is_resume(overrides):
-        return continue_run(overrides)
+        return continue_run(overrides, callbacks)
     job = hydra_app.compose(overrides)
-    return _train_job(job.config(), job)
+    if not any(override.startswith(RUN_DIR) for override in overrides):
+        job = dataclasses.replace(job, run_dir=_free_directory(job.run_dir))
+    return _train_job(job.config(), job, callbacks)
 
 
-def _train_job(config: Config, job: Job) -> Summary:
+def _free_directory(default: Path) -> Path:
+    """Return ``default`` or, if an earlier run of the same second is in it, the same path with a number."""
+    numbered = (default.with_name(f"{default.name}-{number}") for number in itertools.count(2))
+    return next(path for path in itertools.chain([default], numbered) if not (path / RUN_FILE).exists())
+
+
+def _train_job(config: Config, job: Job, callbacks: "Sequence[Callback]" = ()) -> Summary:
     from runner.training.run import run
 
     config = fix_machine_values(config, usable_cores())
-    return run(config, job.run_dir, overrides=job.overrides, sweep=job.sweep, resume=False)
+    return run(config, job.run_dir, overrides=job.overrides, sweep=job.sweep, resume=False, callbacks=callbacks)
 
 
-def continue_run(arguments: Sequence[str]) -> Summary:
+def continue_run(arguments: Sequence[str], callbacks: "Sequence[Callback]" = ()) -> Summary:
     """Resume a stored run, in its own directory, from its newest checkpoint."""
     config, run_dir, overrides = stored_run(arguments)
     from runner.training.run import run
 
-    return run(config, run_dir, overrides=overrides, sweep=None, resume=True)
+    return run(config, run_dir, overrides=overrides, sweep=None, resume=True, callbacks=callbacks)
 
 
 _MIB = 2**20

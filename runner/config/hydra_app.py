@@ -6,8 +6,8 @@ of a job is raised as a ConfigError or a ResourceError; an error in a job keeps 
 
 import sys
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -168,6 +168,22 @@ def register_schemas() -> None:
     for group, options in GROUPS.items():
         for name, schema in options.items():
             _register(f"schema/{group}", name, schema)
+
+
+@contextmanager
+def options_without_yaml(options: Iterable[tuple[str, str]]) -> Iterator[None]:
+    """Let overrides choose these options, (group, name), which have a schema but no YAML file, until the block ends."""
+    repo = ConfigStore.instance().repo
+    options = list(options)
+    for group, name in options:
+        node = {"defaults": [f"/schema/{group}/{name}@_here_", "_self_"], "name": name}
+        ConfigStore.instance().store(group=group, name=name, node=node)
+    try:
+        yield
+    finally:
+        for group, name in options:
+            for place in (repo[group], repo.get("schema", {}).get(group, {})):
+                place.pop(f"{name}.yaml", None)
 
 
 def _register(group: str, name: str, schema: type) -> None:

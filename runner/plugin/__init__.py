@@ -6,7 +6,8 @@ configuration: a YAML file is data, and a stored run can be read without executi
 
 :func:`install` adds the content of plugins to the tables of the package (``MODELS``, ``DATASETS``, ``OPTIMIZERS``,
 ``STRATEGIES``, the ops and the kernels). Nothing else changes these tables after their modules are imported. Every
-process of a run installs its plugins once, at its start, before it reads the tables.
+process of a run installs its plugins once, at its start, before it reads the tables. ``session`` adds classes of a
+Python session for the time of one call.
 """
 
 from runner.plugin.contract import Plugin

@@ -69,6 +69,14 @@ def _check_option(place: str, name: object, schema: object, base: type) -> None:
     """Raise ConfigError unless ``schema`` is a dataclass that a configuration can choose by ``name``."""
     named = isinstance(name, str) and NAME.fullmatch(name) is not None
     _require(named, place, name, "a name of small letters, digits and underscores")
+    schema = check_class(place, schema, base)
+    first = next(iter(dataclasses.fields(schema)), None)
+    called = first is not None and (first.name, first.default) == ("name", name)
+    _require(called, place, f"class {schema.__name__}", f"a first field, name: str = {name!r}")
+
+
+def check_class(place: str, schema: object, base: type) -> type:
+    """Return ``schema``; raise ConfigError unless it is a dataclass derived from ``base`` that can be created."""
     derived = isinstance(schema, type) and issubclass(schema, base)
     _require(derived, place, schema, f"a class derived from {base.__name__}")
     assert isinstance(schema, type)
@@ -78,9 +86,7 @@ def _check_option(place: str, name: object, schema: object, base: type) -> None:
     _require(
         not inspect.isabstract(schema), place, f"class {schema.__name__} without {lacking}", "all its abstract methods"
     )
-    first = next(iter(dataclasses.fields(schema)), None)
-    called = first is not None and (first.name, first.default) == ("name", name)
-    _require(called, place, f"class {schema.__name__}", f"a first field, name: str = {name!r}")
+    return schema
 
 
 def _require(holds: bool, place: str, actual: object, expected: str) -> None:

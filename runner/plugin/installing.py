@@ -11,7 +11,7 @@ from runner.errors import ConfigError
 from runner.models import MODELS
 from runner.optimizers import OPTIMIZERS
 from runner.plugin.contract import Plugin
-from runner.plugin.loading import PIN, execute, locate
+from runner.plugin.loading import CALLBACKS, PIN, SESSION, execute, locate
 from runner.strategies import STRATEGIES
 
 PLUGINS: dict[str, str] = {}
@@ -49,8 +49,12 @@ def provenance() -> dict[str, str]:
 
 
 def pinned_references() -> list[str]:
-    """Return references with checksums, with which :func:`install` makes the same tables in another process."""
-    return [f"{reference}{PIN}{sha256}" for reference, sha256 in PLUGINS.items()]
+    """Return references with checksums, with which :func:`install` makes the same tables in another process.
+
+    Classes of a Python session are left out, because another process cannot import them.
+    """
+    files = {reference: sha256 for reference, sha256 in PLUGINS.items() if not reference.startswith(SESSION)}
+    return [f"{reference}{PIN}{sha256}" for reference, sha256 in files.items()]
 
 
 def _extend(plugin: Plugin) -> None:
@@ -120,6 +124,8 @@ def plugin_notes(recorded: Mapping[str, str] | None) -> Iterator[str]:
         if PLUGINS:
             yield f"the run has no record of its plugins; not compared with {', '.join(PLUGINS)}"
         return
+    # A callback may differ: it is no part of the configuration.
+    recorded = {reference: before for reference, before in recorded.items() if not reference.startswith(CALLBACKS)}
     known = {_given_as(reference, before, recorded): reference for reference, before in recorded.items()}
     for reference, before in recorded.items():
         given_as = _given_as(reference, before, recorded)
@@ -128,7 +134,7 @@ def plugin_notes(recorded: Mapping[str, str] | None) -> Iterator[str]:
         elif given_as != reference:
             yield f"plugin {reference} is now {given_as}"
     for reference in PLUGINS:
-        if reference not in known:
+        if reference not in known and not reference.startswith(CALLBACKS):
             yield f"plugin {reference} is loaded, but was not loaded in the run"
 
 

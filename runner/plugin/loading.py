@@ -31,7 +31,8 @@ def plugin_errors(plugins: Mapping[str, str]) -> Iterator[None]:
     except MemoryError as error:
         raise as_runner_error(error) from error
     except Exception as error:  # the code of a plugin can raise any error
-        for reference in plugins:
+        # An error in a class of a Python session passes with its traceback, which the session shows.
+        for reference in (each for each in plugins if not each.startswith(SESSION)):
             path = Path(reference if reference.endswith(".py") else str(sys.modules[reference].__file__))
             if lines := _lines(path, error):
                 raise ConfigError(f"{path}:{lines[-1]}: {reason(error)}") from error
@@ -63,6 +64,12 @@ OBJECT = "plugin"
 
 PIN = "#sha256="
 """Separator between a reference and the required checksum of its source."""
+
+SESSION = "session:"
+"""First characters of the references of classes that the user defined in a Python session, without a file."""
+
+CALLBACKS = f"{SESSION}callback/"
+"""First characters of the references of callbacks, which no configuration names."""
 
 _MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 

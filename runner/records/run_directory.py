@@ -29,6 +29,9 @@ RUN_FILE = "run.json"
 SUMMARY_FILE = "summary.json"
 """The file, in the directory of a run, with the summary (:class:`~runner.records.summary.Summary`)."""
 
+SESSION_FOLDER = "session"
+"""The folder, in the directory of a run, with the sources of classes that were handed over from a Python session."""
+
 _MAX_PID_BYTES = 20
 
 

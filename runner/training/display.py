@@ -1,5 +1,6 @@
-"""The progress of a training run on standard error: a bar on a terminal, plain lines elsewhere."""
+"""The progress of a training run: a bar in a notebook or on a terminal, plain lines on standard error elsewhere."""
 
+import html
 import sys
 import time
 from typing import Any
@@ -8,8 +9,16 @@ from runner.system.text import rate, significant
 
 
 def create_display() -> "Display":
-    """Return a bar if standard error is a terminal, plain lines otherwise."""
+    """Return a bar in a notebook or if standard error is a terminal, plain lines otherwise."""
+    if _in_notebook():
+        return NotebookDisplay()
     return BarDisplay() if sys.stderr.isatty() else Display()
+
+
+def _in_notebook() -> bool:
+    """Return whether this process is the kernel of a notebook, without importing IPython elsewhere."""
+    ipython = sys.modules.get("IPython")
+    return ipython is not None and getattr(ipython.get_ipython(), "kernel", None) is not None
 
 
 class Display:
@@ -75,6 +84,53 @@ class BarDisplay(Display):
     def close(self) -> None:
         """Leave the finished bar on the screen."""
         self._progress.stop()
+
+
+class NotebookDisplay(Display):
+    """A progress bar in the output of a notebook's cell, and the last message under the bar.
+
+    rich needs ipywidgets for a bar in a notebook. Every notebook can replace the HTML of an output.
+    """
+
+    def __init__(self, interval_s: float = 0.2) -> None:
+        super().__init__(interval_s)
+        from IPython import display
+
+        # Without type hints in IPython.
+        self._ipython: Any = display
+        self._handle: Any = self._ipython.display(self._ipython.HTML(""), display_id=True)
+        self._text = self._message = ""
+        self._done = self._total = 0
+
+    def start(self, first_step: int, total_steps: int) -> None:
+        """Show the bar."""
+        super().start(first_step, total_steps)
+        self._done = first_step
+        self._draw()
+
+    def step(self, done: int, loss: float, examples_per_s: float) -> None:
+        """Advance the bar; it is redrawn at most once per interval."""
+        now = time.monotonic()
+        self._done = done
+        eta_s = (now - self._started) / max(1, done - self._first) * (self._total - done)
+        self._text = f"{_measured(loss, examples_per_s)}  ETA {eta_s:.0f} s"
+        if now - self._last >= self._interval_s:
+            self._last = now
+            self._draw()
+
+    def message(self, text: str) -> None:
+        """Show a line under the bar, in place of the last one."""
+        self._message = text
+        self._draw()
+
+    def close(self) -> None:
+        """Draw the bar for the last time."""
+        self._draw()
+
+    def _draw(self) -> None:
+        bar = f"<progress value='{self._done}' max='{self._total}'></progress>"
+        line = f"{bar} step {self._done}/{self._total} {html.escape(self._text)}"
+        self._handle.update(self._ipython.HTML(f"{line}<br>{html.escape(self._message)}"))
 
 
 def _measured(loss: float, examples_per_s: float) -> str:

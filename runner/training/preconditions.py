@@ -6,7 +6,8 @@ from runner.config.configuration import LIMITS, load_stored
 from runner.config.outcome import configuration_changes
 from runner.config.schema import Config
 from runner.errors import ConfigError, DataError
-from runner.plugin import changed_plugins, plugin_notes
+from runner.plugin import changed_plugins, plugin_notes, provenance
+from runner.plugin.loading import SESSION
 from runner.records.data_facts import FACTS_FILE, DataRecord, changes, facts_of, read_record, record_of
 from runner.records.decisions import read_decisions
 from runner.records.run_directory import CONFIG_FILE, PLACEMENT_FILE
@@ -21,6 +22,17 @@ def require_resumable(config: Config, resume: bool) -> None:
         raise ConfigError(
             f"resume with parallelism.replay={strategy.replayed}: a run is repeated from its first step on; start it "
             "again"
+        )
+
+
+def require_data_on_workers(experiment: Experiment) -> None:
+    """Raise ConfigError if worker processes would have to load a dataset whose class is only in this Python session."""
+    data = experiment.config.data
+    if experiment.program.one_process is None and f"{SESSION}data/{data.name}" in provenance():
+        raise ConfigError(
+            f"data={data.name} with parallelism={experiment.config.parallelism.name}: the class {type(data).__name__} "
+            "was defined in this Python session, and worker processes cannot import it; use parallelism=single or "
+            "cluster.one_process=true, or hand over arrays: data=runner.arrays(...)"
         )
 
 

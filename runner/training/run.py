@@ -19,10 +19,11 @@ from runner.engine.run.session import Session
 from runner.errors import NonFiniteLossError, RunnerError
 from runner.kernels.gpu.discovery import Found
 from runner.plugin import plugin_errors, provenance
+from runner.plugin.session import session_sources
 from runner.records.data_facts import DataRecord, read_record, record_of, splits_of, write_record
 from runner.records.provenance import provenance_here
 from runner.records.record import CHANGED_TAG, Record, summary_tags
-from runner.records.run_directory import RunDirectory
+from runner.records.run_directory import SESSION_FOLDER, RunDirectory
 from runner.records.stored_run import write_plugins
 from runner.records.summary import Summary
 from runner.system.console import NOT_ON_TERMINAL, logging_to
@@ -32,6 +33,7 @@ from runner.system.shutdown import StopRequest, at_the_end
 from runner.tracking import RunInfo, job_name, sweep_name
 from runner.tracking.base import BEST_NETWORK, GROUP_TAG, LAST_NETWORK, NO_NETWORK, SEED, group_of
 from runner.training.build import build, open_session
+from runner.training.callback import Callback
 from runner.training.comparison import measured_step_s, predicted_step_s, verdict
 from runner.training.devices import log_run_devices
 from runner.training.display import create_display
@@ -45,6 +47,7 @@ from runner.training.placement import placement_text
 from runner.training.preconditions import (
     changed_machine_values,
     kept_placement,
+    require_data_on_workers,
     require_record_of_one_configuration,
     require_resumable,
     require_same_data,
@@ -67,6 +70,7 @@ def run(
     sweep: SweepPlace | None = None,
     resume: bool = False,
     repeats: str = "",
+    callbacks: Sequence[Callback] = (),
 ) -> Summary:
     """Train a configuration in ``run_dir`` and return the summary, which is also written as ``summary.json``.
 
@@ -86,7 +90,7 @@ def run(
             draft = dataclasses.replace(draft, provenance=origin, repeats=repeats)
             if sweep is not None and sweep.gpus:
                 log.info("devices: %s", sweep.gpus)
-            return _Run(draft, prepared.experiment, directory, sweep, prepared.start).execute()
+            return _Run(draft, prepared.experiment, directory, sweep, prepared.start, callbacks).execute()
 
 
 @dataclass(frozen=True)
@@ -114,6 +118,7 @@ def _prepare(config: Config, run_dir: Path, resume: bool) -> _Prepared:
     require_devices(config, found)
     placement = kept_placement(config, run_dir) if resume else None
     experiment = build(config, placement)
+    require_data_on_workers(experiment)
     require_resumable(config, resume)
     require_whole_record(experiment)
     require_record_of_one_configuration(config)
@@ -137,6 +142,9 @@ def _opened_directory(prepared: _Prepared, run_dir: Path, resume: bool) -> Itera
         if prepared.placement is None:
             directory.placement_json.unlink(missing_ok=True)
         write_plugins(directory.path, provenance())
+        for name, source in session_sources().items():
+            (directory.path / SESSION_FOLDER).mkdir(exist_ok=True)
+            replace_durably(directory.path / SESSION_FOLDER / name, source.encode())
         if prepared.data is not None:
             write_record(directory.path, prepared.data)
         config = prepared.experiment.config
@@ -159,6 +167,7 @@ class _Run:
     directory: RunDirectory
     sweep: SweepPlace | None
     new_start: Start | None
+    callbacks: Sequence[Callback] = ()
     record: Record | None = None
     started: float = field(default_factory=time.monotonic)
 
@@ -273,7 +282,9 @@ class _Run:
         record = self.record = self._open_record(start.step)
         self._record_artifacts(record)
         meta = CheckpointMeta(self.summary.config_hash, directory.run_id, directory.epoch, 0, start.progress)
-        trainer = Trainer(self.experiment, session, directory, record, create_display(), stop, meta, start.step)
+        trainer = Trainer(
+            self.experiment, session, directory, record, create_display(), stop, meta, start.step, self.callbacks
+        )
 
         def add_results(error: BaseException | None) -> None:
             seconds = time.monotonic() - self.started

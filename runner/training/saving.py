@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -110,8 +111,8 @@ def write_checkpoint(
     progress: Progress,
     variables: Mapping[str, NDArray[Any]],
     meta: CheckpointMeta,
-) -> None:
-    """Flush the metrics, then write a checkpoint of step ``progress.done``; set ``progress.saved_step``.
+) -> Path:
+    """Flush the metrics, write a checkpoint of step ``progress.done``, set ``progress.saved_step``; return its path.
 
     meta: the entries that are the same in all manifests of the run. Raises NonFiniteLossError if a variable is not
     finite; after the last update, no later loss would reveal this.
@@ -134,3 +135,4 @@ def write_checkpoint(
     )
     progress.saved_step = done
     log.info("checkpoint %s", path)
+    return path

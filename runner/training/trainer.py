@@ -4,7 +4,7 @@ import logging
 import math
 import shlex
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any, NoReturn
 
@@ -24,6 +24,7 @@ from runner.records.run_directory import RunDirectory
 from runner.system.shutdown import StopRequest, at_the_end
 from runner.system.text import significant
 from runner.tracing.window import TraceFiles, TraceWindow, recorded_steps
+from runner.training.callback import Callback
 from runner.training.display import Display
 from runner.training.evaluation import TEST, BestMetric, evaluate
 from runner.training.experiment import Experiment
@@ -52,6 +53,7 @@ class Trainer:
         stop: StopRequest,
         meta: CheckpointMeta,
         first_step: int,
+        callbacks: Sequence[Callback] = (),
     ) -> None:
         """Prepare the loop. meta: entries common to all checkpoints, and the progress at the start of a resumed run."""
         self.experiment = experiment
@@ -73,6 +75,7 @@ class Trainer:
         self._newest_recorded = first_step or None
         self._display = display
         self._stop = stop
+        self._callbacks = callbacks
         files = TraceFiles(directory.trace_json, directory.trace_summary_json)
         clients = [client.name for client in experiment.program.training]
         traced = recorded_steps(first_step, experiment.total_steps, config.trace_skip, config.trace_steps)
@@ -160,6 +163,8 @@ class Trainer:
                     "perf/examples_per_s": config.train.batch_size / mean_s,
                 }
             )
+        for callback in self._callbacks:
+            callback.on_step(self.progress.done, loss)
 
     def _record_metrics(self, values: Mapping[str, float]) -> None:
         """Record values after the newest update; add the examples and seconds so far, as x axes of charts."""
@@ -192,6 +197,8 @@ class Trainer:
                 self.progress.scores = scores
         self._record_metrics({**scored, "train/epoch": done / self.experiment.steps_per_epoch})
         self._update_best({**values, **scored}, counted)
+        for callback in self._callbacks:
+            callback.on_evaluation(done, scored)
 
     def _update_best(self, values: Mapping[str, float], counted: bool) -> None:
         """Update the best metric; save a new best checkpoint if the run keeps one. values: metric -> value."""
@@ -210,7 +217,9 @@ class Trainer:
         variables = self.variables()
         # Decisions and metrics are written first, so that they are complete up to every checkpoint on the disk.
         self._decisions.write(self._step_driver.decisions())
-        write_checkpoint(self.experiment, self._directory, self._record, self.progress, variables, self._meta)
+        path = write_checkpoint(self.experiment, self._directory, self._record, self.progress, variables, self._meta)
+        for callback in self._callbacks:
+            callback.on_checkpoint(self.progress.done, path)
 
     def _stop_if_requested(self) -> None:
         if self._stop.signum is None:

@@ -163,7 +163,7 @@ def test_the_gpus_are_assigned_again_for_a_new_strategy(stored: Path, monkeypatc
 
 
 def test_a_run_is_resumed_from_python(fake_training: FakeTraining, stored: Path):
-    assert runner.run([f"resume={stored}"]).status == "finished"
+    assert runner.run([f"resume={stored}"]).summary.status == "finished"
     assert fake_training.only.resume
 
 

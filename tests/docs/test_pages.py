@@ -7,6 +7,7 @@ An HTML comment on the line before a fenced block says how the block is tested:
     <!-- file: PATH -->           the block is a file in the folder of the page, not commands
 """
 
+import os
 import re
 import shlex
 import subprocess
@@ -17,6 +18,7 @@ from pathlib import Path
 
 import pytest
 
+import runner
 from runner.config import hydra_app
 from runner.config.configuration import fix_machine_values
 from runner.engine.compile.program_plans import ProgramPlans
@@ -71,6 +73,13 @@ def blocks(page: Path) -> Iterator[Block]:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_the_commands_of_a_page_run(page: Path, tmp_path: Path) -> None:
     tried = 0
+    script = "".join(block.text for block in blocks(page) if (block.kind, block.language) == ("run", "python"))
+    if script:
+        pytest.importorskip("onnx", reason="onnx is not installed: the extra onnx")
+        (tmp_path / "script.py").write_text(script, encoding="utf-8")
+        environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache")}
+        subprocess.run([sys.executable, "script.py"], cwd=tmp_path, env=environment, check=True)
+        tried += 1
     for block in blocks(page):
         if block.kind == "file":
             path = tmp_path / block.said
@@ -85,7 +94,7 @@ def test_the_commands_of_a_page_run(page: Path, tmp_path: Path) -> None:
                     # A run directory is named after its start time in seconds, so two runs could get the same name.
                     (tmp_path / "outputs").rename(tmp_path / f"outputs-{tried}")
                 tried += 1
-        else:
+        elif (block.kind, block.language) != ("run", "python"):
             assert block.kind == "not run", f"{page.name}: a block of {block.language!r} is no command and no file"
             assert block.said, f"{page.name}: a block that is not run needs a reason"
     assert bool(tried) == (page.stem not in WITHOUT_COMMANDS)
@@ -94,6 +103,11 @@ def test_the_commands_of_a_page_run(page: Path, tmp_path: Path) -> None:
 def test_a_command_whose_first_key_begins_like_a_verb_trains() -> None:
     lines = Block("bash", "runner data.val_fraction=0.1  # early\nrunner data list\n", "run", "train.steps=2").commands
     assert lines == ["runner data.val_fraction=0.1 train.steps=2  # early", "runner data list"]
+
+
+def test_the_page_about_python_lists_every_public_name() -> None:
+    page = (ROOT / "docs" / "python.md").read_text(encoding="utf-8").partition("## Public names")[2]
+    assert sorted(re.findall(r"`runner\.(\w+)`", page)) == sorted(runner.__all__)
 
 
 ENGINE_PAGE = (ROOT / "docs/engine.md").read_text(encoding="utf-8")

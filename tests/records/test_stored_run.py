@@ -26,7 +26,7 @@ from runner.records.late_tracking import LateRecords, late_runs, write_late
 from runner.records.run_directory import SUMMARY_FILE, RunDirectory
 from runner.records.stored_run import PLUGINS_FILE, StoredRun, find_run, read_plugins, read_run, write_plugins
 from runner.records.summary import Summary
-from runner.sweep.outcome import failure_summary
+from runner.sweeps.outcome import failure_summary
 from runner.tracking.records import End
 from runner.tracking.replay import Replay
 from runner.tracking.spool import SPOOL_FILE

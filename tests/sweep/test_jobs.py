@@ -13,9 +13,9 @@ from runner.config.hydra_app import compose
 from runner.config.launcher import Launcher
 from runner.config.schema import Config
 from runner.kernels.gpu.discovery import Found
-from runner.sweep.frozen_job import Work, gpu_share, run_frozen_job
-from runner.sweep.locks import place_lock
-from runner.sweep.plan import FROZEN_FILE, PlannedJob
+from runner.sweeps.frozen_job import Work, gpu_share, run_frozen_job
+from runner.sweeps.locks import place_lock
+from runner.sweeps.plan import FROZEN_FILE, PlannedJob
 from runner.system.machine import usable_cores
 from tests.gpus import NO_DRIVER, gpu, machine
 from tests.small_runs import SMALL, SMALL_MODEL

@@ -7,7 +7,7 @@ import yaml
 
 from runner.cli import main
 from runner.errors import Interrupted, NumericError
-from runner.sweep.plan import Plan
+from runner.sweeps.plan import Plan
 from tests.fake_training import Call, FakeTraining
 from tests.refusal import Capture, refused
 from tests.sweep.tables import rows, statuses

@@ -12,7 +12,7 @@ import pytest
 from runner.cli import main
 from runner.config.configuration import dump
 from runner.errors import Interrupted, NumericError
-from runner.sweep.locks import sweep_lock
+from runner.sweeps.locks import sweep_lock
 from tests.fake_training import Call, FakeTraining
 from tests.refusal import Capture, refused
 from tests.sweep.tables import rows, statuses
@@ -234,7 +234,7 @@ def test_jobs_of_an_unfinished_change_of_the_grid_are_not_trained(
 ):
     main([*SWEEP, "seed=1", "train.batch_size=8", "parallelism.workers=2"])
     with monkeypatch.context() as patch:
-        patch.setattr("runner.sweep.plan.Plan.write", Mock(side_effect=KeyboardInterrupt))
+        patch.setattr("runner.sweeps.plan.Plan.write", Mock(side_effect=KeyboardInterrupt))
         assert main([*RESUME, "--accept-changes", "seed=1,5"]) == 130
     assert (folder / "sweep" / "1" / "frozen.yaml").exists()
     main([*RESUME, "--accept-changes", seed])

@@ -13,7 +13,7 @@ from runner.cli import main
 from runner.config.hydra_sweep import JOB, launch_planned
 from runner.config.launcher import Launcher
 from runner.errors import Interrupted, SecurityError
-from runner.sweep.grid import merged_arguments
+from runner.sweeps.grid import merged_arguments
 from tests.fake_training import FakeTraining
 from tests.plugin_tables import EXAMPLES, restored_tables
 from tests.refusal import Capture, refused

@@ -13,8 +13,8 @@ from runner.config.hydra_app import compose
 from runner.config.launcher import Launcher, SweepPlace
 from runner.errors import ConfigError, DirectoryInUseError, Interrupted, NumericError, RunnerError
 from runner.records.summary import Failure
-from runner.sweep.freezing import checked_config
-from runner.sweep.locks import sweep_lock
+from runner.sweeps.freezing import checked_config
+from runner.sweeps.locks import sweep_lock
 from runner.tracking.base import SweepResult
 from runner.tracking.replay import Replay
 from tests.fake_training import Call, FakeTraining, summary_of

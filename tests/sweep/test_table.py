@@ -17,10 +17,10 @@ from runner.cli import main
 from runner.config.monitor import Monitor
 from runner.errors import DirectoryInUseError, NumericError
 from runner.records.summary import Failure, Summary
-from runner.sweep.locks import job_lock, sweep_lock
-from runner.sweep.outcome import Outcome
-from runner.sweep.report import end_late, recorded_sweeps
-from runner.sweep.table import Cell, SweepTable, over_seeds, seeds_table, spread_of, sweep_table, swept_values
+from runner.sweeps.locks import job_lock, sweep_lock
+from runner.sweeps.outcome import Outcome
+from runner.sweeps.report import end_late, recorded_sweeps
+from runner.sweeps.table import Cell, SweepTable, over_seeds, seeds_table, spread_of, sweep_table, swept_values
 from runner.tracking.origin import ORIGIN_FILE, Origin
 from runner.tracking.records import Tags
 from runner.tracking.spool import SPOOL_FILE, Spool
@@ -204,7 +204,7 @@ Ended = list[tuple[Any, ...]]
 @pytest.fixture
 def ended(monkeypatch: pytest.MonkeyPatch) -> Ended:
     calls: Ended = []
-    monkeypatch.setattr("runner.sweep.report.end_parent", lambda *arguments: calls.append(arguments))
+    monkeypatch.setattr("runner.sweeps.report.end_parent", lambda *arguments: calls.append(arguments))
     return calls
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Self
 
 from runner.config.monitor import Monitor
-from runner.sweep.outcome import has_ended, read_outcome
-from runner.sweep.plan import PlannedJob
+from runner.sweeps.outcome import has_ended, read_outcome
+from runner.sweeps.plan import PlannedJob
 from runner.system.text import duration, significant
 
 _EVERY_S = 1.0

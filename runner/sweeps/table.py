@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from runner.config.monitor import Monitor
-from runner.sweep.outcome import FINISHED, Outcome
+from runner.sweeps.outcome import FINISHED, Outcome
 from runner.system.redaction import redact_overrides
 from runner.system.text import significant, text_table
 

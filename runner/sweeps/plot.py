@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from runner.config.monitor import Monitor
-from runner.sweep.outcome import FINISHED, Outcome
-from runner.sweep.table import SEED, shown_value, swept_values
+from runner.sweeps.outcome import FINISHED, Outcome
+from runner.sweeps.table import SEED, shown_value, swept_values
 from runner.tracking.plots import Series, metric_over_keys
 
 _MOST_PANELS = 6

@@ -12,8 +12,8 @@ from runner.config.hydra_app import Job
 from runner.config.schema import Config
 from runner.errors import ConfigError, DataError, DirectoryInUseError
 from runner.records.run_directory import holds_run
-from runner.sweep.outcome import FAILURE_FILE, note_failure
-from runner.sweep.plan import FROZEN_FILE, HYDRA_FILE, PLAN_FILE, Plan, PlannedJob
+from runner.sweeps.outcome import FAILURE_FILE, note_failure
+from runner.sweeps.plan import FROZEN_FILE, HYDRA_FILE, PLAN_FILE, Plan, PlannedJob
 from runner.system.console import print_error
 from runner.system.files import create_directory, replace_durably
 from runner.system.redaction import redact

@@ -13,9 +13,9 @@ from runner.engine.graph.device import GPU
 from runner.errors import Interrupted, RunnerError
 from runner.kernels.gpu.discovery import discover
 from runner.records.run_directory import CONFIG_FILE, holds_run
-from runner.sweep.locks import job_lock, place_lock
-from runner.sweep.outcome import ENDED, forget, note_failure, recorded
-from runner.sweep.plan import FROZEN_FILE, PlannedJob
+from runner.sweeps.locks import job_lock, place_lock
+from runner.sweeps.outcome import ENDED, forget, note_failure, recorded
+from runner.sweeps.plan import FROZEN_FILE, PlannedJob
 from runner.system.console import print_error
 from runner.system.machine import usable_cores
 

@@ -10,8 +10,8 @@ from runner.config.monitor import Monitor
 from runner.errors import DirectoryInUseError, Interrupted, RunnerError
 from runner.records.run_directory import SUMMARY_FILE, holds_run
 from runner.records.summary import Failure, Summary, cpu_model, versions
-from runner.sweep.locks import job_is_running
-from runner.sweep.plan import PlannedJob, job_label
+from runner.sweeps.locks import job_is_running
+from runner.sweeps.plan import PlannedJob, job_label
 from runner.tracking.origin import ORIGIN_FILE, Origin
 
 FAILURE_FILE = "failure.json"

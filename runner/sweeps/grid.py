@@ -13,8 +13,8 @@ from runner.config.configuration import load_stored
 from runner.config.hydra_app import Job
 from runner.config.launcher import STORED_LAUNCHERS
 from runner.errors import ConfigError, DataError, SecurityError
-from runner.sweep.freezing import checked_config, freeze_job, planned, require_own_directories
-from runner.sweep.plan import FROZEN_FILE, Plan, PlannedJob
+from runner.sweeps.freezing import checked_config, freeze_job, planned, require_own_directories
+from runner.sweeps.plan import FROZEN_FILE, Plan, PlannedJob
 from runner.system.redaction import redact_overrides
 
 _J = TypeVar("_J", Job, PlannedJob)

@@ -1,7 +1,7 @@
 """The plan of a sweep, ``plan.json`` in its directory: the jobs, their directories, and the launcher that runs them.
 
 The plan is written before the first job starts and replaced atomically, so that a killed sweep can be resumed. The
-outcome of a job is not in the plan but in the directory of the job; see :mod:`runner.sweep.outcome`.
+outcome of a job is not in the plan but in the directory of the job; see :mod:`runner.sweeps.outcome`.
 """
 
 import dataclasses

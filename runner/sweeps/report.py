@@ -11,11 +11,11 @@ from runner.config.monitor import Monitor, monitor_of, monitor_of_stored
 from runner.config.schema import Config
 from runner.errors import ConfigError
 from runner.records.late_tracking import LateRecords, late_runs, store_setting, write_late
-from runner.sweep.locks import sweep_lock
-from runner.sweep.outcome import FAILED, FINISHED, INTERRUPTED, RUNNING, Outcome, last_ended, read_outcome
-from runner.sweep.plan import FROZEN_FILE, PLAN_FILE, Plan
-from runner.sweep.plot import draw_sweep
-from runner.sweep.table import (
+from runner.sweeps.locks import sweep_lock
+from runner.sweeps.outcome import FAILED, FINISHED, INTERRUPTED, RUNNING, Outcome, last_ended, read_outcome
+from runner.sweeps.plan import FROZEN_FILE, PLAN_FILE, Plan
+from runner.sweeps.plot import draw_sweep
+from runner.sweeps.table import (
     SweepTable,
     over_seeds,
     rank_of,
@@ -35,11 +35,12 @@ PLOT_FILE = "sweep.png"
 _ANY_METRIC = Monitor("test/accuracy")
 
 
-def report_plan(plan: Plan, directory: Path, *, interrupted: bool = False) -> int:
-    """Report on the jobs of a planned sweep; return the exit code."""
+def report_plan(plan: Plan, directory: Path, *, interrupted: bool = False, show: bool = True) -> int:
+    """Report on the jobs of a planned sweep; return the exit code. show: whether to print the table."""
     outcomes = [read_outcome(job, directory) for job in plan.grid]
     frozen = _frozen_file(plan, directory)
-    return report(outcomes, None if frozen is None else load_stored(frozen), directory, interrupted=interrupted)
+    config = None if frozen is None else load_stored(frozen)
+    return report(outcomes, config, directory, interrupted=interrupted, show=show)
 
 
 def show_plan(plan: Plan, directory: Path) -> None:
@@ -78,15 +79,18 @@ def _frozen_file(plan: Plan, directory: Path) -> Path | None:
     return next((path for path in paths if path.exists()), None)
 
 
-def report(outcomes: Sequence[Outcome], config: Config | None, directory: Path, *, interrupted: bool) -> int:
-    """Print and store the tables, end the sweep's tracking record, and return the exit code: 0 if all jobs finished.
+def report(
+    outcomes: Sequence[Outcome], config: Config | None, directory: Path, *, interrupted: bool, show: bool = True
+) -> int:
+    """Store the tables, end the sweep's tracking record, and return the exit code: 0 if all jobs finished.
 
     Pending tracking records of jobs that are not running are written to the store. After an interruption, the pending
     records are only reported, because the process should end soon. config: the configuration of one job; None if no
-    job has a valid configuration, so that there is no tracking record to end.
+    job has a valid configuration, so that there is no tracking record to end. show: whether to print the table.
     """
     monitor = _ANY_METRIC if config is None else monitor_of(config)
-    _terminal_table(outcomes, monitor).print()
+    if show:
+        _terminal_table(outcomes, monitor).print()
     files, description = write_tables(outcomes, monitor, directory)
     if config is not None and config.tracking.pictures:
         files += filter(None, [draw_sweep(outcomes, monitor, directory / PLOT_FILE)])

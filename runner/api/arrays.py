@@ -1,0 +1,72 @@
+"""A dataset of arrays in memory."""
+
+import hashlib
+import os
+import tempfile
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from runner.data.arrays import CLASS_NAMES, LAYOUTS, Arrays
+from runner.errors import DataError, ResourceError
+from runner.system.files import create_directory, user_cache_folder
+
+FOLDER = "arrays"
+"""The folder, in the user's cache folder, with the arrays that were handed over from Python."""
+
+
+def arrays(
+    x_train: ArrayLike,
+    y_train: ArrayLike,
+    x_test: ArrayLike,
+    y_test: ArrayLike,
+    *,
+    class_names: Sequence[str] | None = None,
+    layout: str | None = None,
+    **settings: Any,
+) -> Arrays:
+    """Return the settings of a dataset of arrays, for ``runner.run(data=...)``.
+
+    x_train, x_test: images of shape (N, H, W), (N, C, H, W) or (N, H, W, C), or rows of features (N, F); dtype uint8 (0
+    to 255), float32 or float64. y_train, y_test: (N,) integers, labels from 0. class_names: the names of the labels.
+    layout: "nchw" or "nhwc"; None to detect it. settings: other keys of ``data=arrays``, such as val_fraction=0.1.
+
+    The arrays are written to ``arrays/SHA256.npz`` in the user's cache folder, once for equal arrays. So worker
+    processes, a resumed run and the command line read the same data. Raises DataError for arrays of other shapes or
+    types, ResourceError if the file cannot be written.
+    """
+    given = {"x_train": x_train, "y_train": y_train, "x_test": x_test, "y_test": y_test}
+    found = {name: np.asarray(value) for name, value in given.items()}
+    if all(found[name].ndim == 2 for name in ("x_train", "x_test")):
+        layout = LAYOUTS[0]
+        found |= {name: found[name][:, :, None, None] for name in ("x_train", "x_test")}
+    if class_names is not None:
+        found[CLASS_NAMES] = np.array(list(class_names), dtype=np.str_)
+    return Arrays(path=_stored(found), layout=layout, **settings)
+
+
+def _stored(found: dict[str, NDArray[Any]]) -> str:
+    """Write arrays to a file that is named by its content, unless it exists; return its path."""
+    digest = hashlib.sha256()
+    for name, array in found.items():
+        if array.dtype.hasobject:
+            raise DataError(f"{name} holds Python objects; expected an array of numbers")
+        digest.update(f"{name} {array.dtype.str} {array.shape}\n".encode())
+        digest.update(np.ascontiguousarray(array).data)
+    folder = user_cache_folder() / FOLDER
+    path = folder / f"{digest.hexdigest()[:32]}.npz"
+    if path.exists():
+        return os.fspath(path)
+    try:
+        create_directory(folder)
+        # A separate name for each process; readers find the whole file or none.
+        with tempfile.NamedTemporaryFile(dir=folder, suffix=".tmp", delete=False) as file:
+            np.savez(file, **found)  # type: ignore[arg-type]
+        os.rename(file.name, path)
+    except OSError as error:
+        raise ResourceError(
+            f"{path}: cannot be written: {error.strerror}; set XDG_CACHE_HOME to a folder with free space"
+        ) from error
+    return os.fspath(path)

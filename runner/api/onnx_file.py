@@ -1,0 +1,184 @@
+"""A trained network as an ONNX file, for inference outside of runner."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from runner.checkpoint import load as load_checkpoint
+from runner.commands.stored_network import StoredNetwork
+from runner.data.dataset import Facts, Normalisation
+from runner.engine.graph.graph import Graph
+from runner.engine.graph.node import Node
+from runner.engine.graph.tensor import Tensor
+from runner.errors import ConfigError, ResourceError
+from runner.system.files import replace_durably
+
+OPSET = 18
+INPUT, OUTPUT, BATCH = "x", "logits", "N"
+_FLOAT = "float32"
+
+_SAME = {
+    name: name.title()
+    for name in ("add", "sub", "mul", "div", "neg", "exp", "log", "sqrt", "abs", "relu", "sigmoid", "tanh", "identity")
+} | {"matmul": "MatMul", "add_n": "Sum"}
+"""Op without attributes that matter in ONNX -> its ONNX operator."""
+
+
+def write_onnx(path: Path, network: StoredNetwork) -> Path:
+    """Write a network as an ONNX file; return the absolute path.
+
+    Input "x": (N, C, H, W) float32 in the units of the training data, which the file normalises. Output "logits":
+    (N, classes) float32. N is any number. The network computes in float32, whatever its precision in training.
+
+    Raises ConfigError if the package onnx is missing or an op of the network has no ONNX operator, ResourceError if the
+    file cannot be written.
+    """
+    onnx = _onnx()
+    from runner.training.build import task_of
+    from runner.training.inference import PREDICT, ForwardPasses
+
+    config, facts = network.config, network.config.data.facts()
+    program = ForwardPasses().build(task_of(replace(config, precision=_FLOAT), facts))
+    client = program.clients[PREDICT]
+    (x,) = (slot.tensor for slot in client.inputs if slot.field == "x")
+    stored = load_checkpoint(network.checkpoint).variables
+    weights = {name: np.asarray(stored[name], _FLOAT) for name in program.variables}
+    translation = _Translation(onnx, program.graph, weights, network.normalisation(), {x})
+    model = translation.model(client.fetches["logits"], x, facts)
+    onnx.checker.check_model(model, full_check=True)
+    try:
+        replace_durably(path, model.SerializeToString())
+    except OSError as error:
+        raise ResourceError(f"{path}: cannot be written: {error.strerror}") from error
+    return path.absolute()
+
+
+def _onnx() -> Any:
+    try:
+        import onnx
+    except ImportError as error:
+        raise ConfigError(
+            f"an ONNX file needs the package onnx ({error}); install it with: pip install 'runner-dataflow[onnx]'"
+        ) from error
+    return onnx
+
+
+@dataclass
+class _Translation:
+    """The ONNX nodes and constants of one network. of_batch: the tensors whose first axis is that of the examples."""
+
+    onnx: Any
+    graph: Graph
+    weights: Mapping[str, NDArray[Any]]
+    normalisation: Normalisation
+    of_batch: set[Tensor]
+    nodes: list[Any] = field(default_factory=list)
+    constants: dict[str, NDArray[Any]] = field(default_factory=dict)
+
+    def model(self, logits: Tensor, x: Tensor, facts: Facts) -> Any:
+        """Return the ONNX model that computes ``logits`` from ``x``."""
+        helper, kind = self.onnx.helper, self.onnx.TensorProto.FLOAT
+        self._normalise(x)
+        for node in self._needed(logits, x):
+            self._add(node)
+        self._emit("Identity", [_name(logits)], OUTPUT)
+        graph = helper.make_graph(
+            self.nodes,
+            "runner",
+            [helper.make_tensor_value_info(INPUT, kind, [BATCH, *facts.shape])],
+            [helper.make_tensor_value_info(OUTPUT, kind, [BATCH, facts.classes])],
+            [self.onnx.numpy_helper.from_array(value, name) for name, value in self.constants.items()],
+        )
+        opset = helper.make_opsetid("", OPSET)
+        return helper.make_model(graph, opset_imports=[opset], ir_version=helper.find_min_ir_version_for([opset]))
+
+    def _normalise(self, x: Tensor) -> None:
+        """Add the normalisation of the input, x * factor - offset for each channel."""
+        mean, std = (
+            np.asarray(v, np.float64)[:, None, None] for v in (self.normalisation.mean, self.normalisation.std)
+        )
+        factor = self._constant("normalisation/factor", (1.0 / (self.normalisation.scale * std)).astype(_FLOAT))
+        offset = self._constant("normalisation/offset", (mean / std).astype(_FLOAT))
+        self._emit("Mul", [INPUT, factor], "normalisation/scaled")
+        self._emit("Sub", ["normalisation/scaled", offset], _name(x))
+
+    def _needed(self, logits: Tensor, x: Tensor) -> list[Node]:
+        """Return the nodes from which ``logits`` are computed, in topological order, without the placeholder of x."""
+        wanted = {logits.node}
+        for node in reversed(list(self.graph)):
+            if node.name in wanted:
+                wanted |= {tensor.node for tensor in node.inputs}
+        return [node for node in self.graph if node.name in wanted and node.name != x.node]
+
+    def _add(self, node: Node) -> None:
+        if node.op == "variable":
+            self._constant(_name(node[0]), self.weights[node.name])
+            return
+        if node.op == "fill":
+            self._constant(_name(node[0]), np.full(node.attributes["shape"], node.attributes["value"], _FLOAT))
+            return
+        if any(tensor in self.of_batch for tensor in node.inputs):
+            self.of_batch |= set(node.tensors)
+        operator, inputs, attributes = self._translated(node)
+        self._emit(operator, inputs, _name(node[0]), **attributes)
+
+    def _translated(self, node: Node) -> tuple[str, list[str], dict[str, Any]]:
+        """Return the ONNX operator of a node, its inputs and its attributes."""
+        inputs, given = [_name(tensor) for tensor in node.inputs], node.attributes
+        if node.op in _SAME and not given.get("transpose_a") and not given.get("transpose_b"):
+            return _SAME[node.op], inputs, {}
+        match node.op:
+            case "conv2d":
+                return "Conv", inputs, {**_windows(given), "group": given["groups"]}
+            case "max_pool":
+                return "MaxPool", inputs, {**_windows(given), "kernel_shape": given["window"]}
+            case "avg_pool":
+                size = {"kernel_shape": given["window"], "count_include_pad": int(given["count_padding"])}
+                return "AveragePool", inputs, {**_windows(given), **size}
+            case "local_response_normalization":
+                alpha = given["alpha"] * (1 if given["divide_by_size"] else given["size"])
+                return "LRN", inputs, {"size": given["size"], "alpha": alpha, "beta": given["beta"], "bias": given["k"]}
+            case "batch_norm_inference":
+                return "BatchNormalization", inputs, {"epsilon": given["epsilon"]}
+            case "concat":
+                return "Concat", inputs, {"axis": given["axis"]}
+            case "softmax" | "log_softmax":
+                return {"softmax": "Softmax", "log_softmax": "LogSoftmax"}[node.op], inputs, {"axis": -1}
+            case "reshape":
+                return "Reshape", [*inputs, self._integers(node, "shape", self._shape(node))], {}
+            case "pad":
+                return "Pad", [*inputs, self._integers(node, "widths", (*given["low"], *given["high"]))], {}
+            case "reduce_mean" | "reduce_sum" | "reduce_max":
+                operator = {"mean": "ReduceMean", "sum": "ReduceSum", "max": "ReduceMax"}[node.op[len("reduce_") :]]
+                axes = self._integers(node, "axes", given["axes"])
+                return operator, [*inputs, axes], {"keepdims": int(given["keepdims"])}
+        raise ConfigError(f"ONNX: op {node.op!r} of node {node.name!r} has no ONNX operator here; export the weights")
+
+    def _shape(self, node: Node) -> Sequence[int]:
+        """Return the new shape of a reshape; 0 stands for the number of examples, which the reshape keeps."""
+        shape: Sequence[int] = node.outputs[0].shape
+        return (0, *shape[1:]) if node[0] in self.of_batch else shape
+
+    def _integers(self, node: Node, what: str, values: Sequence[int]) -> str:
+        return self._constant(f"{node.name}/{what}", np.asarray(values, np.int64))
+
+    def _constant(self, name: str, value: NDArray[Any]) -> str:
+        self.constants[name] = np.ascontiguousarray(value)
+        return name
+
+    def _emit(self, operator: str, inputs: Sequence[str], output: str, **attributes: Any) -> None:
+        made = self.onnx.helper.make_node(operator, list(inputs), [output], name=output, **attributes)
+        self.nodes.append(made)
+
+
+def _name(tensor: Tensor) -> str:
+    return tensor.node if tensor.port == 0 else f"{tensor.node}:{tensor.port}"
+
+
+def _windows(given: Mapping[str, Any]) -> dict[str, Any]:
+    top, bottom, left, right = given["padding"]
+    return {"strides": given["strides"], "pads": (top, left, bottom, right)}

@@ -1,0 +1,105 @@
+"""Weights outside of runner: as safetensors, and as a ``state_dict`` of PyTorch.
+
+PyTorch names a parameter ``MODULE.weight``, and this package ``LAYER/weights``. By default a module has the name of its
+layer. ``names`` maps layers to modules: {"conv1": "features.0"}.
+"""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from runner.checkpoint import CheckpointMeta, save, weights_sha256
+from runner.checkpoint.shard import pack
+from runner.errors import ConfigError
+from runner.system.files import replace_durably, user_cache_folder
+
+_WEIGHTS = "weights"
+_SAME = {"bias": "bias", "gamma": "weight", "beta": "bias", "moving_mean": "running_mean"}
+_TO_TORCH = {**_SAME, _WEIGHTS: "weight", "moving_variance": "running_var"}
+"""Last part of the name of a variable -> last part of the name of a tensor of PyTorch."""
+_NORM = {"weight": "gamma", "bias": "beta", "running_mean": "moving_mean", "running_var": "moving_variance"}
+_OTHER = {"weight": _WEIGHTS, "bias": "bias"}
+_COUNTER = "num_batches_tracked"
+
+
+def write_safetensors(path: Path, weights: Mapping[str, NDArray[Any]]) -> Path:
+    """Write variables by their names to a safetensors file; return its absolute path. Raises OSError."""
+    _, payload = pack(weights, path.name)
+    replace_durably(path, payload)
+    return path.absolute()
+
+
+def state_dict(weights: Mapping[str, NDArray[Any]], names: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """Return weights as tensors of PyTorch, for ``module.load_state_dict``.
+
+    Dense weights (features, units) become (units, features); other arrays keep their shape. weights: as
+    :meth:`~runner.api.runs.Run.weights` returns them. names: layer -> module; other layers keep their names. Raises
+    ConfigError if PyTorch is missing, or if a layer of ``names`` has no weights.
+    """
+    torch = _torch()
+    _require_layers(names or {}, {_split(name)[0] for name in weights})
+    found = {}
+    for name, value in weights.items():
+        layer, kind = _split(name)
+        module = (names or {}).get(layer, layer)
+        array = value.T if kind == _WEIGHTS and value.ndim == 2 else value
+        found[f"{module}.{_TO_TORCH.get(kind, kind)}"] = torch.from_numpy(np.ascontiguousarray(array))
+        if kind == "moving_mean":
+            found[f"{module}.{_COUNTER}"] = torch.tensor(0)
+    return found
+
+
+def from_state_dict(state: Mapping[str, Any], names: Mapping[str, str] | None = None) -> dict[str, NDArray[Any]]:
+    """Return a ``state_dict`` of PyTorch as weights, for ``runner.run(init_from=...)``; the inverse of `state_dict`.
+
+    state: name -> tensor or array. names: layer -> module; other modules are layers of the same name. A run takes the
+    weights whose names and shapes fit its network, and logs the others. Raises ConfigError for a module of ``names``
+    without tensors.
+    """
+    layers = {module: layer for layer, module in (names or {}).items()}
+    _require_layers(layers, {name.rpartition(".")[0] for name in state})
+    return dict(_variables(state, layers))
+
+
+def _variables(state: Mapping[str, Any], layers: Mapping[str, str]) -> Iterator[tuple[str, NDArray[Any]]]:
+    for name, tensor in state.items():
+        module, _, kind = name.rpartition(".")
+        if kind == _COUNTER:
+            continue
+        value = np.asarray(tensor.detach().cpu().numpy() if hasattr(tensor, "detach") else tensor)
+        known = _NORM if f"{module}.running_mean" in state else _OTHER
+        array = value.T if kind == "weight" and value.ndim == 2 else value
+        yield f"{layers.get(module, module)}/{known.get(kind, kind)}", np.ascontiguousarray(array)
+
+
+def stored_weights(weights: Mapping[str, NDArray[Any]]) -> Path:
+    """Write weights as a checkpoint, named by its content, to the user's cache folder; return the checkpoint.
+
+    Raises CheckpointError for names or types that a checkpoint cannot hold, NumericError for a value that is not
+    finite.
+    """
+    variables = {name: np.asarray(value) for name, value in weights.items()}
+    digest = weights_sha256(variables)
+    folder = user_cache_folder() / "weights" / digest[:32]
+    return save(folder, step=0, variables=variables, meta=CheckpointMeta(digest, digest[:16], 1, 0, {}))
+
+
+def _split(name: str) -> tuple[str, str]:
+    layer, _, kind = name.rpartition("/")
+    return layer, kind
+
+
+def _require_layers(names: Mapping[str, str], known: set[str]) -> None:
+    if unknown := sorted(names.keys() - known):
+        raise ConfigError(f"names: there are no weights of {', '.join(unknown)}; expected some of {sorted(known)}")
+
+
+def _torch() -> Any:
+    try:
+        import torch
+    except ImportError as error:
+        raise ConfigError(f"PyTorch cannot be imported ({error}); install it with: pip install torch") from error
+    return torch

@@ -1,0 +1,12 @@
+"""Fixtures of the tests of the Python interface."""
+
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture
+def here(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return an empty working directory, with a cache folder of its own."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+    return folder

@@ -1,0 +1,152 @@
+"""Weights and networks outside of runner: safetensors, PyTorch and ONNX. Tests skip without torch or onnxruntime."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from safetensors.numpy import load_file
+
+import runner
+from runner.api.runs import Run
+from runner.api.weights import from_state_dict
+from tests.small_runs import SMALL
+
+SHAPES = {
+    "mlp": (1, 8, 8),
+    "lenet": (1, 28, 28),
+    "cifar_convnet": (3, 32, 32),
+    "cifar_alexnet": (3, 32, 32),
+    "resnet_cifar": (3, 32, 32),
+    "googlenet": (3, 64, 64),
+    "alexnet": (3, 96, 96),
+    "vgg_a": (3, 64, 64),
+}
+SETTINGS = {"alexnet": ("model.crop=pad", "model.units=64"), "vgg_a": ("model.units=64",)}
+QUICK = ("mlp", "lenet", "resnet_cifar")
+MODELS = [pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow) for name in SHAPES]
+IN_PYTORCH = ("mlp", "lenet", "alexnet", "vgg_a", "googlenet", "resnet_cifar")
+
+
+@pytest.fixture(scope="module")
+def stored(trained: Callable[..., Path]) -> Callable[[str], Run]:
+    """Return a function that trains a model for one step on synthetic images and returns the run."""
+
+    def train(model: str) -> Run:
+        shape = ",".join(map(str, SHAPES[model]))
+        data = ("data=synthetic", f"data.shape=[{shape}]", "data.classes=7", "data.examples=8", "data.test_examples=4")
+        sizes = ("train.steps=1", "train.batch_size=4", "train.eval_batch_size=4", "optimizer.lr=1e-4")
+        return Run(trained(f"model={model}", *SETTINGS.get(model, ()), *data, *sizes))
+
+    return train
+
+
+def images(model: str) -> NDArray[np.float32]:
+    return np.random.default_rng(0).integers(0, 256, (3, *SHAPES[model])).astype(np.float32)
+
+
+def centred(logits: NDArray[Any]) -> NDArray[np.float64]:
+    """Return logits minus their mean over the classes, which the probabilities determine."""
+    values = np.asarray(logits, np.float64)
+    return values - values.mean(axis=1, keepdims=True)
+
+
+def assert_same_logits(found: NDArray[Any], run: Run, x: NDArray[Any]) -> None:
+    """Compare logits with those of a run, to 1e-5 of the largest."""
+    expected = centred(np.log(run.predict(x, cluster={"device": "cpu"})))
+    np.testing.assert_allclose(centred(found), expected, rtol=0, atol=1e-5 * max(1.0, np.abs(expected).max()))
+
+
+@pytest.mark.parametrize("model", [each for each in MODELS if each.values[0] in IN_PYTORCH])
+def test_a_network_in_pytorch_computes_the_same_logits(model: str, stored: Callable[[str], Run]) -> None:
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install torch")
+    from tests.api.torch_networks import NETWORKS
+
+    run, x = stored(model), images(model)
+    normalised = run.config.data.normalisation().apply(x, np.dtype(np.float32))
+    with torch.no_grad():
+        logits = NETWORKS[model](run.state_dict(), torch.from_numpy(normalised)).numpy()
+    assert_same_logits(logits, run, x)
+    back = from_state_dict(run.state_dict())
+    weights = run.weights()
+    assert set(back) == set(weights)
+    assert all(np.array_equal(back[name], weights[name]) for name in weights)
+
+
+def test_names_map_layers_to_the_modules_of_a_network(stored: Callable[[str], Run], here: Path) -> None:
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install torch")
+    nn = torch.nn
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Flatten(), nn.Linear(64, 5), nn.ReLU(), nn.Linear(5, 10))
+    names = {"fc1": "1", "fc2": "3"}
+    start = runner.from_state_dict(module.state_dict(), names)
+    run = runner.run(
+        SMALL, model="mlp", init_from=start, optimizer={"lr": 1e-30}, train={"steps": 1}, **{"model.hidden": [5]}
+    )
+    assert run.summary.init_taken == ["fc1/weights", "fc1/bias", "fc2/weights", "fc2/bias"]
+    module.load_state_dict(run.state_dict(names))
+    x = np.random.default_rng(0).random((4, 1, 8, 8))
+    inputs = torch.from_numpy(run.config.data.normalisation().apply(x, np.dtype(np.float32)))
+    assert_same_logits(module(inputs).detach().numpy(), run, x)
+    for call in (
+        lambda: run.state_dict({"fc9": "1"}),
+        lambda: runner.from_state_dict(module.state_dict(), {"fc1": "9"}),
+    ):
+        with pytest.raises(runner.RunnerError, match=r"names: there are no weights of (fc)?9; expected some of \["):
+            call()
+
+
+def test_the_state_of_normalisation_is_that_of_pytorch() -> None:
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install torch")
+    found = from_state_dict(torch.nn.ModuleDict({"norm": torch.nn.BatchNorm1d(3)}).state_dict())
+    assert {name: value.tolist() for name, value in found.items()} == {
+        "norm/gamma": [1, 1, 1],
+        "norm/beta": [0, 0, 0],
+        "norm/moving_mean": [0, 0, 0],
+        "norm/moving_variance": [1, 1, 1],
+    }
+
+
+def test_weights_are_written_as_safetensors(stored: Callable[[str], Run], here: Path) -> None:
+    run = stored("mlp")
+    path = run.export("weights.safetensors", which="newest")
+    assert path == here / "weights.safetensors"
+    found, weights = load_file(path), run.weights()
+    assert set(found) == set(weights)
+    assert all(np.array_equal(found[name], weights[name]) for name in weights)
+    with pytest.raises(runner.RunnerError, match=r"export\('w\.pt'\): expected a file that ends in \.safetensors or"):
+        run.export("w.pt")
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_an_onnx_file_computes_the_same_logits(model: str, stored: Callable[[str], Run], here: Path) -> None:
+    onnxruntime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed: the extra onnx")
+    run, x = stored(model), images(model)
+    session = onnxruntime.InferenceSession(run.export("network.onnx"), providers=["CPUExecutionProvider"])
+    for some in (x, x[:1]):
+        (logits,) = session.run(None, {"x": some})
+        assert logits.shape == (len(some), 7)
+        assert_same_logits(logits, run, some)
+
+
+@pytest.mark.parametrize(
+    ("library", "call", "message"),
+    [
+        ("onnx", lambda run: run.export("n.onnx"), r"install it with: pip install 'runner-dataflow\[onnx\]'"),
+        ("torch", lambda run: run.state_dict(), "install it with: pip install torch"),
+    ],
+)
+def test_a_missing_library_is_named(
+    library: str,
+    call: Callable[[Run], object],
+    message: str,
+    stored: Callable[[str], Run],
+    here: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, library, None)
+    with pytest.raises(runner.RunnerError, match=message):
+        call(stored("mlp"))
