@@ -17,7 +17,7 @@ from runner.engine.run.local_session import LocalSession
 from runner.models import MODELS
 from runner.optimizers import OPTIMIZERS
 from runner.strategies import STRATEGIES
-from runner.strategies.base import Task
+from runner.strategies.base import Task, labelled
 
 
 class Batch:
@@ -27,7 +27,7 @@ class Batch:
         return {"x": x, "y": index % 10, "index": index, "mask": np.ones(hi - lo, "float32")}
 
 
-task = Task(MODELS["lenet"]().network(10), OPTIMIZERS["momentum"](), (1, 28, 28), "float32", 0, 8, 8)
+task = Task(MODELS["lenet"]().network(10), OPTIMIZERS["momentum"](), labelled((1, 28, 28)), "float32", 0, 8, 8)
 program = STRATEGIES["single"]().build(task)
 session = LocalSession(program, local_cluster(program.workers), load_kernels(), Batch())
 session.run("init")

@@ -17,7 +17,7 @@ from runner.engine.graph.variables import Variable, Variables
 from runner.models.cifar_convnet import CifarConvNet
 from runner.models.lenet import LeNet
 from runner.optimizers.base import Optimizer
-from runner.strategies.base import Strategy, Task
+from runner.strategies.base import Strategy, Task, labelled
 from runner.strategies.single import Single
 from tests.engine.compile.passes.exactness import Array
 
@@ -49,7 +49,7 @@ def training_step(
 ) -> TrainingStep:
     """Return one training step of ``network`` on small images, as built by ``strategy``."""
     strategy = strategy or Single()
-    program = strategy.build(Task(network, optimizer, IMAGE, dtype, 0, BATCH, BATCH))
+    program = strategy.build(Task(network, optimizer, labelled(IMAGE), dtype, 0, BATCH, BATCH))
     client = program.clients["train"]
     placed = place(program.graph, local_cluster(strategy.workers), lambda node: None)
     fed = [slot.tensor for slot in client.inputs] + [tensor for tensors in client.feeds.values() for tensor in tensors]
