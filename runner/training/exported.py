@@ -17,13 +17,13 @@ from numpy.typing import NDArray
 from runner.checkpoint import load, newest, save
 from runner.config import safe_yaml
 from runner.config.configuration import from_plain, to_plain
+from runner.config.groups import GROUPS
 from runner.config.schema import Config, LocalCluster
 from runner.data.synthetic import Synthetic
 from runner.errors import DataError
 from runner.plugin import install, provenance
 from runner.plugin.loading import PIN
 from runner.records.data_facts import read_record, write_record
-from runner.strategies.single import Single
 from runner.system.machine import usable_cores
 from runner.system.redaction import redact
 from runner.tracking import NoTracking
@@ -31,6 +31,8 @@ from runner.tracking.records import ExportedModel
 from runner.training.inference import one_device, probabilities, weights_of
 
 _CONFIG, _WEIGHTS, _PLUGINS, _CODE = "network.yaml", "weights", "plugins", "mlflow_network.py"
+_ONE_DEVICE = "single"
+"""The option of ``parallelism`` for a network that is used and not trained."""
 _TEMPLATE = Path(__file__).with_name(f"{_CODE}.txt")
 
 
@@ -97,7 +99,11 @@ class ExportedNetwork:
 def _alone(config: Config) -> Config:
     cluster = LocalCluster(tf32=config.cluster.tf32)
     return dataclasses.replace(
-        config, data=Synthetic(name="synthetic"), parallelism=Single(), cluster=cluster, tracking=NoTracking()
+        config,
+        data=Synthetic(name="synthetic"),
+        parallelism=GROUPS["parallelism"][_ONE_DEVICE](),
+        cluster=cluster,
+        tracking=NoTracking(),
     )
 
 

@@ -23,7 +23,7 @@ from runner.models.base import Model
 from runner.models.lenet import LeNet
 from runner.models.resnet_cifar import ResNetCifar
 from runner.optimizers.sgd import Momentum
-from runner.strategies.base import Task
+from runner.strategies.base import Task, labelled
 from runner.strategies.single import Single
 from tests.gpu.gpus import Gpu
 from tests.strategies.networks import CLASSES, TEST_BATCH, Examples
@@ -64,7 +64,7 @@ def losses(name: str, dtype: str, registry: Registry, *, gpus: bool = False) -> 
     network = NETWORKS[name]
     optimizer = Momentum(lr=network.rate, clip_norm=1.0)
     forward = network.model.network(CLASSES)
-    task = Task(forward, optimizer, network.shape, dtype, 7, network.batch, TEST_BATCH)
+    task = Task(forward, optimizer, labelled(network.shape), dtype, 7, network.batch, TEST_BATCH)
     source = OneBatch(network.batch, network.shape, task.state_dtype)
     with opened(Single(), task, registry, gpus=gpus, source=source) as trainer:
         trainer.session.run("init")

@@ -20,7 +20,7 @@ from runner.engine.run.step_driver import bind
 from runner.kernels.registry import Registry
 from runner.models.lenet import LeNet
 from runner.optimizers.sgd import Momentum
-from runner.strategies.base import Strategy, Task
+from runner.strategies.base import Strategy, Task, labelled
 from runner.strategies.single import Single
 from runner.strategies.sync_data import SyncData
 from tests.gpu.gpus import Gpu, on_gpu
@@ -69,7 +69,7 @@ def data(name: str, request: pytest.FixtureRequest) -> Dataset:
 
 def learned(strategy: str, data: Dataset, dtype: str, registry: Registry, cluster: Cluster) -> float:
     """Train LeNet; return the fraction of the test split that the trained network classifies correctly."""
-    task = Task(LeNet().network(10), Momentum(lr=0.01), data.shape, dtype, 0, BATCH, TEST_BATCH)
+    task = Task(LeNet().network(10), Momentum(lr=0.01), labelled(data.shape), dtype, 0, BATCH, TEST_BATCH)
     program = STRATEGIES[strategy].build(task)
     source = Pipeline(data, seed=0, batch_size=BATCH, eval_batch_size=TEST_BATCH, dtype="float32")
     session = LocalSession(program, cluster, registry, source)

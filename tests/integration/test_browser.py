@@ -265,7 +265,7 @@ def see_the_artifacts(browser: Browser) -> None:
     browser.find("//img[starts-with(@src, 'blob:') or contains(@src, 'artifact')]")
     browser.click("//*[@role='tab'][normalize-space()='Overview']")
     browser.click(f"//a[normalize-space()='{PARENT}']")
-    browser.wait_for_text("best test/accuracy", "finished", "jobs_finished", "0.01, 0.1")
+    browser.wait_for_text("test_accuracy", "finished", "jobs_finished", "0.01, 0.1")
 
 
 def row(name: str) -> str:

@@ -72,7 +72,7 @@ def test_twenty_jobs_of_which_three_fail_survive_a_kill_and_broken_files(start: 
     assert {path: path.stat().st_mtime_ns for path in before} == before, "a finished job ran again"
     assert len({summary_of(path.parent).run_id for path in after}) == 17
     assert all(steps(path.parent) == [1, 2, 3] for path in after)
-    errors = {row["optimizer.lr"]: row["status"].split(": ")[1] for row in rows(sweep) if row["status"] != "finished"}
+    errors = {row["optimizer_lr"]: row["error"].split(": ")[0] for row in rows(sweep) if row["status"] != "finished"}
     assert errors == {"-1": "ConfigError", "1e+30": "NumericError", "1e+32": "NumericError"}
 
     again = run_command(tmp_path, "sweep", "resume", "sweep", "--no-retry-failed")
@@ -102,7 +102,7 @@ def test_jobs_end_with_a_killed_sweep_and_continue(start: Start, tmp_path: Path)
     sweep = tmp_path / "sweep"
     arguments = (*TINY, "model=mlp", "model.hidden=[4]", IN_SWEEP, *TWO_AT_ONCE)
     killed = start(tmp_path, "-m", *arguments, "train.steps=2000,2001,3")
-    wait_until(lambda: all((sweep / job / "run.json").exists() for job in "01"), "two jobs in flight")
+    wait_until(lambda: all((sweep / job / "config.yaml").exists() for job in "01"), "two jobs in flight")
     processes = psutil.Process(killed.pid).children(recursive=True)
     killed.send(signal.SIGKILL)
     killed.wait()

@@ -125,7 +125,7 @@ SLOT = ("inputs", 0)
         (FEEDS, {"x:0": X, "y:0": X, "rate:0": RATE}, f"feeds of {RATE}, {X}, {X}, expected each"),
         (FEEDS, {"x:0": "scaled:0", "rate:0": RATE}, f"feeds of {RATE}, scaled:0"),
         (SLOT, ["x:0", "train"], r"plan.inputs\[0\]: .* expected a map"),
-        ((*SLOT, "field"), "", r"plan.inputs\[0\].field: '', expected"),
+        ((*SLOT, "field"), 7, r"plan.inputs\[0\].field: 7, expected text"),
         ((*SLOT, "hi"), 3.0, r"plan.inputs\[0\].hi: 3.0, expected a whole number"),
         ((*SLOT, "lo"), True, r"plan.inputs\[0\].lo: True, expected a whole number"),
         ((*SLOT, "lo"), 4, "input x:0: examples 4 to 3, expected an ascending range"),
