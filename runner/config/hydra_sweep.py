@@ -106,7 +106,7 @@ class BatchLauncher(BasicLauncher):
         return returns
 
 
-# Hydra creates only launchers of this package, in which a module with another name stands for this one.
+# Hydra creates launchers only from classes that it finds in the package hydra_plugins: this module is found there too.
 BatchLauncher.__module__ = "hydra_plugins.runner"
 sys.modules[BatchLauncher.__module__] = sys.modules[__name__]
 

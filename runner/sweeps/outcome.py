@@ -50,7 +50,7 @@ class Outcome:
     def value_or_error(self, monitor: Monitor) -> float | RunnerError:
         """Return the value by which jobs are compared, or an error with the message of the error that ended the job."""
         label = job_label(self.number, self.swept)
-        if self.status != FINISHED:
+        if not self.succeeded:
             return RunnerError(f"{label}: {self.status if self.error is None else self.error.message}")
         value = self.metrics.get(monitor.metric)
         return RunnerError(f"{label}: it has no value of {monitor.metric}") if value is None else value

@@ -1,14 +1,20 @@
 """Sweeps of hydra-optuna-sweeper, which chooses jobs by the results of earlier jobs."""
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
 from runner.cli import main
-from runner.errors import Interrupted, NumericError
+from runner.config.monitor import Monitor
+from runner.errors import Interrupted, NumericError, RunnerError
+from runner.records.summary import Failure
+from runner.sweeps.outcome import Outcome
 from runner.sweeps.plan import Plan
 from tests.fake_training import Call, FakeTraining
+from tests.records.test_summary import SUMMARY
 from tests.refusal import Capture, refused
 from tests.sweep.tables import rows, statuses
 
@@ -55,22 +61,43 @@ def test_a_direction_that_contradicts_the_metric_is_refused(fake_training: FakeT
     assert fake_training.calls == []
 
 
-def fail(call: Call) -> None:
-    raise NumericError("the loss is nan")
-
-
 @pytest.mark.parametrize(
-    ("settings", "jobs", "code"),
-    [([], 1, 1), (["hydra.sweeper.max_failure_rate=1"], 3, 1)],
+    ("settings", "found"),
+    [([], ["failed", "finished"]), (["hydra.sweeper.max_failure_rate=1"], ["failed", "finished", "finished"])],
     ids=["the first failed job ends the sweep", "a rate of failed jobs is allowed"],
 )
 def test_a_failed_job_is_a_failed_trial(
-    fake_training: FakeTraining, folder: Path, capsys: Capture, settings: list[str], jobs: int, code: int
+    fake_training: FakeTraining, folder: Path, capsys: Capture, settings: list[str], found: list[str]
 ):
-    fake_training.act = fail
-    main([*TRIALS, "hydra.sweeper.n_jobs=1", *settings])
-    assert statuses(folder) == ["failed"] * jobs
+    def fail_second(call: Call) -> None:
+        if len(fake_training.calls) == 2:
+            raise NumericError("the loss is nan")
+
+    fake_training.act = fail_second
+    assert main([*TRIALS, "hydra.sweeper.n_jobs=1", *settings]) == 1
+    assert sorted(statuses(folder)) == found
     assert "error: the loss is nan" in capsys.readouterr().err
+
+
+FAILURE = Failure("DivergenceError", "the loss exploded", 5)
+
+
+@pytest.mark.parametrize(
+    ("status", "changes", "value"),
+    [
+        ("finished", {"headline": {"test/accuracy": 0.5}}, 0.5),
+        ("finished", {"headline": {}}, "job 3 (lr=1): it has no value of test/accuracy"),
+        ("diverged", {"headline": {"test/accuracy": 0.1}}, 0.1),
+        ("diverged", {"error": FAILURE}, "job 3 (lr=1): the loss exploded"),
+        ("killed", None, "job 3 (lr=1): killed"),
+    ],
+)
+def test_a_job_that_ended_without_an_error_has_a_value(
+    status: str, changes: dict[str, Any] | None, value: float | str
+) -> None:
+    summary = None if changes is None else replace(SUMMARY, status=status, **changes)
+    found = Outcome(3, ["lr=1"], {"lr": "1"}, status, summary).value_or_error(Monitor("test/accuracy"))
+    assert (str(found) if isinstance(found, RunnerError) else found) == value
 
 
 def test_an_interruption_ends_the_sweep_with_a_table(fake_training: FakeTraining, folder: Path, capsys: Capture):
