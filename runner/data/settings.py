@@ -67,6 +67,12 @@ class DatasetSettings(ABC):
         facts: object = self.facts()
         if not isinstance(facts, Facts):  # a plugin's dataset can return anything
             raise ConfigError(f"data.name={self.name}: facts returned {facts}; expected Facts")
+        if len(facts.shape) != 3:
+            code = type(self).facts.__code__
+            raise ConfigError(
+                f"data.name={self.name}: {code.co_filename}:{code.co_firstlineno}: facts returned the shape "
+                f"{facts.shape}; expected (channels, height, width), such as (4, 1, 1) for rows of four numbers"
+            )
         examples = min(facts.train_examples, self.train_limit or facts.train_examples)
         if self.val_fraction and examples < 2:
             raise ConfigError(

@@ -217,6 +217,12 @@ plugin = Plugin(datasets={"mine": Mine})
     [
         ("parallelism", STRATEGY, r"parallelism\.name=mine: build returned a graph; expected a Program"),
         ("data", DATASET.replace("FACTS", "None"), r"data\.name=mine: facts returned None; expected Facts"),
+        (
+            "data",
+            DATASET.replace("FACTS", "Facts((4,), ('a', 'b'), 10, 5)"),
+            r"data\.name=mine: /.*\.py:10: facts returned the shape \(4,\); expected \(channels, height, width\), such "
+            r"as \(4, 1, 1\) for rows of four numbers",
+        ),
     ],
 )
 def test_a_method_that_returns_another_type_is_refused(group: str, text: str, complaint: str, tmp_path: Path) -> None:
