@@ -123,6 +123,11 @@ def senders(plan: DevicePlan) -> dict[str, str]:
     }
 
 
+def receivers(plan: DevicePlan) -> set[str]:
+    """Return the processes to which this device sends values."""
+    return {peer_of(each.attributes["destination"]) for each in plan.instructions if each.op == "send"}
+
+
 def _check_part(device: str, part: Part, inputs: Sequence[InputSlot]) -> None:
     """Raise ValueError unless graph, fetches, feeds and inputs are consistent and belong to the device."""
     graph = part.graph

@@ -6,12 +6,12 @@ A thread of ZeroMQ transfers bytes meanwhile, so sends overlap with kernels.
 """
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from runner.engine.cluster.assignment import Assignment, feed_key, fetch_key, peer_of, senders
+from runner.engine.cluster.assignment import Assignment, feed_key, fetch_key, peer_of, receivers, senders
 from runner.engine.cluster.emulation import Links
 from runner.engine.cluster.mailbox import LaunchQueue, Mailbox, QueuedLaunch, Request, Stopped
 from runner.engine.cluster.transport import messages
@@ -58,6 +58,7 @@ class Worker:
     def __post_init__(self) -> None:
         self._use_platform(HostPlatform(self.registry.join))
         self._source: InputSource | None = None
+        self._connected: set[str] = set()
         self._check_finite: bool | None = None
         self._links: Links | None = None
         self._plans: dict[str, _LoadedPlan] = {}
@@ -125,9 +126,6 @@ class Worker:
         setup = WorkerSetup.from_document(document)
         if setup.link is not None:
             self._links = Links(setup.link, self.mailbox.clock)
-        for peer in self.peers:
-            if peer != self.endpoint.name:
-                self.endpoint.connect(peer, sibling_address(self.address, peer))
         if (gpu := setup.gpus.get(self.endpoint.name)) is not None:
             self.registry = load_gpu_kernels(setup.use, gpu)
             self._use_platform(self.registry.platforms["gpu"](gpu))
@@ -158,6 +156,7 @@ class Worker:
         own_name = self.endpoint.name
         if peer_of(assignment.device) != own_name:
             raise SecurityError(f"plan {plan!r} refused: for {assignment.device}, expected the device of {own_name}")
+        self._connect(receivers(assignment.plan))
         readers = {owner: ArenaReader(spec) for owner, spec in assignment.arenas.items() if owner != own_name}
         writer = ArenaWriter(assignment.arenas[own_name])
         rendezvous = WireRendezvous(plan, self.endpoint, self.mailbox, writer, readers, self._links)
@@ -178,6 +177,17 @@ class Worker:
         )
         self.endpoint.send(messages.MASTER, messages.Loaded(plan))
         self.progress.enter(messages.IDLE, 0)
+
+    def _connect(self, peers: Set[str]) -> None:
+        """Connect to those of ``peers`` to which no earlier plan sends.
+
+        A process that has no part in a plan may end before this one is set up; the processes of a plan may not.
+        """
+        if unknown := peers - set(self.peers):
+            raise SecurityError(f"values for {', '.join(sorted(unknown))}: expected one of {', '.join(self.peers)}")
+        for peer in sorted(peers - self._connected):
+            self.endpoint.connect(peer, sibling_address(self.address, peer))
+        self._connected |= peers
 
     def _plan(self, plan: str, step: int) -> "_LoadedPlan":
         if plan not in self._plans:

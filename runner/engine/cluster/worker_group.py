@@ -154,7 +154,7 @@ class WorkerGroup:
         for worker in self.workers:
             self.endpoint.connect(worker, inbox_address(self.directory, worker))
             self.send(worker, messages.Welcome())
-        # Setup makes a worker connect to all other workers, which are listening now.
+        # From now on, all workers are listening, so that plans can make workers connect to each other.
         for worker in self.workers:
             self.send(worker, messages.Setup(), document)
 

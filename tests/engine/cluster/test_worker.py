@@ -24,7 +24,7 @@ from runner.kernels.registry import Registry
 from tests.engine.cluster.conftest import Source, Start
 from tests.engine.cluster.transport.conftest import identity
 from tests.engine.cluster.transport.fake_network import FakeNetwork
-from tests.engine.cluster.virtual_cluster import ADDRESS, EXAMPLES, SETUP, VirtualCluster
+from tests.engine.cluster.virtual_cluster import ADDRESS, EXAMPLES, SETUP, TurnTaking, VirtualCluster
 from tests.engine.running import Replaced
 
 RESULT_OF_STEP_2 = [-np.exp(1.0)] * EXAMPLES
@@ -83,6 +83,32 @@ def test_shutdown_ends_a_delay_and_a_wait_for_a_tensor(fed: VirtualCluster, dela
     fed.wait_for_ends()
     assert fed.network.clock.now < 90.0
     assert fed.ended == {"worker-0": 0, "worker-1": 0}
+
+
+def test_a_worker_connects_only_to_receivers_in_its_plans(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker without a plan may be set up after another worker has ended."""
+    connected: list[tuple[str, str]] = []
+    connect = TurnTaking.connect
+
+    def noted(endpoint: TurnTaking, peer: str, address: str = "") -> None:
+        if messages.MASTER not in (peer, endpoint.name):
+            connected.append((endpoint.name, peer))
+        connect(endpoint, peer, address)
+
+    monkeypatch.setattr(TurnTaking, "connect", noted)
+    with start() as cluster:
+        cluster.set_up()
+        cluster.send(messages.Shutdown(), ["worker-0"])
+        cluster.answers(messages.Bye, ["worker-0"])
+        cluster.send(messages.Shutdown(), ["worker-1"])
+        cluster.answers(messages.Bye, ["worker-1"])
+        assert connected == []
+    with start() as cluster:
+        cluster.set_up()
+        cluster.run("init")
+        cluster.run("run", 2, {"rate": 0.5})
+        cluster.shut_down()
+    assert sorted(connected) == [("worker-0", "worker-1"), ("worker-1", "worker-0")]
 
 
 def test_worker_sends_its_spans_and_stops_recording(cluster: VirtualCluster, monkeypatch: pytest.MonkeyPatch) -> None:
