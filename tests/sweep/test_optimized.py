@@ -46,6 +46,11 @@ def test_the_objective_is_the_metric_of_the_table_and_its_direction_follows(
     capsys.readouterr()
     assert main(["sweep", "best", "sweep"]) == 0
     assert capsys.readouterr().out == f"{folder / 'sweep' / str(seeds.index(max(seeds)))}\n"
+    picture = folder / "sweep" / "sweep.png"
+    picture.unlink(missing_ok=True)
+    assert main(["sweep", "plot", "sweep"]) == 0
+    assert capsys.readouterr().out == f"{picture}\n"
+    assert picture.read_bytes().startswith(b"\x89PNG")
 
 
 def test_low_values_of_a_loss_are_better(fake_training: FakeTraining, folder: Path):

@@ -19,9 +19,11 @@ from runner.errors import DirectoryInUseError, NumericError
 from runner.records.summary import Failure, Summary
 from runner.sweeps.locks import job_lock, sweep_lock
 from runner.sweeps.outcome import Outcome
+from runner.sweeps.plot import draw_sweep
 from runner.sweeps.report import end_late, recorded_sweeps
 from runner.sweeps.table import Cell, SweepTable, over_seeds, seeds_table, spread_of, sweep_table, swept_values
 from runner.tracking.origin import ORIGIN_FILE, Origin
+from runner.tracking.plots import Series
 from runner.tracking.records import Tags
 from runner.tracking.spool import SPOOL_FILE, Spool
 from tests.fake_training import Call, FakeTraining
@@ -181,6 +183,25 @@ def test_failed_seeds_are_shown_but_not_averaged() -> None:
     assert [row[:4] for row in table.rows] == [("0.1", 1, 0.5, None), ("9", 0, None, None)]
     assert column(table, "status") == ["1 finished, 1 failed", "2 failed"]
     assert column(table, "error") == ["NumericError: the loss is nan"] * 2
+
+
+def test_each_swept_key_but_the_seed_has_a_panel(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    drawn: list[tuple[dict[str, Series], str, Path]] = []
+    monkeypatch.setattr("runner.sweeps.plot.metric_over_keys", lambda *given: drawn.append(given) or given[2])
+    jobs = [seed_job(seed, lr, float(lr) + seed) for seed in (1, 2) for lr in ("0.5", "2")]
+    with_units = [replace(job, overrides=[*job.overrides, f"units={8 + (job is jobs[-1])}"]) for job in jobs]
+    failed = seed_job(3, "4", None)
+    path = tmp_path / "sweep.png"
+    assert draw_sweep([*with_units, failed], ACCURACY, path) == path
+    ((panels, metric, _),) = drawn
+    assert metric == "test/accuracy"
+    assert panels == {
+        "lr": {"units=8": {"0.5": [1.5, 2.5], "2": [3.0]}, "units=9": {"2": [4.0]}},
+        "units": {"lr=0.5": {"8": [1.5, 2.5]}, "lr=2": {"8": [3.0], "9": [4.0]}},
+    }
+    assert draw_sweep([jobs[0], failed], ACCURACY, path) is None
+    assert draw_sweep([jobs[0], jobs[2]], ACCURACY, path) == path, "only the seed differs"
+    assert drawn[1][0] == {"seed": {"": {"1": [1.5], "2": [2.5]}}}
 
 
 @pytest.mark.parametrize("seeds", [(1, 1), (3,)])
