@@ -1,4 +1,4 @@
-"""The neutral description of a task's network, and a batch for the network; neither needs a configuration."""
+"""The neutral description of a workload's network, and a batch for the network; neither needs a configuration."""
 
 from typing import Any
 
@@ -12,21 +12,21 @@ from runner.engine.graph import ops
 from runner.engine.graph.graph import Graph
 from runner.engine.graph.network import NetworkBuilder
 from runner.engine.graph.variables import Variables
-from runner.strategies.base import Task
+from runner.strategies.base import Workload
 
 _SEED = 0
 
 
-def forward_layers(task: Task) -> tuple[tuple[Layer, ...], tuple[str, ...]]:
+def forward_layers(workload: Workload) -> tuple[tuple[Layer, ...], tuple[str, ...]]:
     """Return the network's layers in training, in float32, and the names of its trainable variables."""
     graph = Graph()
-    variables = Variables(graph, seed=task.seed)
-    batch = task.batch_size
-    x = ops.placeholder(graph, (batch, *task.fields["x"].shape), "float32", name="x")
+    variables = Variables(graph, seed=workload.seed)
+    batch = workload.batch_size
+    x = ops.placeholder(graph, (batch, *workload.fields["x"].shape), "float32", name="x")
     y, index = (ops.placeholder(graph, (batch,), "int64", name=name) for name in ("y", "index"))
     step = ops.placeholder(graph, (), "int64", name="step")
-    net = NetworkBuilder(graph, variables, dtype="float32", seed=task.seed, training=True, step=step, index=index)
-    outputs = task.network(net, {"x": x, "y": y, "index": index})
+    net = NetworkBuilder(graph, variables, dtype="float32", seed=workload.seed, training=True, step=step, index=index)
+    outputs = workload.network(net, {"x": x, "y": y, "index": index})
     layers = describe(graph, x, outputs.prediction, net.state_updates)
     return layers, tuple(variable.name for variable in variables.trainable)
 

@@ -10,7 +10,7 @@ from benchmarks.cases import Case
 from benchmarks.experiments import opened, timed_experiment
 from benchmarks.network import forward_layers, random_batch
 from benchmarks.problem import Problem
-from runner.training.build import task_of
+from runner.training.build import workload_of
 from runner.training.experiment import Experiment
 
 
@@ -20,7 +20,7 @@ def prepare(case: Case, folder: Path, *, threads: int, precision: str) -> Proble
     In every precision, the description and the initial values are those of the float32 network.
     """
     experiment = timed_experiment(case.overrides(threads=threads, precision="float32"))
-    layers, trainable = forward_layers(task_of(experiment.config, experiment.facts))
+    layers, trainable = forward_layers(workload_of(experiment.config, experiment.facts))
     problem = Problem(
         folder,
         layers,

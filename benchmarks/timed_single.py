@@ -7,7 +7,7 @@ from benchmarks.protocol import PHASES
 from runner.engine.compile.program import Client, Program
 from runner.engine.graph.device import worker_task
 from runner.engine.graph.graph import Graph
-from runner.strategies.base import Task
+from runner.strategies.base import Workload
 from runner.strategies.clients import program
 from runner.strategies.replica import Gradients, Replica
 from runner.strategies.single import Single
@@ -20,11 +20,11 @@ CLIENTS: Mapping[str, str] = dict(zip(PHASES, ("forward", "gradients", "train"),
 class TimedSingle(Single):
     """The strategy ``single`` with the three clients of :data:`CLIENTS` over the same nodes."""
 
-    def build(self, task: Task) -> Program:
-        """Return the program. ``task.microbatches`` must be 1."""
+    def build(self, workload: Workload) -> Program:
+        """Return the program. ``workload.microbatches`` must be 1."""
         graph = Graph()
-        replica = Replica(graph, task, device=worker_task(0))
-        computed = replica.compute_gradients((0, task.batch_size), "train")
+        replica = Replica(graph, workload, device=worker_task(0))
+        computed = replica.compute_gradients((0, workload.batch_size), "train")
         targets = replica.apply(computed.gradients, computed.state_updates)
         whole = program(graph, [replica], metrics=computed.metrics, targets=targets)
         return replace(whole, clients={**whole.clients, **timed_clients(whole, computed)})

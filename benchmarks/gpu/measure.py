@@ -12,7 +12,7 @@ from benchmarks.alternate import Contestant, alternate
 from benchmarks.cases import Case
 from benchmarks.environments import MissingEnvironmentError
 from benchmarks.gpu.deadline import Deadline
-from benchmarks.gpu.networks import task_of
+from benchmarks.gpu.networks import workload_of
 from benchmarks.gpu.resident import resident_single
 from benchmarks.limit import Rates
 from benchmarks.peers import gpu_sizes
@@ -130,7 +130,7 @@ def _warm(contestant: Contestant) -> None:
 def _result(case: Case, precision: str, folder: Path, rates: Rates, contestants: Sequence[Contestant]) -> CaseResult:
     problem = load_problem(folder)
     parameters = sum(problem.variable(each).size for each in problem.trainable)
-    program = resident_single(task_of(case, "float32"))
+    program = resident_single(workload_of(case, "float32"))
     work = {phase: multiply_adds(program.graph, program.clients[CLIENTS[phase]]) for phase in PHASES}
     limits = {phase: rates.limit_s(phase, count, parameters) for phase, count in work.items()}
     subjects = tuple(subject_result(contestant) for contestant in contestants)

@@ -8,11 +8,12 @@ import yaml
 
 from benchmarks.cases import CASES, Case
 from benchmarks.environments import ROOT
+from runner.engine.graph.network import labelled
 from runner.engine.graph.tensor import state_dtype
 from runner.models import MODELS
 from runner.models.base import Model
 from runner.optimizers.sgd import Momentum
-from runner.strategies.base import Task, labelled
+from runner.strategies.base import Workload
 
 PRECISIONS = ("float32", "tf32", "bfloat16")
 """tf32: float32 whose matrix products read factors with 10-bit mantissas. bfloat16: bfloat16 compute, float32 state."""
@@ -28,11 +29,11 @@ def compute_dtype(precision: str) -> str:
     return "bfloat16" if precision == "bfloat16" else "float32"
 
 
-def task_of(case: Case, precision: str) -> Task:
-    """Return the training task of a case: its network with momentum."""
+def workload_of(case: Case, precision: str) -> Workload:
+    """Return the workload of a case: its network with momentum."""
     dtype = compute_dtype(precision)
     assert state_dtype(dtype) == "float32", "variables and images are float32"
-    return Task(
+    return Workload(
         network=model_of(case.model).network(case.classes),
         optimizer=Momentum(lr=case.learning_rate),
         fields=labelled(case.shape),

@@ -13,20 +13,20 @@ import numpy as np
 
 from benchmarks.gpu.engine import Engine, engine_on
 from benchmarks.gpu.measure import COMPARE_PLANS
-from benchmarks.gpu.networks import GPU_CASES, task_of
+from benchmarks.gpu.networks import GPU_CASES, workload_of
 from benchmarks.gpu.resident import LOAD, resident_single
 from benchmarks.problem import Problem, load_problem
 from benchmarks.protocol import Run, serve
 from benchmarks.timed_single import CLIENTS
 from runner.engine.run.session import scalar
-from runner.strategies.base import Task
+from runner.strategies.base import Workload
 
 
 class OursOnGpu:
     """The program of a case in a session of this process. The batch is in variables on the device."""
 
-    def __init__(self, engine: Engine, task: Task, problem: Problem, stack: ExitStack) -> None:
-        self._engine, self._task, self._problem, self._stack = engine, task, problem, stack
+    def __init__(self, engine: Engine, workload: Workload, problem: Problem, stack: ExitStack) -> None:
+        self._engine, self._workload, self._problem, self._stack = engine, workload, problem, stack
 
     @property
     def versions(self) -> Mapping[str, str]:
@@ -35,7 +35,7 @@ class OursOnGpu:
 
     def load(self) -> None:
         """Open the session and load the problem's initial values."""
-        self._program = resident_single(self._task)
+        self._program = resident_single(self._workload)
         self._session = self._stack.enter_context(self._engine.opened(self._program))
         # The optimizer's slots are not in the problem, so they keep the initial values of "init".
         self._session.run("init")
@@ -69,5 +69,5 @@ if __name__ == "__main__":
     device, precision, name, *options, folder = sys.argv[1:]
     with ExitStack() as exit_stack:
         made = engine_on(device, precision, compare_plans=COMPARE_PLANS in options)
-        subject = OursOnGpu(made, task_of(GPU_CASES[name], precision), load_problem(Path(folder)), exit_stack)
+        subject = OursOnGpu(made, workload_of(GPU_CASES[name], precision), load_problem(Path(folder)), exit_stack)
         serve(subject, subject.memory_mib)

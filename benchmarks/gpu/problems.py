@@ -8,34 +8,34 @@ from typing import Any
 from numpy.typing import NDArray
 
 from benchmarks.cases import Case
-from benchmarks.gpu.networks import task_of
+from benchmarks.gpu.networks import workload_of
 from benchmarks.network import forward_layers, random_batch
 from benchmarks.problem import Problem
 from runner.engine.graph.device import local_cluster
 from runner.engine.run.kernel_table import load_kernels
 from runner.engine.run.local_session import LocalSession
 from runner.optimizers.sgd import Momentum
-from runner.strategies.base import Task
+from runner.strategies.base import Workload
 from runner.strategies.single import Single
 
 
 def prepare(case: Case, folder: Path) -> Problem:
     """Create a folder with the float32 problem of a case. Its initial values are drawn on the CPU."""
     folder.mkdir(parents=True)
-    task = task_of(case, "float32")
-    layers, trainable = forward_layers(task)
-    assert isinstance(task.optimizer, Momentum), "a problem is minimised with momentum"
+    workload = workload_of(case, "float32")
+    layers, trainable = forward_layers(workload)
+    assert isinstance(workload.optimizer, Momentum), "a problem is minimised with momentum"
     threads = os.cpu_count() or 1
-    rate, momentum = task.optimizer.lr, task.optimizer.momentum
+    rate, momentum = workload.optimizer.lr, workload.optimizer.momentum
     problem = Problem(folder, layers, trainable, "float32", threads, rate, momentum)
     x, y = random_batch(case)
-    saved = _initial_values(task)
+    saved = _initial_values(workload)
     problem.save(x, y, {name: saved[name] for name in (*problem.trainable, *problem.moving)})
     return problem
 
 
-def _initial_values(task: Task) -> Mapping[str, NDArray[Any]]:
-    program = Single().build(task)
+def _initial_values(workload: Workload) -> Mapping[str, NDArray[Any]]:
+    program = Single().build(workload)
     session = LocalSession(program, local_cluster(1), load_kernels())
     try:
         session.run("init")

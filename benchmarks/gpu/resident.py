@@ -9,7 +9,7 @@ from runner.engine.graph import ops
 from runner.engine.graph.device import worker_task
 from runner.engine.graph.graph import Graph
 from runner.engine.graph.tensor import Tensor
-from runner.strategies.base import Task
+from runner.strategies.base import Workload
 from runner.strategies.clients import program
 from runner.strategies.replica import Replica, Share, placeholders
 
@@ -28,8 +28,8 @@ class _Batch:
 class ResidentReplica(Replica):
     """A replica whose training batch is in variables on its device."""
 
-    def __init__(self, graph: Graph, task: Task, *, device: str) -> None:
-        super().__init__(graph, task, device=device)
+    def __init__(self, graph: Graph, workload: Workload, *, device: str) -> None:
+        super().__init__(graph, workload, device=device)
         self.batch = _Batch()
 
     def inputs(self, split: str, share: Share) -> dict[str, Tensor]:
@@ -37,19 +37,19 @@ class ResidentReplica(Replica):
         if split != "train":
             return super().inputs(split, share)
         kept = {}
-        for name, source in placeholders(self.graph, self.task, share[1] - share[0]).items():
+        for name, source in placeholders(self.graph, self.workload, share[1] - share[0]).items():
             spec = self.graph.spec(source)
             kept[name] = ops.variable(self.graph, spec.shape, spec.dtype, name=f"resident/{name}")
             self.batch.fed[name] = source
             self.batch.assigns.append(ops.assign(self.graph, kept[name], source).node)
-        return {**kept, "x": ops.as_dtype(self.graph, kept["x"], self.task.dtype)}
+        return {**kept, "x": ops.as_dtype(self.graph, kept["x"], self.workload.dtype)}
 
 
-def resident_single(task: Task) -> Program:
-    """Return a program for one device with the timed clients and :data:`LOAD`. ``task.microbatches`` must be 1."""
+def resident_single(workload: Workload) -> Program:
+    """Return a program for one device with the timed clients and :data:`LOAD`. ``workload.microbatches`` must be 1."""
     graph = Graph()
-    replica = ResidentReplica(graph, task, device=worker_task(0))
-    computed = replica.compute_gradients((0, task.batch_size), "train")
+    replica = ResidentReplica(graph, workload, device=worker_task(0))
+    computed = replica.compute_gradients((0, workload.batch_size), "train")
     targets = replica.apply(computed.gradients, computed.state_updates)
     whole = program(graph, [replica], metrics=computed.metrics, targets=targets)
     feeds: Mapping[str, tuple[Tensor, ...]] = {name: (tensor,) for name, tensor in replica.batch.fed.items()}

@@ -12,7 +12,7 @@ from runner.engine.graph.tensor import Tensor
 from runner.engine.graph.variables import Variables
 from runner.engine.run.step_driver import Rounds
 from runner.plugin import Plugin
-from runner.strategies.base import Strategy, Task, require
+from runner.strategies.base import Strategy, Workload, require
 from runner.strategies.clients import program_of, train_client
 from runner.strategies.collectives import sharded_reduce
 from runner.strategies.replica import Gradients, Replica, batch_metrics, scaled, shares
@@ -48,23 +48,23 @@ class DiLoCo(Strategy):
         require(0 < self.outer_lr < 10, "outer_lr", self.outer_lr, "a number above 0 and below 10")
         require(0 <= self.outer_momentum < 1, "outer_momentum", self.outer_momentum, "a number from 0 to below 1")
 
-    def build(self, task: Task) -> Program:
+    def build(self, workload: Workload) -> Program:
         """Return the program: K separate training steps, and a client that runs an outer step."""
-        graph, own = Graph(), shares(task.batch_size, self.workers)
+        graph, own = Graph(), shares(workload.batch_size, self.workers)
         replicas = [
-            Replica(graph, replace(task, batch_size=hi - lo), device=worker_task(k), prefix=f"replica_{k}")
+            Replica(graph, replace(workload, batch_size=hi - lo), device=worker_task(k), prefix=f"replica_{k}")
             for k, (lo, hi) in enumerate(own)
         ]
         computed = [each.compute_gradients(share, "train") for each, share in zip(replicas, own, strict=True)]
         # Copies of the parameters at the start of a round. They need no checkpoint, because a checkpoint ends a round.
-        anchors = [Variables(graph, seed=task.seed, prefix=each.prefix, device=each.device) for each in replicas]
+        anchors = [Variables(graph, seed=workload.seed, prefix=each.prefix, device=each.device) for each in replicas]
         outer = Client(
             OUTER, targets=tuple(self._outer(replicas, computed, anchors)), exact=True, per_update=1 / self.inner_steps
         )
         targets: list[str] = []
         for replica, each in zip(replicas, computed, strict=True):
             targets += replica.apply(each.gradients, each.state_updates)
-        weights = [(hi - lo) / task.batch_size for lo, hi in own]
+        weights = [(hi - lo) / workload.batch_size for lo, hi in own]
         metrics = batch_metrics(replicas[0], computed, weights)
         train = train_client(replicas, metrics=metrics, targets=targets)
         return program_of(graph, replicas, [train, outer], scratch=anchors, step_driver=Rounds(OUTER, self.inner_steps))

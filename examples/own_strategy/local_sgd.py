@@ -10,7 +10,7 @@ from runner.engine.graph.device import worker_task
 from runner.engine.graph.graph import Graph
 from runner.engine.run.step_driver import Rounds
 from runner.plugin import Plugin
-from runner.strategies.base import Strategy, Task
+from runner.strategies.base import Strategy, Workload
 from runner.strategies.clients import program_of, train_client
 from runner.strategies.collectives import sharded_reduce
 from runner.strategies.replica import Replica, batch_metrics, scaled, shares
@@ -35,19 +35,19 @@ class LocalSgd(Strategy):
     workers: SmallCount = 2
     every: Count = 8
 
-    def build(self, task: Task) -> Program:
+    def build(self, workload: Workload) -> Program:
         """Return the program: K separate training steps, and a client that averages."""
-        graph, own = Graph(), shares(task.batch_size, self.workers)
+        graph, own = Graph(), shares(workload.batch_size, self.workers)
         replicas = [
-            # Each replica's gradient is the mean over its share, because its task has the share's batch size.
-            Replica(graph, replace(task, batch_size=hi - lo), device=worker_task(k), prefix=f"replica_{k}")
+            # Each replica's gradient is the mean over its share, because its workload has the share's batch size.
+            Replica(graph, replace(workload, batch_size=hi - lo), device=worker_task(k), prefix=f"replica_{k}")
             for k, (lo, hi) in enumerate(own)
         ]
         computed = [each.compute_gradients(share, "train") for each, share in zip(replicas, own, strict=True)]
         targets: list[str] = []
         for replica, each in zip(replicas, computed, strict=True):
             targets += replica.apply(each.gradients, each.state_updates)
-        weights = [(hi - lo) / task.batch_size for lo, hi in own]
+        weights = [(hi - lo) / workload.batch_size for lo, hi in own]
         metrics = batch_metrics(replicas[0], computed, weights)
         train = train_client(replicas, metrics=metrics, targets=targets)
         average = Client(AVERAGE, targets=tuple(_average(replicas)), exact=True, per_update=1 / self.every)

@@ -38,11 +38,11 @@ def write_onnx(path: Path, network: StoredNetwork) -> Path:
     file cannot be written.
     """
     onnx = _onnx()
-    from runner.training.build import task_of
+    from runner.training.build import workload_of
     from runner.training.inference import PREDICT, ForwardPasses
 
     config, facts = network.config, network.config.data.facts()
-    program = ForwardPasses().build(task_of(replace(config, precision=_FLOAT), facts))
+    program = ForwardPasses().build(workload_of(replace(config, precision=_FLOAT), facts))
     client = program.clients[PREDICT]
     (x,) = (slot.tensor for slot in client.inputs if slot.field == "x")
     stored = load_checkpoint(network.checkpoint).variables

@@ -8,7 +8,7 @@ from typing import ClassVar, Self
 from runner.bounds import Count, CountOrZero, SmallCount
 from runner.engine.compile.program import Client, OneProcess, Program, VirtualClock
 from runner.errors import ConfigError
-from runner.strategies.base import Processes, Race, Strategy, Task, TrainingFacts, require_one_of
+from runner.strategies.base import Processes, Race, Strategy, TrainingFacts, Workload, require_one_of
 from runner.strategies.clients import action_of, standing_clients
 from runner.strategies.downpour.model_replica import ModelReplica, ReplicaOptions
 from runner.strategies.downpour.order import Rules
@@ -122,14 +122,14 @@ class AsyncData(Strategy):
                 "train.epochs)"
             )
 
-    def build(self, task: Task) -> Program:
+    def build(self, workload: Workload) -> Program:
         """Return the program: each replica has one compute client, and one fetch and one push client per shard."""
-        served = ServedVariables(task, self.servers)
+        served = ServedVariables(workload, self.servers)
         graph = served.graph
-        shards = [PushedServer(graph, served, j, task, self.staleness) for j in range(self.servers)]
+        shards = [PushedServer(graph, served, j, workload, self.staleness) for j in range(self.servers)]
         replicas = [
-            ModelReplica(task, k, share, served, shards, self._options)
-            for k, share in enumerate(shares(task.batch_size, self.workers))
+            ModelReplica(workload, k, share, served, shards, self._options)
+            for k, share in enumerate(shares(workload.batch_size, self.workers))
         ]
         scorers = [served.replica(k, ReadVariables, "scorer") for k in range(self.workers)]
         training = [client for each in replicas for client in self._training(each, shards)]
@@ -142,7 +142,7 @@ class AsyncData(Strategy):
             workers=self.workers,
             servers=self.servers,
             step_driver=self._rules,
-            one_process=self._one_process(task.seed, training),
+            one_process=self._one_process(workload.seed, training),
         )
 
     def _require_own_pushes_kept(self) -> None:

@@ -1,6 +1,6 @@
 """The interface of a strategy, which every option of ``parallelism`` implements.
 
-A strategy turns a task into a :class:`Program`: it chooses the number of copies of the network, the devices of the
+A strategy turns a workload into a :class:`Program`: it chooses the number of copies of the network, the devices of the
 nodes, and the way in which gradients are summed. A strategy reads the layers that are recorded on the nodes; it never
 reads a model. The configuration, training and commands use a strategy only through :class:`Strategy`, never by its name
 or type, so that a plugin's strategy can do all that a built-in strategy can.
@@ -13,28 +13,15 @@ from typing import Any, ClassVar, Self
 
 from runner.bounds import SmallCount
 from runner.engine.compile.program import Program
-from runner.engine.graph.network import NetworkFunction
+from runner.engine.graph.network import Field, NetworkFunction
 from runner.engine.graph.tensor import state_dtype
 from runner.errors import ConfigError
 from runner.optimizers.base import Optimizer
 
 
 @dataclass(frozen=True)
-class Field:
-    """A field of an example: its shape, without the axis of examples, and its dtype; None for that of activations."""
-
-    shape: tuple[int, ...]
-    dtype: str | None = None
-
-
-def labelled(shape: tuple[int, ...]) -> dict[str, Field]:
-    """Return the fields of classified examples: inputs x of this shape, and a label y."""
-    return {"x": Field(shape), "y": Field((), "int64")}
-
-
-@dataclass(frozen=True)
-class Task:
-    """A training task, without any decision about devices.
+class Workload:
+    """A network to train, its optimizer and the sizes of batches, without any decision about devices.
 
     fields: the fields of an example that the network reads, by name; besides, every example has an index. dtype: the
     dtype of activations. batch_size: examples of one update, over all workers. microbatches: number of parts of a
@@ -137,8 +124,8 @@ class Strategy(ABC):
     order_keys: ClassVar[tuple[str, ...]] = ()
 
     @abstractmethod
-    def build(self, task: Task) -> Program:
-        """Return the program that trains ``task`` with this strategy.
+    def build(self, workload: Workload) -> Program:
+        """Return the program that trains ``workload`` with this strategy.
 
         Raises ConfigError for a network, batch or optimizer that the strategy cannot train.
         """

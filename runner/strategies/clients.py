@@ -113,7 +113,7 @@ def standing_clients(
 
 def _scored(replicas: Sequence[Replica]) -> list[Scored]:
     """Add the evaluation of each replica's share of an evaluation batch."""
-    own = shares(replicas[0].task.eval_batch_size, len(replicas))
+    own = shares(replicas[0].workload.eval_batch_size, len(replicas))
     return [replica.evaluate(share) for replica, share in zip(replicas, own, strict=True)]
 
 

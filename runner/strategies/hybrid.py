@@ -12,7 +12,7 @@ from runner.engine.graph.graph import Graph
 from runner.engine.graph.tensor import Tensor
 from runner.engine.graph.variables import Variable
 from runner.errors import ConfigError
-from runner.strategies.base import Strategy, Task, require_one_of
+from runner.strategies.base import Strategy, Workload, require_one_of
 from runner.strategies.clients import Scored, program
 from runner.strategies.collectives import ALL_REDUCE, COMBINES, exchange
 from runner.strategies.replica import Gradients, Replica, batch_metrics, shares
@@ -78,14 +78,14 @@ class Hybrid(Strategy):
         """Whether ``combine`` is ``all_reduce``."""
         return self.combine == ALL_REDUCE
 
-    def build(self, task: Task) -> Program:
+    def build(self, workload: Workload) -> Program:
         """Return the program. Raises ConfigError if the network or the batch cannot be split this way."""
-        passes = dense_passes(self.scheme, task.batch_size, self.workers, self.fc_batch)
-        parts_of = PartsOf(task, training=True)
-        self._expect_statistics_of_batch(parts_of(task.batch_size), len(passes))
+        passes = dense_passes(self.scheme, workload.batch_size, self.workers, self.fc_batch)
+        parts_of = PartsOf(workload, training=True)
+        self._expect_statistics_of_batch(parts_of(workload.batch_size), len(passes))
         graph = Graph()
         devices = [worker_task(k) for k in range(self.workers)]
-        replicas = [Replica(graph, task, device=d, prefix=f"replica_{k}") for k, d in enumerate(devices)]
+        replicas = [Replica(graph, workload, device=d, prefix=f"replica_{k}") for k, d in enumerate(devices)]
         bodies, normalised = self._add_bodies(replicas, parts_of)
         below = [replica.variables.trainable for replica in replicas]
         dense = self._train_dense(replicas, parts_of, rows_of(replicas, bodies, passes), backward=bool(below[0]))
@@ -101,7 +101,7 @@ class Hybrid(Strategy):
     def _add_bodies(self, replicas: Sequence[Replica], parts_of: PartsOf) -> tuple[list[Body], Normalised]:
         bodies = [
             add_body(replica, parts_of(hi - lo), "train", (lo, hi), "train")
-            for replica, (lo, hi) in zip(replicas, shares(replicas[0].task.batch_size, self.workers), strict=True)
+            for replica, (lo, hi) in zip(replicas, shares(replicas[0].workload.batch_size, self.workers), strict=True)
         ]
         normalised = STATISTICS[self.statistics](replicas, bodies)
         moved = normalised.moved
@@ -111,7 +111,7 @@ class Hybrid(Strategy):
         self, replicas: Sequence[Replica], parts_of: PartsOf, passes: Sequence[Rows], *, backward: bool
     ) -> DenseTraining:
         """Add all passes of the dense layers, with an update after each if ``fc_batch`` is smaller than the batch."""
-        updates = updates_per_batch(self.scheme, replicas[0].task.batch_size, self.fc_batch)
+        updates = updates_per_batch(self.scheme, replicas[0].workload.batch_size, self.fc_batch)
         dense = DenseTraining(replicas, parts_of, updates=updates, lr_factor=self.dense_lr_factor, backward=backward)
         for number, rows in enumerate(passes):
             dense.add(rows, number)
@@ -183,18 +183,18 @@ def _clipped(
     """Clip the gradients of all workers by their norm, which is computed on the first worker."""
     first = replicas[0]
     with first.within("update"):
-        flat = iter(first.task.optimizer.clipped(first.graph, list(chain(*pairs)), counted))
+        flat = iter(first.workload.optimizer.clipped(first.graph, list(chain(*pairs)), counted))
     return [[next(flat) for _ in own] for own in pairs]
 
 
 def _score(replicas: Sequence[Replica]) -> list[Scored]:
     """Add the forward pass over an evaluation batch, with scheme ``a`` for the dense layers."""
-    task = replicas[0].task
-    parts_of = PartsOf(task, training=False)
+    workload = replicas[0].workload
+    parts_of = PartsOf(workload, training=False)
     bodies = [
         add_body(replica, parts_of(hi - lo), "test", (lo, hi), "eval")
-        for replica, (lo, hi) in zip(replicas, shares(task.eval_batch_size, len(replicas)), strict=True)
+        for replica, (lo, hi) in zip(replicas, shares(workload.eval_batch_size, len(replicas)), strict=True)
     ]
-    (rows,) = rows_of(replicas, bodies, dense_passes("a", task.eval_batch_size, len(replicas), None))
+    (rows,) = rows_of(replicas, bodies, dense_passes("a", workload.eval_batch_size, len(replicas), None))
     added = add_dense(replicas, [replica.variables for replica in replicas], parts_of, rows, "eval")
     return [(added.outputs[k], body.batch) for k, body in enumerate(bodies)]

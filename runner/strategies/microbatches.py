@@ -7,18 +7,18 @@ from runner.engine.graph import ops
 from runner.engine.graph.graph import Graph
 from runner.engine.graph.tensor import Tensor
 from runner.engine.graph.variables import Variable
-from runner.strategies.base import Task
+from runner.strategies.base import Workload
 from runner.strategies.clients import program
 from runner.strategies.latest import Latest, number_of_update
 from runner.strategies.replica import Forward, Gradients, Replica, advanced, batch_metrics, ordered_sum, shares, summed
 
 
-def in_microbatches(task: Task, device: str) -> Program:
+def in_microbatches(workload: Workload, device: str) -> Program:
     """Return the program of one copy: forward and backward passes of all parts, ordered sums, one update.
 
     device: the full name of a device, or a partial name, such as ``/job:worker``, that leaves the choice open.
     """
-    return updating(*computed_in_parts(task, device))
+    return updating(*computed_in_parts(workload, device))
 
 
 def updating(replica: Replica, computed: Gradients) -> Program:
@@ -27,13 +27,13 @@ def updating(replica: Replica, computed: Gradients) -> Program:
     return program(replica.graph, [replica], metrics=computed.metrics, targets=targets)
 
 
-def computed_in_parts(task: Task, device: str) -> tuple[Replica, Gradients]:
+def computed_in_parts(workload: Workload, device: str) -> tuple[Replica, Gradients]:
     """Add the passes of all parts and their ordered sums to a new graph; return the replica and the sums."""
     graph = Graph()
-    replica = Replica(graph, task, device=device)
+    replica = Replica(graph, workload, device=device)
     computed = [
-        replica.compute_gradients(share, _scope_of_part(task, k))
-        for k, share in enumerate(shares(task.batch_size, task.microbatches))
+        replica.compute_gradients(share, _scope_of_part(workload, k))
+        for k, share in enumerate(shares(workload.batch_size, workload.microbatches))
     ]
     metrics = batch_metrics(replica, computed)
     with graph.device(device), graph.absolute_scope("train/total"):
@@ -41,8 +41,8 @@ def computed_in_parts(task: Task, device: str) -> tuple[Replica, Gradients]:
     return replica, replace(totals, metrics=metrics)
 
 
-def in_stale_parts(task: Task, device: str) -> Program:
-    """Return the program of one copy that updates after each of ``task.microbatches`` parts.
+def in_stale_parts(workload: Workload, device: str) -> Program:
+    """Return the program of one copy that updates after each of ``workload.microbatches`` parts.
 
     All gradients are computed at the step's initial weights, as in the concurrent steps of TensorFlow's Figure 9
     (whitepaper 2016, section 7): n small steps run at once on the same devices, as in asynchronous data parallelism,
@@ -59,18 +59,18 @@ def in_stale_parts(task: Task, device: str) -> Program:
     device: as for :func:`in_microbatches`. The loss and the metrics of a step are computed over the whole batch at w_0.
     """
     graph = Graph()
-    replica = Replica(graph, task, device=device)
+    replica = Replica(graph, workload, device=device)
     passes, gradients = [], []
-    for k, share in enumerate(shares(task.batch_size, task.microbatches)):
-        passes.append(replica.forward(share, _scope_of_part(task, k)))
+    for k, share in enumerate(shares(workload.batch_size, workload.microbatches)):
+        passes.append(replica.forward(share, _scope_of_part(workload, k)))
         gradients.append(_of_own_mean(replica, passes[-1]))
     metrics = batch_metrics(replica, passes)
     latest = Latest(replica.variables)
     for k, (passed, pairs) in enumerate(zip(passes, gradients, strict=True)):
         with graph.absolute_scope(f"update/part_{k}"), graph.device(device):
-            clipped = task.optimizer.clipped(graph, pairs)
-            number = number_of_update(replica, task.microbatches, k)
-            latest.update(task.optimizer, clipped, replica.learning_rate, number)
+            clipped = workload.optimizer.clipped(graph, pairs)
+            number = number_of_update(replica, workload.microbatches, k)
+            latest.update(workload.optimizer, clipped, replica.learning_rate, number)
             for update in passed.state_updates:
                 now = replace(update, variable=latest.now(update.variable))
                 with graph.name_scope(update.variable.name), graph.layer(update.variable.layer):
@@ -84,14 +84,14 @@ def _of_own_mean(replica: Replica, passed: Forward) -> list[tuple[Variable, Tens
     """Return the gradient of a part's mean loss: the part's summand of the batch gradient, times batch / part size."""
     graph, (lo, hi) = replica.graph, passed.share
     weighted = replica.differentiate(passed)
-    if hi - lo == replica.task.batch_size:
+    if hi - lo == replica.workload.batch_size:
         return weighted
     with graph.absolute_scope(f"{passed.scope}/own_mean"), graph.device(replica.device):
         return [
-            (variable, ops.scale(graph, gradient, replica.task.batch_size / (hi - lo)))
+            (variable, ops.scale(graph, gradient, replica.workload.batch_size / (hi - lo)))
             for variable, gradient in weighted
         ]
 
 
-def _scope_of_part(task: Task, part: int) -> str:
-    return f"train/share_{part}" if task.microbatches > 1 else "train"
+def _scope_of_part(workload: Workload, part: int) -> str:
+    return f"train/share_{part}" if workload.microbatches > 1 else "train"

@@ -10,7 +10,7 @@ from runner.engine.compile.program import Program
 from runner.engine.graph.device import worker_task
 from runner.engine.graph.network import NetworkFunction
 from runner.errors import ConfigError
-from runner.strategies.base import LayerPlacement, Strategy, Task, TrainingFacts, require_one_of
+from runner.strategies.base import LayerPlacement, Strategy, TrainingFacts, Workload, require_one_of
 from runner.strategies.layer_names import by_pattern, matched, shard_of
 from runner.strategies.microbatches import in_microbatches, in_stale_parts
 from runner.strategies.sharded.blueprint import Blueprint
@@ -113,26 +113,26 @@ class ModelParallel(Strategy):
                 "parallelism.concurrent_steps; set that, and train.microbatches=1"
             )
 
-    def build(self, task: Task) -> Program:
+    def build(self, workload: Workload) -> Program:
         """Return the program, in which only shards and constrained layers have a worker; the others are placed later.
 
         Raises ConfigError if a pattern matches no layer, or if a constraint names a worker that does not exist or
         matches a layer that is sharded.
         """
         in_parts = PIPELINES[self.pipeline]
-        shaped = replace(task, network=self._network(task), microbatches=self.concurrent_steps)
+        shaped = replace(workload, network=self._network(workload), microbatches=self.concurrent_steps)
         program = in_parts(shaped, ANY_WORKER)
         workers = self._workers(list(dict.fromkeys(home_layers(program.graph).values())))
         devices = {layer: worker_task(worker) for layer, worker in workers.items()}
         return replace(program, graph=colocate_layers(program.graph, devices), workers=self.workers)
 
-    def _network(self, task: Task) -> NetworkFunction:
-        """Return the network of a task, with the layers in ``shard`` sharded."""
+    def _network(self, workload: Workload) -> NetworkFunction:
+        """Return the network of a workload, with the layers in ``shard`` sharded."""
         if not self.shard:
-            return task.network
-        layers = dense_layers(Blueprint.of(task, task.batch_size, training=True))
+            return workload.network
+        layers = dense_layers(Blueprint.of(workload, workload.batch_size, training=True))
         ways = by_pattern("shard", self.shard, layers, "dense layer")
-        return ShardedNetwork(task, {layer: Way(way) for layer, way in ways.items()}, self.workers)
+        return ShardedNetwork(workload, {layer: Way(way) for layer, way in ways.items()}, self.workers)
 
     def _workers(self, placed: Sequence[str]) -> dict[str, int]:
         """Return the worker of each shard and each constrained layer; placed: names of layers and of shards."""

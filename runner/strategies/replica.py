@@ -12,7 +12,7 @@ from runner.engine.graph.graph import Graph
 from runner.engine.graph.network import LOSS, NetworkBuilder, Outputs, StateUpdate
 from runner.engine.graph.tensor import Tensor
 from runner.engine.graph.variables import Variable, Variables
-from runner.strategies.base import Task
+from runner.strategies.base import Workload
 
 Share = tuple[int, int]  # (lo, hi): examples lo..hi-1 of a batch, or units lo..hi-1 of a layer
 
@@ -83,21 +83,21 @@ class Replica:
     """One copy of the network on one device, with its variables, scalar inputs and shares of the batches."""
 
     def __init__(
-        self, graph: Graph, task: Task, *, device: str, prefix: str = "", variables: Variables | None = None
+        self, graph: Graph, workload: Workload, *, device: str, prefix: str = "", variables: Variables | None = None
     ) -> None:
         """variables: the store of the network's variables; None for a new store on this device."""
         self.graph = graph
-        self.task = task
+        self.workload = workload
         self.device = device
         self.prefix = prefix
         if variables is None:
-            variables = Variables(graph, seed=task.seed, prefix=prefix, device=device)
+            variables = Variables(graph, seed=workload.seed, prefix=prefix, device=device)
         self.variables = variables
         self.train_inputs: list[InputSlot] = []
         self.eval_inputs: list[InputSlot] = []
         with graph.absolute_scope(prefix), graph.device(device):
             self.step = ops.placeholder(graph, (), "int64", name="step")
-            self.learning_rate = ops.placeholder(graph, (), task.state_dtype, name="learning_rate")
+            self.learning_rate = ops.placeholder(graph, (), workload.state_dtype, name="learning_rate")
 
     def adopt(self, graph: Graph) -> None:
         """Continue in ``graph``, a rewritten graph that contains all nodes of this replica under the same names."""
@@ -115,7 +115,7 @@ class Replica:
         with self.within(scope):
             batch = self.inputs("train", share)
             net = self.builder(batch, training=True)
-            outputs = self.task.network(net, batch)
+            outputs = self.workload.network(net, batch)
             # A gradient is the sum over examples divided by the batch size, so that gradients of shares can be added.
             metrics = {name: self._share_of_mean(each, name) for name, each in outputs.summed.items()}
         return Forward(share, scope, net.state_updates, metrics)
@@ -136,21 +136,21 @@ class Replica:
 
     def weighted(self, passed: Pass) -> list[StateUpdate]:
         """Return the statistics of a pass, times share size / batch size: summands of the mean over the batch."""
-        weight = (passed.share[1] - passed.share[0]) / self.task.batch_size
+        weight = (passed.share[1] - passed.share[0]) / self.workload.batch_size
         with self.within(passed.scope):
             return [weighted(self.graph, update, weight) for update in passed.state_updates]
 
     def apply(self, totals: Sequence[tuple[Variable, Tensor]], state_updates: Sequence[StateUpdate]) -> list[str]:
         """Add the optimizer's update and the updates of moving averages; return the assign nodes to run."""
         with self.within("update"):
-            clipped = self.task.optimizer.clipped(self.graph, totals)
+            clipped = self.workload.optimizer.clipped(self.graph, totals)
         return self.assign(clipped, state_updates)
 
     def assign(self, clipped: Sequence[tuple[Variable, Tensor]], state_updates: Sequence[StateUpdate]) -> list[str]:
         """Add the same updates as :meth:`apply`, from gradients that are already clipped."""
         graph = self.graph
         with self.within("update"):
-            targets = self.task.optimizer.assign(
+            targets = self.workload.optimizer.assign(
                 self.variables, clipped, learning_rate=self.learning_rate, step=self.step
             )
             for update in state_updates:
@@ -162,7 +162,7 @@ class Replica:
         graph = self.graph
         with graph.absolute_scope(self._scoped("eval")), graph.device(self.device):
             batch = self.inputs("test", share)
-            return self.task.network(self.builder(batch, training=False), batch), batch
+            return self.workload.network(self.builder(batch, training=False), batch), batch
 
     @contextmanager
     def within(self, scope: str) -> Iterator[None]:
@@ -175,8 +175,8 @@ class Replica:
         return NetworkBuilder(
             self.graph,
             self.variables,
-            dtype=self.task.dtype,
-            seed=self.task.seed,
+            dtype=self.workload.dtype,
+            seed=self.workload.seed,
             training=training,
             step=self.step,
             index=batch["index"],
@@ -184,17 +184,17 @@ class Replica:
 
     def inputs(self, split: str, share: Share) -> dict[str, Tensor]:
         """Add the placeholders for a share of a batch of ``split``; floats are cast to the network's dtype."""
-        batch = placeholders(self.graph, self.task, share[1] - share[0])
+        batch = placeholders(self.graph, self.workload, share[1] - share[0])
         fed = self.train_inputs if split == "train" else self.eval_inputs
         fed += [InputSlot(tensor, split, field, *share) for field, tensor in batch.items()]
-        return cast_fields(self.graph, self.task, batch)
+        return cast_fields(self.graph, self.workload, batch)
 
     def _scoped(self, scope: str) -> str:
         return f"{self.prefix}/{scope}" if self.prefix else scope
 
     def _share_of_mean(self, per_example: Tensor, name: str) -> Tensor:
         total = ops.reduce_sum(self.graph, per_example, axes=(0,))
-        return scaled(self.graph, total, 1.0 / self.task.batch_size, self.task.state_dtype, name)
+        return scaled(self.graph, total, 1.0 / self.workload.batch_size, self.workload.state_dtype, name)
 
     def _or_zeros(self, variable: Variable, gradient: Tensor | None) -> Tensor:
         if gradient is not None:
@@ -202,18 +202,18 @@ class Replica:
         return ops.fill(self.graph, 0.0, variable.spec.shape, variable.spec.dtype)
 
 
-def placeholders(graph: Graph, task: Task, count: int) -> dict[str, Tensor]:
+def placeholders(graph: Graph, workload: Workload, count: int) -> dict[str, Tensor]:
     """Add the placeholders of a batch of ``count`` examples, one for each field."""
     return {
-        name: ops.placeholder(graph, (count, *each.shape), each.dtype or task.dtype, name=name)
-        for name, each in task.specs.items()
+        name: ops.placeholder(graph, (count, *each.shape), each.dtype or workload.dtype, name=name)
+        for name, each in workload.specs.items()
     }
 
 
-def cast_fields(graph: Graph, task: Task, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def cast_fields(graph: Graph, workload: Workload, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return a batch in which the fields without a dtype of their own have the dtype of activations."""
-    floats = [name for name, each in task.fields.items() if each.dtype is None]
-    return {**batch, **{name: ops.as_dtype(graph, batch[name], task.dtype) for name in floats}}
+    floats = [name for name, each in workload.fields.items() if each.dtype is None]
+    return {**batch, **{name: ops.as_dtype(graph, batch[name], workload.dtype) for name in floats}}
 
 
 def weighted(graph: Graph, update: StateUpdate, weight: float) -> StateUpdate:

@@ -11,7 +11,7 @@ from runner.engine.graph.tensor import Tensor
 from runner.errors import ConfigError
 from runner.optimizers.base import Optimizer
 from runner.optimizers.lbfgs import Lbfgs
-from runner.strategies.base import Processes, Strategy, Task, TrainingFacts
+from runner.strategies.base import Processes, Strategy, TrainingFacts, Workload
 from runner.strategies.clients import numbered, standing_clients
 from runner.strategies.lbfgs.dispatcher import GATHER, PortionedMinimisation
 from runner.strategies.lbfgs.vectors import Vectors, require_no_averages
@@ -60,22 +60,22 @@ class Sandblaster(Strategy):
         if not facts.optimizer.line_search:
             yield _needs_lbfgs(facts.optimizer)
 
-    def build(self, task: Task) -> Program:
+    def build(self, workload: Workload) -> Program:
         """Return the program of replicas and servers; its step driver is the coordinator.
 
         Raises ConfigError for an optimizer other than ``lbfgs``, a network with batch normalisation, a batch with fewer
         examples than portions, or more servers than variables.
         """
         count = self.workers * self.portions_per_worker
-        if not isinstance(task.optimizer, Lbfgs):
-            raise ConfigError(_needs_lbfgs(task.optimizer))
-        if task.batch_size < count:
+        if not isinstance(workload.optimizer, Lbfgs):
+            raise ConfigError(_needs_lbfgs(workload.optimizer))
+        if workload.batch_size < count:
             raise ConfigError(
-                f"train.batch_size={task.batch_size} with {count} portions (parallelism.workers={self.workers} times "
-                f"parallelism.portions_per_worker={self.portions_per_worker}): every portion needs an example; "
+                f"train.batch_size={workload.batch_size} with {count} portions (parallelism.workers={self.workers} "
+                f"times parallelism.portions_per_worker={self.portions_per_worker}): every portion needs an example; "
                 f"use a batch of {count} or more, or fewer portions"
             )
-        return _Building(task, task.optimizer, self.workers, self.servers, count).program()
+        return _Building(workload, workload.optimizer, self.workers, self.servers, count).program()
 
 
 def _needs_lbfgs(optimizer: Optimizer) -> str:
@@ -98,14 +98,14 @@ class _Computation:
 class _Building:
     """A builder of one program."""
 
-    def __init__(self, task: Task, optimizer: Lbfgs, workers: int, servers: int, count: int) -> None:
+    def __init__(self, workload: Workload, optimizer: Lbfgs, workers: int, servers: int, count: int) -> None:
         """count: the number of portions of the batch."""
-        self._task = task
+        self._workload = workload
         self._optimizer = optimizer
         self._servers = servers
-        self._portions = shares(task.batch_size, count)
+        self._portions = shares(workload.batch_size, count)
         self._sizes = [hi - lo for lo, hi in self._portions]
-        self._served = ServedVariables(task, servers)
+        self._served = ServedVariables(workload, servers)
         self._graph = self._served.graph
         self._replicas = [self._served.replica(k, CopiedVariables) for k in range(workers)]
         self._scorers = [self._served.replica(k, ReadVariables, "scorer") for k in range(workers)]
@@ -137,7 +137,7 @@ class _Building:
             step_driver=PortionedMinimisation(
                 self._optimizer,
                 [variable.name for variable in vectors.trained],
-                self._task.state_dtype,
+                self._workload.state_dtype,
                 list(gather.fetches),
                 len(self._replicas),
                 self._sizes,

@@ -12,31 +12,31 @@ from runner.engine.graph.tensor import Tensor, TensorSpec
 from runner.engine.graph.variables import Declaration, Variable, Variables
 from runner.errors import ConfigError
 from runner.optimizers.base import assign_by
-from runner.strategies.base import Task
+from runner.strategies.base import Workload
 from runner.strategies.replica import Replica, advance
 
 
 class ServedVariables(Variables):
-    """The variables of a task in a new graph, distributed over servers by size, with their optimizer slots.
+    """The variables of a workload in a new graph, distributed over servers by size, with their optimizer slots.
 
     placed: name of a variable -> device of its server. Raises ConfigError if there are more servers than variables.
     """
 
-    def __init__(self, task: Task, servers: int) -> None:
-        super().__init__(Graph(), seed=task.seed)
-        self.task = task
-        self.placed = {name: server_task(j) for name, j in shard_by_size(specs_of(task), servers).items()}
+    def __init__(self, workload: Workload, servers: int) -> None:
+        super().__init__(Graph(), seed=workload.seed)
+        self.workload = workload
+        self.placed = {name: server_task(j) for name, j in shard_by_size(specs_of(workload), servers).items()}
 
     def replica(
-        self, index: int, view: "type[ReadVariables]", role: str = "replica", task: Task | None = None
+        self, index: int, view: "type[ReadVariables]", role: str = "replica", workload: Workload | None = None
     ) -> Replica:
         """Return a copy of the network on worker ``index``, in the scope ``{role}_{index}``.
 
-        view: the class of the worker's view of the variables. task: the copy's task; None for the task of the store.
+        view: the class of the worker's view of the variables. workload: of the copy; None for that of the store.
         """
         device, prefix = worker_task(index), f"{role}_{index}"
         seen = view(self, prefix=prefix, device=device)
-        return Replica(self.graph, task or self.task, device=device, prefix=prefix, variables=seen)
+        return Replica(self.graph, workload or self.workload, device=device, prefix=prefix, variables=seen)
 
 
 class ReadVariables(Variables):
@@ -103,9 +103,9 @@ def shard_by_size(specs: Mapping[str, TensorSpec], servers: int) -> dict[str, in
     return {name: chosen[name] for name in specs}
 
 
-def specs_of(task: Task) -> dict[str, TensorSpec]:
+def specs_of(workload: Workload) -> dict[str, TensorSpec]:
     """Return name -> spec of every variable in order of creation, from a forward pass in a separate graph."""
-    scratch = Replica(Graph(), task, device="")
+    scratch = Replica(Graph(), workload, device="")
     scratch.forward((0, 1), "train")
     return {variable.name: variable.spec for variable in scratch.variables}
 
@@ -113,22 +113,26 @@ def specs_of(task: Task) -> dict[str, TensorSpec]:
 class Server:
     """One parameter server: its device, and its placeholders for the step number and the learning rate."""
 
-    def __init__(self, graph: Graph, task: Task, index: int) -> None:
+    def __init__(self, graph: Graph, workload: Workload, index: int) -> None:
         self.device = server_task(index)
         self.scope = f"server_{index}"
         with graph.absolute_scope(self.scope), graph.device(self.device):
             self.step = ops.placeholder(graph, (), "int64", name="step")
-            self.learning_rate = ops.placeholder(graph, (), task.state_dtype, name="learning_rate")
+            self.learning_rate = ops.placeholder(graph, (), workload.state_dtype, name="learning_rate")
 
 
 def update_served(
-    graph: Graph, task: Task, served: Variables, servers: Sequence[Server], gradients: Sequence[tuple[Variable, Tensor]]
+    graph: Graph,
+    workload: Workload,
+    served: Variables,
+    servers: Sequence[Server],
+    gradients: Sequence[tuple[Variable, Tensor]],
 ) -> list[str]:
     """Add the optimizer's update of every variable on its server; return the assign nodes to run."""
     rules = {}
     for server in servers:
         with graph.absolute_scope(f"{server.scope}/update"), graph.device(server.device):
-            rules[server.device] = task.optimizer.rule(Expr(graph, server.learning_rate), Expr(graph, server.step))
+            rules[server.device] = workload.optimizer.rule(Expr(graph, server.learning_rate), Expr(graph, server.step))
     targets: list[str] = []
     for variable, gradient in gradients:
         device = served.device_of(variable)

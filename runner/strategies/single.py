@@ -8,7 +8,7 @@ from runner.bounds import SmallCount
 from runner.engine.compile.program import TRAIN, OneProcess, Program
 from runner.engine.graph.device import worker_task
 from runner.optimizers.lbfgs import Lbfgs
-from runner.strategies.base import Strategy, Task, TrainingFacts
+from runner.strategies.base import Strategy, TrainingFacts, Workload
 from runner.strategies.clients import program
 from runner.strategies.lbfgs.minimising import Minimisation
 from runner.strategies.lbfgs.vectors import Vectors, require_no_averages
@@ -50,14 +50,14 @@ class Single(Strategy):
                 "use cluster.emulate=false, or parallelism=sync_data"
             )
 
-    def build(self, task: Task) -> Program:
+    def build(self, workload: Workload) -> Program:
         """Return the program: a forward and a backward pass per microbatch, sums in order, one update.
 
         Raises ConfigError for batch normalisation with ``optimizer=lbfgs``.
         """
-        replica, computed = computed_in_parts(task, worker_task(0))
-        if isinstance(task.optimizer, Lbfgs):
-            program = _minimising(task.optimizer, replica, computed)
+        replica, computed = computed_in_parts(workload, worker_task(0))
+        if isinstance(workload.optimizer, Lbfgs):
+            program = _minimising(workload.optimizer, replica, computed)
         else:
             program = updating(replica, computed)
         return replace(program, one_process=OneProcess())
@@ -73,5 +73,5 @@ def _minimising(optimizer: Lbfgs, replica: Replica, computed: Gradients) -> Prog
     train = plain.clients[TRAIN]
     evaluating = replace(train, fetches={**train.fetches, **objective.penalties})
     trained = [variable.name for variable in vectors.trained]
-    step_driver = Minimisation(optimizer, trained, replica.task.state_dtype, list(objective.penalties))
+    step_driver = Minimisation(optimizer, trained, replica.workload.state_dtype, list(objective.penalties))
     return replace(plain, clients={**plain.clients, TRAIN: evaluating, **commands}, step_driver=step_driver)

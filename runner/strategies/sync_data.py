@@ -7,7 +7,7 @@ from typing import ClassVar, Self
 from runner.bounds import BytesOrZero, SmallCount, SmallCountOrZero
 from runner.engine.compile.program import Program
 from runner.errors import ConfigError
-from runner.strategies.base import Processes, Race, Strategy, Task, require_one_of
+from runner.strategies.base import Processes, Race, Strategy, Workload, require_one_of
 from runner.strategies.collectives import ALL_REDUCE, COMBINES
 from runner.strategies.replica import Gradients, Replica, Share, shares
 from runner.strategies.synchronous.backup_workers import with_backup_workers
@@ -115,14 +115,14 @@ class SyncData(Strategy):
         """Return the number of examples in the shares of all workers, backup workers included."""
         return -(-batch_size * self.processes.workers // self.workers)
 
-    def build(self, task: Task) -> Program:
+    def build(self, workload: Workload) -> Program:
         """Return the program for ``combine``. Raises ConfigError if the file ``replay`` does not fit the run."""
         if self.servers is None:
-            return with_collective(task, self.workers, self.combine, self.bucket_bytes, self._compute)
+            return with_collective(workload, self.workers, self.combine, self.bucket_bytes, self._compute)
         if not self.backup_workers:
-            return with_servers(task, self.workers, self.servers, self._compute)
-        given_out = shares(self.examples_per_update(task.batch_size), self.processes.workers)
-        return with_backup_workers(task, self.workers, given_out, self.servers, self.replay)
+            return with_servers(workload, self.workers, self.servers, self._compute)
+        given_out = shares(self.examples_per_update(workload.batch_size), self.processes.workers)
+        return with_backup_workers(workload, self.workers, given_out, self.servers, self.replay)
 
     def _compute(self, replicas: Sequence[Replica], shares: Sequence[Share]) -> list[Gradients]:
         computed = compute_gradients(replicas, shares, STATISTICS[self.statistics])

@@ -19,6 +19,7 @@ from runner.engine.cluster.cluster_session import ClusterSession
 from runner.engine.cluster.emulation import BYTES_PER_S_OF_MBIT, Emulation, Link, Stragglers
 from runner.engine.compile.program import Program
 from runner.engine.graph.device import GPU
+from runner.engine.graph.network import labelled
 from runner.engine.graph.tensor import state_dtype
 from runner.engine.run.interleaving import Interleaving, Recorded, virtual_time
 from runner.engine.run.kernel_table import kernels_for
@@ -29,7 +30,7 @@ from runner.plugin import pinned_references, plugin_errors, provenance
 from runner.records.decisions import outcome_of
 from runner.records.endings import read_endings
 from runner.records.run_directory import RunDirectory
-from runner.strategies.base import Strategy, Task, labelled
+from runner.strategies.base import Strategy, Workload
 from runner.training.devices import cluster_of, in_one_process, require_kernels
 from runner.training.evaluation import with_validation
 from runner.training.experiment import Experiment
@@ -92,7 +93,7 @@ def _program(config: Config, facts: Facts, total_steps: int) -> Program:
     known = replace(training_facts(config), train_examples=facts.train_examples, total_steps=total_steps)
     if faults := list(strategy.faults(known)):
         raise ConfigError("\n".join(faults))
-    built: object = strategy.build(task_of(config, facts))
+    built: object = strategy.build(workload_of(config, facts))
     if not isinstance(built, Program):  # a plugin's strategy may return anything
         raise ConfigError(f"parallelism.name={strategy.name}: build returned {built}; expected a Program")
     program = in_one_process(config.cluster, built, strategy.name)
@@ -104,9 +105,9 @@ def _program(config: Config, facts: Facts, total_steps: int) -> Program:
     return program
 
 
-def task_of(config: Config, facts: Facts) -> Task:
-    """Return the training task of a configuration, the same for all strategies. facts: the facts of its data."""
-    return Task(
+def workload_of(config: Config, facts: Facts) -> Workload:
+    """Return the workload of a configuration, the same for all strategies. facts: the facts of its data."""
+    return Workload(
         network=config.model.network(facts.classes),
         optimizer=config.optimizer,
         fields=labelled(facts.shape),

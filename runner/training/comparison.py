@@ -15,7 +15,7 @@ from runner.engine.run.kernel_table import kernels_for
 from runner.engine.run.step_driver import bind
 from runner.records.run_directory import RunDirectory
 from runner.strategies.base import Strategy
-from runner.training.build import build, open_session, task_of
+from runner.training.build import build, open_session, workload_of
 from runner.training.devices import gpus_of
 from runner.training.experiment import Experiment
 from runner.training.trainer import train_step
@@ -32,7 +32,7 @@ def predicted_step_s(experiment: Experiment) -> dict[str, float]:
     found = {experiment.config.parallelism.name: placed.placement.step_s}
     for name, config in _rivals(experiment).items():
         strategy: Strategy = config.parallelism
-        program = strategy.build(task_of(config, experiment.facts))
+        program = strategy.build(workload_of(config, experiment.facts))
         gpus = gpus_of(config.cluster, strategy.workers, servers=0)
         cluster = replace(experiment.cluster, devices=local_cluster(strategy.workers, gpus=gpus).devices)
         signature = program.clients["train"].signature

@@ -26,10 +26,10 @@ from runner.engine.run.local_session import LocalSession
 from runner.errors import CheckpointError, ConfigError
 from runner.kernels.gpu.discovery import discover
 from runner.kernels.gpu.driver import GpuFacts
-from runner.strategies.base import Strategy, Task
+from runner.strategies.base import Strategy, Workload
 from runner.strategies.clients import program_of
 from runner.strategies.replica import Replica
-from runner.training.build import task_of
+from runner.training.build import workload_of
 from runner.training.devices import gpus_of, log_devices, require_kernels
 from runner.training.evaluation import TEST, VALIDATION, Scores, evaluate, with_validation
 from runner.training.experiment import Experiment
@@ -44,15 +44,15 @@ class ForwardPasses(Strategy):
 
     name: str = "forward_passes"
 
-    def build(self, task: Task) -> Program:
+    def build(self, workload: Workload) -> Program:
         """Return a program for one device; its only variables are the weights of the network.
 
         The program has the usual clients except "train", and also "validate" and "predict". The client "predict"
         fetches "logits" (N, C) for an evaluation batch of N examples of split "test"; C is the number of classes.
         """
         graph = Graph()
-        replica = Replica(graph, task, device=worker_task(0))
-        outputs, batch = replica.evaluate((0, task.eval_batch_size))
+        replica = Replica(graph, workload, device=worker_task(0))
+        outputs, batch = replica.evaluate((0, workload.eval_batch_size))
         scoring = with_validation(program_of(graph, [replica], [], scored=[(outputs, batch)]))
         predict = Client(PREDICT, fetches={"logits": outputs.prediction}, inputs=tuple(replica.eval_inputs), exact=True)
         return replace(scoring, clients={**scoring.clients, PREDICT: predict})
@@ -89,7 +89,7 @@ def one_device(config: Config, cores: int, look: Look = discover) -> OneDevice:
 
 def weights_of(config: Config) -> Mapping[str, TensorSpec]:
     """Return unsharded name -> spec of each variable of a configuration's network, without optimizer slots."""
-    return ForwardPasses().build(task_of(config, config.data.facts())).variables
+    return ForwardPasses().build(workload_of(config, config.data.facts())).variables
 
 
 def score(
@@ -167,7 +167,7 @@ def _opened(
     experiment = Experiment(
         config=config,
         facts=facts,
-        program=ForwardPasses().build(task_of(config, facts)),
+        program=ForwardPasses().build(workload_of(config, facts)),
         cluster=device.cluster,
         total_steps=0,
         steps_per_epoch=0.0,

@@ -14,7 +14,7 @@ from benchmarks.experiments import configuration
 from benchmarks.gpu import command
 from benchmarks.gpu.command import Options, gpu_facts, parse, passes
 from benchmarks.gpu.deadline import SHORTEST_S, Deadline
-from benchmarks.gpu.networks import GPU_CASES, model_of, task_of
+from benchmarks.gpu.networks import GPU_CASES, model_of, workload_of
 from benchmarks.gpu.resident import LOAD, resident_single
 from benchmarks.gpu.store import Store, read_store
 from benchmarks.gpu.table import NOT_RUN, document
@@ -228,7 +228,9 @@ def test_batches_are_those_of_convnet_benchmarks() -> None:
 
 
 def test_only_bfloat16_computes_in_bfloat16() -> None:
-    dtypes = {precision: task_of(GPU_CASES["smoke"], precision).dtype for precision in ("float32", "tf32", "bfloat16")}
+    dtypes = {
+        precision: workload_of(GPU_CASES["smoke"], precision).dtype for precision in ("float32", "tf32", "bfloat16")
+    }
     assert dtypes == {"float32": "float32", "tf32": "float32", "bfloat16": "bfloat16"}
 
 
@@ -262,14 +264,14 @@ def losses(program: Program, registry: Registry, *, load: bool) -> list[float]:
 
 
 def test_steps_on_a_resident_batch_equal_steps_with_a_fed_batch(registry: Registry) -> None:
-    task = task_of(CASE, "float32")
-    resident = resident_single(task)
-    fed = losses(TimedSingle().build(task), registry, load=False)
+    workload = workload_of(CASE, "float32")
+    resident = resident_single(workload)
+    fed = losses(TimedSingle().build(workload), registry, load=False)
     assert losses(resident, registry, load=True) == fed
     assert fed[0] > fed[1] > fed[2] > fed[3]
 
 
 def test_a_step_reads_no_input() -> None:
-    program = resident_single(task_of(CASE, "float32"))
+    program = resident_single(workload_of(CASE, "float32"))
     assert program.clients["train"].inputs == ()
     assert set(program.clients[LOAD].feeds) == {"x", "y", "index", "mask"}

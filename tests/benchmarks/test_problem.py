@@ -24,7 +24,7 @@ from runner.engine.graph.tensor import Tensor
 from runner.engine.graph.variables import Variables
 from runner.engine.run.local_session import LocalSession
 from runner.kernels.registry import Registry
-from runner.training.build import task_of
+from runner.training.build import workload_of
 
 IMAGE = (2, 3, 9, 9)
 
@@ -135,7 +135,7 @@ def test_layers_that_peers_do_not_support_are_refused_by_name(
 def test_every_case_can_be_described(name: str) -> None:
     case = CASES[name]
     experiment = timed_experiment(case.overrides(threads=1))
-    layers, trainable = forward_layers(task_of(experiment.config, experiment.facts))
+    layers, trainable = forward_layers(workload_of(experiment.config, experiment.facts))
     assert layers[-1].shape == (case.batch, case.classes)
     assert {layer.kind for layer in layers} <= set(KINDS)
     named = {variable for layer in layers for variable in layer.variables.values()}

@@ -29,7 +29,7 @@ from tests.integration.command import succeed, summary_of
 from tests.optimizers.support import RATES, START, Trainer, assert_same_path, gradient_steps
 from tests.oracles import assert_gradients, evaluate
 from tests.plugin_tables import EXAMPLES, example, restored_tables
-from tests.strategies.networks import NETWORKS, Examples, task_of
+from tests.strategies.networks import NETWORKS, Examples, workload_of
 from tests.strategies.training import Weights, difference, expect_same_bits, opened, trained
 
 Array = NDArray[Any]
@@ -102,18 +102,18 @@ def local_sgd(**settings: int):
 @pytest.mark.parametrize("network", ["dense", "dropped_out", "batch_normalised"])
 def test_local_sgd_with_one_local_step_equals_single(network: str, optimizer, registry: Registry) -> None:
     """With batch normalization, local SGD equals ``sync_data``: both compute statistics separately on each worker."""
-    task = task_of(NETWORKS[network], optimizer, batch_size=8)
-    ours, history = trained(local_sgd(workers=2, every=1), task, registry, 4)
+    workload = workload_of(NETWORKS[network], optimizer, batch_size=8)
+    ours, history = trained(local_sgd(workers=2, every=1), workload, registry, 4)
     oracle = SyncData(workers=2) if network == "batch_normalised" else Single()
-    theirs, their_history = trained(oracle, task, registry, 4)
+    theirs, their_history = trained(oracle, workload, registry, 4)
     assert difference(ours, theirs) < 1e-12
     np.testing.assert_allclose(history, their_history, rtol=1e-12)
 
 
 def alone(k: int, registry: Registry, steps: range, optimizer: Optimizer, start: Weights | None = None) -> Weights:
     """Train with ``single`` on the examples of worker ``k`` of two workers; return the weights."""
-    task = task_of(NETWORKS["dense"], optimizer, batch_size=4)
-    with opened(Single(), task, registry, source=OneShare(k)) as trainer:
+    workload = workload_of(NETWORKS["dense"], optimizer, batch_size=4)
+    with opened(Single(), workload, registry, source=OneShare(k)) as trainer:
         trainer.session.run("init")
         if start is not None:
             trainer.session.run("restore", feeds={**trainer.weights(), **start})
@@ -122,7 +122,9 @@ def alone(k: int, registry: Registry, steps: range, optimizer: Optimizer, start:
 
 
 def test_local_sgd_is_the_mean_of_separately_trained_networks(registry: Registry) -> None:
-    ours, _ = trained(local_sgd(workers=2, every=3), task_of(NETWORKS["dense"], Momentum(), batch_size=8), registry, 3)
+    ours, _ = trained(
+        local_sgd(workers=2, every=3), workload_of(NETWORKS["dense"], Momentum(), batch_size=8), registry, 3
+    )
     first, second = (alone(k, registry, range(3), Momentum()) for k in range(2))
     mean = {name: (first[name] + second[name]) / 2 for name in ours}
     assert difference(ours, mean) < 1e-12
@@ -132,25 +134,25 @@ def test_local_sgd_is_the_mean_of_separately_trained_networks(registry: Registry
 @pytest.mark.parametrize("name", ["local_sgd", "diloco"])
 def test_training_continues_from_a_checkpoint_bit_for_bit(name: str, registry: Registry) -> None:
     strategy = local_sgd(every=2) if name == "local_sgd" else diloco(inner_steps=2)
-    task = task_of(NETWORKS["dense"], Momentum() if name == "local_sgd" else Sgd(), batch_size=8)
-    with opened(strategy, task, registry) as whole:
+    workload = workload_of(NETWORKS["dense"], Momentum() if name == "local_sgd" else Sgd(), batch_size=8)
+    with opened(strategy, workload, registry) as whole:
         whole.session.run("init")
         whole.train(range(3))
         saved = whole.weights()  # averaged over the workers, although no average is due after step 3
         whole.train(range(3, 7))
         expected = whole.weights()
     assert not any("anchor" in variable for variable in saved)
-    with opened(strategy, task, registry) as rest:
+    with opened(strategy, workload, registry) as rest:
         rest.session.run("restore", feeds=saved)
         rest.train(range(3, 7))
         expect_same_bits(rest.weights(), expected)
 
 
 def test_local_sgd_sends_the_bytes_of_its_formula(registry: Registry) -> None:
-    task = task_of(NETWORKS["dense"], Momentum(), batch_size=9)
+    workload = workload_of(NETWORKS["dense"], Momentum(), batch_size=9)
     strategy = local_sgd(workers=3, every=4)
-    variables = sum(spec.nbytes for spec in strategy.build(task).variables.values())
-    with opened(strategy, task, registry) as trainer:
+    variables = sum(spec.nbytes for spec in strategy.build(workload).variables.values())
+    with opened(strategy, workload, registry) as trainer:
         trainer.session.run("init")
         trainer.train(range(3))
         apart = trainer.session.sent_bytes()
@@ -166,10 +168,10 @@ def diloco(**settings: float):
 
 
 def test_diloco_with_one_inner_step_and_a_plain_outer_step_equals_single(registry: Registry) -> None:
-    task = task_of(NETWORKS["batch_normalised"], Adam(), batch_size=8)
+    workload = workload_of(NETWORKS["batch_normalised"], Adam(), batch_size=8)
     plain = diloco(workers=1, inner_steps=1, outer_lr=1.0, outer_momentum=0.0)
-    ours, history = trained(plain, task, registry, 4)
-    theirs, their_history = trained(Single(), task, registry, 4)
+    ours, history = trained(plain, workload, registry, 4)
+    theirs, their_history = trained(Single(), workload, registry, 4)
     assert difference({name: ours[name] for name in theirs}, theirs) < 1e-12
     np.testing.assert_allclose(history, their_history, rtol=1e-12)
 
@@ -177,7 +179,7 @@ def test_diloco_with_one_inner_step_and_a_plain_outer_step_equals_single(registr
 def test_diloco_makes_the_outer_steps_of_its_paper(registry: Registry) -> None:
     """The expected weights come from two rounds, each of two inner steps with ``single`` and an outer step in NumPy."""
     strategy = diloco(workers=2, inner_steps=2, outer_lr=0.5, outer_momentum=0.8)
-    ours, _ = trained(strategy, task_of(NETWORKS["dense"], Sgd(), batch_size=8), registry, 4)
+    ours, _ = trained(strategy, workload_of(NETWORKS["dense"], Sgd(), batch_size=8), registry, 4)
     expected = alone(0, registry, range(0), Sgd())
     velocity = {name: np.zeros_like(value) for name, value in expected.items()}
     for steps in (range(2), range(2, 4)):
@@ -191,10 +193,10 @@ def test_diloco_makes_the_outer_steps_of_its_paper(registry: Registry) -> None:
 
 
 def test_diloco_sends_the_bytes_of_its_formula(registry: Registry) -> None:
-    task = task_of(NETWORKS["batch_normalised"], Adam(), batch_size=9)
+    workload = workload_of(NETWORKS["batch_normalised"], Adam(), batch_size=9)
     strategy = diloco(workers=3, inner_steps=2)
-    parameters = sum(spec.nbytes for name, spec in strategy.build(task).variables.items() if name.count("/") == 1)
-    with opened(strategy, task, registry) as trainer:
+    parameters = sum(spec.nbytes for name, spec in strategy.build(workload).variables.items() if name.count("/") == 1)
+    with opened(strategy, workload, registry) as trainer:
         trainer.session.run("init")
         trainer.train([0])
         step = sum(trainer.session.sent_bytes())

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from runner.engine.graph.network import labelled
 from runner.engine.run.kernel_table import load_kernels
 from runner.engine.run.session import scalar
 from runner.kernels.registry import Registry
@@ -23,7 +24,7 @@ from runner.models.base import Model
 from runner.models.lenet import LeNet
 from runner.models.resnet_cifar import ResNetCifar
 from runner.optimizers.sgd import Momentum
-from runner.strategies.base import Task, labelled
+from runner.strategies.base import Workload
 from runner.strategies.single import Single
 from tests.gpu.gpus import Gpu
 from tests.strategies.networks import CLASSES, TEST_BATCH, Examples
@@ -64,11 +65,11 @@ def losses(name: str, dtype: str, registry: Registry, *, gpus: bool = False) -> 
     network = NETWORKS[name]
     optimizer = Momentum(lr=network.rate, clip_norm=1.0)
     forward = network.model.network(CLASSES)
-    task = Task(forward, optimizer, labelled(network.shape), dtype, 7, network.batch, TEST_BATCH)
-    source = OneBatch(network.batch, network.shape, task.state_dtype)
-    with opened(Single(), task, registry, gpus=gpus, source=source) as trainer:
+    workload = Workload(forward, optimizer, labelled(network.shape), dtype, 7, network.batch, TEST_BATCH)
+    source = OneBatch(network.batch, network.shape, workload.state_dtype)
+    with opened(Single(), workload, registry, gpus=gpus, source=source) as trainer:
         trainer.session.run("init")
-        rate = scalar(network.rate, task.state_dtype)
+        rate = scalar(network.rate, workload.state_dtype)
         answers = [trainer.step_driver.update(step, rate) for step in range(STEPS)]
     return [float(answer["loss"]) for answer in answers]
 

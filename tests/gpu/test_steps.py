@@ -19,13 +19,13 @@ from runner.kernels.platform import Work
 from runner.kernels.registry import Registry
 from runner.models.lenet import LeNet
 from runner.optimizers.sgd import Momentum
-from runner.strategies.base import Strategy, Task
+from runner.strategies.base import Strategy, Workload
 from runner.strategies.single import Single
 from runner.strategies.sync_data import SyncData
 from tests.gpu.gpus import Counted, Gpu, on_gpu
 from tests.kernels.gpu.fake_nccl import with_nccl
 from tests.kernels.gpu.test_collective import bound, operand
-from tests.strategies.networks import Examples, task_of
+from tests.strategies.networks import Examples, workload_of
 from tests.strategies.training import Trainer, opened
 
 STEPS = 6
@@ -35,14 +35,14 @@ TABLES = 1024
 SMALL_LENET = LeNet(filters=[3, 4], units=10).network(classes=3)
 
 
-def task() -> Task:
-    return task_of(SMALL_LENET, Momentum(clip_norm=1.0), batch_size=6, example_shape=(1, 16, 16), dtype="float32")
+def workload() -> Workload:
+    return workload_of(SMALL_LENET, Momentum(clip_norm=1.0), batch_size=6, example_shape=(1, 16, 16), dtype="float32")
 
 
 @contextmanager
 def begun(strategy: Strategy, registry: Registry) -> Iterator[Trainer]:
     """Yield the trainer of a small LeNet on a GPU, with initialized variables."""
-    with opened(strategy, task(), registry, gpus=True) as trainer:
+    with opened(strategy, workload(), registry, gpus=True) as trainer:
         trainer.session.run("init")
         yield trainer
 
@@ -125,7 +125,7 @@ def test_a_wrong_label_raises_the_same_error_as_on_cpus(gpu: Gpu) -> None:
             return {**batch, "y": batch["y"] + 100 * (step == 4)}
 
     source = Mislabelled(6, (1, 16, 16), "float32")
-    with opened(Single(), task(), gpu.registry(), gpus=True, source=source) as trainer:
+    with opened(Single(), workload(), gpu.registry(), gpus=True, source=source) as trainer:
         trainer.session.run("init")
         trainer.train(range(4))
         with pytest.raises(
@@ -140,7 +140,7 @@ BENCHMARK = networks.GPU_CASES["smoke"]
 def losses(engine: Engine, problem: Problem) -> tuple[list[float], float]:
     """Return the losses of four steps and of a gradient computation after them, and the memory of a step in MiB."""
     with ExitStack() as stack:
-        subject = OursOnGpu(engine, networks.task_of(BENCHMARK, "float32"), problem, stack)
+        subject = OursOnGpu(engine, networks.workload_of(BENCHMARK, "float32"), problem, stack)
         subject.load()
         step, gradients = subject.phase("step"), subject.phase("gradients")
         return [step() for _ in range(4)] + [gradients()], subject.memory_mib()

@@ -13,6 +13,7 @@ from runner.data.digits import Digits
 from runner.data.pipeline import Pipeline
 from runner.data.synthetic import Synthetic
 from runner.engine.graph.device import Cluster, local_cluster
+from runner.engine.graph.network import labelled
 from runner.engine.run.kernel_table import load_kernels
 from runner.engine.run.local_session import LocalSession
 from runner.engine.run.session import scalar
@@ -20,7 +21,7 @@ from runner.engine.run.step_driver import bind
 from runner.kernels.registry import Registry
 from runner.models.lenet import LeNet
 from runner.optimizers.sgd import Momentum
-from runner.strategies.base import Strategy, Task, labelled
+from runner.strategies.base import Strategy, Workload
 from runner.strategies.single import Single
 from runner.strategies.sync_data import SyncData
 from tests.gpu.gpus import Gpu, on_gpu
@@ -69,8 +70,8 @@ def data(name: str, request: pytest.FixtureRequest) -> Dataset:
 
 def learned(strategy: str, data: Dataset, dtype: str, registry: Registry, cluster: Cluster) -> float:
     """Train LeNet; return the fraction of the test split that the trained network classifies correctly."""
-    task = Task(LeNet().network(10), Momentum(lr=0.01), labelled(data.shape), dtype, 0, BATCH, TEST_BATCH)
-    program = STRATEGIES[strategy].build(task)
+    workload = Workload(LeNet().network(10), Momentum(lr=0.01), labelled(data.shape), dtype, 0, BATCH, TEST_BATCH)
+    program = STRATEGIES[strategy].build(workload)
     source = Pipeline(data, seed=0, batch_size=BATCH, eval_batch_size=TEST_BATCH, dtype="float32")
     session = LocalSession(program, cluster, registry, source)
     session.run("init")

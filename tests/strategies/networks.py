@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from runner import nn
-from runner.engine.graph.network import NetworkBuilder, NetworkFunction, Outputs
+from runner.engine.graph.network import NetworkBuilder, NetworkFunction, Outputs, labelled
 from runner.engine.graph.tensor import Tensor
 from runner.optimizers.base import Optimizer
-from runner.strategies.base import Task, labelled
+from runner.strategies.base import Workload
 
 EXAMPLE_SHAPE = (1, 6, 6)
 CLASSES = 3
@@ -75,7 +75,7 @@ NETWORKS: dict[str, NetworkFunction] = {
 }
 
 
-def task_of(
+def workload_of(
     network: NetworkFunction,
     optimizer: Optimizer,
     *,
@@ -84,9 +84,9 @@ def task_of(
     dtype: str = "float64",
     example_shape: tuple[int, ...] = EXAMPLE_SHAPE,
     seed: int = 7,
-) -> Task:
-    """Return a task, by default on images of 6x6 pixels, with test batches of odd size."""
-    return Task(network, optimizer, labelled(example_shape), dtype, seed, batch_size, TEST_BATCH, microbatches)
+) -> Workload:
+    """Return a workload, by default on images of 6x6 pixels, with test batches of odd size."""
+    return Workload(network, optimizer, labelled(example_shape), dtype, seed, batch_size, TEST_BATCH, microbatches)
 
 
 @dataclass(frozen=True)

@@ -14,10 +14,10 @@ from runner.errors import ConfigError
 from runner.kernels.registry import Registry
 from runner.optimizers import Adagrad, Adam, Momentum, Optimizer, Sgd
 from runner.strategies.async_data import AsyncData
-from runner.strategies.base import Task
+from runner.strategies.base import Workload
 from runner.strategies.downpour.pushed_server import Staleness
 from tests.all_pairs import all_pairs
-from tests.strategies.networks import NETWORKS, task_of
+from tests.strategies.networks import NETWORKS, workload_of
 from tests.strategies.training import (
     Run,
     Trainer,
@@ -42,8 +42,8 @@ OPTIMIZERS: dict[str, Optimizer] = {
 }
 
 
-def task_for(network: str, optimizer: str = "momentum", dtype: str = "float64", seed: int = 7) -> Task:
-    return task_of(NETWORKS[network], OPTIMIZERS[optimizer], batch_size=BATCH, dtype=dtype, seed=seed)
+def workload_for(network: str, optimizer: str = "momentum", dtype: str = "float64", seed: int = 7) -> Workload:
+    return workload_of(NETWORKS[network], OPTIMIZERS[optimizer], batch_size=BATCH, dtype=dtype, seed=seed)
 
 
 def in_order(run: Run) -> Run:
@@ -51,28 +51,28 @@ def in_order(run: Run) -> Run:
     return dict(sorted(run[0].items())), run[1]
 
 
-def expect_single(strategy: AsyncData, task: Task, registry: Registry) -> None:
+def expect_single(strategy: AsyncData, workload: Workload, registry: Registry) -> None:
     """Require the weights and history of ``single`` bit for bit; the order of the variables is ignored."""
-    expect_same_run(in_order(trained(strategy, task, registry, STEPS)), in_order(single(task, STEPS)))
+    expect_same_run(in_order(trained(strategy, workload, registry, STEPS)), in_order(single(workload, STEPS)))
 
 
 @all_pairs(network=sorted(NETWORKS), optimizer=sorted(OPTIMIZERS), loop=["sequential", "direct"])
 def test_one_worker_that_fetches_after_every_push_equals_single_bit_for_bit(
     network: str, optimizer: str, loop: str, registry: Registry
 ) -> None:
-    expect_single(AsyncData(workers=1, servers=2, loop=loop), task_for(network, optimizer), registry)
+    expect_single(AsyncData(workers=1, servers=2, loop=loop), workload_for(network, optimizer), registry)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_other_precisions_equal_single_bit_for_bit(dtype: str, registry: Registry) -> None:
-    expect_single(AsyncData(workers=1, loop="sequential"), task_for("convolutional", "adagrad", dtype), registry)
+    expect_single(AsyncData(workers=1, loop="sequential"), workload_for("convolutional", "adagrad", dtype), registry)
 
 
 @pytest.mark.parametrize("servers", [1, 3])
 @pytest.mark.parametrize("staleness", [Staleness("drop", 0), Staleness("scale"), Staleness("bounded", 0)])
 def test_no_policy_changes_gradients_that_are_not_stale(staleness: Staleness, servers: int, registry: Registry) -> None:
     strategy = AsyncData(workers=1, servers=servers, loop="sequential", staleness=staleness)
-    expect_single(strategy, task_for("batch_normalised", "adam"), registry)
+    expect_single(strategy, workload_for("batch_normalised", "adam"), registry)
 
 
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -95,7 +95,7 @@ def virtual(workers: int, variant: str, **more: Any) -> AsyncData:
 def run_of(workers: int, variant: str, seed: int, again: int = 0) -> tuple[Weights, list[Any], Any]:
     """Return weights, history and record of a run. again: another number repeats the run despite the cache."""
     with begun(
-        virtual(workers, variant), task_for("batch_normalised", "adagrad", seed=seed), load_kernels()
+        virtual(workers, variant), workload_for("batch_normalised", "adagrad", seed=seed), load_kernels()
     ) as trainer:
         history = trainer.train(range(STEPS))
         return trainer.weights(), history, trainer.step_driver.record()
@@ -114,7 +114,7 @@ def test_a_run_in_virtual_time_can_be_repeated_bit_for_bit(workers: int, variant
 
 def turns_of(seed: int, variant: str = "overlapped") -> list[tuple[str, int]]:
     """Return (client, step) for each client that ends, in the order of the ends."""
-    with begun(virtual(3, variant), task_for("dense", seed=seed), load_kernels()) as trainer:
+    with begun(virtual(3, variant), workload_for("dense", seed=seed), load_kernels()) as trainer:
         ended: list[tuple[str, int]] = []
         finished = trainer.session.finished
 
@@ -151,7 +151,7 @@ def test_other_seeds_give_other_interleavings() -> None:
 
 def test_several_workers_end_with_other_weights_than_single() -> None:
     weights, _, record = run_of(3, "overlapped", 7)
-    expected, _ = single(task_for("batch_normalised", "adagrad"), STEPS)
+    expected, _ = single(workload_for("batch_normalised", "adagrad"), STEPS)
     assert difference(weights, {name: expected[name] for name in weights}) > 1e-3
     assert max(int(staleness) for shard in record["staleness"] for staleness in shard) >= 2
 
@@ -159,7 +159,7 @@ def test_several_workers_end_with_other_weights_than_single() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("variant", sorted(VARIANTS))
 def test_the_loss_falls(variant: str, registry: Registry) -> None:
-    with begun(virtual(3, variant), task_for("dense", "adagrad"), registry) as trainer:
+    with begun(virtual(3, variant), workload_for("dense", "adagrad"), registry) as trainer:
         rate = np.asarray(0.1)
         losses = [float(trainer.step_driver.update(step, rate)["loss"]) for step in range(80)]
     assert np.mean(losses[-10:]) < 0.7 * np.mean(losses[:5])
@@ -183,7 +183,7 @@ def test_bytes_of_every_client_are_those_of_the_formula(
     network: str, loop: str, servers: int, registry: Registry
 ) -> None:
     strategy = AsyncData(workers=2, servers=servers, loop=loop)
-    with opened(strategy, task_for(network, "adagrad"), registry) as trainer:
+    with opened(strategy, workload_for(network, "adagrad"), registry) as trainer:
         trained_bytes, pushed_bytes = (bytes_of(trainer, statistics=each) for each in (False, True))
         for k in range(2):
             computing = trainer.session.plans(f"compute_{k}")
@@ -204,7 +204,7 @@ def test_bytes_of_every_client_are_those_of_the_formula(
 
 def test_a_run_counts_the_bytes_of_its_fetches_and_pushes(registry: Registry) -> None:
     strategy = AsyncData(workers=1, servers=2, n_fetch=2, n_push=3, loop="sequential")
-    with begun(strategy, task_for("batch_normalised", "adagrad"), registry) as trainer:
+    with begun(strategy, workload_for("batch_normalised", "adagrad"), registry) as trainer:
         counted = trainer.sent(range(6))
         trained_bytes, pushed_bytes = (bytes_of(trainer, statistics=each) for each in (False, True))
     assert counted == [2 * (sum(pushed_bytes) + 16), *(3 * (nbytes + 8) for nbytes in trained_bytes)]
@@ -212,10 +212,10 @@ def test_a_run_counts_the_bytes_of_its_fetches_and_pushes(registry: Registry) ->
 
 def test_gradients_between_pushes_are_summed_and_applied_locally(registry: Registry) -> None:
     """Compare one push, after two steps on a locally updated copy, with the gradients of ``single``."""
-    task = task_of(NETWORKS["dense"], Sgd(), batch_size=BATCH)
+    workload = workload_of(NETWORKS["dense"], Sgd(), batch_size=BATCH)
     strategy = AsyncData(workers=1, n_fetch=2, n_push=2, loop="sequential")
-    weights, _ = trained(strategy, task, registry, 2)
-    start, after_one, after_two = (single(task, steps)[0] for steps in (0, 1, 2))
+    weights, _ = trained(strategy, workload, registry, 2)
+    start, after_one, after_two = (single(workload, steps)[0] for steps in (0, 1, 2))
     for name, value in start.items():
         gradients = [(value - after_one[name]) / 0.1, (after_one[name] - after_two[name]) / 0.05]
         np.testing.assert_allclose(weights[name], value - 0.05 * sum(gradients), rtol=0, atol=1e-12)
@@ -224,10 +224,10 @@ def test_gradients_between_pushes_are_summed_and_applied_locally(registry: Regis
 def test_moving_averages_advance_once_for_each_push_by_the_mean_statistics(registry: Registry) -> None:
     """The learning rate is 0, so the convolution has the same weights in both steps."""
     still = Sgd(lr=1e-9)
-    task = task_of(NETWORKS["batch_normalised"], still, batch_size=BATCH)
+    workload = workload_of(NETWORKS["batch_normalised"], still, batch_size=BATCH)
     averages = []
     for n_push in (1, 2):
-        with begun(AsyncData(workers=1, n_push=n_push, loop="sequential"), task, registry) as trainer:
+        with begun(AsyncData(workers=1, n_push=n_push, loop="sequential"), workload, registry) as trainer:
             before = trainer.weights()["norm1/moving_mean"]
             seen = [before]
             for step in range(2):
@@ -247,23 +247,23 @@ def test_moving_averages_advance_once_for_each_push_by_the_mean_statistics(regis
 def test_a_run_in_virtual_time_continues_from_a_checkpoint_bit_for_bit(
     workers: int, variant: str, network: str, registry: Registry
 ) -> None:
-    task, strategy = task_for(network, "adam"), virtual(workers, variant)
-    with begun(strategy, task, registry) as trainer:
+    workload, strategy = workload_for(network, "adam"), virtual(workers, variant)
+    with begun(strategy, workload, registry) as trainer:
         trainer.train(range(STEPS))
         trainer.step_driver.begin_again()
         saved = {name: value.copy() for name, value in trainer.weights().items()}
         history = trainer.train(range(STEPS, 2 * STEPS))
         undisturbed = {name: value.copy() for name, value in trainer.weights().items()}
         assert sum(trainer.step_driver.record()["replica_steps"]) >= 2 * STEPS * workers
-    expect_same_run(trained(strategy, task, registry, range(STEPS, 2 * STEPS), saved), (undisturbed, history))
+    expect_same_run(trained(strategy, workload, registry, range(STEPS, 2 * STEPS), saved), (undisturbed, history))
 
 
 def test_accumulated_gradients_at_a_checkpoint_are_applied(registry: Registry) -> None:
     """If a replica fetches before every step, a checkpoint before the first push has the same effect as that push."""
-    task, weights = task_for("dense", "adagrad"), []
+    workload, weights = workload_for("dense", "adagrad"), []
     for n_push in (2, 3):
         strategy = AsyncData(workers=1, servers=2, n_fetch=1, n_push=n_push, loop="sequential")
-        with begun(strategy, task, registry) as trainer:
+        with begun(strategy, workload, registry) as trainer:
             trainer.train(range(2))
             trainer.step_driver.begin_again()
             weights.append({name: value.copy() for name, value in trainer.weights().items()})
@@ -273,16 +273,16 @@ def test_accumulated_gradients_at_a_checkpoint_are_applied(registry: Registry) -
 
 def test_fetches_and_pushes_are_compressed(registry: Registry) -> None:
     """All of a message except a scalar is sent in half as many bytes, and the weights differ slightly."""
-    task = task_for("dense", "sgd", "float32")
+    workload = workload_for("dense", "sgd", "float32")
     strategy = AsyncData(workers=1, loop="sequential")
-    with begun(strategy, task, registry, compression="high16") as trainer:
+    with begun(strategy, workload, registry, compression="high16") as trainer:
         halves = [trainer.session.plans(name)[d].sent_bytes for name, d in SENDERS]
         history = trainer.train(range(3))
         lossy = trainer.weights()
-    with opened(strategy, task, registry) as trainer:
+    with opened(strategy, workload, registry) as trainer:
         wholes = [trainer.session.plans(name)[d].sent_bytes for name, d in SENDERS]
     assert [2 * half - 8 for half in halves] == wholes
-    exact, reference = trained(strategy, task, registry, 3)
+    exact, reference = trained(strategy, workload, registry, 3)
     assert 0 < difference(lossy, exact) < 0.02
     np.testing.assert_allclose(history, reference, rtol=0.05)
 
@@ -309,11 +309,11 @@ def test_contradictory_settings_are_refused(schema: type[Any], settings: dict[st
 
 def test_more_servers_than_variables_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"parallelism\.servers=7: the network has 6 variables"):
-        AsyncData(servers=7).build(task_for("dense"))
+        AsyncData(servers=7).build(workload_for("dense"))
 
 
 def test_virtual_time_is_the_same_on_every_type_of_device() -> None:
-    alone = AsyncData(workers=3, virtual_time=True).build(task_for("dense")).one_process
+    alone = AsyncData(workers=3, virtual_time=True).build(workload_for("dense")).one_process
     assert alone is not None
     assert alone.clock is not None
     clock = virtual_time(alone.clock)

@@ -20,7 +20,7 @@ from runner.strategies.model import ModelParallel
 from runner.strategies.replica import ordered_sum, shares
 from runner.strategies.single import Single
 from runner.strategies.sync_data import SyncData
-from tests.strategies.networks import CLASSES, NETWORKS, Batch, Examples, convolved, dense, task_of
+from tests.strategies.networks import CLASSES, NETWORKS, Batch, Examples, convolved, dense, workload_of
 from tests.strategies.training import (
     Array,
     Placed,
@@ -67,8 +67,8 @@ def test_the_table_lists_strategies_under_their_own_names() -> None:
 @pytest.mark.parametrize("strategy", EVERY, ids=named)
 @pytest.mark.parametrize("network", sorted(NETWORKS))
 def test_programs_have_the_clients_and_variables_of_the_unsharded_network(strategy: Strategy, network: str) -> None:
-    task = task_of(NETWORKS[network], Momentum(), batch_size=7)
-    program, whole = strategy.build(task), Single().build(task)
+    workload = workload_of(NETWORKS[network], Momentum(), batch_size=7)
+    program, whole = strategy.build(workload), Single().build(workload)
     assert dict(program.variables) == dict(whole.variables)
     assert list(program.clients["save"].fetches) == list(program.variables)
     assert list(program.clients["restore"].feeds) == list(program.variables)
@@ -82,7 +82,7 @@ def test_programs_have_the_clients_and_variables_of_the_unsharded_network(strate
 
 @pytest.mark.parametrize("strategy", ALL, ids=named)
 def test_shares_of_a_batch_are_read_in_worker_order(strategy: Strategy) -> None:
-    program = strategy.build(task_of(dense, Sgd(), batch_size=7))
+    program = strategy.build(workload_of(dense, Sgd(), batch_size=7))
     expected = {"train": shares(7, strategy.workers), "eval": shares(11, strategy.workers)}
     splits = {"train": "train", "eval": "test"}
     for client, ranges in expected.items():
@@ -94,9 +94,9 @@ def test_shares_of_a_batch_are_read_in_worker_order(strategy: Strategy) -> None:
 
 @pytest.mark.parametrize("strategy", ALL, ids=named)
 def test_training_before_initialisation_names_the_client_to_run(strategy: Strategy, registry: Registry) -> None:
-    task = task_of(dense, Sgd(), batch_size=7)
+    workload = workload_of(dense, Sgd(), batch_size=7)
     with (
-        opened(strategy, task, registry) as trainer,
+        opened(strategy, workload, registry) as trainer,
         pytest.raises(RunnerError, match=r"variable '.*' has no value yet: run the 'init' or the 'restore' client"),
     ):
         trainer.train([0])
@@ -105,17 +105,17 @@ def test_training_before_initialisation_names_the_client_to_run(strategy: Strate
 @pytest.mark.parametrize("strategy", EVERY, ids=named)
 @pytest.mark.parametrize("network", sorted(NETWORKS))
 def test_a_restored_run_continues_bit_for_bit(strategy: Strategy, network: str, registry: Registry) -> None:
-    task = task_of(NETWORKS[network], Momentum(), batch_size=7)
-    undisturbed, history = trained(strategy, task, registry, 6)
-    saved, _ = trained(strategy, task, registry, 3)
-    with begun(strategy, task, registry, saved) as second:
+    workload = workload_of(NETWORKS[network], Momentum(), batch_size=7)
+    undisturbed, history = trained(strategy, workload, registry, 6)
+    saved, _ = trained(strategy, workload, registry, 3)
+    with begun(strategy, workload, registry, saved) as second:
         expect_same_bits(second.weights(), saved)
         assert second.train(range(3, 6)) == history[3:]
         expect_same_bits(second.weights(), undisturbed)
 
 
 def test_saved_and_restored_values_are_copies(registry: Registry) -> None:
-    with begun(Single(), task_of(dense, Momentum(), batch_size=7), registry) as trainer:
+    with begun(Single(), workload_of(dense, Momentum(), batch_size=7), registry) as trainer:
         saved = trainer.weights()
         mine = {name: value.copy() for name, value in saved.items()}
         trainer.train(range(2))
@@ -129,10 +129,10 @@ def test_saved_and_restored_values_are_copies(registry: Registry) -> None:
 
 @pytest.mark.parametrize("strategy", ALL, ids=named)
 def test_equal_seeds_give_equal_bits_and_other_seeds_other_values(strategy: Strategy, registry: Registry) -> None:
-    task = task_of(NETWORKS["dropped_out"], Momentum(), batch_size=7)
-    expect_same_run(*(trained(strategy, task, registry, 3) for _ in range(2)))
-    reseeded = task_of(NETWORKS["dropped_out"], Momentum(), batch_size=7, seed=8)
-    (start, _), (other_start, _) = (trained(strategy, each, registry, 0) for each in (task, reseeded))
+    workload = workload_of(NETWORKS["dropped_out"], Momentum(), batch_size=7)
+    expect_same_run(*(trained(strategy, workload, registry, 3) for _ in range(2)))
+    reseeded = workload_of(NETWORKS["dropped_out"], Momentum(), batch_size=7, seed=8)
+    (start, _), (other_start, _) = (trained(strategy, each, registry, 0) for each in (workload, reseeded))
     assert difference(start, other_start) > 1e-3
 
 
@@ -140,8 +140,8 @@ def test_equal_seeds_give_equal_bits_and_other_seeds_other_values(strategy: Stra
 def test_evaluation_gathers_every_example_in_order_and_counts_no_padding(
     strategy: Strategy, registry: Registry
 ) -> None:
-    task = task_of(NETWORKS["batch_normalised"], Sgd(), batch_size=7)
-    with begun(strategy, task, registry) as trainer:
+    workload = workload_of(NETWORKS["batch_normalised"], Sgd(), batch_size=7)
+    with begun(strategy, workload, registry) as trainer:
         trainer.train(range(2))
         scores = trainer.evaluate(batch=3)
         weights = trainer.weights()
@@ -150,7 +150,7 @@ def test_evaluation_gathers_every_example_in_order_and_counts_no_padding(
     np.testing.assert_array_equal(scores["mask"], examples["mask"])
     hits = (scores["predictions"] == scores["labels"]) & (scores["mask"] == 1)
     assert scores["accuracy"] == hits.sum()
-    with begun(Single(), task, registry, weights) as reference:
+    with begun(Single(), workload, registry, weights) as reference:
         expected = reference.evaluate(batch=3)
     np.testing.assert_array_equal(scores["predictions"], expected["predictions"])
     assert float(scores["loss"]) == pytest.approx(float(expected["loss"]), rel=1e-12)
@@ -165,13 +165,13 @@ def with_an_idle_parameter(net: NetworkBuilder, batch: Batch) -> Outputs:
 
 @pytest.mark.parametrize("strategy", ALL, ids=named)
 def test_a_parameter_on_which_the_loss_does_not_depend_keeps_its_value(strategy: Strategy, registry: Registry) -> None:
-    weights, _ = trained(strategy, task_of(with_an_idle_parameter, Momentum(), batch_size=7), registry, 2)
+    weights, _ = trained(strategy, workload_of(with_an_idle_parameter, Momentum(), batch_size=7), registry, 2)
     assert weights["idle/weights"].tolist() == [2.0, 2.0, 2.0]
 
 
 def test_moving_averages_advance_by_their_decay(registry: Registry) -> None:
-    task = task_of(NETWORKS["batch_normalised"], Sgd(), batch_size=8)
-    with begun(Single(), task, registry) as trainer:
+    workload = workload_of(NETWORKS["batch_normalised"], Sgd(), batch_size=8)
+    with begun(Single(), workload, registry) as trainer:
         start = trainer.weights()
         trainer.train([0])
         after = trainer.weights()
@@ -181,8 +181,8 @@ def test_moving_averages_advance_by_their_decay(registry: Registry) -> None:
     np.testing.assert_allclose(after["norm1/moving_variance"], 0.9 + 0.1 * response.var((0, 2)), rtol=1e-12)
 
 
-def test_variables_have_the_dtype_of_the_task() -> None:
-    program = Single().build(task_of(dense, Momentum(), batch_size=7, dtype="float32"))
+def test_variables_have_the_dtype_of_the_workload() -> None:
+    program = Single().build(workload_of(dense, Momentum(), batch_size=7, dtype="float32"))
     assert {spec.dtype for spec in program.variables.values()} == {"float32"}
     assert program.variables["fc1/weights"] == TensorSpec((36, 8), "float32")
 
@@ -209,8 +209,8 @@ def loss_and_gradients(weights: Weights, x: Array, y: Array) -> tuple[float, flo
 
 @pytest.mark.parametrize("microbatches", [1, 2, 5])
 def test_a_step_is_gradient_descent_on_the_mean_loss(microbatches: int, registry: Registry) -> None:
-    task = task_of(dense, Sgd(), batch_size=9, microbatches=microbatches)
-    with begun(Single(), task, registry) as trainer:
+    workload = workload_of(dense, Sgd(), batch_size=9, microbatches=microbatches)
+    with begun(Single(), workload, registry) as trainer:
         for step in range(4):
             before = trainer.weights()
             [(loss, accuracy)] = trainer.train([step])
@@ -227,12 +227,12 @@ def test_a_step_is_gradient_descent_on_the_mean_loss(microbatches: int, registry
 @pytest.mark.parametrize("microbatches", [2, 3, 4, 13])
 @pytest.mark.parametrize("network", ["dense", "convolutional", "dropped_out"])
 def test_microbatches_change_rounding_only(network: str, microbatches: int) -> None:
-    task = task_of(NETWORKS[network], Momentum(), batch_size=13)
-    whole, cut = single(task, 6), single(task, 6, microbatches)
+    workload = workload_of(NETWORKS[network], Momentum(), batch_size=13)
+    whole, cut = single(workload, 6), single(workload, 6, microbatches)
     expect_same_run(whole, cut, 1e-10)
     assert difference(whole[0], cut[0]) > 0
 
 
 def test_single_sends_nothing(registry: Registry) -> None:
-    with begun(Single(), task_of(dense, Sgd(), batch_size=9, microbatches=3), registry) as trainer:
+    with begun(Single(), workload_of(dense, Sgd(), batch_size=9, microbatches=3), registry) as trainer:
         assert trainer.sent(range(2)) == [0]

@@ -14,12 +14,12 @@ from runner.engine.run.kernel_table import load_kernels
 from runner.kernels.registry import Registry
 from runner.optimizers.adam import Adam
 from runner.optimizers.sgd import Momentum
-from runner.strategies.base import Strategy, Task
+from runner.strategies.base import Strategy, Workload
 from runner.strategies.single import Single
 from runner.strategies.sync_data import SyncData
 from tests.engine.compile.passes.exactness import counts
 from tests.engine.compile.passes.training_graphs import training_step
-from tests.strategies.networks import CLASSES, NETWORKS, Batch, task_of
+from tests.strategies.networks import CLASSES, NETWORKS, Batch, workload_of
 from tests.strategies.training import begun, difference, expect_same_bits, expect_same_run, single, trained
 
 STEPS = 4
@@ -39,20 +39,20 @@ def convnet(net: NetworkBuilder, batch: Batch) -> Outputs:
     return nn.classify(net, nn.dense(net, h, CLASSES, name="fc5"), batch["y"])
 
 
-def convnet_task(dtype: str) -> Task:
-    return task_of(convnet, Momentum(), batch_size=32, dtype=dtype, example_shape=IMAGE)
+def convnet_workload(dtype: str) -> Workload:
+    return workload_of(convnet, Momentum(), batch_size=32, dtype=dtype, example_shape=IMAGE)
 
 
 @pytest.mark.parametrize("workers", [2, 3])
 @pytest.mark.parametrize("network", sorted(NETWORKS))
 def test_workers_equal_microbatches_bit_for_bit(network: str, workers: int, registry: Registry) -> None:
-    task = task_of(NETWORKS[network], Momentum(clip_norm=0.5), batch_size=BATCH, dtype="bfloat16")
-    expect_same_run(trained(SyncData(workers=workers), task, registry, STEPS), single(task, STEPS, workers))
+    workload = workload_of(NETWORKS[network], Momentum(clip_norm=0.5), batch_size=BATCH, dtype="bfloat16")
+    expect_same_run(trained(SyncData(workers=workers), workload, registry, STEPS), single(workload, STEPS, workers))
 
 
 @pytest.mark.parametrize("strategy", [Single(), SyncData(workers=2)], ids=["single", "sync_data"])
 def test_feeds_fetches_and_variables_are_float32(strategy: Strategy) -> None:
-    program = strategy.build(convnet_task("bfloat16"))
+    program = strategy.build(convnet_workload("bfloat16"))
     graph = program.graph
     assert {spec.dtype for spec in program.variables.values()} == {"float32"}
     for client in program.clients.values():
@@ -96,7 +96,7 @@ def test_activations_are_bfloat16_and_gradients_and_updates_float32() -> None:
 
 
 def test_a_convolutional_network_learns_as_in_float32() -> None:
-    narrow, wide = ([loss for loss, _ in single(convnet_task(dtype), 40)[1]] for dtype in ("bfloat16", "float32"))
+    narrow, wide = ([loss for loss, _ in single(convnet_workload(dtype), 40)[1]] for dtype in ("bfloat16", "float32"))
     assert narrow != wide
     np.testing.assert_allclose(narrow[0], wide[0], rtol=0.01)
     ends = [np.mean(each[-5:]) for each in (narrow, wide)]
@@ -108,13 +108,13 @@ def test_a_convolutional_network_learns_as_in_float32() -> None:
 def test_a_checkpoint_of_one_precision_continues_in_another(
     before: str, after: str, tmp_path: Path, registry: Registry
 ) -> None:
-    with begun(Single(), convnet_task(before), registry) as trainer:
+    with begun(Single(), convnet_workload(before), registry) as trainer:
         trainer.train(range(3))
         weights, loss = trainer.weights(), float(trainer.evaluate()["loss"])
     path = save(tmp_path, step=3, variables=weights, meta=CheckpointMeta("c0ffee", "0123abcd", 1, 96, {}))
-    variables = Single().build(convnet_task(after)).variables
+    variables = Single().build(convnet_workload(after)).variables
     _, loaded, _ = load(path, {name: (spec.shape, spec.dtype) for name, spec in variables.items()})
-    with begun(Single(), convnet_task(after), registry, loaded) as trainer:
+    with begun(Single(), convnet_workload(after), registry, loaded) as trainer:
         expect_same_bits(trainer.weights(), weights)
         assert float(trainer.evaluate()["loss"]) == pytest.approx(loss, rel=0.02)
         assert np.isfinite(trainer.train(range(3, 6))).all()
@@ -123,6 +123,6 @@ def test_a_checkpoint_of_one_precision_continues_in_another(
 
 def test_small_updates_are_not_lost(registry: Registry) -> None:
     """A bfloat16 weight would lose an update below 2**-9 of its size; a float32 weight keeps it."""
-    task = task_of(NETWORKS["dense"], Adam(), batch_size=BATCH, dtype="bfloat16")
-    (first, _), (moved, _) = (trained(Single(), task, registry, steps) for steps in ([], [10_000]))
+    workload = workload_of(NETWORKS["dense"], Adam(), batch_size=BATCH, dtype="bfloat16")
+    (first, _), (moved, _) = (trained(Single(), workload, registry, steps) for steps in ([], [10_000]))
     assert 0 < np.abs(moved["fc1/weights"] - first["fc1/weights"]).max() < 2**-9

@@ -17,7 +17,7 @@ from runner.engine.graph.graph import Graph
 from runner.engine.graph.tensor import Tensor
 from runner.kernels.registry import Registry
 from runner.optimizers.sgd import Momentum
-from runner.strategies.base import Task
+from runner.strategies.base import Workload
 from runner.strategies.collectives import (
     COMBINES,
     SMALLEST,
@@ -32,7 +32,7 @@ from runner.strategies.sync_data import SyncData
 from runner.strategies.synchronous.batch_statistics import STATISTICS
 from tests.all_pairs import all_pairs
 from tests.engine.running import client, session
-from tests.strategies.networks import NETWORKS, task_of
+from tests.strategies.networks import NETWORKS, workload_of
 from tests.strategies.training import begun, expect_same_bits, replicas_of, trained
 
 Array = NDArray[Any]
@@ -188,21 +188,21 @@ def test_buckets_become_smaller_towards_the_end() -> None:
 TRAINED = ["dense", "convolutional", "batch_normalised"]
 
 
-def task_for(network: str) -> Task:
-    return task_of(NETWORKS[network], Momentum(), batch_size=13, dtype="float32")
+def workload_for(network: str) -> Workload:
+    return workload_of(NETWORKS[network], Momentum(), batch_size=13, dtype="float32")
 
 
 @pytest.mark.parametrize("strategy", [SyncData(), SyncData(combine="parameter_server", servers=2)])
 def test_only_training_is_compressed(strategy: SyncData) -> None:
-    clients = strategy.build(task_for("dense")).clients
+    clients = strategy.build(workload_for("dense")).clients
     assert {name for name, each in clients.items() if not each.signature.exact} == {"train"}
 
 
 @all_pairs(workers=[2, 3, 4], combine=sorted(COMBINES), statistics=sorted(STATISTICS), network=list(TRAINED))
 def test_replicas_stay_identical(network: str, workers: int, combine: str, statistics: str, registry: Registry) -> None:
-    strategy, task = SyncData(workers=workers, combine=combine, statistics=statistics), task_for(network)
-    replicas = replicas_of(strategy, task)
-    with begun(strategy, task, registry, compression="high16", **replicas) as trainer:
+    strategy, workload = SyncData(workers=workers, combine=combine, statistics=statistics), workload_for(network)
+    replicas = replicas_of(strategy, workload)
+    with begun(strategy, workload, registry, compression="high16", **replicas) as trainer:
         trainer.train(range(3))
         first, *others = (trainer.session.run(name) for name in replicas)
     for other in others:
@@ -218,7 +218,7 @@ def test_compression_sends_two_bytes_for_four(
     """Loss and accuracy keep four bytes each; every worker but the first sends them."""
     sent, strategy = {}, SyncData(workers=3, combine=combine, bucket_bytes=bucket_bytes)
     for compression in ("none", "high16"):
-        with begun(strategy, task_for(network), registry, compression=compression) as trainer:
+        with begun(strategy, workload_for(network), registry, compression=compression) as trainer:
             sent[compression] = [count // 2 for count in trainer.sent(range(2))]
     scores = [0, 8, 8]
     assert [2 * (h - s) for h, s in zip(sent["high16"], scores, strict=True)] == [
@@ -229,9 +229,9 @@ def test_compression_sends_two_bytes_for_four(
 
 def test_a_compressed_step_differs_by_the_lost_bits(registry: Registry) -> None:
     """Parts and sum each lose less than 1/128 of their size, together 1/64; the limit is 1/32, as parts may cancel."""
-    strategy, task = SyncData(workers=4), task_for("dense")
-    before, _ = trained(strategy, task, registry, 0)
-    exact, lossy = (trained(strategy, task, registry, 1, compression=each)[0] for each in ("none", "high16"))
+    strategy, workload = SyncData(workers=4), workload_for("dense")
+    before, _ = trained(strategy, workload, registry, 0)
+    exact, lossy = (trained(strategy, workload, registry, 1, compression=each)[0] for each in ("none", "high16"))
     for name in (name for name in exact if "velocity" not in name):
         change = np.abs(exact[name] - before[name]).max()
         assert 0 < np.abs(lossy[name] - exact[name]).max() <= change / 32, name

@@ -17,14 +17,14 @@ from runner.models import CifarConvNet, LeNet
 from runner.optimizers.adam import Adam
 from runner.optimizers.base import Optimizer
 from runner.optimizers.sgd import Momentum, Sgd
-from runner.strategies.base import Task
+from runner.strategies.base import Workload
 from runner.strategies.hybrid import Hybrid
 from runner.strategies.replica import shares
 from runner.strategies.sharded.network_parts import dense_passes
 from runner.strategies.single import Single
 from runner.strategies.sync_data import SyncData
 from tests.all_pairs import all_pairs
-from tests.strategies.networks import CLASSES, NETWORKS, Batch, Chosen, dense, hybrid, task_of
+from tests.strategies.networks import CLASSES, NETWORKS, Batch, Chosen, dense, hybrid, workload_of
 from tests.strategies.training import (
     Array,
     Run,
@@ -54,59 +54,61 @@ def normalised_between(net: NetworkBuilder, batch: Batch) -> Outputs:
     return nn.classify(net, nn.dense(net, h, CLASSES, name="fc2"), batch["y"])
 
 
-def task_for(network: str, dtype: str = "float64", batch_size: int = BATCH) -> Task:
-    """Return a task whose optimizer has slots, weight decay and active clipping."""
-    return task_of(ALL[network], Momentum(weight_decay=1e-3, clip_norm=0.5), batch_size=batch_size, dtype=dtype)
+def workload_for(network: str, dtype: str = "float64", batch_size: int = BATCH) -> Workload:
+    """Return a workload whose optimizer has slots, weight decay and active clipping."""
+    return workload_of(ALL[network], Momentum(weight_decay=1e-3, clip_norm=0.5), batch_size=batch_size, dtype=dtype)
 
 
-def run(task: Task, **settings: Any) -> Run:
-    return trained(Hybrid(**settings), task, load_kernels(), STEPS)
+def run(workload: Workload, **settings: Any) -> Run:
+    return trained(Hybrid(**settings), workload, load_kernels(), STEPS)
 
 
 @all_pairs(network=sorted(ALL), workers=[1, 2, 3, 4], scheme=["a", "b", "c"])
 def test_hybrid_equals_single_with_the_same_batch(network: str, workers: int, scheme: str) -> None:
-    task = task_for(network)
-    expect_same_run(run(task, workers=workers, scheme=scheme, statistics="pooled"), single(task, STEPS), 1e-10)
+    workload = workload_for(network)
+    expect_same_run(run(workload, workers=workers, scheme=scheme, statistics="pooled"), single(workload, STEPS), 1e-10)
 
 
 @pytest.mark.parametrize("scheme", ["a", "b", "c"])
 @pytest.mark.parametrize("network", ["batch_normalised", "hybrid", "logistic"])
 def test_hybrid_in_float32_equals_single_up_to_rounding(network: str, scheme: str) -> None:
-    task = task_for(network, "float32")
-    found = run(task, workers=3, scheme=scheme, statistics="pooled")
+    workload = workload_for(network, "float32")
+    found = run(workload, workers=3, scheme=scheme, statistics="pooled")
     assert {value.dtype.name for value in found[0].values()} == {"float32"}
-    expect_same_run(found, single(task, STEPS), 1e-5)
+    expect_same_run(found, single(workload, STEPS), 1e-5)
 
 
 def test_bfloat16_gives_about_the_same_losses() -> None:
-    task = task_for("hybrid", "bfloat16")
-    found, expected = ([loss for loss, _ in each[1]] for each in (run(task, workers=3), single(task, STEPS)))
+    workload = workload_for("hybrid", "bfloat16")
+    found, expected = ([loss for loss, _ in each[1]] for each in (run(workload, workers=3), single(workload, STEPS)))
     np.testing.assert_allclose(found, expected, rtol=0.03)
 
 
 @pytest.mark.parametrize("combine", ["all_reduce", "ring_all_reduce", "sharded_reduce"])
 @pytest.mark.parametrize("bucket_bytes", [0, 100])
 def test_gradients_below_the_dense_layers_can_be_combined_in_any_way(combine: str, bucket_bytes: int) -> None:
-    found = run(task_for("hybrid"), workers=3, combine=combine, bucket_bytes=bucket_bytes)
-    expect_same_run(found, single(task_for("hybrid"), STEPS), 1e-10)
+    found = run(workload_for("hybrid"), workers=3, combine=combine, bucket_bytes=bucket_bytes)
+    expect_same_run(found, single(workload_for("hybrid"), STEPS), 1e-10)
 
 
-BETWEEN = task_of(normalised_between, Momentum(weight_decay=1e-3, clip_norm=0.5), batch_size=BATCH)
+BETWEEN = workload_of(normalised_between, Momentum(weight_decay=1e-3, clip_norm=0.5), batch_size=BATCH)
 
 
 @pytest.mark.parametrize(
-    ("task", "scheme", "statistics"),
+    ("workload", "scheme", "statistics"),
     [
-        (task_for("batch_normalised"), "c", "shares"),
-        (task_for("batch_normalised"), "c", "first_worker"),
+        (workload_for("batch_normalised"), "c", "shares"),
+        (workload_for("batch_normalised"), "c", "first_worker"),
         # Between dense layers, a pass over a worker's share has the statistics of that share.
         (BETWEEN, "b", "shares"),
     ],
     ids=["shares", "first_worker", "between dense layers"],
 )
-def test_statistics_equal_those_of_sync_data(task: Task, scheme: str, statistics: str, registry: Registry) -> None:
-    expected = trained(SyncData(workers=3, statistics=statistics), task, registry, STEPS)
-    expect_same_run(run(task, workers=3, scheme=scheme, statistics=statistics), expected, 1e-10)
+def test_statistics_equal_those_of_sync_data(
+    workload: Workload, scheme: str, statistics: str, registry: Registry
+) -> None:
+    expected = trained(SyncData(workers=3, statistics=statistics), workload, registry, STEPS)
+    expect_same_run(run(workload, workers=3, scheme=scheme, statistics=statistics), expected, 1e-10)
 
 
 @pytest.mark.parametrize("workers", [2, 3])
@@ -125,21 +127,21 @@ MODELS: dict[str, tuple[NetworkFunction, tuple[int, ...]]] = {
 @pytest.mark.parametrize("model", sorted(MODELS))
 def test_built_in_models_equal_single(model: str) -> None:
     network, shape = MODELS[model]
-    task = task_of(network, Adam(), batch_size=10, example_shape=shape)
-    expect_same_run(run(task, workers=3, scheme="a", statistics="pooled"), single(task, STEPS), 1e-10)
+    workload = workload_of(network, Adam(), batch_size=10, example_shape=shape)
+    expect_same_run(run(workload, workers=3, scheme="a", statistics="pooled"), single(workload, STEPS), 1e-10)
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3, 4])
 def test_initial_values_equal_those_of_single_bit_for_bit(workers: int, registry: Registry) -> None:
     expect_same_bits(
-        trained(Hybrid(workers=workers), task_for("hybrid"), registry, 0)[0], single(task_for("hybrid"), 0)[0]
+        trained(Hybrid(workers=workers), workload_for("hybrid"), registry, 0)[0], single(workload_for("hybrid"), 0)[0]
     )
-    program, whole = (each.build(task_for("hybrid")) for each in (Hybrid(workers=workers), Single()))
+    program, whole = (each.build(workload_for("hybrid")) for each in (Hybrid(workers=workers), Single()))
     assert list(program.variables.items()) == list(whole.variables.items())
 
 
 def test_every_worker_has_only_its_columns_and_their_slots() -> None:
-    program = Hybrid(workers=4).build(task_for("hybrid"))
+    program = Hybrid(workers=4).build(workload_for("hybrid"))
     kept = {node.name: node.outputs[0].shape for node in program.graph if node.op == "variable"}
     for slot in ("", "/velocity"):
         assert [kept[f"replica_{k}/fc1/weights{slot}"] for k in range(4)] == [(8, 2), (8, 2), (8, 2), (8, 1)]
@@ -151,13 +153,13 @@ def test_every_worker_has_only_its_columns_and_their_slots() -> None:
 def test_a_checkpoint_continues_under_any_strategy(registry: Registry) -> None:
     """Each strategy makes two steps from the checkpoint of the previous strategy."""
     strategies = [Hybrid(workers=3), Single(), Hybrid(workers=2, scheme="c"), SyncData(workers=2), Hybrid(workers=4)]
-    saved, task = single(task_for("hybrid"), 0)[0], task_for("hybrid")
+    saved, workload = single(workload_for("hybrid"), 0)[0], workload_for("hybrid")
     for i, strategy in enumerate(strategies):
-        with begun(strategy, task, registry, saved) as trainer:
+        with begun(strategy, workload, registry, saved) as trainer:
             expect_same_bits(trainer.weights(), saved)
             trainer.train(range(2 * i, 2 * i + 2))
             saved = trainer.weights()
-    assert difference(saved, single(task, 2 * len(strategies))[0]) <= 1e-10
+    assert difference(saved, single(workload, 2 * len(strategies))[0]) <= 1e-10
 
 
 @pytest.mark.parametrize(
@@ -261,13 +263,13 @@ def test_dense_layers_are_updated_after_each_pass(
     scheme, workers = split
     strategy = Hybrid(workers=workers, scheme=scheme, fc_batch=fc_batch, dense_lr_factor=0.5)
     optimizer = Momentum(momentum=0.9, weight_decay=1e-3, clip_norm=clip_norm)
-    with begun(strategy, task_of(hybrid, optimizer, batch_size=EVEN_BATCH), registry) as trainer:
+    with begun(strategy, workload_of(hybrid, optimizer, batch_size=EVEN_BATCH), registry) as trainer:
         start = {name: value for name, value in trainer.weights().items() if "velocity" not in name}
         history = trainer.train(range(STEPS))
         found = trainer.weights()
     oracle = Oracle(start, 0.5, clip_norm)
     source = Chosen(EVEN_BATCH)
-    with opened(Single(), task_of(hybrid, Sgd(), batch_size=fc_batch), registry, source=source) as trainer:
+    with opened(Single(), workload_of(hybrid, Sgd(), batch_size=fc_batch), registry, source=source) as trainer:
         losses = [oracle.step(trainer, step, places_of(strategy)) for step in range(STEPS)]
     np.testing.assert_allclose([loss for loss, _ in history], losses, rtol=1e-10)
     for name, expected in oracle.weights.items():
@@ -279,7 +281,7 @@ def test_dense_layers_are_updated_after_each_pass(
 def test_fast_kernels_give_the_same_results_up_to_rounding(scheme: str, registry: Registry) -> None:
     strategy = Hybrid(workers=3, scheme=scheme, fc_batch=4)
     runs = [
-        trained(strategy, task_of(hybrid, Momentum(), batch_size=EVEN_BATCH, dtype=dtype), registry, STEPS)[0]
+        trained(strategy, workload_of(hybrid, Momentum(), batch_size=EVEN_BATCH, dtype=dtype), registry, STEPS)[0]
         for dtype in ("float32", "float64")
     ]
     assert difference(*runs) <= 1e-5
@@ -288,9 +290,9 @@ def test_fast_kernels_give_the_same_results_up_to_rounding(scheme: str, registry
 @pytest.mark.parametrize("optimizer", [Sgd(), Adam()], ids=lambda each: each.name)
 def test_several_updates_without_layers_below_equal_separate_steps(optimizer: Optimizer, registry: Registry) -> None:
     """Four updates in a step equal four steps, each on a quarter of the batch, even if the optimizer counts steps."""
-    found, _ = trained(Hybrid(workers=2, fc_batch=3), task_of(dense, optimizer, batch_size=EVEN_BATCH), registry, 3)
+    found, _ = trained(Hybrid(workers=2, fc_batch=3), workload_of(dense, optimizer, batch_size=EVEN_BATCH), registry, 3)
     source = Chosen(EVEN_BATCH)
-    with begun(Single(), task_of(dense, optimizer, batch_size=3), registry, source=source) as trainer:
+    with begun(Single(), workload_of(dense, optimizer, batch_size=3), registry, source=source) as trainer:
         for update in range(12):
             step, source.places = update // 4, range(3 * (update % 4), 3 * (update % 4) + 3)
             feeds = {"step": scalar(update, "int64"), "learning_rate": scalar(0.1 / (1 + step), "float64")}
@@ -299,9 +301,9 @@ def test_several_updates_without_layers_below_equal_separate_steps(optimizer: Op
 
 
 def test_dense_lr_factor_changes_dense_layers_only(registry: Registry) -> None:
-    task = task_of(hybrid, Sgd(), batch_size=EVEN_BATCH)
+    workload = workload_of(hybrid, Sgd(), batch_size=EVEN_BATCH)
     start, usual, slow = (
-        trained(Hybrid(workers=2, dense_lr_factor=factor), task, registry, steps)[0]
+        trained(Hybrid(workers=2, dense_lr_factor=factor), workload, registry, steps)[0]
         for factor, steps in ((1.0, 0), (1.0, 1), (0.25, 1))
     )
     for name in start:

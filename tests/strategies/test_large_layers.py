@@ -20,10 +20,10 @@ from runner.kernels.cpu.machine_code import classification, compiler, elementwis
 from runner.kernels.registry import REGISTRY, Registry
 from runner.models.lenet import LeNet
 from runner.optimizers.sgd import Momentum
-from runner.strategies.base import Task
+from runner.strategies.base import Workload
 from runner.strategies.single import Single
 from runner.strategies.sync_data import SyncData
-from tests.strategies.networks import CLASSES, Batch, task_of
+from tests.strategies.networks import CLASSES, Batch, workload_of
 from tests.strategies.training import begun, expect_same_run, opened, trained
 
 INNER, COLUMNS = 1100, 1000
@@ -40,8 +40,8 @@ def two_layers(net: NetworkBuilder, batch: Batch, inner: int = INNER, columns: i
     return nn.classify(net, nn.dense(net, h, CLASSES, name="fc3"), batch["y"])
 
 
-def task(dtype: str) -> Task:
-    return task_of(two_layers, Momentum(weight_decay=1e-3), batch_size=6, dtype=dtype)
+def workload(dtype: str) -> Workload:
+    return workload_of(two_layers, Momentum(weight_decay=1e-3), batch_size=6, dtype=dtype)
 
 
 @pytest.fixture(scope="module")
@@ -60,9 +60,9 @@ def in_pieces() -> Registry:
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_weights_equal_those_of_separate_updates(registry: Registry, in_pieces: Registry, dtype: str) -> None:
-    fused, _ = trained(Single(), task(dtype), registry, STEPS)
-    apart, _ = trained(Single(), task(dtype), in_pieces, STEPS)
-    start, _ = trained(Single(), task(dtype), registry, 0)
+    fused, _ = trained(Single(), workload(dtype), registry, STEPS)
+    apart, _ = trained(Single(), workload(dtype), in_pieces, STEPS)
+    start, _ = trained(Single(), workload(dtype), registry, 0)
     assert list(fused) == list(apart)
     for name, weights in apart.items():
         largest = np.abs(weights).max()
@@ -71,7 +71,7 @@ def test_weights_equal_those_of_separate_updates(registry: Registry, in_pieces: 
 
 
 def train_plan(dtype: str, registry: Registry) -> DevicePlan:
-    with opened(Single(), task(dtype), registry) as trainer:
+    with opened(Single(), workload(dtype), registry) as trainer:
         (plan,) = trainer.session.plans("train").values()
     return plan
 
@@ -93,29 +93,34 @@ def test_no_instruction_writes_the_gradient(registry: Registry, dtype: str) -> N
     assert (update.op, update.library) == ("matmul_elementwise", "llvm")
 
 
-def even_task(microbatches: int = 1) -> Task:
-    """Return a task whose large layer has weights with dimensions that are multiples of 32."""
+def even_workload(microbatches: int = 1) -> Workload:
+    """Return a workload whose large layer has weights with dimensions that are multiples of 32."""
     even = partial(two_layers, inner=1056, columns=1024)
-    return task_of(even, Momentum(), batch_size=24, microbatches=microbatches, dtype="bfloat16")
+    return workload_of(even, Momentum(), batch_size=24, microbatches=microbatches, dtype="bfloat16")
 
 
 def test_even_layers_equal_those_of_separate_updates(registry: Registry, in_pieces: Registry) -> None:
-    (fused, _), (apart, _) = (trained(Single(), even_task(), each, STEPS) for each in (registry, in_pieces))
+    (fused, _), (apart, _) = (trained(Single(), even_workload(), each, STEPS) for each in (registry, in_pieces))
     for name, weights in apart.items():
         assert np.abs(fused[name] - weights).max() <= TOLERANCE["bfloat16"] * np.abs(weights).max(), name
 
 
 @pytest.mark.parametrize(
-    "task_of_parts",
+    "workload_of_parts",
     [
-        even_task,
-        *(partial(task_of, two_layers, Momentum(), batch_size=96, dtype=dtype) for dtype in ("float32", "bfloat16")),
+        even_workload,
+        *(
+            partial(workload_of, two_layers, Momentum(), batch_size=96, dtype=dtype)
+            for dtype in ("float32", "bfloat16")
+        ),
     ],
     ids=["even", "float32", "bfloat16"],
 )
-def test_workers_and_microbatches_have_equal_bits(registry: Registry, task_of_parts: Callable[..., Task]) -> None:
-    connected = trained(SyncData(workers=2), task_of_parts(), registry, 1)
-    expect_same_run(connected, trained(Single(), task_of_parts(microbatches=2), registry, 1))
+def test_workers_and_microbatches_have_equal_bits(
+    registry: Registry, workload_of_parts: Callable[..., Workload]
+) -> None:
+    connected = trained(SyncData(workers=2), workload_of_parts(), registry, 1)
+    expect_same_run(connected, trained(Single(), workload_of_parts(microbatches=2), registry, 1))
 
 
 def test_weights_and_velocity_are_updated_in_place(registry: Registry) -> None:
@@ -143,7 +148,7 @@ def test_the_arena_has_no_room_for_the_gradient(registry: Registry, in_pieces: R
 
 def test_gradients_that_workers_sum_are_stored(registry: Registry) -> None:
     strategy = SyncData(workers=2)
-    with opened(strategy, task("float32"), registry) as trainer:
+    with opened(strategy, workload("float32"), registry) as trainer:
         plans = trainer.session.plans("train").values()
     assert "matmul_elementwise" not in {each.op for plan in plans for each in plan.instructions}
 
@@ -176,11 +181,11 @@ def watched(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 def test_a_step_of_lenet_is_one_fused_call_group(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
     runs = watched(registry, monkeypatch)
-    task = task_of(lenet, Momentum(), batch_size=1, dtype="float32", example_shape=(1, 28, 28))
-    train = Single().build(task).clients["train"]
+    workload = workload_of(lenet, Momentum(), batch_size=1, dtype="float32", example_shape=(1, 28, 28))
+    train = Single().build(workload).clients["train"]
     step = replace(train, name=LOSS_ONLY, fetches={"loss": train.fetches["loss"]})
     fed = {"step": scalar(0, "int64"), "learning_rate": scalar(0.1, "float32")}
-    with begun(Single(), task, registry, **{LOSS_ONLY: step}) as trainer:
+    with begun(Single(), workload, registry, **{LOSS_ONLY: step}) as trainer:
         trainer.session.run(LOSS_ONLY, feeds=fed)
         runs.clear()
         trainer.session.run(LOSS_ONLY, feeds=fed)

@@ -19,13 +19,13 @@ from runner.kernels.registry import Registry
 from runner.optimizers.adam import Adam
 from runner.optimizers.base import Optimizer
 from runner.optimizers.sgd import Momentum, Sgd
-from runner.strategies.base import Task
+from runner.strategies.base import Workload
 from runner.strategies.microbatches import in_stale_parts
 from runner.strategies.model import ModelParallel
 from runner.strategies.replica import shares
 from runner.strategies.single import Single
 from tests.all_pairs import all_pairs
-from tests.strategies.networks import NETWORKS, Chosen, Examples, dense, task_of
+from tests.strategies.networks import NETWORKS, Chosen, Examples, dense, workload_of
 from tests.strategies.test_base import loss_and_gradients
 from tests.strategies.training import (
     Placed,
@@ -59,12 +59,12 @@ def adam() -> Optimizer:
     return Adam(lr=0.01, weight_decay=1e-3, clip_norm=0.5)
 
 
-def task_for(network: str, dtype: str = "float64") -> Task:
-    return task_of(NETWORKS[network], adam(), batch_size=BATCH, dtype=dtype)
+def workload_for(network: str, dtype: str = "float64") -> Workload:
+    return workload_of(NETWORKS[network], adam(), batch_size=BATCH, dtype=dtype)
 
 
-def run(strategy: ModelParallel, task: Task) -> Run:
-    return trained(Placed(strategy), task, load_kernels(), STEPS)
+def run(strategy: ModelParallel, workload: Workload) -> Run:
+    return trained(Placed(strategy), workload, load_kernels(), STEPS)
 
 
 @all_pairs(network=sorted(NETWORKS), workers=[1, 2, 3, 4], parts=[1, 2, 3], constrained=[False, True])
@@ -73,15 +73,15 @@ def test_model_equals_single_in_as_many_microbatches_bit_for_bit(
 ) -> None:
     constraints = LAYERS[network] if constrained and workers > 1 else None
     strategy = ModelParallel(workers=workers, concurrent_steps=parts, constraints=constraints)
-    expect_same_run(run(strategy, task_for(network)), single(task_for(network), STEPS, parts))
+    expect_same_run(run(strategy, workload_for(network)), single(workload_for(network), STEPS, parts))
 
 
 @pytest.mark.parametrize("network", sorted(set(NETWORKS) - {"batch_normalised"}))
 def test_model_with_parts_equals_single_with_the_same_batch(network: str) -> None:
     """The network with batch normalisation is left out: it uses the statistics of each part."""
     found, expected = (
-        run(ModelParallel(workers=3, concurrent_steps=3), task_for(network)),
-        single(task_for(network), STEPS),
+        run(ModelParallel(workers=3, concurrent_steps=3), workload_for(network)),
+        single(workload_for(network), STEPS),
     )
     expect_same_run(found, expected, 1e-10)
     assert difference(found[0], expected[0]) > 0
@@ -90,14 +90,17 @@ def test_model_with_parts_equals_single_with_the_same_batch(network: str) -> Non
 @pytest.mark.parametrize("network", ["convolutional", "batch_normalised"])
 def test_float32_on_fast_kernels_differs_by_rounding(network: str) -> None:
     """Fast kernels may round a fused node differently from its separate ops."""
-    strategy, task = ModelParallel(concurrent_steps=2, constraints=LAYERS[network]), task_for(network, dtype="float32")
-    (found, _), (expected, _) = run(strategy, task), single(task, STEPS, 2)
+    strategy, workload = (
+        ModelParallel(concurrent_steps=2, constraints=LAYERS[network]),
+        workload_for(network, dtype="float32"),
+    )
+    (found, _), (expected, _) = run(strategy, workload), single(workload, STEPS, 2)
     assert found["fc/weights"].dtype == np.float32
     assert difference(found, expected) <= 1e-4
 
 
 def program_of(network: str, strategy: ModelParallel) -> Program:
-    return Placed(strategy).build(task_for(network))
+    return Placed(strategy).build(workload_for(network))
 
 
 @pytest.mark.parametrize("network", sorted(NETWORKS))
@@ -155,7 +158,7 @@ def test_constraints_hold_and_other_layers_are_free() -> None:
 )
 def test_impossible_settings_are_refused(settings: dict[str, Any], complaint: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        ModelParallel(**settings).build(task_for("dense"))
+        ModelParallel(**settings).build(workload_for("dense"))
     assert complaint in str(caught.value)
 
 
@@ -163,12 +166,12 @@ def test_impossible_settings_are_refused(settings: dict[str, Any], complaint: st
 @pytest.mark.parametrize("parts", [1, 2])
 def test_a_tensor_is_sent_once_to_each_device_that_reads_it(network: str, parts: int, registry: Registry) -> None:
     strategy = Placed(ModelParallel(workers=3, concurrent_steps=parts, constraints=LAYERS[network]))
-    task = task_for(network)
+    workload = workload_for(network)
     uncut: dict[str, Graph] = {}
-    step = compiled(strategy.build(task), near(3), uncut.__setitem__)
+    step = compiled(strategy.build(workload), near(3), uncut.__setitem__)
     wires = _bytes_sent(step, 3)
     assert wires == _bytes_cut(uncut["dead code after fusion"], 3)
-    with begun(strategy, task, registry) as trainer:
+    with begun(strategy, workload, registry) as trainer:
         counted = trainer.sent(range(2))
     sent = [sum(n for (source, _), n in wires.items() if source == k) for k in range(3)]
     assert counted == [2 * nbytes for nbytes in sent]
@@ -178,8 +181,8 @@ def test_a_tensor_is_sent_once_to_each_device_that_reads_it(network: str, parts:
 def test_two_devices_exchange_activations_and_gradients_and_the_learning_rate() -> None:
     """fc1 has 8 outputs of 8 bytes for each example; the learning rate is one value."""
     constraints = {"flat": 0, "fc1": 0, "relu1": 0, "fc[23]": 1, "relu2": 1, "loss": 1}
-    task = task_of(NETWORKS["dense"], Momentum(), batch_size=BATCH)
-    step = compiled(Placed(ModelParallel(constraints=constraints)).build(task), near(2))
+    workload = workload_of(NETWORKS["dense"], Momentum(), batch_size=BATCH)
+    step = compiled(Placed(ModelParallel(constraints=constraints)).build(workload), near(2))
     assert _bytes_sent(step, 2) == {(0, 1): BATCH * 8 * 8 + 8, (1, 0): BATCH * 8 * 8}
 
 
@@ -246,8 +249,8 @@ def momentum_by_hand(weights: Weights, batch: int, parts: int, step: int, moment
 @pytest.mark.parametrize("workers", [1, 2, 3])
 @pytest.mark.parametrize("parts", [2, 3])
 def test_gradients_at_the_old_weights_are_applied_in_order(workers: int, parts: int, registry: Registry) -> None:
-    task = task_of(dense, Momentum(), batch_size=BATCH)
-    with begun(stale(workers, parts), task, registry) as trainer:
+    workload = workload_of(dense, Momentum(), batch_size=BATCH)
+    with begun(stale(workers, parts), workload, registry) as trainer:
         for step in range(4):
             expected = momentum_by_hand(trainer.weights(), BATCH, parts, step, momentum=0.9)
             [(loss, _)] = trainer.train([step])
@@ -257,8 +260,8 @@ def test_gradients_at_the_old_weights_are_applied_in_order(workers: int, parts: 
 
 @pytest.mark.parametrize("network", sorted(NETWORKS))
 def test_the_first_step_has_the_loss_of_the_batch_at_the_old_weights(network: str, registry: Registry) -> None:
-    task = task_of(NETWORKS[network], Sgd(), batch_size=BATCH)
-    assert trained(stale(2, 3), task, registry, 1)[1] == single(task, 1, 3)[1]
+    workload = workload_of(NETWORKS[network], Sgd(), batch_size=BATCH)
+    assert trained(stale(2, 3), workload, registry, 1)[1] == single(workload, 1, 3)[1]
 
 
 class OneStalePart:
@@ -267,22 +270,24 @@ class OneStalePart:
     name = "one stale part"
     workers = 1
 
-    def build(self, task: Task) -> Program:
+    def build(self, workload: Workload) -> Program:
         """Return the program on one device."""
-        return in_stale_parts(task, worker_device(0))
+        return in_stale_parts(workload, worker_device(0))
 
 
 @pytest.mark.parametrize("network", sorted(NETWORKS))
 def test_a_stale_pipeline_with_one_part_equals_single(network: str, registry: Registry) -> None:
-    expect_same_run(trained(OneStalePart(), task_for(network), registry, 4), single(task_for(network), 4), 1e-12)
+    expect_same_run(
+        trained(OneStalePart(), workload_for(network), registry, 4), single(workload_for(network), 4), 1e-12
+    )
 
 
 def test_every_part_counts_as_an_update_and_advances_the_averages(registry: Registry) -> None:
     """Compare with ``single`` on each half of a batch; the second starts with the slots and averages of the first."""
     optimizer = Adam(lr=0.01, clip_norm=0.5)
-    task, half = (task_of(NETWORKS["batch_normalised"], optimizer, batch_size=size) for size in (12, 6))
-    start, _ = trained(stale(2, 2), task, registry, 1)
-    found, _ = trained(stale(2, 2), task, registry, [1], start)
+    workload, half = (workload_of(NETWORKS["batch_normalised"], optimizer, batch_size=size) for size in (12, 6))
+    start, _ = trained(stale(2, 2), workload, registry, 1)
+    found, _ = trained(stale(2, 2), workload, registry, [1], start)
     now, source = dict(start), Chosen(12, step=1)
     with begun(Single(), half, registry, source=source) as trainer:
         for part in range(2):
@@ -302,10 +307,10 @@ def _goes_on(name: str) -> bool:
 
 @pytest.mark.parametrize("network", sorted(NETWORKS))
 def test_bits_do_not_depend_on_the_devices_of_layers(network: str, registry: Registry) -> None:
-    expect_same_run(*(trained(stale(workers, 3), task_for(network), registry, 4) for workers in (3, 1)))
+    expect_same_run(*(trained(stale(workers, 3), workload_for(network), registry, 4) for workers in (3, 1)))
 
 
 def test_stale_gradients_give_other_weights_than_summed_ones(registry: Registry) -> None:
-    task = task_of(dense, Sgd(), batch_size=12)
+    workload = workload_of(dense, Sgd(), batch_size=12)
     summed = Placed(ModelParallel(concurrent_steps=2))
-    assert difference(*(trained(s, task, registry, 3)[0] for s in (stale(2, 2), summed))) > 1e-4
+    assert difference(*(trained(s, workload, registry, 3)[0] for s in (stale(2, 2), summed))) > 1e-4

@@ -1,4 +1,4 @@
-"""Tasks other than the classification of images: other fields, other metrics, several outputs and losses."""
+"""Workloads other than the classification of images: other fields, other metrics, several outputs and losses."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -9,14 +9,14 @@ from numpy.typing import NDArray
 
 from runner import nn
 from runner.engine.graph import ops
-from runner.engine.graph.network import NetworkBuilder, Outputs
+from runner.engine.graph.network import Field, NetworkBuilder, Outputs
 from runner.engine.run.session import scalar
 from runner.errors import ConfigError
 from runner.kernels.registry import Registry
 from runner.optimizers.lbfgs import Lbfgs
 from runner.optimizers.sgd import Momentum
 from runner.strategies.async_data import AsyncData
-from runner.strategies.base import Field, Strategy, Task
+from runner.strategies.base import Strategy, Workload
 from runner.strategies.hybrid import Hybrid
 from runner.strategies.model import ModelParallel
 from runner.strategies.sandblaster import Sandblaster
@@ -84,10 +84,10 @@ CASES = {
 }
 
 
-def run_of(strategy: Any, task: Task, registry: Registry) -> tuple[Any, list[dict[str, float]], dict[str, Any]]:
+def run_of(strategy: Any, workload: Workload, registry: Registry) -> tuple[Any, list[dict[str, float]], dict[str, Any]]:
     """Return the weights after three steps, the metrics of each step, and the answers of an evaluation."""
-    with begun(strategy, task, registry, source=Table(task.batch_size)) as trainer:
-        steps = [trainer.step_driver.update(step, rate_of(step, task.state_dtype)) for step in range(3)]
+    with begun(strategy, workload, registry, source=Table(workload.batch_size)) as trainer:
+        steps = [trainer.step_driver.update(step, rate_of(step, workload.state_dtype)) for step in range(3)]
         metrics = [{name: float(each) for name, each in found.items()} for found in steps]
         weights = trainer.weights()
         scored = trainer.session.run("eval", step=0, feeds={"step": scalar(0, "int64")})
@@ -99,9 +99,9 @@ def run_of(strategy: Any, task: Task, registry: Registry) -> tuple[Any, list[dic
 def test_strategies_train_any_task_like_single(name: str, network: str, registry: Registry) -> None:
     strategy, optimizer = CASES[name]
     build, names = NETWORKS[network]
-    task = Task(build, optimizer, FIELDS, "float64", 7, 12, TEST_BATCH)
-    weights, metrics, scored = run_of(strategy, task, registry)
-    expected_weights, expected_metrics, expected_scores = run_of(Single(), task, registry)
+    workload = Workload(build, optimizer, FIELDS, "float64", 7, 12, TEST_BATCH)
+    weights, metrics, scored = run_of(strategy, workload, registry)
+    expected_weights, expected_metrics, expected_scores = run_of(Single(), workload, registry)
     assert metrics[0].keys() == names
     assert difference(weights, expected_weights) < 1e-12
     for found, expected in zip(metrics, expected_metrics, strict=True):
@@ -112,8 +112,8 @@ def test_strategies_train_any_task_like_single(name: str, network: str, registry
 
 
 def test_regression_equals_its_formula(registry: Registry) -> None:
-    task = Task(regression, MOMENTUM, FIELDS, "float64", 7, 12, TEST_BATCH)
-    with begun(Single(), task, registry, source=Table(12)) as trainer:
+    workload = Workload(regression, MOMENTUM, FIELDS, "float64", 7, 12, TEST_BATCH)
+    with begun(Single(), workload, registry, source=Table(12)) as trainer:
         w = trainer.weights()
         rows = Table(12).read("train", 0, 0, 12)
         hidden = np.maximum(rows["x"] @ w["fc1/weights"] + w["fc1/bias"], 0)
@@ -127,4 +127,4 @@ def test_regression_equals_its_formula(registry: Registry) -> None:
 def test_a_strategy_for_classification_refuses_another_loss_by_name(network: str) -> None:
     strategy: Strategy = Hybrid(workers=2)
     with pytest.raises(ConfigError, match=r"parallelism=hybrid: .*loss"):
-        strategy.build(Task(NETWORKS[network][0], MOMENTUM, FIELDS, "float64", 7, 12, TEST_BATCH))
+        strategy.build(Workload(NETWORKS[network][0], MOMENTUM, FIELDS, "float64", 7, 12, TEST_BATCH))

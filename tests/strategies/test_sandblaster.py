@@ -15,14 +15,14 @@ from runner.errors import ConfigError
 from runner.kernels.registry import Registry
 from runner.optimizers.lbfgs import History, Lbfgs, X, iterate
 from runner.optimizers.sgd import Sgd
-from runner.strategies.base import Strategy, Task
+from runner.strategies.base import Strategy, Workload
 from runner.strategies.lbfgs.dispatcher import Portions
 from runner.strategies.lbfgs.vectors import PRODUCTS
 from runner.strategies.sandblaster import Sandblaster
 from runner.strategies.single import Single
 from runner.strategies.sync_data import SyncData
 from tests.optimizers.minimising import NumpyMachine, Vector
-from tests.strategies.networks import NETWORKS, Examples, dense, task_of
+from tests.strategies.networks import NETWORKS, Examples, dense, workload_of
 from tests.strategies.test_base import loss_and_gradients
 from tests.strategies.training import (
     Course,
@@ -46,14 +46,16 @@ PER_EXAMPLE = sorted(set(NETWORKS) - {"batch_normalised"})
 DECAY = 0.01
 
 
-def task_for(network: str = "dense", microbatches: int = 1, dtype: str = "float64", decay: float = DECAY) -> Task:
+def workload_for(
+    network: str = "dense", microbatches: int = 1, dtype: str = "float64", decay: float = DECAY
+) -> Workload:
     optimizer = Lbfgs(history=3, clip_norm=1.0, weight_decay=decay)
-    return task_of(NETWORKS[network], optimizer, batch_size=BATCH, microbatches=microbatches, dtype=dtype)
+    return workload_of(NETWORKS[network], optimizer, batch_size=BATCH, microbatches=microbatches, dtype=dtype)
 
 
 @cache
 def single(network: str, microbatches: int = 1, dtype: str = "float64") -> Course:
-    return iterated(Single(), task_for(network, microbatches, dtype), load_kernels(), range(STEPS))
+    return iterated(Single(), workload_for(network, microbatches, dtype), load_kernels(), range(STEPS))
 
 
 def blasted(
@@ -66,8 +68,8 @@ def blasted(
 ) -> Course:
     """Return the results of a run of ``sandblaster``. portions: number of portions into which a batch is divided."""
     strategy = Sandblaster(workers=workers, servers=servers, portions_per_worker=portions // workers)
-    task = task_for(network, dtype=dtype)
-    return iterated(strategy, task, load_kernels(), range(STEPS), interleaving=interleaving)
+    workload = workload_for(network, dtype=dtype)
+    return iterated(strategy, workload, load_kernels(), range(STEPS), interleaving=interleaving)
 
 
 def expect_same(found: Course, expected: Course) -> None:
@@ -152,7 +154,7 @@ def test_sent_bytes_are_those_of_the_formula(seconds: Sequence[float]) -> None:
 
 
 def test_the_coordinator_exchanges_only_scalars() -> None:
-    program = Sandblaster(servers=2).build(task_for())
+    program = Sandblaster(servers=2).build(workload_for())
     graph = program.graph
     for client in program.training:
         told = [tensor for name, tensor in client.fetches.items() if name != PRODUCTS]
@@ -161,10 +163,10 @@ def test_the_coordinator_exchanges_only_scalars() -> None:
 
 
 def test_a_checkpoint_continues_under_single_and_sandblaster(registry: Registry) -> None:
-    undisturbed = iterated(Single(), task_for(microbatches=6), registry, range(6))
-    first = iterated(Sandblaster(workers=3, servers=2, portions_per_worker=2), task_for(), registry, range(3))
-    second = iterated(Sandblaster(portions_per_worker=3), task_for(), registry, range(3, 5), saved=first.weights)
-    last = iterated(Single(), task_for(microbatches=6), registry, [5], saved=second.weights)
+    undisturbed = iterated(Single(), workload_for(microbatches=6), registry, range(6))
+    first = iterated(Sandblaster(workers=3, servers=2, portions_per_worker=2), workload_for(), registry, range(3))
+    second = iterated(Sandblaster(portions_per_worker=3), workload_for(), registry, range(3, 5), saved=first.weights)
+    last = iterated(Single(), workload_for(microbatches=6), registry, [5], saved=second.weights)
     assert first.told + second.told + last.told == undisturbed.told
     expect_same_bits(last.weights, undisturbed.weights)
 
@@ -172,7 +174,7 @@ def test_a_checkpoint_continues_under_single_and_sandblaster(registry: Registry)
 def test_evaluation_uses_the_parameters_of_the_servers(registry: Registry) -> None:
     scores = []
     for strategy in (Single(), Sandblaster(workers=3, servers=2, portions_per_worker=2)):
-        with begun(strategy, task_for(), registry, single("dense", 6).weights) as trainer:
+        with begun(strategy, workload_for(), registry, single("dense", 6).weights) as trainer:
             scores.append(trainer.evaluate())
     one, three = scores
     np.testing.assert_allclose(one["loss"], three["loss"], rtol=1e-12)
@@ -186,23 +188,27 @@ AVERAGES = (
 
 
 @pytest.mark.parametrize(
-    ("strategy", "task", "message"),
+    ("strategy", "workload", "message"),
     [
         (
             Sandblaster(),
-            task_of(dense, Sgd(), batch_size=32),
+            workload_of(dense, Sgd(), batch_size=32),
             "optimizer=sgd with parallelism=sandblaster: expected L",
         ),
-        (Sandblaster(workers=4), task_for(), r"train\.batch_size=27 with 32 portions \(parallelism\.workers=4 times "),
-        (Sandblaster(servers=7), task_for(), r"parallelism\.servers=7: the network has 6 variables"),
-        (Sandblaster(), task_for("batch_normalised"), AVERAGES),
-        (Single(), task_for("batch_normalised"), AVERAGES),
-        (SyncData(), task_for(), "optimizer=lbfgs: its step needs more than one gradient"),
+        (
+            Sandblaster(workers=4),
+            workload_for(),
+            r"train\.batch_size=27 with 32 portions \(parallelism\.workers=4 times ",
+        ),
+        (Sandblaster(servers=7), workload_for(), r"parallelism\.servers=7: the network has 6 variables"),
+        (Sandblaster(), workload_for("batch_normalised"), AVERAGES),
+        (Single(), workload_for("batch_normalised"), AVERAGES),
+        (SyncData(), workload_for(), "optimizer=lbfgs: its step needs more than one gradient"),
     ],
 )
-def test_untrainable_tasks_are_refused(strategy: Strategy, task: Task, message: str) -> None:
+def test_untrainable_tasks_are_refused(strategy: Strategy, workload: Workload, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        strategy.build(task)
+        strategy.build(workload)
 
 
 @pytest.mark.parametrize(
@@ -255,7 +261,7 @@ def vector_of(weights: Weights, names: list[str]) -> Vector:
 
 
 def test_iterations_equal_those_of_the_algorithm_in_numpy(registry: Registry) -> None:
-    initial, _ = trained(Single(), task_for(), registry, 0)
+    initial, _ = trained(Single(), workload_for(), registry, 0)
     names = [name for name in initial if name.count("/") == 1 and not name.startswith("lbfgs")]
     edges = np.cumsum([initial[name].size for name in names])[:-1]
 
@@ -275,7 +281,7 @@ def test_iterations_equal_those_of_the_algorithm_in_numpy(registry: Registry) ->
     for step in range(8):
         machine.objective = partial(objective, step)
         expected.append(iterate(machine, history, longest=1.0, most=20).objective)
-    found = iterated(Single(), task_for(), registry, range(8))
+    found = iterated(Single(), workload_for(), registry, range(8))
     np.testing.assert_allclose([each[2] for each in found.told], expected, rtol=1e-9)
     np.testing.assert_allclose(vector_of(found.weights, names), machine.vectors[X], atol=1e-8)
     assert int(found.weights["lbfgs/pairs"]) == history.pairs == 8
@@ -291,7 +297,7 @@ def test_microbatches_change_rounding_only(network: str) -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_the_objective_also_falls_in_other_precisions(dtype: str, registry: Registry) -> None:
-    found = iterated(Single(), task_for(dtype=dtype), registry, [0] * 12)
+    found = iterated(Single(), workload_for(dtype=dtype), registry, [0] * 12)
     objectives = [each[2] for each in found.told]
     assert objectives == sorted(objectives, reverse=True)
     assert objectives[-1] < 0.5 * objectives[0]
@@ -299,14 +305,14 @@ def test_the_objective_also_falls_in_other_precisions(dtype: str, registry: Regi
 
 
 def test_on_one_batch_the_loss_becomes_small(registry: Registry) -> None:
-    found = iterated(Single(), task_for(decay=0.0), registry, [0] * 40)
+    found = iterated(Single(), workload_for(decay=0.0), registry, [0] * 40)
     assert found.told[-1][0] < 0.1 * found.told[0][0]
     assert found.told[-1][1] > 0.9
 
 
 def test_a_run_continues_from_its_saved_variables(registry: Registry) -> None:
-    undisturbed = iterated(Single(), task_for("dropped_out"), registry, range(7))
-    begun = iterated(Single(), task_for("dropped_out"), registry, range(4))
-    continued = iterated(Single(), task_for("dropped_out"), registry, range(4, 7), saved=begun.weights)
+    undisturbed = iterated(Single(), workload_for("dropped_out"), registry, range(7))
+    begun = iterated(Single(), workload_for("dropped_out"), registry, range(4))
+    continued = iterated(Single(), workload_for("dropped_out"), registry, range(4, 7), saved=begun.weights)
     expect_same_bits(continued.weights, undisturbed.weights)
     assert begun.told + continued.told == undisturbed.told

@@ -15,14 +15,14 @@ from runner.kernels.registry import Registry
 from runner.models.lenet import LeNet
 from runner.optimizers.adam import Adam
 from runner.optimizers.sgd import Momentum
-from runner.strategies.base import Task
+from runner.strategies.base import Workload
 from runner.strategies.collectives import COMBINES, in_buckets
 from runner.strategies.replica import shares
 from runner.strategies.single import Single
 from runner.strategies.sync_data import SyncData
 from runner.strategies.synchronous.batch_statistics import STATISTICS
 from tests.all_pairs import all_pairs
-from tests.strategies.networks import NETWORKS, task_of
+from tests.strategies.networks import NETWORKS, workload_of
 from tests.strategies.training import (
     Run,
     begun,
@@ -43,21 +43,21 @@ PER_EXAMPLE = sorted(set(NETWORKS) - {"batch_normalised"})
 """Networks that treat every example separately."""
 
 
-def task_for(network: str, microbatches: int = 1, dtype: str = "float64") -> Task:
-    """Return a task whose optimizer has slots, weight decay and active clipping."""
+def workload_for(network: str, microbatches: int = 1, dtype: str = "float64") -> Workload:
+    """Return a workload whose optimizer has slots, weight decay and active clipping."""
     optimizer = Momentum(weight_decay=1e-3, clip_norm=0.5)
-    return task_of(NETWORKS[network], optimizer, batch_size=BATCH, microbatches=microbatches, dtype=dtype)
+    return workload_of(NETWORKS[network], optimizer, batch_size=BATCH, microbatches=microbatches, dtype=dtype)
 
 
 @cache
 def sync(network: str, workers: int, dtype: str = "float64", combine: str = "sharded_reduce") -> Run:
     strategy = SyncData(workers=workers, combine=combine)
-    return trained(strategy, task_for(network, dtype=dtype), load_kernels(), STEPS)
+    return trained(strategy, workload_for(network, dtype=dtype), load_kernels(), STEPS)
 
 
 @all_pairs(network=PER_EXAMPLE, workers=[1, 2, 3, 4], combine=sorted(COMBINES))
 def test_sync_data_equals_single_with_the_same_batch(network: str, workers: int, combine: str) -> None:
-    expect_same_run(sync(network, workers, combine=combine), single(task_for(network), STEPS), 1e-10)
+    expect_same_run(sync(network, workers, combine=combine), single(workload_for(network), STEPS), 1e-10)
 
 
 @pytest.mark.parametrize(
@@ -73,23 +73,23 @@ def test_sync_data_equals_single_with_the_same_batch(network: str, workers: int,
 def test_sync_data_equals_single_in_as_many_microbatches_bit_for_bit(
     network: str, workers: int, dtype: str, combine: str
 ) -> None:
-    expected = single(task_for(network, dtype=dtype), STEPS, workers)
+    expected = single(workload_for(network, dtype=dtype), STEPS, workers)
     assert {value.dtype.name for value in expected[0].values()} == {dtype}
     expect_same_run(sync(network, workers, dtype, combine), expected)
 
 
 def test_batch_normalisation_uses_the_statistics_of_shares(registry: Registry) -> None:
-    task = task_for("batch_normalised")
-    (weights, _), (pooled, _) = trained(SyncData(workers=3), task, registry, 1), single(task, 1)
+    workload = workload_for("batch_normalised")
+    (weights, _), (pooled, _) = trained(SyncData(workers=3), workload, registry, 1), single(workload, 1)
     np.testing.assert_allclose(weights["norm1/moving_mean"], pooled["norm1/moving_mean"], rtol=1e-10)
     assert np.abs(weights["norm1/moving_variance"] - pooled["norm1/moving_variance"]).max() > 1e-4
 
 
 @all_pairs(network=sorted(NETWORKS), workers=[2, 3, 4], combine=sorted(COMBINES))
 def test_replicas_stay_identical(network: str, workers: int, combine: str, registry: Registry) -> None:
-    strategy, task = SyncData(workers=workers, combine=combine), task_for(network)
-    replicas = replicas_of(strategy, task)
-    with begun(strategy, task, registry, **replicas) as trainer:
+    strategy, workload = SyncData(workers=workers, combine=combine), workload_for(network)
+    replicas = replicas_of(strategy, workload)
+    with begun(strategy, workload, registry, **replicas) as trainer:
         for steps in (range(1), range(1, 4)):
             trainer.train(steps)
             first, *others = (trainer.session.run(name) for name in replicas)
@@ -98,9 +98,9 @@ def test_replicas_stay_identical(network: str, workers: int, combine: str, regis
 
 
 def test_a_checkpoint_of_one_strategy_continues_under_another(registry: Registry) -> None:
-    undisturbed, _ = trained(SyncData(workers=3), task_for("dropped_out"), registry, 6)
-    saved, _ = trained(SyncData(workers=3), task_for("dropped_out"), registry, 3)
-    continued, _ = trained(Single(), task_for("dropped_out", 3), registry, range(3, 6), saved)
+    undisturbed, _ = trained(SyncData(workers=3), workload_for("dropped_out"), registry, 6)
+    saved, _ = trained(SyncData(workers=3), workload_for("dropped_out"), registry, 3)
+    continued, _ = trained(Single(), workload_for("dropped_out", 3), registry, range(3, 6), saved)
     expect_same_bits(continued, undisturbed)
 
 
@@ -111,7 +111,7 @@ def test_sent_bytes_are_those_of_gradients_statistics_and_two_scores(
     network: str, workers: int, bucket_bytes: int, registry: Registry
 ) -> None:
     strategy = SyncData(workers=workers, bucket_bytes=bucket_bytes)
-    with begun(strategy, task_for(network), registry) as trainer:
+    with begun(strategy, workload_for(network), registry) as trainer:
         assert trainer.session.sent_bytes() == [0] * workers
         trainer.train(range(3))
         counted = trainer.session.sent_bytes()
@@ -135,13 +135,13 @@ def test_sent_bytes_are_those_of_gradients_statistics_and_two_scores(
 @pytest.mark.parametrize("network", sorted(NETWORKS))
 def test_buckets_change_no_bit(network: str, registry: Registry) -> None:
     for bucket_bytes in (0, 200):
-        found = trained(SyncData(workers=3, bucket_bytes=bucket_bytes), task_for(network), registry, STEPS)
+        found = trained(SyncData(workers=3, bucket_bytes=bucket_bytes), workload_for(network), registry, STEPS)
         expect_same_run(found, sync(network, 3))
 
 
 def test_gradients_that_fit_into_a_bucket_are_one_message_to_each_owner() -> None:
     def sends(bucket_bytes: int) -> int:
-        return len(sends_of(SyncData(workers=2, bucket_bytes=bucket_bytes).build(task_for("convolutional"))))
+        return len(sends_of(SyncData(workers=2, bucket_bytes=bucket_bytes).build(workload_for("convolutional"))))
 
     scores = 2
     assert sends(1 << 20) == scores + 2 * 2
@@ -151,10 +151,10 @@ def test_gradients_that_fit_into_a_bucket_are_one_message_to_each_owner() -> Non
 @pytest.mark.parametrize("workers", [2, 3])
 def test_lenet_equals_single(workers: int, registry: Registry) -> None:
     lenet = LeNet(filters=[6, 8], units=32).network(classes=3)
-    task = task_of(lenet, Adam(), batch_size=10, example_shape=(1, 16, 16))
-    found = trained(SyncData(workers=workers), task, registry, 10)
-    expect_same_run(found, single(task, 10), 1e-10)
-    expect_same_run(found, single(task, 10, workers))
+    workload = workload_of(lenet, Adam(), batch_size=10, example_shape=(1, 16, 16))
+    found = trained(SyncData(workers=workers), workload, registry, 10)
+    expect_same_run(found, single(workload, 10), 1e-10)
+    expect_same_run(found, single(workload, 10, workers))
 
 
 BACKUPS = "parallelism.backup_workers=1 with parallelism"
@@ -213,7 +213,7 @@ def overlapping(combine: str, *, overlap: bool, **more: str) -> SyncData:
 
 def parts(combine: str, network: str, *, overlap: bool) -> list[Graph]:
     """Return the scheduled graphs of the workers."""
-    step = compiled(overlapping(combine, overlap=overlap).build(task_for(network)))
+    step = compiled(overlapping(combine, overlap=overlap).build(workload_for(network)))
     return [step.parts[worker_device(k)].graph for k in range(3)]
 
 
@@ -238,10 +238,10 @@ def test_without_overlap_all_gradients_exist_before_one_is_sent(network: str, co
 @pytest.mark.parametrize("statistics", sorted(STATISTICS))
 @pytest.mark.parametrize("combine", COMBINED)
 def test_overlap_changes_no_bit_and_no_byte(combine: str, statistics: str, registry: Registry) -> None:
-    task, runs, sent = task_for("batch_normalised"), [], []
+    workload, runs, sent = workload_for("batch_normalised"), [], []
     for overlap in (False, True):
         strategy = overlapping(combine, overlap=overlap, statistics=statistics)
-        with begun(strategy, task, registry) as trainer:
+        with begun(strategy, workload, registry) as trainer:
             runs.append((trainer.train(range(3)), trainer.weights()))
             sent.append([plan.sent_bytes for plan in trainer.session.plans("train").values()])
     expect_same_run(*(run[::-1] for run in runs))
@@ -249,4 +249,6 @@ def test_overlap_changes_no_bit_and_no_byte(combine: str, statistics: str, regis
 
 
 def test_overlap_does_not_change_the_program_of_one_worker(registry: Registry) -> None:
-    expect_same_run(trained(SyncData(workers=1, overlap=False), task_for("dense"), registry, STEPS), sync("dense", 1))
+    expect_same_run(
+        trained(SyncData(workers=1, overlap=False), workload_for("dense"), registry, STEPS), sync("dense", 1)
+    )

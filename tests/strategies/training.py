@@ -21,7 +21,7 @@ from runner.engine.run.local_session import LocalSession
 from runner.engine.run.session import Session, scalar
 from runner.engine.run.step_driver import bind
 from runner.kernels.registry import Registry
-from runner.strategies.base import Strategy, Task
+from runner.strategies.base import Strategy, Workload
 from runner.strategies.model import ModelParallel
 from runner.strategies.single import Single
 from tests.strategies.networks import Examples
@@ -77,7 +77,7 @@ def rate_of(step: int, dtype: str) -> Array:
 @contextmanager
 def opened(
     strategy: Strategy,
-    task: Task,
+    workload: Workload,
     registry: Registry,
     *,
     compression: str = "none",
@@ -91,9 +91,9 @@ def opened(
     compression: the format of transfers. source: the examples; None for :class:`Examples`. gpus: whether all devices
     are on the first GPU. interleaving: the order of clients, None for the program's order. more: additional clients.
     """
-    program = strategy.build(task)
+    program = strategy.build(workload)
     program = replace(program, clients={**program.clients, **more})
-    source = source or Examples(task.batch_size, task.fields["x"].shape, task.state_dtype)
+    source = source or Examples(workload.batch_size, workload.fields["x"].shape, workload.state_dtype)
     workers, servers = program.workers, program.servers
     cluster = local_cluster(workers, servers, compression=compression, gpus=first_gpu(workers, servers, gpus))
     alone = program.one_process
@@ -101,24 +101,24 @@ def opened(
         interleaving = virtual_time(alone.clock)
     session = LocalSession(program, cluster, registry, source, interleaving=interleaving)
     try:
-        yield Trainer(program, session, task.state_dtype, source)
+        yield Trainer(program, session, workload.state_dtype, source)
     finally:
         session.close()
 
 
 @contextmanager
 def begun(
-    strategy: Strategy, task: Task, registry: Registry, saved: Weights | None = None, **options: Any
+    strategy: Strategy, workload: Workload, registry: Registry, saved: Weights | None = None, **options: Any
 ) -> Iterator[Trainer]:
     """Yield a trainer whose variables have their initial or the saved values. options: see :func:`opened`."""
-    with opened(strategy, task, registry, **options) as trainer:
+    with opened(strategy, workload, registry, **options) as trainer:
         trainer.session.run("init") if saved is None else trainer.restore(saved)
         yield trainer
 
 
-def replicas_of(strategy: Strategy, task: Task) -> dict[str, Client]:
+def replicas_of(strategy: Strategy, workload: Workload) -> dict[str, Client]:
     """Return clients ``replica_K`` that fetch the variables of each replica."""
-    names = list(strategy.build(task).variables)
+    names = list(strategy.build(workload).variables)
     return {
         f"replica_{k}": Client(f"replica_{k}", {name: Tensor(f"replica_{k}/{name}") for name in names})
         for k in range(strategy.workers)
@@ -132,14 +132,14 @@ def first_gpu(workers: int, servers: int, gpus: bool = True) -> Gpus | None:
 
 def trained(
     strategy: Strategy,
-    task: Task,
+    workload: Workload,
     registry: Registry,
     steps: int | Iterable[int],
     saved: Weights | None = None,
     **options: Any,
 ) -> Run:
     """Return weights and history after some steps from initial or saved values. options: see :func:`opened`."""
-    with begun(strategy, task, registry, saved, **options) as trainer:
+    with begun(strategy, workload, registry, saved, **options) as trainer:
         history = trainer.train(range(steps) if isinstance(steps, int) else steps)
         return trainer.weights(), history
 
@@ -147,12 +147,12 @@ def trained(
 _SINGLE: dict[Any, Run] = {}
 
 
-def single(task: Task, steps: int, microbatches: int = 1) -> Run:
+def single(workload: Workload, steps: int, microbatches: int = 1) -> Run:
     """Return the run of ``single``; runs with equal arguments are computed only once."""
-    task = replace(task, microbatches=microbatches)
-    key = task.network, repr(task), steps
+    workload = replace(workload, microbatches=microbatches)
+    key = workload.network, repr(workload), steps
     if key not in _SINGLE:
-        _SINGLE[key] = trained(Single(), task, load_kernels(), steps)
+        _SINGLE[key] = trained(Single(), workload, load_kernels(), steps)
     return _SINGLE[key]
 
 
@@ -201,10 +201,10 @@ class Placed:
         """Number of workers of the strategy."""
         return self.strategy.workers
 
-    def build(self, task: Task) -> Program:
+    def build(self, workload: Workload) -> Program:
         """Return the placed program."""
         cluster = self.cluster or near(self.workers)
-        return place_program(self.strategy.build(task), cluster, self.registry or load_kernels()).program
+        return place_program(self.strategy.build(workload), cluster, self.registry or load_kernels()).program
 
 
 def layers_of(program: Program) -> dict[str, str]:
@@ -266,7 +266,7 @@ def drawn_speeds(seed: int) -> VirtualTime:
 
 def iterated(
     strategy: Strategy,
-    task: Task,
+    workload: Workload,
     registry: Registry,
     steps: Iterable[int],
     *,
@@ -274,10 +274,10 @@ def iterated(
     **options: Any,
 ) -> Course:
     """Return the results of iterations that start at the initial or the saved values. options: see :func:`opened`."""
-    with begun(strategy, task, registry, saved, **options) as trainer:
+    with begun(strategy, workload, registry, saved, **options) as trainer:
         step_driver, told, metrics = trainer.step_driver, [], []
         for step in steps:
-            answer = step_driver.update(step, scalar(1.0, task.state_dtype))
+            answer = step_driver.update(step, scalar(1.0, workload.state_dtype))
             metrics.append(step_driver.metrics())
             told.append((float(answer["loss"]), float(answer["accuracy"]), metrics[-1]["train/objective"]))
         step_driver.synchronize()

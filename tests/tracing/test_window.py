@@ -13,7 +13,7 @@ from runner.optimizers.lbfgs import Lbfgs
 from runner.optimizers.sgd import Sgd
 from runner.strategies.single import Single
 from runner.tracing.window import TraceFiles, TraceWindow, recorded_steps
-from tests.strategies.networks import NETWORKS, task_of
+from tests.strategies.networks import NETWORKS, workload_of
 from tests.strategies.training import Trainer, opened
 
 
@@ -67,7 +67,7 @@ class Loop:
         return steps
 
 
-TASK = task_of(NETWORKS["dense"], Sgd(), batch_size=4)
+WORKLOAD = workload_of(NETWORKS["dense"], Sgd(), batch_size=4)
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ TASK = task_of(NETWORKS["dense"], Sgd(), batch_size=4)
 def test_requested_steps_are_recorded_and_written_once(
     registry: Registry, tmp_path: Path, steps: range, trained: int, recorded: list[int]
 ) -> None:
-    with opened(Single(), TASK, registry) as trainer:
+    with opened(Single(), WORKLOAD, registry) as trainer:
         loop = Loop(trainer, tmp_path, steps)
         loop.run(trained)
         for _ in range(2):
@@ -98,7 +98,7 @@ def test_requested_steps_are_recorded_and_written_once(
 def test_recording_begins_a_step_early_if_possible(
     registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: range, begins: int
 ) -> None:
-    with opened(Single(), TASK, registry) as trainer:
+    with opened(Single(), WORKLOAD, registry) as trainer:
         loop = Loop(trainer, tmp_path, steps)
         start, begun = trainer.session.start_trace, []
         monkeypatch.setattr(trainer.session, "start_trace", lambda clients: (begun.append(loop.done), start(clients)))
@@ -107,7 +107,7 @@ def test_recording_begins_a_step_early_if_possible(
 
 
 def test_a_failed_update_ends_at_its_failure(registry: Registry, tmp_path: Path) -> None:
-    with opened(Single(), TASK, registry) as trainer:
+    with opened(Single(), WORKLOAD, registry) as trainer:
         loop = Loop(trainer, tmp_path, range(1, 9))
         loop.run(2)
         loop.window.before(2)
@@ -123,7 +123,7 @@ def lose(*arguments: object) -> NoReturn:
 def test_after_a_failure_the_missing_timeline_is_logged(
     registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with opened(Single(), TASK, registry) as trainer:
+    with opened(Single(), WORKLOAD, registry) as trainer:
         loop = Loop(trainer, tmp_path, range(1, 9))
         loop.run(2)
         monkeypatch.setattr(trainer.session, "stop_trace", lose)
@@ -136,7 +136,7 @@ def test_after_a_failure_the_missing_timeline_is_logged(
 def test_trace_lost_with_a_worker_is_an_error(
     registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with opened(Single(), TASK, registry) as trainer:
+    with opened(Single(), WORKLOAD, registry) as trainer:
         loop = Loop(trainer, tmp_path, range(1))
         monkeypatch.setattr(trainer.session, "stop_trace", lose)
         with pytest.raises(ClusterError, match="worker 1 is gone"):
@@ -144,8 +144,8 @@ def test_trace_lost_with_a_worker_is_an_error(
 
 
 def test_evaluations_belong_to_their_iteration(registry: Registry, tmp_path: Path) -> None:
-    task = task_of(NETWORKS["dense"], Lbfgs(), batch_size=4)
-    with opened(Single(), task, registry) as trainer:
+    workload = workload_of(NETWORKS["dense"], Lbfgs(), batch_size=4)
+    with opened(Single(), workload, registry) as trainer:
         loop = Loop(trainer, tmp_path, range(1, 3))
         loop.run(3)
     assert loop.recorded == [1, 2]
@@ -162,7 +162,7 @@ def test_evaluations_belong_to_their_iteration(registry: Registry, tmp_path: Pat
 
 def test_empty_window_records_nothing(registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(LocalSession, "start_trace")
-    with opened(Single(), TASK, registry) as trainer:
+    with opened(Single(), WORKLOAD, registry) as trainer:
         loop = Loop(trainer, tmp_path, range(0))
         loop.run(2)
         loop.window.finish()
@@ -170,7 +170,7 @@ def test_empty_window_records_nothing(registry: Registry, tmp_path: Path, monkey
 
 
 def test_a_file_that_cannot_be_written_is_an_error(registry: Registry, tmp_path: Path) -> None:
-    with opened(Single(), TASK, registry) as trainer:
+    with opened(Single(), WORKLOAD, registry) as trainer:
         loop = Loop(trainer, tmp_path / "absent", range(1))
         with pytest.raises(ResourceError, match=r"cannot write .*trace\.json: No such file .* trace=false"):
             loop.run(1)

@@ -27,7 +27,7 @@ class InputSource(Protocol):
     """A source of examples on request; ``read`` is a pure function of its arguments."""
 
     def read(self, split: str, step: int, lo: int, hi: int) -> Fields:
-        """Return examples lo..hi-1 of the whole batch of ``step``: the task's fields, index and mask.
+        """Return examples lo..hi-1 of the whole batch of ``step``: the workload's fields, index and mask.
 
         A field such as x: (hi-lo, ...) in its dtype; index: (hi-lo,) int64 position in the stream; mask: (hi-lo,) in
         the dtype of variables, 1 for an example and 0 for padding.

@@ -10,7 +10,7 @@ from runner.engine.graph.expression import Expr
 from runner.engine.graph.network import StateUpdate
 from runner.engine.graph.tensor import Tensor
 from runner.engine.graph.variables import Variable
-from runner.strategies.base import Task
+from runner.strategies.base import Workload
 from runner.strategies.clients import numbered
 from runner.strategies.downpour.pushed_server import COUNT, Pushed, PushedServer
 from runner.strategies.replica import Share
@@ -41,7 +41,7 @@ class ModelReplica:
 
     def __init__(
         self,
-        task: Task,
+        workload: Workload,
         index: int,
         share: Share,
         served: ServedVariables,
@@ -54,11 +54,11 @@ class ModelReplica:
         self._served = served
         self._options = options
         # Each step of a replica has its own mini-batch; the gradients are means over the examples of this batch alone.
-        own = replace(task, batch_size=share[1] - share[0])
-        self._replica = served.replica(index, CopiedVariables if options.copies else ReadVariables, task=own)
+        own = replace(workload, batch_size=share[1] - share[0])
+        self._replica = served.replica(index, CopiedVariables if options.copies else ReadVariables, workload=own)
         computed = self._replica.compute_gradients(share, "train")
         with self._scope("clip"):
-            gradients = task.optimizer.clipped(served.graph, computed.gradients)
+            gradients = workload.optimizer.clipped(served.graph, computed.gradients)
         self._trained = [variable for variable, _ in gradients]
         self._averages = computed.state_updates
         values = replace(computed, gradients=gradients).parts

@@ -13,7 +13,7 @@ from runner.engine.graph.tensor import Tensor
 from runner.engine.graph.variables import Variable, Variables
 from runner.errors import ConfigError
 from runner.optimizers.base import NewValues, State, assign_by
-from runner.strategies.base import Task, require, require_one_of
+from runner.strategies.base import Workload, require, require_one_of
 from runner.strategies.replica import advanced
 
 COUNT = "int64"
@@ -90,12 +90,12 @@ class PushedServer:
     applied: () int64 variable, the count. begin: node that sets ``applied`` to ``begun_with``, a () int64 input.
     """
 
-    def __init__(self, graph: Graph, served: Variables, index: int, task: Task, staleness: Staleness) -> None:
+    def __init__(self, graph: Graph, served: Variables, index: int, workload: Workload, staleness: Staleness) -> None:
         self.index = index
         self.device = server_task(index)
         self._graph = graph
         self._served = served
-        self._task = task
+        self._workload = workload
         self._staleness = staleness
         with graph.absolute_scope(f"server_{index}"), graph.device(self.device):
             self.applied = ops.variable(graph, (), COUNT, name="applied")
@@ -113,10 +113,10 @@ class PushedServer:
         """
         graph = self._graph
         with graph.absolute_scope(scope), graph.device(self.device):
-            rate = ops.placeholder(graph, (), self._task.state_dtype, name="learning_rate")
+            rate = ops.placeholder(graph, (), self._workload.state_dtype, name="learning_rate")
             staleness = ops.sub(graph, self.applied, pushed.counted, name="staleness")
             chosen = self._choice(staleness)
-            rule = self._task.optimizer.rule(Expr(graph, self._scaled(rate, staleness)), Expr(graph, self.applied))
+            rule = self._workload.optimizer.rule(Expr(graph, self._scaled(rate, staleness)), Expr(graph, self.applied))
 
             def kept(w: State, g: Expr) -> NewValues:
                 return [(state, Expr(graph, chosen(value.tensor, state.tensor))) for state, value in rule(w, g)]
@@ -142,4 +142,4 @@ class PushedServer:
             return rate
         graph = self._graph
         divisor = ops.maximum(graph, staleness, ops.fill(graph, 1, (), COUNT))
-        return ops.div(graph, rate, ops.cast(graph, divisor, self._task.state_dtype))
+        return ops.div(graph, rate, ops.cast(graph, divisor, self._workload.state_dtype))

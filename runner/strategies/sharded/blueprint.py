@@ -10,7 +10,7 @@ from runner.engine.graph.network import NetworkBuilder, Outputs, StateUpdate
 from runner.engine.graph.node import Node
 from runner.engine.graph.tensor import Tensor
 from runner.engine.graph.variables import Declaration, Variable, Variables
-from runner.strategies.base import Task
+from runner.strategies.base import Workload
 from runner.strategies.replica import Share, cast_fields, placeholders, shares
 
 BY_UNIT = frozenset(
@@ -38,16 +38,22 @@ class Blueprint:
     declarations: Mapping[Tensor, Declaration]
 
     @classmethod
-    def of(cls, task: Task, examples: int, *, training: bool) -> "Blueprint":
-        """Build the network of a task over a batch with this number of examples."""
+    def of(cls, workload: Workload, examples: int, *, training: bool) -> "Blueprint":
+        """Build the network of a workload over a batch with this number of examples."""
         graph = Graph()
-        variables = _Recorded(graph, seed=task.seed)
+        variables = _Recorded(graph, seed=workload.seed)
         step = ops.placeholder(graph, (), "int64", name="step")
-        batch = cast_fields(graph, task, placeholders(graph, task, examples))
+        batch = cast_fields(graph, workload, placeholders(graph, workload, examples))
         net = NetworkBuilder(
-            graph, variables, dtype=task.dtype, seed=task.seed, training=training, step=step, index=batch["index"]
+            graph,
+            variables,
+            dtype=workload.dtype,
+            seed=workload.seed,
+            training=training,
+            step=step,
+            index=batch["index"],
         )
-        outputs = task.network(net, batch)
+        outputs = workload.network(net, batch)
         return cls(graph, step, batch, outputs, net.state_updates, variables.declarations)
 
     @property

@@ -35,7 +35,7 @@ class DenseTraining:
         gradients with respect to the inputs of the first dense layer (the boundary) are needed.
         """
         self._replicas = replicas
-        self._task = replicas[0].task
+        self._workload = replicas[0].workload
         self.updates = updates
         self._backward = backward
         self._parts_of = parts_of
@@ -78,7 +78,7 @@ class DenseTraining:
         for replica, latest, rate, pairs in zip(self._replicas, self._latest, self._rates, clipped, strict=True):
             scope = f"update/dense_{number}" if self.updates > 1 else "update"
             with replica.within(scope):
-                latest.update(self._task.optimizer, pairs, rate, number_of_update(replica, self.updates, number))
+                latest.update(self._workload.optimizer, pairs, rate, number_of_update(replica, self.updates, number))
 
     def assign(self) -> list[str]:
         """Add the assignments of variables, slots and moving averages at the end of a step; return the nodes to run.
@@ -101,7 +101,7 @@ class DenseTraining:
             for replica, scores, own in zip(self._replicas, self._scores, parts, strict=True):
                 with replica.within("train/scores"):
                     total = ordered_sum(self.graph, scores[name], name)
-                    own[name] = self._divided(total, self._task.batch_size, name)
+                    own[name] = self._divided(total, self._workload.batch_size, name)
         return parts
 
     def _score(self, added: DensePass, scope: str) -> list[Tensor]:
@@ -111,7 +111,9 @@ class DenseTraining:
             with self._replicas[k].within(scope):
                 for name, values in outputs.summed.items():
                     self._scores[k][name].append(ops.reduce_sum(self.graph, values, axes=(0,)))
-                losses.append(self._divided(self._scores[k][LOSS][-1], self._task.batch_size // self.updates, "loss"))
+                losses.append(
+                    self._divided(self._scores[k][LOSS][-1], self._workload.batch_size // self.updates, "loss")
+                )
         return losses
 
     def _differentiate(self, losses: Sequence[Tensor], rows: Rows, scope: str) -> None:
@@ -137,11 +139,11 @@ class DenseTraining:
         for k, updates in added.state_updates.items():
             with self._replicas[k].within(scope):
                 for each in updates:
-                    part = weighted(self.graph, each, examples / self._task.batch_size)
+                    part = weighted(self.graph, each, examples / self._workload.batch_size)
                     self._statistics[k][each.variable.name].append(part)
 
     def _divided(self, total: Tensor, examples: int, name: str) -> Tensor:
-        return scaled(self.graph, total, 1.0 / examples, self._task.state_dtype, name)
+        return scaled(self.graph, total, 1.0 / examples, self._workload.state_dtype, name)
 
     def _rate(self, replica: Replica, factor: float) -> Tensor:
         if factor == 1.0:

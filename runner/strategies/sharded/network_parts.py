@@ -11,7 +11,7 @@ from itertools import accumulate
 from runner.engine.graph.node import Node
 from runner.engine.graph.tensor import Tensor
 from runner.errors import ConfigError
-from runner.strategies.base import Task
+from runner.strategies.base import Workload
 from runner.strategies.replica import Share, shares
 from runner.strategies.sharded.blueprint import Blueprint
 
@@ -56,17 +56,17 @@ class Parts:
 
 
 class PartsOf:
-    """The parts of a task's network over any number of examples."""
+    """The parts of a workload's network over any number of examples."""
 
-    def __init__(self, task: Task, *, training: bool) -> None:
-        self._task = task
+    def __init__(self, workload: Workload, *, training: bool) -> None:
+        self._workload = workload
         self._training = training
         self._drawn: dict[int, Parts] = {}
 
     def __call__(self, examples: int) -> Parts:
         """Return the parts of the network over this number of examples; they are built once per number."""
         if examples not in self._drawn:
-            self._drawn[examples] = Parts.of(Blueprint.of(self._task, examples, training=self._training))
+            self._drawn[examples] = Parts.of(Blueprint.of(self._workload, examples, training=self._training))
         return self._drawn[examples]
 
 

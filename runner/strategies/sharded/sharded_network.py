@@ -10,7 +10,7 @@ from runner.engine.graph.network import NetworkBuilder, Outputs
 from runner.engine.graph.node import LayerStamp, Node
 from runner.engine.graph.tensor import Tensor
 from runner.engine.graph.variables import Declaration, Part
-from runner.strategies.base import Task
+from runner.strategies.base import Workload
 from runner.strategies.replica import ordered_sum
 from runner.strategies.sharded.blueprint import Blueprint, joined, mask_of_units
 from runner.strategies.sharded.layer_cuts import LayerCut, Way, cut_layers, shard_stamp
@@ -18,7 +18,7 @@ from runner.strategies.sharded.layer_cuts import LayerCut, Way, cut_layers, shar
 
 @dataclass(frozen=True)
 class ShardedNetwork:
-    """The network function of a task, with dense layers sharded over K workers (Shoeybi et al. 2019, section 3).
+    """The network function of a workload, with dense layers sharded over K workers (Shoeybi et al. 2019, section 3).
 
     The nodes of a layer's shard on worker j are marked with a separate layer name
     (:func:`~runner.strategies.sharded.layer_cuts.shard_stamp`), by which they are placed later. The shards of
@@ -45,13 +45,13 @@ class ShardedNetwork:
     Dropout on shards: 8 N for the indices of examples and 8 for the step, to each worker but the first.
     """
 
-    task: Task
+    workload: Workload
     ways: Mapping[str, Way]
     workers: int
 
     def __call__(self, net: NetworkBuilder, batch: Mapping[str, Tensor]) -> Outputs:
         """Add the network over a batch; raises ConfigError for a layer that cannot be sharded."""
-        blueprint = Blueprint.of(self.task, net.graph.spec(batch["index"]).shape[0], training=net.training)
+        blueprint = Blueprint.of(self.workload, net.graph.spec(batch["index"]).shape[0], training=net.training)
         added = _ShardedPass(net, blueprint, batch, cut_layers(blueprint, self.ways, self.workers))
         added.add(blueprint.forward)
         for each in blueprint.state_updates:

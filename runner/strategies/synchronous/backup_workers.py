@@ -12,7 +12,7 @@ from runner.engine.graph.node import LayerStamp
 from runner.engine.graph.tensor import Tensor
 from runner.engine.graph.variables import Variable, Variables
 from runner.optimizers.base import shortened
-from runner.strategies.base import Task
+from runner.strategies.base import Workload
 from runner.strategies.clients import numbered, program_of
 from runner.strategies.replica import Gradients, Replica, Share, ordered_sum, summed
 from runner.strategies.servers import (
@@ -33,7 +33,9 @@ from runner.strategies.synchronous.first_arrivals import (
 )
 
 
-def with_backup_workers(task: Task, needed: int, cut: Sequence[Share], servers: int, replay: str | None) -> Program:
+def with_backup_workers(
+    workload: Workload, needed: int, cut: Sequence[Share], servers: int, replay: str | None
+) -> Program:
     """Return the program of m + b workers and S parameter servers; m of the workers' shares count in every update.
 
     needed: m. cut: each worker's share. replay: file that names the shares that count in each step; None for the first
@@ -57,8 +59,8 @@ def with_backup_workers(task: Task, needed: int, cut: Sequence[Share], servers: 
     back to each other server. Extra memory: (m + b) (P + M + 2) v bytes on the servers and P v on each worker.
     """
     replayed = None if replay is None else contributors_of(Path(replay), needed, len(cut) - needed)
-    served = ServedVariables(task, servers)
-    kept = [Server(served.graph, task, j) for j in range(servers)]
+    served = ServedVariables(workload, servers)
+    kept = [Server(served.graph, workload, j) for j in range(servers)]
     copies = [served.replica(k, CopiedVariables) for k in range(len(cut))]
     inboxes = [_Inbox(served, k, kept[0].device) for k in range(len(cut))]
     sent = [
@@ -66,7 +68,7 @@ def with_backup_workers(task: Task, needed: int, cut: Sequence[Share], servers: 
         for replica, inbox, share in zip(copies, inboxes, cut, strict=True)
     ]
     counts = CountedShares(
-        task.batch_size, needed, tuple(hi - lo for lo, hi in cut), task.state_dtype, replayed=replayed
+        workload.batch_size, needed, tuple(hi - lo for lo, hi in cut), workload.state_dtype, replayed=replayed
     )
     training = [
         *(_share(k, replica, inboxes[k], replayed) for k, replica in enumerate(copies)),
@@ -176,7 +178,7 @@ def _update(
     served: ServedVariables, servers: Sequence[Server], sent: Sequence[Gradients], counts: CountedShares
 ) -> list[Client]:
     """Add the sums of the shares that count and the update from these sums; return the clients to run, in order."""
-    graph, task = served.graph, served.task
+    graph, workload = served.graph, served.workload
     choices = {server.device: _Choice(graph, server, counts) for server in servers}
     first = choices[servers[0].device]
     totals = summed(
@@ -184,7 +186,7 @@ def _update(
     )
     sums = [(served[copy.name], total) for copy, total in totals.gradients]
     with graph.absolute_scope("update"), graph.device(servers[0].device):
-        factor = task.optimizer.clip_factor(graph, sums)
+        factor = workload.optimizer.clip_factor(graph, sums)
         gradients = sums if factor is None else shortened(graph, sums, factor)
     chosen = _fed_choice([*choices.values()], counts)
     fed = {
@@ -196,7 +198,7 @@ def _update(
         APPLY,
         fetches={name: first.total(name, [each.metrics[name] for each in sent]) for name in sent[0].metrics},
         targets=(
-            *update_served(graph, task, served, servers, gradients),
+            *update_served(graph, workload, served, servers, gradients),
             *advance_served(graph, served, totals.state_updates),
         ),
         feeds=fed,

@@ -8,7 +8,7 @@ from runner.engine.graph.device import worker_task
 from runner.engine.graph.graph import Graph
 from runner.engine.graph.tensor import Tensor
 from runner.engine.graph.variables import Variable
-from runner.strategies.base import Task
+from runner.strategies.base import Workload
 from runner.strategies.clients import program
 from runner.strategies.collectives import COMBINES, exchange
 from runner.strategies.replica import Gradients, Replica, batch_metrics, ordered_sum, shares, summed
@@ -16,15 +16,15 @@ from runner.strategies.servers import ReadVariables, ServedVariables, Server, ad
 from runner.strategies.synchronous.batch_statistics import Compute
 
 
-def with_collective(task: Task, workers: int, combine: str, bucket_bytes: int, compute: Compute) -> Program:
+def with_collective(workload: Workload, workers: int, combine: str, bucket_bytes: int, compute: Compute) -> Program:
     """Return the program of replicas whose gradients are summed by a collective; each replica makes the same update.
 
     K workers make K forward and backward passes, one collective per bucket of gradients (see ``exchange``), K updates.
     """
     graph = Graph()
     devices = [worker_task(k) for k in range(workers)]
-    replicas = [Replica(graph, task, device=d, prefix=f"replica_{k}") for k, d in enumerate(devices)]
-    computed = compute(replicas, shares(task.batch_size, workers))
+    replicas = [Replica(graph, workload, device=d, prefix=f"replica_{k}") for k, d in enumerate(devices)]
+    computed = compute(replicas, shares(workload.batch_size, workers))
     graph = replicas[0].graph
     totals = exchange(graph, computed, devices, COMBINES[combine], bucket_bytes)
     targets: list[str] = []
@@ -52,7 +52,7 @@ def _held(replica: Replica, computed: Gradients) -> Gradients:
     return computed.with_parts(held)
 
 
-def with_servers(task: Task, workers: int, servers: int, compute: Compute) -> Program:
+def with_servers(workload: Workload, workers: int, servers: int, compute: Compute) -> Program:
     """Return the program of K workers that read all variables from S servers and send them their gradients.
 
     Each variable is kept whole on one server, together with its optimizer slots
@@ -69,10 +69,10 @@ def with_servers(task: Task, workers: int, servers: int, compute: Compute) -> Pr
     Every worker but the first also sends its loss and its metrics, b each, to the first worker. For clipping by global
     norm, each other server sends b for each of its trained variables to the first server and receives b from it.
     """
-    served = ServedVariables(task, servers)
-    kept = [Server(served.graph, task, j) for j in range(servers)]
+    served = ServedVariables(workload, servers)
+    kept = [Server(served.graph, workload, j) for j in range(servers)]
     replicas = [served.replica(k, ReadVariables) for k in range(workers)]
-    computed = compute(replicas, shares(task.batch_size, workers))
+    computed = compute(replicas, shares(workload.batch_size, workers))
     graph = served.graph = replicas[0].graph
     metrics = batch_metrics(replicas[0], computed)
 
@@ -84,9 +84,9 @@ def with_servers(task: Task, workers: int, servers: int, compute: Compute) -> Pr
 
     totals = summed(computed, total)
     with graph.absolute_scope("update"), graph.device(kept[0].device):
-        gradients = task.optimizer.clipped(graph, [(served[copy.name], sum_) for copy, sum_ in totals.gradients])
+        gradients = workload.optimizer.clipped(graph, [(served[copy.name], sum_) for copy, sum_ in totals.gradients])
     targets = [
-        *update_served(graph, task, served, kept, gradients),
+        *update_served(graph, workload, served, kept, gradients),
         # Statistics that need no sum are equal on all workers; the first sends them.
         *advance_served(graph, served, [*totals.settled, *totals.state_updates]),
     ]

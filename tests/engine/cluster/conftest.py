@@ -22,12 +22,12 @@ from runner.optimizers.sgd import Momentum
 from runner.strategies.sync_data import SyncData
 from tests.engine.cluster.virtual_cluster import VirtualCluster, there_and_back, virtual_cluster
 from tests.integration.command import processes_of
-from tests.strategies.networks import EXAMPLE_SHAPE, NETWORKS, TEST_BATCH, task_of
+from tests.strategies.networks import EXAMPLE_SHAPE, NETWORKS, TEST_BATCH, workload_of
 from tests.strategies.training import Weights
 
 WORKERS = 2
 BATCH = 5
-PROGRAM = SyncData(workers=WORKERS).build(task_of(NETWORKS["dense"], Momentum(), batch_size=BATCH))
+PROGRAM = SyncData(workers=WORKERS).build(workload_of(NETWORKS["dense"], Momentum(), batch_size=BATCH))
 SOURCE: Mapping[str, Any] = {
     "config": {"name": "synthetic", "shape": list(EXAMPLE_SHAPE), "classes": 3, "examples": 16, "test_examples": 16},
     "seed": 1,
@@ -73,7 +73,7 @@ def _option(process: psutil.Process, name: str) -> str:
 
 
 SERVED = SyncData(workers=WORKERS, combine="parameter_server", servers=2).build(
-    task_of(NETWORKS["dense"], Momentum(clip_norm=0.5), batch_size=BATCH)
+    workload_of(NETWORKS["dense"], Momentum(clip_norm=0.5), batch_size=BATCH)
 )
 
 

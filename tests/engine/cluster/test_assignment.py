@@ -30,7 +30,7 @@ from tests.engine.cluster.transport.fake_network import FakeNetwork
 from tests.engine.cluster.virtual_cluster import EPOCH, EXAMPLES, plans_of, remote_plan, there_and_back
 from tests.engine.compile.plain_data import EXTREMES, mutated, places, put, values, without
 from tests.engine.run.fake_kernels import random_registry
-from tests.strategies.networks import NETWORKS, task_of
+from tests.strategies.networks import NETWORKS, workload_of
 
 WORKER_0, WORKER_1 = worker_device(0), worker_device(1)
 THERE = f"scaled:0->{WORKER_1}"
@@ -46,7 +46,7 @@ def encoded_and_decoded(document: object) -> object:
 def test_training_program_round_trip(network: str, registry: Registry, tmp_path: Path) -> None:
     """A document contains the layouts, so the plan that a worker reads from it equals the plan of the master."""
     network, kernels = ("batch_normalised", random_registry(1)) if " " in network else (network, registry)
-    program = SyncData(workers=3).build(task_of(NETWORKS[network], Momentum(), batch_size=7))
+    program = SyncData(workers=3).build(workload_of(NETWORKS[network], Momentum(), batch_size=7))
     planned = plans_of(program, kernels)
     for client in program.clients:
         for assignment in remote_plan(planned, client, tmp_path).assignments.values():

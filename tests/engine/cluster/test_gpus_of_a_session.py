@@ -24,7 +24,7 @@ from tests.gpu.gpus import registry_of
 from tests.kernels.gpu.emulation import EmulatedRuntime
 from tests.kernels.gpu.fake_nccl import FakeNccl, joined, with_nccl
 from tests.strategies.networks import Examples
-from tests.strategies.test_sync_data import BATCH, task_for
+from tests.strategies.test_sync_data import BATCH, workload_for
 from tests.strategies.training import Trainer, Weights, difference, expect_same_bits, trained
 
 
@@ -41,10 +41,10 @@ def trainer_on(
 
     wrong: the errors that :class:`Spoiled` adds to the examples. options: keyword arguments of the session.
     """
-    task = task_for(network)
-    program = strategy.build(task)
+    workload = workload_for(network)
+    program = strategy.build(workload)
     cluster = local_cluster(program.workers, gpus=Gpus(tuple(range(program.workers))), collectives=collectives)
-    source = Spoiled(Examples(BATCH, task.fields["x"].shape), wrong)
+    source = Spoiled(Examples(BATCH, workload.fields["x"].shape), wrong)
     session = LocalSession(program, cluster, registry_of(runtime), source, **options)
     session.run("init")
     return Trainer(program, session, "float64")
@@ -107,7 +107,7 @@ def test_sums_by_the_library_equal_sums_by_transfers_bit_for_bit(
     assert "nccl" in session.libraries()["gpu"]
     assert sum(session.sent_bytes()) < sum(without.sent_bytes())
     assert len({tuple(count for rank, count, _ in library.log if rank == r) for r in range(workers)}) == 1
-    weights_of_one, _ = trained(Single(), task_for(network), load_kernels(), 4)
+    weights_of_one, _ = trained(Single(), workload_for(network), load_kernels(), 4)
     assert difference(weights, weights_of_one) < 1e-10
 
 

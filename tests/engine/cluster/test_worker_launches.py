@@ -25,7 +25,7 @@ from tests.engine.cluster.conftest import Source
 from tests.engine.cluster.transport.fake_network import Faults
 from tests.engine.cluster.virtual_cluster import NoAnswer, VirtualCluster, WorkerFailed, there_and_back, virtual_cluster
 from tests.engine.run.launched_programs import tally
-from tests.strategies.networks import NETWORKS, Examples, task_of
+from tests.strategies.networks import NETWORKS, Examples, workload_of
 from tests.strategies.training import Weights, expect_same_bits, trained
 
 SERVER = "ps-0"
@@ -143,13 +143,13 @@ def test_delay_and_transfer_overlap(delay_s: float, expected_s: float, tmp_path:
 
 BATCH = 7
 STEPS = 3
-TASK = task_of(NETWORKS["dense"], Momentum(), batch_size=BATCH)
+WORKLOAD = workload_of(NETWORKS["dense"], Momentum(), batch_size=BATCH)
 
 
 @cache
 def expected(workers: int) -> tuple[Weights, list[Any]]:
-    """Return weights and history of training ``TASK`` with ``workers`` workers in one process."""
-    return trained(SyncData(workers=workers), TASK, load_kernels(), STEPS)
+    """Return weights and history of training ``WORKLOAD`` with ``workers`` workers in one process."""
+    return trained(SyncData(workers=workers), WORKLOAD, load_kernels(), STEPS)
 
 
 def train(cluster: VirtualCluster) -> tuple[Weights, list[Any]]:
@@ -177,7 +177,7 @@ def test_schedule_does_not_change_weights(
     tmp_path_factory: pytest.TempPathFactory, seed: int, workers: int, longest_s: float, duplicate: float, drop: float
 ) -> None:
     """If the network drops messages, the run may instead end with an error."""
-    faults, program = Faults((0.0, longest_s), drop, duplicate), SyncData(workers=workers).build(TASK)
+    faults, program = Faults((0.0, longest_s), drop, duplicate), SyncData(workers=workers).build(WORKLOAD)
     made = (program, tmp_path_factory.mktemp("arenas"), load_kernels(), lambda description: Examples(BATCH))
     with virtual_cluster(*made, seed=seed, faults=faults) as cluster:
         try:

@@ -34,7 +34,7 @@ from tests.engine.run.fake_kernels import (
     reference_registry,
 )
 from tests.engine.running import CPU_0, CPU_1, Bench
-from tests.strategies.networks import NETWORKS, task_of
+from tests.strategies.networks import NETWORKS, workload_of
 
 STRANGE = fake_registry(fake_kernel("neg", always(REVERSED, MASKED)), fake_kernel("convert", converting(VIA_PLAIN)))
 
@@ -67,7 +67,7 @@ def test_training_plans_keep_values_until_they_are_read_and_equal_programs_have_
 ) -> None:
     kernels = registry if seed is None else random_registry(seed)
     program, again = (
-        SyncData(workers=2).build(task_of(NETWORKS["batch_normalised"], Momentum(), batch_size=7)) for _ in range(2)
+        SyncData(workers=2).build(workload_of(NETWORKS["batch_normalised"], Momentum(), batch_size=7)) for _ in range(2)
     )
     planned, equal = (ProgramPlans(each, local_cluster(2), kernels) for each in (program, again))
     for name, client in program.clients.items():

@@ -22,12 +22,12 @@ from runner.engine.graph.tensor import TensorSpec
 from runner.engine.run.kernel_table import load_kernels
 from runner.kernels.registry import Registry
 from runner.optimizers.sgd import Sgd
-from runner.strategies.base import Task
+from runner.strategies.base import Workload
 from runner.strategies.model import ModelParallel
 from runner.strategies.single import Single
 from tests.engine.compile.passes.graph_text import Text
 from tests.engine.graph.random_graphs import Sample, samples
-from tests.strategies.networks import NETWORKS, Batch, task_of
+from tests.strategies.networks import NETWORKS, Batch, workload_of
 
 
 def program_of(sample: Sample) -> Program:
@@ -79,8 +79,8 @@ def branches(net: NetworkBuilder, batch: Batch) -> Outputs:
     return nn.classify(net, nn.dense(net, nn.add(net, left, right, name="sum"), 3, name="fc"), batch["y"])
 
 
-def task(network: str | None = None) -> Task:
-    return task_of(NETWORKS[network] if network else branches, Sgd(), batch_size=64)
+def workload(network: str | None = None) -> Workload:
+    return workload_of(NETWORKS[network] if network else branches, Sgd(), batch_size=64)
 
 
 def layers_placed(program: Program, cluster: Cluster) -> dict[str, str]:
@@ -89,7 +89,7 @@ def layers_placed(program: Program, cluster: Cluster) -> dict[str, str]:
 
 def test_equal_branches_are_on_two_devices_and_take_little_more_than_half_the_time() -> None:
     near = local_cluster(2, latency_s=1e-7, bytes_per_s=1e13)
-    placed = place_program(ModelParallel().build(task()), near, load_kernels())
+    placed = place_program(ModelParallel().build(workload()), near, load_kernels())
     layers = devices_of_layers(placed.program.graph)
     assert layers["left1"] == layers["left2"] != layers["right1"] == layers["right2"]
     assert placed.tried["greedy"] < 1.02 * placed.step_s
@@ -98,20 +98,20 @@ def test_equal_branches_are_on_two_devices_and_take_little_more_than_half_the_ti
 
 def test_all_nodes_are_on_one_device_if_links_are_slow() -> None:
     far = local_cluster(2, latency_s=1.0)
-    placed = place_program(ModelParallel().build(task()), far, load_kernels())
+    placed = place_program(ModelParallel().build(workload()), far, load_kernels())
     assert set(devices_of_layers(placed.program.graph).values()) == {worker_device(0)}
     assert placed.found_by == "one_device_0"
 
 
 def test_all_layers_of_a_chain_are_on_the_faster_device() -> None:
     devices = (Device(worker_device(0)), Device(worker_device(1), flops_per_s=1e12, bytes_per_s=1e11))
-    layers = layers_placed(ModelParallel().build(task("dense")), Cluster(devices))
+    layers = layers_placed(ModelParallel().build(workload("dense")), Cluster(devices))
     assert set(layers.values()) == {worker_device(1)}
 
 
 def test_only_one_of_several_devices_with_equal_rates_is_tried() -> None:
     def tried(cluster: Cluster) -> set[str]:
-        ways = place_program(ModelParallel(workers=2).build(task()), cluster, load_kernels()).tried
+        ways = place_program(ModelParallel(workers=2).build(workload()), cluster, load_kernels()).tried
         return {way for way in ways if way.startswith("one_device")}
 
     assert tried(local_cluster(2)) == {"one_device_0"}
@@ -128,7 +128,7 @@ def test_pipeline_of_equal_layers_is_divided_in_the_middle() -> None:
         return nn.classify(net, h, batch["y"])
 
     near = local_cluster(2, latency_s=1e-7, bytes_per_s=1e13)
-    in_parts = ModelParallel(concurrent_steps=4).build(task_of(tower, Sgd(), batch_size=4096))
+    in_parts = ModelParallel(concurrent_steps=4).build(workload_of(tower, Sgd(), batch_size=4096))
     placed = place_program(in_parts, near, load_kernels())
     layers = devices_of_layers(placed.program.graph)
     assert placed.found_by == "stages_2"
@@ -137,14 +137,16 @@ def test_pipeline_of_equal_layers_is_divided_in_the_middle() -> None:
 
 def test_no_placement_is_tried_if_all_devices_are_given() -> None:
     strategy = ModelParallel(constraints={"*": 1})
-    placed = place_program(strategy.build(task()), local_cluster(2), load_kernels())
+    placed = place_program(strategy.build(workload()), local_cluster(2), load_kernels())
     assert (placed.found_by, list(placed.tried)) == (GIVEN, [GIVEN])
     assert set(devices_of_layers(placed.program.graph).values()) == {worker_device(1)}
 
 
 def test_equal_programs_have_equal_placements() -> None:
     first, second = (
-        place_program(ModelParallel(workers=3, concurrent_steps=2).build(task("convolutional")), local_cluster(3), r)
+        place_program(
+            ModelParallel(workers=3, concurrent_steps=2).build(workload("convolutional")), local_cluster(3), r
+        )
         for r in (load_kernels(), load_kernels())
     )
     assert first.program.graph.nodes == second.program.graph.nodes
@@ -153,17 +155,17 @@ def test_equal_programs_have_equal_placements() -> None:
 
 def step_of(registry: Registry) -> dict[str, Node]:
     """Return the nodes, by name, of a training step of strategy ``single``. A run can record their durations."""
-    program = Single().build(task())
+    program = Single().build(workload())
     compiled = compile_signature(program.graph, program.clients["train"].signature, local_cluster(1), registry)
     return {node.name: node for node in compiled.parts[worker_device(0)].graph}
 
 
 def test_measured_seconds_replace_estimates_and_scale_the_estimates_of_unmeasured_nodes(registry: Registry) -> None:
-    program, cluster = ModelParallel().build(task()), local_cluster(2)
+    program, cluster = ModelParallel().build(workload()), local_cluster(2)
     graph, device = program.graph, cluster.devices[0]
     names = step_of(registry)
     compiled = compile_signature(
-        Single().build(task()).graph, program.clients["train"].signature, local_cluster(1), registry
+        Single().build(workload()).graph, program.clients["train"].signature, local_cluster(1), registry
     )
     part = compiled.parts[worker_device(0)].graph
     measured = {name: 3 * node_seconds(part, node, device) for name, node in names.items()}
@@ -177,7 +179,7 @@ def test_measured_seconds_replace_estimates_and_scale_the_estimates_of_unmeasure
 
 def test_measured_seconds_decide_the_placement(registry: Registry) -> None:
     """By measurement, the forward pass of one branch takes nearly all the time, so a second device does not help."""
-    program, cluster = ModelParallel().build(task()), local_cluster(2, latency_s=1e-5, bytes_per_s=1e12)
+    program, cluster = ModelParallel().build(workload()), local_cluster(2, latency_s=1e-5, bytes_per_s=1e12)
     measured = {name: 10.0 if name.startswith("train/left") else 1e-7 for name in step_of(registry)}
     assert sum(measured.values()) == pytest.approx(2 * 10.0, rel=1e-3)
     seconds = measured_seconds(measured, program, cluster, registry)
@@ -188,7 +190,7 @@ def test_measured_seconds_decide_the_placement(registry: Registry) -> None:
 
 
 def test_record_of_another_network_is_refused(registry: Registry) -> None:
-    program, cluster = ModelParallel().build(task("convolutional")), local_cluster(2)
+    program, cluster = ModelParallel().build(workload("convolutional")), local_cluster(2)
     with pytest.raises(ValueError, match=r"it has durations of \d+ of \d+ nodes of a step"):
         measured_seconds(dict.fromkeys(step_of(registry), 1e-3), program, cluster, registry)
 

@@ -32,7 +32,7 @@ from tests.engine.run.fake_kernels import (
     random_registry,
 )
 from tests.engine.running import CPU_0, CPU_1, client
-from tests.strategies.networks import NETWORKS, task_of
+from tests.strategies.networks import NETWORKS, workload_of
 
 SPEC = TensorSpec((2,), "float64")
 
@@ -160,7 +160,7 @@ def expect_layouts_to_reproduce_plans(program: Program, registry: Registry) -> N
 
 
 PROGRAMS: Mapping[str, Program] = {
-    f"{name} {dtype}": SyncData(workers=2).build(task_of(network, Momentum(), batch_size=6, dtype=dtype))
+    f"{name} {dtype}": SyncData(workers=2).build(workload_of(network, Momentum(), batch_size=6, dtype=dtype))
     for name, network in NETWORKS.items()
     for dtype in ("float32", "float64")
 }

@@ -24,10 +24,10 @@ from runner.engine.graph.network import NetworkBuilder, Outputs
 from runner.engine.graph.node import Node
 from runner.kernels.registry import Registry
 from runner.optimizers.sgd import Momentum
-from runner.strategies.base import Task
+from runner.strategies.base import Workload
 from runner.strategies.sync_data import SyncData
 from tests.engine.graph.random_graphs import Sample, samples
-from tests.strategies.networks import NETWORKS, Batch, task_of
+from tests.strategies.networks import NETWORKS, Batch, workload_of
 
 HERE, THERE = worker_device(0), worker_device(1)
 
@@ -188,9 +188,9 @@ def test_link_transfers_one_tensor_after_the_other() -> None:
     assert [starts[f"y{k}"] for k in range(3)] == pytest.approx([5.0, 9.0, 5.0], abs=1e-3)
 
 
-def training_parts(task: Task, workers: int, registry: Registry) -> list[Graph]:
+def training_parts(workload: Workload, workers: int, registry: Registry) -> list[Graph]:
     """Return the scheduled graph of a ``sync_data`` training step for each worker."""
-    program = SyncData(workers=workers, bucket_bytes=0).build(task)
+    program = SyncData(workers=workers, bucket_bytes=0).build(workload)
     compiled = compile_signature(program.graph, program.clients["train"].signature, local_cluster(workers), registry)
     return [compiled.parts[worker_device(k)].graph for k in range(workers)]
 
@@ -221,8 +221,8 @@ def backward(part: Graph, layer: str) -> list[int]:
 def test_gradient_of_a_layer_is_sent_before_the_gradients_of_lower_layers_are_computed(
     network: str, layers: list[str], workers: int, registry: Registry
 ) -> None:
-    task = task_of(NETWORKS[network], Momentum(), batch_size=4 * workers)
-    for worker, part in enumerate(training_parts(task, workers, registry)):
+    workload = workload_of(NETWORKS[network], Momentum(), batch_size=4 * workers)
+    for worker, part in enumerate(training_parts(workload, workers, registry)):
         for layer, below in pairwise(layers):
             sends = gradient_sends(part, worker, layer)
             # Gradients of weights and biases are sent to each other worker that owns a part of these variables.
@@ -239,8 +239,8 @@ def wide(net: NetworkBuilder, batch: Batch) -> Outputs:
 
 
 def test_sums_of_upper_layers_are_sent_while_lower_layers_still_compute(registry: Registry) -> None:
-    task = task_of(wide, Momentum(), batch_size=2000)
-    for worker, part in enumerate(training_parts(task, 2, registry)):
+    workload = workload_of(wide, Momentum(), batch_size=2000)
+    for worker, part in enumerate(training_parts(workload, 2, registry)):
         position = {name: i for i, name in enumerate(part.nodes)}
         (summed,) = (
             position[node.name]

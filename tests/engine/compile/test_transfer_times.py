@@ -13,7 +13,7 @@ from runner.engine.graph.tensor import Tensor
 from runner.kernels.registry import Registry
 from runner.optimizers.sgd import Momentum
 from runner.strategies.sync_data import SyncData
-from tests.strategies.networks import NETWORKS, task_of
+from tests.strategies.networks import NETWORKS, workload_of
 
 HERE, THERE = worker_device(0), worker_device(1)
 LATENCY_S, BYTES_PER_S, FLOPS_PER_S = 1e-3, 1e6, 1e9
@@ -96,7 +96,7 @@ def test_node_that_waits_for_another_device_needs_the_transfer(registry: Registr
 @pytest.mark.parametrize("combine", ["sharded_reduce", "ring_all_reduce"])
 def test_transfers_contain_every_byte_of_a_training_step(combine: str, registry: Registry) -> None:
     cluster = local_cluster(3)
-    program = SyncData(workers=3, combine=combine).build(task_of(NETWORKS["dense"], Momentum(), batch_size=9))
+    program = SyncData(workers=3, combine=combine).build(workload_of(NETWORKS["dense"], Momentum(), batch_size=9))
     step = compile_signature(program.graph, program.clients["train"].signature, cluster, registry)
     found = transfers(step, cluster)
     for device, part in step.parts.items():

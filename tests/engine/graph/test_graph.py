@@ -15,7 +15,7 @@ from runner.engine.graph.tensor import Tensor, TensorSpec
 from runner.errors import ResourceError
 from runner.optimizers.sgd import Momentum
 from runner.strategies.sync_data import SyncData
-from tests.strategies.networks import NETWORKS, task_of
+from tests.strategies.networks import NETWORKS, workload_of
 
 
 @pytest.fixture
@@ -135,7 +135,7 @@ def test_consumers_are_listed_once_per_tensor_in_graph_order(graph: Graph) -> No
 @pytest.mark.parametrize("network", sorted(NETWORKS))
 def test_building_the_same_network_twice_gives_identical_documents(network: str) -> None:
     documents = [
-        to_document(SyncData(workers=3).build(task_of(NETWORKS[network], Momentum(), batch_size=7)).graph)
+        to_document(SyncData(workers=3).build(workload_of(NETWORKS[network], Momentum(), batch_size=7)).graph)
         for _ in range(2)
     ]
     assert documents[0] == documents[1]

@@ -26,7 +26,7 @@ from tests.engine.compile.passes.graph_text import Text
 from tests.engine.compile.plain_data import EXTREMES, mutated, places, put, values
 from tests.engine.compile.verified_parts import verify_partition
 from tests.engine.running import CPU_0, CPU_1
-from tests.strategies.networks import NETWORKS, task_of
+from tests.strategies.networks import NETWORKS, workload_of
 
 
 def through_the_wire(document: object) -> Any:
@@ -36,14 +36,14 @@ def through_the_wire(document: object) -> Any:
 @pytest.mark.parametrize("network", sorted(NETWORKS))
 @pytest.mark.parametrize("strategy", [Single(), SyncData(workers=3)], ids=lambda s: s.name)
 def test_training_graph_is_equal_after_a_round_trip(network: str, strategy: Strategy) -> None:
-    graph = strategy.build(task_of(NETWORKS[network], Momentum(), batch_size=7)).graph
+    graph = strategy.build(workload_of(NETWORKS[network], Momentum(), batch_size=7)).graph
     received = from_document(through_the_wire(to_document(graph)))
     assert received.nodes == graph.nodes
     assert list(received.nodes) == list(graph.nodes)
 
 
 def test_every_part_of_a_split_graph_is_equal_after_a_round_trip(registry: Registry) -> None:
-    program = SyncData(workers=2).build(task_of(NETWORKS["dense"], Momentum(), batch_size=5))
+    program = SyncData(workers=2).build(workload_of(NETWORKS["dense"], Momentum(), batch_size=5))
     for client in program.clients.values():
         compiled = compile_signature(program.graph, client.signature, local_cluster(2), registry)
         for part in compiled.parts.values():
@@ -190,7 +190,7 @@ def test_graph_in_memory_is_refused_with_the_name_of_the_node() -> None:
 
 
 def test_every_pass_over_a_training_graph_gives_legal_graphs(registry: Registry) -> None:
-    program = SyncData(workers=3).build(task_of(NETWORKS["batch_normalised"], Momentum(), batch_size=7))
+    program = SyncData(workers=3).build(workload_of(NETWORKS["batch_normalised"], Momentum(), batch_size=7))
     seen: list[str] = []
 
     def observe(name: str, result: Graph) -> None:

@@ -30,7 +30,7 @@ from tests.engine.graph.random_graphs import Sample, TrainingSample, samples, tr
 from tests.engine.run.fake_kernels import random_registry, reference_registry
 from tests.engine.running import Bench, client, run_once, session
 from tests.oracles import evaluate
-from tests.strategies.networks import NETWORKS, task_of
+from tests.strategies.networks import NETWORKS, workload_of
 from tests.strategies.training import expect_same_bits, trained
 
 Values = dict[Tensor, Array]
@@ -142,10 +142,10 @@ def test_graphs_with_state_compute_the_reference_result_on_one_executor(sample: 
 
 @pytest.mark.parametrize("network", sorted(NETWORKS))
 def test_training_by_two_workers_does_not_depend_on_layouts(network: str) -> None:
-    strategy, task = SyncData(workers=2), task_of(NETWORKS[network], Momentum(), batch_size=6)
-    weights, history = trained(strategy, task, reference_registry(), STEPS)
+    strategy, workload = SyncData(workers=2), workload_of(NETWORKS[network], Momentum(), batch_size=6)
+    weights, history = trained(strategy, workload, reference_registry(), STEPS)
     for seed in range(4):
-        found, losses = trained(strategy, task, random_registry(seed), STEPS)
+        found, losses = trained(strategy, workload, random_registry(seed), STEPS)
         assert losses == history
         expect_same_bits(found, weights)
 

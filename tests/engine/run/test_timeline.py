@@ -29,17 +29,17 @@ from runner.optimizers.sgd import Momentum
 from runner.strategies.sync_data import SyncData
 from tests.engine.run.launched_programs import expect_matching_transfers
 from tests.engine.running import Bench
-from tests.strategies.networks import NETWORKS, task_of
+from tests.strategies.networks import NETWORKS, workload_of
 from tests.strategies.training import Trainer, opened
 
 STEPS = [1, 2]
-TASK = task_of(NETWORKS["dense"], Momentum(), batch_size=5)
+WORKLOAD = workload_of(NETWORKS["dense"], Momentum(), batch_size=5)
 
 
 @pytest.fixture(scope="module")
 def traced(registry: Registry) -> tuple[Trainer, Timeline]:
     """Return a trainer and a timeline of two of its four steps; an evaluation runs between the two steps."""
-    with opened(SyncData(workers=2), TASK, registry) as trainer:
+    with opened(SyncData(workers=2), WORKLOAD, registry) as trainer:
         trainer.session.run("init")
         trainer.train([0])
         trainer.session.start_trace(["train"])
@@ -96,7 +96,7 @@ def test_recording_ends_when_the_trace_stops(registry: Registry, monkeypatch: py
         chosen.append(recorder is not None)
 
     monkeypatch.setattr(DeviceExecutor, "record", record)
-    with opened(SyncData(workers=2), TASK, registry) as trainer:
+    with opened(SyncData(workers=2), WORKLOAD, registry) as trainer:
         with pytest.raises(RunnerError, match="no trace is being recorded"):
             trainer.session.stop_trace()
         trainer.session.start_trace(["train"])

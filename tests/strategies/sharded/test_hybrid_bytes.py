@@ -16,11 +16,11 @@ from runner.engine.graph.graph import Graph
 from runner.engine.graph.network import NetworkBuilder, Outputs
 from runner.kernels.registry import Registry
 from runner.optimizers.sgd import Momentum, Sgd
-from runner.strategies.base import Task
+from runner.strategies.base import Workload
 from runner.strategies.hybrid import Hybrid
 from runner.strategies.replica import shares
 from runner.strategies.single import Single
-from tests.strategies.networks import CLASSES, NETWORKS, Batch, hybrid, task_of
+from tests.strategies.networks import CLASSES, NETWORKS, Batch, hybrid, workload_of
 from tests.strategies.training import begun, compiled, expect_same_run, sends_of, single, trained
 
 BATCH = 13
@@ -38,8 +38,8 @@ Wires = Counter[tuple[int, int]]
 """A map (sender, receiver) -> bytes sent in a step."""
 
 
-def task_for(batch_size: int = BATCH, clip_norm: float | None = None) -> Task:
-    return task_of(hybrid, Momentum(clip_norm=clip_norm), batch_size=batch_size)
+def workload_for(batch_size: int = BATCH, clip_norm: float | None = None) -> Workload:
+    return workload_of(hybrid, Momentum(clip_norm=clip_norm), batch_size=batch_size)
 
 
 def sizes(total: int, workers: int) -> list[int]:
@@ -97,8 +97,8 @@ def formula(workers: int, batch: int = BATCH) -> Wires:
 @pytest.mark.parametrize("workers", [1, 2, 3, *(pytest.param(k, marks=pytest.mark.slow) for k in (4, 5))])
 def test_every_link_carries_the_bytes_of_the_formula(workers: int, scheme: str, registry: Registry) -> None:
     strategy, expected = Hybrid(workers=workers, scheme=scheme), formula(workers)
-    assert wires(strategy.build(task_for())) == +expected
-    with begun(strategy, task_for(), registry) as trainer:
+    assert wires(strategy.build(workload_for())) == +expected
+    with begun(strategy, workload_for(), registry) as trainer:
         counted = trainer.sent(range(2))
     by_sender = [sum(count for (j, _), count in expected.items() if j == k) for k in range(workers)]
     assert counted == [2 * count for count in by_sender]
@@ -106,7 +106,7 @@ def test_every_link_carries_the_bytes_of_the_formula(workers: int, scheme: str, 
 
 @pytest.mark.parametrize(("scheme", "fc_batch"), [("b", 3), ("b", 4), ("c", 2), ("c", 6)])
 def test_smaller_updates_send_the_same_bytes(scheme: str, fc_batch: int) -> None:
-    program = Hybrid(workers=3, scheme=scheme, fc_batch=fc_batch).build(task_for(12))
+    program = Hybrid(workers=3, scheme=scheme, fc_batch=fc_batch).build(workload_for(12))
     assert wires(program) == formula(3, 12)
 
 
@@ -116,12 +116,12 @@ def test_the_input_of_two_dense_layers_is_exchanged_once(registry: Registry) -> 
         sides = [nn.dense(net, h, CLASSES, name=name) for name in ("left", "right")]
         return nn.classify(net, ops.add(net.graph, *sides), batch["y"])
 
-    task = task_of(forked, Sgd(), batch_size=4)
+    workload = workload_of(forked, Sgd(), batch_size=4)
     expected = gathered([2, 2], [1, 1], 36 * B, backward=False) + gathered([3, 3], [1, 1], 4 * B, backward=True)
     for j, i in ((0, 1), (1, 0)):
         expected[j, i] += loss_bytes([2, 2], [2, 1])[j, i] + 2 * B * (i == 0)
-    assert wires(Hybrid(workers=2, scheme="a").build(task)) == expected
-    expect_same_run(trained(Hybrid(workers=2), task, registry, 3), single(task, 3), 1e-10)
+    assert wires(Hybrid(workers=2, scheme="a").build(workload)) == expected
+    expect_same_run(trained(Hybrid(workers=2), workload, registry, 3), single(workload, 3), 1e-10)
 
 
 def test_clipping_sends_a_scalar_for_each_shard_and_a_factor_to_each_worker() -> None:
@@ -129,11 +129,11 @@ def test_clipping_sends_a_scalar_for_each_shard_and_a_factor_to_each_worker() ->
     for k in (1, 2):
         expected[k, 0] += SHARDED * B
         expected[0, k] += B
-    assert wires(Hybrid(workers=3).build(task_for(clip_norm=0.5))) == expected
+    assert wires(Hybrid(workers=3).build(workload_for(clip_norm=0.5))) == expected
 
 
 def test_without_trained_layers_below_no_gradients_of_images_are_sent() -> None:
-    program = Hybrid(workers=2).build(task_of(NETWORKS["dense"], Sgd(), batch_size=4))
+    program = Hybrid(workers=2).build(workload_of(NETWORKS["dense"], Sgd(), batch_size=4))
     images, units = gathered([2, 2], [1, 1], 36 * B, backward=False), [8, 6]
     for width in units:
         images += gathered(sizes(width, 2), [1, 1], 4 * B, backward=True)
@@ -143,7 +143,7 @@ def test_without_trained_layers_below_no_gradients_of_images_are_sent() -> None:
 
 
 def test_a_worker_receives_each_tensor_once() -> None:
-    keys = [node.attributes["key"] for node in sends_of(Hybrid(workers=3, scheme="c").build(task_for()))]
+    keys = [node.attributes["key"] for node in sends_of(Hybrid(workers=3, scheme="c").build(workload_for()))]
     assert len(keys) == len(set(keys))
 
 
@@ -163,7 +163,7 @@ def of_pass(graph: Graph, number: int) -> set[str]:
 @pytest.mark.parametrize("scheme", ["b", "c"])
 def test_a_pass_waits_for_the_previous_one_only_if_an_update_is_between_them(scheme: str) -> None:
     def waits(**changes: Any) -> bool:
-        graph = Hybrid(workers=3, scheme=scheme, **changes).build(task_for(12)).graph
+        graph = Hybrid(workers=3, scheme=scheme, **changes).build(workload_for(12)).graph
         return bool(ancestors(graph, of_pass(graph, 1)) & of_pass(graph, 0))
 
     assert not waits()
@@ -174,7 +174,7 @@ def test_a_pass_waits_for_the_previous_one_only_if_an_update_is_between_them(sch
 @pytest.mark.parametrize("scheme", ["b", "c"])
 def test_activations_are_sent_before_the_dense_layers_are_computed(scheme: str, fc_batch: int | None) -> None:
     """So the transfer for the next pass overlaps with the computation of the current pass of the dense layers."""
-    program = Hybrid(workers=3, scheme=scheme, fc_batch=fc_batch).build(task_for(12))
+    program = Hybrid(workers=3, scheme=scheme, fc_batch=fc_batch).build(workload_for(12))
     for part in compiled(program).parts.values():
         layers = [(node.op, node.layer.name if node.layer else "") for node in part.graph]
         sends = [i for i, (op, layer) in enumerate(layers) if (op, layer) == ("send", "flat")]
@@ -184,7 +184,7 @@ def test_activations_are_sent_before_the_dense_layers_are_computed(scheme: str, 
 
 
 def test_all_devices_are_workers() -> None:
-    program = Hybrid(workers=3).build(task_for())
+    program = Hybrid(workers=3).build(workload_for())
     assert {DeviceName.parse(node.device).job for node in program.graph if node.device} == {"worker"}
     assert all(node.device for node in program.graph)
 
@@ -204,8 +204,8 @@ def scaled(net: NetworkBuilder, batch: Batch, factor: float, classes: int = 5, l
 @pytest.mark.parametrize("factor", [0.0, 1.0, 1e4])
 def test_scores_equal_those_of_whole_logits(factor: float, workers: int, loss: str, registry: Registry) -> None:
     """Equal logits (factor 0) predict the first class; large logits do not overflow; six workers share five classes."""
-    task = task_of(partial(scaled, factor=factor, loss=loss), Sgd(), batch_size=7)
-    with begun(Hybrid(workers=workers), task, registry) as sharded, begun(Single(), task, registry) as whole:
+    workload = workload_of(partial(scaled, factor=factor, loss=loss), Sgd(), batch_size=7)
+    with begun(Hybrid(workers=workers), workload, registry) as sharded, begun(Single(), workload, registry) as whole:
         came, expected = sharded.evaluate(), whole.evaluate()
     for name in expected:
         np.testing.assert_allclose(came[name], expected[name], rtol=1e-12, err_msg=name)
@@ -214,16 +214,16 @@ def test_scores_equal_those_of_whole_logits(factor: float, workers: int, loss: s
 
 @pytest.mark.parametrize("factor", [1.0, 30.0])
 def test_gradients_equal_those_of_whole_logits(factor: float, registry: Registry) -> None:
-    task = task_of(partial(scaled, factor=factor), Sgd(), batch_size=7)
-    expect_same_run(trained(Hybrid(workers=3), task, registry, 5), single(task, 5), 1e-10)
+    workload = workload_of(partial(scaled, factor=factor), Sgd(), batch_size=7)
+    expect_same_run(trained(Hybrid(workers=3), workload, registry, 5), single(workload, 5), 1e-10)
 
 
 @pytest.mark.parametrize(("loss", "told"), [("softmax", 2), ("logistic", 1)])
 def test_logits_are_not_sent(loss: str, told: int) -> None:
     """The bytes of a step do not grow with the number of classes."""
     for classes in (5, 50):
-        task = task_of(partial(scaled, factor=1.0, classes=classes, loss=loss), Sgd(), batch_size=4)
-        sent = wires(Hybrid(workers=2, scheme="a").build(task))
+        workload = workload_of(partial(scaled, factor=1.0, classes=classes, loss=loss), Sgd(), batch_size=4)
+        sent = wires(Hybrid(workers=2, scheme="a").build(workload))
         images, scores = 2 * 36 * 8, 2 * 8
         expected = loss_bytes([2, 2], [1, 1], told)
         assert sent == {(0, 1): expected[0, 1] + images, (1, 0): expected[1, 0] + images + scores}

@@ -19,11 +19,11 @@ from runner.strategies.replica import shares
 from runner.strategies.sharded.blueprint import BY_UNIT, Blueprint
 from runner.strategies.sharded.layer_cuts import Way, cut_layers, dense_layers
 from runner.strategies.sharded.network_parts import SCHEMES, Examples, Parts, dense_passes, updates_per_batch
-from tests.strategies.networks import CLASSES, NETWORKS, Batch, branched, dropped_out, hybrid, task_of
+from tests.strategies.networks import CLASSES, NETWORKS, Batch, branched, dropped_out, hybrid, workload_of
 
 
 def blueprint_of(network: NetworkFunction, *, training: bool = True) -> Blueprint:
-    return Blueprint.of(task_of(network, Sgd(), batch_size=4), 4, training=training)
+    return Blueprint.of(workload_of(network, Sgd(), batch_size=4), 4, training=training)
 
 
 def parts_of(network: NetworkFunction, *, training: bool = True) -> Parts:
@@ -131,7 +131,7 @@ def summed_over_examples(net: NetworkBuilder, batch: Batch) -> Outputs:
 )
 def test_networks_that_cannot_be_split_are_refused(network: NetworkFunction, expected: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        Hybrid(workers=2).build(task_of(network, Sgd(), batch_size=4))
+        Hybrid(workers=2).build(workload_of(network, Sgd(), batch_size=4))
     assert expected in str(caught.value)
 
 

@@ -18,10 +18,10 @@ from runner.errors import ConfigError
 from runner.kernels.registry import Registry
 from runner.optimizers.adam import Adam
 from runner.optimizers.sgd import Momentum
-from runner.strategies.base import Task
+from runner.strategies.base import Workload
 from runner.strategies.model import ModelParallel
 from runner.strategies.replica import shares
-from tests.strategies.networks import CLASSES, NETWORKS, Batch, branched, hybrid, task_of
+from tests.strategies.networks import CLASSES, NETWORKS, Batch, branched, hybrid, workload_of
 from tests.strategies.training import (
     Placed,
     Run,
@@ -54,13 +54,13 @@ WAYS = {
 }
 
 
-def task_for(dtype: str = "float64") -> Task:
-    """Return a task whose optimizer uses slots, the step number, weight decay and active clipping."""
-    return task_of(hybrid, Adam(lr=0.01, weight_decay=1e-3, clip_norm=0.5), batch_size=BATCH, dtype=dtype)
+def workload_for(dtype: str = "float64") -> Workload:
+    """Return a workload whose optimizer uses slots, the step number, weight decay and active clipping."""
+    return workload_of(hybrid, Adam(lr=0.01, weight_decay=1e-3, clip_norm=0.5), batch_size=BATCH, dtype=dtype)
 
 
-def model(task: Task, **settings: Any) -> Run:
-    return trained(Placed(ModelParallel(**settings)), task, load_kernels(), STEPS)
+def model(workload: Workload, **settings: Any) -> Run:
+    return trained(Placed(ModelParallel(**settings)), workload, load_kernels(), STEPS)
 
 
 @pytest.mark.parametrize(
@@ -76,47 +76,49 @@ def model(task: Task, **settings: Any) -> Run:
 )
 @pytest.mark.parametrize("shard", WAYS.values(), ids=WAYS)
 def test_sharded_model_equals_single(shard: dict[str, str], workers: int, parts: int) -> None:
-    found = model(task_for(), workers=workers, shard=shard, concurrent_steps=parts)
-    expect_same_run(found, single(task_for(), STEPS), 1e-10)
+    found = model(workload_for(), workers=workers, shard=shard, concurrent_steps=parts)
+    expect_same_run(found, single(workload_for(), STEPS), 1e-10)
 
 
 @pytest.mark.parametrize("network", sorted(NETWORKS))
 @pytest.mark.parametrize("way", ["column", "row"])
 def test_all_dense_layers_of_a_network_can_be_sharded(network: str, way: str) -> None:
-    task = task_of(NETWORKS[network], Momentum(), batch_size=BATCH)
-    expect_same_run(model(task, workers=3, shard={"fc*": way}), single(task, STEPS), 1e-10)
+    workload = workload_of(NETWORKS[network], Momentum(), batch_size=BATCH)
+    expect_same_run(model(workload, workers=3, shard={"fc*": way}), single(workload, STEPS), 1e-10)
 
 
 @pytest.mark.parametrize("left", ["column", "row"])
 @pytest.mark.parametrize("right", ["column", "row"])
 def test_branches_that_merge_can_be_sharded_in_any_way(left: str, right: str) -> None:
-    task = task_of(branched, Momentum(), batch_size=BATCH)
-    expect_same_run(model(task, workers=3, shard={"left": left, "right": right}), single(task, STEPS), 1e-10)
+    workload = workload_of(branched, Momentum(), batch_size=BATCH)
+    expect_same_run(model(workload, workers=3, shard={"left": left, "right": right}), single(workload, STEPS), 1e-10)
 
 
 def test_a_stale_pipeline_gives_the_weights_of_the_whole_network() -> None:
     settings = {"workers": 2, "concurrent_steps": 3, "pipeline": "stale"}
-    expect_same_run(model(task_for(), **settings, shard=WAYS["column, row"]), model(task_for(), **settings), 1e-10)
+    expect_same_run(
+        model(workload_for(), **settings, shard=WAYS["column, row"]), model(workload_for(), **settings), 1e-10
+    )
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-5), ("bfloat16", 0.03)])
 def test_lower_precision_differs_by_rounding(dtype: str, tolerance: float) -> None:
     (weights, history), (_, reference) = (
-        model(task_for(dtype), workers=3, shard=WAYS["column, row"]),
-        single(task_for(dtype), STEPS),
+        model(workload_for(dtype), workers=3, shard=WAYS["column, row"]),
+        single(workload_for(dtype), STEPS),
     )
     assert weights["fc1/weights"].dtype == np.float32
     np.testing.assert_allclose([loss for loss, _ in history], [loss for loss, _ in reference], rtol=tolerance)
 
 
 def test_initial_values_equal_those_of_the_whole_network_bit_for_bit(registry: Registry) -> None:
-    found, _ = trained(Placed(ModelParallel(workers=3, shard=WAYS["column, row"])), task_for(), registry, 0)
-    expect_same_bits(found, single(task_for(), 0)[0])
+    found, _ = trained(Placed(ModelParallel(workers=3, shard=WAYS["column, row"])), workload_for(), registry, 0)
+    expect_same_bits(found, single(workload_for(), 0)[0])
 
 
 def program_of(workers: int, shard: dict[str, str], **constraints: int) -> Program:
     strategy = ModelParallel(workers=workers, shard=shard, constraints=constraints)
-    return Placed(strategy).build(task_of(hybrid, Momentum(), batch_size=BATCH))
+    return Placed(strategy).build(workload_of(hybrid, Momentum(), batch_size=BATCH))
 
 
 def test_parts_of_variables_are_on_the_workers_in_order() -> None:
@@ -157,8 +159,8 @@ def read_twice(net: NetworkBuilder, batch: Batch) -> Outputs:
 
 
 def test_columns_are_gathered_once_for_all_whole_layers_and_once_for_each_shard() -> None:
-    task = task_of(read_twice, Momentum(), batch_size=BATCH)
-    graph = Placed(ModelParallel(workers=2, shard={"first": "column", "right": "column"})).build(task).graph
+    workload = workload_of(read_twice, Momentum(), batch_size=BATCH)
+    graph = Placed(ModelParallel(workers=2, shard={"first": "column", "right": "column"})).build(workload).graph
     for reader, layer in {"left": "left", "shard_0/right": "right/shard_0", "shard_1/right": "right/shard_1"}.items():
         gathered = graph.nodes[graph.nodes[f"train/{reader}/matmul"].inputs[0].node]
         assert (gathered.op, gathered.layer) == ("concat", LayerStamp(layer, "dense"))
@@ -217,10 +219,10 @@ BESIDE = {
 def test_every_link_carries_the_bytes_of_the_formula(workers: int, case: str, registry: Registry) -> None:
     constraints = {"conv1": 0, "relu1": 0, "pool1": 0, "flat": 0, "fc3": 1, "loss": 1, **BESIDE[case]}
     strategy = Placed(ModelParallel(workers=workers, shard=WAYS[case], constraints=constraints))
-    task = task_of(hybrid, Momentum(), batch_size=BATCH)
-    program, expected = strategy.build(task), formula(workers, case)
+    workload = workload_of(hybrid, Momentum(), batch_size=BATCH)
+    program, expected = strategy.build(workload), formula(workers, case)
     assert wires(program) == expected
-    with begun(strategy, task, registry) as trainer:
+    with begun(strategy, workload, registry) as trainer:
         counted = trainer.sent(range(2))
     by_sender = [sum(count for (j, _), count in expected.items() if j == k) for k in range(workers)]
     assert counted == [2 * count for count in by_sender]
@@ -268,5 +270,5 @@ def wires(program: Program) -> Wires:
 )
 def test_impossible_shards_and_constraints_are_refused(settings: dict[str, Any], complaint: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        ModelParallel(**settings).build(task_for())
+        ModelParallel(**settings).build(workload_for())
     assert complaint in str(caught.value)

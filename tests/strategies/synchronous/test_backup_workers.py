@@ -27,12 +27,12 @@ from runner.errors import ConfigError, RunnerError
 from runner.kernels.registry import Registry
 from runner.optimizers.base import Optimizer
 from runner.optimizers.sgd import Momentum
-from runner.strategies.base import Task
+from runner.strategies.base import Workload
 from runner.strategies.clients import program
 from runner.strategies.replica import Replica, ordered_sum, shares, summed
 from runner.strategies.sync_data import SyncData
 from runner.strategies.synchronous.first_arrivals import contributors_of
-from tests.strategies.networks import EXAMPLE_SHAPE, NETWORKS, TEST_BATCH, Examples, task_of
+from tests.strategies.networks import EXAMPLE_SHAPE, NETWORKS, TEST_BATCH, Examples, workload_of
 from tests.strategies.training import Run, Trainer, Weights, begun, expect_same_bits, expect_same_run, rate_of
 
 Line = Mapping[str, Any]
@@ -59,15 +59,17 @@ def drawn_time(seed: int) -> VirtualTime:
 @contextmanager
 def running(
     strategy: SyncData,
-    task: Task,
+    workload: Workload,
     registry: Registry,
     clock: VirtualTime,
     source: Examples | None = None,
     saved: Weights | None = None,
 ) -> Iterator[Trainer]:
     """Yield an initialized trainer. source: None for :class:`Examples`. saved: values to restore."""
-    source = source or Examples(strategy.examples_per_update(task.batch_size), task.fields["x"].shape, task.state_dtype)
-    with begun(strategy, task, registry, saved, source=source, interleaving=clock) as trainer:
+    source = source or Examples(
+        strategy.examples_per_update(workload.batch_size), workload.fields["x"].shape, workload.state_dtype
+    )
+    with begun(strategy, workload, registry, saved, source=source, interleaving=clock) as trainer:
         yield trainer
 
 
@@ -76,20 +78,20 @@ def lines_of(run: Trainer) -> Sequence[Line]:
     return list(run.step_driver.decisions()["contributors"])
 
 
-def single_over(task: Task, contributors: Sequence[int], backups: int) -> Program:
+def single_over(workload: Workload, contributors: Sequence[int], backups: int) -> Program:
     """Return a program on one device that trains on the contributors' shares of a step's examples, as microbatches."""
     workers = len(contributors)
-    given_out = -(-task.batch_size * (workers + backups) // workers)
+    given_out = -(-workload.batch_size * (workers + backups) // workers)
     cut = shares(given_out, workers + backups)
     held = sum(cut[k][1] - cut[k][0] for k in contributors)
     graph = Graph()
-    replica = Replica(graph, task, device=worker_device(0))
+    replica = Replica(graph, workload, device=worker_device(0))
     computed = [replica.compute_gradients(cut[k], f"train/share_{k}") for k in contributors]
 
     def total(parts: Sequence[Any]) -> Any:
-        scale = ops.fill(graph, task.batch_size / held, (), task.state_dtype)
+        scale = ops.fill(graph, workload.batch_size / held, (), workload.state_dtype)
         summed = ordered_sum(graph, parts)
-        return summed if held == task.batch_size else ops.mul(graph, summed, scale)
+        return summed if held == workload.batch_size else ops.mul(graph, summed, scale)
 
     with graph.device(replica.device), graph.absolute_scope("train/total"):
         totals = summed(computed, lambda _, parts: total(parts))
@@ -98,7 +100,9 @@ def single_over(task: Task, contributors: Sequence[int], backups: int) -> Progra
     return program(graph, [replica], metrics=metrics, targets=targets)
 
 
-def expected_of(task: Task, lines: Sequence[Line], backups: int, registry: Registry, source: InputSource) -> Run:
+def expected_of(
+    workload: Workload, lines: Sequence[Line], backups: int, registry: Registry, source: InputSource
+) -> Run:
     """Return weights and history of ``single`` over the recorded shares, with one program per set of contributors."""
     sessions: dict[tuple[int, ...], LocalSession] = {}
     weights: Weights | None = None
@@ -106,11 +110,11 @@ def expected_of(task: Task, lines: Sequence[Line], backups: int, registry: Regis
     for line in lines:
         contributors = tuple(line["contributors"])
         if contributors not in sessions:
-            made = single_over(task, contributors, backups)
+            made = single_over(workload, contributors, backups)
             sessions[contributors] = LocalSession(made, local_cluster(1), registry, source)
         session = sessions[contributors]
         session.run("init") if weights is None else session.run("restore", feeds=dict(weights))
-        feeds = {"step": scalar(line["step"], "int64"), "learning_rate": rate_of(line["step"], task.state_dtype)}
+        feeds = {"step": scalar(line["step"], "int64"), "learning_rate": rate_of(line["step"], workload.state_dtype)}
         fetched = session.run("train", step=line["step"], feeds=feeds)
         history.append((float(fetched["loss"]), float(fetched["accuracy"])))
         weights = session.run("save")
@@ -118,10 +122,10 @@ def expected_of(task: Task, lines: Sequence[Line], backups: int, registry: Regis
     return weights, history
 
 
-def task_for(network: str, batch_size: int = 13, optimizer: Optimizer | None = None) -> Task:
-    """Return a task. By default, the batch size is prime, and the optimizer clips gradients and decays weights."""
+def workload_for(network: str, batch_size: int = 13, optimizer: Optimizer | None = None) -> Workload:
+    """Return a workload. By default, the batch size is prime, and the optimizer clips gradients and decays weights."""
     chosen = optimizer or Momentum(weight_decay=1e-3, clip_norm=0.5)
-    return task_of(NETWORKS[network], chosen, batch_size=batch_size)
+    return workload_of(NETWORKS[network], chosen, batch_size=batch_size)
 
 
 def late(worker: int, steps: Mapping[int, float], client: str = "share") -> VirtualTime:
@@ -145,22 +149,22 @@ def together() -> VirtualTime:
 def test_every_step_equals_single_over_the_shares_that_counted(
     network: str, workers: int, backups: int, servers: int, registry: Registry
 ) -> None:
-    task = task_for(network)
-    with running(backed(workers, backups, servers), task, registry, drawn_time(1)) as run:
+    workload = workload_for(network)
+    with running(backed(workers, backups, servers), workload, registry, drawn_time(1)) as run:
         history, weights, lines = run.train(range(STEPS)), run.weights(), lines_of(run)
-        expected = expected_of(task, lines, backups, registry, run.source)
+        expected = expected_of(workload, lines, backups, registry, run.source)
     assert len({tuple(line["contributors"]) for line in lines}) > 1
     assert any(line["dropped"] for line in lines)
     expect_same_run((weights, history), expected)
 
 
 def test_shares_of_a_divisible_batch_are_summed_without_a_scale(registry: Registry) -> None:
-    task = task_for("batch_normalised", batch_size=12)
-    with running(backed(3, 1), task, registry, drawn_time(2)) as run:
+    workload = workload_for("batch_normalised", batch_size=12)
+    with running(backed(3, 1), workload, registry, drawn_time(2)) as run:
         assert backed(3, 1).examples_per_update(12) == 16
         assert "scale" not in run.program.clients["apply"].feeds
         history, weights = run.train(range(STEPS)), run.weights()
-        expected = expected_of(task, lines_of(run), 1, registry, run.source)
+        expected = expected_of(workload, lines_of(run), 1, registry, run.source)
     expect_same_run((weights, history), expected)
 
 
@@ -178,9 +182,9 @@ SLOW = Emulation(stragglers=Stragglers("lognormal", median_s=0.005, sigma=1.5, s
 def test_processes_with_emulated_delays_equal_single_over_the_shares_that_counted(
     network: str, workers: int, backups: int, servers: int, registry: Registry, tmp_path: Path
 ) -> None:
-    task = task_of(NETWORKS[network], Momentum(clip_norm=0.5), batch_size=7)
+    workload = workload_of(NETWORKS[network], Momentum(clip_norm=0.5), batch_size=7)
     strategy = backed(workers, backups, servers)
-    made = strategy.build(task)
+    made = strategy.build(workload)
     described: dict[str, Any] = {
         "config": {
             "name": "synthetic",
@@ -190,7 +194,7 @@ def test_processes_with_emulated_delays_equal_single_over_the_shares_that_counte
             "test_examples": 16,
         },
         "seed": 1,
-        "batch_size": strategy.examples_per_update(task.batch_size),
+        "batch_size": strategy.examples_per_update(workload.batch_size),
         "eval_batch_size": TEST_BATCH,
         "dtype": "float64",
     }
@@ -203,16 +207,16 @@ def test_processes_with_emulated_delays_equal_single_over_the_shares_that_counte
         session.run("init")
         run = Trainer(made, session, "float64")
         history, weights = run.train(range(10)), run.weights()
-        expected = expected_of(task, lines_of(run), backups, registry, source)
+        expected = expected_of(workload, lines_of(run), backups, registry, source)
     expect_same_run((weights, history), expected)
 
 
 def test_without_backup_workers_one_client_trains_on_all_shares() -> None:
-    assert set(backed(3, 0, 2).build(task_for("dense")).clients) == {"init", "train", "eval", "save", "restore"}
+    assert set(backed(3, 0, 2).build(workload_for("dense")).clients) == {"init", "train", "eval", "save", "restore"}
 
 
 def test_a_late_share_is_dropped_and_its_worker_joins_the_running_step(registry: Registry) -> None:
-    with running(backed(2, 1), task_for("dense", 12), registry, late(0, {1: 16.0})) as run:
+    with running(backed(2, 1), workload_for("dense", 12), registry, late(0, {1: 16.0})) as run:
         run.train(range(6))
         run.step_driver.synchronize()
         lines, first, second = lines_of(run), run.step_driver.metrics(), run.step_driver.metrics()
@@ -228,7 +232,7 @@ def test_a_late_share_is_dropped_and_its_worker_joins_the_running_step(registry:
 
 
 def test_a_worker_that_is_still_reading_when_its_step_ends_computes_no_share(registry: Registry) -> None:
-    with running(backed(2, 1), task_for("dense", 12), registry, late(0, {1: 18.0}, "read")) as run:
+    with running(backed(2, 1), workload_for("dense", 12), registry, late(0, {1: 18.0}, "read")) as run:
         run.train(range(7))
         run.step_driver.synchronize()
         lines, (slow, other, *_) = lines_of(run), run.session.sent_bytes()
@@ -255,12 +259,12 @@ class Spoilt(Examples):
 
 @pytest.mark.parametrize("worker", [0, 1, 2])
 def test_a_dropped_share_may_have_any_value(worker: int, registry: Registry) -> None:
-    task = task_for("batch_normalised", 12)
+    workload = workload_for("batch_normalised", 12)
     slow = dict.fromkeys(range(20), 4.0)
-    with running(backed(2, 1), task, registry, late(worker, slow)) as run:
+    with running(backed(2, 1), workload, registry, late(worker, slow)) as run:
         clean, weights = run.train(range(4)), run.weights()
-    spoilt = Spoilt(18, task.fields["x"].shape, task.state_dtype, 6 * worker, 6 * worker + 6)
-    with running(backed(2, 1), task, registry, late(worker, slow), spoilt) as run:
+    spoilt = Spoilt(18, workload.fields["x"].shape, workload.state_dtype, 6 * worker, 6 * worker + 6)
+    with running(backed(2, 1), workload, registry, late(worker, slow), spoilt) as run:
         assert run.train(range(4)) == clean
         expect_same_bits(run.weights(), weights)
         assert all(worker not in line["contributors"] for line in lines_of(run))
@@ -278,11 +282,11 @@ def written(lines: list[Line], folder: Path) -> str:
 
 
 def test_a_replay_waits_for_the_recorded_shares_and_ends_with_the_same_bits(registry: Registry, tmp_path: Path) -> None:
-    task = task_for("dropped_out")
-    with running(backed(3, 2, 2), task, registry, drawn_time(1)) as run:
+    workload = workload_for("dropped_out")
+    with running(backed(3, 2, 2), workload, registry, drawn_time(1)) as run:
         history, weights, lines = run.train(range(STEPS)), run.weights(), list(lines_of(run))
     strategy = backed(3, 2, 2, replay=written(lines, tmp_path))
-    with running(strategy, task, registry, drawn_time(7)) as again:
+    with running(strategy, workload, registry, drawn_time(7)) as again:
         assert again.train(range(STEPS)) == history
         expect_same_bits(again.weights(), weights)
         assert [line["contributors"] for line in lines_of(again)] == [line["contributors"] for line in lines]
@@ -294,23 +298,25 @@ def test_a_replay_waits_for_the_recorded_shares_and_ends_with_the_same_bits(regi
 
 
 def test_a_checkpoint_continues_in_another_session(registry: Registry, tmp_path: Path) -> None:
-    task = task_for("batch_normalised")
-    with running(backed(2, 1), task, registry, drawn_time(3)) as run:
+    workload = workload_for("batch_normalised")
+    with running(backed(2, 1), workload, registry, drawn_time(3)) as run:
         run.train(range(3))
         saved = run.weights()
         run.train(range(3, 6))
         undisturbed, replay = run.weights(), written(list(lines_of(run)), tmp_path)
-    with running(backed(2, 1, replay=replay), task, registry, together(), saved=saved) as run:
+    with running(backed(2, 1, replay=replay), workload, registry, together(), saved=saved) as run:
         run.train(range(3, 6))
         expect_same_bits(run.weights(), undisturbed)
 
 
 def test_evaluation_uses_the_variables_after_the_last_update(registry: Registry) -> None:
-    task = task_for("batch_normalised", 12)
-    with running(backed(2, 1, 2), task, registry, drawn_time(3)) as run:
+    workload = workload_for("batch_normalised", 12)
+    with running(backed(2, 1, 2), workload, registry, drawn_time(3)) as run:
         run.train(range(4))
         weights, scores = run.weights(), run.evaluate()
-    with running(SyncData(workers=3, combine="parameter_server"), task, registry, together(), saved=weights) as plain:
+    with running(
+        SyncData(workers=3, combine="parameter_server"), workload, registry, together(), saved=weights
+    ) as plain:
         expect_same_bits(scores, plain.evaluate())
 
 
@@ -320,8 +326,8 @@ def test_evaluation_uses_the_variables_after_the_last_update(registry: Registry)
 def test_bytes_of_an_update_are_those_of_the_formula(
     network: str, workers: int, backups: int, servers: int, clip_norm: float | None, registry: Registry
 ) -> None:
-    task = task_for(network, 12, Momentum(clip_norm=clip_norm))
-    with running(backed(workers, backups, servers), task, registry, together()) as run:
+    workload = workload_for(network, 12, Momentum(clip_norm=clip_norm))
+    with running(backed(workers, backups, servers), workload, registry, together()) as run:
         counted = np.sum([run.sent([step]) for step in range(3)], axis=0).tolist()
         variables = {name: spec.nbytes for name, spec in run.program.variables.items() if "velocity" not in name}
         kept = {node.name: node.device for node in run.program.graph if node.op == "variable"}
@@ -338,18 +344,18 @@ def test_bytes_of_an_update_are_those_of_the_formula(
 
 
 def test_estimates_count_the_shares_that_are_started(tmp_path: Path) -> None:
-    task = task_of(NETWORKS["dense"], Momentum(), batch_size=12)
+    workload = workload_of(NETWORKS["dense"], Momentum(), batch_size=12)
     record = tmp_path / "contributors.jsonl"
     record.write_text("\n".join(json.dumps({"step": k, "contributors": [0, 2 if k else 1]}) for k in range(4)))
     for replay, fractions in ((None, [1.0, 1.0, 1.0]), (str(record), [1.0, 0.25, 0.75])):
-        clients = backed(2, 1, replay=replay).build(task).clients
+        clients = backed(2, 1, replay=replay).build(workload).clients
         assert [clients[f"share_{k}"].per_update for k in range(3)] == fractions
         assert [clients[f"read_{k}"].per_update for k in range(3)] == fractions
 
 
 def test_programs_have_backup_workers_and_name_the_clients_that_may_be_slowed() -> None:
     strategy = backed(2, 1, 2)
-    made = strategy.build(task_for("batch_normalised"))
+    made = strategy.build(workload_for("batch_normalised"))
     assert (made.workers, made.servers, strategy.examples_per_update(13)) == (3, 2, 20)
     assert (strategy.processes.workers, strategy.processes.servers) == (3, 2)
     slowed = {client.name for client in made.clients.values() if client.slowed}
@@ -359,7 +365,7 @@ def test_programs_have_backup_workers_and_name_the_clients_that_may_be_slowed() 
 
 
 def test_run_refuses_a_client_while_shares_are_running(registry: Registry) -> None:
-    with running(backed(2, 1), task_for("dense"), registry, late(0, {0: 50.0})) as run:
+    with running(backed(2, 1), workload_for("dense"), registry, late(0, {0: 50.0})) as run:
         run.step_driver.update(0, rate_of(0, run.dtype))
         with pytest.raises(RunnerError, match="client 'save' was run before share_0"):
             run.session.run("save")

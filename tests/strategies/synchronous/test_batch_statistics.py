@@ -12,12 +12,12 @@ from runner.engine.run.kernel_table import load_kernels
 from runner.kernels.registry import Registry
 from runner.optimizers.base import Optimizer
 from runner.optimizers.sgd import Momentum, Sgd
-from runner.strategies.base import Task
+from runner.strategies.base import Workload
 from runner.strategies.collectives import COMBINES
 from runner.strategies.replica import shares
 from runner.strategies.sync_data import SyncData
 from runner.strategies.synchronous.batch_statistics import STATISTICS
-from tests.strategies.networks import CLASSES, NETWORKS, Batch, Examples, batch_normalised, convolved, task_of
+from tests.strategies.networks import CLASSES, NETWORKS, Batch, Examples, batch_normalised, convolved, workload_of
 from tests.strategies.training import (
     Run,
     Weights,
@@ -48,15 +48,15 @@ def normalised_twice(net: NetworkBuilder, batch: Batch) -> Outputs:
 CHANNELS = {"norm1": 3, "norm2": 5}
 
 
-def task_for(dtype: str = "float64", optimizer: Optimizer | None = None, batch_size: int = BATCH) -> Task:
+def workload_for(dtype: str = "float64", optimizer: Optimizer | None = None, batch_size: int = BATCH) -> Workload:
     optimizer = optimizer or Momentum(weight_decay=1e-3, clip_norm=0.5)
-    return task_of(normalised_twice, optimizer, batch_size=batch_size, dtype=dtype)
+    return workload_of(normalised_twice, optimizer, batch_size=batch_size, dtype=dtype)
 
 
 @cache
 def sync(workers: int, statistics: str, dtype: str = "float64", combine: str = "sharded_reduce") -> Run:
     strategy = SyncData(workers=workers, statistics=statistics, combine=combine)
-    return trained(strategy, task_for(dtype), load_kernels(), STEPS)
+    return trained(strategy, workload_for(dtype), load_kernels(), STEPS)
 
 
 @pytest.mark.parametrize("combine", [*sorted(COMBINES), "parameter_server"])
@@ -64,20 +64,20 @@ def sync(workers: int, statistics: str, dtype: str = "float64", combine: str = "
 def test_pooled_statistics_equal_single(workers: int, combine: str) -> None:
     found = sync(workers, "pooled", combine=combine)
     assert {"norm1/moving_mean", "norm1/moving_variance", "norm2/moving_mean", "norm2/moving_variance"} <= set(found[0])
-    expect_same_run(found, single(task_for(), STEPS), 1e-10)
+    expect_same_run(found, single(workload_for(), STEPS), 1e-10)
 
 
 @pytest.mark.parametrize("workers", [2, 3, 4])
 def test_pooled_statistics_in_float32_equal_single_up_to_rounding(workers: int) -> None:
     found = sync(workers, "pooled", "float32")
     assert found[0]["norm1/moving_mean"].dtype == np.float32
-    expect_same_run(found, single(task_for("float32"), STEPS), 1e-5)
+    expect_same_run(found, single(workload_for("float32"), STEPS), 1e-5)
 
 
 def test_pooled_statistics_normalise_shares_of_one_example(registry: Registry) -> None:
-    task = task_for(batch_size=4)
+    workload = workload_for(batch_size=4)
     expect_same_run(
-        trained(SyncData(workers=4, statistics="pooled"), task, registry, STEPS), single(task, STEPS), 1e-10
+        trained(SyncData(workers=4, statistics="pooled"), workload, registry, STEPS), single(workload, STEPS), 1e-10
     )
 
 
@@ -86,17 +86,20 @@ def test_a_mean_far_from_zero_keeps_the_precision_of_the_variance(registry: Regi
         distance = ops.fill(net.graph, 1e4, (), "float64")
         return batch_normalised(net, {**batch, "x": ops.add(net.graph, batch["x"], distance)})
 
-    task = task_of(far_away, Sgd(), batch_size=BATCH)
-    (weights, _), (expected, _) = trained(SyncData(workers=3, statistics="pooled"), task, registry, 1), single(task, 1)
+    workload = workload_of(far_away, Sgd(), batch_size=BATCH)
+    (weights, _), (expected, _) = (
+        trained(SyncData(workers=3, statistics="pooled"), workload, registry, 1),
+        single(workload, 1),
+    )
     # The square of the mean is 1e8 times the variance: a difference of squares would lose 8 digits.
     np.testing.assert_allclose(weights["norm1/moving_variance"], expected["norm1/moving_variance"], rtol=1e-11)
 
 
 def test_gradients_flow_through_pooled_statistics(registry: Registry) -> None:
     """Compare the gradient, taken from one step of gradient descent, with central differences of the loss."""
-    task, rate, width = task_for(optimizer=Sgd(), batch_size=7), 0.1, 1e-5
+    workload, rate, width = workload_for(optimizer=Sgd(), batch_size=7), 0.1, 1e-5
     rng = np.random.default_rng(3)
-    with begun(SyncData(workers=3, statistics="pooled"), task, registry) as trainer:
+    with begun(SyncData(workers=3, statistics="pooled"), workload, registry) as trainer:
         start = trainer.weights()
         trained_names = [name for name in start if "moving" not in name]
         trainer.train([0])
@@ -119,7 +122,7 @@ def test_averages_of_the_first_worker_use_the_decay_to_the_power_of_the_number_o
 ) -> None:
     (_, end) = shares(BATCH, workers)[0]
     decay = DECAY**workers
-    with begun(SyncData(workers=workers, statistics="first_worker"), task_for(), registry) as trainer:
+    with begun(SyncData(workers=workers, statistics="first_worker"), workload_for(), registry) as trainer:
         expected = trainer.weights()["norm1/moving_mean"], trainer.weights()["norm1/moving_variance"]
         for step in range(3):
             response = convolved(Examples(BATCH).read("train", step, 0, end)["x"], trainer.weights()["conv1/weights"])
@@ -145,8 +148,8 @@ def test_only_averages_differ_between_the_first_worker_and_all_shares(workers: i
 @pytest.mark.parametrize("workers", [2, 3, 4])
 def test_replicas_stay_identical(workers: int, statistics: str, registry: Registry) -> None:
     strategy = SyncData(workers=workers, statistics=statistics)
-    replicas = replicas_of(strategy, task_for())
-    with begun(strategy, task_for(), registry, **replicas) as trainer:
+    replicas = replicas_of(strategy, workload_for())
+    with begun(strategy, workload_for(), registry, **replicas) as trainer:
         trainer.train(range(3))
         first, *others = (trainer.session.run(name) for name in replicas)
         for other in others:
@@ -156,7 +159,7 @@ def test_replicas_stay_identical(workers: int, statistics: str, registry: Regist
 @pytest.mark.parametrize("statistics", sorted(STATISTICS))
 @pytest.mark.parametrize("workers", [2, 3, 4])
 def test_bytes_sent_in_a_step_are_those_of_the_formula(workers: int, statistics: str, registry: Registry) -> None:
-    with begun(SyncData(workers=workers, statistics=statistics), task_for(), registry) as trainer:
+    with begun(SyncData(workers=workers, statistics=statistics), workload_for(), registry) as trainer:
         counted = trainer.sent(range(2))
         specs = trainer.program.variables
     channels = sum(CHANNELS.values())
@@ -175,7 +178,7 @@ def test_bytes_sent_in_a_step_are_those_of_the_formula(workers: int, statistics:
 
 def test_the_first_worker_sends_its_statistics_in_one_message_to_each_other_worker() -> None:
     def sends(statistics: str) -> int:
-        return len(sends_of(SyncData(workers=3, statistics=statistics).build(task_for())))
+        return len(sends_of(SyncData(workers=3, statistics=statistics).build(workload_for())))
 
     assert sends("first_worker") == sends("shares") + 2
 
@@ -183,8 +186,8 @@ def test_the_first_worker_sends_its_statistics_in_one_message_to_each_other_work
 @pytest.mark.parametrize("network", sorted(set(NETWORKS) - {"batch_normalised"}))
 @pytest.mark.parametrize("statistics", sorted(set(STATISTICS) - {"shares"}))
 def test_without_batch_normalisation_all_statistics_give_the_same_program(network: str, statistics: str) -> None:
-    task = task_of(NETWORKS[network], Momentum(), batch_size=BATCH)
-    program, usual = (SyncData(workers=3, statistics=each).build(task) for each in (statistics, "shares"))
+    workload = workload_of(NETWORKS[network], Momentum(), batch_size=BATCH)
+    program, usual = (SyncData(workers=3, statistics=each).build(workload) for each in (statistics, "shares"))
     assert program.clients == usual.clients
     for device in {node.device for node in usual.graph}:
         own, expected = ([node for node in each.graph if node.device == device] for each in (program, usual))
@@ -192,5 +195,5 @@ def test_without_batch_normalisation_all_statistics_give_the_same_program(networ
 
 
 def test_one_worker_already_has_the_statistics_of_the_batch() -> None:
-    pooled, usual = (SyncData(workers=1, statistics=each).build(task_for()) for each in ("pooled", "shares"))
+    pooled, usual = (SyncData(workers=1, statistics=each).build(workload_for()) for each in ("pooled", "shares"))
     assert list(pooled.graph) == list(usual.graph)

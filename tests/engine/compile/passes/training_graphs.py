@@ -11,13 +11,13 @@ from runner.engine.compile.placement import place
 from runner.engine.graph.device import local_cluster
 from runner.engine.graph.graph import Graph
 from runner.engine.graph.initializers import Constant
-from runner.engine.graph.network import NetworkFunction
+from runner.engine.graph.network import NetworkFunction, labelled
 from runner.engine.graph.tensor import Tensor
 from runner.engine.graph.variables import Variable, Variables
 from runner.models.cifar_convnet import CifarConvNet
 from runner.models.lenet import LeNet
 from runner.optimizers.base import Optimizer
-from runner.strategies.base import Strategy, Task, labelled
+from runner.strategies.base import Strategy, Workload
 from runner.strategies.single import Single
 from tests.engine.compile.passes.exactness import Array
 
@@ -49,7 +49,7 @@ def training_step(
 ) -> TrainingStep:
     """Return one training step of ``network`` on small images, as built by ``strategy``."""
     strategy = strategy or Single()
-    program = strategy.build(Task(network, optimizer, labelled(IMAGE), dtype, 0, BATCH, BATCH))
+    program = strategy.build(Workload(network, optimizer, labelled(IMAGE), dtype, 0, BATCH, BATCH))
     client = program.clients["train"]
     placed = place(program.graph, local_cluster(strategy.workers), lambda node: None)
     fed = [slot.tensor for slot in client.inputs] + [tensor for tensors in client.feeds.values() for tensor in tensors]
