@@ -12,15 +12,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from runner.engine.graph import ops
-from runner.engine.graph.expression import Expr
 from runner.engine.graph.initializers import Constant, Initializer, he_normal
-from runner.engine.graph.network import NetworkBuilder, Outputs
+from runner.engine.graph.network import NetworkBuilder
 from runner.engine.graph.op import ShapeError
 from runner.engine.graph.tensor import Tensor
 from runner.engine.graph.variables import Variable
 from runner.errors import ConfigError
-
-LOSSES = ("softmax", "logistic")
 
 Padding = int | str | Sequence[int]
 """Zeros around an image: one width for all sides, (top, bottom, left, right), "valid" for none, or "same" for as many
@@ -296,7 +293,11 @@ def _add_bias(net: NetworkBuilder, y: Tensor, initial: float) -> Tensor:
 
 def _place(net: NetworkBuilder, x: Tensor, window: int, stride: int, padding: Padding, *, ceil: bool) -> Windows:
     """Place windows on the images x; raises ConfigError naming the layer if the images are too small."""
-    _expect_rank(net, x, 4, "(N, C, H, W)")
+    if net.graph.spec(x).rank != 4:
+        raise ConfigError(
+            f"layer {net.stamp.name!r} ({net.stamp.kind}): expected images (N, C, H, W), got {net.graph.spec(x)}; use "
+            "a model for such inputs, such as mlp"
+        )
     height, width = net.graph.spec(x).shape[2:]
     try:
         return place((height, width), window, stride, padding, ceil=ceil)
@@ -338,45 +339,3 @@ def zero_padded_shortcut(net: NetworkBuilder, x: Tensor, channels: int, *, name:
             y = ops.avg_pool(net.graph, x, window=(1, 1), strides=(stride, stride))
         lacking = channels - net.graph.spec(x).shape[1]
         return net.output(ops.pad(net.graph, y, low=(0, 0, 0, 0), high=(0, lacking, 0, 0)))
-
-
-def classify(net: NetworkBuilder, logits: Tensor, labels: Tensor, loss: str = "softmax") -> Outputs:
-    """Add layer "loss" over logits (N, C) and labels (N,) int64, computed in the network's state dtype.
-
-    loss: "softmax", the cross-entropy of a softmax over the classes; or "logistic", the sum of the cross-entropies of
-    one logistic unit per class, with target 1 for the label and 0 for the others (Krizhevsky 2014, 1-of-C). Losses are
-    in nats. Raises ValueError for any other loss.
-    """
-    graph = net.graph
-    with new_layer(net, "loss", "loss"):
-        logits = ops.as_dtype(graph, logits, net.state_dtype)
-        losses = net.output(_losses(net, logits, labels, loss))
-        predictions = ops.argmax(graph, logits, axis=1)
-        correct = ops.cast(graph, ops.equal(graph, predictions, labels), net.state_dtype)
-    return Outputs(losses, {"accuracy": correct}, {"predictions": predictions, "labels": labels}, logits)
-
-
-def regress(net: NetworkBuilder, prediction: Tensor, targets: Tensor) -> Outputs:
-    """Add layer "loss" over predictions and targets of one shape (N, K), computed in the network's state dtype.
-
-    The loss of an example is the mean of the squared errors of its K numbers; the metric "mae" is the mean absolute
-    error. Raises ShapeError if the shapes differ.
-    """
-    graph = net.graph
-    with new_layer(net, "loss", "loss"):
-        y, target = (Expr(graph, ops.as_dtype(graph, each, net.state_dtype)) for each in (prediction, targets))
-        if y.spec != target.spec:
-            raise ShapeError(f"layer 'loss': expected predictions of the targets' shape {target.spec}, got {y.spec}")
-        error = y - target
-        losses, absolute = (ops.reduce_mean(graph, each.tensor, axes=(1,)) for each in (error * error, abs(error)))
-        return Outputs(net.output(losses), {"mae": absolute}, {}, y.tensor)
-
-
-def _losses(net: NetworkBuilder, logits: Tensor, labels: Tensor, loss: str) -> Tensor:
-    graph = net.graph
-    if loss == "softmax":
-        return ops.softmax_cross_entropy(graph, logits, labels)[0]
-    if loss == "logistic":
-        targets = ops.one_hot(graph, labels, depth=graph.spec(logits).shape[1], dtype=net.state_dtype)
-        return ops.reduce_sum(graph, ops.sigmoid_cross_entropy(graph, logits, targets), axes=(1,))
-    raise ValueError(f"loss {loss!r}: expected one of {', '.join(LOSSES)}")

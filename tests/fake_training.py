@@ -74,4 +74,6 @@ def summary_of(call: Call, metric: str = "test/accuracy") -> Summary:
         cpu_model="",
         overrides=call.overrides,
         headline={metric: call.config.seed / 10},
+        monitor=metric,
+        direction="max" if metric.endswith("accuracy") else "min",
     )

@@ -15,6 +15,7 @@ SOURCE = Path(__file__).parent.parent / "runner"
 MAY_IMPORT = {
     # Modules that import at most ``errors``.
     "bounds": "",
+    "fields": "",
     "errors": "",
     "system": "errors",
     # Arrays: NumPy, and no module of runner outside ``kernels``. A reference kernel registers itself.
@@ -53,43 +54,45 @@ MAY_IMPORT = {
     # Networks and training rules. Strategies read the layers recorded on nodes; they use no models, data or tracking.
     "nn": "engine errors",
     "models": "nn engine bounds errors",
+    "tasks": "models nn fields engine errors",
     "optimizers": "engine bounds errors",
-    "strategies": "optimizers engine bounds errors records.decisions",
+    "strategies": "optimizers fields engine bounds errors records.decisions",
     # Input data and stored results.
-    "data": "bounds errors system.files system.json_file system.schema kernels.philox",
+    "data": "bounds fields errors system.files system.json_file system.schema kernels.philox",
     "checkpoint": "errors system.files system.json_file system.schema system.text",
     "tracking": "bounds system.files system.redaction system.json_file system.schema",
     "tracing": "engine errors system.files",
     "records": "errors system.files system.json_file system.schema engine tracking system.machine system.redaction"
     " records.data_facts",
     "records.decisions": "system.files system.json_file system.schema",
-    "records.data_facts": "data errors system.json_file system.redaction system.schema tracking.records",
+    "records.data_facts": "data fields errors system.json_file system.redaction system.schema tracking.records",
     "records.late_tracking": "records.run_directory records.summary tracking config.safe_yaml errors",
     # Plugins: files of the user that add models, optimizers, strategies and data sets.
-    "plugin": "models optimizers strategies data engine kernels.contract errors system.files",
+    "plugin": "tasks models optimizers strategies data engine kernels.contract errors system.files",
     # The configuration consists of the dataclasses of the packages that it configures.
     "config": "bounds errors system.files engine.graph.device",
     "config.check": "config.monitor config.schema errors engine.graph.device strategies.base tracking.base",
-    "config.groups": "config models optimizers strategies data tracking",
+    "config.groups": "config tasks models optimizers strategies data tracking",
     "config.error_text": "config config.groups",
     "config.configuration": "config config.error_text config.groups bounds errors kernels.gpu.discovery",
     "config.outcome": "config config.configuration engine.graph.device",
     "config.devices": "kernels.gpu.driver config.schema errors engine.graph.device"
     " kernels.gpu.discovery system.machine",
+    "config.monitor": "config.schema tasks engine.graph.network errors",
     "config.hydra_app": "config config.configuration config.error_text config.groups config.hydra_sweep errors",
     "config.hydra_sweep": "config.launcher config.monitor errors system.redaction",
     # Training. Only ``build`` connects the parts.
-    "training": "system.console config config.configuration records strategies data checkpoint"
+    "training": "system.console config config.configuration records strategies tasks fields data checkpoint"
     " tracking tracing plugin engine errors system.files system.json_file system.schema system.shutdown"
     " system.machine system.redaction system.text"
     " kernels.gpu.discovery kernels.gpu.driver kernels.registry",
     # Commands.
-    "sweeps": "config config.configuration config.devices config.hydra_app system.console records"
+    "sweeps": "tasks config config.configuration config.devices config.hydra_app system.console records"
     " tracking system.files system.json_file system.schema errors system.redaction system.text",
     "sweeps.frozen_job": "sweeps config config.configuration config.devices engine.graph.device system.console"
     " system.machine records errors kernels.gpu.discovery",
     "commands": "training sweeps config config.groups config.configuration config.hydra_app config.hydra_sweep"
-    " records checkpoint optimizers engine data tracking plugin system.console system.machine"
+    " records checkpoint tasks optimizers engine data tracking plugin system.console system.machine"
     " system.files errors system.redaction system.text kernels.gpu.discovery"
     " kernels.gpu.driver",
     # The interface for Python, on the level of the command line. `import runner` imports nothing of it at its start.
@@ -97,7 +100,7 @@ MAY_IMPORT = {
     " records tracking system.machine system.files errors engine kernels.elementwise",
     "cli": "commands config records system.console data errors engine.cluster.processes engine.cluster.worker_process",
     "__main__": "cli",
-    "": "api nn data.settings models.base optimizers.base plugin training.callback errors",
+    "": "api nn data.settings tasks models.base optimizers.base plugin training.callback errors",
 }
 """Module or package below ``runner`` -> the modules it may import besides itself. The longest matching name applies."""
 

@@ -17,8 +17,9 @@ from runner.engine.run.local_session import LocalSession
 from runner.models import MODELS
 from runner.optimizers import OPTIMIZERS
 from runner.strategies import STRATEGIES
+from runner.tasks.classification import classifier
 from runner.strategies.base import Workload
-from runner.engine.graph.network import labelled
+from runner.fields import labelled
 
 
 class Batch:
@@ -28,7 +29,8 @@ class Batch:
         return {"x": x, "y": index % 10, "index": index, "mask": np.ones(hi - lo, "float32")}
 
 
-workload = Workload(MODELS["lenet"]().network(10), OPTIMIZERS["momentum"](), labelled((1, 28, 28)), "float32", 0, 8, 8)
+network = classifier(MODELS["lenet"](), 10)
+workload = Workload(network, OPTIMIZERS["momentum"](), labelled((1, 28, 28)), "float32", 0, 8, 8)
 program = STRATEGIES["single"]().build(workload)
 session = LocalSession(program, local_cluster(program.workers), load_kernels(), Batch())
 session.run("init")

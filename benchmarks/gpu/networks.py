@@ -8,12 +8,13 @@ import yaml
 
 from benchmarks.cases import CASES, Case
 from benchmarks.environments import ROOT
-from runner.engine.graph.network import labelled
 from runner.engine.graph.tensor import state_dtype
+from runner.fields import labelled
 from runner.models import MODELS
 from runner.models.base import Model
 from runner.optimizers.sgd import Momentum
 from runner.strategies.base import Workload
+from runner.tasks.classification import classifier
 
 PRECISIONS = ("float32", "tf32", "bfloat16")
 """tf32: float32 whose matrix products read factors with 10-bit mantissas. bfloat16: bfloat16 compute, float32 state."""
@@ -34,7 +35,7 @@ def workload_of(case: Case, precision: str) -> Workload:
     dtype = compute_dtype(precision)
     assert state_dtype(dtype) == "float32", "variables and images are float32"
     return Workload(
-        network=model_of(case.model).network(case.classes),
+        network=classifier(model_of(case.model), case.classes),
         optimizer=Momentum(lr=case.learning_rate),
         fields=labelled(case.shape),
         dtype=dtype,

@@ -36,18 +36,18 @@ class Bars(DatasetSettings):
 
     def facts(self) -> Facts:
         """Return shape, classes and counts, without drawing any image."""
-        return Facts((1, self.side, self.side), CLASSES, self.examples, self.examples // 4)
+        return Facts.labelled((1, self.side, self.side), CLASSES, self.examples, self.examples // 4)
 
     def load(self) -> Dataset:
         """Return both splits. Every worker draws the same images."""
         facts = self.facts()
         rng = np.random.default_rng(self.data_seed)
         train, test = (self._split(count, rng) for count in (facts.train_examples, facts.test_examples))
-        return Dataset(self.name, train, test, CLASSES, Normalisation(scale=255.0, mean=(0.33,), std=(0.24,)))
+        return Dataset(self.name, train, test, Normalisation(scale=255.0, mean=(0.33,), std=(0.24,)))
 
     def _split(self, count: int, rng: np.random.Generator) -> Split:
         labels = np.arange(count, dtype=np.int64) % len(CLASSES)
-        return Split(np.stack([self._draw(int(label), rng) for label in labels]), labels)
+        return Split({"x": np.stack([self._draw(int(label), rng) for label in labels]), "y": labels})
 
     def _draw(self, label: int, rng: np.random.Generator) -> NDArray[np.uint8]:
         """Return one image (1, side, side)."""

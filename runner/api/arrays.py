@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from runner.data.arrays import CLASS_NAMES, LAYOUTS, Arrays
+from runner.data.arrays import CLASS_NAMES, Arrays
 from runner.errors import DataError, ResourceError
 from runner.system.files import create_directory, user_cache_folder
 
@@ -30,7 +30,8 @@ def arrays(
     """Return the settings of a dataset of arrays, for ``runner.run(data=...)``.
 
     x_train, x_test: images of shape (N, H, W), (N, C, H, W) or (N, H, W, C), or rows of features (N, F); dtype uint8 (0
-    to 255), float32 or float64. y_train, y_test: (N,) integers, labels from 0. class_names: the names of the labels.
+    to 255), float32 or float64. y_train, y_test: (N,) integers, labels from 0; or floats (N,) or (N, K), numbers to
+    predict with task="regression". class_names: the names of the labels.
     layout: "nchw" or "nhwc"; None to detect it. settings: other keys of ``data=arrays``, such as val_fraction=0.1.
 
     The arrays are written to ``arrays/SHA256.npz`` in the user's cache folder, once for equal arrays. So worker
@@ -39,9 +40,6 @@ def arrays(
     """
     given = {"x_train": x_train, "y_train": y_train, "x_test": x_test, "y_test": y_test}
     found = {name: np.asarray(value) for name, value in given.items()}
-    if all(found[name].ndim == 2 for name in ("x_train", "x_test")):
-        layout = LAYOUTS[0]
-        found |= {name: found[name][:, :, None, None] for name in ("x_train", "x_test")}
     if class_names is not None:
         found[CLASS_NAMES] = np.array(list(class_names), dtype=np.str_)
     return Arrays(path=_stored(found), layout=layout, **settings)

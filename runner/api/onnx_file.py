@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from runner.checkpoint import load as load_checkpoint
 from runner.commands.stored_network import StoredNetwork
-from runner.data.dataset import Facts, Normalisation
+from runner.data.dataset import Normalisation
 from runner.engine.graph.graph import Graph
 from runner.engine.graph.node import Node
 from runner.engine.graph.tensor import Tensor
@@ -18,7 +18,7 @@ from runner.errors import ConfigError, ResourceError
 from runner.system.files import replace_durably
 
 OPSET = 18
-INPUT, OUTPUT, BATCH = "x", "logits", "N"
+INPUT, OUTPUT, BATCH = "x", "prediction", "N"
 _FLOAT = "float32"
 
 _SAME = {
@@ -31,8 +31,9 @@ _SAME = {
 def write_onnx(path: Path, network: StoredNetwork) -> Path:
     """Write a network as an ONNX file; return the absolute path.
 
-    Input "x": (N, C, H, W) float32 in the units of the training data, which the file normalises. Output "logits":
-    (N, classes) float32. N is any number. The network computes in float32, whatever its precision in training.
+    Input "x": (N, ...) float32 in the units of the training data, which the file normalises. Output "prediction":
+    float32, the logits (N, classes) or the numbers (N, K). N is any number. The network computes in float32, whatever
+    its precision in training.
 
     Raises ConfigError if the package onnx is missing or an op of the network has no ONNX operator, ResourceError if the
     file cannot be written.
@@ -48,7 +49,7 @@ def write_onnx(path: Path, network: StoredNetwork) -> Path:
     stored = load_checkpoint(network.checkpoint).variables
     weights = {name: np.asarray(stored[name], _FLOAT) for name in program.variables}
     translation = _Translation(onnx, program.graph, weights, network.normalisation(), {x})
-    model = translation.model(client.fetches["logits"], x, facts)
+    model = translation.model(client.fetches["prediction"], x, facts.shape)
     onnx.checker.check_model(model, full_check=True)
     try:
         replace_durably(path, model.SerializeToString())
@@ -79,18 +80,19 @@ class _Translation:
     nodes: list[Any] = field(default_factory=list)
     constants: dict[str, NDArray[Any]] = field(default_factory=dict)
 
-    def model(self, logits: Tensor, x: Tensor, facts: Facts) -> Any:
-        """Return the ONNX model that computes ``logits`` from ``x``."""
+    def model(self, prediction: Tensor, x: Tensor, shape: tuple[int, ...]) -> Any:
+        """Return the ONNX model that computes ``prediction`` from ``x``, whose examples have this shape."""
         helper, kind = self.onnx.helper, self.onnx.TensorProto.FLOAT
+        of_prediction = self.graph.spec(prediction).shape[1:]
         self._normalise(x)
-        for node in self._needed(logits, x):
+        for node in self._needed(prediction, x):
             self._add(node)
-        self._emit("Identity", [_name(logits)], OUTPUT)
+        self._emit("Identity", [_name(prediction)], OUTPUT)
         graph = helper.make_graph(
             self.nodes,
             "runner",
-            [helper.make_tensor_value_info(INPUT, kind, [BATCH, *facts.shape])],
-            [helper.make_tensor_value_info(OUTPUT, kind, [BATCH, facts.classes])],
+            [helper.make_tensor_value_info(INPUT, kind, [BATCH, *shape])],
+            [helper.make_tensor_value_info(OUTPUT, kind, [BATCH, *of_prediction])],
             [self.onnx.numpy_helper.from_array(value, name) for name, value in self.constants.items()],
         )
         opset = helper.make_opsetid("", OPSET)
@@ -98,17 +100,18 @@ class _Translation:
 
     def _normalise(self, x: Tensor) -> None:
         """Add the normalisation of the input, x * factor - offset for each channel."""
+        channels = (-1, *(1 for _ in self.graph.spec(x).shape[2:]))
         mean, std = (
-            np.asarray(v, np.float64)[:, None, None] for v in (self.normalisation.mean, self.normalisation.std)
+            np.asarray(v, np.float64).reshape(channels) for v in (self.normalisation.mean, self.normalisation.std)
         )
         factor = self._constant("normalisation/factor", (1.0 / (self.normalisation.scale * std)).astype(_FLOAT))
         offset = self._constant("normalisation/offset", (mean / std).astype(_FLOAT))
         self._emit("Mul", [INPUT, factor], "normalisation/scaled")
         self._emit("Sub", ["normalisation/scaled", offset], _name(x))
 
-    def _needed(self, logits: Tensor, x: Tensor) -> list[Node]:
-        """Return the nodes from which ``logits`` are computed, in topological order, without the placeholder of x."""
-        wanted = {logits.node}
+    def _needed(self, prediction: Tensor, x: Tensor) -> list[Node]:
+        """Return the nodes that compute ``prediction``, in topological order, without the placeholder of x."""
+        wanted = {prediction.node}
         for node in reversed(list(self.graph)):
             if node.name in wanted:
                 wanted |= {tensor.node for tensor in node.inputs}

@@ -16,7 +16,7 @@ from runner.commands import train
 from runner.commands.compare import comparison_text, named_run
 from runner.commands.explain import explain as explanation
 from runner.commands.plugins import require_session_classes
-from runner.commands.predict import class_probabilities
+from runner.commands.predict import answers_of
 from runner.commands.stored_network import StoredNetwork, stored_network, with_device
 from runner.config import hydra_app
 from runner.config.configuration import fix_machine_values, load_stored
@@ -102,19 +102,20 @@ class Run:
         return {name: value for name, value in stored.items() if name not in names}
 
     def predict(self, x: ArrayLike, which: str | None = None, **device: Any) -> NDArray[np.float64]:
-        """Return class probabilities (N, classes) of examples in the units of the training data.
+        """Return class probabilities (N, classes), or the numbers (N, K) of a regression, for inputs of the network.
 
-        x: (N, C, H, W), or without the axes of length 1. which: see :meth:`weights`. device: as for training, such as
-        cluster={"device": "cpu"}. Raises DataError for examples of another shape.
+        x: (N, ...) in the units of the training data, such as images (N, C, H, W), or without the axes of length 1.
+        which: see :meth:`weights`. device: as for training, such as cluster={"device": "cpu"}. Raises DataError for
+        examples of another shape.
         """
         given = arguments("Run.predict", (), (), device)
         from runner.training.inference import one_device
 
         with self._classes.in_force():
             network = self._network(which)
-            pixels = _examples(x, network.config.data.facts())
+            given_x = _examples(x, network.config.data.facts())
             here = one_device(with_device(network.config, given.overrides), usable_cores())
-            return class_probabilities(network, here, pixels)
+            return answers_of(network, here, given_x)
 
     def evaluate(
         self, overrides: Sequence[str] = (), /, *rest: object, which: str | None = None, **keywords: Any
@@ -240,7 +241,7 @@ def explain(overrides: Sequence[str] = (), /, *rest: object, **keywords: Any) ->
 
 
 def _examples(x: ArrayLike, facts: Facts) -> NDArray[Any]:
-    """Return examples as (N, C, H, W). Raises DataError for another shape or type."""
+    """Return examples as the network reads them, (N, ...). Raises DataError for another shape or type."""
     given = np.asarray(x)
     if given.ndim < 1 or _long_axes(given.shape[1:]) != _long_axes(facts.shape) or not len(given):
         expected = f"(N, {', '.join(map(str, facts.shape))})"

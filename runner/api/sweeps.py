@@ -12,9 +12,9 @@ from runner.commands.sweep import OptimizedSweep, start
 from runner.config import hydra_app
 from runner.plugin.session import SessionClass
 from runner.sweeps.freezing import sweep_directory
-from runner.sweeps.outcome import FINISHED, Outcome, read_outcome
+from runner.sweeps.outcome import FINISHED, Outcome, monitor_of_outcomes, read_outcome
 from runner.sweeps.plan import Plan
-from runner.sweeps.report import best_directory, planned_monitor
+from runner.sweeps.report import best_directory
 from runner.sweeps.table import SweepTable, sweep_table
 
 if TYPE_CHECKING:
@@ -52,7 +52,8 @@ class Sweep:
         return [read_outcome(job, self.directory) for job in Plan.read(self.directory).grid]
 
     def _table(self) -> SweepTable:
-        return sweep_table(self._outcomes(), planned_monitor(Plan.read(self.directory), self.directory))
+        outcomes = self._outcomes()
+        return sweep_table(outcomes, monitor_of_outcomes(outcomes))
 
 
 def sweep(overrides: Sequence[str] = (), /, *rest: object, **keywords: Any) -> Sweep:

@@ -20,11 +20,13 @@ from runner.config.check import check
 from runner.config.configuration import from_plain, to_plain
 from runner.config.hydra_app import overridden
 from runner.config.schema import Config
+from runner.data.dataset import Facts
 from runner.errors import ConfigError
 from runner.system.console import verb_parser
 from runner.system.machine import usable_cores
 from runner.system.redaction import redact
 from runner.system.text import significant
+from runner.tasks.base import Task
 
 if TYPE_CHECKING:
     from runner.training.evaluation import Scores
@@ -49,7 +51,7 @@ def main(arguments: Sequence[str]) -> int:
     parser = verb_parser(
         "eval",
         "Score a trained network on the test split, and on the validation split if there is one, on one "
-        f"device, whichever strategy trained it. Images are normalised as in training.\n{DEVICE_HELP}.",
+        f"device, whichever strategy trained it. Inputs are normalised as in training.\n{DEVICE_HELP}.",
         _EXAMPLE,
     )
     add_arguments(parser)
@@ -101,13 +103,20 @@ def _changed(stored: Config, overrides: Sequence[str], config_dir: Path | None) 
     """Return the stored configuration with ``overrides``; raise ConfigError if the dataset does not fit the network."""
     config = from_plain(overridden(stored, overrides, _MOVABLE, _OTHERWISE, config_dir=config_dir))
     check(replace(config, train=replace(config.train, monitor=None)))
-    known, given = stored.data.facts(), config.data.facts()
-    if (known.shape, known.classes) != (given.shape, given.classes):
+    known, given = (_read_by(stored.task, each.data.facts()) for each in (stored, config))
+    if known != given:
         raise ConfigError(
-            f"data={config.data.name} has images of {given.shape} and {given.classes} classes; the network was trained "
-            f"on {stored.data.name}, with images of {known.shape} and {known.classes} classes"
+            f"data={config.data.name} has the fields {given}; the network was trained on {stored.data.name}, with the "
+            f"fields {known}"
         )
     return config
+
+
+def _read_by(task: Task, facts: Facts) -> str:
+    """Return the fields that a network reads, with the number of classes of a label, as text."""
+    known = {name: facts.fields.get(name) for name in task.fields}
+    classes = {name: f" of {len(each.names)} classes" for name, each in known.items() if each and each.is_label}
+    return ", ".join(f"{name} {each}{classes.get(name, '')}" for name, each in known.items())
 
 
 def _file_name(network: StoredNetwork, config: Config, words: Sequence[str]) -> str:
@@ -119,9 +128,8 @@ def _file_name(network: StoredNetwork, config: Config, words: Sequence[str]) -> 
 def _results(
     network: StoredNetwork, config: Config, device: "OneDevice", scored: "Mapping[str, Scores]"
 ) -> dict[str, Any]:
-    values: dict[str, float] = {}
-    for split, scores in scored.items():
-        values |= {f"{split}/loss": scores.loss, f"{split}/accuracy": scores.accuracy}
+    values = {name: value for split, scores in scored.items() for name, value in scores.of(split).items()}
+    confusion = {split: each.confusion for split, each in scored.items() if each.confusion is not None}
     return {
         "checkpoint": str(network.checkpoint),
         "model": config.model.name,
@@ -131,7 +139,7 @@ def _results(
         "device_reason": device.reason,
         "results": values,
         "examples": {split: scores.examples for split, scores in scored.items()},
-        "confusion": {split: scores.confusion.tolist() for split, scores in scored.items()},
+        "confusion": {split: counts.tolist() for split, counts in confusion.items()},
         "class_names": list(config.data.facts().class_names),
     }
 

@@ -21,7 +21,7 @@ from runner.sweeps.locks import sweep_is_running
 from runner.sweeps.outcome import ENDED, has_ended, last_ended, note_failure, recorded
 from runner.sweeps.plan import FROZEN_FILE, Plan, PlannedJob
 from runner.sweeps.progress import Progress
-from runner.sweeps.report import planned_monitor, report_plan
+from runner.sweeps.report import report_plan
 from runner.system.console import DEBUG_OPTION
 from runner.system.machine import usable_cores
 
@@ -100,7 +100,7 @@ def _run_all(plan: Plan, sweep_dir: Path, jobs: Sequence[PlannedJob], debug: boo
     remaining = list(jobs)
     while remaining:
         before = {job.number: last_ended(sweep_dir / job.directory) for job in remaining}
-        progress = Progress(remaining, sweep_dir, before, planned_monitor(plan, sweep_dir))
+        progress = Progress(remaining, sweep_dir, before)
         failure = _launch(plan, sweep_dir, remaining, progress, debug)
         undone = [job for job in remaining if not has_ended(sweep_dir / job.directory, before[job.number])]
         if undone and (failure is None or len(undone) == len(remaining)):

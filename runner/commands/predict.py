@@ -1,4 +1,4 @@
-"""The verb ``predict``: the classes that a trained network predicts for the user's images."""
+"""The verb ``predict``: the answers of a trained network, such as classes, for the user's images or arrays."""
 
 import csv
 import io
@@ -25,11 +25,13 @@ from runner.data.pictures import read_pictures
 from runner.errors import ConfigError
 from runner.system.console import verb_parser
 from runner.system.machine import usable_cores
+from runner.system.text import significant
 
 if TYPE_CHECKING:
     from runner.training.inference import OneDevice
 
 _SUFFIXES = (".csv", ".json")
+_TOP = 3
 
 _EXAMPLE = """\
 examples:
@@ -40,18 +42,21 @@ examples:
 
 @dataclass(frozen=True)
 class Prediction:
-    """The prediction for one image. ranked: (class name, probability) of the most likely classes, most likely first."""
+    """The prediction for one input.
+
+    values: (class name, probability) of the most likely classes, most likely first; or (name, number) of all numbers.
+    """
 
     label: str
-    ranked: tuple[tuple[str, float], ...]
+    values: tuple[tuple[str, float], ...]
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run ``runner predict`` with the arguments that follow it."""
     parser = verb_parser(
         "predict",
-        "Predict the classes of images with a trained network: PNG, JPEG, or NumPy arrays (.npy) of one or "
-        f"several images, with pixels in the range of the dataset.\n{DEVICE_HELP}.",
+        "Predict the classes or numbers of inputs with a trained network: PNG, JPEG, or NumPy arrays (.npy) of one "
+        f"or several inputs, in the units of the dataset.\n{DEVICE_HELP}.",
         _EXAMPLE,
     )
     add_arguments(parser)
@@ -61,7 +66,7 @@ def main(arguments: Sequence[str]) -> int:
         metavar="FILE",
         help="an image, or an array of images; or KEY=VALUE for the device (a file of that name: ./KEY=VALUE)",
     )
-    parser.add_argument("--top", type=int, default=3, metavar="K", help="number of top classes to show (default: 3)")
+    parser.add_argument("--top", type=int, metavar="K", help="number of classes to show (default: 3)")
     parser.add_argument(
         "--resize",
         action="store_true",
@@ -69,7 +74,7 @@ def main(arguments: Sequence[str]) -> int:
     )
     parser.add_argument("--output", type=Path, metavar="FILE", help="write the predictions: .csv or .json")
     options = parser.parse_intermixed_args(arguments)
-    if options.top < 1:
+    if options.top is not None and options.top < 1:
         raise ConfigError(f"--top {options.top}: expected 1 or more")
     if options.output is not None and options.output.suffix not in _SUFFIXES:
         raise ConfigError(f"--output {options.output}: expected a file that ends in {' or '.join(_SUFFIXES)}")
@@ -77,14 +82,17 @@ def main(arguments: Sequence[str]) -> int:
     if not files:
         parser.error(f"expected a FILE besides {' '.join(device_overrides)}")
     network = stored_network(options.checkpoint, options.which)
+    ranked = network.config.task.ranked
+    if options.top is not None and not ranked:
+        raise ConfigError(f"--top {options.top}: task={network.config.task.name} predicts no classes; leave it out")
     device_config = with_device(network.config, device_overrides)
     from runner.training.inference import one_device
 
     device = one_device(device_config, usable_cores())
-    predictions = predict(network, device, list(map(Path, files)), top=options.top, resize=options.resize)
-    print(_table(predictions))
+    predictions = predict(network, device, list(map(Path, files)), top=options.top or _TOP, resize=options.resize)
+    print(_table(predictions, ranked))
     if options.output is not None:
-        text = _json(predictions) if options.output.suffix == ".json" else _csv(predictions)
+        text = (_json if options.output.suffix == ".json" else _csv)(predictions, ranked)
         write_output(options.output, text)
     print(f"computed on {device.what}", file=sys.stderr)
     return 0
@@ -99,26 +107,29 @@ def predict(
     network trained on an image folder. Raises DataError if a file, CheckpointError if the checkpoint does not fit.
     """
     data = network.config.data
-    facts = data.facts()
+    facts, task = data.facts(), network.config.task
     pictures = read_pictures(files, facts.shape, network.normalisation(), fit=resize or data.fits_images)
-    found = class_probabilities(network, device, np.stack([picture.pixels for picture in pictures]))
+    found = answers_of(network, device, np.stack([picture.pixels for picture in pictures]))
+    names = task.columns(facts.fields)
     return [
-        Prediction(picture.label, _ranked(row, facts.class_names, top))
+        Prediction(
+            picture.label, _largest(row, names, top) if task.ranked else tuple(zip(names, map(float, row), strict=True))
+        )
         for picture, row in zip(pictures, found, strict=True)
     ]
 
 
-def class_probabilities(network: StoredNetwork, device: "OneDevice", pixels: NDArray[Any]) -> NDArray[np.float64]:
-    """Return class probabilities (N, classes) of images (N, C, H, W) in the range of the dataset.
+def answers_of(network: StoredNetwork, device: "OneDevice", x: NDArray[Any]) -> NDArray[np.float64]:
+    """Return the task's answers (N, outputs), such as class probabilities, for x (N, ...) in the units of the dataset.
 
     Raises CheckpointError if the checkpoint does not fit, ResourceError if a GPU cannot hold a batch.
     """
-    from runner.training.inference import probabilities
+    from runner.training.inference import answers
 
-    return probabilities(device, network.checkpoint, network.normalisation().apply(pixels, np.dtype(np.float64)))
+    return answers(device, network.checkpoint, network.normalisation().apply(x, np.dtype(np.float64)))
 
 
-def _ranked(row: NDArray[np.float64], names: Sequence[str], top: int) -> tuple[tuple[str, float], ...]:
+def _largest(row: NDArray[np.float64], names: Sequence[str], top: int) -> tuple[tuple[str, float], ...]:
     """Return the ``top`` most likely classes, most likely first; equally likely classes keep their order."""
     order = np.argsort(-row, kind="stable")[:top]
     return tuple((names[i], float(row[i])) for i in order)
@@ -129,30 +140,38 @@ def probability_text(probability: float) -> str:
     return "<0.0001" if 0 < probability < 0.00005 else f"{probability:.4f}"
 
 
-def _table(predictions: Sequence[Prediction]) -> str:
-    cells = [
-        (each.label, *(f"{name} {probability_text(probability)}" for name, probability in each.ranked))
-        for each in predictions
-    ]
-    titles = ("file", "class and probability", *(f"{place}." for place in range(2, len(cells[0]))))
-    rows = [titles, *cells]
+def _table(predictions: Sequence[Prediction], ranked: bool) -> str:
+    first = predictions[0].values
+    if ranked:
+        titles = ("file", "class and probability", *(f"{place}." for place in range(2, len(first) + 1)))
+        cells = [[f"{name} {probability_text(p)}" for name, p in each.values] for each in predictions]
+    else:
+        titles = ("file", *(name for name, _ in first))
+        cells = [[significant(value) for _, value in each.values] for each in predictions]
+    rows = [titles, *((each.label, *row) for each, row in zip(predictions, cells, strict=True))]
     widths = [max(len(row[column]) for row in rows) for column in range(len(titles))]
     return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
 
 
-def _json(predictions: Sequence[Prediction]) -> str:
+def _json(predictions: Sequence[Prediction], ranked: bool) -> str:
     rows: list[Mapping[str, object]] = [
-        {"file": each.label, "classes": [{"class": name, "probability": p} for name, p in each.ranked]}
+        {"file": each.label, "classes": [{"class": name, "probability": p} for name, p in each.values]}
+        if ranked
+        else {"file": each.label, "numbers": dict(each.values)}
         for each in predictions
     ]
     return json.dumps(rows, indent=1) + "\n"
 
 
-def _csv(predictions: Sequence[Prediction]) -> str:
-    """Return CSV with a row for each image and rank."""
+def _csv(predictions: Sequence[Prediction], ranked: bool) -> str:
+    """Return CSV with a row for each input and rank, or with a row for each input and a column for each number."""
     stream = io.StringIO()
     writer = csv.writer(stream)
-    writer.writerow(("file", "place", "class", "probability"))
-    for each in predictions:
-        writer.writerows((each.label, place, name, p) for place, (name, p) in enumerate(each.ranked, start=1))
+    if ranked:
+        writer.writerow(("file", "place", "class", "probability"))
+        for each in predictions:
+            writer.writerows((each.label, place, name, p) for place, (name, p) in enumerate(each.values, start=1))
+    else:
+        writer.writerow(("file", *(name for name, _ in predictions[0].values)))
+        writer.writerows((each.label, *(value for _, value in each.values)) for each in predictions)
     return stream.getvalue()

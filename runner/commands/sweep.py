@@ -21,7 +21,7 @@ from runner.sweeps.grid import change_of, changed_plan, merged_arguments
 from runner.sweeps.locks import stop_at_end_of_sweep, sweep_lock
 from runner.sweeps.outcome import ENDED, FAILED, read_outcome
 from runner.sweeps.plan import PLAN_FILE, Plan
-from runner.sweeps.report import best_directory, planned_monitor, plot_plan, show_plan
+from runner.sweeps.report import best_directory, plot_plan, show_plan
 from runner.system.console import verb_parser
 
 _AS_WRITTEN = argparse.RawDescriptionHelpFormatter
@@ -124,8 +124,7 @@ class OptimizedSweep:
         plan = self.running.plan
         batch = plan.jobs[-len(jobs) :]
         self.running.run(batch)
-        monitor = planned_monitor(plan, directory)
-        return [read_outcome(job, directory).value_or_error(monitor) for job in batch]
+        return [read_outcome(job, directory).value_or_error() for job in batch]
 
 
 def _resume(sweep_dir: Path, options: argparse.Namespace) -> int:

@@ -19,7 +19,7 @@ from runner.config.schema import AUTO, FILLED_IN, Config
 from runner.engine.graph.device import CPU
 from runner.errors import ConfigError, RunnerError
 from runner.records.run_directory import CONFIG_FILE, RUN_FILE
-from runner.records.summary import Summary
+from runner.records.summary import Summary, in_order
 from runner.system.machine import usable_cores
 from runner.system.redaction import redact_overrides
 from runner.system.text import rate, significant
@@ -198,9 +198,8 @@ def _facts(summary: Summary) -> Iterator[tuple[str, str]]:
     yield "strategy", f"{summary.strategy}, {summary.workers} worker(s), kernels {kernels}"
     if summary.emulated:
         yield "network", f"emulated: {summary.emulated}"
-    for name in ("test/accuracy", "test/loss", "val/accuracy", "val/loss", "train/loss"):
-        if name in summary.final:
-            yield name, _metric_text(summary, name)
+    for name in in_order(summary.final):
+        yield name, _metric_text(summary, name)
     if summary.init_from:
         left = f", {len(summary.init_left)} not taken (see run.log)" if summary.init_left else ""
         yield "weights from", f"{summary.init_from}: {len(summary.init_taken)} taken{left}"

@@ -5,7 +5,7 @@ Each check yields one line per fault, with the keys, their values, the expected 
 
 from collections.abc import Iterable, Iterator
 
-from runner.config.monitor import MONITORED, keeps_best, monitor_of
+from runner.config.monitor import keeps_best, monitor_of, monitored
 from runner.config.schema import Config, server_processes, worker_processes
 from runner.engine.graph.device import CPU, GPU, NCCL
 from runner.errors import ConfigError
@@ -38,12 +38,13 @@ def _single_values(config: Config) -> Iterator[str]:
 
 
 def _monitor(config: Config) -> Iterator[str]:
-    if config.train.monitor not in (None, *MONITORED):
-        yield f"train.monitor={config.train.monitor!r}: expected one of {', '.join(MONITORED)}, or null"
+    known = monitored(config.task)
+    if config.train.monitor not in (None, *known):
+        yield f"train.monitor={config.train.monitor!r}: expected one of {', '.join(known)}, or null"
     elif monitor_of(config).metric.startswith("val/") and not config.data.val_fraction:
         yield (
             f"train.monitor={config.train.monitor} with data.val_fraction=0: there is no validation split; set "
-            "data.val_fraction above 0, or monitor test/accuracy or test/loss"
+            f"data.val_fraction above 0, or monitor {' or '.join(name for name in known if name.startswith('test/'))}"
         )
     min_delta = config.train.min_delta
     if min_delta and config.train.patience is None:

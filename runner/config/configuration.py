@@ -63,6 +63,7 @@ def from_plain(plain: Mapping[str, Any]) -> Config:
     Raises ConfigError for an unknown key, an unknown option, a wrong type, a missing value, or, in one message, for all
     numbers that are out of bounds.
     """
+    plain = of_this_version(plain)
     _require_values(plain, "")
     schemas = {"": Config} | {group: _schema_of(group, plain.get(group)) for group in GROUPS}
     sections = {name: value for name, value in plain.items() if name not in GROUPS} | dict.fromkeys(GROUPS)
@@ -72,6 +73,16 @@ def from_plain(plain: Mapping[str, Any]) -> Config:
     for group, values in typed.items():
         setattr(config, group, _built(values, group))
     return config
+
+
+def of_this_version(plain: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a configuration of version 0.1, which had no tasks and the key ``model.loss``, in the present form."""
+    model = plain.get("model")
+    if "task" in plain or not isinstance(model, Mapping):
+        return plain
+    loss = {"loss": model["loss"]} if "loss" in model else {}
+    model = {key: value for key, value in model.items() if key != "loss"}
+    return {**plain, "task": {"name": "classification", **loss}, "model": model}
 
 
 def to_plain(config: Config) -> dict[str, Any]:

@@ -9,9 +9,11 @@ from runner.models import MODELS
 from runner.optimizers import OPTIMIZERS
 from runner.optimizers.schedules import SCHEDULES
 from runner.strategies import STRATEGIES
+from runner.tasks import TASKS
 from runner.tracking import TRACKERS
 
 GROUPS: dict[str, Mapping[str, type]] = {
+    "task": TASKS,
     "model": MODELS,
     "data": DATASETS,
     "optimizer": OPTIMIZERS,

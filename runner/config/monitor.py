@@ -1,67 +1,71 @@
 """The metric that determines the best run of a sweep and the best checkpoint of a run.
 
-By default it is the accuracy on the validation split, because a split that takes part in a choice overestimates the
-accuracy of the chosen network: the more candidates, the more. Without a validation split it is the accuracy on the test
-split. Then no best checkpoint is kept by default, and a sweep compares the last values of its runs, not their best.
+By default it is the task's metric on the validation split, because a split that takes part in a choice overestimates
+the quality of the chosen network: the more candidates, the more. Without a validation split it is the metric on the
+test split. Then no best checkpoint is kept by default, and a sweep compares the last values of its runs, not their
+best.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from runner.config import safe_yaml
 from runner.config.schema import Config
+from runner.engine.graph.network import LOSS
 from runner.errors import ConfigError
+from runner.tasks import TASKS
+from runner.tasks.base import MAX, Task
 
-MONITORED = ("val/accuracy", "val/loss", "test/accuracy", "test/loss", "train/loss")
+_TRAIN_LOSS = f"train/{LOSS}"
 
 
 @dataclass(frozen=True)
 class Monitor:
-    """A metric, one of :data:`MONITORED`, and whether high or low values of the metric are better."""
+    """A metric, such as "val/accuracy", and whether high values of it are better."""
 
     metric: str
-
-    @property
-    def highest(self) -> bool:
-        """Whether high values are better, as for accuracies. For losses, low values are better."""
-        return self.metric.endswith("/accuracy")
+    highest: bool
 
     def better(self, value: float, than: float) -> bool:
         """Return whether ``value`` is strictly better than ``than``; NaN is never better."""
         return value > than if self.highest else value < than
 
 
+def monitored(task: Task) -> list[str]:
+    """Return the metrics of a task that ``train.monitor`` may name."""
+    return [f"{split}/{metric}" for split in ("val", "test") for metric in (*task.measures, LOSS)] + [_TRAIN_LOSS]
+
+
 def monitor_of(config: Config) -> Monitor:
     """Return the metric by which runs of this configuration and their checkpoints are compared."""
-    return _monitor(config.train.monitor, config.data.val_fraction)
-
-
-def monitor_of_stored(path: Path) -> Monitor:
-    """Return the metric of a stored configuration, without loading plugins, which its other keys may need.
-
-    Raises ConfigError for a file that is not a configuration.
-    """
-    try:
-        return monitor_of_plain(safe_yaml.load(path))
-    except ConfigError as error:
-        raise ConfigError(f"{path}: {error}") from error
+    return _monitor(config.task, config.train.monitor, config.data.val_fraction)
 
 
 def monitor_of_plain(plain: Mapping[Any, Any]) -> Monitor:
-    """Return the metric of a configuration given as plain values. Raises ConfigError for one without valid sections."""
-    train, data = (plain.get(section) for section in ("train", "data"))
-    if not isinstance(train, Mapping) or not isinstance(data, Mapping):
-        raise ConfigError("expected a configuration with the sections train and data")
+    """Return the metric of a configuration given as plain values.
+
+    Raises ConfigError for a configuration without valid sections, or with a task of a plugin that is not installed.
+    """
+    settings, train, data = (_section(plain, name) for name in ("task", "train", "data"))
+    if settings.get("name") not in TASKS:
+        raise ConfigError(f"task.name={settings.get('name')!r}: expected one of {', '.join(TASKS)}")
+    task = TASKS[settings["name"]](**settings)
     named = train.get("monitor")
-    if named not in (None, *MONITORED):
-        raise ConfigError(f"train.monitor={named!r}: expected one of {', '.join(MONITORED)}, or null")
-    return _monitor(named, data.get("val_fraction"))
+    if named is not None and named not in monitored(task):
+        raise ConfigError(f"train.monitor={named!r}: expected one of {', '.join(monitored(task))}, or null")
+    return _monitor(task, named, data.get("val_fraction"))
 
 
-def _monitor(named: str | None, val_fraction: object) -> Monitor:
-    return Monitor(named or ("val/accuracy" if val_fraction else "test/accuracy"))
+def _section(plain: Mapping[Any, Any], name: str) -> Mapping[str, Any]:
+    section = plain.get(name)
+    if not isinstance(section, Mapping):
+        raise ConfigError(f"expected a configuration with the sections task, train and data, found {name}={section}")
+    return section
+
+
+def _monitor(task: Task, named: str | None, val_fraction: object) -> Monitor:
+    metric = named or f"{'val' if val_fraction else 'test'}/{task.monitor}"
+    return Monitor(metric, task.direction(metric.partition("/")[2]) == MAX)
 
 
 def keeps_best(config: Config) -> bool:

@@ -10,15 +10,27 @@ from typing import Any
 from omegaconf import MISSING, OmegaConf
 
 from runner.config import safe_yaml
-from runner.config.configuration import to_plain
+from runner.config.configuration import of_this_version, to_plain
 from runner.config.schema import Config
 from runner.engine.graph.device import GPU
 
-_SECTIONS = ("seed", "precision", "model", "data", "optimizer", "schedule", "parallelism", "train", "checkpoint")
+_SECTIONS = (
+    "seed",
+    "precision",
+    "task",
+    "model",
+    "data",
+    "optimizer",
+    "schedule",
+    "parallelism",
+    "train",
+    "checkpoint",
+)
 _START = ("init_from", "init_include", "init_exclude")
 _OF_GPUS = ("device_taken", "server_device", "tf32", "compare_plans", "collectives")
 """Keys of the cluster that affect the values of runs on GPUs."""
 _NOT_DECISIVE = {
+    "task": ("metrics",),
     "train": ("log_every", "fail_on_divergence"),
     "data": ("cache_dir", "max_bytes"),
     "checkpoint": ("keep",),
@@ -76,6 +88,7 @@ def with_defaults(plain: Mapping[str, Any], config: Config) -> dict[str, Any]:
 
     A section with another option than in ``config`` is not changed, because its schema can belong to a plugin.
     """
+    plain = of_this_version(plain)
     filled = _filled(plain, _defaults(Config))
     for name, own in plain.items():
         section = getattr(config, name, None)

@@ -33,7 +33,9 @@ class TrainConfig:
     eval_every: Count | None = key(None, "steps between evaluations; null: once per epoch")
     eval_batch_size: Count = key(256, "examples per evaluation batch, over all workers")
     log_every: Count = key(10, "steps between logged training metrics")
-    monitor: str | None = key(None, "metric by which runs and checkpoints are compared; null: val/ or test/accuracy")
+    monitor: str | None = key(
+        None, "metric by which runs and checkpoints are compared; null: that of the task, on val or test"
+    )
     patience: Count | None = key(None, "evaluations without a better train.monitor before the run ends; null: no limit")
     min_delta: NonNegative = key(0.0, "for train.patience: smallest improvement that counts, exclusive")
     fail_on_divergence: bool = key(False, "exit with code 5 if the training loss exploded (status diverged)")
@@ -174,6 +176,7 @@ class Config:
 
     seed: Seed = key(0, "fixes initial weights, data order, augmentation and dropout")
     precision: str = key("float32", "float32, float64, or bfloat16 (activations in bfloat16, parameters in float32)")
+    task: Any = MISSING
     model: Any = MISSING
     data: Any = MISSING
     optimizer: Any = MISSING

@@ -11,6 +11,7 @@ from runner.data.dataset import Dataset, Facts, Split
 from runner.data.npz import ArrayHeader, read_array, read_headers
 from runner.data.own_files import OwnFiles
 from runner.errors import ConfigError, DataError
+from runner.fields import Field
 
 KEYS = ("x_train", "y_train", "x_test", "y_test")
 """Names of the arrays that a file must have."""
@@ -30,12 +31,13 @@ _MOST_COLOURS = 4
 class Arrays(OwnFiles):
     """The user's arrays in a file written by ``numpy.savez`` or ``numpy.savez_compressed``.
 
-    x_train, x_test: images of shape (N, H, W), (N, C, H, W) or (N, H, W, C), dtype uint8 (0 to 255), float32 or float64
-    (any finite numbers). y_train, y_test: (N,) integers, labels from 0. class_names: text of shape (classes,); without
-    it, the names are the numbers from 0 to the largest label of both splits. Other arrays are not read.
+    x_train, x_test: images of shape (N, H, W), (N, C, H, W) or (N, H, W, C), or rows of numbers (N, F); dtype uint8 (0
+    to 255), float32 or float64 (any finite numbers). y_train, y_test: (N,) integers, labels from 0; or floats (N,) or
+    (N, K), numbers to predict. class_names: text of shape (classes,); without it, the names are the numbers from 0 to
+    the largest label of both splits. Other arrays are not read.
 
     layout: the order of four axes, "nchw" or "nhwc"; null to detect it, if only one of axes 1 and 3 has a length of at
-    most 4. To train on rows of F features, store them in shape (N, F, 1, 1) and set layout=nchw.
+    most 4.
     """
 
     name: str = "arrays"
@@ -52,15 +54,18 @@ class Arrays(OwnFiles):
         return "name an .npz file, as in data=arrays data.path=my.npz"
 
     def facts_of_files(self) -> Facts:
-        """Return image shape, class names and example counts from headers and labels, without reading images."""
+        """Return fields and example counts from headers and labels, without reading x."""
         headers = self._headers()
         layout = self._layout(headers["x_train"].shape)
-        train, test = (_image_shape(headers[key].shape, layout) for key in ("x_train", "x_test"))
+        train, test = (_example_shape(headers[key].shape, layout) for key in ("x_train", "x_test"))
         if train != test:
-            raise self._wrong("x_test", f"holds images {test}", f"images {train}, (C, H, W), as in x_train")
+            raise self._wrong("x_test", f"holds examples {test}", f"examples {train}, as in x_train")
         self.require_room(headers["x_train"].nbytes + headers["x_test"].nbytes, "x_train and x_test")
+        counts = headers["x_train"].shape[0], headers["x_test"].shape[0]
+        if headers["y_train"].dtype.kind == "f":
+            return Facts({"x": Field(train), "y": Field(self._target_shape(headers))}, *counts)
         names = self._class_names(headers, [self._labels(key, headers) for key in ("y_train", "y_test")])
-        return Facts(train, names, headers["x_train"].shape[0], headers["x_test"].shape[0])
+        return Facts.labelled(train, names, *counts)
 
     def scale(self) -> float:
         """Return 255 if the train images are bytes, 1 if they are floats, without reading the images."""
@@ -68,14 +73,14 @@ class Arrays(OwnFiles):
 
     def load(self) -> Dataset:
         """Read the file. Raises DataError for invalid contents."""
-        facts, headers = self.facts(), self._headers()
+        self.facts()
+        headers = self._headers()
         layout = self._layout(headers["x_train"].shape)
         train, test = (
-            Split(self._images(f"x_{split}", layout), self._labels(f"y_{split}", headers))
+            Split({"x": self._inputs(f"x_{split}", layout), "y": self._targets(f"y_{split}", headers)})
             for split in ("train", "test")
         )
-        normalisation = self.normalisation_of(train.images, _scale(headers))
-        return Dataset(self.name, train, test, facts.class_names, normalisation)
+        return Dataset(self.name, train, test, self.normalisation_of(train["x"], _scale(headers)))
 
     def _headers(self) -> dict[str, ArrayHeader]:
         """Return the headers of all arrays. Raises DataError for a missing array or an invalid header of images."""
@@ -90,12 +95,9 @@ class Arrays(OwnFiles):
             shape, dtype = headers[key].shape, headers[key].dtype
             if dtype.name not in _PIXELS:
                 raise self._wrong(key, f"is of dtype {dtype}", f"{' or '.join(_PIXELS)}; convert it with x.astype(...)")
-            if len(shape) not in (3, 4) or 0 in shape:
+            if len(shape) not in (2, 3, 4) or 0 in shape:
                 raise self._wrong(
-                    key,
-                    f"is {shape}",
-                    "(N, H, W), (N, C, H, W) or (N, H, W, C), all sizes 1 or more; store rows of F features as "
-                    "(N, F, 1, 1), with data.layout=nchw",
+                    key, f"is {shape}", "(N, F), (N, H, W), (N, C, H, W) or (N, H, W, C), all sizes 1 or more"
                 )
         dtypes = {headers[key].dtype.name for key in ("x_train", "x_test")}
         if len(dtypes) > 1:
@@ -105,7 +107,7 @@ class Arrays(OwnFiles):
         return headers
 
     def _layout(self, shape: tuple[int, ...]) -> str:
-        if len(shape) == 3 or self.layout is not None:
+        if len(shape) < 4 or self.layout is not None:
             return self.layout or LAYOUTS[0]
         first, last = shape[1] <= _MOST_COLOURS, shape[3] <= _MOST_COLOURS
         if first == last:
@@ -116,19 +118,43 @@ class Arrays(OwnFiles):
             )
         return LAYOUTS[0] if first else LAYOUTS[1]
 
-    def _images(self, key: str, layout: str) -> NDArray[Any]:
-        """Return the images as (N, C, H, W). Raises DataError for a value that is not finite."""
-        images = read_array(Path(self.path), key)
-        if images.ndim == 3:
-            images = images[:, None]
-        elif layout == "nhwc":
-            images = np.ascontiguousarray(images.transpose(0, 3, 1, 2))
-        if images.dtype != np.uint8:
+    def _inputs(self, key: str, layout: str) -> NDArray[Any]:
+        """Return x as (N, C, H, W) or (N, F). Raises DataError for a value that is not finite."""
+        inputs = self._finite(key, read_array(Path(self.path), key))
+        if inputs.ndim == 3:
+            return inputs[:, None]
+        return np.ascontiguousarray(inputs.transpose(0, 3, 1, 2)) if inputs.ndim == 4 and layout == "nhwc" else inputs
+
+    def _finite(self, key: str, values: NDArray[Any]) -> NDArray[Any]:
+        if values.dtype != np.uint8:
             # Only one example at a time, because a mask of all examples takes a quarter of their size in float32.
-            for number, image in enumerate(images):
-                if not np.isfinite(image).all():
+            for number, example in enumerate(values):
+                if not np.isfinite(example).all():
                     raise self._wrong(key, f"is not finite in example {number}", "finite numbers; correct or remove it")
-        return images
+        return values
+
+    def _targets(self, key: str, headers: dict[str, ArrayHeader]) -> NDArray[Any]:
+        """Return labels (N,), or numbers (N, K)."""
+        if headers[key].dtype.kind != "f":
+            return self._labels(key, headers)
+        return self._finite(key, read_array(Path(self.path), key)).reshape(-1, *self._target_shape(headers))
+
+    def _target_shape(self, headers: dict[str, ArrayHeader]) -> tuple[int, ...]:
+        """Return the shape (K,) of the numbers to predict. Raises DataError unless both splits have numbers for x."""
+        shape = headers["y_train"].shape[1:] or (1,)
+        for key in ("y_train", "y_test"):
+            header, count = headers[key], headers[key.replace("y", "x", 1)].shape[0]
+            if (
+                header.dtype.kind != "f"
+                or len(shape) != 1
+                or header.shape not in ((count, *shape), (count,) * (shape == (1,)))
+            ):
+                raise self._wrong(
+                    key,
+                    f"is {header.dtype}{list(header.shape)}",
+                    f"floats [{count}, K] in both splits, or [{count}], to predict numbers",
+                )
+        return shape
 
     def _labels(self, key: str, headers: dict[str, ArrayHeader]) -> NDArray[np.int64]:
         """Return the labels. Raises DataError unless there is one for each image and all are integers from 0."""
@@ -164,9 +190,11 @@ def _scale(headers: dict[str, ArrayHeader]) -> float:
     return 255.0 if headers["x_train"].dtype == np.uint8 else 1.0
 
 
-def _image_shape(shape: tuple[int, ...], layout: str) -> tuple[int, int, int]:
-    """Return (C, H, W) of one image."""
-    if len(shape) == 3:
-        return 1, shape[1], shape[2]
-    channels, height, width = shape[1:] if layout == "nchw" else (shape[3], shape[1], shape[2])
-    return channels, height, width
+def _example_shape(shape: tuple[int, ...], layout: str) -> tuple[int, ...]:
+    """Return (C, H, W) of one image, or (F,) of one row."""
+    match shape:
+        case (_, height, width):
+            return 1, height, width
+        case (_, height, width, channels) if layout == "nhwc":
+            return channels, height, width
+    return shape[1:]

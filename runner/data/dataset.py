@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from runner.fields import Field, labelled
 from runner.kernels import philox
 
 
@@ -60,17 +61,46 @@ def _drawn(
 
 @dataclass(frozen=True)
 class Facts:
-    """The facts of a dataset that are known without reading its images.
+    """The facts of a dataset that are known without reading its examples.
 
-    shape: (C, H, W) of one image. class_names[i] is the name of label i. The other fields are the numbers of examples
-    in each split; examples of the validation split do not count as train examples.
+    fields: of an example, by name; x is the input of the network. If y is a label, its names are those of the classes.
+    The other facts are the numbers of examples in each split; examples of the validation split do not count as train
+    examples.
     """
 
-    shape: tuple[int, int, int]
-    class_names: tuple[str, ...]
+    fields: Mapping[str, Field]
     train_examples: int
     test_examples: int
     val_examples: int = 0
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.fields, Mapping):  # a plugin's dataset may give anything
+            raise TypeError(
+                f"Facts: got the fields {self.fields}, expected a dict; for classes use Facts.labelled(...)"
+            )
+
+    @classmethod
+    def labelled(
+        cls,
+        shape: tuple[int, ...],
+        class_names: tuple[str, ...],
+        train_examples: int,
+        test_examples: int,
+        val_examples: int = 0,
+    ) -> "Facts":
+        """Return the facts of classified examples: shape, such as (C, H, W), of an input, and a name for each label."""
+        return cls(labelled(shape, class_names), train_examples, test_examples, val_examples)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of one input x, such as (C, H, W) of an image."""
+        return self.fields["x"].shape
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """The name of each label of the field y; () if y is no label."""
+        label = self.fields.get("y")
+        return label.names if label is not None and label.is_label else ()
 
     @property
     def classes(self) -> int:
@@ -87,9 +117,10 @@ class Facts:
 
 @dataclass(frozen=True)
 class Normalisation:
-    """The conversion of stored pixels to network inputs: ``(pixel / scale - mean) / std``, mean and std per channel.
+    """The conversion of stored numbers to network inputs: ``(x / scale - mean) / std``, mean and std per channel.
 
-    scale: the largest possible value of a stored pixel, where 0 is the smallest; 1 if pixels can be any finite numbers.
+    The channels are the first axis of an example. scale: the largest possible stored number, where 0 is the smallest,
+    as for pixels; 1 if the numbers can be any finite ones.
     """
 
     scale: float
@@ -98,45 +129,50 @@ class Normalisation:
 
     @property
     def bounded(self) -> bool:
-        """Whether stored pixels lie between 0 and ``scale``."""
+        """Whether stored numbers lie between 0 and ``scale``."""
         return self.scale != 1.0
 
-    def apply(self, images: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
-        """Return a new array of the normalised ``images`` (S, C, H, W), uint8 or floats, computed in ``dtype``."""
-        mean, std = (np.asarray(values, np.float64)[:, None, None] for values in (self.mean, self.std))
-        inputs: NDArray[Any] = np.multiply(images, (1.0 / (self.scale * std)).astype(dtype), dtype=dtype)
+    def apply(self, stored: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
+        """Return a new array of the normalised examples (S, C, ...), uint8 or floats, computed in ``dtype``."""
+        channels = (-1, *(1 for _ in stored.shape[2:]))
+        mean, std = (np.asarray(values, np.float64).reshape(channels) for values in (self.mean, self.std))
+        inputs: NDArray[Any] = np.multiply(stored, (1.0 / (self.scale * std)).astype(dtype), dtype=dtype)
         inputs -= (mean / std).astype(dtype)
         return inputs
 
 
 @dataclass(frozen=True)
 class Split:
-    """Examples of one split: images (N, C, H, W) as stored, uint8 or floats; labels (N,) int64."""
+    """Examples of one split.
 
-    images: NDArray[Any]
-    labels: NDArray[np.int64]
+    arrays: field -> (N, ...): x as stored, uint8 or floats, such as images (N, C, H, W); labels as int64.
+    """
+
+    arrays: Mapping[str, NDArray[Any]]
 
     def __len__(self) -> int:
-        return len(self.labels)
+        return len(self.arrays["x"])
+
+    def __getitem__(self, field: str) -> NDArray[Any]:
+        return self.arrays[field]
+
+    @property
+    def strata(self) -> NDArray[np.int64]:
+        """(N,): the label of each example, in whose proportions the examples are split; 0 for all without labels."""
+        y = self.arrays.get("y")
+        labels = y is not None and y.ndim == 1 and y.dtype.kind in "iu"
+        return y if y is not None and labels else np.zeros(len(self), np.int64)
+
+    def take(self, examples: NDArray[np.int64]) -> "Split":
+        """Return copies of the examples with these indices."""
+        return Split({name: values[examples] for name, values in self.arrays.items()})
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """A labelled image dataset in memory. class_names[i] is the name of label i."""
+    """A dataset in memory, whose splits have the fields of its :class:`Facts`."""
 
     name: str
     train: Split
     test: Split
-    class_names: tuple[str, ...]
     normalisation: Normalisation
-
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        """(C, H, W) of one image."""
-        _, channels, height, width = self.train.images.shape
-        return channels, height, width
-
-    @property
-    def facts(self) -> Facts:
-        """Image shape, class names and example counts of this dataset, which has no validation split."""
-        return Facts(self.shape, self.class_names, len(self.train), len(self.test))

@@ -40,7 +40,7 @@ class Digits(DatasetSettings):
     def facts(self) -> Facts:
         """Return image shape, class names and example counts; nothing is read."""
         test = sum(held_out(examples, self.test_fraction) for examples in _PER_CLASS)
-        return Facts(_SHAPE, _CLASS_NAMES, sum(_PER_CLASS) - test, test)
+        return Facts.labelled(_SHAPE, _CLASS_NAMES, sum(_PER_CLASS) - test, test)
 
     def normalisation(self) -> Normalisation:
         """Return the fixed normalisation of this dataset; nothing is read."""
@@ -51,10 +51,10 @@ class Digits(DatasetSettings):
         table = _read_table(_digits_file())
         images, labels = table[:, :-1].reshape(-1, *_SHAPE), table[:, -1].astype(np.int64)
         train, test = (
-            Split(images[part], labels[part])
+            Split({"x": images[part], "y": labels[part]})
             for part in stratified_split(labels, self.test_fraction, self.split_seed, self.name)
         )
-        return Dataset(self.name, train, test, _CLASS_NAMES, _NORMALISATION)
+        return Dataset(self.name, train, test, _NORMALISATION)
 
 
 def _digits_file() -> Path:

@@ -47,7 +47,7 @@ class ImageFolder(OwnFiles):
         counts = [sum(map(len, split.values())) for split in (train, test)]
         shape = (self.channels, self.size, self.size)
         self.require_room(sum(counts) * int(np.prod(shape)), f"{sum(counts):,} images of {'x'.join(map(str, shape))}")
-        return Facts(shape, tuple(train), counts[0], counts[1])
+        return Facts.labelled(shape, tuple(train), counts[0], counts[1])
 
     def scale(self) -> float:
         """Return 255, the largest possible pixel value of a decoded image."""
@@ -57,7 +57,7 @@ class ImageFolder(OwnFiles):
         """Decode all images. Raises DataError, naming the file, if an image cannot be decoded."""
         facts, listed = self.facts(), self._listed()
         train, test = (self._split(split, facts.class_names) for split in listed)
-        return Dataset(self.name, train, test, facts.class_names, self.normalisation_of(train.images, self.scale()))
+        return Dataset(self.name, train, test, self.normalisation_of(train["x"], self.scale()))
 
     def _listed(self) -> tuple[dict[str, list[Path]], dict[str, list[Path]]]:
         """Return class -> files, for the train and the test split. Raises DataError if only ``test`` has a class."""
@@ -79,7 +79,7 @@ class ImageFolder(OwnFiles):
         images = np.empty((len(paths), *shape), np.uint8)
         for image, (path, _) in zip(images, paths, strict=True):
             image[...] = read_image(path, shape)
-        return Split(images, np.array([label for _, label in paths], np.int64))
+        return Split({"x": images, "y": np.array([label for _, label in paths], np.int64)})
 
 
 def _classes(folder: Path) -> dict[str, list[Path]]:

@@ -18,22 +18,23 @@ from runner.errors import ConfigError, DataError
 _VALUES_PER_CHUNK = 1 << 20
 
 
-def channel_statistics(images: NDArray[Any]) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Return mean and standard deviation of each channel of ``images`` (N, C, H, W), N at least 1.
+def channel_statistics(stored: NDArray[Any]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Return mean and standard deviation of each channel of the examples ``stored`` (N, C, ...), N at least 1.
 
     Both are computed in float64 over chunks of fixed order and size, so that equal images give bit-identical results.
     """
-    per_channel = images.size // images.shape[1]
-    mean = sum(chunk.sum(axis=(0, 2, 3)) for chunk in _chunks(images)) / per_channel
-    centre = np.reshape(mean, (1, -1, 1, 1))
-    squares = sum(np.square(chunk - centre).sum(axis=(0, 2, 3)) for chunk in _chunks(images))
+    per_channel = stored.size // stored.shape[1]
+    others = (0, *range(2, stored.ndim))
+    mean = sum(chunk.sum(axis=others) for chunk in _chunks(stored)) / per_channel
+    centre = np.reshape(mean, (1, -1, *(1 for _ in others[1:])))
+    squares = sum(np.square(chunk - centre).sum(axis=others) for chunk in _chunks(stored))
     return tuple(map(float, mean)), tuple(map(float, np.sqrt(squares / per_channel)))
 
 
-def _chunks(images: NDArray[Any]) -> Iterator[NDArray[np.float64]]:
-    rows = max(1, _VALUES_PER_CHUNK // max(1, images[0].size))
-    for start in range(0, len(images), rows):
-        yield images[start : start + rows].astype(np.float64)
+def _chunks(stored: NDArray[Any]) -> Iterator[NDArray[np.float64]]:
+    rows = max(1, _VALUES_PER_CHUNK // max(1, stored[0].size))
+    for start in range(0, len(stored), rows):
+        yield stored[start : start + rows].astype(np.float64)
 
 
 @dataclass
@@ -113,7 +114,7 @@ class OwnFiles(DatasetSettings):
         for channel, deviation in enumerate(std):
             if deviation == 0.0:
                 raise DataError(
-                    f"{self.path}: channel {channel} of the train images is {mean[channel]:g} everywhere, so its "
+                    f"{self.path}: channel {channel} of the train examples is {mean[channel]:g} everywhere, so its "
                     "standard deviation is 0; remove it, or set data.mean and data.std"
                 )
         return Normalisation(scale, tuple(m / scale for m in mean), tuple(s / scale for s in std))

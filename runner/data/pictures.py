@@ -82,7 +82,7 @@ class Picture:
     """One image.
 
     label: the path of the file, followed by the image's index if the file has several images. pixels: (C, H, W), of any
-    numeric dtype, in the range of the dataset's pixels (see :func:`read_pictures`).
+    numeric dtype, in the range of the dataset's pixels (see :func:`read_pictures`); or one input of another shape.
     """
 
     label: str
@@ -90,13 +90,14 @@ class Picture:
 
 
 def read_pictures(
-    paths: Sequence[Path], shape: tuple[int, int, int], normalisation: Normalisation, *, fit: bool
+    paths: Sequence[Path], shape: tuple[int, ...], normalisation: Normalisation, *, fit: bool
 ) -> list[Picture]:
-    """Read images of ``shape`` (C, H, W), for a network whose dataset has this ``normalisation``.
+    """Read inputs of ``shape``, such as images (C, H, W), for a network whose dataset has this ``normalisation``.
 
     Pixels of PNG and JPEG files are scaled to the range of the dataset's pixels, 0 to ``normalisation.scale``; if the
     dataset's pixels have no bounds, only arrays are accepted. An array must have values in this range, and the shape
-    (C, H, W) or (N, C, H, W), or, for one channel, (H, W) or (N, H, W). fit: True to convert PNG and JPEG files to the
+    (C, H, W) or (N, C, H, W), or, for one channel, (H, W) or (N, H, W). Inputs that are no images are read from arrays
+    only. fit: True to convert PNG and JPEG files to the
     given size and channels, as :func:`read_image` does; False to refuse other sizes and channels.
 
     Raises DataError, with the reason, for a file that cannot be read or does not fit.
@@ -104,11 +105,11 @@ def read_pictures(
     return [picture for path in paths for picture in _read(path, shape, normalisation, fit)]
 
 
-def _read(path: Path, shape: tuple[int, int, int], normalisation: Normalisation, fit: bool) -> Iterator[Picture]:
+def _read(path: Path, shape: tuple[int, ...], normalisation: Normalisation, fit: bool) -> Iterator[Picture]:
     suffix = path.suffix.lower()
     if suffix in IMAGES:
-        _require_images(path, shape[0], normalisation)
-        yield Picture(str(path), read_image(path, shape, fit=fit) * (normalisation.scale / 255.0))
+        image = _image_shape(path, shape, normalisation)
+        yield Picture(str(path), read_image(path, image, fit=fit) * (normalisation.scale / 255.0))
     elif suffix in ARRAYS:
         images = _array(path, shape)
         _require_range(path, images, normalisation)
@@ -118,8 +119,11 @@ def _read(path: Path, shape: tuple[int, int, int], normalisation: Normalisation,
         raise DataError(f"{path}: expected a file that ends in {', '.join(IMAGES + ARRAYS)}")
 
 
-def _require_images(path: Path, channels: int, normalisation: Normalisation) -> None:
-    """Raise DataError if no PNG or JPEG file can be an input of the network."""
+def _image_shape(path: Path, shape: tuple[int, ...], normalisation: Normalisation) -> tuple[int, int, int]:
+    """Return (C, H, W). Raises DataError if no PNG or JPEG file can be an input of the network."""
+    if len(shape) != 3:
+        raise DataError(f"{path}: the network takes inputs of shape {shape}, which are no images; use arrays (.npy)")
+    channels, height, width = shape
     if channels not in _MODES:
         raise DataError(f"{path}: the network takes {channels} channels, an image has 1 or 3; use arrays (.npy)")
     if not normalisation.bounded:
@@ -127,10 +131,11 @@ def _require_images(path: Path, channels: int, normalisation: Normalisation) -> 
             f"{path}: an image has pixels of 0 to 255, the network was trained on numbers of any range; use "
             "arrays (.npy) like its training data"
         )
+    return channels, height, width
 
 
-def _array(path: Path, shape: tuple[int, int, int]) -> NDArray[Any]:
-    """Return the images (N, C, H, W) of an array file. Arrays of objects, which are pickles, are refused."""
+def _array(path: Path, shape: tuple[int, ...]) -> NDArray[Any]:
+    """Return the inputs (N, ...) of an array file. Arrays of objects, which are pickles, are refused."""
     try:
         with open_regular(path) as file:
             array = np.load(file, allow_pickle=False)
@@ -138,12 +143,12 @@ def _array(path: Path, shape: tuple[int, int, int]) -> NDArray[Any]:
         raise DataError(f"{path}: cannot be read as a NumPy array: {error}") from error
     if not isinstance(array, np.ndarray) or array.dtype.kind not in "uif":
         raise DataError(f"{path}: expected one array of numbers, found {getattr(array, 'dtype', 'several arrays')}")
-    one_channel = shape[0] == 1 and array.shape[-2:] == shape[1:]
+    one_channel = len(shape) == 3 and shape[0] == 1 and array.shape[-2:] == shape[1:]
     if array.ndim in (2, 3) and one_channel:
         images = array.reshape(-1, *shape)
     else:
-        images = array[np.newaxis] if array.ndim == 3 else array
-    if images.ndim != 4 or images.shape[1:] != shape or not len(images):
+        images = array[np.newaxis] if array.ndim == len(shape) else array
+    if images.shape[1:] != shape or not len(images):
         raise DataError(f"{path}: its shape is {array.shape}, expected {shape}, or (N, {', '.join(map(str, shape))})")
     return images
 

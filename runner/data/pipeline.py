@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from runner.data.dataset import Dataset, Split, validation_split
+from runner.data.dataset import Dataset, Split, held_out, validation_split
 from runner.data.settings import DRAWS_PER_IMAGE, Augment
 from runner.kernels import philox
 
@@ -20,7 +20,7 @@ class Pipeline:
 
     Train batches are taken from an endless stream of the n examples: position p belongs to epoch p // n and has example
     permutation(epoch)[p % n]. Step s takes the ``batch_size`` positions that begin at s * batch_size, so no example is
-    dropped. Batches of "test" and "val" go through their split in order; the last one is padded with zeros. The
+    dropped. Batches of "test" and "val" go through their split in order; the last one is padded. The
     validation split is drawn from the train split, by seed and dataset name; its examples are not in the stream.
     Augmentation depends on the step and the position, so the number of shares has no effect.
     """
@@ -36,7 +36,7 @@ class Pipeline:
         augment: Augment | None = None,
         val_fraction: float = 0.0,
     ) -> None:
-        """Serve ``dataset`` in batches of ``batch_size``, with images in ``dtype`` ("float32" or "float64").
+        """Serve ``dataset`` in batches of ``batch_size``, with floats in ``dtype`` ("float32" or "float64").
 
         eval_batch_size: size of "test" and "val" batches; None for ``batch_size``. val_fraction: fraction of the train
         split that becomes the split "val"; 0 for no split "val".
@@ -55,9 +55,9 @@ class Pipeline:
     def read(self, split: str, step: int, lo: int, hi: int) -> Batch:
         """Return examples lo..hi-1 of the whole batch of ``step`` of split "train", "test" or, if there is one, "val".
 
-        x: (hi-lo, C, H, W) normalised images in the pipeline's dtype. y: (hi-lo,) int64 labels. index: (hi-lo,) int64
-        positions in the stream of train examples or in the split. mask: (hi-lo,) in the pipeline's dtype, 1 for an
-        example and 0 for padding, whose x and y are 0.
+        Every field of the dataset, of shape (hi-lo, ...): x normalised; floats in the pipeline's dtype, integers as
+        int64. index: (hi-lo,) int64 positions in the stream of train examples or in the split. mask: (hi-lo,) in the
+        pipeline's dtype, 1 for an example and 0 for padding, which repeats the last example.
 
         Raises ValueError for another split, a negative step or a share outside the batch.
         """
@@ -70,26 +70,23 @@ class Pipeline:
         return self._train_batch(step, positions) if split == "train" else self._scored_batch(split, positions)
 
     def _train_batch(self, step: int, positions: NDArray[np.int64]) -> Batch:
-        images, labels = self._parts["train"].take(self._examples_at(positions))
+        examples = self._parts["train"].take(self._examples_at(positions)).arrays
         if self._augment.active:
             draws = philox.uniform(self._augment_key, positions, DRAWS_PER_IMAGE, step)
-            images = self._augment.apply(images, draws)
-        return {
-            "x": self._dataset.normalisation.apply(images, self._dtype),
-            "y": labels,
-            "index": positions,
-            "mask": np.ones(len(positions), self._dtype),
-        }
+            examples = {**examples, "x": self._augment.apply(examples["x"], draws)}
+        return {**self._fed(examples), "index": positions, "mask": np.ones(len(positions), self._dtype)}
 
     def _scored_batch(self, split: str, positions: NDArray[np.int64]) -> Batch:
         part = self._parts[split]
-        real = positions < len(part)
-        images, labels = part.take(positions[real])
-        x = np.zeros((len(positions), *self._dataset.shape), self._dtype)
-        x[real] = self._dataset.normalisation.apply(images, self._dtype)
-        y = np.zeros(len(positions), np.int64)
-        y[real] = labels
-        return {"x": x, "y": y, "index": positions, "mask": real.astype(self._dtype)}
+        last = len(part) - 1
+        examples = self._fed(part.take(np.minimum(positions, last)).arrays)
+        return {**examples, "index": positions, "mask": (positions <= last).astype(self._dtype)}
+
+    def _fed(self, examples: Batch) -> Batch:
+        """Return the fields of examples as the network reads them."""
+        dtypes = {name: np.int64 if values.dtype.kind in "iu" else self._dtype for name, values in examples.items()}
+        fed = {name: values.astype(dtypes[name], copy=False) for name, values in examples.items() if name != "x"}
+        return {"x": self._dataset.normalisation.apply(examples["x"], self._dtype), **fed}
 
     def _examples_at(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the train example at each position of the stream."""
@@ -115,10 +112,9 @@ class _Part:
     def __len__(self) -> int:
         return len(self.split) if self.indices is None else len(self.indices)
 
-    def take(self, positions: NDArray[np.int64]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-        """Return the images and labels of the examples at ``positions`` among these examples."""
-        examples = positions if self.indices is None else self.indices[positions]
-        return self.split.images[examples], self.split.labels[examples]
+    def take(self, positions: NDArray[np.int64]) -> Split:
+        """Return the examples at ``positions`` among these examples."""
+        return self.split.take(positions if self.indices is None else self.indices[positions])
 
 
 def _parts(dataset: Dataset, val_fraction: float, seed: int) -> dict[str, _Part]:
@@ -126,6 +122,6 @@ def _parts(dataset: Dataset, val_fraction: float, seed: int) -> dict[str, _Part]
     test = _Part(dataset.test)
     if not val_fraction:
         return {"train": _Part(dataset.train), "test": test}
-    examples = dataset.facts.carved(val_fraction).val_examples
-    kept, held_out = validation_split(dataset.train.labels, examples, seed, dataset.name)
-    return {"train": _Part(dataset.train, kept), "val": _Part(dataset.train, held_out), "test": test}
+    examples = held_out(len(dataset.train), val_fraction)
+    kept, taken = validation_split(dataset.train.strata, examples, seed, dataset.name)
+    return {"train": _Part(dataset.train, kept), "val": _Part(dataset.train, taken), "test": test}

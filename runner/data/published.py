@@ -77,7 +77,7 @@ class PublishedDataset:
     @property
     def facts(self) -> Facts:
         """Image shape, class names and example counts."""
-        return Facts(self.shape, self.class_names, self.train_labels.shape[0], self.test_labels.shape[0])
+        return Facts.labelled(self.shape, self.class_names, self.train_labels.shape[0], self.test_labels.shape[0])
 
 
 def cache_root(cache_dir: str | Path | None) -> Path:
@@ -138,10 +138,10 @@ def load_published(published: PublishedDataset, cache_dir: str | None) -> Datase
             f"dataset {published.name!r}: {error}; get it again with: {_remedy(published, cache_dir)}"
         ) from error
     train, test = (
-        Split(images.reshape(-1, *published.shape), labels.astype(np.int64))
+        Split({"x": images.reshape(-1, *published.shape), "y": labels.astype(np.int64)})
         for images, labels in (arrays[:2], arrays[2:])
     )
-    return Dataset(published.name, train, test, published.class_names, published.normalisation)
+    return Dataset(published.name, train, test, published.normalisation)
 
 
 def _published(

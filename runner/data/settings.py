@@ -67,20 +67,19 @@ class DatasetSettings(ABC):
         facts: object = self.facts()
         if not isinstance(facts, Facts):  # a plugin's dataset can return anything
             raise ConfigError(f"data.name={self.name}: facts returned {facts}; expected Facts")
-        if len(facts.shape) != 3:
-            code = type(self).facts.__code__
-            raise ConfigError(
-                f"data.name={self.name}: {code.co_filename}:{code.co_firstlineno}: facts returned the shape "
-                f"{facts.shape}; expected (channels, height, width), such as (4, 1, 1) for rows of four numbers"
-            )
         examples = min(facts.train_examples, self.train_limit or facts.train_examples)
         if self.val_fraction and examples < 2:
             raise ConfigError(
                 f"data.val_fraction={self.val_fraction} of {examples} train example: expected 0, or 2 train examples "
                 "or more, so that both splits have one"
             )
-        smallest = min(facts.shape[1:])
-        if self.augment.crop_padding >= smallest:
+        if self.augment.active and len(facts.shape) != 3:
+            raise ConfigError(
+                f"data.augment: expected no crop and no flip, because the examples of dataset {self.name!r} are no "
+                f"images (C, H, W) but of shape {facts.shape}"
+            )
+        smallest = min(facts.shape[1:], default=0)
+        if self.augment.active and self.augment.crop_padding >= smallest:
             raise ConfigError(
                 f"data.augment.crop_padding={self.augment.crop_padding}: expected less than {smallest} pixels for "
                 f"dataset {self.name!r}, because a larger crop could miss the image"
@@ -118,6 +117,7 @@ def limited_facts(settings: DatasetSettings) -> Facts:
 def load_limited(settings: DatasetSettings) -> Dataset:
     """Read or generate a dataset within its limits. Raises DataError if it is missing or corrupt."""
     dataset = settings.load()
+    _require_fields(settings, dataset)
     train, test = _limited(dataset.train, settings.train_limit), _limited(dataset.test, settings.test_limit)
     return replace(dataset, train=train, test=test)
 
@@ -127,4 +127,20 @@ def _limited(split: Split, limit: int | None) -> Split:
         return split
     # The chosen examples are spread over the split, so that a split sorted by class does not lose whole classes.
     chosen = np.arange(limit) * len(split) // limit
-    return Split(split.images[chosen], split.labels[chosen])
+    return split.take(chosen)
+
+
+def _require_fields(settings: DatasetSettings, dataset: Dataset) -> None:
+    """Raise ConfigError, with the place in the code, unless the splits have the fields and sizes of the facts."""
+    facts, code = settings.facts(), type(settings).load.__code__
+    for split, arrays, count in (
+        ("train", dataset.train.arrays, facts.train_examples),
+        ("test", dataset.test.arrays, facts.test_examples),
+    ):
+        expected = {name: (count, *field.shape) for name, field in facts.fields.items()}
+        found = {name: values.shape for name, values in arrays.items()}
+        if found != expected:
+            raise ConfigError(
+                f"data.name={settings.name}: {code.co_filename}:{code.co_firstlineno}: load returned a {split} split "
+                f"with arrays of shapes {found}; expected {expected}, as facts returned"
+            )

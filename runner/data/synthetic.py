@@ -42,7 +42,7 @@ class Synthetic(DatasetSettings):
         """Return image shape, class names and example counts according to the settings."""
         channels, height, width = self.shape
         names = tuple(f"class {label}" for label in range(self.classes))
-        return Facts((channels, height, width), names, self.examples, self.test_examples)
+        return Facts.labelled((channels, height, width), names, self.examples, self.test_examples)
 
     def normalisation(self) -> Normalisation:
         """Return the normalisation by the expected mean and standard deviation of all pixels; nothing is drawn."""
@@ -55,7 +55,6 @@ class Synthetic(DatasetSettings):
             self.name,
             self._split("train", self.examples),
             self._split("test", self.test_examples),
-            self.facts().class_names,
             self.normalisation(),
         )
 
@@ -68,7 +67,7 @@ class Synthetic(DatasetSettings):
             noise = self._draw_bytes(f"noise/{split}", rows, tuple(self.shape))
             # Each summand is at most 127, so the sum fits in a byte.
             images[rows] = self._patterns(labels[rows]) // 2 + noise // 2
-        return Split(images, labels)
+        return Split({"x": images, "y": labels})
 
     def _patterns(self, labels: NDArray[np.int64]) -> NDArray[np.uint8]:
         """Return the pattern of each label, a small random image enlarged to (C, H, W), as (S, C, H, W)."""

@@ -42,10 +42,9 @@ class AlexNet(Model):
     crop: str = "ceil"
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         require(self.crop in CROPS, "crop", repr(self.crop), f"one of {', '.join(CROPS)}")
 
-    def forward(self, net: NetworkBuilder, x: Tensor, classes: int) -> Tensor:
+    def forward(self, net: NetworkBuilder, x: Tensor, outputs: int) -> Tensor:
         """Add layers conv1, norm1, relu1, pool1, conv2, relu2, norm2, pool2, ... pool5, ... fc8; return the logits."""
         padding, ceil = CROPS[self.crop]
         small = Normal(0.01)
@@ -68,7 +67,7 @@ class AlexNet(Model):
             h = nn.relu(net, h, name=f"relu{i}")
             h = nn.dropout(net, h, self.dropout, name=f"dropout{i}")
         # With this bias, outputs of logistic units begin near 1 / (1 + exp(7)), about the frequency of 1 class in 1000.
-        return nn.dense(net, h, classes, bias=-7.0, initializer=small, name="fc8")
+        return nn.dense(net, h, outputs, bias=-7.0, initializer=small, name="fc8")
 
     def _normalize(self, net: NetworkBuilder, x: Tensor, name: str) -> Tensor:
         if not self.lrn:

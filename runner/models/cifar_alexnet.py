@@ -26,10 +26,9 @@ class CifarAlexNet(Model):
     dropout: Rate = 0.5
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         require(len(self.filters) == len(KERNELS), "filters", self.filters, f"{len(KERNELS)} numbers")
 
-    def forward(self, net: NetworkBuilder, x: Tensor, classes: int) -> Tensor:
+    def forward(self, net: NetworkBuilder, x: Tensor, outputs: int) -> Tensor:
         """Add layers conv1, relu1, pool1, ... conv5, relu5, pool5, flatten, fc6, ... fc8; return the logits."""
         h = x
         for i, (filters, kernel) in enumerate(zip(self.filters, KERNELS, strict=True), start=1):
@@ -42,4 +41,4 @@ class CifarAlexNet(Model):
             h = nn.dense(net, h, self.units, name=f"fc{i}")
             h = nn.relu(net, h, name=f"relu{i}")
             h = nn.dropout(net, h, self.dropout, name=f"dropout{i}")
-        return nn.dense(net, h, classes, name="fc8")
+        return nn.dense(net, h, outputs, name="fc8")

@@ -29,7 +29,7 @@ class CifarConvNet(Model):
     dropout: Rate = 0.25
     norm_decay: Rate = 0.9
 
-    def forward(self, net: NetworkBuilder, x: Tensor, classes: int) -> Tensor:
+    def forward(self, net: NetworkBuilder, x: Tensor, outputs: int) -> Tensor:
         """Add layers stage1_conv1, stage1_norm1, ... stage1_dropout, ..., fc1, ... fc2; return the logits."""
         h = x
         for i, width in enumerate(self.widths, start=1):
@@ -39,7 +39,7 @@ class CifarConvNet(Model):
         h = nn.batch_norm(net, h, decay=self.norm_decay, name="fc1_norm")
         h = nn.relu(net, h, name="fc1_relu")
         h = nn.dropout(net, h, self.dropout, name="fc1_dropout")
-        return nn.dense(net, h, classes, name="fc2")
+        return nn.dense(net, h, outputs, name="fc2")
 
     def _stage(self, net: NetworkBuilder, x: Tensor, width: int, stage: str) -> Tensor:
         h = x

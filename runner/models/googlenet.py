@@ -54,7 +54,7 @@ class GoogLeNet(Model):
     dropout: Rate = 0.4
     lrn: bool = True
 
-    def forward(self, net: NetworkBuilder, x: Tensor, classes: int) -> Tensor:
+    def forward(self, net: NetworkBuilder, x: Tensor, outputs: int) -> Tensor:
         """Add layers conv1, ... pool2, the layers of modules 3a, ... 5b, pool5, dropout and fc; return the logits."""
         h = _conv(net, x, 64, kernel=7, stride=2, name="conv1")
         h = _halve(net, h, name="pool1")
@@ -68,7 +68,7 @@ class GoogLeNet(Model):
                 h = _inception(net, h, module, f"inception_{stage}{letter}")
         h = nn.global_avg_pool(net, h, name="pool5")
         h = nn.dropout(net, h, self.dropout, name="dropout")
-        return nn.dense(net, h, classes, name="fc")
+        return nn.dense(net, h, outputs, name="fc")
 
     def _normalize(self, net: NetworkBuilder, x: Tensor, name: str) -> Tensor:
         return nn.local_response_normalization(net, x, name=name) if self.lrn else x

@@ -30,10 +30,9 @@ class LeNet(Model):
     units: Count = 500
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         require(len(self.filters) == 2, "filters", self.filters, "2 numbers")
 
-    def forward(self, net: NetworkBuilder, x: Tensor, classes: int) -> Tensor:
+    def forward(self, net: NetworkBuilder, x: Tensor, outputs: int) -> Tensor:
         """Add layers conv1, pool1, conv2, pool2, flatten, fc1, relu1, fc2 and return the logits of fc2."""
         padding = "same" if min(net.graph.spec(x).shape[2:]) < SMALLEST_UNPADDED else "valid"
         h = x
@@ -44,4 +43,4 @@ class LeNet(Model):
         h = nn.flatten(net, h, name="flatten")
         h = nn.dense(net, h, self.units, name="fc1")
         h = nn.relu(net, h, name="relu1")
-        return nn.dense(net, h, classes, name="fc2", initializer=lecun_normal(self.units))
+        return nn.dense(net, h, outputs, name="fc2", initializer=lecun_normal(self.units))

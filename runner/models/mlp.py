@@ -19,10 +19,10 @@ class Mlp(Model):
     name: str = "mlp"
     hidden: list[Count] = field(default_factory=lambda: [512, 512])
 
-    def forward(self, net: NetworkBuilder, x: Tensor, classes: int) -> Tensor:
+    def forward(self, net: NetworkBuilder, x: Tensor, outputs: int) -> Tensor:
         """Add layers flatten, fc1, relu1, ... and return the logits of the last fc."""
         h = nn.flatten(net, x, name="flatten")
         for i, units in enumerate(self.hidden, start=1):
             h = nn.dense(net, h, units, name=f"fc{i}")
             h = nn.relu(net, h, name=f"relu{i}")
-        return nn.dense(net, h, classes, name=f"fc{len(self.hidden) + 1}")
+        return nn.dense(net, h, outputs, name=f"fc{len(self.hidden) + 1}")

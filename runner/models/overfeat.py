@@ -25,11 +25,10 @@ class Overfeat(Model):
     dropout: Rate = 0.5
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         require(len(self.filters) == 5, "filters", self.filters, "5 numbers")
         require(len(self.units) == 2, "units", self.units, "2 numbers")
 
-    def forward(self, net: NetworkBuilder, x: Tensor, classes: int) -> Tensor:
+    def forward(self, net: NetworkBuilder, x: Tensor, outputs: int) -> Tensor:
         """Add layers conv1, relu1, pool1, ... conv5, relu5, pool5, flatten, fc6, ... fc8; return the logits."""
         first, second, *rest = self.filters
         h = nn.conv(net, x, first, kernel=11, stride=4, name="conv1")
@@ -47,4 +46,4 @@ class Overfeat(Model):
             h = nn.dense(net, h, units, name=f"fc{i}")
             h = nn.relu(net, h, name=f"relu{i}")
             h = nn.dropout(net, h, self.dropout, name=f"dropout{i}")
-        return nn.dense(net, h, classes, name="fc8")
+        return nn.dense(net, h, outputs, name="fc8")

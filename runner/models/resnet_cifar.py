@@ -59,7 +59,6 @@ class ResNetCifar(Model):
     norm_decay: Rate = 0.9
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         require(self.block in BLOCKS, "block", repr(self.block), f"one of {', '.join(BLOCKS)}")
         require(self.unit in UNITS, "unit", repr(self.unit), f"one of {', '.join(UNITS)}")
         step = len(WIDTHS) * BLOCKS[self.block]
@@ -67,7 +66,7 @@ class ResNetCifar(Model):
         smallest = ", ".join(str(step * n + 2) for n in (1, 2, 3))
         require(fits, "depth", self.depth, f"{step}n+2 for model.block={self.block}: {smallest}, ...")
 
-    def forward(self, net: NetworkBuilder, x: Tensor, classes: int) -> Tensor:
+    def forward(self, net: NetworkBuilder, x: Tensor, outputs: int) -> Tensor:
         """Add layers conv1, the layers of stage1_unit1, ... stage3_unitN, pool and fc; return the logits of fc."""
         h = _conv(net, x, WIDTHS[0], kernel=3, name="conv1")
         if self.unit == "original":
@@ -80,7 +79,7 @@ class ResNetCifar(Model):
             h = nn.relu(net, self._norm(net, h, "last_norm"), name="last_relu")
         h = nn.global_avg_pool(net, h, name="pool")
         limit = net.graph.spec(h).shape[1] ** -0.5
-        return nn.dense(net, h, classes, initializer=Uniform(-limit, limit), name="fc")
+        return nn.dense(net, h, outputs, initializer=Uniform(-limit, limit), name="fc")
 
     def _units(self) -> Iterator[Unit]:
         per_stage = (self.depth - 2) // (len(WIDTHS) * BLOCKS[self.block])

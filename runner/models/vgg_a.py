@@ -29,10 +29,9 @@ class VggA(Model):
     dropout: Rate = 0.5
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         require(len(self.widths) == len(CONVOLUTIONS), "widths", self.widths, f"{len(CONVOLUTIONS)} numbers")
 
-    def forward(self, net: NetworkBuilder, x: Tensor, classes: int) -> Tensor:
+    def forward(self, net: NetworkBuilder, x: Tensor, outputs: int) -> Tensor:
         """Add layers stage1_conv1, stage1_relu1, stage1_pool, ... flatten, fc1, ... fc3; return the logits."""
         h = x
         for i, (width, convolutions) in enumerate(zip(self.widths, CONVOLUTIONS, strict=True), start=1):
@@ -45,4 +44,4 @@ class VggA(Model):
             h = nn.dense(net, h, self.units, name=f"fc{i}")
             h = nn.relu(net, h, name=f"fc{i}_relu")
             h = nn.dropout(net, h, self.dropout, name=f"fc{i}_dropout")
-        return nn.dense(net, h, classes, name="fc3")
+        return nn.dense(net, h, outputs, name="fc3")

@@ -4,12 +4,13 @@ import hashlib
 import json
 import math
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from runner.data.dataset import Facts, Normalisation
 from runner.data.settings import DatasetSettings, limited_facts
 from runner.errors import DataError
+from runner.fields import Field, labelled
 from runner.system.json_file import JsonFile
 from runner.system.redaction import redact
 from runner.system.schema import LenientRecord
@@ -30,14 +31,26 @@ class DataRecord:
 
 
 @dataclass(frozen=True)
-class _Stored(Facts):
-    """The content of ``data.json``."""
+class _Stored:
+    """The content of ``data.json``. shape, class_names: in place of fields, in a file of version 0.1."""
 
+    train_examples: int
+    test_examples: int
+    val_examples: int = 0
+    fields: dict[str, Field] = field(default_factory=dict)
     normalisation: Normalisation | None = None
+    shape: tuple[int, ...] = ()
+    class_names: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.normalisation is not None:
-            _possible(self.normalisation, self.shape[0])
+            _possible(self.normalisation, self.facts.shape[0])
+
+    @property
+    def facts(self) -> Facts:
+        """The facts about the data."""
+        fields = self.fields or labelled(self.shape, self.class_names)
+        return Facts(fields, self.train_examples, self.test_examples, self.val_examples)
 
 
 # The limit, in bytes, is enough for a million class names of 64 characters.
@@ -66,9 +79,12 @@ def record_of(data: DatasetSettings) -> DataRecord:
 def facts_of(data: DatasetSettings) -> Facts:
     """Return the current facts about the data, as plain numbers and text; raises DataError if ``data.facts`` does."""
     facts = data.facts()
-    channels, height, width = map(int, facts.shape)
     counts = {f"{split}_examples": int(getattr(facts, f"{split}_examples")) for split in ("train", "test", "val")}
-    return Facts((channels, height, width), tuple(map(str, facts.class_names)), **counts)
+    fields = {
+        str(name): Field(tuple(map(int, each.shape)), each.dtype, tuple(map(str, each.names)))
+        for name, each in facts.fields.items()
+    }
+    return Facts(fields, **counts)
 
 
 def splits_of(data: DatasetSettings, seed: int, record: DataRecord) -> list[DataSplit]:
@@ -102,7 +118,8 @@ def _digest(document: object) -> str:
 
 def write_record(run_dir: Path, record: DataRecord) -> None:
     """Write ``record`` to data.json in a run's directory, at the beginning of the run. Raises OSError."""
-    _FILE.write(run_dir / FACTS_FILE, _Stored(**vars(record.facts), normalisation=record.normalisation))
+    facts = {**vars(record.facts), "fields": dict(record.facts.fields)}
+    _FILE.write(run_dir / FACTS_FILE, _Stored(**facts, normalisation=record.normalisation))
 
 
 def read_record(run_dir: Path) -> DataRecord | None:
@@ -110,9 +127,8 @@ def read_record(run_dir: Path) -> DataRecord | None:
     path = run_dir / FACTS_FILE
     if not path.exists():
         return None
-    stored = dict(vars(_FILE.read(path)))
-    normalisation = stored.pop("normalisation")
-    return DataRecord(Facts(**stored), normalisation)
+    stored = _FILE.read(path)
+    return DataRecord(stored.facts, stored.normalisation)
 
 
 def _possible(found: Normalisation, channels: int) -> Normalisation:
@@ -126,17 +142,22 @@ def _possible(found: Normalisation, channels: int) -> Normalisation:
 
 
 def difference(now: Facts, then: Facts) -> str:
-    """Describe the first difference in image shape or classes from the training data ``then``; "" if there is none.
+    """Describe the first difference in the fields from the training data ``then``; "" if there is none.
 
     Numbers of examples may differ, because any number of examples can be scored.
     """
-    if now.shape != then.shape:
-        return f"images are {now.shape}, in training they were {then.shape}"
-    if now.classes != then.classes:
-        return f"there are {now.classes} classes, in training there were {then.classes}"
-    for label, (name, known) in enumerate(zip(now.class_names, then.class_names, strict=True)):
-        if name != known:
-            return f"class {label} is {name!r}, in training it was {known!r}"
+    for name in {**then.fields, **now.fields}:
+        found, known = now.fields.get(name), then.fields.get(name)
+        if str(found) != str(known):
+            return f"the field {name} is {found}, in training it was {known}"
+        if found is None or known is None or found.names == known.names:
+            continue
+        what = "class" if known.is_label else f"number of {name}"
+        if len(found.names) != len(known.names):
+            return f"there are {len(found.names)} names of a {what}, in training there were {len(known.names)}"
+        for number, (mine, its) in enumerate(zip(found.names, known.names, strict=True)):
+            if mine != its:
+                return f"{what} {number} is {mine!r}, in training it was {its!r}"
     return ""
 
 

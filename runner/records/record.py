@@ -1,7 +1,7 @@
 """The record of a run in progress: metrics in metrics.jsonl and in the tracker, and tags, plots and artifacts."""
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -47,7 +47,6 @@ def summary_tags(summary: Summary) -> dict[str, str]:
     return {tag: text for tag, text in known.items() if text}
 
 
-_SMALLER_IS_BETTER = ("loss",)
 _EVALUATED = ("val/", "test/")
 _SCORED = ("train/", *_EVALUATED)
 # Keys for recording and resuming, which do not change the result.
@@ -181,8 +180,12 @@ class Record:
             if path.exists():
                 self._tracker.log_artifact(path)
 
-    def results(self, best_step: int | None) -> Results:
-        """Return the results of the whole run. best_step: step of the best checkpoint, None if there is none."""
+    def results(self, best_step: int | None, smallest: Callable[[str], bool]) -> Results:
+        """Return the results of the whole run.
+
+        best_step: step of the best checkpoint, None if there is none. smallest: whether low values of a metric, named
+        without its split, are better.
+        """
         found, evaluated = Results(), set[int]()
         for record in read_metrics(self._directory.metrics_jsonl):
             found.final.update(record.values)
@@ -193,7 +196,7 @@ class Record:
                 found.headline.update(scores)
             for name, value in scores.items():
                 if name.startswith(_EVALUATED):
-                    pick = min if name.endswith(_SMALLER_IS_BETTER) else max
+                    pick = min if smallest(name.partition("/")[2]) else max
                     found.best[name] = pick(found.best.get(name, value), value)
         found.evaluations = len(evaluated)
         return found

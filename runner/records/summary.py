@@ -9,7 +9,7 @@ import hashlib
 import importlib.metadata
 import json
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -94,7 +94,7 @@ class Summary:
       step_time_s        "median", "p10" and "p90" of the seconds a step took in this process
       examples_per_s     training examples per second of step time in this process
       final              metric -> last value, such as "test/accuracy"
-      best               metric -> best value of all evaluations (largest accuracy, smallest loss)
+      best               metric -> best value of all evaluations, by its direction
       evaluations        number of evaluations from which these values are the best
       headline           metric -> value of the network that the run keeps: at the best checkpoint, or else the last
       bytes_sent_per_worker  bytes sent by each worker in order, then by each parameter server in order
@@ -106,6 +106,7 @@ class Summary:
       init_left          weight that kept its initial value -> reason
       stopped            the reason why train.patience ended the run early; "" if it did not
       monitor            the metric by which evaluations were compared
+      direction          "max" or "min", whether high or low values of this metric are better; "" in older files
       best_value         best value of the monitored metric, over all processes of a resumed run; null if there is none
       best_step          number of updates at the first evaluation with the best value; null if there is none
       best_checkpoint    the checkpoint of the best step, relative to output_dir; null if none is kept as the best
@@ -152,6 +153,7 @@ class Summary:
     init_left: dict[str, str] = field(default_factory=dict)
     stopped: str = ""
     monitor: str | None = None
+    direction: str = ""
     best_value: float | None = None
     best_step: int | None = None
     best_checkpoint: str | None = None
@@ -214,6 +216,17 @@ def versions() -> dict[str, str]:
 def cpu_model() -> str:
     """Return the model of the CPU, as the operating system names it."""
     return cpu_facts().get("model name") or platform.processor() or platform.machine()
+
+
+def in_order(metrics: Iterable[str]) -> list[str]:
+    """Return the names of metrics that a table shows: of the test split, of the validation split, the training loss.
+
+    Within a split they have the given order, with the loss last.
+    """
+    found = list(metrics)
+    of_splits = [[name for name in found if name.startswith(f"{split}/")] for split in ("test", "val")]
+    names = [name for split in of_splits for name in sorted(split, key=lambda name: name.endswith("/loss"))]
+    return [*names, *(name for name in found if name == "train/loss")]
 
 
 def step_time(seconds: Sequence[float]) -> dict[str, float]:

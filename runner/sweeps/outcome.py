@@ -2,7 +2,7 @@
 
 import contextlib
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +12,7 @@ from runner.records.run_directory import SUMMARY_FILE, holds_run
 from runner.records.summary import Failure, Summary, cpu_model, versions
 from runner.sweeps.locks import job_is_running
 from runner.sweeps.plan import PlannedJob, job_label
+from runner.tasks.base import MAX
 from runner.tracking.origin import ORIGIN_FILE, Origin
 
 FAILURE_FILE = "failure.json"
@@ -47,13 +48,17 @@ class Outcome:
         """The recorded error, None if there is none."""
         return None if self.summary is None else self.summary.error
 
-    def value_or_error(self, monitor: Monitor) -> float | RunnerError:
+    @property
+    def value(self) -> float | None:
+        """The value by which jobs are compared; None if there is none."""
+        return None if self.summary is None else self.metrics.get(str(self.summary.monitor))
+
+    def value_or_error(self) -> float | RunnerError:
         """Return the value by which jobs are compared, or an error with the message of the error that ended the job."""
         label = job_label(self.number, self.swept)
         if not self.succeeded:
             return RunnerError(f"{label}: {self.status if self.error is None else self.error.message}")
-        value = self.metrics.get(monitor.metric)
-        return RunnerError(f"{label}: it has no value of {monitor.metric}") if value is None else value
+        return RunnerError(f"{label}: it has no value of its metric") if self.value is None else self.value
 
     @property
     def succeeded(self) -> bool:
@@ -69,6 +74,20 @@ class Outcome:
     def metrics(self) -> Mapping[str, float]:
         """Metric -> value of the network that the run keeps: see ``headline`` of :class:`Summary`."""
         return {} if self.summary is None else self.summary.headline
+
+
+_ANY_METRIC = Monitor("test/loss", highest=False)
+
+
+def monitor_of_outcomes(outcomes: Iterable[Outcome]) -> Monitor:
+    """Return the metric by which jobs are compared, from the first summary that names it; needs no plugins."""
+    summaries = (outcome.summary for outcome in outcomes if outcome.summary is not None)
+    return next((_monitor(each.monitor, each.direction) for each in summaries if each.monitor), _ANY_METRIC)
+
+
+def _monitor(metric: str, direction: str) -> Monitor:
+    # A summary of version 0.1 has no direction.
+    return Monitor(metric, direction == MAX or (not direction and metric.endswith("/accuracy")))
 
 
 def read_outcome(job: PlannedJob, sweep_dir: Path) -> Outcome:

@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
-from runner.config.monitor import Monitor
-from runner.sweeps.outcome import has_ended, read_outcome
+from runner.sweeps.outcome import has_ended, monitor_of_outcomes, read_outcome
 from runner.sweeps.plan import PlannedJob
 from runner.system.text import duration, significant
 
@@ -22,15 +21,12 @@ class Progress:
     machines. Jobs of this process need no thread: ``look`` is called after each of them.
     """
 
-    def __init__(
-        self, jobs: Sequence[PlannedJob], sweep_dir: Path, before: Mapping[int, int | None], monitor: Monitor
-    ) -> None:
+    def __init__(self, jobs: Sequence[PlannedJob], sweep_dir: Path, before: Mapping[int, int | None]) -> None:
         """before: number of a job -> time of its previous end, as in :func:`has_ended`."""
         self._pending = list(jobs)
         self._total = len(jobs)
         self._sweep_dir = sweep_dir
         self._before = before
-        self._monitor = monitor
         self._started_s = time.monotonic()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="sweep-progress", daemon=True)
@@ -57,8 +53,8 @@ class Progress:
 
     def _line(self, job: PlannedJob) -> str:
         outcome = read_outcome(job, self._sweep_dir)
-        value = outcome.metrics.get(self._monitor.metric)
-        result = "" if value is None else f", {self._monitor.metric} {significant(value)}"
+        value, metric = outcome.value, monitor_of_outcomes([outcome]).metric
+        result = "" if value is None else f", {metric} {significant(value)}"
         ended = self._total - len(self._pending)
         left_s = (time.monotonic() - self._started_s) / ended * len(self._pending)
         left = f", about {duration(left_s)} left" if self._pending else ""

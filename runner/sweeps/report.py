@@ -7,12 +7,21 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from runner.config.configuration import load_stored
-from runner.config.monitor import Monitor, monitor_of, monitor_of_stored
+from runner.config.monitor import Monitor
 from runner.config.schema import Config
 from runner.errors import ConfigError
 from runner.records.late_tracking import LateRecords, late_runs, store_setting, write_late
 from runner.sweeps.locks import sweep_lock
-from runner.sweeps.outcome import FAILED, FINISHED, INTERRUPTED, RUNNING, Outcome, last_ended, read_outcome
+from runner.sweeps.outcome import (
+    FAILED,
+    FINISHED,
+    INTERRUPTED,
+    RUNNING,
+    Outcome,
+    last_ended,
+    monitor_of_outcomes,
+    read_outcome,
+)
 from runner.sweeps.plan import FROZEN_FILE, PLAN_FILE, Plan
 from runner.sweeps.plot import draw_sweep
 from runner.sweeps.table import (
@@ -32,7 +41,6 @@ from runner.tracking.replay import Replay
 
 FAILED_EXIT_CODE = 1
 PLOT_FILE = "sweep.png"
-_ANY_METRIC = Monitor("test/accuracy")
 
 
 def report_plan(plan: Plan, directory: Path, *, interrupted: bool = False, show: bool = True) -> int:
@@ -46,13 +54,13 @@ def report_plan(plan: Plan, directory: Path, *, interrupted: bool = False, show:
 def show_plan(plan: Plan, directory: Path) -> None:
     """Print the table of a planned sweep without writing any file; works without the plugins of the sweep."""
     outcomes = [read_outcome(job, directory) for job in plan.grid]
-    _terminal_table(outcomes, planned_monitor(plan, directory)).print()
+    _terminal_table(outcomes, monitor_of_outcomes(outcomes)).print()
 
 
 def best_directory(plan: Plan, directory: Path) -> Path:
     """Return the directory of the finished job with the best metric. Raises ConfigError if no job finished."""
-    monitor = planned_monitor(plan, directory)
     finished = [job for job in (read_outcome(job, directory) for job in plan.grid) if job.status == FINISHED]
+    monitor = monitor_of_outcomes(finished)
     if not finished:
         raise ConfigError(f"{directory}: expected a sweep with a finished job; `runner sweep status` shows its jobs")
     return Path(min(finished, key=lambda job: rank_of(job, monitor)).directory)
@@ -61,16 +69,10 @@ def best_directory(plan: Plan, directory: Path) -> Path:
 def plot_plan(plan: Plan, directory: Path) -> Path:
     """Draw the metric over each swept key; return the path. Raises ConfigError if no two finished jobs differ."""
     outcomes = [read_outcome(job, directory) for job in plan.grid]
-    path = draw_sweep(outcomes, planned_monitor(plan, directory), directory / PLOT_FILE)
+    path = draw_sweep(outcomes, monitor_of_outcomes(outcomes), directory / PLOT_FILE)
     if path is None:
         raise ConfigError(f"{directory}: expected two finished jobs with different overrides; nothing can be drawn")
     return path
-
-
-def planned_monitor(plan: Plan, directory: Path) -> Monitor:
-    """Return the metric by which the jobs of a planned sweep are compared; works without the plugins of the sweep."""
-    frozen = _frozen_file(plan, directory)
-    return _ANY_METRIC if frozen is None else monitor_of_stored(frozen)
 
 
 def _frozen_file(plan: Plan, directory: Path) -> Path | None:
@@ -88,7 +90,7 @@ def report(
     records are only reported, because the process should end soon. config: the configuration of one job; None if no
     job has a valid configuration, so that there is no tracking record to end. show: whether to print the table.
     """
-    monitor = _ANY_METRIC if config is None else monitor_of(config)
+    monitor = monitor_of_outcomes(outcomes)
     if show:
         _terminal_table(outcomes, monitor).print()
     files, description = write_tables(outcomes, monitor, directory)
@@ -161,8 +163,9 @@ def end_late(directory: Path) -> None:
         ended_ns = [ended for job in jobs if (ended := last_ended(job)) is not None]
         if recorded is None or not ended_ns or any(outcome.status == RUNNING for outcome in outcomes):
             return
-        files, description = write_tables(outcomes, planned_monitor(plan, directory), directory)
-        result = _result(_status(outcomes), outcomes, planned_monitor(plan, directory), files, description)
+        monitor = monitor_of_outcomes(outcomes)
+        files, description = write_tables(outcomes, monitor, directory)
+        result = _result(_status(outcomes), outcomes, monitor, files, description)
         origin = Origin.read(recorded)
         uri = origin.address(store_setting(recorded), Path.cwd())
         end_parent(uri, origin.experiment, directory, result, max(ended_ns) // 1_000_000)

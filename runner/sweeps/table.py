@@ -11,11 +11,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from runner.config.monitor import Monitor
+from runner.records.summary import in_order
 from runner.sweeps.outcome import FINISHED, Outcome
 from runner.system.redaction import redact_overrides
 from runner.system.text import significant, text_table
 
-_METRICS = ("test/accuracy", "test/loss", "train/loss")
 _ERROR_LENGTH = 60
 _ID_LENGTH = 8
 
@@ -138,8 +138,9 @@ def shown_value(values: Mapping[str, str], key: str) -> str:
 
 def shown_metrics(outcomes: Sequence[Outcome], monitor: Monitor) -> list[str]:
     """Return the names of the metrics that at least one job has; the metric of ``monitor`` is first."""
-    names = dict.fromkeys((monitor.metric, *_METRICS))
-    return [name for name in names if any(name in outcome.metrics for outcome in outcomes)]
+    known = dict.fromkeys(name for outcome in outcomes for name in outcome.metrics)
+    names = dict.fromkeys((monitor.metric, *(name for name in in_order(known) if not name.startswith("val/"))))
+    return [name for name in names if name in known]
 
 
 def rank(finished: bool, metrics: Mapping[str, float], monitor: Monitor) -> tuple[bool, float, float]:

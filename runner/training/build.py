@@ -19,18 +19,19 @@ from runner.engine.cluster.cluster_session import ClusterSession
 from runner.engine.cluster.emulation import BYTES_PER_S_OF_MBIT, Emulation, Link, Stragglers
 from runner.engine.compile.program import Program
 from runner.engine.graph.device import GPU
-from runner.engine.graph.network import labelled
 from runner.engine.graph.tensor import state_dtype
 from runner.engine.run.interleaving import Interleaving, Recorded, virtual_time
 from runner.engine.run.kernel_table import kernels_for
 from runner.engine.run.local_session import LocalSession
 from runner.engine.run.session import Session
 from runner.errors import ConfigError
+from runner.fields import Field
 from runner.plugin import pinned_references, plugin_errors, provenance
 from runner.records.decisions import outcome_of
 from runner.records.endings import read_endings
 from runner.records.run_directory import RunDirectory
 from runner.strategies.base import Strategy, Workload
+from runner.tasks.base import Task
 from runner.training.devices import cluster_of, in_one_process, require_kernels
 from runner.training.evaluation import with_validation
 from runner.training.experiment import Experiment
@@ -107,10 +108,15 @@ def _program(config: Config, facts: Facts, total_steps: int) -> Program:
 
 def workload_of(config: Config, facts: Facts) -> Workload:
     """Return the workload of a configuration, the same for all strategies. facts: the facts of its data."""
+    task: Task = config.task
+    task.require_fields(facts.fields, config.data.name)
+    # Only x becomes an activation: bfloat16 would round the numbers to predict.
+    fields = {name: facts.fields[name] for name in task.fields}
+    numbers = {name: Field(each.shape, each.dtype or state_dtype(config.precision)) for name, each in fields.items()}
     return Workload(
-        network=config.model.network(facts.classes),
+        network=task.network(config.model, facts.fields),
         optimizer=config.optimizer,
-        fields=labelled(facts.shape),
+        fields={**numbers, "x": fields["x"]},
         dtype=config.precision,
         seed=config.seed,
         batch_size=config.train.batch_size,

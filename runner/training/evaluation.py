@@ -1,7 +1,7 @@
 """Evaluation: scores of a split, the best value of the monitored metric, and early stopping."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,6 +12,7 @@ from runner.checkpoint import BEST_STEP
 from runner.config.monitor import keeps_best, monitor_of
 from runner.config.schema import Config
 from runner.engine.compile.program import Program
+from runner.engine.graph.network import LOSS
 from runner.engine.run.session import scalar
 from runner.engine.run.step_driver import Clients
 from runner.system.text import significant
@@ -27,13 +28,17 @@ _PREFIX = "monitor/"
 class Scores:
     """The result of one evaluation.
 
-    confusion: (C, C) int64; confusion[i, j] is the number of examples of class i that were predicted as class j.
+    metrics: metric -> its mean over the examples; the loss among them. confusion: (C, C) int64; confusion[i, j] is the
+    number of examples of class i that were predicted as class j; None if the task predicts no classes.
     """
 
-    loss: float
-    accuracy: float
+    metrics: Mapping[str, float]
     examples: int
-    confusion: NDArray[np.int64]
+    confusion: NDArray[np.int64] | None = None
+
+    def of(self, split: str) -> dict[str, float]:
+        """Return "split/metric" -> value."""
+        return {f"{split}/{name}": value for name, value in self.metrics.items()}
 
 
 def with_validation(program: Program) -> Program:
@@ -44,19 +49,25 @@ def with_validation(program: Program) -> Program:
     return replace(program, clients={**program.clients, validating.name: validating})
 
 
-def evaluate(clients: Clients, *, batches: int, classes: int, split: str = TEST) -> Scores:
-    """Score the first ``batches`` evaluation batches of a split; padding does not count."""
-    loss = correct = 0.0
-    confusion = np.zeros((classes, classes), np.int64)
+def evaluate(clients: Clients, metrics: Sequence[str], *, batches: int, classes: int, split: str = TEST) -> Scores:
+    """Score the first ``batches`` evaluation batches of a split; padding does not count.
+
+    metrics: besides the loss. classes: the number of classes, for the confusion matrix of a task that predicts some.
+    """
+    sums, examples = dict.fromkeys((LOSS, *metrics), 0.0), 0
+    confusion: NDArray[np.int64] | None = None
     for batch in range(batches):
         feeds = {"step": scalar(batch, "int64")}
         answer: dict[str, NDArray[Any]] = clients.run(_CLIENTS[split], step=batch, feeds=feeds)
-        loss += float(answer["loss"])
-        correct += float(answer["accuracy"])
+        for name in sums:
+            sums[name] += float(answer[name])
         real = answer["mask"] > 0
-        np.add.at(confusion, (answer["labels"][real], answer["predictions"][real]), 1)
-    examples = int(confusion.sum())
-    return Scores(loss / examples, correct / examples, examples, confusion)
+        examples += int(real.sum())
+        if {"labels", "predictions"} <= answer.keys():
+            confusion = np.zeros((classes, classes), np.int64) if confusion is None else confusion
+            np.add.at(confusion, (answer["labels"][real], answer["predictions"][real]), 1)
+    means = {name: value / examples for name, value in sums.items()}
+    return Scores(means, examples, confusion)
 
 
 @dataclass(frozen=True)

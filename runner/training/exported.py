@@ -28,7 +28,7 @@ from runner.system.machine import usable_cores
 from runner.system.redaction import redact
 from runner.tracking import NoTracking
 from runner.tracking.records import ExportedModel
-from runner.training.inference import one_device, probabilities, weights_of
+from runner.training.inference import answers, one_device, weights_of
 
 _CONFIG, _WEIGHTS, _PLUGINS, _CODE = "network.yaml", "weights", "plugins", "mlflow_network.py"
 _ONE_DEVICE = "single"
@@ -62,7 +62,7 @@ def export(config: Config, run_dir: Path, checkpoint: Path, folder: Path, versio
         code=_CODE,
         step=stored.step,
         shape=list(record.facts.shape),
-        outputs=record.facts.classes,
+        outputs=config.task.outputs(record.facts.fields),
         example=[float(value) * scale for value in mean],
         requirement=f"runner-dataflow=={version}",
     )
@@ -83,17 +83,16 @@ class ExportedNetwork:
         self.facts, self.normalisation, self._weights = record.facts, record.normalisation, weights
         self._device = one_device(from_plain(safe_yaml.load(folder / _CONFIG)), usable_cores())
 
-    def probabilities(self, pixels: NDArray[Any]) -> NDArray[np.float64]:
-        """Return class probabilities (N, classes) for pixels (N, C, H, W) in the range of the dataset.
+    def predict(self, x: NDArray[Any]) -> NDArray[np.float64]:
+        """Return the task's answers (N, outputs), such as class probabilities, for x (N, ...) as the dataset has it.
 
         The values equal those of ``runner predict`` on the same device. Raises DataError for another shape.
         """
-        pixels = np.asarray(pixels)
-        if pixels.shape[1:] != self.facts.shape or not len(pixels):
+        x = np.asarray(x)
+        if x.shape[1:] != self.facts.shape or not len(x):
             expected = ", ".join(map(str, self.facts.shape))
-            raise DataError(f"pixels of shape {pixels.shape}: expected (N, {expected}) with N of at least 1")
-        inputs = self.normalisation.apply(pixels, np.dtype(np.float64))
-        return probabilities(self._device, self._weights, inputs, self.facts)
+            raise DataError(f"x of shape {x.shape}: expected (N, {expected}) with N of at least 1")
+        return answers(self._device, self._weights, self.normalisation.apply(x, np.dtype(np.float64)), self.facts)
 
 
 def _alone(config: Config) -> Config:

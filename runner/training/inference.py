@@ -24,6 +24,7 @@ from runner.engine.graph.tensor import TensorSpec, state_dtype
 from runner.engine.run.kernel_table import kernels_for
 from runner.engine.run.local_session import LocalSession
 from runner.errors import CheckpointError, ConfigError
+from runner.fields import Field
 from runner.kernels.gpu.discovery import discover
 from runner.kernels.gpu.driver import GpuFacts
 from runner.strategies.base import Strategy, Workload
@@ -48,13 +49,15 @@ class ForwardPasses(Strategy):
         """Return a program for one device; its only variables are the weights of the network.
 
         The program has the usual clients except "train", and also "validate" and "predict". The client "predict"
-        fetches "logits" (N, C) for an evaluation batch of N examples of split "test"; C is the number of classes.
+        fetches "prediction" (N, outputs) for an evaluation batch of N examples of split "test".
         """
         graph = Graph()
         replica = Replica(graph, workload, device=worker_task(0))
         outputs, batch = replica.evaluate((0, workload.eval_batch_size))
         scoring = with_validation(program_of(graph, [replica], [], scored=[(outputs, batch)]))
-        predict = Client(PREDICT, fetches={"logits": outputs.prediction}, inputs=tuple(replica.eval_inputs), exact=True)
+        predict = Client(
+            PREDICT, fetches={"prediction": outputs.prediction}, inputs=tuple(replica.eval_inputs), exact=True
+        )
         return replace(scoring, clients={**scoring.clients, PREDICT: predict})
 
 
@@ -97,7 +100,7 @@ def score(
 ) -> dict[str, Scores]:
     """Score a checkpoint of the network of ``device`` on the test split and any validation split of a dataset.
 
-    settings: the dataset; its images and classes must match those of training. normalised_as: the normalisation used
+    settings: the dataset; its fields must match those of training. normalised_as: the normalisation used
     in training. Raises CheckpointError if the checkpoint does not hold the network, ConfigError if the pixels are not
     in the units of training, DataError if data cannot be read, ResourceError if a GPU cannot hold a batch.
     """
@@ -110,42 +113,41 @@ def score(
         dtype=state_dtype(config.precision),
         val_fraction=settings.val_fraction,
     )
-    examples = {TEST: facts.test_examples, VALIDATION: facts.val_examples}
+    examples, metrics = {TEST: facts.test_examples, VALIDATION: facts.val_examples}, list(config.task.measures)
     with _opened(device, checkpoint, pipeline) as session:
         return {
-            split: evaluate(session, batches=-(-count // size), classes=facts.classes, split=split)
+            split: evaluate(session, metrics, batches=-(-count // size), classes=facts.classes, split=split)
             for split, count in examples.items()
             if count
         }
 
 
-def probabilities(
+def answers(
     device: OneDevice, checkpoint: Path, inputs: NDArray[Any], facts: Facts | None = None
 ) -> NDArray[np.float64]:
-    """Return class probabilities (N, classes) of normalised inputs (N, C, H, W), computed with a checkpoint's weights.
+    """Return the task's answers (N, outputs), such as class probabilities, for normalised inputs (N, ...).
 
-    facts: of the training data; None for those of the configuration. The probabilities of a softmax add up to 1; those
-    of logistic units are independent. Raises CheckpointError if the checkpoint does not hold the network, ResourceError
-    if a GPU cannot hold a batch.
+    They are computed with a checkpoint's weights. facts: of the training data; None for those of the configuration.
+    Raises CheckpointError if the checkpoint does not hold the network, ResourceError if a GPU cannot hold a batch.
     """
+    facts = facts or device.config.data.facts()
     config: Any = device.config
     size = min(len(inputs), config.train.eval_batch_size)
     config = replace(config, train=replace(config.train, eval_batch_size=size))
-    source = _Given(inputs.astype(state_dtype(config.precision)))
+    source = _Given(inputs.astype(state_dtype(config.precision)), facts.fields)
     with _opened(replace(device, config=config), checkpoint, source, facts) as session:
-        answers = [session.run(PREDICT, step=step)["logits"].copy() for step in range(-(-len(inputs) // size))]
-    logits = np.concatenate(answers)[: len(inputs)].astype(np.float64)
-    if config.model.loss == "logistic":
-        return np.asarray(1.0 / (1.0 + np.exp(-logits)))
-    raised = np.exp(logits - logits.max(axis=1, keepdims=True))
-    return np.asarray(raised / raised.sum(axis=1, keepdims=True))
+        batches = range(-(-len(inputs) // size))
+        predicted = [session.run(PREDICT, step=step)["prediction"].copy() for step in batches]
+    found: NDArray[np.float64] = config.task.answers(np.concatenate(predicted)[: len(inputs)].astype(np.float64))
+    return found
 
 
 class _Given:
-    """An input source over an array of inputs without labels; the last batch is padded with zeros."""
+    """An input source over an array of inputs without targets; the last batch is padded with zeros."""
 
-    def __init__(self, inputs: NDArray[Any]) -> None:
+    def __init__(self, inputs: NDArray[Any], fields: Mapping[str, Field]) -> None:
         self._inputs = inputs
+        self._others = {name: field for name, field in fields.items() if name != "x"}
 
     def read(self, split: str, step: int, lo: int, hi: int) -> Mapping[str, NDArray[Any]]:
         """Return batch number ``step``, of hi - lo inputs; ``lo`` is 0, because the one device gets whole batches."""
@@ -154,7 +156,8 @@ class _Given:
         real = index < len(self._inputs)
         x = np.zeros((count, *self._inputs.shape[1:]), self._inputs.dtype)
         x[real] = self._inputs[index[real]]
-        return {"x": x, "y": np.zeros(count, np.int64), "index": index, "mask": real.astype(x.dtype)}
+        others = {name: np.zeros((count, *each.shape), each.dtype or x.dtype) for name, each in self._others.items()}
+        return {"x": x, **others, "index": index, "mask": real.astype(x.dtype)}
 
 
 @contextmanager

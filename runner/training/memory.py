@@ -80,9 +80,10 @@ def planned_memory(experiment: Experiment, planned: ProgramPlans) -> list[Proces
 
 
 def dataset_bytes(experiment: Experiment) -> int:
-    """Return the bytes of both splits: C * H * W bytes of pixels and 8 bytes of label for each example."""
+    """Return the bytes of both splits: a byte for each number of x, and 8 bytes for each number of another field."""
     facts = experiment.facts
-    return (facts.train_examples + facts.test_examples) * (math.prod(facts.shape) + 8)
+    example = sum(math.prod(field.shape) * (1 if name == "x" else 8) for name, field in facts.fields.items())
+    return (facts.train_examples + facts.test_examples) * example
 
 
 def require_variables_fit(program: Program) -> None:

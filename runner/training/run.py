@@ -298,9 +298,8 @@ class _Run:
         with at_the_end("writing the summary", add_results), at_the_end("drawing plots", draw):
             trainer.run()
             self._note(weights_sha256=weights_sha256(trainer.variables()))
-        diverged = divergence(
-            record.training_losses(), self.experiment.facts.classes, self.experiment.advice_on_divergence
-        )
+        expected = config.task.expected_loss(self.experiment.facts.fields)
+        diverged = divergence(record.training_losses(), expected, self.experiment.advice_on_divergence)
         self._note(status=status_of(diverged))
         if diverged is not None:
             if config.train.fail_on_divergence:

@@ -15,6 +15,7 @@ from runner.records.decisions import dropped_by_worker
 from runner.records.record import Record
 from runner.records.run_directory import RunDirectory
 from runner.records.summary import Failure, Summary, config_hash, cpu_model, git_commit, step_time, versions
+from runner.tasks.base import MAX, MIN
 from runner.training.experiment import Experiment
 from runner.training.saving import Progress
 
@@ -52,12 +53,10 @@ def with_results(
     race, dropped_shares, dropped_examples = config.parallelism.race, dict[str, int](), dict[str, int]()
     if race is not None and race.decisions is not None:
         dropped_shares, dropped_examples = dropped_by_worker(directory.decisions_jsonl(race.decisions))
-    step = progress.metric.best_step
+    step, monitor = progress.metric.best_step, monitor_of(config)
     kept = step if keeps_best(config) else None
-    results = record.results(kept)
-    monitored = (
-        {} if kept is None or progress.metric.best is None else {monitor_of(config).metric: progress.metric.best}
-    )
+    results = record.results(kept, lambda metric: config.task.direction(metric) == MIN)
+    monitored = {} if kept is None or progress.metric.best is None else {monitor.metric: progress.metric.best}
     batch_size, busy = config.train.batch_size, sum(progress.step_seconds)
     return dataclasses.replace(
         summary,
@@ -72,7 +71,8 @@ def with_results(
         evaluations=results.evaluations,
         headline=results.headline | monitored,
         stopped=progress.stopped,
-        monitor=monitor_of(config).metric,
+        monitor=monitor.metric,
+        direction=MAX if monitor.highest else MIN,
         best_value=progress.metric.best,
         best_step=step,
         best_checkpoint=None if kept is None else f"{directory.checkpoints.name}/step-{kept}",

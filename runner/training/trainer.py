@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from runner.checkpoint import CheckpointMeta
 from runner.config.monitor import keeps_best, monitor_of
 from runner.config.outcome import outcome_hash
+from runner.engine.graph.network import LOSS
 from runner.engine.graph.tensor import state_dtype
 from runner.engine.run.session import Session, scalar
 from runner.engine.run.step_driver import StepDriver, bind
@@ -36,7 +37,7 @@ log = logging.getLogger(__name__)
 def train_step(
     step_driver: StepDriver, experiment: Experiment, step: int, learning_rate: float
 ) -> Mapping[str, NDArray[Any]]:
-    """Run update number ``step`` with a learning rate; return its loss and accuracy."""
+    """Run update number ``step`` with a learning rate; return its loss and metrics."""
     return step_driver.update(step, scalar(learning_rate, state_dtype(experiment.config.precision)))
 
 
@@ -155,8 +156,7 @@ class Trainer:
             mean_s = sum(since_last) / len(since_last)
             self._record_metrics(
                 {
-                    "train/loss": loss,
-                    "train/accuracy": float(answer["accuracy"]),
+                    **{f"train/{name}": float(answer[name]) for name in (LOSS, *config.task.measures)},
                     "train/learning_rate": rate,
                     **self._step_driver.metrics(),
                     "perf/step_time_s": mean_s,
@@ -185,14 +185,15 @@ class Trainer:
     def _evaluate(self, *, counted: bool) -> None:
         """Score every split. counted: whether ``train.patience`` counts this evaluation."""
         self._step_driver.synchronize()
-        done, classes = self.progress.done, self.experiment.facts.classes
+        done, task = self.progress.done, self.experiment.config.task
         values = {} if self.progress.loss is None else {"train/loss": self.progress.loss}
         scored: dict[str, float] = {}
         for split, batches in self.experiment.eval_batches.items():
-            scores = evaluate(self._session, batches=batches, classes=classes, split=split)
-            scored |= {f"{split}/loss": scores.loss, f"{split}/accuracy": scores.accuracy}
-            loss, accuracy = f"{split} loss {significant(scores.loss)}", f"{split} accuracy {scores.accuracy:.2%}"
-            self._display.message(f"step {done}: {loss}, {accuracy}")
+            classes = self.experiment.facts.classes
+            scores = evaluate(self._session, list(task.measures), batches=batches, classes=classes, split=split)
+            scored |= scores.of(split)
+            shown = [f"{split} {name} {task.text(name, value)}" for name, value in scores.metrics.items()]
+            self._display.message(f"step {done}: {', '.join(shown)}")
             if split == TEST:
                 self.progress.scores = scores
         self._record_metrics({**scored, "train/epoch": done / self.experiment.steps_per_epoch})

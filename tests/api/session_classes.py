@@ -43,14 +43,14 @@ class Stripes(runner.DatasetSettings):
     examples: int = 30
 
     def facts(self) -> Facts:
-        return Facts((1, 4, 4), ("a", "b", "c", "d"), self.examples, self.examples)
+        return Facts.labelled((1, 4, 4), ("a", "b", "c", "d"), self.examples, self.examples)
 
     def load(self) -> Dataset:
         labels = np.arange(self.examples) % 4
         images = np.zeros((self.examples, 1, 4, 4), np.float32)
         images[np.arange(self.examples), :, :, labels] = 1.0
-        split = Split(images, labels.astype(np.int64))
-        return Dataset("stripes", split, split, self.facts().class_names, Normalisation(1.0, (0.25,), (0.43,)))
+        split = Split({"x": images, "y": labels.astype(np.int64)})
+        return Dataset("stripes", split, split, Normalisation(1.0, (0.25,), (0.43,)))
 
 
 @dataclass

@@ -78,13 +78,13 @@ def test_weights_and_slots_are_separate(stored: Run) -> None:
 
 def test_predictions_equal_those_of_the_network(stored: Run) -> None:
     test, weights = Digits().load().test, stored.weights()
-    normalised = stored.config.data.normalisation().apply(test.images, np.dtype(np.float64)).reshape(-1, 64)
+    normalised = stored.config.data.normalisation().apply(test["x"], np.dtype(np.float64)).reshape(-1, 64)
     hidden = np.maximum(normalised @ weights["fc1/weights"] + weights["fc1/bias"], 0)
     logits = hidden @ weights["fc2/weights"] + weights["fc2/bias"]
     expected = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
-    for x in (test.images, test.images[:, 0]):
+    for x in (test["x"], test["x"][:, 0]):
         np.testing.assert_allclose(stored.predict(x, cluster={"device": "cpu"}), expected, atol=1e-5)
-    accuracy = (expected.argmax(axis=1) == test.labels).mean()
+    accuracy = (expected.argmax(axis=1) == test["y"]).mean()
     assert stored.evaluate()["test/accuracy"] == pytest.approx(accuracy)
     assert stored.evaluate(which="newest")["val/loss"] == pytest.approx(stored.summary.final["val/loss"], rel=1e-5)
     assert set(stored.evaluate(["data.test_limit=5"], data={"val_fraction": 0.0})) == {"test/loss", "test/accuracy"}

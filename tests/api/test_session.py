@@ -166,8 +166,8 @@ def test_arrays_are_stored_once_by_their_content(here: Path) -> None:
     assert Path(first.path).parent == here / "cache" / "runner" / "arrays"
     assert sorted(path.suffix for path in Path(first.path).parent.iterdir()) == [".npz", ".npz"]
     assert other.facts().class_names == ("a", "b", "c")
-    assert other.facts().shape == (5, 1, 1)
+    assert other.facts().shape == (5,)
     with pytest.raises(runner.RunnerError, match="x_train holds Python objects; expected an array of numbers"):
         runner.arrays(np.array([None]), [0], np.array([None]), [0])
-    with pytest.raises(runner.RunnerError, match=r"y_train is float64\[2\]; expected integers \[2\]"):
+    with pytest.raises(runner.RunnerError, match=r"y_test is int64\[2\]; expected floats \[2, K\]"):
         runner.arrays(np.zeros((2, 3)), [0.5, 1.0], np.zeros((2, 3)), [0, 1])

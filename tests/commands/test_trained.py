@@ -106,7 +106,7 @@ def test_the_batch_size_does_not_change_the_results(stored: Path) -> None:
 
 
 def test_batches_have_the_requested_size(stored: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    evaluate = Mock(return_value=Scores(0.0, 0.0, 0, np.zeros((10, 10), np.int64)))
+    evaluate = Mock(return_value=Scores({"loss": 0.0, "accuracy": 0.0}, 0))
     monkeypatch.setattr("runner.training.inference.evaluate", evaluate)
     evaluated("run", "train.eval_batch_size=50")
     assert [call.kwargs["batches"] for call in evaluate.call_args_list] == [8, 6]
@@ -144,7 +144,7 @@ def test_pixels_of_another_range_are_scaled_to_the_range_of_training(folder: Pat
     # Pixels of digits are divided by 16, their largest value, and those of synthetic images by 255.
     config: Any = small_config(*same)
     test = config.data.load().test
-    expected = cross_entropy(test.images.reshape(50, 64) / 255, test.labels)
+    expected = cross_entropy(test["x"].reshape(50, 64) / 255, test["y"])
     assert found["results"]["test/loss"] == pytest.approx(expected, rel=1e-5)
 
 
@@ -250,13 +250,13 @@ def test_a_checkpoint_of_another_network_is_refused(stored: Path, capsys: Captur
 
 
 def test_predictions_for_images_and_arrays_match_the_evaluation(stored: Path, capsys: Capture) -> None:
-    np.save("many.npy", TEST.images)
-    Image.fromarray((TEST.images[0, 0] * (255 / 16)).round().astype(np.uint8)).save("one.png")
+    np.save("many.npy", TEST["x"])
+    Image.fromarray((TEST["x"][0, 0] * (255 / 16)).round().astype(np.uint8)).save("one.png")
     assert main(["predict", "run", "many.npy", "one.png", "--top", "2", "--output", "out.csv"]) == 0
     rows = list(csv.DictReader(Path("out.csv").read_text().splitlines()))
     assert len(rows) == 2 * 360
     best = [row for row in rows if row["place"] == "1"]
-    hits = np.mean([int(row["class"]) == label for row, label in zip(best, TEST.labels, strict=False)])
+    hits = np.mean([int(row["class"]) == label for row, label in zip(best, TEST["y"], strict=False)])
     assert hits == pytest.approx(evaluated("run")["results"]["test/accuracy"])
     assert [float(best[i]["probability"]) for i in (0, 359)] == pytest.approx(
         [float(best[0]["probability"])] * 2, abs=0.02
@@ -283,7 +283,7 @@ def test_images_are_cropped_and_resized_as_in_training(folder: Path) -> None:
     data = ("data=image_folder", f"data.path={images}", "data.size=5")
     config = small_config(*data, "train.batch_size=2")
     run(config, folder / "run", overrides=[])
-    np.save("seen.npy", config.data.load().test.images[:1])
+    np.save("seen.npy", config.data.load().test["x"][:1])
     from_image, as_trained = predicted(str(images / "test" / "cat" / "0.png"), "seen.npy")
     assert from_image["classes"] == as_trained["classes"]
 
@@ -298,7 +298,7 @@ def test_arrays_of_any_range_are_normalised_as_in_training(folder: Path) -> None
 
 
 def test_probabilities_of_all_classes_sum_to_one(stored: Path) -> None:
-    np.save("one.npy", TEST.images[0])
+    np.save("one.npy", TEST["x"][0])
     (row,) = predicted("one.npy", "--top", "99")
     probabilities = [each["probability"] for each in row["classes"]]
     assert row["file"] == "one.npy"
@@ -308,7 +308,7 @@ def test_probabilities_of_all_classes_sum_to_one(stored: Path) -> None:
 
 
 def test_probabilities_of_logistic_units_are_independent(folder: Path) -> None:
-    run(small_config("model.loss=logistic", "train.steps=1"), folder / "run", overrides=[])
-    np.save("one.npy", TEST.images[0])
+    run(small_config("task.loss=logistic", "train.steps=1"), folder / "run", overrides=[])
+    np.save("one.npy", TEST["x"][0])
     (row,) = predicted("one.npy", "--top", "10")
     assert sum(each["probability"] for each in row["classes"]) > 1.5

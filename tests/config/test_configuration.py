@@ -186,7 +186,7 @@ Edit = tuple[tuple[str, ...], Any]
         ((("model", "filtres"), 3), "model.filtres: no such key"),
         ((("model", "filtres"), 3), "did you mean 'filters'?"),
         ((("model", "_target_"), "os.system"), "model._target_: no such key"),
-        ((("_target_",), "os.system"), "Keys of the top level: seed, precision, model"),
+        ((("_target_",), "os.system"), "Keys of the top level: seed, precision, task, model"),
         ((("hydra",), {"run": {"dir": "x"}}), "hydra: no such key"),
         ((("data", "augment", "rotate"), 1), "data.augment.rotate: no such key\nKeys of data.augment: crop"),
         ((("optimizer", "lr"), "fast"), "optimizer.lr: Value 'fast' of type 'str' could not be converted to Float"),

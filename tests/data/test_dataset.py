@@ -36,12 +36,16 @@ def made(**changes: object) -> Synthetic:
     ],
 )
 def test_facts_are_known_before_loading(settings: DatasetSettings) -> None:
-    assert settings.load().facts == settings.facts()
+    dataset, facts = settings.load(), settings.facts()
+    for split, count in ((dataset.train, facts.train_examples), (dataset.test, facts.test_examples)):
+        shapes = {name: (count, *field.shape) for name, field in facts.fields.items()}
+        assert {name: values.shape for name, values in split.arrays.items()} == shapes
+        assert split["y"].max() < facts.classes
 
 
 def test_default_split_has_the_stated_counts_of_every_class() -> None:
     dataset = Digits().load()
-    assert np.bincount(dataset.test.labels).tolist() == TEST_COUNTS
+    assert np.bincount(dataset.test["y"]).tolist() == TEST_COUNTS
     assert (len(dataset.train), len(dataset.test)) == (1438, 359)
     assert made().facts().shape == (3, 9, 13)
 
@@ -50,19 +54,19 @@ def test_all_split_seeds_divide_the_same_images() -> None:
     first, second = Digits(split_seed=0).load(), Digits(split_seed=1).load()
 
     def images(dataset: Dataset) -> list[bytes]:
-        return sorted(image.tobytes() for split in (dataset.train, dataset.test) for image in split.images)
+        return sorted(image.tobytes() for split in (dataset.train, dataset.test) for image in split["x"])
 
     assert images(first) == images(second)
     assert len(set(images(first))) == 1797
-    assert not np.array_equal(first.test.images, second.test.images)
+    assert not np.array_equal(first.test["x"], second.test["x"])
 
 
 @pytest.mark.parametrize(("settings", "least"), [(Digits(), 0.85), (made(), 1.0)])
 def test_most_images_are_nearest_to_the_mean_of_their_class(settings: DatasetSettings, least: float) -> None:
     dataset, classes = settings.load(), settings.facts().classes
-    centroids = np.stack([dataset.train.images[dataset.train.labels == c].mean(0) for c in range(classes)])
-    distance = ((dataset.test.images[:, None] - centroids[None]) ** 2).sum((2, 3, 4))
-    assert (distance.argmin(1) == dataset.test.labels).mean() >= least
+    centroids = np.stack([dataset.train["x"][dataset.train["y"] == c].mean(0) for c in range(classes)])
+    distance = ((dataset.test["x"][:, None] - centroids[None]) ** 2).sum((2, 3, 4))
+    assert (distance.argmin(1) == dataset.test["y"]).mean() >= least
 
 
 def test_scikit_learn_is_not_imported() -> None:
@@ -98,21 +102,21 @@ def test_a_damaged_file_and_a_missing_scikit_learn_are_named(
 
 def test_synthetic_examples_of_a_class_differ_between_and_within_the_splits() -> None:
     dataset = made().load()
-    images = np.concatenate([dataset.train.images, dataset.test.images])
+    images = np.concatenate([dataset.train["x"], dataset.test["x"]])
     assert len(np.unique(images.reshape(len(images), -1), axis=0)) == 105
 
 
 def test_synthetic_images_depend_on_the_data_seed_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    first, fewer = made().load().train.images, made(examples=20).load().train.images
+    first, fewer = made().load().train["x"], made(examples=20).load().train["x"]
     monkeypatch.setattr(synthetic, "_WORDS_PER_CHUNK", 1)
-    np.testing.assert_array_equal(made().load().train.images, first)
+    np.testing.assert_array_equal(made().load().train["x"], first)
     np.testing.assert_array_equal(fewer, first[:20])
-    assert not np.array_equal(made(data_seed=1).load().train.images, first)
+    assert not np.array_equal(made(data_seed=1).load().train["x"], first)
 
 
 def test_normalised_synthetic_images_have_about_mean_0_and_deviation_1() -> None:
     dataset = made(shape=[3, 32, 32]).load()
-    x = dataset.normalisation.apply(dataset.train.images, np.dtype("float64"))
+    x = dataset.normalisation.apply(dataset.train["x"], np.dtype("float64"))
     assert abs(x.mean()) < 0.1
     assert abs(x.std() - 1.0) < 0.1
 
@@ -144,15 +148,15 @@ def limited(**limits: int | None) -> Synthetic:
 def test_both_splits_and_the_facts_are_limited(limits: dict[str, int], train: int, test: int) -> None:
     settings = limited(**limits)
     dataset = load_limited(settings)
-    assert (len(dataset.train), len(dataset.test)) == (train, test)
-    assert dataset.facts == limited_facts(settings)
+    facts = limited_facts(settings)
+    assert (len(dataset.train), len(dataset.test)) == (train, test) == (facts.train_examples, facts.test_examples)
 
 
 def test_limited_examples_are_spread_over_the_split() -> None:
     whole, few = load_limited(limited()).train, load_limited(limited(train_limit=8)).train
-    assert np.array_equal(few.images, whole.images[::5])
-    assert np.array_equal(few.labels, whole.labels[::5])
-    assert set(load_limited(Digits(train_limit=40)).train.labels) == set(range(10))
+    assert np.array_equal(few["x"], whole["x"][::5])
+    assert np.array_equal(few["y"], whole["y"][::5])
+    assert set(load_limited(Digits(train_limit=40)).train["y"]) == set(range(10))
 
 
 def test_batches_contain_only_the_limited_examples() -> None:

@@ -41,9 +41,8 @@ def test_facts_of_arrays_match_the_loaded_data(path: Path) -> None:
     facts, data = settings.facts(), settings.load()
     assert (facts.shape, facts.class_names) == ((1, 6, 5), ("0", "1", "2"))
     assert (facts.train_examples, facts.test_examples) == (8, 4)
-    assert data.facts == facts
-    np.testing.assert_array_equal(data.train.images[:, 0], small_arrays()["x_train"], strict=True)
-    assert data.test.labels.dtype == np.int64
+    np.testing.assert_array_equal(data.train["x"][:, 0], small_arrays()["x_train"], strict=True)
+    assert data.test["y"].dtype == np.int64
     names = np.array(["cat", "dog", "eel", "fox"])
     assert arrays(path, {"class_names": names}).facts().class_names == ("cat", "dog", "eel", "fox")
 
@@ -79,14 +78,14 @@ def test_layouts_become_nchw(path: Path, shape: tuple[int, ...], layout: str | N
     assert settings.facts().shape == expected
     channels_last = expected != shape and len(shape) == 3
     taken = stored["x_train"].transpose(0, 3, 1, 2) if channels_last else stored["x_train"]
-    np.testing.assert_array_equal(settings.load().train.images, taken.reshape(8, *expected), strict=True)
+    np.testing.assert_array_equal(settings.load().train["x"], taken.reshape(8, *expected), strict=True)
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "float32", "float64"])
 def test_train_images_are_normalised_by_their_own_statistics(path: Path, dtype: str) -> None:
     stored = small_arrays((2, 6, 5), dtype)
     data = arrays(path, stored).load()
-    x = data.normalisation.apply(data.train.images, np.dtype("float64"))
+    x = data.normalisation.apply(data.train["x"], np.dtype("float64"))
     np.testing.assert_allclose(x.mean(axis=(0, 2, 3)), 0, atol=1e-12)
     np.testing.assert_allclose(x.std(axis=(0, 2, 3)), 1, rtol=1e-12)
     assert data.normalisation.scale == (255.0 if dtype == "uint8" else 1.0)
@@ -131,14 +130,15 @@ def images(shape: tuple[int, ...], dtype: str = "uint8") -> dict[str, Array]:
     [
         ({"x_test": None, "y_test": None}, "has no x_test and no y_test: expected arrays x_train, y_train"),
         (images((6, 5), "int64"), "x_train is of dtype int64; expected uint8 or float32 or float64"),
-        (images(()), r"x_train is \(8,\); expected \(N, H, W\)"),
+        (images(()), r"x_train is \(8,\); expected \(N, F\), \(N, H, W\)"),
         (images((0, 5)), r"x_train is \(8, 0, 5\); expected"),
         (images((3, 6, 3)), r"axis 1 or axis 3 can be the channels; expected data\.layout=nchw"),
         (images((6, 5, 7)), "axis 1 or axis 3"),
-        ({"x_test": np.ones((4, 6, 6), "uint8")}, r"x_test holds images \(1, 6, 6\); expected images \(1, 6, 5\)"),
+        ({"x_test": np.ones((4, 6, 6), "uint8")}, r"x_test holds examples \(1, 6, 6\); expected examples \(1, 6, 5\)"),
         ({"x_test": np.ones((4, 6, 5), "float32")}, "x_test is of dtype float32; expected uint8, as x_train"),
         ({"y_train": np.zeros(7, int)}, r"y_train is int64\[7\]; expected integers \[8\]"),
-        ({"y_train": np.zeros(8)}, r"y_train is float64\[8\]; expected integers"),
+        ({"y_train": np.zeros(8)}, r"y_test is int64\[4\]; expected floats \[4, K\] in both splits, or \[4\]"),
+        ({"y_train": np.zeros((8, 2, 1))}, r"y_train is float64\[8, 2, 1\]; expected floats \[8, K\]"),
         ({"y_test": np.array([0, -1, 0, 0])}, "y_test holds labels from -1 to 0; expected labels from 0"),
         ({"y_test": np.array([0, 10**9, 0, 0])}, "from 0 to 1000000000; expected labels from 0, below 1,000,000"),
         ({"class_names": np.array(["a", "b"])}, r"class_names is <U1\[2\]; expected text, the names of labels 0 to 2"),
@@ -159,7 +159,7 @@ def test_images_that_are_constant_or_not_finite_are_refused(path: Path) -> None:
     with pytest.raises(DataError, match="x_train is not finite in example 5"):
         settings.load()
     settings = arrays(path, images((2, 6, 5)))
-    with pytest.raises(DataError, match="channel 0 of the train images is 1 everywhere"):
+    with pytest.raises(DataError, match="channel 0 of the train examples is 1 everywhere"):
         settings.load()
 
 
@@ -199,10 +199,9 @@ def test_facts_of_a_folder_match_the_loaded_data(folder: Path) -> None:
     facts, data = settings.facts(), settings.load()
     assert (facts.shape, facts.class_names) == ((3, 4, 4), ("cat", "dog"))
     assert (facts.train_examples, facts.test_examples) == (4, 2)
-    assert data.facts == facts
-    assert data.train.images.dtype == np.uint8
-    assert data.train.images[:, 0, 0, 0].tolist() == [0, 10, 100, 110]
-    assert data.train.labels.tolist() == [0, 0, 1, 1]
+    assert data.train["x"].dtype == np.uint8
+    assert data.train["x"][:, 0, 0, 0].tolist() == [0, 10, 100, 110]
+    assert data.train["y"].tolist() == [0, 0, 1, 1]
     assert data.normalisation.mean == (55 / 255,) * 3
 
 
@@ -213,8 +212,7 @@ def test_classes_and_images_are_ordered_by_name_without_hidden_entries(folder: P
     for hidden in (".git", "train/.cache", "train/zebra/.more"):
         (folder / hidden).mkdir()
     data = ImageFolder(path=str(folder), size=4).load()
-    assert data.class_names == ("dog", "zebra")
-    assert data.train.images[:, 0, 0, 0].tolist() == [110, 100, 0, 10]
+    assert data.train["x"][:, 0, 0, 0].tolist() == [110, 100, 0, 10]
 
 
 def test_an_image_is_cropped_to_the_largest_centred_part_and_resized(tmp_path: Path) -> None:

@@ -25,12 +25,11 @@ Pixels = NDArray[np.uint8]
 def test_stored_files_are_loaded(tmp_path: Path) -> None:
     store(tmp_path)
     dataset = load_published(TINY, str(tmp_path))
-    assert dataset.facts == TINY.facts
-    assert dataset.train.images.shape == (5, 1, 2, 3)
-    assert dataset.train.images.tobytes() == FILES["train-images"][16:]
-    np.testing.assert_array_equal(dataset.train.labels, [0, 1, 0, 1, 1])
-    np.testing.assert_array_equal(dataset.test.labels, [1, 0])
-    assert dataset.test.labels.dtype == np.int64
+    assert dataset.train["x"].shape == (5, 1, 2, 3)
+    assert dataset.train["x"].tobytes() == FILES["train-images"][16:]
+    np.testing.assert_array_equal(dataset.train["y"], [0, 1, 0, 1, 1])
+    np.testing.assert_array_equal(dataset.test["y"], [1, 0])
+    assert dataset.test["y"].dtype == np.int64
 
 
 def test_missing_dataset_names_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -55,7 +55,7 @@ class OfAPlugin(DatasetSettings):
     rate: float = 0.0
 
     def facts(self) -> Facts:
-        return Facts((1, 2, 2), ("a",), 2, 2)
+        return Facts.labelled((1, 2, 2), ("a",), 2, 2)
 
     def load(self) -> Dataset:
         raise NotImplementedError

@@ -76,8 +76,8 @@ def test_bars_are_horizontal_and_vertical() -> None:
     settings = example("own_dataset/bars.py").datasets["bars"](examples=40)
     data = settings.load()
     assert data.facts == settings.facts()
-    rows, columns = (data.train.images.astype(float).mean(axis=axis)[:, 0].max(axis=1) for axis in (3, 2))
-    np.testing.assert_array_equal(data.train.labels, (columns > rows).astype(int))
+    rows, columns = (data.train["x"].astype(float).mean(axis=axis)[:, 0].max(axis=1) for axis in (3, 2))
+    np.testing.assert_array_equal(data.train["y"], (columns > rows).astype(int))
     batch = Pipeline(data, seed=0, batch_size=40, dtype="float64").read("train", 0, 0, 40)
     assert abs(batch["x"].mean()) < 0.1
     assert abs(batch["x"].std() - 1) < 0.1

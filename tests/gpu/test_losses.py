@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from runner.engine.graph.network import labelled
 from runner.engine.run.kernel_table import load_kernels
 from runner.engine.run.session import scalar
+from runner.fields import labelled
 from runner.kernels.registry import Registry
 from runner.models.alexnet import AlexNet
 from runner.models.base import Model
@@ -26,6 +26,7 @@ from runner.models.resnet_cifar import ResNetCifar
 from runner.optimizers.sgd import Momentum
 from runner.strategies.base import Workload
 from runner.strategies.single import Single
+from runner.tasks.classification import classifier
 from tests.gpu.gpus import Gpu
 from tests.strategies.networks import CLASSES, TEST_BATCH, Examples
 from tests.strategies.training import opened
@@ -64,7 +65,7 @@ def losses(name: str, dtype: str, registry: Registry, *, gpus: bool = False) -> 
     """Return the losses of the first steps under ``single``; gradient clipping is active."""
     network = NETWORKS[name]
     optimizer = Momentum(lr=network.rate, clip_norm=1.0)
-    forward = network.model.network(CLASSES)
+    forward = classifier(network.model, CLASSES)
     workload = Workload(forward, optimizer, labelled(network.shape), dtype, 7, network.batch, TEST_BATCH)
     source = OneBatch(network.batch, network.shape, workload.state_dtype)
     with opened(Single(), workload, registry, gpus=gpus, source=source) as trainer:

@@ -22,6 +22,7 @@ from runner.optimizers.sgd import Momentum
 from runner.strategies.base import Strategy, Workload
 from runner.strategies.single import Single
 from runner.strategies.sync_data import SyncData
+from runner.tasks.classification import classifier
 from tests.gpu.gpus import Counted, Gpu, on_gpu
 from tests.kernels.gpu.fake_nccl import with_nccl
 from tests.kernels.gpu.test_collective import bound, operand
@@ -32,7 +33,7 @@ STEPS = 6
 TABLES = 1024
 """Maximum size in bytes of the tables of the launch that combines the updates of a network with four layers."""
 
-SMALL_LENET = LeNet(filters=[3, 4], units=10).network(classes=3)
+SMALL_LENET = classifier(LeNet(filters=[3, 4], units=10), 3)
 
 
 def workload() -> Workload:

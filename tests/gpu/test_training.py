@@ -13,25 +13,29 @@ from runner.data.digits import Digits
 from runner.data.pipeline import Pipeline
 from runner.data.synthetic import Synthetic
 from runner.engine.graph.device import Cluster, local_cluster
-from runner.engine.graph.network import labelled
 from runner.engine.run.kernel_table import load_kernels
 from runner.engine.run.local_session import LocalSession
 from runner.engine.run.session import scalar
 from runner.engine.run.step_driver import bind
+from runner.fields import labelled
 from runner.kernels.registry import Registry
 from runner.models.lenet import LeNet
 from runner.optimizers.sgd import Momentum
 from runner.strategies.base import Strategy, Workload
 from runner.strategies.single import Single
 from runner.strategies.sync_data import SyncData
+from runner.tasks.classification import classifier
 from tests.gpu.gpus import Gpu, on_gpu
 
 
 def mnist(path: Path) -> Dataset:
     """Return the 70,000 images of MNIST from an .npz file with uint8 images (N, 28, 28)."""
     with np.load(path) as file:
-        parts = (Split(file[f"x_{split}"][:, None], file[f"y_{split}"].astype(np.int64)) for split in ("train", "test"))
-        return Dataset("mnist", *parts, tuple("0123456789"), Normalisation(255.0, (0.13,), (0.31,)))
+        parts = (
+            Split({"x": file[f"x_{split}"][:, None], "y": file[f"y_{split}"].astype(np.int64)})
+            for split in ("train", "test")
+        )
+        return Dataset("mnist", *parts, Normalisation(255.0, (0.13,), (0.31,)))
 
 
 DATA: dict[str, Callable[[], Dataset]] = {
@@ -70,7 +74,7 @@ def data(name: str, request: pytest.FixtureRequest) -> Dataset:
 
 def learned(strategy: str, data: Dataset, dtype: str, registry: Registry, cluster: Cluster) -> float:
     """Train LeNet; return the fraction of the test split that the trained network classifies correctly."""
-    workload = Workload(LeNet().network(10), Momentum(lr=0.01), labelled(data.shape), dtype, 0, BATCH, TEST_BATCH)
+    workload = Workload(classifier(LeNet(), 10), Momentum(lr=0.01), labelled(data.shape), dtype, 0, BATCH, TEST_BATCH)
     program = STRATEGIES[strategy].build(workload)
     source = Pipeline(data, seed=0, batch_size=BATCH, eval_batch_size=TEST_BATCH, dtype="float32")
     session = LocalSession(program, cluster, registry, source)

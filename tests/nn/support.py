@@ -15,6 +15,7 @@ from runner.engine.graph.network import NetworkBuilder, Outputs
 from runner.engine.graph.tensor import Tensor
 from runner.engine.graph.variables import Variables
 from runner.models.base import Model
+from runner.tasks.classification import classifier
 from tests.oracles import evaluate
 
 Array = NDArray[Any]
@@ -97,14 +98,14 @@ STEP = 1e-6
 
 
 def network(
-    model: Model, *shape: int, classes: int = 10, examples: int = 2, training: bool = True
+    model: Model, *shape: int, classes: int = 10, examples: int = 2, training: bool = True, loss: str = "softmax"
 ) -> tuple[Bench, Outputs]:
     """Build ``model`` on random float64 images of shape (C, H, W); the label of example i is i modulo ``classes``."""
     rng = np.random.default_rng(7)
     b = bench(rng.standard_normal((examples, *shape)), training=training, step=3)
     labels = ops.placeholder(b.net.graph, (examples,), "int64", name="y")
     b.feeds[labels] = np.arange(examples) % classes
-    return b, model.network(classes)(b.net, {"x": b.x, "y": labels})
+    return b, classifier(model, classes, loss)(b.net, {"x": b.x, "y": labels})
 
 
 def parameter_count(b: Bench) -> int:

@@ -320,7 +320,7 @@ TWO_SHAPES = "layer 'a' (merge): expected two inputs of one shape, got float64[2
     ("layer", "shape", "error", "message"),
     [
         (lambda n, x: nn.conv(n, x, 4, 5, name="conv2", padding=1), (1, 3, 3, 2), ConfigError, TOO_SMALL),
-        (lambda n, x: nn.conv(n, x, 4, 3, name="c"), (2, 12), ShapeError, "'c' (conv): expected an input (N, C, H, W)"),
+        (lambda n, x: nn.conv(n, x, 4, 3, name="c"), (2, 12), ConfigError, "'c' (conv): expected images (N, C, H, W)"),
         (lambda n, x: nn.dense(n, x, 4, name="f"), (2, 3, 4, 4), ShapeError, "images first, got float64[2,3,4,4]"),
         (lambda n, x: nn.max_pool(n, x, 2, name="p"), (1, 3, 1, 8), ConfigError, "'p' (pool): windows of 2x2 need"),
         (lambda n, x: nn.add(n, x, _pooled(n, x, 4), name="a"), (2, 3, 4, 4), ShapeError, TWO_SHAPES),

@@ -219,7 +219,7 @@ plugin = Plugin(datasets={"mine": Mine})
         ("data", DATASET.replace("FACTS", "None"), r"data\.name=mine: facts returned None; expected Facts"),
         (
             "data",
-            DATASET.replace("FACTS", "Facts((4,), ('a', 'b'), 10, 5)"),
+            DATASET.replace("FACTS", "Facts.labelled((4,), ('a', 'b'), 10, 5)"),
             r"data\.name=mine: /.*\.py:10: facts returned the shape \(4,\); expected \(channels, height, width\), such "
             r"as \(4, 1, 1\) for rows of four numbers",
         ),
@@ -231,7 +231,7 @@ def test_a_method_that_returns_another_type_is_refused(group: str, text: str, co
 
 
 def test_an_error_of_loading_data_is_reported_with_the_line(tmp_path: Path) -> None:
-    facts = 'Facts((1, 4, 4), ("a", "b"), 64, 16)'
+    facts = 'Facts.labelled((1, 4, 4), ("a", "b"), 64, 16)'
     config = with_mine(tmp_path, "data", DATASET.replace("FACTS", facts))
     with pytest.raises(ConfigError, match=rf"{tmp_path / 'mine.py'}:14: OSError: lost; correct it"):
         run(config, tmp_path / "run", overrides=[])
@@ -245,8 +245,8 @@ from runner.data.dataset import Dataset, Normalisation, Split
 def load(self):
     if Path(RUN_LOG).exists():
         raise OSError("lost")
-    split = Split(np.zeros((64, 1, 4, 4), np.uint8), np.arange(64) % 2)
-    test = Split(split.images[:16], split.labels[:16])
+    split = Split({"x": np.zeros((64, 1, 4, 4), np.uint8), "y": np.arange(64) % 2})
+    test = split.take(np.arange(16))
     return Dataset("mine", split, test, ("a", "b"), Normalisation(1.0, (0.0,), (1.0,)))
 
 Mine.load = load
@@ -255,7 +255,7 @@ Mine.load = load
 
 def test_summary_and_log_have_the_reported_error_of_a_run(tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
-    text = DATASET.replace("FACTS", 'Facts((1, 4, 4), ("a", "b"), 64, 16)') + LOST_LATER
+    text = DATASET.replace("FACTS", 'Facts.labelled((1, 4, 4), ("a", "b"), 64, 16)') + LOST_LATER
     config = with_mine(tmp_path, "data", text.replace("RUN_LOG", repr(str(run_dir / "run.log"))))
     with pytest.raises(ConfigError, match=r"mine\.py:\d+: OSError: lost; correct it") as raised:
         run(config, run_dir, overrides=[])

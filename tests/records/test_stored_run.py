@@ -12,6 +12,7 @@ import pytest
 from runner.data.dataset import Facts, Normalisation
 from runner.data.synthetic import Synthetic
 from runner.errors import ConfigError, DataError, NumericError
+from runner.fields import Field
 from runner.records.data_facts import (
     FACTS_FILE,
     DataRecord,
@@ -119,7 +120,7 @@ def test_a_damaged_plugins_file_is_refused(tmp_path: Path, text: str) -> None:
         read_plugins(tmp_path)
 
 
-FACTS = Facts((1, 2, 3), ("cat", "dög"), 8, 4, 2)
+FACTS = Facts.labelled((1, 2, 3), ("cat", "dög"), 8, 4, 2)
 KNOWN = Normalisation(255.0, (0.1,), (0.3,))
 RECORD = DataRecord(FACTS, KNOWN)
 
@@ -140,7 +141,7 @@ class PluginData(Synthetic):
         facts = super().facts()
         count: Any = np.int64(facts.train_examples)
         shape: Any = np.array([3, 8, 8])
-        return replace(facts, shape=shape, train_examples=count)
+        return replace(facts, fields={**facts.fields, "x": Field(shape)}, train_examples=count)
 
     def normalisation(self) -> Normalisation:
         scale: Any = np.float32(1.0)
@@ -166,7 +167,7 @@ def test_impossible_facts_are_refused_before_they_are_stored(mean: Any) -> None:
     ("damage", "fault"),
     [
         ({"version": 2}, "version: 2, expected 1"),
-        ({"shape": [1, 2]}, r"shape: \[1, 2\], expected a list of at least 3 of at most 3"),
+        ({"fields": {"x": {"shape": 3}}}, r"fields\[x\]\.shape: 3, expected a list"),
         ({"colour": 1}, r"unknown \['colour'\]"),
         ({"normalisation": {"scale": 255.0, "mean": [0.1], "std": [0.0]}}, "normalisation: expected a scale"),
         ({"normalisation": {"scale": 255.0, "mean": ["nan"], "std": [0.3]}}, "normalisation: expected a scale"),
@@ -189,14 +190,30 @@ def test_a_file_of_an_earlier_version_has_no_normalisation(tmp_path: Path) -> No
     assert read_record(tmp_path) == DataRecord(FACTS, None)
 
 
+def test_a_file_of_version_0_1_is_of_labelled_images(tmp_path: Path) -> None:
+    write_record(tmp_path, RECORD)
+    document = json.loads((tmp_path / FACTS_FILE).read_text())
+    del document["fields"]
+    (tmp_path / FACTS_FILE).write_text(json.dumps(document | {"shape": [1, 2, 3], "class_names": ["cat", "dög"]}))
+    assert read_record(tmp_path) == RECORD
+
+
+def with_classes(*names: str) -> Facts:
+    return Facts.labelled((1, 2, 3), names, 8, 4, 2)
+
+
+LARGER = Facts.labelled((3, 2, 3), ("cat", "dög"), 8, 4, 2)
+
+
 @pytest.mark.parametrize(
     ("now", "expected"),
     [
         (FACTS, ""),
         (replace(FACTS, test_examples=9), ""),
-        (replace(FACTS, shape=(3, 2, 3)), "images are (3, 2, 3), in training they were (1, 2, 3)"),
-        (replace(FACTS, class_names=("cat",)), "there are 1 classes, in training there were 2"),
-        (replace(FACTS, class_names=("cat", "elk")), "class 1 is 'elk', in training it was 'dög'"),
+        (LARGER, "the field x is float[3,2,3], in training it was float[1,2,3]"),
+        (with_classes("cat"), "there are 1 names of a class, in training there were 2"),
+        (with_classes("cat", "elk"), "class 1 is 'elk', in training it was 'dög'"),
+        (replace(FACTS, fields={"x": FACTS.fields["x"]}), "the field y is None, in training it was int64[]"),
     ],
 )
 def test_a_different_kind_of_data_is_described(now: Facts, expected: str) -> None:
@@ -209,7 +226,7 @@ def test_a_different_kind_of_data_is_described(now: Facts, expected: str) -> Non
         (RECORD, ""),
         (DataRecord(FACTS, None), ""),
         (DataRecord(FACTS, replace(KNOWN, mean=(0.1 + 1e-15,))), ""),
-        (DataRecord(replace(FACTS, shape=(3, 2, 3)), KNOWN), "images are (3, 2, 3), in training they were (1, 2, 3)"),
+        (DataRecord(LARGER, KNOWN), "the field x is float[3,2,3], in training it was float[1,2,3]"),
         (
             DataRecord(replace(FACTS, train_examples=7, test_examples=5), KNOWN),
             "there are 7 train examples, in training there were 8; there are 5 test examples, in training there were 4",

@@ -8,10 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from runner import nn
-from runner.engine.graph.network import NetworkBuilder, NetworkFunction, Outputs, labelled
+from runner.engine.graph.network import NetworkBuilder, NetworkFunction, Outputs
 from runner.engine.graph.tensor import Tensor
+from runner.fields import labelled
 from runner.optimizers.base import Optimizer
 from runner.strategies.base import Workload
+from runner.tasks.classification import classify
 
 EXAMPLE_SHAPE = (1, 6, 6)
 CLASSES = 3
@@ -26,7 +28,7 @@ def dense(net: NetworkBuilder, batch: Batch) -> Outputs:
     h = nn.flatten(net, batch["x"], name="flat")
     h = nn.relu(net, nn.dense(net, h, 8, name="fc1"), name="relu1")
     h = nn.relu(net, nn.dense(net, h, 6, name="fc2"), name="relu2")
-    return nn.classify(net, nn.dense(net, h, CLASSES, name="fc3"), batch["y"])
+    return classify(net, nn.dense(net, h, CLASSES, name="fc3"), batch["y"])
 
 
 def convolutional(net: NetworkBuilder, batch: Batch) -> Outputs:
@@ -34,20 +36,20 @@ def convolutional(net: NetworkBuilder, batch: Batch) -> Outputs:
     h = nn.conv(net, batch["x"], 4, 3, name="conv1", padding="same")
     h = nn.max_pool(net, nn.relu(net, h, name="relu1"), 3, name="pool1", stride=2)
     h = nn.conv(net, h, 4, 2, name="conv2", groups=2)
-    return nn.classify(net, nn.dense(net, nn.flatten(net, h, name="flat"), CLASSES, name="fc"), batch["y"])
+    return classify(net, nn.dense(net, nn.flatten(net, h, name="flat"), CLASSES, name="fc"), batch["y"])
 
 
 def batch_normalised(net: NetworkBuilder, batch: Batch) -> Outputs:
     """Build a network with a layer that mixes examples and has state that no gradient updates."""
     h = nn.conv(net, batch["x"], 3, 3, name="conv1", bias=None)
     h = nn.relu(net, nn.batch_norm(net, h, name="norm1"), name="relu1")
-    return nn.classify(net, nn.dense(net, nn.flatten(net, h, name="flat"), CLASSES, name="fc"), batch["y"])
+    return classify(net, nn.dense(net, nn.flatten(net, h, name="flat"), CLASSES, name="fc"), batch["y"])
 
 
 def dropped_out(net: NetworkBuilder, batch: Batch) -> Outputs:
     """Build a network with a layer that draws random numbers."""
     h = nn.relu(net, nn.dense(net, nn.flatten(net, batch["x"], name="flat"), 12, name="fc1"), name="relu1")
-    return nn.classify(net, nn.dense(net, nn.dropout(net, h, 0.4, name="drop"), CLASSES, name="fc2"), batch["y"])
+    return classify(net, nn.dense(net, nn.dropout(net, h, 0.4, name="drop"), CLASSES, name="fc2"), batch["y"])
 
 
 def hybrid(net: NetworkBuilder, batch: Batch, loss: str = "softmax") -> Outputs:
@@ -56,7 +58,7 @@ def hybrid(net: NetworkBuilder, batch: Batch, loss: str = "softmax") -> Outputs:
     h = nn.flatten(net, nn.max_pool(net, h, 2, name="pool1"), name="flat")
     h = nn.dropout(net, nn.relu(net, nn.dense(net, h, 7, name="fc1"), name="relu2"), 0.4, name="drop")
     h = nn.relu(net, nn.dense(net, h, 5, name="fc2"), name="relu3")
-    return nn.classify(net, nn.dense(net, h, CLASSES, name="fc3"), batch["y"], loss)
+    return classify(net, nn.dense(net, h, CLASSES, name="fc3"), batch["y"], loss)
 
 
 def branched(net: NetworkBuilder, batch: Batch) -> Outputs:
@@ -64,7 +66,7 @@ def branched(net: NetworkBuilder, batch: Batch) -> Outputs:
     x = nn.flatten(net, batch["x"], name="flat")
     left, right = (nn.dense(net, x, 5, name=name) for name in ("left", "right"))
     h = nn.batch_norm(net, nn.add(net, left, right, name="sum"), name="norm")
-    return nn.classify(net, nn.dense(net, nn.relu(net, h, name="relu"), CLASSES, name="fc"), batch["y"])
+    return classify(net, nn.dense(net, nn.relu(net, h, name="relu"), CLASSES, name="fc"), batch["y"])
 
 
 NETWORKS: dict[str, NetworkFunction] = {

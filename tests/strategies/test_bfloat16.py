@@ -17,6 +17,7 @@ from runner.optimizers.sgd import Momentum
 from runner.strategies.base import Strategy, Workload
 from runner.strategies.single import Single
 from runner.strategies.sync_data import SyncData
+from runner.tasks.classification import classify
 from tests.engine.compile.passes.exactness import counts
 from tests.engine.compile.passes.training_graphs import training_step
 from tests.strategies.networks import CLASSES, NETWORKS, Batch, workload_of
@@ -36,7 +37,7 @@ def convnet(net: NetworkBuilder, batch: Batch) -> Outputs:
     h = nn.add(net, h, nn.conv(net, branch, 8, 3, name="conv3", padding="same", bias=None), name="sum3")
     h = nn.flatten(net, nn.avg_pool(net, h, 2, name="pool3"), name="flat")
     h = nn.dropout(net, nn.relu(net, nn.dense(net, h, 16, name="fc4"), name="relu4"), 0.1, name="drop4")
-    return nn.classify(net, nn.dense(net, h, CLASSES, name="fc5"), batch["y"])
+    return classify(net, nn.dense(net, h, CLASSES, name="fc5"), batch["y"])
 
 
 def convnet_workload(dtype: str) -> Workload:

@@ -23,6 +23,7 @@ from runner.strategies.replica import shares
 from runner.strategies.sharded.network_parts import dense_passes
 from runner.strategies.single import Single
 from runner.strategies.sync_data import SyncData
+from runner.tasks.classification import classifier, classify
 from tests.all_pairs import all_pairs
 from tests.strategies.networks import CLASSES, NETWORKS, Batch, Chosen, dense, hybrid, workload_of
 from tests.strategies.training import (
@@ -51,7 +52,7 @@ def normalised_between(net: NetworkBuilder, batch: Batch) -> Outputs:
     h = nn.relu(net, nn.batch_norm(net, nn.conv(net, batch["x"], 3, 3, name="conv1"), name="norm1"), name="relu1")
     h = nn.dense(net, nn.flatten(net, h, name="flat"), 5, name="fc1", bias=None)
     h = nn.relu(net, nn.batch_norm(net, h, name="norm2"), name="relu2")
-    return nn.classify(net, nn.dense(net, h, CLASSES, name="fc2"), batch["y"])
+    return classify(net, nn.dense(net, h, CLASSES, name="fc2"), batch["y"])
 
 
 def workload_for(network: str, dtype: str = "float64", batch_size: int = BATCH) -> Workload:
@@ -119,8 +120,8 @@ def test_between_dense_layers_one_pass_has_the_statistics_of_the_batch(workers: 
 
 
 MODELS: dict[str, tuple[NetworkFunction, tuple[int, ...]]] = {
-    "lenet": (LeNet(filters=[3, 4], units=10).network(classes=3), (1, 16, 16)),
-    "cifar_convnet": (CifarConvNet(widths=[3, 4], units=6).network(classes=3), (3, 8, 8)),
+    "lenet": (classifier(LeNet(filters=[3, 4], units=10), 3), (1, 16, 16)),
+    "cifar_convnet": (classifier(CifarConvNet(widths=[3, 4], units=6), 3), (3, 8, 8)),
 }
 
 

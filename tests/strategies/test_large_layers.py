@@ -23,6 +23,7 @@ from runner.optimizers.sgd import Momentum
 from runner.strategies.base import Workload
 from runner.strategies.single import Single
 from runner.strategies.sync_data import SyncData
+from runner.tasks.classification import classify
 from tests.strategies.networks import CLASSES, Batch, workload_of
 from tests.strategies.training import begun, expect_same_run, opened, trained
 
@@ -37,7 +38,7 @@ def two_layers(net: NetworkBuilder, batch: Batch, inner: int = INNER, columns: i
     h = nn.flatten(net, batch["x"], name="flat")
     h = nn.relu(net, nn.dense(net, h, inner, name="fc1"), name="relu1")
     h = nn.relu(net, nn.dense(net, h, columns, name="fc2"), name="relu2")
-    return nn.classify(net, nn.dense(net, h, CLASSES, name="fc3"), batch["y"])
+    return classify(net, nn.dense(net, h, CLASSES, name="fc3"), batch["y"])
 
 
 def workload(dtype: str) -> Workload:
@@ -158,7 +159,7 @@ LOSS_ONLY = "loss_only"
 
 
 def lenet(net: NetworkBuilder, batch: Batch) -> Outputs:
-    return nn.classify(net, LeNet().forward(net, batch["x"], 10), batch["y"])
+    return classify(net, LeNet().forward(net, batch["x"], 10), batch["y"])
 
 
 def watched(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> list[int]:

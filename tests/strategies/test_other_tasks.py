@@ -9,9 +9,10 @@ from numpy.typing import NDArray
 
 from runner import nn
 from runner.engine.graph import ops
-from runner.engine.graph.network import Field, NetworkBuilder, Outputs
+from runner.engine.graph.network import NetworkBuilder, Outputs
 from runner.engine.run.session import scalar
 from runner.errors import ConfigError
+from runner.fields import Field
 from runner.kernels.registry import Registry
 from runner.optimizers.lbfgs import Lbfgs
 from runner.optimizers.sgd import Momentum
@@ -22,6 +23,7 @@ from runner.strategies.model import ModelParallel
 from runner.strategies.sandblaster import Sandblaster
 from runner.strategies.single import Single
 from runner.strategies.sync_data import SyncData
+from runner.tasks.regression import regress
 from tests.strategies.networks import TEST_BATCH, Batch
 from tests.strategies.training import Placed, begun, difference, rate_of
 
@@ -51,7 +53,7 @@ class Table:
 def regression(net: NetworkBuilder, batch: Batch) -> Outputs:
     """Build two dense layers that predict the two numbers of a row."""
     h = nn.relu(net, nn.dense(net, batch["x"], 7, name="fc1"), name="relu1")
-    return nn.regress(net, nn.dense(net, h, 2, name="fc2"), batch["y"])
+    return regress(net, nn.dense(net, h, 2, name="fc2"), batch["y"])
 
 
 def two_headed(net: NetworkBuilder, batch: Batch) -> Outputs:

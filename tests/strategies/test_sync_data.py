@@ -21,6 +21,7 @@ from runner.strategies.replica import shares
 from runner.strategies.single import Single
 from runner.strategies.sync_data import SyncData
 from runner.strategies.synchronous.batch_statistics import STATISTICS
+from runner.tasks.classification import classifier
 from tests.all_pairs import all_pairs
 from tests.strategies.networks import NETWORKS, workload_of
 from tests.strategies.training import (
@@ -150,7 +151,7 @@ def test_gradients_that_fit_into_a_bucket_are_one_message_to_each_owner() -> Non
 
 @pytest.mark.parametrize("workers", [2, 3])
 def test_lenet_equals_single(workers: int, registry: Registry) -> None:
-    lenet = LeNet(filters=[6, 8], units=32).network(classes=3)
+    lenet = classifier(LeNet(filters=[6, 8], units=32), 3)
     workload = workload_of(lenet, Adam(), batch_size=10, example_shape=(1, 16, 16))
     found = trained(SyncData(workers=workers), workload, registry, 10)
     expect_same_run(found, single(workload, 10), 1e-10)

@@ -8,7 +8,6 @@ import pytest
 import yaml
 
 from runner.cli import main
-from runner.config.monitor import Monitor
 from runner.errors import Interrupted, NumericError, RunnerError
 from runner.records.summary import Failure
 from runner.sweeps.outcome import Outcome
@@ -91,7 +90,7 @@ FAILURE = Failure("DivergenceError", "the loss exploded", 5)
     ("status", "changes", "value"),
     [
         ("finished", {"headline": {"test/accuracy": 0.5}}, 0.5),
-        ("finished", {"headline": {}}, "job 3 (lr=1): it has no value of test/accuracy"),
+        ("finished", {"headline": {}}, "job 3 (lr=1): it has no value of its metric"),
         ("diverged", {"headline": {"test/accuracy": 0.1}}, 0.1),
         ("diverged", {"error": FAILURE}, "job 3 (lr=1): the loss exploded"),
         ("killed", None, "job 3 (lr=1): killed"),
@@ -100,8 +99,12 @@ FAILURE = Failure("DivergenceError", "the loss exploded", 5)
 def test_a_job_that_ended_without_an_error_has_a_value(
     status: str, changes: dict[str, Any] | None, value: float | str
 ) -> None:
-    summary = None if changes is None else replace(SUMMARY, status=status, **changes)
-    found = Outcome(3, ["lr=1"], {"lr": "1"}, status, summary).value_or_error(Monitor("test/accuracy"))
+    summary = (
+        None
+        if changes is None
+        else replace(SUMMARY, status=status, monitor="test/accuracy", direction="max", **changes)
+    )
+    found = Outcome(3, ["lr=1"], {"lr": "1"}, status, summary).value_or_error()
     assert (str(found) if isinstance(found, RunnerError) else found) == value
 
 

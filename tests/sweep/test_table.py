@@ -30,7 +30,7 @@ from tests.fake_training import Call, FakeTraining
 from tests.records.test_summary import SUMMARY
 from tests.tracking.recorded import a_run
 
-ACCURACY = Monitor("test/accuracy")
+ACCURACY = Monitor("test/accuracy", highest=True)
 
 
 def outcome_of(summary: Summary) -> Outcome:
@@ -80,7 +80,7 @@ def test_jobs_are_compared_by_the_monitored_metric_and_without_it_by_loss(metric
     }
     jobs = [outcome_of(replace(SUMMARY, overrides=[f"lr={lr}"], headline=kept)) for lr, kept in values.items()]
     for given in (jobs, jobs[::-1]):
-        table = sweep_table(given, Monitor(metric))
+        table = sweep_table(given, Monitor(metric, highest=metric.endswith("accuracy")))
         assert column(table, "lr") == list(order)
         assert table.headers[2] == ("test_accuracy" if metric == "val/loss" else metric.replace("/", "_"))
 
@@ -95,7 +95,7 @@ def test_the_test_split_does_not_decide_between_equal_validation_accuracies(seed
         for seed in range(seeds)
         for lr in ("2", "1")
     ]
-    monitor = Monitor("val/accuracy")
+    monitor = Monitor("val/accuracy", highest=True)
     groups = over_seeds(jobs, monitor)
     ranked = column(sweep_table(jobs, monitor), "lr") if seeds == 1 else [group.swept["lr"] for group in groups]
     assert ranked == ["1", "2"]

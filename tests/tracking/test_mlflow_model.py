@@ -17,7 +17,7 @@ from runner.records.summary import Summary
 from runner.system.machine import usable_cores
 from runner.tracking import MlflowTracking
 from runner.training.exported import ExportedNetwork
-from runner.training.inference import one_device, probabilities
+from runner.training.inference import answers, one_device
 from runner.training.run import run
 from tests.integration.command import succeed
 from tests.small_runs import small_config
@@ -47,7 +47,7 @@ def test_a_registered_network_predicts_like_the_verb(
     pixels = np.random.default_rng(0).integers(0, 17, (5, 1, 8, 8)).astype(np.float64)
     inputs = network.normalisation().apply(pixels, np.dtype(np.float64))
     device = one_device(with_device(network.config, []), usable_cores())
-    expected = probabilities(device, network.checkpoint, inputs)
+    expected = answers(device, network.checkpoint, inputs)
     shutil.rmtree(tmp_path / "run")
 
     import mlflow
@@ -85,7 +85,7 @@ def test_an_exported_network_refuses_other_shapes(tmp_path: Path, uri: str) -> N
     network = ExportedNetwork(tmp_path / "model")
     for shape in ((8, 8), (0, 1, 8, 8), (2, 3, 8, 8)):
         with pytest.raises(DataError, match=r"expected \(N, 1, 8, 8\) with N of at least 1"):
-            network.probabilities(np.zeros(shape))
+            network.predict(np.zeros(shape))
     assert list((tmp_path / "model").rglob("*.safetensors"))
     assert not any("velocity" in name for name in _weights(tmp_path / "model"))
 

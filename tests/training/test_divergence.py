@@ -32,12 +32,12 @@ GUESSING = math.log(10)
     ],
 )
 def test_three_losses_above_ten_times_the_first_and_guessing_are_divergence(losses: list[float], diverged: bool):
-    found = divergence(losses, 10, "lower it")
+    found = divergence(losses, GUESSING, "lower it")
     assert (found is not None) == diverged
     if found is not None:
         limit = 10 * max(losses[0], GUESSING)
         assert f"{min(losses[1:][-3:]):.4g} or more; expected at most {limit:.4g}, 10 times" in str(found)
-        assert str(found).endswith(f"the loss of uniform guessing, {GUESSING:.4g}; lower it")
+        assert str(found).endswith(f"the loss of an untrained network, {GUESSING:.4g}; lower it")
 
 
 EXPLODING = ("optimizer=sgd", "optimizer.clip_norm=1", "schedule=constant", "train.steps=12", "train.log_every=1")

@@ -22,7 +22,7 @@ from runner.errors import CheckpointError, ConfigError, ResourceError
 from runner.kernels.gpu.discovery import Found
 from runner.kernels.registry import Registry
 from runner.training import inference
-from runner.training.inference import OneDevice, one_device, probabilities, score
+from runner.training.inference import OneDevice, answers, one_device, score
 from runner.training.initial_weights import InitialWeights, initial_weights
 from runner.training.run import run
 from tests.gpu.gpus import Gpu
@@ -98,10 +98,10 @@ def test_a_gpu_scores_and_predicts_as_the_cpu_does(
     on_gpu, on_cpu = (scores_on(device, of_two_workers) for device in devices)
     assert set(on_gpu) == {"test", "val"}
     for split, scores in on_gpu.items():
-        assert scores.loss == pytest.approx(on_cpu[split].loss, rel=near)
+        assert scores.metrics == pytest.approx(on_cpu[split].metrics, rel=near)
         assert np.array_equal(scores.confusion, on_cpu[split].confusion)
     inputs = np.random.default_rng(0).normal(size=(20, 1, 8, 8))
-    seen, expected = (probabilities(device, find(of_two_workers), inputs) for device in devices)
+    seen, expected = (answers(device, find(of_two_workers), inputs) for device in devices)
     np.testing.assert_allclose(seen, expected, rtol=10 * near)
     assert runtime.allocated > 0, "the GPU computed"
 

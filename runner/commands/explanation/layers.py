@@ -99,7 +99,7 @@ def _network_of_one_example(experiment: Experiment) -> NetworkBuilder:
         step=ops.placeholder(graph, (), "int64", name="step"),
         index=batch["index"],
     )
-    config.model.network(experiment.facts.classes)(net, batch)
+    config.task.network(config.model, experiment.facts.fields)(net, batch)
     return net
 
 

@@ -10,27 +10,6 @@ from runner.engine.graph.node import LayerStamp
 from runner.engine.graph.tensor import Tensor, TensorSpec, state_dtype
 from runner.engine.graph.variables import Variable, Variables
 
-LABEL = "int64"
-"""The dtype of labels."""
-
-
-@dataclass(frozen=True)
-class Field:
-    """A field of an example, such as its input x or its target y.
-
-    shape: without the axis of examples. dtype: None for that of activations. names: of the classes, if the field is a
-    label; of the K numbers, if the shape is (K,); () if they have no names.
-    """
-
-    shape: tuple[int, ...]
-    dtype: str | None = None
-    names: tuple[str, ...] = ()
-
-
-def labelled(shape: tuple[int, ...], classes: tuple[str, ...] = ()) -> dict[str, Field]:
-    """Return the fields of classified examples: inputs x of this shape, and a label y. classes: their names."""
-    return {"x": Field(shape), "y": Field((), LABEL, classes)}
-
 
 @dataclass(frozen=True)
 class StateUpdate:

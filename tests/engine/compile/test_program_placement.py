@@ -25,6 +25,7 @@ from runner.optimizers.sgd import Sgd
 from runner.strategies.base import Workload
 from runner.strategies.model import ModelParallel
 from runner.strategies.single import Single
+from runner.tasks.classification import classify
 from tests.engine.compile.passes.graph_text import Text
 from tests.engine.graph.random_graphs import Sample, samples
 from tests.strategies.networks import NETWORKS, Batch, workload_of
@@ -76,7 +77,7 @@ def branches(net: NetworkBuilder, batch: Batch) -> Outputs:
     left, right = (
         nn.dense(net, nn.dense(net, h, 400, name=f"{name}1"), 400, name=f"{name}2") for name in ("left", "right")
     )
-    return nn.classify(net, nn.dense(net, nn.add(net, left, right, name="sum"), 3, name="fc"), batch["y"])
+    return classify(net, nn.dense(net, nn.add(net, left, right, name="sum"), 3, name="fc"), batch["y"])
 
 
 def workload(network: str | None = None) -> Workload:
@@ -125,7 +126,7 @@ def test_pipeline_of_equal_layers_is_divided_in_the_middle() -> None:
         h = nn.flatten(net, batch["x"], name="flat")
         for k in range(6):
             h = nn.dense(net, h, 36, name=f"fc{k}")
-        return nn.classify(net, h, batch["y"])
+        return classify(net, h, batch["y"])
 
     near = local_cluster(2, latency_s=1e-7, bytes_per_s=1e13)
     in_parts = ModelParallel(concurrent_steps=4).build(workload_of(tower, Sgd(), batch_size=4096))

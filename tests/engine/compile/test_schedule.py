@@ -26,6 +26,7 @@ from runner.kernels.registry import Registry
 from runner.optimizers.sgd import Momentum
 from runner.strategies.base import Workload
 from runner.strategies.sync_data import SyncData
+from runner.tasks.classification import classify
 from tests.engine.graph.random_graphs import Sample, samples
 from tests.strategies.networks import NETWORKS, Batch, workload_of
 
@@ -235,7 +236,7 @@ def wide(net: NetworkBuilder, batch: Batch) -> Outputs:
     h = nn.flatten(net, batch["x"], name="flat")
     for k in range(1, 6):
         h = nn.relu(net, nn.dense(net, h, 256, name=f"fc{k}"), name=f"relu{k}")
-    return nn.classify(net, h, batch["y"])
+    return classify(net, h, batch["y"])
 
 
 def test_sums_of_upper_layers_are_sent_while_lower_layers_still_compute(registry: Registry) -> None:

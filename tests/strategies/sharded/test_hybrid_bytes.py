@@ -20,6 +20,7 @@ from runner.strategies.base import Workload
 from runner.strategies.hybrid import Hybrid
 from runner.strategies.replica import shares
 from runner.strategies.single import Single
+from runner.tasks.classification import classify
 from tests.strategies.networks import CLASSES, NETWORKS, Batch, hybrid, workload_of
 from tests.strategies.training import begun, compiled, expect_same_run, sends_of, single, trained
 
@@ -114,7 +115,7 @@ def test_the_input_of_two_dense_layers_is_exchanged_once(registry: Registry) -> 
     def forked(net: NetworkBuilder, batch: Batch) -> Outputs:
         h = nn.dense(net, nn.flatten(net, batch["x"], name="flat"), 6, name="fc1")
         sides = [nn.dense(net, h, CLASSES, name=name) for name in ("left", "right")]
-        return nn.classify(net, ops.add(net.graph, *sides), batch["y"])
+        return classify(net, ops.add(net.graph, *sides), batch["y"])
 
     workload = workload_of(forked, Sgd(), batch_size=4)
     expected = gathered([2, 2], [1, 1], 36 * B, backward=False) + gathered([3, 3], [1, 1], 4 * B, backward=True)
@@ -196,7 +197,7 @@ def scaled(net: NetworkBuilder, batch: Batch, factor: float, classes: int = 5, l
     """Build one dense layer and multiply its logits by a factor."""
     h = nn.dense(net, nn.flatten(net, batch["x"], name="flat"), classes, name="fc")
     factors = ops.fill(net.graph, factor, (), net.state_dtype)
-    return nn.classify(net, ops.mul(net.graph, h, factors), batch["y"], loss=loss)
+    return classify(net, ops.mul(net.graph, h, factors), batch["y"], loss=loss)
 
 
 @pytest.mark.parametrize("loss", ["softmax", "logistic"])

@@ -21,6 +21,7 @@ from runner.optimizers.sgd import Momentum
 from runner.strategies.base import Workload
 from runner.strategies.model import ModelParallel
 from runner.strategies.replica import shares
+from runner.tasks.classification import classify
 from tests.strategies.networks import CLASSES, NETWORKS, Batch, branched, hybrid, workload_of
 from tests.strategies.training import (
     Placed,
@@ -155,7 +156,7 @@ def read_twice(net: NetworkBuilder, batch: Batch) -> Outputs:
     """Build a dense layer that two other dense layers read; their outputs are added."""
     h = nn.dense(net, nn.flatten(net, batch["x"], name="flat"), 6, name="first")
     left, right = (nn.dense(net, h, CLASSES, name=name) for name in ("left", "right"))
-    return nn.classify(net, nn.add(net, left, right, name="sum"), batch["y"])
+    return classify(net, nn.add(net, left, right, name="sum"), batch["y"])
 
 
 def test_columns_are_gathered_once_for_all_whole_layers_and_once_for_each_shard() -> None:

@@ -17,6 +17,7 @@ from runner.strategies.collectives import COMBINES
 from runner.strategies.replica import shares
 from runner.strategies.sync_data import SyncData
 from runner.strategies.synchronous.batch_statistics import STATISTICS
+from runner.tasks.classification import classify
 from tests.strategies.networks import CLASSES, NETWORKS, Batch, Examples, batch_normalised, convolved, workload_of
 from tests.strategies.training import (
     Run,
@@ -42,7 +43,7 @@ def normalised_twice(net: NetworkBuilder, batch: Batch) -> Outputs:
     h = nn.flatten(net, nn.relu(net, nn.batch_norm(net, h, name="norm1", decay=DECAY), name="relu1"), name="flat")
     h = nn.dense(net, h, 5, name="fc1", bias=None)
     h = nn.relu(net, nn.batch_norm(net, h, name="norm2", epsilon=1e-3), name="relu2")
-    return nn.classify(net, nn.dense(net, h, CLASSES, name="fc2"), batch["y"])
+    return classify(net, nn.dense(net, h, CLASSES, name="fc2"), batch["y"])
 
 
 CHANNELS = {"norm1": 3, "norm2": 5}

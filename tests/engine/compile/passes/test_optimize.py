@@ -17,11 +17,11 @@ from runner.engine.compile.program_plans import ProgramPlans
 from runner.engine.graph import ops
 from runner.engine.graph.device import local_cluster
 from runner.engine.graph.graph import Graph
-from runner.engine.graph.network import labelled
 from runner.engine.graph.node import Node
 from runner.engine.graph.tensor import Tensor
 from runner.engine.graph.verify import verify
 from runner.engine.run.kernel_table import load_kernels
+from runner.fields import labelled
 from runner.kernels.elementwise import FUNCTIONS
 from runner.models.vgg_a import VggA
 from runner.optimizers.adam import Adam, AdamW
@@ -30,6 +30,7 @@ from runner.optimizers.sgd import HeavyBall, Momentum, Sgd
 from runner.strategies.base import Workload
 from runner.strategies.single import Single
 from runner.strategies.sync_data import SyncData
+from runner.tasks.classification import classifier
 from tests.engine.compile.passes.exactness import (
     Array,
     assert_outcome,
@@ -251,7 +252,7 @@ def test_fast_kernels_give_equal_bits_for_relu_gradients_of_pooled_tensors(
 
 
 def test_last_relu_gradient_of_every_vgg_stage_has_the_pooled_size() -> None:
-    network = VggA(widths=[2, 3, 2, 3, 4], units=5).network(3)
+    network = classifier(VggA(widths=[2, 3, 2, 3, 4], units=5), 3)
     program = Single().build(Workload(network, Sgd(), labelled((2, 32, 32)), "float32", 0, 4, 4))
     plans = ProgramPlans(program, local_cluster(1), load_kernels()).plans(program.clients["train"].signature)
     (plan,) = plans.values()

@@ -11,22 +11,24 @@ from runner.engine.compile.placement import place
 from runner.engine.graph.device import local_cluster
 from runner.engine.graph.graph import Graph
 from runner.engine.graph.initializers import Constant
-from runner.engine.graph.network import NetworkFunction, labelled
+from runner.engine.graph.network import NetworkFunction
 from runner.engine.graph.tensor import Tensor
 from runner.engine.graph.variables import Variable, Variables
+from runner.fields import labelled
 from runner.models.cifar_convnet import CifarConvNet
 from runner.models.lenet import LeNet
 from runner.optimizers.base import Optimizer
 from runner.strategies.base import Strategy, Workload
 from runner.strategies.single import Single
+from runner.tasks.classification import classifier
 from tests.engine.compile.passes.exactness import Array
 
 CLASSES, BATCH = 3, 4
 IMAGE = (2, 8, 8)
 
 NETWORKS: dict[str, NetworkFunction] = {
-    "lenet": LeNet(filters=[3, 4], units=5).network(CLASSES),
-    "cifar_convnet": CifarConvNet(widths=[3, 4], units=6).network(CLASSES),
+    "lenet": classifier(LeNet(filters=[3, 4], units=5), CLASSES),
+    "cifar_convnet": classifier(CifarConvNet(widths=[3, 4], units=6), CLASSES),
 }
 
 

@@ -1,0 +1,32 @@
+"""The fields of an example: what a dataset has, a pipeline feeds and a network reads."""
+
+from dataclasses import dataclass
+
+LABEL = "int64"
+"""The dtype of labels."""
+
+
+@dataclass(frozen=True)
+class Field:
+    """A field of an example, such as its input x or its target y.
+
+    shape: without the axis of examples. dtype: None for floats, whose dtype the precision of a run decides. names: of
+    the classes, if the field is a label; of the K numbers, if the shape is (K,); () if they have no names.
+    """
+
+    shape: tuple[int, ...]
+    dtype: str | None = None
+    names: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.dtype or 'float'}[{','.join(map(str, self.shape))}]"
+
+    @property
+    def is_label(self) -> bool:
+        """Whether the field is the number of a class."""
+        return self.dtype == LABEL and self.shape == () and bool(self.names)
+
+
+def labelled(shape: tuple[int, ...], classes: tuple[str, ...] = ()) -> dict[str, Field]:
+    """Return the fields of classified examples: inputs x of this shape, and a label y. classes: their names."""
+    return {"x": Field(shape), "y": Field((), LABEL, classes)}

@@ -1,0 +1,154 @@
+"""The interface of a task, which every option of the group ``task`` implements.
+
+A task decides which fields of an example a network reads, how many numbers the model returns, which loss is minimised
+and which metrics are computed, each with its direction. Strategies, training and commands use fields and metrics only
+through :class:`Task`, so that a plugin's task can do all that a built-in task can.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from runner.engine.graph.expression import Expr
+from runner.engine.graph.network import LOSS, NetworkBuilder, NetworkFunction, Outputs
+from runner.engine.graph.tensor import Tensor
+from runner.errors import ConfigError
+from runner.fields import Field
+from runner.models.base import Model
+
+MIN, MAX = "min", "max"
+"""Directions of a metric: whether low or high values are better."""
+
+LABELS, NUMBERS = "labels", "numbers"
+"""Kinds of targets y: (N,) int64, a class of each example; or (N, K) floats, numbers of each example."""
+
+OfExamples = Callable[[Expr, Expr], Expr]
+"""A function of the prediction (N, outputs), and the target y, that returns a value for each example, (N,).
+
+Prediction, floats in y and result have the state dtype of the network."""
+
+
+@dataclass(frozen=True)
+class Loss:
+    """A loss for targets of a kind; training minimises its mean over the examples."""
+
+    target: str
+    of_examples: OfExamples
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A metric: the mean of a value of each example.
+
+    direction: :data:`MIN` or :data:`MAX`. text: how messages format it, ".2%" for a fraction. target, of_examples: the
+    kind of targets and the function, for a metric in the table ``METRICS``; a task computes other metrics itself.
+    """
+
+    direction: str
+    text: str = ".4g"
+    target: str = ""
+    of_examples: OfExamples | None = None
+
+    def value(self, prediction: Expr, target: Expr) -> Tensor:
+        """Return the value of each example, (N,)."""
+        assert self.of_examples is not None, "a metric in the table METRICS has a function"
+        return self.of_examples(prediction, target).tensor
+
+
+@dataclass
+class Task(ABC):
+    """The base class of all tasks; the fields are the settings.
+
+    fields: the names of the dataset's fields that the network reads. monitor: the metric by which checkpoints and runs
+    are compared unless ``train.monitor`` is set. ranked: whether an answer has a probability for each class, of which
+    users read the largest.
+    """
+
+    name: str = ""
+
+    fields: ClassVar[tuple[str, ...]] = ("x", "y")
+    monitor: ClassVar[str] = LOSS
+    ranked: ClassVar[bool] = False
+
+    @property
+    @abstractmethod
+    def measures(self) -> Mapping[str, Metric]:
+        """The metrics that :meth:`score` returns, besides the loss."""
+
+    @abstractmethod
+    def outputs(self, fields: Mapping[str, Field]) -> int:
+        """Return how many numbers the model returns for an example.
+
+        fields: of the dataset. Raises ConfigError if the dataset does not fit the task.
+        """
+
+    @abstractmethod
+    def score(self, net: NetworkBuilder, prediction: Tensor, batch: Mapping[str, Tensor]) -> Outputs:
+        """Add layer "loss", of kind "loss", with the loss and the metrics of each example.
+
+        prediction: (N, outputs), in the dtype of activations. batch: field -> (N, ...).
+        """
+
+    def answers(self, prediction: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return what a user reads from predictions (N, outputs): the same by default."""
+        return prediction
+
+    def columns(self, fields: Mapping[str, Field]) -> tuple[str, ...]:
+        """Return the names of the numbers in an answer."""
+        return fields["y"].names or tuple(f"y{number}" for number in range(self.outputs(fields)))
+
+    def expected_loss(self, fields: Mapping[str, Field]) -> float:
+        """Return a loss that a network without training can have; 0 if nothing is known. It detects divergence."""
+        return 0.0
+
+    def direction(self, metric: str) -> str:
+        """Return the direction of a metric, such as "loss"."""
+        return MIN if metric == LOSS else self.measures[metric].direction
+
+    def text(self, metric: str, value: float) -> str:
+        """Return the value of a metric as messages show it."""
+        return format(value, ".4g" if metric == LOSS else self.measures[metric].text)
+
+    def network(self, model: Model, fields: Mapping[str, Field]) -> NetworkFunction:
+        """Return a function that adds the model for the field x, and then the loss and the metrics."""
+        outputs = self.outputs(fields)
+
+        def add_to(net: NetworkBuilder, batch: Mapping[str, Tensor]) -> Outputs:
+            return self.score(net, _predicted(model, net, batch["x"], outputs), batch)
+
+        return add_to
+
+    def require_fields(self, fields: Mapping[str, Field], data: str) -> None:
+        """Raise ConfigError if a dataset, named in the message, lacks a field."""
+        lacking = [name for name in self.fields if name not in fields]
+        if lacking:
+            found = ", ".join(f"{name} {field}" for name, field in fields.items())
+            raise ConfigError(
+                f"task={self.name} reads {', '.join(self.fields)}; data={data} has no {', '.join(lacking)}, but {found}"
+            )
+
+
+def _predicted(model: Model, net: NetworkBuilder, x: Tensor, outputs: int) -> Tensor:
+    """Return the prediction of a model; raises ConfigError for another shape: a plugin's model may return anything."""
+    returned: object = model.forward(net, x, outputs)
+    if not isinstance(returned, Tensor) or net.graph.spec(returned).shape[1:] != (outputs,):
+        actual = net.graph.spec(returned) if isinstance(returned, Tensor) else returned
+        raise ConfigError(
+            f"model.name={model.name}: forward returned {actual}; expected (N, {outputs}), the numbers that the task "
+            "reads; return the output of a final dense layer"
+        )
+    return returned
+
+
+def chosen(key: str, names: list[str], table: Mapping[str, Any], target: str) -> None:
+    """Raise ConfigError unless all names are entries of a table for targets of this kind."""
+    fitting = [name for name, each in table.items() if each.target == target]
+    for name in names:
+        if name not in fitting:
+            raise ConfigError(f"task.{key}={name!r}: expected one of {', '.join(fitting)}")
+    if len(set(names)) < len(names):
+        raise ConfigError(f"task.{key}={names}: expected different names")

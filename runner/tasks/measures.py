@@ -1,0 +1,59 @@
+"""The losses and metrics that the settings of a task can name."""
+
+from functools import partial
+
+from runner.engine.graph import ops
+from runner.engine.graph.expression import Expr, apply
+from runner.tasks.base import LABELS, MAX, MIN, NUMBERS, Loss, Metric
+
+
+def softmax(logits: Expr, labels: Expr) -> Expr:
+    """Return the cross-entropy of a softmax over the classes, in nats."""
+    return Expr(logits.graph, ops.softmax_cross_entropy(logits.graph, logits.tensor, labels.tensor)[0])
+
+
+def logistic(logits: Expr, labels: Expr) -> Expr:
+    """Return the sum of the cross-entropies of one logistic unit per class, in nats.
+
+    The target is 1 for the label and 0 for the others (Krizhevsky 2014, 1-of-C).
+    """
+    targets = apply(ops.one_hot, labels, depth=logits.spec.shape[1], dtype=logits.spec.dtype)
+    return apply(ops.reduce_sum, apply(ops.sigmoid_cross_entropy, logits, targets), axes=(1,))
+
+
+def squared(prediction: Expr, target: Expr) -> Expr:
+    """Return the mean of the squared errors of the K numbers."""
+    error = prediction - target
+    return apply(ops.reduce_mean, error * error, axes=(1,))
+
+
+def absolute(prediction: Expr, target: Expr) -> Expr:
+    """Return the mean of the absolute errors of the K numbers."""
+    return apply(ops.reduce_mean, abs(prediction - target), axes=(1,))
+
+
+def top_accuracy(logits: Expr, labels: Expr, k: int) -> Expr:
+    """Return 1 where fewer than k classes have a larger logit than the label, else 0."""
+    classes, dtype = logits.spec.shape[1], logits.spec.dtype
+    own = apply(
+        ops.reduce_sum, logits * apply(ops.one_hot, labels, depth=classes, dtype=dtype), axes=(1,), keepdims=True
+    )
+    # A comparison with NaN is false, so that an example with NaN counts as wrong.
+    behind = apply(ops.reduce_sum, apply(ops.cast, apply(ops.greater_equal, own, logits), dtype=dtype), axes=(1,))
+    return apply(ops.cast, apply(ops.greater, behind, behind.scalar(classes - k)), dtype=dtype)
+
+
+LOSSES: dict[str, Loss] = {
+    "softmax": Loss(LABELS, softmax),
+    "logistic": Loss(LABELS, logistic),
+    "squared": Loss(NUMBERS, squared),
+    "absolute": Loss(NUMBERS, absolute),
+}
+"""Value of ``task.loss`` -> the loss."""
+
+METRICS: dict[str, Metric] = {
+    "top5_accuracy": Metric(MAX, ".2%", LABELS, partial(top_accuracy, k=5)),
+    "mae": Metric(MIN, ".4g", NUMBERS, absolute),
+    "mse": Metric(MIN, ".4g", NUMBERS, squared),
+}
+"""Entry of ``task.metrics`` -> the metric."""

@@ -1,0 +1,70 @@
+"""Regression: the model returns the K numbers of the target."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from runner.engine.graph import ops
+from runner.engine.graph.expression import Expr
+from runner.engine.graph.network import NetworkBuilder, Outputs
+from runner.engine.graph.tensor import Tensor
+from runner.errors import ConfigError
+from runner.fields import Field
+from runner.nn import new_layer
+from runner.tasks.base import NUMBERS, Metric, Task, chosen
+from runner.tasks.measures import LOSSES, METRICS
+
+
+@dataclass
+class Regression(Task):
+    """Prediction of the numbers y, (N, K) floats; a label counts as one number.
+
+    loss: an entry of ``LOSSES`` for numbers. metrics: further entries of ``METRICS`` for numbers, besides "mae", the
+    mean absolute error.
+    """
+
+    name: str = "regression"
+    loss: str = "squared"
+    metrics: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        chosen("loss", [self.loss], LOSSES, NUMBERS)
+        chosen("metrics", ["mae", *self.metrics], METRICS, NUMBERS)
+
+    @property
+    def measures(self) -> Mapping[str, Metric]:
+        """The mean absolute error and the further metrics."""
+        return {name: METRICS[name] for name in ("mae", *self.metrics)}
+
+    def outputs(self, fields: Mapping[str, Field]) -> int:
+        """Return K, the number of numbers in a target."""
+        shape = fields["y"].shape
+        if len(shape) > 1:
+            raise ConfigError(f"task={self.name}: the field y of the dataset is {fields['y']}; expected (K,) numbers")
+        return math.prod(shape)
+
+    def columns(self, fields: Mapping[str, Field]) -> tuple[str, ...]:
+        """Return the names of the K numbers."""
+        names = () if fields["y"].is_label else fields["y"].names
+        return names or tuple(f"y{number}" for number in range(self.outputs(fields)))
+
+    def score(self, net: NetworkBuilder, prediction: Tensor, batch: Mapping[str, Tensor]) -> Outputs:
+        """Add the loss over the numbers, and the metrics."""
+        return regress(net, prediction, batch["y"], self.loss, self.metrics)
+
+
+def regress(
+    net: NetworkBuilder, prediction: Tensor, targets: Tensor, loss: str = "squared", metrics: Sequence[str] = ()
+) -> Outputs:
+    """Add layer "loss" over predictions (N, K) and targets (N, K), or (N,) for K = 1, computed in the state dtype.
+
+    loss: an entry of ``LOSSES``. metrics: entries of ``METRICS``, besides "mae".
+    """
+    graph = net.graph
+    with new_layer(net, "loss", "loss"):
+        own, truth = (Expr(graph, ops.as_dtype(graph, each, net.state_dtype)) for each in (prediction, targets))
+        if truth.spec.rank == 1:
+            truth = Expr(graph, ops.reshape(graph, truth.tensor, own.spec.shape))
+        losses = net.output(LOSSES[loss].of_examples(own, truth).tensor)
+        values = {name: METRICS[name].value(own, truth) for name in ("mae", *metrics)}
+    return Outputs(losses, values, {}, own.tensor)
