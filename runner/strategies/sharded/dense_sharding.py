@@ -77,7 +77,6 @@ class ShardedLayers:
         self._scope = scope
         self._held = dict(held)
         self._gathered: dict[tuple[Tensor, int], Tensor] = {}
-        self._by_columns: dict[Tensor, Mapping[int, Tensor]] = {}
 
     @property
     def graph(self) -> Graph:
@@ -202,17 +201,15 @@ class ShardedLayers:
     def _columns(self, tensor: Tensor, units: int, layer: LayerStamp | None) -> Mapping[int, Tensor]:
         """Return, for each worker with units, the part of a tensor that it reads for its columns of an output (N, U).
 
-        tensor: (N, U), (U,), (N, 1) or a scalar. layer: the layer of the first reader.
+        tensor: (N, U), (U,), (N, 1) or a scalar. layer: the layer of the reader.
         """
         held, width = self._held[tensor], self._spec(tensor).shape[-1:]
         if held.cut is Cut.COPIES or (held.cut is Cut.UNITS and width == (units,)):
             return held.parts
         if width == (1,):
             return {j: self.whole(tensor, j, layer) for j in self.shares(units)}
-        if tensor not in self._by_columns:
-            sizes = {j: end - begin for j, (begin, end) in self.shares(units).items()}
-            self._by_columns[tensor] = self._exchange(held, 1, sizes, layer)
-        return self._by_columns[tensor]
+        sizes = {j: end - begin for j, (begin, end) in self.shares(units).items()}
+        return self._exchange(held, 1, sizes, layer)
 
     def _on_units(self, node: Node) -> Sequence[Spread]:
         """Add an op that computes each unit of its outputs from the same unit of its inputs."""
