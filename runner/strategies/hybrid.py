@@ -39,9 +39,11 @@ class Hybrid(Strategy):
     fc_batch passes is followed by an update, and the next pass uses new weights; other layers are updated once a batch.
     dense_lr_factor: factor by which the learning rate of dense layers, and of layers between them, is multiplied.
 
-    ``build`` rejects a network without dense layers, and a network in which a layer after the first dense layer reads
-    an activation from before that layer. If the network starts with dense layers, the images are gathered, no gradients
-    are sent back across the boundary, and the result is pure model parallelism.
+    The loss may be that of a classifier or of a regression, or one of several outputs and fields whose ops
+    :class:`~runner.strategies.sharded.dense_loss.DenseLoss` splits by units. ``build`` rejects any other loss, a
+    network without dense layers, and a network in which a layer after the first dense layer reads an activation from
+    before that layer. If the network starts with dense layers, the images are gathered, no gradients are sent back
+    across the boundary, and the result is pure model parallelism.
 
     combine, bucket_bytes, statistics: as in ``sync_data``, for the layers below the dense layers. Batch normalisation
     between dense layers uses the statistics of all examples of a pass; its moving averages are updated once a step with
@@ -51,12 +53,13 @@ class Hybrid(Strategy):
 
     Bytes on the wire in a step, for values of b bytes and N examples. Across the boundary of F features: (K - 1) N F b
     forward and as much backward, in every scheme, if each worker has units of the first dense layer. From a dense layer
-    of U units to the next: (K - 1) N U b each way. Loss, if each worker has classes: (K - 1) N (3 b + 16) forward and
+    of U units to the next: (K - 1) N U b each way. Loss, if each worker has units: (K - 1) N (3 b + 16) forward and
     (K - 1) N b backward for a softmax; logistic units need (K - 1) N b less each way
-    (:class:`~runner.strategies.sharded.dense_loss.DenseLoss`). Dropout between dense layers: 8 (K - 1) N, for the
-    indices of examples. P parameters below the dense layers: 2 (K - 1) P b, with ``all_reduce`` K (K - 1) P b, and the
-    bytes of these layers' statistics. Loss and metrics: (K - 1) b each. clip_norm with one update in a step: b to the
-    first worker for each shard of a variable on another worker, and (K - 1) b back.
+    (:class:`~runner.strategies.sharded.dense_loss.DenseLoss`). Loss of a regression of U numbers, if K divides N or U:
+    (K - 1) N (2 b + U b / K) forward and nothing backward. Dropout between dense layers: 8 (K - 1) N, for the indices
+    of examples. P parameters below the dense layers: 2 (K - 1) P b, with ``all_reduce`` K (K - 1) P b, and the bytes of
+    these layers' statistics. Loss and metrics: (K - 1) b each. clip_norm with one update in a step: b to the first
+    worker for each shard of a variable on another worker, and (K - 1) b back.
     """
 
     name: str = "hybrid"

@@ -1,6 +1,7 @@
 """Workloads other than the classification of images: other fields, other metrics, several outputs and losses."""
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,10 @@ from numpy.typing import NDArray
 
 from runner import nn
 from runner.engine.graph import ops
-from runner.engine.graph.network import NetworkBuilder, Outputs
+from runner.engine.graph.expression import Expr, apply
+from runner.engine.graph.initializers import Constant
+from runner.engine.graph.network import NetworkBuilder, NetworkFunction, Outputs
+from runner.engine.graph.tensor import Tensor
 from runner.engine.run.session import scalar
 from runner.errors import ConfigError
 from runner.fields import Field
@@ -17,12 +21,13 @@ from runner.kernels.registry import Registry
 from runner.optimizers.lbfgs import Lbfgs
 from runner.optimizers.sgd import Momentum
 from runner.strategies.async_data import AsyncData
-from runner.strategies.base import Strategy, Workload
+from runner.strategies.base import Workload
 from runner.strategies.hybrid import Hybrid
 from runner.strategies.model import ModelParallel
 from runner.strategies.sandblaster import Sandblaster
 from runner.strategies.single import Single
 from runner.strategies.sync_data import SyncData
+from runner.tasks.classification import classify
 from runner.tasks.regression import regress
 from tests.strategies.networks import TEST_BATCH, Batch
 from tests.strategies.training import Placed, begun, difference, rate_of
@@ -71,7 +76,42 @@ def two_headed(net: NetworkBuilder, batch: Batch) -> Outputs:
     return Outputs(losses, {"squares": squares, "accuracy": right}, {"numbers": numbers}, logits)
 
 
-NETWORKS = {"regression": (regression, {"loss", "mae"}), "two_headed": (two_headed, {"loss", "squares", "accuracy"})}
+def ranked(net: NetworkBuilder, batch: Batch) -> Outputs:
+    """Build a classifier of four classes with the metric "top2": whether at most one logit exceeds the label's."""
+    h = nn.relu(net, nn.dense(net, batch["x"], 7, name="fc1"), name="relu1")
+    outputs = classify(net, nn.dense(net, h, 4, name="fc2"), batch["kind"])
+    graph, logits = net.graph, outputs.prediction
+    with net.layer("rank", "loss"):
+        truth = ops.one_hot(graph, batch["kind"], depth=4, dtype="float64")
+        own = ops.reduce_sum(graph, ops.mul(graph, logits, truth), axes=(1,), keepdims=True)
+        above = ops.reduce_sum(graph, ops.cast(graph, ops.greater(graph, logits, own), "float64"), axes=(1,))
+        right = ops.cast(graph, ops.less(graph, above, ops.fill(graph, 2.0, (), "float64")), "float64")
+    return replace(outputs, metrics={**outputs.metrics, "top2": right})
+
+
+def reconstructed(net: NetworkBuilder, batch: Batch) -> Outputs:
+    """Build an autoencoder whose loss has ops on tensors of the shapes (N, 5), (N, 1), (N,) and (); collect outputs."""
+    graph = net.graph
+    y = nn.dense(net, nn.relu(net, nn.dense(net, batch["x"], 7, name="fc1"), name="relu1"), 5, name="fc2")
+    with net.layer("loss", "loss"):
+        weights = Expr(graph, net.parameter("scale", (5,), Constant(0.5)).tensor)
+        outputs, target = (Expr(graph, each) for each in (y, batch["x"]))
+        error = abs(outputs * weights - target)
+        huber = apply(ops.select, apply(ops.less, error, error.scalar(1.0)), 0.5 * error * error, error - 0.5)
+        size = apply(ops.reduce_mean, abs(target), axes=(1,), keepdims=True)
+        middle = apply(ops.reduce_mean, outputs, axes=(1,), keepdims=True)
+        spread = apply(ops.reduce_mean, (outputs - middle).square(), axes=(1,))
+        late = 1.0 / (1.0 + apply(ops.cast, Expr(graph, net.step), dtype="float64"))
+        losses = apply(ops.reduce_sum, huber / (1.0 + size), axes=(1,)) + late * spread
+    return Outputs(losses.tensor, {"spread": spread.tensor}, {"outputs": y, "kind": batch["kind"]}, y)
+
+
+NETWORKS = {
+    "regression": (regression, {"loss", "mae"}),
+    "two_headed": (two_headed, {"loss", "squares", "accuracy"}),
+    "ranked": (ranked, {"loss", "accuracy", "top2"}),
+    "reconstructed": (reconstructed, {"loss", "spread"}),
+}
 
 MOMENTUM, LBFGS = Momentum(), Lbfgs(history=3)
 
@@ -82,6 +122,11 @@ CASES = {
     "model": (Placed(ModelParallel(workers=2)), MOMENTUM),
     "pipeline": (Placed(ModelParallel(workers=2, concurrent_steps=3)), MOMENTUM),
     "downpour": (AsyncData(workers=1, loop="direct"), MOMENTUM),
+    # With three and four workers, some have no unit of the two numbers.
+    "hybrid a": (Hybrid(workers=3, scheme="a"), MOMENTUM),
+    "hybrid b": (Hybrid(workers=4, scheme="b"), Momentum(clip_norm=0.5)),
+    "hybrid c": (Hybrid(workers=3, scheme="c"), MOMENTUM),
+    "hybrid of two": (Hybrid(workers=2, scheme="c"), MOMENTUM),
     "sandblaster": (Sandblaster(workers=2, portions_per_worker=2), LBFGS),
 }
 
@@ -125,8 +170,79 @@ def test_regression_equals_its_formula(registry: Registry) -> None:
     assert float(found["mae"]) == pytest.approx(np.abs(error).mean(), rel=1e-12)
 
 
-@pytest.mark.parametrize("network", sorted(NETWORKS))
-def test_a_strategy_for_classification_refuses_another_loss_by_name(network: str) -> None:
-    strategy: Strategy = Hybrid(workers=2)
-    with pytest.raises(ConfigError, match=r"parallelism=hybrid: .*loss"):
-        strategy.build(Workload(NETWORKS[network][0], MOMENTUM, FIELDS, "float64", 7, 12, TEST_BATCH))
+Losses = Callable[[NetworkBuilder, Expr, Batch], Tensor]
+"""Function that adds losses (N,) of outputs (N, 2) to a layer."""
+
+
+def losing(losses: Losses, kind: str = "loss") -> NetworkFunction:
+    """Return a function that builds an activation, a dense layer, and a layer of this kind with losses."""
+
+    def build(net: NetworkBuilder, batch: Batch) -> Outputs:
+        y = nn.dense(net, nn.relu(net, batch["x"], name="relu1"), 2, name="fc1")
+        with net.layer("loss", kind):
+            return Outputs(losses(net, Expr(net.graph, y), batch), {}, {}, y)
+
+    return build
+
+
+def collecting_below(net: NetworkBuilder, batch: Batch) -> Outputs:
+    """Build a dense layer over an activation, which is collected."""
+    h = nn.relu(net, batch["x"], name="relu1")
+    return replace(regress(net, nn.dense(net, h, 2, name="fc1"), batch["y"]), collected={"hidden": h})
+
+
+def summed(losses: Expr) -> Tensor:
+    return ops.reduce_sum(losses.graph, losses.tensor, axes=(1,))
+
+
+def mean_over_examples(net: NetworkBuilder, y: Expr, batch: Batch) -> Tensor:
+    total = Expr(net.graph, ops.reduce_mean(net.graph, y.tensor, axes=(0,), keepdims=True))
+    return summed(y - total)
+
+
+def of_each_example(net: NetworkBuilder, y: Expr, batch: Batch) -> Tensor:
+    """Multiply (N, 1) by (N,), which gives (N, N)."""
+    ones = ops.cast(net.graph, batch["kind"], "float64")
+    return summed(
+        Expr(net.graph, ops.reduce_sum(net.graph, y.tensor, axes=(1,), keepdims=True)) * Expr(net.graph, ones)
+    )
+
+
+def of_probabilities(net: NetworkBuilder, y: Expr, batch: Batch) -> Tensor:
+    losses, probabilities = ops.softmax_cross_entropy(net.graph, y.tensor, batch["kind"])
+    return ops.add(net.graph, losses, summed(Expr(net.graph, probabilities)))
+
+
+def of_scalar(net: NetworkBuilder, y: Expr, batch: Batch) -> Tensor:
+    return summed(y * Expr(net.graph, net.parameter("temperature", (), Constant(1.0)).tensor))
+
+
+@pytest.mark.parametrize(
+    ("network", "expected"),
+    [
+        (
+            losing(lambda net, y, batch: summed(apply(ops.softmax, y))),
+            "layer 'loss' (loss) follows a dense layer, and its op 'softmax' cannot be sharded by units (shapes of its "
+            "inputs: (12, 2)); expected element-wise ops on tensors (N, units) and (N, 1), scalar constants, reduce_s",
+        ),
+        (losing(mean_over_examples), "its op 'reduce_mean' cannot be sharded by units (shapes of its inputs: (12, 2))"),
+        (losing(of_each_example), "its op 'mul' cannot be sharded by units (shapes of its inputs: (12, 1), (12,))"),
+        (
+            losing(of_probabilities),
+            "its op 'softmax_cross_entropy' cannot be sharded by units (shapes of its inputs: (12, 2), (12,)); expect",
+        ),
+        (losing(of_scalar), "variable 'loss/temperature' after the first dense layer is a scalar; expected variables"),
+        (
+            losing(lambda net, y, batch: summed(y * y), kind="merge"),
+            "no layer of kind 'loss' reads an output of the dense layers; compute the loss in such a layer, as nn.cla",
+        ),
+        (collecting_below, "the network returns relu1/relu:0 as 'hidden'; expected losses, metrics and collected val"),
+    ],
+)
+def test_hybrid_refuses_a_loss_that_it_cannot_split(network: NetworkFunction, expected: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        Hybrid(workers=2, scheme="a").build(Workload(network, MOMENTUM, FIELDS, "float64", 7, 12, TEST_BATCH))
+    text = str(caught.value)
+    assert expected in text
+    assert text.startswith("parallelism=hybrid: ")
+    assert text.endswith("use parallelism=sync_data")

@@ -15,8 +15,9 @@ from runner.strategies.replica import Share, cast_fields, placeholders, shares
 
 BY_UNIT = frozenset(
     (
-        *("abs", "add", "cast", "div", "exp", "identity", "log", "maximum", "minimum", "mul", "neg", "pow", "relu"),
-        *("sigmoid", "sqrt", "square", "stop_gradient", "sub", "tanh", "batch_norm", "batch_norm_inference"),
+        *("abs", "add", "cast", "div", "equal", "exp", "greater", "greater_equal", "identity", "less", "log", "log1p"),
+        *("maximum", "minimum", "mul", "neg", "pow", "relu", "select", "sigmoid", "sigmoid_cross_entropy", "sign"),
+        *("sqrt", "square", "stop_gradient", "sub", "tanh", "batch_norm", "batch_norm_inference"),
     )
 )
 """Ops that compute each unit of their outputs from the same unit of their inputs; units are the last axis."""
@@ -62,6 +63,11 @@ class Blueprint:
         return list(
             self.needed_for([*self.outputs.tensors, *(each.batch_value for each in self.state_updates)]).values()
         )
+
+    @property
+    def answers(self) -> list[tuple[str, Tensor]]:
+        """The loss, the metrics and the collected values, each with its name."""
+        return [*self.outputs.summed.items(), *self.outputs.collected.items()]
 
     def needed_for(self, tensors: Iterable[Tensor]) -> dict[str, Node]:
         """Return the nodes that tensors depend on, in graph order, except the inputs: the step and the batch."""

@@ -1,4 +1,4 @@
-"""The loss of a classifier whose classes are sharded over workers; workers exchange sums and maxima, not logits."""
+"""A loss over outputs whose units are sharded over workers; workers exchange sums and maxima, not outputs."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -6,6 +6,7 @@ from runner.engine.graph import ops
 from runner.engine.graph.graph import Graph
 from runner.engine.graph.node import LayerStamp, Node
 from runner.engine.graph.tensor import Tensor
+from runner.strategies.sharded.blueprint import BY_UNIT
 from runner.strategies.sharded.dense_sharding import Cut, Rule, ShardedLayers, Spread
 
 OfUnits = Callable[[int, Tensor], Tensor]
@@ -13,22 +14,26 @@ OfUnits = Callable[[int, Tensor], Tensor]
 
 
 class DenseLoss:
-    """Rules for the ops of a loss over logits (N, C), of which worker j has the columns of its C_j classes.
+    """Rules for the ops of a loss over outputs (N, U), of which worker j has the columns of its U_j units.
 
-    The worker that has an example receives one or two values from each worker j with classes. For a softmax: the
-    logarithm l_j of the sum of the logits' exponentials, and the logit t_j of the label, or 0 if j does not have the
-    label's class. The loss is log(sum_j exp(l_j)) - sum_j t_j, normalised across shards (Krizhevsky 2014, section 4).
-    For logistic units: the sum of the cross-entropies. For the prediction: the largest logit and its class. The loss
-    requires that every worker with classes receives the labels of all examples. Values are summed in the order of
-    workers; if several logits are the largest, the first of their classes is predicted, as without shards.
+    Element-wise ops run on the workers with units, which receive their columns of targets. For a sum or a mean over the
+    units, the worker that has an example receives the sum of U_j columns from each worker j.
+
+    For logits (N, C), it receives one or two values from each worker j with classes. For a softmax: the logarithm l_j
+    of the sum of the logits' exponentials, and the logit t_j of the label, or 0 if j does not have the label's class.
+    The loss is log(sum_j exp(l_j)) - sum_j t_j, normalised across shards (Krizhevsky 2014, section 4). For logistic
+    units: the sum of the cross-entropies. For the prediction: the largest logit and its class. The loss requires that
+    every worker with classes receives the labels of all examples. Values are summed in the order of workers; if several
+    logits are the largest, the first of their classes is predicted, as without shards.
 
     Bytes on the wire, for values of b bytes, from worker j to another worker k with n_k examples of the pass: 2 n_k b
-    for a softmax, and n_k b back for the gradient of l_j; n_k b for logistic units, and nothing back; n_k (b + 8) for
-    predictions. Each label is also sent, as 8 bytes, to every other worker with classes.
+    for a softmax, and n_k b back for the gradient of l_j; n_k b for a sum or a mean, as of logistic units, and nothing
+    back if its gradient is a constant; n_k (b + 8) for predictions. Each label is also sent, as 8 bytes, to every other
+    worker with classes, and each value of targets (N, U) to the worker with its unit.
     """
 
     def __init__(self, layers: ShardedLayers, counts: Sequence[int]) -> None:
-        """layers: a pass with logits sharded by units, labels by examples. counts: each worker's number of examples."""
+        """layers: a pass with outputs sharded by units. counts: each worker's number of examples of the pass."""
         self._layers = layers
         self._counts = counts
 
@@ -38,9 +43,9 @@ class DenseLoss:
         return {
             "softmax_cross_entropy": self._softmax,
             "one_hot": self._one_hot,
-            "reduce_sum": self._sum,
+            **dict.fromkeys(("reduce_sum", "reduce_mean"), self._sum),
             "argmax": self._argmax,
-            **dict.fromkeys(("cast", "equal", "sigmoid_cross_entropy"), self._layers.alike),
+            **dict.fromkeys(BY_UNIT, self._layers.elementwise),
         }
 
     @property
@@ -48,6 +53,8 @@ class DenseLoss:
         return self._layers.graph
 
     def _softmax(self, node: Node) -> Sequence[Spread]:
+        if self._layers.is_read(node[1]):
+            self._layers.refuse(node)
         logits, labels = node.inputs
         spec = node.outputs[1]
         targets = self._targets(labels, spec.shape[1], spec.dtype, node.layer)
@@ -62,23 +69,32 @@ class DenseLoss:
         return [Spread(Cut.EXAMPLES, losses), Spread(Cut.UNITS, {})]
 
     def _one_hot(self, node: Node) -> Sequence[Spread]:
+        if node.outputs[0].rank != 2:
+            self._layers.refuse(node)
         depth, dtype = node.attributes["depth"], node.attributes["dtype"]
         return [Spread(Cut.UNITS, self._targets(node.inputs[0], depth, dtype, node.layer))]
 
     def _sum(self, node: Node) -> Sequence[Spread]:
-        """Add the sum of all units of each example."""
-        if node.attributes["axes"] != (1,) or node.attributes["keepdims"]:
+        """Add the sum or the mean of all units of each example."""
+        (x,) = node.inputs
+        if self._layers[x].cut is Cut.EXAMPLES and 0 not in node.attributes["axes"]:
+            return self._layers.alike(node)
+        if node.attributes["axes"] != (1,):
             self._layers.refuse(node)
-        sums = {}
-        for k, parts in self._received(node, node.inputs[0], lambda j, own: _sum(self._graph, own)).items():
+        found = {}
+        for k, parts in self._received(node, x, lambda j, own: _sum(self._graph, own)).items():
             with self._layers.on(k, node.layer):
-                sums[k] = ops.reduce_sum(self._graph, parts, axes=(1,), name=node.name)
-        return [Spread(Cut.EXAMPLES, sums)]
+                found[k] = ops.reduce_sum(self._graph, parts, **node.attributes, name=node.name)
+                if node.op == "reduce_mean":
+                    found[k] = ops.scale(self._graph, found[k], 1.0 / self._layers.units(x))
+        return [Spread(Cut.EXAMPLES, found)]
 
     def _argmax(self, node: Node) -> Sequence[Spread]:
         if node.attributes["axis"] != 1:
             self._layers.refuse(node)
         (x,) = node.inputs
+        if self._layers[x].cut is Cut.EXAMPLES:
+            return self._layers.alike(node)
         first = {j: begin for j, (begin, _) in self._layers.shares(self._layers.units(x)).items()}
         largest = self._received(node, x, lambda j, own: _max(self._graph, own))
         places = self._received(node, x, lambda j, own: _place_of_max(self._graph, own, first[j]))
@@ -90,6 +106,8 @@ class DenseLoss:
 
     def _received(self, node: Node, tensor: Tensor, value_of: OfUnits) -> dict[int, Tensor]:
         """Return, for each worker k with examples, the values (n_k, J) of the J workers with units, in worker order."""
+        if self._layers[tensor].cut is not Cut.UNITS:
+            self._layers.refuse(node)
         values = {}
         for j, own in self._layers[tensor].parts.items():
             with self._layers.on(j, node.layer):

@@ -1,6 +1,6 @@
 """Dense layers sharded by units over several workers, built from an unsharded forward pass."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from enum import Enum, auto
@@ -9,11 +9,17 @@ from typing import NoReturn
 from runner.engine.graph import ops
 from runner.engine.graph.graph import Graph
 from runner.engine.graph.node import LayerStamp, Node
-from runner.engine.graph.tensor import Tensor
+from runner.engine.graph.tensor import Tensor, TensorSpec
 from runner.engine.graph.variables import Declaration, Part, Variables
 from runner.errors import ConfigError
 from runner.strategies.replica import Replica, Share
 from runner.strategies.sharded.blueprint import BY_UNIT, Blueprint, joined, mask_of_units, shares_of_units
+
+DENSE_OPS = "dense and element-wise layers, dropout and batch normalisation"
+LOSS_OPS = (
+    "element-wise ops on tensors (N, units) and (N, 1), scalar constants, reduce_sum and reduce_mean over axis 1, "
+    "argmax over axis 1, one_hot of (N,), and softmax_cross_entropy without its probabilities"
+)
 
 
 class Cut(Enum):
@@ -48,7 +54,8 @@ class ShardedLayers:
     Bytes on the wire, for values of b bytes: for a product over N examples and F features, each worker with units
     receives the features it does not hold, and sends the same number of bytes in the backward pass. In all, K workers
     with units receive (K - 1) N F b bytes forward and send as many backward. Dropout gathers the indices of examples:
-    each worker with units receives 8 bytes for each example of another worker.
+    each worker with units receives 8 bytes for each example of another worker. For an element-wise op of the loss over
+    outputs and targets (N, U), each worker with units receives its U_j columns of the other workers' targets, once.
     """
 
     def __init__(
@@ -101,16 +108,14 @@ class ShardedLayers:
         the layer of the added nodes. Bytes on the wire: worker j sends N - n_j rows of its U_j columns; all workers
         send (N U - sum_j n_j U_j) b forward and as many bytes backward.
         """
-        owners = [worker for worker, count in enumerate(counts) if count]
-        sent = {}
-        for j, part in spread.parts.items():
-            with self.on(j, layer):
-                sent[j] = ops.split(self.graph, part, 0, [counts[k] for k in owners], name="rows")
-        whole = {}
-        for i, k in enumerate(owners):
-            with self.on(k, layer):
-                whole[k] = joined(self.graph, [parts[i] for parts in sent.values()], axis=1)
-        return whole
+        return self._exchange(spread, 0, {k: count for k, count in enumerate(counts) if count}, layer)
+
+    def of_examples(self, tensor: Tensor, counts: Sequence[int]) -> Mapping[int, Tensor]:
+        """Return, for each worker with examples, the rows of its examples. tensor, counts: see :meth:`rows`."""
+        held = self._held[tensor]
+        if held.cut is not Cut.UNITS:
+            return held.parts
+        return self.rows(held, counts, self._blueprint.graph.nodes[tensor.node].layer)
 
     def whole(self, tensor: Tensor, worker: int, reader: LayerStamp | None) -> Tensor:
         """Return a whole tensor of the blueprint on one worker, gathered once in the layer of its first reader."""
@@ -118,7 +123,7 @@ class ShardedLayers:
         if held.cut is Cut.COPIES:
             return held.parts[worker]
         if (tensor, worker) not in self._gathered:
-            axis = 0 if held.cut is Cut.EXAMPLES else self._blueprint.graph.spec(tensor).rank - 1
+            axis = 0 if held.cut is Cut.EXAMPLES else self._spec(tensor).rank - 1
             with self.on(worker, reader):
                 self._gathered[tensor, worker] = joined(self.graph, list(held.parts.values()), axis)
         return self._gathered[tensor, worker]
@@ -135,29 +140,96 @@ class ShardedLayers:
 
     def units(self, tensor: Tensor) -> int:
         """Return the number of units of a tensor of the blueprint, the size of its last axis."""
-        return self._blueprint.graph.spec(tensor).shape[-1]
+        return self._spec(tensor).shape[-1]
+
+    def elementwise(self, node: Node) -> Sequence[Spread]:
+        """Add an element-wise op.
+
+        If an input is sharded by units, each worker with units computes its columns of the output (N, U): it receives
+        its columns of an input (N, U) that is sharded by examples, and the whole of an input (N, 1). Otherwise, each
+        worker computes the rows of its examples.
+        """
+        rank, by_units = node.outputs[0].rank, any(self._held[tensor].cut is Cut.UNITS for tensor in node.inputs)
+        ranks = {self._spec(tensor).rank for tensor in node.inputs if self._held[tensor].cut is Cut.EXAMPLES}
+        # An input of lower rank, such as (N,) beside (N, U), has its examples where the output has its units.
+        if ranks - {rank} or (ranks and by_units and rank != 2):
+            self.refuse(node)
+        return self._on_units(node) if by_units else self.alike(node)
 
     def alike(self, node: Node) -> Sequence[Spread]:
-        """Add an op that treats every unit, or every example, separately, on the workers that hold its inputs."""
+        """Add an op that treats every example separately, on the workers that hold the examples of its inputs."""
         read = [self._held[tensor] for tensor in node.inputs]
-        cuts = {each.cut for each in read} - {Cut.COPIES} or {Cut.COPIES}
-        if len(cuts) > 1:
-            self.refuse(node)
-        (cut,) = cuts
-        workers = next(each for each in read if each.cut is cut).parts
-        added = {j: self._add(node, j, [each.parts[j] for each in read]) for j in workers}
-        return [Spread(cut, {j: copy[port] for j, copy in added.items()}) for port in range(len(node.outputs))]
+        by_examples = [each for each in read if each.cut is Cut.EXAMPLES]
+        first = (by_examples or read)[0]
+        return self._added(node, first.cut, first.parts, [each.parts for each in read])
+
+    def is_read(self, tensor: Tensor) -> bool:
+        """Return whether a node of the blueprint reads a tensor, or the network returns it as a loss or other value."""
+        returned = any(tensor == each for _, each in self._blueprint.answers)
+        return returned or tensor in self._blueprint.graph.consumers()
 
     def refuse(self, node: Node) -> NoReturn:
         """Raise ConfigError for a node that cannot be sharded by units."""
         layer = f"layer {node.layer.name!r} ({node.layer.kind})" if node.layer else "a node without a layer"
+        shapes = ", ".join(str(self._spec(tensor).shape) for tensor in node.inputs) or "none"
+        expected = LOSS_OPS if node.layer and node.layer.kind == "loss" else DENSE_OPS
         raise ConfigError(
-            f"parallelism=hybrid: {layer} follows a dense layer, and its op {node.op!r} cannot be sharded by units; "
-            "expected dense and element-wise layers, dropout and batch normalisation; use parallelism=sync_data"
+            f"parallelism=hybrid: {layer} follows a dense layer, and its op {node.op!r} cannot be sharded by units "
+            f"(shapes of its inputs: {shapes}); expected {expected}; use parallelism=sync_data"
         )
+
+    def _spec(self, tensor: Tensor) -> TensorSpec:
+        return self._blueprint.graph.spec(tensor)
+
+    def _exchange(
+        self, spread: Spread, axis: int, sizes: Mapping[int, int], layer: LayerStamp | None
+    ) -> dict[int, Tensor]:
+        """Cut each worker's part along an axis and send a piece to each worker in ``sizes``, which joins its pieces.
+
+        axis: 0 or 1; the pieces are joined along the other axis. sizes: receiver -> extent of its pieces.
+        """
+        sent = {}
+        for k, part in spread.parts.items():
+            with self.on(k, layer):
+                sent[k] = ops.split(self.graph, part, axis, list(sizes.values()), name=("rows", "columns")[axis])
+        received = {}
+        for i, j in enumerate(sizes):
+            with self.on(j, layer):
+                received[j] = joined(self.graph, [pieces[i] for pieces in sent.values()], axis=1 - axis)
+        return received
+
+    def _columns(self, tensor: Tensor, units: int, layer: LayerStamp | None) -> Mapping[int, Tensor]:
+        """Return, for each worker with units, the part of a tensor that it reads for its columns of an output (N, U).
+
+        tensor: (N, U), (U,), (N, 1) or a scalar. layer: the layer of the reader.
+        """
+        held, width = self._held[tensor], self._spec(tensor).shape[-1:]
+        if held.cut is Cut.COPIES or (held.cut is Cut.UNITS and width == (units,)):
+            return held.parts
+        if width == (1,):
+            return {j: self.whole(tensor, j, layer) for j in self.shares(units)}
+        sizes = {j: end - begin for j, (begin, end) in self.shares(units).items()}
+        return self._exchange(held, 1, sizes, layer)
+
+    def _on_units(self, node: Node) -> Sequence[Spread]:
+        """Add an op that computes each unit of its outputs from the same unit of its inputs."""
+        units = node.outputs[0].shape[-1]
+        read = [self._columns(tensor, units, node.layer) for tensor in node.inputs]
+        return self._added(node, Cut.UNITS, self.shares(units), read)
+
+    def _added(
+        self, node: Node, cut: Cut, workers: Iterable[int], read: Sequence[Mapping[int, Tensor]]
+    ) -> Sequence[Spread]:
+        added = {j: self._add(node, j, [each[j] for each in read]) for j in workers}
+        return [Spread(cut, {j: copy[port] for j, copy in added.items()}) for port in range(len(node.outputs))]
 
     def _declare(self, declared: Declaration) -> None:
         """Declare each worker's units of a variable in the worker's store."""
+        if not declared.spec.rank:
+            raise ConfigError(
+                f"parallelism=hybrid: variable {declared.name!r} after the first dense layer is a scalar; expected "
+                "variables whose last axis is units; use parallelism=sync_data"
+            )
         axis = declared.spec.rank - 1
         for j, (lo, hi) in self.shares(declared.spec.shape[axis]).items():
             part = Part(declared.spec, axis, lo, hi)
@@ -204,7 +276,7 @@ class ShardedLayers:
     def _by_unit(self, node: Node) -> Sequence[Spread]:
         if any(self._held[tensor].cut is Cut.EXAMPLES for tensor in node.inputs):
             self.refuse(node)
-        return self.alike(node)
+        return self.elementwise(node)
 
     def _add(self, node: Node, worker: int, inputs: Sequence[Tensor], **changes: object) -> Node:
         with self.on(worker, node.layer):

@@ -19,24 +19,26 @@ from runner.strategies.sharded.network_parts import Examples, Parts, PartsOf
 class Body(Pass):
     """The layers below the dense layers on one worker, applied to the worker's share of a batch.
 
-    batch: placeholders of the share. boundary: the input of the first dense layer, (examples, features).
+    batch: placeholders of the share. boundary: the input of the first dense layer, (examples, features). fields: the
+    names of fields that later layers read.
     """
 
     batch: Mapping[str, Tensor]
     boundary: Tensor
+    fields: Sequence[str]
 
 
 @dataclass(frozen=True)
 class Rows:
     """The inputs of one pass through the dense layers, by worker; workers without examples are left out.
 
-    counts: each worker's number of examples, 0 included. boundary: (count, features). index, labels: (count,) int64.
+    counts: each worker's number of examples, 0 included. boundary: (count, features). fields: name -> worker -> the
+    field of these examples, (count, ...), for each of ``Parts.fields``.
     """
 
     counts: Sequence[int]
     boundary: Mapping[int, Tensor]
-    index: Mapping[int, Tensor]
-    labels: Mapping[int, Tensor]
+    fields: Mapping[str, Mapping[int, Tensor]]
 
 
 @dataclass(frozen=True)
@@ -63,7 +65,7 @@ def add_body(replica: Replica, parts: Parts, split: str, share: Share, scope: st
         for each in blueprint.state_updates
         if each.batch_value in added
     ]
-    return Body(share, scope, updates, batch, added[parts.boundary])
+    return Body(share, scope, updates, batch, added[parts.boundary], parts.fields)
 
 
 def rows_of(replicas: Sequence[Replica], bodies: Sequence[Body], passes: Sequence[Examples]) -> list[Rows]:
@@ -71,15 +73,12 @@ def rows_of(replicas: Sequence[Replica], bodies: Sequence[Body], passes: Sequenc
 
     Every tensor of ``boundary`` is a separate node, so that gradients can be taken with respect to it.
     """
-    fields: list[dict[str, dict[int, Tensor]]] = [{"boundary": {}, "index": {}, "labels": {}} for _ in passes]
-    for k, (replica, body) in enumerate(zip(replicas, bodies, strict=True)):
-        taken = [(i, hi - lo) for i, (lo, hi) in enumerate(each[k] for each in passes) if hi > lo]
-        given = {"boundary": body.boundary, "index": body.batch["index"], "labels": body.batch["y"]}
-        for field, whole in given.items():
-            for (i, _), rows in zip(taken, _rows(replica, body.scope, whole, [n for _, n in taken]), strict=True):
-                fields[i][field][k] = rows
     counts = [[hi - lo for lo, hi in examples] for examples in passes]
-    return [Rows(own, **given) for own, given in zip(counts, fields, strict=True)]
+    boundary = _by_pass(replicas, bodies, counts, [body.boundary for body in bodies])
+    fields = {
+        name: _by_pass(replicas, bodies, counts, [body.batch[name] for body in bodies]) for name in bodies[0].fields
+    }
+    return [Rows(own, boundary[i], {name: held[i] for name, held in fields.items()}) for i, own in enumerate(counts)]
 
 
 def add_dense(
@@ -93,22 +92,33 @@ def add_dense(
     """
     parts = parts_of(sum(rows.counts))
     blueprint = parts.blueprint
-    drawn = blueprint.outputs
     held = {
         parts.boundary: Spread(Cut.EXAMPLES, rows.boundary),
-        blueprint.batch["index"]: Spread(Cut.EXAMPLES, rows.index),
-        blueprint.batch["y"]: Spread(Cut.EXAMPLES, rows.labels),
+        **{blueprint.batch[name]: Spread(Cut.EXAMPLES, held) for name, held in rows.fields.items()},
         blueprint.step: Spread(Cut.COPIES, {k: replica.step for k, replica in enumerate(replicas)}),
     }
     layers = ShardedLayers(blueprint, replicas, stores, scope, held)
     layers.add(parts.dense)
     layers.add(parts.head, DenseLoss(layers, rows.counts).rules)
-    outputs = {k: drawn.answers(partial(_part, layers, k)) for k in rows.labels}
+    answers = {tensor: layers.of_examples(tensor, rows.counts) for _, tensor in blueprint.answers}
+    outputs = {k: blueprint.outputs.answers(partial(_part, answers, k)) for k in rows.boundary}
     return DensePass(outputs, _statistics(layers, parts, stores))
 
 
-def _part(layers: ShardedLayers, worker: int, tensor: Tensor) -> Tensor:
-    return layers[tensor].parts[worker]
+def _part(answers: Mapping[Tensor, Mapping[int, Tensor]], worker: int, tensor: Tensor) -> Tensor:
+    return answers[tensor][worker]
+
+
+def _by_pass(
+    replicas: Sequence[Replica], bodies: Sequence[Body], counts: Sequence[Sequence[int]], wholes: Sequence[Tensor]
+) -> list[dict[int, Tensor]]:
+    """Return, for each pass, the rows of each worker's tensor; workers without examples are left out."""
+    found: list[dict[int, Tensor]] = [{} for _ in counts]
+    for k, (replica, body, whole) in enumerate(zip(replicas, bodies, wholes, strict=True)):
+        taken = [(i, own[k]) for i, own in enumerate(counts) if own[k]]
+        for (i, _), rows in zip(taken, _rows(replica, body.scope, whole, [n for _, n in taken]), strict=True):
+            found[i][k] = rows
+    return found
 
 
 def _rows(replica: Replica, scope: str, whole: Tensor, counts: Sequence[int]) -> list[Tensor]:

@@ -26,8 +26,9 @@ class Parts:
     """A forward pass in three parts, each in graph order.
 
     body: the layers up to ``boundary`` (N, features), the input of the first dense layer. dense: the layers that
-    compute ``logits`` (N, classes) from the boundary, the step and the indices of examples. head: the layers of
-    kind "loss", which read logits and labels.
+    compute ``logits`` (N, units) from the boundary, the step and the indices of examples; with several outputs, logits
+    is the first that the loss reads. head: the layers of kind "loss", which read outputs of the dense layers and the
+    batch. fields: the names of the batch's fields that dense layers and head read; the index of examples is the first.
     """
 
     blueprint: Blueprint
@@ -36,6 +37,7 @@ class Parts:
     dense: Sequence[Node]
     logits: Tensor
     head: Sequence[Node]
+    fields: Sequence[str]
 
     @classmethod
     def of(cls, blueprint: Blueprint) -> "Parts":
@@ -48,11 +50,23 @@ class Parts:
         body = blueprint.needed_for([boundary])
         head = {name: node for name, node in needed.items() if _is(node, "loss")}
         dense = {name: node for name, node in needed.items() if name not in body and name not in head}
+        logits = [tensor for tensor in _read(head) if tensor.node in dense]
+        if not logits:
+            raise ConfigError(
+                "parallelism=hybrid: no layer of kind 'loss' reads an output of the dense layers; compute the loss in "
+                "such a layer, as runner.tasks do, or use parallelism=sync_data"
+            )
         given = {blueprint.step, blueprint.batch["index"], boundary}
         _expect_reads(dense, given, "only the first dense layer reads from the layers before it")
-        logits = _only([tensor for tensor in _read(head) if tensor.node in dense], "logits that the loss reads")
-        _expect_reads(head, {logits, blueprint.batch["y"]}, "the loss reads logits and labels only")
-        return cls(blueprint, list(body.values()), boundary, list(dense.values()), logits, list(head.values()))
+        batch = blueprint.batch.values()
+        rule = "the loss reads logits and labels, or other fields of the batch, only"
+        _expect_reads(head, {*logits, *batch, blueprint.step}, rule)
+        _expect_answers(blueprint, {*dense, *head})
+        read = {*_read(head), *(tensor for _, tensor in blueprint.answers)} - {boundary}
+        fields = ["index", *(name for name, each in blueprint.batch.items() if each in read and name != "index")]
+        return cls(
+            blueprint, list(body.values()), boundary, list(dense.values()), logits[0], list(head.values()), fields
+        )
 
 
 class PartsOf:
@@ -93,6 +107,16 @@ def _is(node: Node, kind: str) -> bool:
 def _read(nodes: Mapping[str, Node]) -> list[Tensor]:
     """Return the tensors that nodes read from other nodes."""
     return [tensor for node in nodes.values() for tensor in node.inputs if tensor.node not in nodes]
+
+
+def _expect_answers(blueprint: Blueprint, computed: set[str]) -> None:
+    """Raise ConfigError for a loss, metric or collected value from below the dense layers."""
+    for name, tensor in blueprint.answers:
+        if tensor.node not in computed and tensor not in blueprint.batch.values():
+            raise ConfigError(
+                f"parallelism=hybrid: the network returns {tensor} as {name!r}; expected losses, metrics and collected "
+                "values computed by the dense layers and the loss, or fields of the batch; use parallelism=sync_data"
+            )
 
 
 def _only(tensors: Iterable[Tensor], what: str) -> Tensor:

@@ -1,6 +1,7 @@
 """Hybrid parallelism: bytes on each link, dependencies between passes of the dense layers, and the sharded loss."""
 
 from collections import Counter
+from dataclasses import replace
 from functools import partial
 from itertools import permutations
 from typing import Any
@@ -13,7 +14,7 @@ from runner.engine.compile.program import Program
 from runner.engine.graph import ops
 from runner.engine.graph.device import DeviceName, worker_device
 from runner.engine.graph.graph import Graph
-from runner.engine.graph.network import NetworkBuilder, Outputs
+from runner.engine.graph.network import Field, NetworkBuilder, Outputs
 from runner.kernels.registry import Registry
 from runner.optimizers.sgd import Momentum, Sgd
 from runner.strategies.base import Workload
@@ -21,6 +22,7 @@ from runner.strategies.hybrid import Hybrid
 from runner.strategies.replica import shares
 from runner.strategies.single import Single
 from runner.tasks.classification import classify
+from runner.tasks.regression import regress
 from tests.strategies.networks import CLASSES, NETWORKS, Batch, hybrid, workload_of
 from tests.strategies.training import begun, compiled, expect_same_run, sends_of, single, trained
 
@@ -228,3 +230,24 @@ def test_logits_are_not_sent(loss: str, told: int) -> None:
         images, scores = 2 * 36 * 8, 2 * 8
         expected = loss_bytes([2, 2], [1, 1], told)
         assert sent == {(0, 1): expected[0, 1] + images, (1, 0): expected[1, 0] + images + scores}
+
+
+def regression(net: NetworkBuilder, batch: Batch) -> Outputs:
+    """Build a regression of five numbers whose loss reads the targets twice."""
+    outputs = regress(net, nn.dense(net, nn.flatten(net, batch["x"], name="flat"), 5, name="fc"), batch["y"])
+    with net.layer("sum", "loss"):
+        total = ops.reduce_sum(net.graph, ops.add(net.graph, outputs.prediction, batch["y"]), axes=(1,))
+    return replace(outputs, metrics={"sum": total})
+
+
+@pytest.mark.parametrize("scheme", ["a", "b", "c"])
+@pytest.mark.parametrize("workers", [2, 3, 6])
+def test_a_regression_sends_columns_of_targets_once_and_two_sums_for_each_example(workers: int, scheme: str) -> None:
+    workload = replace(
+        workload_of(regression, Sgd(), batch_size=BATCH), fields={"x": Field((1, 6, 6)), "y": Field((5,))}
+    )
+    examples, units = sizes(BATCH, workers), sizes(5, workers)
+    expected = gathered(examples, units, 36 * B, backward=False)
+    for j, i in permutations(range(workers), 2):
+        expected[j, i] += examples[j] * units[i] * B + 2 * B * examples[i] * (units[j] > 0) + 2 * B * (i == 0)
+    assert wires(Hybrid(workers=workers, scheme=scheme).build(workload)) == +expected
