@@ -128,7 +128,7 @@ def test_a_configuration_error_exits_with_2_and_names_the_key(
             "trains",
             "",
         ),
-        ("seed=99999999999999999999", "seed: found a whole number of 67 bits, expected at most 64", ""),
+        ("seed=99999999999999999999", "seed=99999999999999999999: expected 0 to 9223372036854775807", ""),
         ("seed=9223372036854775808", "seed=9223372036854775808: expected 0 to 9223372036854775807", ""),
     ],
 )
