@@ -80,6 +80,10 @@ def _dispatch(arguments: list[str], *, debug: bool) -> int:
         from runner.commands.completion import complete
 
         return complete(arguments, [name for name, verb in VERBS.items() if verb.text])
+    if any(argument.startswith("install=") for argument in arguments):
+        from runner.commands.completion import install
+
+        return install(arguments)
     references, arguments = split_plugins(arguments)
     first = arguments[0] if arguments else ""
     if first in VERBS:

@@ -14,7 +14,6 @@ from hydra.core.global_hydra import GlobalHydra
 
 import runner
 from runner.cli import VERBS, main
-from runner.commands.completion import WORDS
 from runner.config.groups import GROUPS
 from runner.errors import Interrupted, NumericError
 from runner.records.summary import versions
@@ -217,79 +216,6 @@ def test_hydra_leaves_no_trace_in_the_process(fake_training: FakeTraining):
     main(["hydra.verbose=true"])
     assert (sys.argv, root.handlers, root.level, dict(os.environ)) == before
     assert not GlobalHydra.instance().is_initialized()
-
-
-def test_the_completion_script_calls_this_program(capsys: Capture):
-    assert main(["-sc", "install=bash"]) == 0
-    assert "-F hydra_bash_completion runner\n" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("line", "offers"),
-    [
-        ("runner optimizer=", {f"optimizer={name}" for name in GROUPS["optimizer"]}),
-        ("runner train.ep", {"train.epochs="}),
-        ("runner experiment=mnist", {f"experiment=mnist_{name}" for name in ("downpour", "lenet", "sandblaster")}),
-        ("runner ex", {"explain", "experiment="}),
-        ("runner explain --config-dir mine schedule=st", {"schedule=step"}),
-        ("runner --plugin mine.py swe", {"sweep"}),
-        ("runner sweep ", {"resume", "status", "best", "plot"}),
-        ("runner rerun ", {"outputs/day/noon", "multirun/day/night/0"}),
-        ("runner --debug compare outputs/day/noon m", {"multirun/day/night/0"}),
-        ("runner eval outputs/day/noon/", {"outputs/day/noon/checkpoints/"}),
-        ("runner eval m", {"multirun/day/night/0"}),
-        ("runner eval mi", {"mine/"}),
-        ("runner eval my", set()),
-        ("runner sync m", {"multirun/day/night/0", "multirun/day/night"}),
-        ("runner sweep resume ", {"multirun/day/night"}),
-        ("runner resume=o", {"resume=outputs/day/noon"}),
-        ("runner model=mlp init_from=mi", {"init_from=mine/"}),
-        ("runner resume=absent/", set()),
-        ("runner doctor ", set()),
-        ("runner --plugin ", set()),
-        ("runner model=mpl l", set()),
-        ("runner --conf", set()),
-    ],
-)
-def test_completion_offers_verbs_directories_options_and_keys(
-    line: str, offers: set[str], folder: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
-):
-    for place in ("outputs/day/noon/checkpoints", "multirun/day/night/0", "mine", "my runs", ".hidden"):
-        (folder / place).mkdir(parents=True)
-    for file in ("outputs/day/noon/run.json", "multirun/day/night/plan.json", "multirun/day/night/0/run.json"):
-        (folder / file).touch()
-    monkeypatch.setenv("COMP_LINE", line)
-    monkeypatch.setenv("COMP_POINT", str(len(line)))
-    assert main(["-sc", "query=bash"]) == 0
-    out, err = capsys.readouterr()
-    assert (set(out.split()), err) == (offers, "")
-
-
-def test_the_words_that_complete_a_verb_are_those_of_its_help(capsys: Capture):
-    for verb, words in WORDS.items():
-        assert main([verb, "--help"]) == 0
-        assert f"{{{','.join(words)}}}" in capsys.readouterr().out
-
-
-COMPLETE = """
-eval "$(runner -sc install=bash)"
-for COMP_LINE in "$@"; do
-    COMP_WORDS=($COMP_LINE) COMP_CWORD=$((${#COMP_WORDS[@]} - 1)) COMP_POINT=${#COMP_LINE} COMPREPLY=()
-    $(complete -p runner | sed 's/.* -F //; s/ .*//')
-    echo "${COMPREPLY[@]}"
-done
-"""
-
-
-def test_bash_completes_verbs_and_runs(folder: Path):
-    """The shell function that ``complete`` names is called as bash calls it after a press of the tabulator."""
-    (folder / "outputs/day/noon").mkdir(parents=True)
-    (folder / "outputs/day/noon/run.json").touch()
-    path = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
-    command = ["bash", "-c", COMPLETE, "bash", "runner expl", "runner resume=ou", "runner rerun o"]
-    answer = subprocess.run(command, env=os.environ | {"PATH": path}, capture_output=True, text=True, check=True)
-    assert answer.stdout.splitlines() == ["explain", "resume=outputs/day/noon", "outputs/day/noon"]
-    assert answer.stderr == ""
 
 
 @pytest.mark.parametrize("head", ['defaults: ["/schema/model/mlp@_here_"]\n', "name: mlp\n"])

@@ -1,7 +1,7 @@
 """Completion in a shell: verbs, their words and run directories. Hydra completes groups, options and keys.
 
 ``runner -sc install=SHELL`` prints Hydra's shell function. The function calls ``runner -sc query=SHELL`` with the typed
-line in the environment variable COMP_LINE, and offers the printed words.
+line in the environment variable COMP_LINE, the cursor in COMP_POINT (not in fish), and offers the printed words.
 """
 
 import os
@@ -19,6 +19,26 @@ from runner.sweeps.plan import PLAN_FILE
 from runner.system.console import DEBUG_OPTION
 
 LINE = "COMP_LINE"
+CURSOR = "COMP_POINT"
+
+INSTALL = "install="
+"""The beginning of the argument that requests the shell function."""
+
+_BEFORE = {
+    # Hydra's function for zsh is written for bash.
+    "zsh": """\
+(( $+functions[compdef] )) || { autoload -Uz compinit && compinit }
+autoload -Uz bashcompinit && bashcompinit"""
+}
+"""Shell -> commands that have to precede Hydra's function."""
+
+_AFTER = {
+    # Hydra's function for fish excludes files; in other shells, files are completed where there are no words.
+    "fish": """\
+complete -c runner -l plugin -l config-dir -l config-path -r -F
+complete -c runner -n '__fish_seen_subcommand_from predict' -F"""
+}
+"""Shell -> commands that have to follow Hydra's function."""
 
 DIRECTORIES = {
     "rerun": (RUN_FILE,),
@@ -40,9 +60,21 @@ OVERRIDES = ("explain",)
 """Verbs that take the overrides of a training command."""
 
 
+def install(arguments: Sequence[str]) -> int:
+    """Print the commands that a shell has to run so that it completes the words of runner; return the exit code."""
+    from runner.commands.train import train
+
+    shell = next(argument.removeprefix(INSTALL) for argument in arguments if argument.startswith(INSTALL))
+    print(_BEFORE.get(shell, ""))
+    code = train(arguments)
+    print(_AFTER.get(shell, ""))
+    return code
+
+
 def complete(arguments: Sequence[str], verbs: Sequence[str]) -> int:
-    """Print the words that complete the line in COMP_LINE, with Hydra's if the word can be an override; return 0."""
-    line = os.environ.get(LINE, "")
+    """Print the words that complete the line before the cursor, also Hydra's if they can be overrides; return 0."""
+    line, cursor = os.environ.get(LINE, ""), os.environ.get(CURSOR, "")
+    line = line[: int(cursor)] if cursor.isdecimal() else line
     before = line.split()[1:]
     word = before.pop() if before and not line[-1].isspace() else ""
     # A line that cannot be completed has no completions; an error would be printed into the line that is typed.

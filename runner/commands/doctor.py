@@ -1,6 +1,5 @@
 """``runner doctor``: report what this machine and this installation offer to a run, and what is missing."""
 
-import argparse
 import importlib.metadata
 import os
 import platform
@@ -17,6 +16,7 @@ from packaging.requirements import Requirement
 from runner.config.conf_dir import conf_dir
 from runner.errors import ResourceError
 from runner.kernels.gpu.discovery import discover
+from runner.system.console import verb_parser
 from runner.system.machine import (
     BFLOAT16_FLAGS,
     available_memory,
@@ -53,7 +53,7 @@ class Finding:
 
 def main(arguments: Sequence[str]) -> int:
     """Print the report; return the exit code of ResourceError if a finding would make a run fail."""
-    parser = argparse.ArgumentParser(prog="runner doctor", description=__doc__, epilog="example:  runner doctor")
+    parser = verb_parser("doctor", str(__doc__), "example:  runner doctor")
     parser.parse_args(arguments)
     findings = [finding for examine in EXAMINATIONS for finding in examine()]
     for finding in findings:

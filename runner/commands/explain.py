@@ -9,6 +9,7 @@ from runner.commands.explanation.wires import sent_of, sent_text
 from runner.config import hydra_app
 from runner.config.configuration import fix_machine_values
 from runner.config.devices import look_at
+from runner.config.error_text import unknown_command_line_option
 from runner.config.schema import Config
 from runner.kernels.gpu.discovery import Found
 from runner.kernels.gpu.driver import GpuFacts
@@ -146,15 +147,16 @@ def main(arguments: Sequence[str]) -> int:
     Raises ResourceError, after the text is printed, if this machine or one of its GPUs has too little memory.
     """
     parser = verb_parser(
-        "explain", "Print parameters, cost, placement and memory of a configuration. Nothing is trained.", _EXAMPLE
+        "explain",
+        "Print parameters, cost, placement and memory of a configuration. Nothing is trained.",
+        _EXAMPLE,
+        advice=unknown_command_line_option,
     )
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="overrides, as for training")
     parser.add_argument("--config-dir", "-cd", type=Path, metavar="DIR", help="your own YAML files")
     parser.add_argument("--config-path", "-cp", type=Path, metavar="DIR", help="YAML files that replace runner's own")
     parser.add_argument("--config-name", "-cn", metavar="NAME", default=hydra_app.CONFIG_NAME)
-    parsed, others = parser.parse_known_intermixed_args(arguments)
-    hydra_app.refuse_options(others, arguments)
-    options = vars(parsed)
+    options = vars(parser.parse_intermixed_args(arguments))
     job = hydra_app.compose(options.pop("overrides"), **options)
     config = fix_machine_values(job.config(), usable_cores())
     found = look_at(config.cluster)

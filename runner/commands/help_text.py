@@ -42,7 +42,8 @@ Examples:
   runner --cfg job optimizer=adam            print the configuration instead of training
   runner --cfg job --package parallelism parallelism=async_data    print the keys of a strategy
   runner --info defaults                     print the files that make up the configuration
-  eval "$(runner -sc install=bash)"          complete verbs, runs, options and keys in this shell
+  eval "$(runner -sc install=bash)"          complete words in bash or zsh (install=zsh)
+  runner -sc install=fish | source           complete words in fish
 
 Hydra's own options: runner --hydra-help
 --debug prints the traceback of an error."""

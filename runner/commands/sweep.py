@@ -24,8 +24,6 @@ from runner.sweeps.plan import PLAN_FILE, Plan
 from runner.sweeps.report import best_directory, plot_plan, show_plan
 from runner.system.console import verb_parser
 
-_AS_WRITTEN = argparse.RawDescriptionHelpFormatter
-
 _DESCRIPTION = """\
 A sweep (runner -m KEY=V1,V2 ...) freezes the configuration of every job before the first one starts, so that later
 edits of YAML files have no effect. Its directory holds plan.json, N/frozen.yaml and the run of every job N, and the
@@ -208,7 +206,7 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
     parser = _parser()
     options, others = parser.parse_known_args(arguments)
     # argparse returns overrides that follow an option as unknown arguments.
-    if others and (options.verb != "resume" or any(other.startswith("-") for other in others)):
+    if others and options.verb != "resume":
         parser.error(f"unrecognized arguments: {' '.join(others)}")
     if others:
         options.overrides += others
@@ -219,9 +217,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = verb_parser("sweep", _DESCRIPTION, _EXAMPLE)
     parser.add_argument("--debug", action="store_true", help="show the traceback of a job that fails")
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="{resume,status,best,plot}")
-    resume = verbs.add_parser(
-        "resume", help="run the remaining jobs of a sweep", description=_RESUME, formatter_class=_AS_WRITTEN
-    )
+    resume = verbs.add_parser("resume", help="run the remaining jobs of a sweep", description=_RESUME)
     resume.add_argument("directory", metavar="DIR", help="directory of the sweep")
     resume.add_argument(
         "overrides", nargs="*", metavar="KEY=VALUE", help="replaces the stored override of this key, or is added"

@@ -1,6 +1,5 @@
 """``runner ui``: serve MLflow's pages of the tracking store of this folder, on this machine only."""
 
-import argparse
 import http.client
 import itertools
 import os
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from runner.errors import ConfigError, ResourceError
+from runner.system.console import verb_parser
 from runner.system.redaction import plain_address
 from runner.tracking.mlflow_client import experiment_of_newest_run, resolve_uri, sqlite_path
 from runner.tracking.writer import StoreUnavailableError
@@ -43,7 +43,7 @@ def main(arguments: Sequence[str]) -> int:
     Raises ConfigError for an unusable store address; ResourceError if there is no store yet, if it cannot be read or if
     the port is in use.
     """
-    parser = argparse.ArgumentParser(prog="runner ui", description=__doc__, epilog="example:  runner ui --port 5001")
+    parser = verb_parser("ui", str(__doc__), "example:  runner ui --port 5001")
     parser.add_argument("--port", type=int, default=DEFAULT_PORT, help="port on 127.0.0.1 (default: %(default)s)")
     port = parser.parse_args(arguments).port
     uri = store_uri()

@@ -6,6 +6,7 @@ refused. No value of a configuration is a reference to code.
 """
 
 import dataclasses
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -187,15 +188,15 @@ def _built(values: DictConfig, where: str) -> Any:
 
 
 def _require_values(value: object, place: str) -> None:
-    """Raise ConfigError if nested values contain "???", an interpolation, or an integer of more than 64 bits."""
+    """Raise ConfigError if nested values contain "???", an interpolation, or an integer above the largest float."""
     if isinstance(value, Mapping):
         for name, item in value.items():
             _require_values(item, f"{place}.{name}" if place else str(name))
     elif isinstance(value, list):
         for item in value:
             _require_values(item, place)
-    elif isinstance(value, int) and value.bit_length() > 64:
-        raise ConfigError(f"{place}: found a whole number of {value.bit_length()} bits, expected at most 64")
+    elif isinstance(value, int) and value.bit_length() >= sys.float_info.max_exp:  # smaller ones have bounds
+        raise ConfigError(f"{place}: found a whole number of {value.bit_length()} bits, expected a 64-bit number")
     elif value == MISSING:
         raise ConfigError(f"{place}: missing value")
     elif isinstance(value, str) and "${" in value:

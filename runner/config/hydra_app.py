@@ -116,7 +116,7 @@ def compose_jobs(arguments: Sequence[str], run_batch: RunBatch) -> list[Job]:
     composer = _Composer(_varied(arguments), run_batch)
     _refuse_fixed(arguments)
     _, others = get_args_parser().parse_known_args(overrides_first(arguments))
-    refuse_options(others, arguments)
+    _refuse_options(others, arguments)
     register_schemas()
     decorate = hydra.main(version_base=VERSION_BASE, config_path=str(conf_dir()), config_name=CONFIG_NAME)
     application = decorate(composer)
@@ -225,7 +225,7 @@ def _refuse_fixed(arguments: Sequence[str]) -> None:
             raise ConfigError(f"{argument}: cannot be changed; the setting is always {fixed[name]}")
 
 
-def refuse_options(others: Sequence[str], arguments: Sequence[str]) -> None:
+def _refuse_options(others: Sequence[str], arguments: Sequence[str]) -> None:
     """Raise ConfigError for options among ``others``, the part of ``arguments`` that a parser did not accept."""
     if unknown := [argument for argument in others if argument.startswith("-")]:
         following = dict(pairwise([*arguments, None]))

@@ -1,14 +1,17 @@
 """The terminal: command-line parsers, error messages, and the log of the package."""
 
 import argparse
+import difflib
+import itertools
 import logging
 import sys
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, NoReturn
 
-from runner.errors import RunnerError
+from runner.errors import ConfigError, RunnerError
 from runner.system.redaction import SecretlessFormatter, redact_text
 
 DEBUG_OPTION = "--debug"
@@ -67,11 +70,65 @@ class _TerminalHandler(logging.Handler):
             self.handleError(record)
 
 
-def verb_parser(verb: str, description: str, epilog: str) -> argparse.ArgumentParser:
-    """Return the parser of ``runner VERB``; the line breaks of description and epilog are kept."""
-    return argparse.ArgumentParser(
-        prog=f"runner {verb}",
-        description=description,
-        epilog=epilog,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+Advice = Callable[[str, str | None], str]
+"""Returns an error message for an unknown option, given the option and the next argument, None if there is none."""
+
+
+def verb_parser(verb: str, description: str, epilog: str, advice: Advice | None = None) -> argparse.ArgumentParser:
+    """Return the parser of ``runner VERB``; the line breaks of description and epilog are kept.
+
+    Parsing raises ConfigError for wrong arguments. advice: makes the message for an option that resembles none of the
+    verb's options.
+    """
+    return _VerbParser(prog=f"runner {verb}", description=description, epilog=epilog, advice=advice)
+
+
+class _VerbParser(argparse.ArgumentParser):
+    """A parser that raises ConfigError, for unknown options before all other errors. Its subcommands have such parsers.
+
+    A subcommand follows the options of its verb.
+    """
+
+    def __init__(self, *, advice: Advice | None = None, **settings: Any) -> None:
+        super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, **settings)
+        self._advice = advice or (lambda option, following: f"{option}: no such option; see `{self.prog} --help`")
+        self._has_subcommands = False
+
+    def add_subparsers(self, **settings: Any) -> Any:
+        self._has_subcommands = True
+        return super().add_subparsers(**settings)
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        self._refuse_unknown(list(args))
+        return super().parse_known_args(args, namespace)
+
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(f"{message}; see `{self.prog} --help`")
+
+    def _refuse_unknown(self, arguments: Sequence[str]) -> None:
+        faults = []
+        for argument, following in itertools.zip_longest(arguments, arguments[1:]):
+            if argument == "--" or (self._has_subcommands and not _is_option(argument)):
+                break
+            if argument in ("-h", "--help"):
+                return
+            if _is_option(argument) and not self._may_be_known(argument):
+                faults.append(self._fault(argument, following))
+        if faults:
+            raise ConfigError("\n".join(faults))
+
+    def _may_be_known(self, argument: str) -> bool:
+        """Return whether argparse accepts an option, which can be abbreviated, or reports it as ambiguous."""
+        name = argument.partition("=")[0]
+        return any(known.startswith(name) for known in self._option_string_actions)
+
+    def _fault(self, argument: str, following: str | None) -> str:
+        close = difflib.get_close_matches(argument.partition("=")[0], self._option_string_actions, n=1)
+        if close:
+            return f"{argument}: no such option; did you mean {close[0]!r}? See `{self.prog} --help`"
+        return self._advice(argument, following)
+
+
+def _is_option(argument: str) -> bool:
+    """Return whether an argument is an option, and not a negative number or the name of a stream."""
+    return argument.startswith("-") and argument.lstrip("-")[:1].isalpha()
