@@ -14,7 +14,8 @@ from runner.engine.compile.program import Program
 from runner.engine.graph import ops
 from runner.engine.graph.device import DeviceName, worker_device
 from runner.engine.graph.graph import Graph
-from runner.engine.graph.network import Field, NetworkBuilder, Outputs
+from runner.engine.graph.network import NetworkBuilder, Outputs
+from runner.fields import Field
 from runner.kernels.registry import Registry
 from runner.optimizers.sgd import Momentum, Sgd
 from runner.strategies.base import Workload
