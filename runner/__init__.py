@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from runner.api.runs import Run, compose, explain, load, run
     from runner.api.sweeps import Sweep, sweep
     from runner.api.weights import from_state_dict
+    from runner.callback import Callback, StopTraining
     from runner.data.settings import DatasetSettings
     from runner.errors import RunnerError
     from runner.models.base import Model
     from runner.optimizers.base import Optimizer
     from runner.plugin import install
-    from runner.training.callback import Callback
 
 __all__ = [
     "Callback",
@@ -27,6 +27,7 @@ __all__ = [
     "Optimizer",
     "Run",
     "RunnerError",
+    "StopTraining",
     "Sweep",
     "arrays",
     "compose",
@@ -40,12 +41,13 @@ __all__ = [
 ]
 
 _MODULES = {
-    "Callback": "runner.training.callback",
+    "Callback": "runner.callback",
     "DatasetSettings": "runner.data.settings",
     "Model": "runner.models.base",
     "Optimizer": "runner.optimizers.base",
     "Run": "runner.api.runs",
     "RunnerError": "runner.errors",
+    "StopTraining": "runner.callback",
     "Sweep": "runner.api.sweeps",
     "arrays": "runner.api.arrays",
     "compose": "runner.api.runs",

@@ -7,7 +7,7 @@ from pathlib import Path
 from runner.config.launcher import SweepPlace
 from runner.config.schema import Config
 from runner.records.summary import Summary
-from runner.training.callback import Callback
+from runner.callback import Callback
 
 
 @dataclass

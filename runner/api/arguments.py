@@ -19,7 +19,7 @@ from runner.config.groups import GROUPS
 from runner.config.hydra_app import options_without_yaml
 from runner.errors import ConfigError
 from runner.plugin.session import CALLBACK, SessionClass, installed, session_class
-from runner.training.callback import Callback
+from runner.callback import Callback
 
 _PLAIN = re.compile(r"[A-Za-z_/][\w./+-]*")
 """Texts that Hydra reads as text without quotation marks, except for :data:`_NO_TEXT`."""

@@ -29,7 +29,7 @@ from runner.records.stored_run import read_run
 from runner.records.summary import Summary
 from runner.system.machine import usable_cores
 from runner.tracking import read_metrics
-from runner.training.callback import Callback
+from runner.callback import Callback
 
 if TYPE_CHECKING:
     import pandas as pd
