@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from runner.errors import RunnerError
     from runner.models.base import Model
     from runner.optimizers.base import Optimizer
+    from runner.optimizers.schedules import Schedule
     from runner.plugin import install
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
     "Optimizer",
     "Run",
     "RunnerError",
+    "Schedule",
     "StopTraining",
     "Sweep",
     "arrays",
@@ -47,6 +49,7 @@ _MODULES = {
     "Optimizer": "runner.optimizers.base",
     "Run": "runner.api.runs",
     "RunnerError": "runner.errors",
+    "Schedule": "runner.optimizers.schedules",
     "StopTraining": "runner.callback",
     "Sweep": "runner.api.sweeps",
     "arrays": "runner.api.arrays",

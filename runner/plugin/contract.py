@@ -3,15 +3,21 @@
 import dataclasses
 import inspect
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
+from runner.data import DATASETS
 from runner.data.settings import DatasetSettings
 from runner.engine.graph.op import ByDecomposition, OpDef
 from runner.errors import ConfigError
 from runner.kernels.contract import Kernel
+from runner.models import MODELS
 from runner.models.base import Model
+from runner.optimizers import OPTIMIZERS
 from runner.optimizers.base import Optimizer
+from runner.optimizers.schedules import SCHEDULES, Schedule
+from runner.strategies import STRATEGIES
 from runner.strategies.base import Strategy
 
 NAME = re.compile(r"[a-z][a-z0-9_]*")
@@ -21,15 +27,32 @@ DEVICE_TYPE = "cpu"
 """The device type on which every op must have a kernel, unless the op has a decompose rule."""
 
 
+class Options(NamedTuple):
+    """A table of options. group: of the configuration. base: class from which all options derive."""
+
+    group: str
+    base: type
+    table: MutableMapping[str, Any]
+
+
+OPTIONS = {
+    "models": Options("model", Model, MODELS),
+    "datasets": Options("data", DatasetSettings, DATASETS),
+    "optimizers": Options("optimizer", Optimizer, OPTIMIZERS),
+    "schedules": Options("schedule", Schedule, SCHEDULES),
+    "strategies": Options("parallelism", Strategy, STRATEGIES),
+}
+"""Field of :class:`Plugin` -> the table to which its entries are added."""
+
+
 @dataclass(frozen=True)
 class Plugin:
     """The entries that one file adds to the tables of options, ops and kernels, by the names used in configurations.
 
-    models, datasets, optimizers, strategies: name -> dataclass derived from :class:`~runner.models.base.Model`,
-    :class:`~runner.data.settings.DatasetSettings`, :class:`~runner.optimizers.base.Optimizer`,
-    :class:`~runner.strategies.base.Strategy`. The fields of a class are the option's settings; the first is
-    ``name``, with the option's name as its default. ops: definitions, each with a decompose rule or with a kernel for
-    "cpu" among ``kernels``. kernels: kernels for these ops or for ops of the package.
+    models, datasets, optimizers, schedules, strategies: name -> dataclass derived from the base class in
+    :data:`OPTIONS`. The fields of a class are the option's settings; the first is ``name``, with the option's name as
+    its default. ops: definitions, each with a decompose rule or with a kernel for "cpu" among ``kernels``. kernels:
+    kernels for these ops or for ops of the package.
 
     Raises ConfigError for any other value.
     """
@@ -37,17 +60,17 @@ class Plugin:
     models: Mapping[str, type[Model]] = field(default_factory=dict)
     datasets: Mapping[str, type[DatasetSettings]] = field(default_factory=dict)
     optimizers: Mapping[str, type[Optimizer]] = field(default_factory=dict)
+    schedules: Mapping[str, type[Schedule]] = field(default_factory=dict)
     strategies: Mapping[str, type[Strategy]] = field(default_factory=dict)
     ops: Sequence[OpDef] = ()
     kernels: Sequence[Kernel] = ()
 
     def __post_init__(self) -> None:
-        bases = {"models": Model, "datasets": DatasetSettings, "optimizers": Optimizer, "strategies": Strategy}
-        for table, base in bases.items():
-            options = getattr(self, table)
-            _require(isinstance(options, Mapping), f"Plugin({table}=...)", options, "a dict of names and classes")
-            for name, schema in options.items():
-                _check_option(f"Plugin({table}={{{name!r}: ...}})", name, schema, base)
+        for table, options in OPTIONS.items():
+            own = getattr(self, table)
+            _require(isinstance(own, Mapping), f"Plugin({table}=...)", own, "a dict of names and classes")
+            for name, schema in own.items():
+                _check_option(f"Plugin({table}={{{name!r}: ...}})", name, schema, options.base)
         for table, kind in (("ops", OpDef), ("kernels", Kernel)):
             items = getattr(self, table)
             listed = isinstance(items, list | tuple) and all(isinstance(item, kind) for item in items)

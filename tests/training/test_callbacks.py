@@ -8,8 +8,8 @@ import pytest
 
 from runner.callback import Callback, StopTraining
 from runner.checkpoint import load
-from runner.training.run import run
 from runner.tracking import read_metrics
+from runner.training.run import run
 from tests.small_runs import small_config, train
 
 LENGTHS = ("train.steps=9", "train.eval_every=4", "train.log_every=5", "checkpoint.every_steps=3")
