@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from runner import nn
+    from runner import nn, testing
     from runner.api.arrays import arrays
     from runner.api.runs import Run, compose, explain, load, run
     from runner.api.sweeps import Sweep, sweep
@@ -40,6 +40,7 @@ __all__ = [
     "nn",
     "run",
     "sweep",
+    "testing",
 ]
 
 _MODULES = {
@@ -61,6 +62,7 @@ _MODULES = {
     "nn": "runner",
     "run": "runner.api.runs",
     "sweep": "runner.api.sweeps",
+    "testing": "runner",
 }
 """Public name -> the module that defines it."""
 

@@ -96,9 +96,10 @@ MAY_IMPORT = {
     # The interface for Python, on the level of the command line. `import runner` imports nothing of it at its start.
     "api": "callback commands sweeps training config config.groups config.configuration config.hydra_app data"
     " checkpoint plugin records tracking system.machine system.files errors engine kernels.elementwise",
+    "testing": "nn models optimizers strategies engine errors",
     "cli": "commands config records system.console data errors engine.cluster.processes engine.cluster.worker_process",
     "__main__": "cli",
-    "": "api nn data.settings models.base optimizers.base optimizers.schedules plugin callback errors",
+    "": "api nn testing data.settings models.base optimizers.base optimizers.schedules plugin callback errors",
 }
 """Module or package below ``runner`` -> the modules it may import besides itself. The longest matching name applies."""
 
