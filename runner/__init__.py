@@ -8,17 +8,18 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from runner import nn
+    from runner import nn, testing
     from runner.api.arrays import arrays
     from runner.api.runs import Run, compose, explain, load, run
     from runner.api.sweeps import Sweep, sweep
     from runner.api.weights import from_state_dict
+    from runner.callback import Callback, StopTraining
     from runner.data.settings import DatasetSettings
     from runner.errors import RunnerError
     from runner.models.base import Model
     from runner.optimizers.base import Optimizer
+    from runner.optimizers.schedules import Schedule
     from runner.plugin import install
-    from runner.training.callback import Callback
 
 __all__ = [
     "Callback",
@@ -27,6 +28,8 @@ __all__ = [
     "Optimizer",
     "Run",
     "RunnerError",
+    "Schedule",
+    "StopTraining",
     "Sweep",
     "arrays",
     "compose",
@@ -37,15 +40,18 @@ __all__ = [
     "nn",
     "run",
     "sweep",
+    "testing",
 ]
 
 _MODULES = {
-    "Callback": "runner.training.callback",
+    "Callback": "runner.callback",
     "DatasetSettings": "runner.data.settings",
     "Model": "runner.models.base",
     "Optimizer": "runner.optimizers.base",
     "Run": "runner.api.runs",
     "RunnerError": "runner.errors",
+    "Schedule": "runner.optimizers.schedules",
+    "StopTraining": "runner.callback",
     "Sweep": "runner.api.sweeps",
     "arrays": "runner.api.arrays",
     "compose": "runner.api.runs",
@@ -56,6 +62,7 @@ _MODULES = {
     "nn": "runner",
     "run": "runner.api.runs",
     "sweep": "runner.api.sweeps",
+    "testing": "runner",
 }
 """Public name -> the module that defines it."""
 

@@ -4,10 +4,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from runner.callback import Callback
 from runner.config.launcher import SweepPlace
 from runner.config.schema import Config
 from runner.records.summary import Summary
-from runner.training.callback import Callback
 
 
 @dataclass

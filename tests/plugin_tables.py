@@ -5,15 +5,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from runner.data import DATASETS
 from runner.engine.graph.op import OPS
 from runner.kernels.registry import REGISTRY
-from runner.models import MODELS
-from runner.optimizers import OPTIMIZERS
 from runner.plugin import Plugin
+from runner.plugin.contract import OPTIONS
 from runner.plugin.installing import PLUGINS
 from runner.plugin.loading import execute, locate
-from runner.strategies import STRATEGIES
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
@@ -21,7 +18,7 @@ EXAMPLES = Path(__file__).parents[1] / "examples"
 @contextmanager
 def restored_tables() -> Iterator[None]:
     """At the end of the block, restore the tables that plugins extend."""
-    tables: list[dict[Any, Any]] = [MODELS, DATASETS, OPTIMIZERS, STRATEGIES, OPS, PLUGINS]
+    tables: list[dict[Any, Any]] = [*(options.table for options in OPTIONS.values()), OPS, PLUGINS]
     saved = [dict(table) for table in tables]
     kernels = {key: list(rivals) for key, rivals in REGISTRY._kernels.items()}
     try:

@@ -16,6 +16,7 @@ MAY_IMPORT = {
     # Modules that import at most ``errors``.
     "bounds": "",
     "fields": "",
+    "callback": "",
     "errors": "",
     "system": "errors",
     # Arrays: NumPy, and no module of runner outside ``kernels``. A reference kernel registers itself.
@@ -82,7 +83,7 @@ MAY_IMPORT = {
     "config.hydra_app": "config config.configuration config.error_text config.groups config.hydra_sweep errors",
     "config.hydra_sweep": "config.launcher config.monitor errors system.redaction",
     # Training. Only ``build`` connects the parts.
-    "training": "system.console config config.configuration records strategies tasks fields data checkpoint"
+    "training": "callback system.console config config.configuration records strategies tasks fields data checkpoint"
     " tracking tracing plugin engine errors system.files system.json_file system.schema system.shutdown"
     " system.machine system.redaction system.text"
     " kernels.gpu.discovery kernels.gpu.driver kernels.registry",
@@ -91,16 +92,17 @@ MAY_IMPORT = {
     " tracking system.files system.json_file system.schema errors system.redaction system.text",
     "sweeps.frozen_job": "sweeps config config.configuration config.devices engine.graph.device system.console"
     " system.machine records errors kernels.gpu.discovery",
-    "commands": "training sweeps config config.groups config.configuration config.hydra_app config.hydra_sweep"
+    "commands": "callback training sweeps config config.groups config.configuration config.hydra_app config.hydra_sweep"
     " records checkpoint tasks optimizers engine data tracking plugin system.console system.machine"
     " system.files errors system.redaction system.text kernels.gpu.discovery"
     " kernels.gpu.driver",
     # The interface for Python, on the level of the command line. `import runner` imports nothing of it at its start.
-    "api": "commands sweeps training config config.groups config.configuration config.hydra_app data checkpoint plugin"
-    " records tracking system.machine system.files errors engine kernels.elementwise",
+    "api": "callback commands sweeps training config config.groups config.configuration config.hydra_app data"
+    " checkpoint plugin records tracking system.machine system.files errors engine kernels.elementwise",
+    "testing": "tasks fields models optimizers strategies engine errors",
     "cli": "commands config records system.console data errors engine.cluster.processes engine.cluster.worker_process",
     "__main__": "cli",
-    "": "api nn data.settings tasks models.base optimizers.base plugin training.callback errors",
+    "": "api nn testing data.settings tasks models.base optimizers.base optimizers.schedules plugin callback errors",
 }
 """Module or package below ``runner`` -> the modules it may import besides itself. The longest matching name applies."""
 

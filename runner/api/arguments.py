@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 
 from runner.api.weights import stored_weights
+from runner.callback import Callback
 from runner.commands.plugins import install_plugins
 from runner.config.command_line import quoted
 from runner.config.groups import GROUPS
 from runner.config.hydra_app import options_without_yaml
 from runner.errors import ConfigError
 from runner.plugin.session import CALLBACK, SessionClass, installed, session_class
-from runner.training.callback import Callback
 
 _PLAIN = re.compile(r"[A-Za-z_/][\w./+-]*")
 """Texts that Hydra reads as text without quotation marks, except for :data:`_NO_TEXT`."""

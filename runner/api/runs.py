@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from runner.api.arguments import Arguments, arguments
+from runner.callback import Callback
 from runner.checkpoint import BEST, NEWEST
 from runner.checkpoint import load as load_checkpoint
 from runner.commands import evaluate as evaluation
@@ -23,13 +24,13 @@ from runner.config.configuration import fix_machine_values, load_stored
 from runner.config.schema import Config
 from runner.data.dataset import Facts
 from runner.errors import ConfigError, DataError
+from runner.plugin.contract import OPTIONS
 from runner.plugin.session import CALLBACK, TABLES, SessionClass, session_class
 from runner.records.run_directory import CONFIG_FILE, SUMMARY_FILE
 from runner.records.stored_run import read_run
 from runner.records.summary import Summary
 from runner.system.machine import usable_cores
 from runner.tracking import read_metrics
-from runner.training.callback import Callback
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -222,7 +223,7 @@ def _kind(schema: type) -> str:
     for kind, (base, _) in TABLES.items():
         if isinstance(schema, type) and issubclass(schema, base):
             return kind
-    raise ConfigError(f"classes=[{schema!r}]: expected classes of models, datasets, optimizers or strategies")
+    raise ConfigError(f"classes=[{schema!r}]: expected classes of {', '.join(OPTIONS)}")
 
 
 def compose(overrides: Sequence[str] = (), /, *rest: object, **keywords: Any) -> Config:

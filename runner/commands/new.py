@@ -23,6 +23,7 @@ class Kind:
 KINDS = {
     "model": Kind("a network", "model"),
     "optimizer": Kind("an update rule", "optimizer"),
+    "schedule": Kind("factors of the learning rate", "schedule"),
     "dataset": Kind("a dataset generated or read by code", "data"),
     "strategy": Kind("a way to train in parallel", "parallelism"),
     "op": Kind("an op with gradient and kernel, and a model that uses it", "model", "_net"),

@@ -25,7 +25,7 @@ from runner.system.redaction import redact_overrides
 from runner.system.text import rate, significant
 
 if TYPE_CHECKING:
-    from runner.training.callback import Callback
+    from runner.callback import Callback
 
 KEY = "resume"
 RUN_DIR = "hydra.run.dir="

@@ -3,16 +3,24 @@
 import dataclasses
 import inspect
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
+from runner.data import DATASETS
 from runner.data.settings import DatasetSettings
 from runner.engine.graph.op import ByDecomposition, OpDef
 from runner.errors import ConfigError
 from runner.kernels.contract import Kernel
+from runner.models import MODELS
 from runner.models.base import Model
+from runner.optimizers import OPTIMIZERS
 from runner.optimizers.base import Optimizer
+from runner.optimizers.schedules import SCHEDULES, Schedule
+from runner.strategies import STRATEGIES
 from runner.strategies.base import Strategy
+from runner.tasks import LOSSES, METRICS, TASKS
+from runner.tasks.base import MAX, MIN, RESERVED, TARGETS, Loss, Metric, Task
 
 NAME = re.compile(r"[a-z][a-z0-9_]*")
 """Pattern of names in a configuration."""
@@ -21,33 +29,69 @@ DEVICE_TYPE = "cpu"
 """The device type on which every op must have a kernel, unless the op has a decompose rule."""
 
 
+class Options(NamedTuple):
+    """A table of options. group: of the configuration. base: class from which all options derive."""
+
+    group: str
+    base: type
+    table: MutableMapping[str, Any]
+
+
+OPTIONS = {
+    "tasks": Options("task", Task, TASKS),
+    "models": Options("model", Model, MODELS),
+    "datasets": Options("data", DatasetSettings, DATASETS),
+    "optimizers": Options("optimizer", Optimizer, OPTIMIZERS),
+    "schedules": Options("schedule", Schedule, SCHEDULES),
+    "strategies": Options("parallelism", Strategy, STRATEGIES),
+}
+"""Field of :class:`Plugin` -> the table of options to which its entries are added."""
+
+MEASURES: dict[str, tuple[type, MutableMapping[str, Any]]] = {"losses": (Loss, LOSSES), "metrics": (Metric, METRICS)}
+"""Field of :class:`Plugin` -> the type of its entries, and the table to which they are added."""
+
+TABLES = {
+    **{name: options.table for name, options in OPTIONS.items()},
+    **{name: each[1] for name, each in MEASURES.items()},
+}
+"""Field of :class:`Plugin` -> the table to which its entries are added, except for ops and kernels."""
+
+
 @dataclass(frozen=True)
 class Plugin:
     """The entries that one file adds to the tables of options, ops and kernels, by the names used in configurations.
 
-    models, datasets, optimizers, strategies: name -> dataclass derived from :class:`~runner.models.base.Model`,
-    :class:`~runner.data.settings.DatasetSettings`, :class:`~runner.optimizers.base.Optimizer`,
-    :class:`~runner.strategies.base.Strategy`. The fields of a class are the option's settings; the first is
-    ``name``, with the option's name as its default. ops: definitions, each with a decompose rule or with a kernel for
-    "cpu" among ``kernels``. kernels: kernels for these ops or for ops of the package.
+    tasks, models, datasets, optimizers, schedules, strategies: name -> dataclass derived from the base class in
+    :data:`OPTIONS`. The fields of a class are the option's settings; the first is ``name``, with the option's name as
+    its default. losses, metrics: name -> :class:`~runner.tasks.base.Loss` or :class:`~runner.tasks.base.Metric`, for the
+    keys ``task.loss`` and ``task.metrics`` of the tasks of the package. ops: definitions, each with a decompose rule or with a kernel for "cpu" among ``kernels``. kernels:
+    kernels for these ops or for ops of the package.
 
     Raises ConfigError for any other value.
     """
 
+    tasks: Mapping[str, type[Task]] = field(default_factory=dict)
+    losses: Mapping[str, Loss] = field(default_factory=dict)
+    metrics: Mapping[str, Metric] = field(default_factory=dict)
     models: Mapping[str, type[Model]] = field(default_factory=dict)
     datasets: Mapping[str, type[DatasetSettings]] = field(default_factory=dict)
     optimizers: Mapping[str, type[Optimizer]] = field(default_factory=dict)
+    schedules: Mapping[str, type[Schedule]] = field(default_factory=dict)
     strategies: Mapping[str, type[Strategy]] = field(default_factory=dict)
     ops: Sequence[OpDef] = ()
     kernels: Sequence[Kernel] = ()
 
     def __post_init__(self) -> None:
-        bases = {"models": Model, "datasets": DatasetSettings, "optimizers": Optimizer, "strategies": Strategy}
-        for table, base in bases.items():
-            options = getattr(self, table)
-            _require(isinstance(options, Mapping), f"Plugin({table}=...)", options, "a dict of names and classes")
-            for name, schema in options.items():
-                _check_option(f"Plugin({table}={{{name!r}: ...}})", name, schema, base)
+        for table, options in OPTIONS.items():
+            own = getattr(self, table)
+            _require(isinstance(own, Mapping), f"Plugin({table}=...)", own, "a dict of names and classes")
+            for name, schema in own.items():
+                _check_option(f"Plugin({table}={{{name!r}: ...}})", name, schema, options.base)
+        for table, (measure, _) in MEASURES.items():
+            own = getattr(self, table)
+            _require(isinstance(own, Mapping), f"Plugin({table}=...)", own, f"a dict of names and {measure.__name__}")
+            for name, each in own.items():
+                _check_measure(f"Plugin({table}={{{name!r}: ...}})", name, each, measure)
         for table, kind in (("ops", OpDef), ("kernels", Kernel)):
             items = getattr(self, table)
             listed = isinstance(items, list | tuple) and all(isinstance(item, kind) for item in items)
@@ -65,10 +109,26 @@ class Plugin:
         _require(decided, place, "ByDecomposition without a rule", "a decompose rule, or a gradient rule")
 
 
-def _check_option(place: str, name: object, schema: object, base: type) -> None:
-    """Raise ConfigError unless ``schema`` is a dataclass that a configuration can choose by ``name``."""
+def _check_measure(place: str, name: object, measure: object, kind: type) -> None:
+    """Raise ConfigError unless ``measure`` is a loss or metric, of this kind, that ``name`` can choose."""
+    _check_name(place, name)
+    _require(name not in RESERVED, place, name, f"another name than {', '.join(RESERVED)}")
+    fits = isinstance(measure, kind) and getattr(measure, "target", "") in TARGETS
+    _require(fits, place, measure, f"{kind.__name__} with target={' or target='.join(map(repr, TARGETS))}")
+    _require(callable(getattr(measure, "of_examples", None)), place, measure, "a function of_examples")
+    if isinstance(measure, Metric):
+        expected = f"direction={MIN!r} or direction={MAX!r}"
+        _require(measure.direction in (MIN, MAX), place, f"direction={measure.direction!r}", expected)
+
+
+def _check_name(place: str, name: object) -> None:
     named = isinstance(name, str) and NAME.fullmatch(name) is not None
     _require(named, place, name, "a name of small letters, digits and underscores")
+
+
+def _check_option(place: str, name: object, schema: object, base: type) -> None:
+    """Raise ConfigError unless ``schema`` is a dataclass that a configuration can choose by ``name``."""
+    _check_name(place, name)
     schema = check_class(place, schema, base)
     first = next(iter(dataclasses.fields(schema)), None)
     called = first is not None and (first.name, first.default) == ("name", name)

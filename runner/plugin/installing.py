@@ -1,28 +1,17 @@
 """Add plugins to the tables of the package, once, at the start of a process."""
 
-from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from runner.data import DATASETS
 from runner.engine.graph.op import OPS, register
 from runner.engine.run.kernel_table import load_kernels
 from runner.errors import ConfigError
-from runner.models import MODELS
-from runner.optimizers import OPTIMIZERS
-from runner.plugin.contract import Plugin
+from runner.plugin.contract import TABLES, Plugin
 from runner.plugin.loading import CALLBACKS, PIN, SESSION, execute, locate
-from runner.strategies import STRATEGIES
 
 PLUGINS: dict[str, str] = {}
 """Reference of every installed plugin -> SHA-256 of its source."""
-
-_TABLES: dict[str, MutableMapping[str, Any]] = {
-    "models": MODELS,
-    "datasets": DATASETS,
-    "optimizers": OPTIMIZERS,
-    "strategies": STRATEGIES,
-}
 
 
 def install(references: Sequence[str]) -> None:
@@ -58,7 +47,7 @@ def pinned_references() -> list[str]:
 
 
 def _extend(plugin: Plugin) -> None:
-    for name, table in _TABLES.items():
+    for name, table in TABLES.items():
         table.update(getattr(plugin, name))
     if plugin.kernels:
         # The ops are added after the kernels, because load_kernels() requires a kernel for every op in the table.
@@ -72,7 +61,7 @@ def _extend(plugin: Plugin) -> None:
 def _taken(plugin: Plugin) -> list[str]:
     """Return an error message for every name that is already in a table or occurs twice in the plugin."""
     offered: list[tuple[str, Sequence[str], Mapping[str, Any]]] = [
-        (name, list(getattr(plugin, name)), table) for name, table in _TABLES.items()
+        (name, list(getattr(plugin, name)), table) for name, table in TABLES.items()
     ]
     offered.append(("ops", [op.name for op in plugin.ops], OPS))
     return [

@@ -6,32 +6,16 @@ import hashlib
 import inspect
 import linecache
 import re
-from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
-from runner.data import DATASETS
-from runner.data.settings import DatasetSettings
 from runner.errors import ConfigError
-from runner.models import MODELS
-from runner.models.base import Model
-from runner.optimizers import OPTIMIZERS
-from runner.optimizers.base import Optimizer
-from runner.optimizers.schedules import SCHEDULES, Schedule
-from runner.plugin.contract import check_class
+from runner.plugin.contract import OPTIONS, check_class
 from runner.plugin.installing import PLUGINS
 from runner.plugin.loading import SESSION
-from runner.strategies import STRATEGIES
-from runner.strategies.base import Strategy
 
-TABLES: dict[str, tuple[type, MutableMapping[str, Any]]] = {
-    "model": (Model, MODELS),
-    "data": (DatasetSettings, DATASETS),
-    "optimizer": (Optimizer, OPTIMIZERS),
-    "schedule": (Schedule, SCHEDULES),
-    "parallelism": (Strategy, STRATEGIES),
-}
+TABLES = {options.group: (options.base, options.table) for options in OPTIONS.values()}
 """Group of the configuration -> base class of its options, and the table of options."""
 
 CALLBACK = "callback"

@@ -104,7 +104,7 @@ class Summary:
       init_from          the value of the key init_from: the checkpoint of the initial weights; "" if there is none
       init_taken         names of the weights that were taken from this checkpoint
       init_left          weight that kept its initial value -> reason
-      stopped            the reason why train.patience ended the run early; "" if it did not
+      stopped            the reason why train.patience or a callback ended the run early; "" if none did
       monitor            the metric by which evaluations were compared
       direction          "max" or "min", whether high or low values of this metric are better; "" in older files
       best_value         best value of the monitored metric, over all processes of a resumed run; null if there is none

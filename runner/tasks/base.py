@@ -26,6 +26,11 @@ MIN, MAX = "min", "max"
 LABELS, NUMBERS = "labels", "numbers"
 """Kinds of targets y: (N,) int64, a class of each example; or (N, K) floats, numbers of each example."""
 
+TARGETS = (LABELS, NUMBERS)
+
+RESERVED = (LOSS, "accuracy", "mask", "labels", "predictions", "learning_rate", "epoch", "examples", "seconds")
+"""Names that no metric of a plugin can have, because a step, an evaluation or a run has them already."""
+
 OfExamples = Callable[[Expr, Expr], Expr]
 """A function of the prediction (N, outputs), and the target y, that returns a value for each example, (N,).
 

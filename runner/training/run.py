@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from runner.callback import Callback
 from runner.checkpoint import CheckpointMeta, weights_sha256
 from runner.config.configuration import dump, to_plain
 from runner.config.devices import look_at, require_devices
@@ -33,7 +34,6 @@ from runner.system.shutdown import StopRequest, at_the_end
 from runner.tracking import RunInfo, job_name, sweep_name
 from runner.tracking.base import BEST_NETWORK, GROUP_TAG, LAST_NETWORK, NO_NETWORK, SEED, group_of
 from runner.training.build import build, open_session
-from runner.training.callback import Callback
 from runner.training.comparison import measured_step_s, predicted_step_s, verdict
 from runner.training.devices import log_run_devices
 from runner.training.display import create_display

@@ -4,12 +4,13 @@ import logging
 import math
 import shlex
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any, NoReturn
 
 from numpy.typing import NDArray
 
+from runner.callback import Callback, StopTraining
 from runner.checkpoint import CheckpointMeta
 from runner.config.monitor import keeps_best, monitor_of
 from runner.config.outcome import outcome_hash
@@ -25,7 +26,6 @@ from runner.records.run_directory import RunDirectory
 from runner.system.shutdown import StopRequest, at_the_end
 from runner.system.text import significant
 from runner.tracing.window import TraceFiles, TraceWindow, recorded_steps
-from runner.training.callback import Callback
 from runner.training.display import Display
 from runner.training.evaluation import TEST, BestMetric, evaluate
 from runner.training.experiment import Experiment
@@ -77,6 +77,8 @@ class Trainer:
         self._display = display
         self._stop = stop
         self._callbacks = callbacks
+        self._reason = ""  # why a callback stops the run
+        self._evaluated: int | None = None  # the newest step that was evaluated
         files = TraceFiles(directory.trace_json, directory.trace_summary_json)
         clients = [client.name for client in experiment.program.training]
         traced = recorded_steps(first_step, experiment.total_steps, config.trace_skip, config.trace_steps)
@@ -115,11 +117,11 @@ class Trainer:
             self._record.artifact(self._directory.endings_jsonl)
 
     def _train_to(self, total: int) -> None:
-        while self.progress.done < total and not self.progress.metric.is_out_of_patience(self.experiment.config):
+        while self.progress.done < total and not self._ends_early:
             self._step()
             due = self.progress.done % self.experiment.eval_every == 0
             # Evaluate before any checkpoint of this step, because the checkpoint stores the best metric.
-            if due or self.progress.done == total:
+            if due or self._is_last:
                 self._evaluate(counted=due)
             every = self.experiment.config.checkpoint.every_steps
             if every is not None and self.progress.done % every == 0:
@@ -129,10 +131,28 @@ class Trainer:
             self._evaluate(counted=False)
         self._save()
         if self.progress.done < total:
-            why = self.progress.metric.early_stop_text(self.experiment.config)
+            why = self._reason or self.progress.metric.early_stop_text(self.experiment.config)
             self.progress.stopped = f"after step {self.progress.done} of {total}: {why}"
             self._display.message(f"stopped early {self.progress.stopped}")
             log.info("stopped early %s", self.progress.stopped)
+
+    @property
+    def _ends_early(self) -> bool:
+        stopped = bool(self._reason) and self._evaluated == self.progress.done
+        return stopped or self.progress.metric.is_out_of_patience(self.experiment.config)
+
+    @property
+    def _is_last(self) -> bool:
+        """Whether the newest step is the last one of the run, unless ``train.patience`` ends the run earlier."""
+        return bool(self._reason) or self.progress.done == self.experiment.total_steps
+
+    def _call_back(self, call: Callable[[Callback], None]) -> None:
+        """Call a method of every callback; note the first reason to stop the run."""
+        for callback in self._callbacks:
+            try:
+                call(callback)
+            except StopTraining as stop:
+                self._reason = self._reason or ": ".join(filter(None, (type(callback).__name__, str(stop))))
 
     def _step(self) -> None:
         step, config = self.progress.done, self.experiment.config
@@ -151,7 +171,8 @@ class Trainer:
         self.progress.seconds += seconds
         self.progress.computed += config.train.batch_size * self._step_driver.passes
         self._display.step(self.progress.done, loss, config.train.batch_size / seconds)
-        if self.progress.done % config.train.log_every == 0 or self.progress.done in (1, self.experiment.total_steps):
+        self._call_back(lambda callback: callback.on_step(self.progress.done, loss))
+        if self.progress.done % config.train.log_every == 0 or self.progress.done == 1 or self._is_last:
             since_last = self.progress.step_seconds[-config.train.log_every :]
             mean_s = sum(since_last) / len(since_last)
             self._record_metrics(
@@ -163,8 +184,6 @@ class Trainer:
                     "perf/examples_per_s": config.train.batch_size / mean_s,
                 }
             )
-        for callback in self._callbacks:
-            callback.on_step(self.progress.done, loss)
 
     def _record_metrics(self, values: Mapping[str, float]) -> None:
         """Record values after the newest update; add the examples and seconds so far, as x axes of charts."""
@@ -198,8 +217,8 @@ class Trainer:
                 self.progress.scores = scores
         self._record_metrics({**scored, "train/epoch": done / self.experiment.steps_per_epoch})
         self._update_best({**values, **scored}, counted)
-        for callback in self._callbacks:
-            callback.on_evaluation(done, scored)
+        self._evaluated = done
+        self._call_back(lambda callback: callback.on_evaluation(done, scored))
 
     def _update_best(self, values: Mapping[str, float], counted: bool) -> None:
         """Update the best metric; save a new best checkpoint if the run keeps one. values: metric -> value."""
@@ -219,8 +238,7 @@ class Trainer:
         # Decisions and metrics are written first, so that they are complete up to every checkpoint on the disk.
         self._decisions.write(self._step_driver.decisions())
         path = write_checkpoint(self.experiment, self._directory, self._record, self.progress, variables, self._meta)
-        for callback in self._callbacks:
-            callback.on_checkpoint(self.progress.done, path)
+        self._call_back(lambda callback: callback.on_checkpoint(self.progress.done, path))
 
     def _stop_if_requested(self) -> None:
         if self._stop.signum is None:

@@ -37,6 +37,14 @@ class SignDescent(runner.Optimizer):
 
 
 @dataclass
+class Halves(runner.Schedule):
+    """The rate is halved after each step."""
+
+    def decay(self, step: int, total_steps: int, steps_per_epoch: float) -> float:
+        return 0.5**step
+
+
+@dataclass
 class Stripes(runner.DatasetSettings):
     """Images of one column each."""
 

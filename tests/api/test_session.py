@@ -14,7 +14,7 @@ from runner.models import MODELS
 from runner.plugin import provenance
 from runner.plugin.session import session_class
 from runner.records.stored_run import read_plugins
-from tests.api.session_classes import Recorder, SignDescent, SmallNet, Stripes
+from tests.api.session_classes import Halves, Recorder, SignDescent, SmallNet, Stripes
 from tests.refusal import Capture
 from tests.small_runs import SMALL
 
@@ -35,25 +35,33 @@ def test_own_classes_and_arrays_train(parallelism: Any, here: Path, capsys: Capt
         ["tracking=none", "tracking.pictures=false"],
         model=SmallNet(hidden=8),
         optimizer=SignDescent(lr=0.1),
+        schedule=Halves(),
         data=small_arrays(val_fraction=0.25),
         parallelism=parallelism,
-        train={"steps": 3, "batch_size": 6},
+        train={"steps": 3, "batch_size": 6, "log_every": 1},
     )
+    assert run.frame()["train/learning_rate"].tolist() == pytest.approx([0.1, 0.05, 0.025])
     assert (run.config.model, run.config.optimizer) == (
         SmallNet("small_net", hidden=8),
         SignDescent("sign_descent", 0.1),
     )
     assert run.weights()["fc1/weights"].shape == (5, 8)
-    assert set(run.summary.plugins) == {"session:model/small_net", "session:optimizer/sign_descent"}
+    assert set(run.summary.plugins) == {
+        "session:model/small_net",
+        "session:optimizer/sign_descent",
+        "session:schedule/halves",
+    }
     assert read_plugins(run.directory) == run.summary.plugins
     source = (run.directory / "session" / "model_small_net.py").read_text()
     assert source.startswith("@dataclass\nclass SmallNet(runner.Model):")
     assert source.endswith('classes, name="fc2")\n')
     assert "small_net" not in MODELS
     assert provenance() == {}, "the classes are only in force during a call"
-    with pytest.raises(runner.RunnerError, match=r"model=small_net and optimizer=sign_descent was defined in a Python"):
+    with pytest.raises(
+        runner.RunnerError, match=r"model=small_net and optimizer=sign_descent and schedule=halves was defined"
+    ):
         runner.load(run.directory)
-    loaded = runner.load(run.directory, classes=[SmallNet, SignDescent])
+    loaded = runner.load(run.directory, classes=[SmallNet, SignDescent, Halves])
     assert loaded.predict(np.zeros((2, 5))).shape == (2, 3)
     assert loaded.resume(train={"steps": 4}).summary.steps == 4
     for verb in (["rerun"], ["eval"], ["predict", "x.npy"]):

@@ -25,6 +25,7 @@ from runner.strategies import STRATEGIES
 from runner.strategies.replica import shares
 from runner.strategies.single import Single
 from runner.strategies.sync_data import SyncData
+from runner.testing import check_equals_single, check_finite_state, check_gradients
 from tests.integration.command import succeed, summary_of
 from tests.optimizers.support import RATES, START, Trainer, assert_same_path, gradient_steps
 from tests.oracles import assert_gradients, evaluate
@@ -53,8 +54,18 @@ def test_swish_has_correct_gradients_and_does_not_overflow() -> None:
     value = 3 * rng.standard_normal((3, 4))
     np.testing.assert_allclose(evaluate(graph, [y], {x: value})[0], value / (1 + np.exp(-value)), rtol=1e-14)
     assert_gradients(graph, [y], [x], {x: value}, rng, order=2)
+    check_gradients("swish", [value])
     extreme = np.array([[-1e4, 1e4, -1e4, 1e4]] * 3, "float32")
     np.testing.assert_array_equal(evaluate(graph, [of_far], {far: extreme})[0], np.maximum(extreme, 0))
+
+
+def test_gradients_of_the_example_model_equal_difference_quotients() -> None:
+    model = example("own_model/all_conv.py").models["all_conv"]
+    check_gradients(model(filters=2, dropout=0.2), shape=(2, 5, 6))
+
+
+def test_the_state_of_lion_stays_finite() -> None:
+    check_finite_state(example("own_optimizer/lion.py").optimizers["lion"](weight_decay=0.1, clip_norm=1.0))
 
 
 def test_lion_follows_the_update_rule_of_its_paper() -> None:
@@ -99,13 +110,16 @@ def local_sgd(**settings: int):
 
 
 @pytest.mark.parametrize("optimizer", [Sgd(weight_decay=0.1), Momentum()], ids=["sgd", "momentum"])
-@pytest.mark.parametrize("network", ["dense", "dropped_out", "batch_normalised"])
-def test_local_sgd_with_one_local_step_equals_single(network: str, optimizer, registry: Registry) -> None:
-    """With batch normalization, local SGD equals ``sync_data``: both compute statistics separately on each worker."""
-    workload = workload_of(NETWORKS[network], optimizer, batch_size=8)
+@pytest.mark.parametrize("network", ["dense", "dropped_out"])
+def test_local_sgd_with_one_local_step_equals_single(network: str, optimizer) -> None:
+    check_equals_single(local_sgd(workers=2, every=1), NETWORKS[network], optimizer=optimizer, tolerance=1e-12)
+
+
+@pytest.mark.parametrize("optimizer", [Sgd(weight_decay=0.1), Momentum()], ids=["sgd", "momentum"])
+def test_local_sgd_computes_batch_statistics_on_each_worker_as_sync_data_does(optimizer, registry: Registry) -> None:
+    workload = workload_of(NETWORKS["batch_normalised"], optimizer, batch_size=8)
     ours, history = trained(local_sgd(workers=2, every=1), workload, registry, 4)
-    oracle = SyncData(workers=2) if network == "batch_normalised" else Single()
-    theirs, their_history = trained(oracle, workload, registry, 4)
+    theirs, their_history = trained(SyncData(workers=2), workload, registry, 4)
     assert difference(ours, theirs) < 1e-12
     np.testing.assert_allclose(history, their_history, rtol=1e-12)
 
@@ -167,13 +181,9 @@ def diloco(**settings: float):
     return example("own_strategy/diloco.py").strategies["diloco"](**settings)
 
 
-def test_diloco_with_one_inner_step_and_a_plain_outer_step_equals_single(registry: Registry) -> None:
-    workload = workload_of(NETWORKS["batch_normalised"], Adam(), batch_size=8)
+def test_diloco_with_one_inner_step_and_a_plain_outer_step_equals_single() -> None:
     plain = diloco(workers=1, inner_steps=1, outer_lr=1.0, outer_momentum=0.0)
-    ours, history = trained(plain, workload, registry, 4)
-    theirs, their_history = trained(Single(), workload, registry, 4)
-    assert difference({name: ours[name] for name in theirs}, theirs) < 1e-12
-    np.testing.assert_allclose(history, their_history, rtol=1e-12)
+    check_equals_single(plain, NETWORKS["batch_normalised"], optimizer=Adam(), tolerance=1e-12)
 
 
 def test_diloco_makes_the_outer_steps_of_its_paper(registry: Registry) -> None:

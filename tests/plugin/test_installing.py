@@ -80,6 +80,7 @@ def test_valid_plugins_are_accepted() -> None:
         ({"models": {"sgd": Sgd}}, r"expected a class derived from Model"),
         ({"datasets": {"tiny": Tiny}}, r"expected a class derived from DatasetSettings"),
         ({"optimizers": {"tiny": Tiny}}, r"expected a class derived from Optimizer"),
+        ({"schedules": {"sgd": Sgd}}, r"expected a class derived from Schedule"),
         ({"models": {"tiny": Undecorated}}, r"got class Undecorated, expected a dataclass: put @dataclass before it"),
         ({"models": {"tiny": Abstract}}, r"got class Abstract without forward, expected all its abstract methods"),
         ({"models": {"tiny": Nameless}}, r"got class Nameless, expected a first field, name: str = 'tiny'"),

@@ -24,6 +24,7 @@ from runner.kernels.registry import Registry
 from runner.strategies.base import Strategy, Workload
 from runner.strategies.model import ModelParallel
 from runner.strategies.single import Single
+from runner.testing import check_equal
 from tests.strategies.networks import Examples
 
 Array = NDArray[Any]
@@ -175,7 +176,8 @@ def expect_same_run(found: Run, expected: Run, tolerance: float = 0.0) -> None:
         expect_same_bits(found[0], expected[0])
         assert found[1] == expected[1]
         return
-    assert difference(found[0], expected[0]) <= tolerance
+    assert list(found[0]) == list(expected[0])
+    check_equal(found[0], expected[0], tolerance)
     np.testing.assert_allclose(found[1], expected[1], rtol=tolerance)
 
 

@@ -1,14 +1,22 @@
-"""Callbacks: the user's functions that are called during a run that was started from Python."""
+"""Callbacks: the user's functions that are called during a run."""
 
 from collections.abc import Mapping
 from pathlib import Path
+
+
+class StopTraining(Exception):
+    """Raised by a callback to end its run early, in order: ``raise runner.StopTraining("the loss is low enough")``."""
 
 
 class Callback:
     """The base class of callbacks; override the methods that are of interest.
 
     The methods are called in the process that started the run, between two steps, so the next step waits for them.
-    An exception ends the run with status "failed"; a checkpoint that was written before is kept.
+
+    If a method raises :class:`StopTraining`, the current step becomes the last one: it is evaluated and saved, and the
+    run ends with status "finished" and the reason in ``summary.stopped``. If ``on_checkpoint`` raises it after a step
+    without an evaluation, the next step is the last one, because an evaluation precedes the checkpoint of its step.
+    Any other exception ends the run with status "failed"; a checkpoint that was written before is kept.
     """
 
     def on_step(self, step: int, loss: float) -> None:
