@@ -234,7 +234,7 @@ def of_scalar(net: NetworkBuilder, y: Expr, batch: Batch) -> Tensor:
         (losing(of_scalar), "variable 'loss/temperature' after the first dense layer is a scalar; expected variables"),
         (
             losing(lambda net, y, batch: summed(y * y), kind="merge"),
-            "no layer of kind 'loss' reads an output of the dense layers; compute the loss in such a layer, as nn.cla",
+            "no layer of kind 'loss' reads an output of the dense layers; compute the loss in such a layer, as runner",
         ),
         (collecting_below, "the network returns relu1/relu:0 as 'hidden'; expected losses, metrics and collected val"),
     ],

@@ -54,7 +54,7 @@ class Parts:
         if not logits:
             raise ConfigError(
                 "parallelism=hybrid: no layer of kind 'loss' reads an output of the dense layers; compute the loss in "
-                "such a layer, as runner.tasks do, or use parallelism=sync_data"
+                "such a layer, as runner's tasks do, or use parallelism=sync_data"
             )
         given = {blueprint.step, blueprint.batch["index"], boundary}
         _expect_reads(dense, given, "only the first dense layer reads from the layers before it")
