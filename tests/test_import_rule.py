@@ -76,6 +76,7 @@ MAY_IMPORT = {
     "config.groups": "config tasks models optimizers strategies data tracking",
     "config.error_text": "config config.groups",
     "config.configuration": "config config.error_text config.groups bounds errors kernels.gpu.discovery",
+    "config.changes": "config.conf_dir config.configuration config.groups config.schema system.redaction",
     "config.outcome": "config config.configuration engine.graph.device",
     "config.devices": "kernels.gpu.driver config.schema errors engine.graph.device"
     " kernels.gpu.discovery system.machine",

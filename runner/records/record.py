@@ -26,7 +26,7 @@ from runner.tracking.records import DataSplit, ExportedModel
 COMMIT_TAG = "mlflow.source.git.commit"
 """Tag that MLflow's pages show as the version of a run's code."""
 CHANGED_TAG = "runner.changed"
-"""Tag with the overrides of the command line: the parameters that differ from the defaults."""
+"""Tag with the keys that can change the result and whose values are not the defaults."""
 
 
 def summary_tags(summary: Summary) -> dict[str, str]:
@@ -54,9 +54,8 @@ _NO_PARAMETERS = ("tracking", "resume", "trace", "trace_skip", "trace_steps")
 
 
 def _changed(summary: Summary) -> list[str]:
-    """Return the overrides that can change the result."""
-    keys = {override: override.partition("=")[0].lstrip("+~") for override in summary.overrides}
-    return [override for override, key in keys.items() if key.split(".")[0] not in _NO_PARAMETERS]
+    """Return, as "key=value", the changed keys that can change the result."""
+    return [each for each in summary.changed if each.partition("=")[0].split(".")[0] not in _NO_PARAMETERS]
 
 
 def description(summary: Summary, what: str) -> str:

@@ -57,7 +57,7 @@ class Failure:
 
 @dataclass(frozen=True)
 class Summary:
-    """Schema 4 of summary.json. New in 4: ``headline``, ``evaluations``, and the status "diverged".
+    """Schema 4 of summary.json. New in 4: ``headline``, ``evaluations``, ``changed``, and the status "diverged".
 
     New in 3: ``devices`` and ``device_reason``. New in 2: ``provenance`` and ``repeats``.
 
@@ -69,6 +69,7 @@ class Summary:
                          train.fail_on_divergence=true, else null
       config_hash        SHA-256 of the resolved configuration, as returned by ``config_hash``
       overrides          overrides of the command line, as "key=value", without secrets
+      changed            keys whose values are not the defaults, whoever set them, as "key=value", without secrets
       output_dir         the run's directory
       git_commit         commit of the code, ending in "-dirty" if files were changed; null if there is none
       versions           name -> version of Python, runner and the libraries that can change a result
@@ -125,6 +126,7 @@ class Summary:
     schema_version: int = SCHEMA_VERSION
     error: Failure | None = None
     overrides: list[str] = field(default_factory=list)
+    changed: list[str] = field(default_factory=list)
     git_commit: str | None = None
     emulated: str = ""
     devices: dict[str, str] = field(default_factory=dict)

@@ -5,6 +5,7 @@ import platform
 from collections.abc import Sequence
 from pathlib import Path
 
+from runner.config.changes import changes
 from runner.config.configuration import to_plain
 from runner.config.monitor import keeps_best, monitor_of
 from runner.config.schema import Config
@@ -34,6 +35,7 @@ def draft_summary(experiment: Experiment, directory: RunDirectory, overrides: Se
         platform=platform.platform(),
         cpu_model=cpu_model(),
         overrides=list(overrides),
+        changed=changes(config),
         git_commit=git_commit(Path(__file__).parent),
         emulated=str(experiment.emulation or ""),
         plugins=provenance(),

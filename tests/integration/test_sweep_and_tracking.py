@@ -115,7 +115,8 @@ def test_a_job_has_its_data_its_best_evaluation_and_its_result_in_the_store(tmp_
         tags = dict(stored(tmp_path, "SELECT key, value FROM tags WHERE run_uuid = ?", run))
         assert tags["weights_sha256"] == summary.weights_sha256
         assert tags["runner.group"] == "(mine)"
-        assert f"seed={seed}" in tags["runner.changed"].split(", ")
+        changed = tags["runner.changed"].split(", ")
+        assert {f"seed={seed}", "model.name=mlp", "train.epochs=null"} <= set(changed)
         assert "tracking" not in tags["runner.changed"]
         assert tags["mlflow.note.content"].startswith("**mlp digits single**, 1 worker(s): finished after 12 updates")
         splits = "SELECT input_tags.value FROM inputs JOIN input_tags USING (input_uuid) WHERE destination_id = ?"

@@ -156,7 +156,7 @@ ENDED_RUN = replace(
     steps=1200,
     examples=38_400,
     wall_seconds=2.04,
-    overrides=["+experiment=mine", "optimizer.lr=0.3", "tracking.uri=x", "trace=true", "hub.token=hunter2"],
+    changed=["model.name=mlp", "optimizer.lr=0.3", "tracking.uri=x", "trace=true", "hub.token=[redacted]"],
     final={"test/accuracy": 0.92345, "train/loss": 0.5},
     monitor="test/accuracy",
     best_value=0.95,
@@ -169,7 +169,7 @@ def test_a_description_states_what_was_trained_and_its_result() -> None:
     assert description(ENDED_RUN, "mlp digits single") == (
         "**mlp digits single**, 1 worker(s): finished after 1,200 updates (38,400 examples) in 2.0 s. "
         "Last: test/accuracy 0.9234. Best test/accuracy: 0.95, after 1,100 updates."
-        "\n\nChanged: `+experiment=mine`, `optimizer.lr=0.3`, `hub.token=[redacted]`"
+        "\n\nChanged: `model.name=mlp`, `optimizer.lr=0.3`, `hub.token=[redacted]`"
     )
     failed = replace(FAILED_RUN, error=Failure("NumericError", "the loss is nan"))
     assert description(failed, "x").endswith(" after 0 updates (0 examples) in 0.0 s. NumericError: the loss is nan")
@@ -197,7 +197,7 @@ def test_known_facts_become_tags() -> None:
         "runner.versions": "python 3.11.7, numpy 2.3.0",
     }
     assert summary_tags(FAILED_RUN) == known
-    changed = "+experiment=mine, optimizer.lr=0.3, hub.token=[redacted]"
+    changed = "model.name=mlp, optimizer.lr=0.3, hub.token=[redacted]"
     assert summary_tags(ENDED_RUN) == known | {"runner.changed": changed}
     more = replace(
         FAILED_RUN, git_commit="c0ffee", emulated="slow", repeats="4567", provenance=Provenance("runner x", "/", 2, 8)
