@@ -8,7 +8,7 @@ from typing import Any
 from runner.engine.graph.op import OPS
 from runner.kernels.registry import REGISTRY
 from runner.plugin import Plugin
-from runner.plugin.contract import OPTIONS
+from runner.plugin.contract import TABLES
 from runner.plugin.installing import PLUGINS
 from runner.plugin.loading import execute, locate
 
@@ -18,7 +18,7 @@ EXAMPLES = Path(__file__).parents[1] / "examples"
 @contextmanager
 def restored_tables() -> Iterator[None]:
     """At the end of the block, restore the tables that plugins extend."""
-    tables: list[dict[Any, Any]] = [*(options.table for options in OPTIONS.values()), OPS, PLUGINS]
+    tables: list[dict[Any, Any]] = [*TABLES.values(), OPS, PLUGINS]
     saved = [dict(table) for table in tables]
     kernels = {key: list(rivals) for key, rivals in REGISTRY._kernels.items()}
     try:

@@ -50,9 +50,9 @@ OPTIONS = {
 MEASURES: dict[str, tuple[type, MutableMapping[str, Any]]] = {"losses": (Loss, LOSSES), "metrics": (Metric, METRICS)}
 """Field of :class:`Plugin` -> the type of its entries, and the table to which they are added."""
 
-TABLES = {
+TABLES: dict[str, MutableMapping[str, Any]] = {
     **{name: options.table for name, options in OPTIONS.items()},
-    **{name: each[1] for name, each in MEASURES.items()},
+    **{name: table for name, (_, table) in MEASURES.items()},
 }
 """Field of :class:`Plugin` -> the table to which its entries are added, except for ops and kernels."""
 
@@ -63,9 +63,9 @@ class Plugin:
 
     tasks, models, datasets, optimizers, schedules, strategies: name -> dataclass derived from the base class in
     :data:`OPTIONS`. The fields of a class are the option's settings; the first is ``name``, with the option's name as
-    its default. losses, metrics: name -> :class:`~runner.tasks.base.Loss` or :class:`~runner.tasks.base.Metric`, for the
-    keys ``task.loss`` and ``task.metrics`` of the tasks of the package. ops: definitions, each with a decompose rule or with a kernel for "cpu" among ``kernels``. kernels:
-    kernels for these ops or for ops of the package.
+    its default. losses, metrics: name -> :class:`~runner.tasks.base.Loss` or :class:`~runner.tasks.base.Metric`, for
+    the keys ``task.loss`` and ``task.metrics`` of classification and regression. ops: definitions, each with a
+    decompose rule or with a kernel for "cpu" among ``kernels``. kernels: for these ops or for ops of the package.
 
     Raises ConfigError for any other value.
     """

@@ -175,13 +175,13 @@ def test_the_same_pixels_of_another_type_are_refused(folder: Path, capsys: Captu
     [
         (
             "eval run data=synthetic",
-            "2 runner: error: data=synthetic has images of (3, 224, 224) and 1000 classes; the ne",
+            "2 runner: error: data=synthetic has the fields x float[3,224,224], y int64[] of 1000 classes; the ne",
         ),
         ("eval run model=lenet", "model=lenet: the stored configuration is evaluated; only data=NAME, data.KEY, "),
         ("eval run cluster.workers=3", "cluster.workers=3: the stored configuration is evaluated"),
         ("eval run train.steps=3", "train.steps=3: the stored configuration is evaluated"),
         ("eval run data.colour=3", "data.colour: no such key"),
-        ("eval run data=mnist data.cache_dir=absent", "data=mnist has images of (1, 28, 28)"),
+        ("eval run data=mnist data.cache_dir=absent", "data=mnist has the fields x float[1,28,28]"),
         ("eval run --output absent/file.json", "4 runner: error: absent/file.json: cannot be written: No such file"),
         ("predict run large.png", "3 runner: error: large.png: it is 9 x 8 pixels, the network takes 8 x 8"),
         ("predict run large.png --top 0", "2 runner: error: --top 0: expected 1 or more"),
