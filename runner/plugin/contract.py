@@ -7,6 +7,7 @@ from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from runner.callback import CALLBACKS, Callback
 from runner.data import DATASETS
 from runner.data.settings import DatasetSettings
 from runner.engine.graph.op import ByDecomposition, OpDef
@@ -41,6 +42,7 @@ OPTIONS = {
     "optimizers": Options("optimizer", Optimizer, OPTIMIZERS),
     "schedules": Options("schedule", Schedule, SCHEDULES),
     "strategies": Options("parallelism", Strategy, STRATEGIES),
+    "callbacks": Options("callbacks", Callback, CALLBACKS),
 }
 """Field of :class:`Plugin` -> the table to which its entries are added."""
 
@@ -49,7 +51,7 @@ OPTIONS = {
 class Plugin:
     """The entries that one file adds to the tables of options, ops and kernels, by the names used in configurations.
 
-    models, datasets, optimizers, schedules, strategies: name -> dataclass derived from the base class in
+    models, datasets, optimizers, schedules, strategies, callbacks: name -> dataclass derived from the base class in
     :data:`OPTIONS`. The fields of a class are the option's settings; the first is ``name``, with the option's name as
     its default. ops: definitions, each with a decompose rule or with a kernel for "cpu" among ``kernels``. kernels:
     kernels for these ops or for ops of the package.
@@ -62,6 +64,7 @@ class Plugin:
     optimizers: Mapping[str, type[Optimizer]] = field(default_factory=dict)
     schedules: Mapping[str, type[Schedule]] = field(default_factory=dict)
     strategies: Mapping[str, type[Strategy]] = field(default_factory=dict)
+    callbacks: Mapping[str, type[Callback]] = field(default_factory=dict)
     ops: Sequence[OpDef] = ()
     kernels: Sequence[Kernel] = ()
 

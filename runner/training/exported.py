@@ -104,6 +104,7 @@ def _alone(config: Config) -> Config:
         parallelism=GROUPS["parallelism"][_ONE_DEVICE](),
         cluster=cluster,
         tracking=NoTracking(),
+        callbacks={},
     )
 
 
