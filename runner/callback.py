@@ -17,6 +17,9 @@ class Callback:
     run ends with status "finished" and the reason in ``summary.stopped``. If ``on_checkpoint`` raises it after a step
     without an evaluation, the next step is the last one, because an evaluation precedes the checkpoint of its step.
     Any other exception ends the run with status "failed"; a checkpoint that was written before is kept.
+
+    Each start of a run, also a resume, calls a new copy of a callback of the configuration, with the state that
+    ``__init__`` or ``__post_init__`` gives it.
     """
 
     def on_step(self, step: int, loss: float) -> None:
@@ -27,3 +30,7 @@ class Callback:
 
     def on_checkpoint(self, step: int, path: Path) -> None:
         """Act after a checkpoint was written. path: its directory ``step-N``."""
+
+
+CALLBACKS: dict[str, type[Callback]] = {}
+"""Callbacks of plugins by their names in the configuration: dataclasses, whose fields are the settings."""

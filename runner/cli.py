@@ -180,7 +180,7 @@ _TEXTS = {
     "explain": "show parameters, cost, placement and memory of a configuration; trains nothing",
     "rerun": "train a stored run again and compare the weights",
     "compare": "show the differences between two runs: configuration, code, machine, results",
-    "list": "list models, data, optimizers, schedules, strategies, experiments, debug presets",
+    "list": "list models, data, optimizers, schedules, strategies, callbacks, experiments, debug presets",
     "eval": "score a trained network on its own dataset or another",
     "predict": "predict the classes of images or arrays with a trained network",
     "sweep": "finish an interrupted sweep (resume DIR), or print its table (status DIR)",

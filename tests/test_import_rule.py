@@ -69,19 +69,20 @@ MAY_IMPORT = {
     "records.data_facts": "data fields errors system.json_file system.redaction system.schema tracking.records",
     "records.late_tracking": "records.run_directory records.summary tracking config.safe_yaml errors",
     # Plugins: files of the user that add models, optimizers, strategies and data sets.
-    "plugin": "tasks models optimizers strategies data engine kernels.contract errors system.files",
+    "plugin": "callback tasks models optimizers strategies data engine kernels.contract errors system.files",
     # The configuration consists of the dataclasses of the packages that it configures.
     "config": "bounds errors system.files engine.graph.device",
     "config.check": "config.monitor config.schema errors engine.graph.device strategies.base tracking.base",
     "config.groups": "config tasks models optimizers strategies data tracking",
-    "config.error_text": "config config.groups",
-    "config.configuration": "config config.error_text config.groups bounds errors kernels.gpu.discovery",
+    "config.error_text": "callback config config.groups",
+    "config.configuration": "callback config config.error_text config.groups bounds errors kernels.gpu.discovery",
     "config.changes": "config.conf_dir config.configuration config.groups config.schema system.redaction",
     "config.outcome": "config config.configuration engine.graph.device",
     "config.devices": "kernels.gpu.driver config.schema errors engine.graph.device"
     " kernels.gpu.discovery system.machine",
     "config.monitor": "config.schema tasks engine.graph.network errors",
-    "config.hydra_app": "config config.configuration config.error_text config.groups config.hydra_sweep errors",
+    "config.hydra_app": "callback config config.configuration config.error_text config.groups config.hydra_sweep"
+    " errors",
     "config.hydra_sweep": "config.launcher config.monitor errors system.redaction",
     # Training. Only ``build`` connects the parts.
     "training": "callback system.console config config.configuration records strategies tasks fields data checkpoint"

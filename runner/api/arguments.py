@@ -51,7 +51,7 @@ def arguments(
     rest: Sequence[object],
     keywords: Mapping[str, Any],
     *,
-    callbacks: Sequence[Callback] = (),
+    callbacks: Sequence[Callback] | Mapping[str, Any] = (),
     directory: str = "",
     swept: bool = False,
 ) -> Arguments:
@@ -68,6 +68,8 @@ def arguments(
             raise ConfigError(
                 f"{function}([... {override!r} ...]): expected texts of the form 'KEY=VALUE'; use keywords for objects"
             )
+    if isinstance(callbacks, Mapping):
+        keywords, callbacks = {**keywords, "callbacks": callbacks}, ()
     if directory and "directory" in keywords:
         keywords = {directory if key == "directory" else key: value for key, value in keywords.items()}
     classes: dict[SessionClass, None] = {}
@@ -100,6 +102,8 @@ def _pairs(key: str, value: Any, classes: dict[SessionClass, None], swept: bool)
             yield key, _text(key, inner.pop("name"))
         for name, item in inner.items():
             yield from _pairs(f"{key}.{name}", item, classes, swept)
+        if not value:
+            yield key, "{}"
     elif key in GROUPS and (isinstance(value, type) or not isinstance(value, _VALUES)):
         settings = value() if isinstance(value, type) else value
         yield key, _option(key, settings, classes)

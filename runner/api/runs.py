@@ -142,11 +142,16 @@ class Run:
         return Text(comparison_text(read_run(self.directory), read_run(directory)))
 
     def resume(
-        self, overrides: Sequence[str] = (), /, *rest: object, callbacks: Sequence[Callback] = (), **keywords: Any
+        self,
+        overrides: Sequence[str] = (),
+        /,
+        *rest: object,
+        callbacks: Sequence[Callback] | Mapping[str, Any] = (),
+        **keywords: Any,
     ) -> "Run":
         """Continue the run from its newest checkpoint and return it; see ``runner resume=DIR``.
 
-        overrides, keywords: such as train={"epochs": 60}. Raises ConfigError for a key that cannot change.
+        overrides, keywords: such as train={"epochs": 60}. callbacks: see :func:`run`. Raises ConfigError for a key that cannot change.
         """
         given = arguments("Run.resume", overrides, rest, keywords, callbacks=callbacks)
         with self._classes.in_force(), given.in_force():
@@ -191,13 +196,19 @@ class Run:
             return dict(load_checkpoint(network.checkpoint).variables), weights_of(network.config)
 
 
-def run(overrides: Sequence[str] = (), /, *rest: object, callbacks: Sequence[Callback] = (), **keywords: Any) -> Run:
+def run(
+    overrides: Sequence[str] = (),
+    /,
+    *rest: object,
+    callbacks: Sequence[Callback] | Mapping[str, Any] = (),
+    **keywords: Any,
+) -> Run:
     """Train as the command line ``runner OVERRIDES`` does, and return the run.
 
     overrides: texts such as "optimizer.lr=0.1". keywords: the same with values of Python: model="mlp",
     train={"steps": 100}, seed=1, directory="here" (for hydra.run.dir); a group also takes an object, such as
     model=MyNet(hidden=64) or data=runner.arrays(...). init_from also takes weights, as :meth:`Run.weights` returns
-    them. callbacks: objects that are called during training.
+    them. callbacks: objects that are called during training, or callbacks of plugins: {"name": {"key": value}}.
 
     Where the command line prints an error and exits, this function raises the :class:`runner.errors.RunnerError`.
     """

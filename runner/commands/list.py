@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from runner.callback import CALLBACKS
 from runner.config.conf_dir import conf_dir
 from runner.config.groups import GROUPS
 from runner.system.console import verb_parser
@@ -17,6 +18,7 @@ KINDS = {
     "optimizers": "optimizer",
     "schedules": "schedule",
     "strategies": "parallelism",
+    "callbacks": "callbacks",
     "experiments": "experiment",
     "debug": "debug",
 }
@@ -53,7 +55,7 @@ def main(arguments: Sequence[str]) -> int:
 def lines(kind: str, folders: Sequence[Path]) -> dict[str, str]:
     """Return option -> first line of its class docstring or, without a class, first sentence of its YAML comment."""
     group = KINDS[kind]
-    table: Mapping[str, type] = GROUPS.get(group, {})
+    table: Mapping[str, type] = CALLBACKS if group == "callbacks" else GROUPS.get(group, {})
     documented = {name: inspect.getdoc(schema) or "" for name, schema in table.items()}
     found = {name: text.partition("\n")[0].replace("``", "") for name, text in documented.items()}
     for folder in folders:

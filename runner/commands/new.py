@@ -26,8 +26,13 @@ KINDS = {
     "schedule": Kind("factors of the learning rate", "schedule"),
     "dataset": Kind("a dataset generated or read by code", "data"),
     "strategy": Kind("a way to train in parallel", "parallelism"),
+    "callback": Kind("functions called during a run, which can end it", "callbacks"),
     "op": Kind("an op with gradient and kernel, and a model that uses it", "model", "_net"),
 }
+
+
+_YAML = {"callback": "callback.yaml.txt"}
+"""Kind -> template of its YAML file, if it is not that of options."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -66,7 +71,7 @@ def starting_point(kind: str, name: str) -> dict[Path, str]:
     }
     return {
         Path(f"{name}.py"): _template(f"{kind}.py.txt").substitute(words),
-        Path("conf", group, f"{option}.yaml"): _template("option.yaml.txt").substitute(words),
+        Path("conf", group, f"{option}.yaml"): _template(_YAML.get(kind, "option.yaml.txt")).substitute(words),
     }
 
 
@@ -85,7 +90,7 @@ def _require_free(kind: str, name: str) -> None:
             f"name {name!r}: expected lowercase letters, digits and underscores, such as my_{kind}, starting with a "
             "letter; Python keywords are not allowed"
         )
-    if name in (OPS if kind == "op" else GROUPS[KINDS[kind].group]):
+    if name in (OPS if kind == "op" else GROUPS.get(KINDS[kind].group, {})):
         raise ConfigError(f"name {name!r} is the name of a built-in {kind}; choose another, such as my_{name}")
 
 

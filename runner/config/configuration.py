@@ -16,10 +16,11 @@ from omegaconf import MISSING, DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from runner.bounds import out_of_bounds
+from runner.callback import CALLBACKS
 from runner.config import safe_yaml
 from runner.config.check import check
 from runner.config.devices import ALL_GPUS, GpuShare, Look, take_devices
-from runner.config.error_text import describe
+from runner.config.error_text import describe, unknown_callback
 from runner.config.groups import GROUPS
 from runner.config.schema import FILLED_IN, Config, worker_processes
 from runner.errors import ConfigError
@@ -66,13 +67,17 @@ def from_plain(plain: Mapping[str, Any]) -> Config:
     """
     plain = of_this_version(plain)
     _require_values(plain, "")
-    schemas = {"": Config} | {group: _schema_of(group, plain.get(group)) for group in GROUPS}
     sections = {name: value for name, value in plain.items() if name not in GROUPS} | dict.fromkeys(GROUPS)
-    typed = {where: _typed(schema, plain[where] if where else sections, where) for where, schema in schemas.items()}
+    callbacks = _callbacks(sections.pop("callbacks", {}))
+    schemas = {"": Config} | {group: _schema_of(group, plain.get(group)) for group in GROUPS}
+    schemas |= {where: CALLBACKS[settings["name"]] for where, settings in callbacks.items()}
+    values = {"": sections} | {group: plain[group] for group in GROUPS} | callbacks
+    typed = {where: _typed(schema, values[where], where) for where, schema in schemas.items()}
     _require_bounds(schemas, typed)
     config: Config = _built(typed.pop(""), where="")
-    for group, values in typed.items():
-        setattr(config, group, _built(values, group))
+    for group in GROUPS:
+        setattr(config, group, _built(typed[group], group))
+    config.callbacks = {settings["name"]: _built(typed[where], where) for where, settings in callbacks.items()}
     return config
 
 
@@ -162,6 +167,21 @@ def _schema_of(group: str, values: object) -> type:
         fault = "is missing" if name is None else f"is {name!r}"
         raise ConfigError(f"{group}.name {fault}: expected one of {options}, or a name from a --plugin")
     return GROUPS[group][name]
+
+
+def _callbacks(section: object) -> dict[str, dict[str, Any]]:
+    """Return "callbacks.NAME" -> the plain settings of this callback, with its name. Raises ConfigError."""
+    if not isinstance(section, Mapping):
+        raise ConfigError(f"callbacks: expected names with settings, callbacks.NAME.KEY=VALUE, found {section!r}")
+    found = {}
+    for name, settings in section.items():
+        where = f"callbacks.{name}"
+        if name not in CALLBACKS:
+            raise ConfigError(unknown_callback(str(name)))
+        if not isinstance(settings, Mapping) or settings.get("name", name) != name:
+            raise ConfigError(f"{where}: expected a section of keys, or {{}} for their defaults, found {settings!r}")
+        found[where] = {"name": name, **settings}
+    return found
 
 
 def _typed(schema: type, values: Mapping[str, Any], where: str) -> DictConfig:

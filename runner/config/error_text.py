@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from omegaconf import ListConfig
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException, ValidationError
 
+from runner.callback import CALLBACKS
 from runner.config.conf_dir import conf_dir, nested_groups
 from runner.config.groups import GROUPS, group_of, known_keys
 from runner.config.schema import Config
@@ -42,7 +43,7 @@ def describe(error: Exception, where: str = "") -> str:
     cause = error.__cause__ or error.__context__
     if isinstance(cause, OmegaConfBaseException):
         reason = _value_error(cause, where)
-        if _is_unknown_key(cause) or _is_scalar_for_list(cause):
+        if _is_unknown_key(cause) or _is_scalar_for_list(cause) or cause.full_key == "callbacks":
             return reason
         # Hydra's message can already quote OmegaConf's.
         text += "" if _first_line(cause) in text else f"\n{reason}"
@@ -59,6 +60,13 @@ def unknown_option(text: str, path: str, options: Iterable[str]) -> str:
     place = f"{file[1]}.yaml: " if file and file[2] != group.partition("/")[0] else ""
     hint = _most_similar(name, options) or ("" if group.startswith("hydra") else _OWN_FILES)
     return f"{place}{group}={name}: no such option{hint}\nOptions of {group}: {', '.join(options)}"
+
+
+def unknown_callback(name: str) -> str:
+    """Return a message for a callback that no plugin defines."""
+    known = ", ".join(CALLBACKS) or "none"
+    hint = _most_similar(name, CALLBACKS)
+    return f"callbacks.{name}: no such callback{hint}\nCallbacks of the plugins: {known}\n{_MISSING_PLUGIN}"
 
 
 def unknown_command_line_option(option: str, following: str | None) -> str:
@@ -91,6 +99,8 @@ def _value_error(error: OmegaConfBaseException, where: str) -> str:
         return f"{place}: missing value"
     if _is_unknown_key(error):
         return _unknown_key(error, place)
+    if place == "callbacks":
+        return unknown_callback(str(error.value))
     if _is_scalar_for_list(error):
         return f"{place}={error.value}: expected a list; write {place}=[{error.value}]"
     return ": ".join(part for part in (place, _first_line(error)) if part)

@@ -172,7 +172,10 @@ CLUSTERS: dict[str, type] = {"local": LocalCluster}
 
 @dataclass
 class Config:
-    """A whole configuration. A field of type ``Any`` holds one of the dataclasses in the table of its group."""
+    """A whole configuration. A field of type ``Any`` holds one of the dataclasses in the table of its group.
+
+    callbacks: name -> dataclass of the callback, from :data:`runner.callback.CALLBACKS`.
+    """
 
     seed: Seed = key(0, "fixes initial weights, data order, augmentation and dropout")
     precision: str = key("float32", "float32, float64, or bfloat16 (activations in bfloat16, parameters in float32)")
@@ -187,6 +190,10 @@ class Config:
     train: TrainConfig = field(default_factory=TrainConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     debug: DebugConfig = field(default_factory=DebugConfig)
+    callbacks: dict[str, Any] = field(
+        default_factory=dict,
+        metadata={"help": "callbacks of plugins, in the order of their calls: callbacks.NAME.KEY=VALUE"},
+    )
     trace: bool = key(
         False, "record a timeline of some updates: trace.json for ui.perfetto.dev; lost if a worker fails in that time"
     )

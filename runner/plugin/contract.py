@@ -7,6 +7,7 @@ from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from runner.callback import CALLBACKS, Callback
 from runner.data import DATASETS
 from runner.data.settings import DatasetSettings
 from runner.engine.graph.op import ByDecomposition, OpDef
@@ -44,6 +45,7 @@ OPTIONS = {
     "optimizers": Options("optimizer", Optimizer, OPTIMIZERS),
     "schedules": Options("schedule", Schedule, SCHEDULES),
     "strategies": Options("parallelism", Strategy, STRATEGIES),
+    "callbacks": Options("callbacks", Callback, CALLBACKS),
 }
 """Field of :class:`Plugin` -> the table of options to which its entries are added."""
 
@@ -61,7 +63,7 @@ TABLES: dict[str, MutableMapping[str, Any]] = {
 class Plugin:
     """The entries that one file adds to the tables of options, ops and kernels, by the names used in configurations.
 
-    tasks, models, datasets, optimizers, schedules, strategies: name -> dataclass derived from the base class in
+    tasks, models, datasets, optimizers, schedules, strategies, callbacks: name -> dataclass derived from a base class in
     :data:`OPTIONS`. The fields of a class are the option's settings; the first is ``name``, with the option's name as
     its default. losses, metrics: name -> :class:`~runner.tasks.base.Loss` or :class:`~runner.tasks.base.Metric`, for
     the keys ``task.loss`` and ``task.metrics`` of classification and regression. ops: definitions, each with a
@@ -78,6 +80,7 @@ class Plugin:
     optimizers: Mapping[str, type[Optimizer]] = field(default_factory=dict)
     schedules: Mapping[str, type[Schedule]] = field(default_factory=dict)
     strategies: Mapping[str, type[Strategy]] = field(default_factory=dict)
+    callbacks: Mapping[str, type[Callback]] = field(default_factory=dict)
     ops: Sequence[OpDef] = ()
     kernels: Sequence[Kernel] = ()
 

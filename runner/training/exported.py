@@ -103,6 +103,7 @@ def _alone(config: Config) -> Config:
         parallelism=GROUPS["parallelism"][_ONE_DEVICE](),
         cluster=cluster,
         tracking=NoTracking(),
+        callbacks={},
     )
 
 

@@ -1,5 +1,6 @@
 """One training run: train a checked configuration in a directory and write a summary, even if the run fails."""
 
+import copy
 import dataclasses
 import logging
 import time
@@ -74,6 +75,7 @@ def run(
 ) -> Summary:
     """Train a configuration in ``run_dir`` and return the summary, which is also written as ``summary.json``.
 
+    callbacks: objects that are called after the callbacks of the configuration.
     resume: continue from the newest checkpoint in ``run_dir``. repeats: run_id, for the summary, of the run that this
     one repeats; "" if it repeats none. Raises the RunnerError that ended the run, after writing the summary;
     ConfigError if the code of a plugin failed.
@@ -90,7 +92,8 @@ def run(
             draft = dataclasses.replace(draft, provenance=origin, repeats=repeats)
             if sweep is not None and sweep.gpus:
                 log.info("devices: %s", sweep.gpus)
-            return _Run(draft, prepared.experiment, directory, sweep, prepared.start, callbacks).execute()
+            called = [*copy.deepcopy(list(config.callbacks.values())), *callbacks]
+            return _Run(draft, prepared.experiment, directory, sweep, prepared.start, called).execute()
 
 
 @dataclass(frozen=True)

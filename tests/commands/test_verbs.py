@@ -87,7 +87,7 @@ def test_every_entry_of_a_table_and_every_yaml_file_has_a_separate_line(kind: st
     found = lines(kind, [conf_dir()])
     group = KINDS[kind]
     assert set(found) == {*GROUPS.get(group, ()), *(file.stem for file in (conf_dir() / group).glob("*.yaml"))}
-    assert found
+    assert found or kind == "callbacks", "callbacks come from plugins"
     for name, line in found.items():
         assert 20 < len(line) < 200, name
         assert line.endswith((".", "?", "w + v.")), name

@@ -1,0 +1,161 @@
+"""Callbacks of plugins: chosen and checked in the configuration, stored with it, and called in its order."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import runner
+from runner.cli import main
+from runner.config.configuration import from_plain, load_stored, to_plain
+from runner.errors import ConfigError
+from runner.plugin import install
+from runner.records.summary import Summary
+from runner.training.run import run
+from tests.refusal import Capture, refused
+from tests.small_runs import SMALL, SMALL_MODEL, small_config
+
+PLUGIN = """
+from dataclasses import dataclass
+from pathlib import Path
+from runner.bounds import Count
+from runner.callback import Callback, StopTraining
+from runner.plugin import Plugin
+
+@dataclass
+class First(Callback):
+    name: str = "first"
+    text: str = "1"
+
+    def on_step(self, step, loss):
+        with Path("calls").open("a") as file:
+            file.write(f"{self.text}{step} ")
+        self.text += "!"  # a setting that changes during the run
+
+@dataclass
+class Limit(First):
+    name: str = "limit"
+    text: str = "2"
+    steps: Count = 3
+
+    def __post_init__(self):
+        self.count = 0
+
+    def on_step(self, step, loss):
+        super().on_step(step, loss)
+        self.count += 1
+        if self.count == self.steps:
+            raise StopTraining(f"{self.count} steps")
+
+plugin = Plugin(callbacks={"first": First, "limit": Limit})
+"""
+FEW = (*SMALL, *SMALL_MODEL, "train.steps=5")
+
+
+@pytest.fixture
+def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Write the plugin into the working directory and return its file."""
+    monkeypatch.chdir(tmp_path)
+    Path("mine.py").write_text(PLUGIN)
+    return "mine.py"
+
+
+@pytest.mark.parametrize(
+    ("chosen", "order"),
+    [
+        (["callbacks=[limit,first]"], ["limit", "first"]),
+        (["callbacks.first.text=1", "callbacks.limit={}"], ["first", "limit"]),
+        (["+callbacks.limit.steps=3", "+callbacks.first={}"], ["limit", "first"]),
+        (["callbacks={limit: {steps: 3}, first: {}}"], ["limit", "first"]),
+        (["--config-dir=own", "callbacks=both"], ["first", "limit"]),
+    ],
+)
+def test_callbacks_of_a_configuration_are_called_in_its_order(chosen: list[str], order: list[str], plugin: str) -> None:
+    """The stored configuration repeats and resumes the run, with the settings and the state of its start."""
+    Path("own/callbacks").mkdir(parents=True)
+    Path("own/callbacks/both.yaml").write_text("first: {text: '1'}\nlimit: {}\n")
+    assert main([f"--plugin={plugin}", *chosen, *FEW, "hydra.run.dir=run"]) == 0
+    texts = {"first": "1", "limit": "2"}
+    calls = [f"{texts[name]}{'!' * (step - 1)}{step}" for step in (1, 2, 3) for name in order]
+    assert Path("calls").read_text().split() == calls
+    summary = Summary.read(Path("run/summary.json"))
+    assert (summary.status, summary.stopped) == ("finished", "after step 3 of 5: Limit: 3 steps")
+    stored = yaml.safe_load(Path("run/config.yaml").read_text())["callbacks"]
+    assert list(stored.items()) == [
+        (name, {"name": name, "text": texts[name], **({"steps": 3} if name == "limit" else {})}) for name in order
+    ]
+    Path("calls").unlink()
+    assert main(["rerun", f"--plugin={plugin}", "run"]) == 0
+    assert Path("calls").read_text().split() == calls
+    assert main([f"--plugin={plugin}", "resume=run", "callbacks.limit.steps=1"]) == 0
+    assert Summary.read(Path("run/summary.json")).stopped == "after step 4 of 5: Limit: 1 steps"
+
+
+@pytest.mark.parametrize(
+    ("callbacks", "complaint"),
+    [
+        (
+            {"frist": {}},
+            "callbacks.frist: no such callback; did you mean 'first'?\nCallbacks of the plugins: first, limit",
+        ),
+        (
+            {"limit": {"step": 3}},
+            "callbacks.limit.step: no such key; did you mean 'steps'?\nKeys of callbacks.limit: name",
+        ),
+        ({"limit": {"steps": "a"}}, "callbacks.limit.steps: Value 'a' of type 'str' could not be converted to Integer"),
+        ({"limit": {"steps": 0}}, "callbacks.limit.steps=0: expected 1"),
+        ({"limit": None}, "callbacks.limit: expected a section of keys, or {} for their defaults, found None"),
+        ({"limit": {"name": "first"}}, "callbacks.limit: expected a section of keys, or {} for their defaults, found"),
+        ({"limit": {"text": "???"}}, "callbacks.limit.text: missing value"),
+        (["limit"], "callbacks: expected names with settings, callbacks.NAME.KEY=VALUE, found ['limit']"),
+    ],
+)
+def test_callbacks_that_do_not_fit_are_refused(callbacks: Any, complaint: str, plugin: str) -> None:
+    install([plugin])
+    plain = to_plain(small_config())
+    with pytest.raises(ConfigError) as caught:
+        from_plain(plain | {"callbacks": callbacks})
+    assert str(caught.value).startswith(complaint)
+    del plain["callbacks"]  # as in a configuration of an earlier version
+    assert from_plain(plain).callbacks == {}
+
+
+@pytest.mark.parametrize("given", ["callbacks.limit.steps=1", "callbacks.limit={}", "callbacks={limit:{}}"])
+def test_without_its_plugin_a_callback_is_refused(given: str, tmp_path: Path, capsys: Capture) -> None:
+    message = refused([given, *FEW], capsys)
+    assert "callbacks.limit: no such callback\nCallbacks of the plugins: none\n" in message
+    assert "give the --plugin that defines it" in message
+
+
+def test_python_and_sweeps_choose_callbacks(plugin: str) -> None:
+    install([plugin])
+    callbacks = runner.compose(FEW, callbacks={"limit": {"steps": 2}, "first": {}}).callbacks
+    assert [(name, each.text) for name, each in callbacks.items()] == [("limit", "2"), ("first", "1")]
+    first = runner.run(FEW, callbacks={"limit": {"steps": 2}}, directory="run")
+    assert first.summary.stopped == "after step 2 of 5: Limit: 2 steps"
+    assert list(first.summary.plugins) == [str(Path(plugin).absolute())], "the command line can repeat the run"
+    assert first.resume(callbacks={"limit": {"steps": 1}}).summary.steps == 3
+    found = runner.sweep(FEW, callbacks={"first": {}, "limit": {"steps": [1, 4]}}, directory="sweep")
+    assert [each.summary.steps for each in found.runs] == [1, 4]
+    assert load_stored(Path("sweep/1/config.yaml")).callbacks["limit"].steps == 4
+
+
+def test_each_run_calls_new_callbacks_before_those_of_the_session(plugin: str) -> None:
+    class Last(runner.Callback):
+        def on_step(self, step: int, loss: float) -> None:
+            with Path("calls").open("a") as file:
+                file.write(f"3{step} ")
+
+    install([plugin])
+    config = small_config("callbacks=limit", "callbacks.limit.steps=2")
+    for directory in ("a", "b"):
+        run(config, Path(directory), overrides=[], callbacks=[Last()])
+    assert Path("calls").read_text().split() == ["21", "31", "2!2", "32"] * 2
+
+
+@pytest.mark.slow
+def test_the_jobs_of_a_parallel_sweep_call_their_callbacks(plugin: str) -> None:
+    sweep = ("-m", "callbacks.limit.steps=1,4", "hydra/launcher=joblib", "hydra.sweep.dir=sweep")
+    assert main([f"--plugin={plugin}", *sweep, *FEW]) == 0
+    assert [Summary.read(Path(f"sweep/{job}/summary.json")).steps for job in (0, 1)] == [1, 4]
