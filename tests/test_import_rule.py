@@ -78,7 +78,7 @@ MAY_IMPORT = {
     "config.devices": "kernels.gpu.driver config.schema errors engine.graph.device"
     " kernels.gpu.discovery system.machine",
     "config.hydra_app": "config config.configuration config.error_text config.groups config.hydra_sweep errors",
-    "config.hydra_sweep": "config.launcher config.monitor errors system.redaction",
+    "config.hydra_sweep": "config.batch_sweeper config.launcher config.monitor errors system.redaction",
     # Training. Only ``build`` connects the parts.
     "training": "system.console config config.configuration records strategies data checkpoint"
     " tracking tracing plugin engine errors system.files system.json_file system.schema system.shutdown"
@@ -119,7 +119,7 @@ HEAVY = {
 """Libraries that are imported only inside functions, so that ``runner --help`` answers in less than a second."""
 
 ONLY_IN = {
-    "hydra": "config.hydra_app config.hydra_sweep",
+    "hydra": "config.hydra_app config.hydra_sweep config.batch_sweeper",
     "omegaconf": "config",
     "mlflow": "tracking",
     "matplotlib": "tracking",
