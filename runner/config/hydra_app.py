@@ -4,8 +4,6 @@ Hydra composes configurations and creates directories; it does not determine the
 of a job is raised as a ConfigError or a ResourceError; an error in a job keeps its class.
 """
 
-import sys
-import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -45,8 +43,6 @@ from runner.errors import ConfigError, ResourceError, RunnerError
 
 CONFIG_NAME = "config"
 
-_REPORT_EVERY_S = 2.0
-
 PLAN_IN_PROCESS = "+hydra.callbacks.runner={_target_: runner.config.hydra_sweep.PlanInProcess}"
 """The override that makes Hydra compose the jobs of a sweep in this process, whichever launcher runs them later."""
 
@@ -80,19 +76,9 @@ class _Composer:
         self.jobs: list[Job] = []
         self._varied = varied
         self._run_batch = run_batch
-        self._expected = 1
-        self._reported_s = 0.0
-
-    def begin_batch(self, jobs: int) -> None:
-        """Begin to compose this number of jobs."""
-        self._expected = jobs
-        self._reported_s = time.monotonic()
 
     def __call__(self, composed: DictConfig) -> None:
         self.jobs.append(_current_job(composed, self._varied))
-        if self._expected > 1 and time.monotonic() - self._reported_s >= _REPORT_EVERY_S:
-            self._reported_s = time.monotonic()
-            print(f"composed {len(self.jobs)} of {self._expected} jobs", file=sys.stderr, flush=True)
 
     def end_batch(self, returns: Sequence[JobReturn]) -> None:
         """Run the jobs of a batch and set their values, unless all jobs are known in advance."""

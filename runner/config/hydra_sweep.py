@@ -2,9 +2,11 @@
 
 import logging
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import hydra
@@ -14,6 +16,7 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.plugins import Plugins
 from hydra.core.utils import JobReturn
 from hydra.experimental.callback import Callback
+from hydra.types import HydraContext
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
 from runner.config.launcher import Launcher, variables
@@ -70,6 +73,8 @@ def application_arguments(arguments: Sequence[str]) -> Iterator[None]:
         outer.hydra = running
 
 
+_REPORT_EVERY_S = 2.0
+
 _TARGET = "_target_"
 _DIRECTIONS: dict[str, tuple[object, object]] = {
     "direction": ("minimize", "maximize"),
@@ -98,12 +103,26 @@ class BatchLauncher(BasicLauncher):
                 )
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
-        """Compose the jobs between ``begin_batch`` and ``end_batch`` of the task function, which sets their results."""
-        task: Any = self.task_function
-        task.begin_batch(len(job_overrides))
-        returns = super().launch(job_overrides, initial_job_idx)
-        task.end_batch(returns)
+        """Compose all jobs, then create their directories; the task function's ``end_batch`` sets their results."""
+        context, task = self.hydra_context, self.task_function
+        assert isinstance(context, HydraContext)
+        composed = iter(list(self._composed(job_overrides)))
+        loader: Any = SimpleNamespace(load_sweep_config=lambda config, overrides: next(composed))
+        self.hydra_context = HydraContext(config_loader=loader, callbacks=context.callbacks)
+        try:
+            returns = super().launch(job_overrides, initial_job_idx)
+        finally:
+            self.hydra_context = context
+        task.end_batch(returns)  # type: ignore[union-attr]
         return returns
+
+    def _composed(self, job_overrides: Sequence[Sequence[str]]) -> Iterator[DictConfig]:
+        reported_s = time.monotonic()
+        for number, overrides in enumerate(job_overrides):
+            if time.monotonic() - reported_s >= _REPORT_EVERY_S:
+                reported_s = time.monotonic()
+                print(f"composed {number} of {len(job_overrides)} jobs", file=sys.stderr, flush=True)
+            yield self.hydra_context.config_loader.load_sweep_config(self.config, list(overrides))  # type: ignore
 
 
 # Hydra creates launchers only from classes that it finds in the package hydra_plugins: this module is found there too.
@@ -121,9 +140,14 @@ class PlanInProcess(Callback):
         if redact(plain) != plain or redact_overrides(given) != given:
             # Hydra next writes multirun.yaml, which contains the whole configuration, into this directory.
             Path(config.hydra.sweep.dir).mkdir(mode=0o700, parents=True, exist_ok=True)
-        Plugins.instance().register(BatchLauncher)
+        from runner.config.batch_sweeper import REPLACED, BatchSweeper
+
+        for plugin in (BatchLauncher, BatchSweeper):
+            Plugins.instance().register(plugin)
         with read_write(config.hydra), open_dict(config.hydra.sweeper):
             config.hydra.launcher = {_TARGET: f"{BatchLauncher.__module__}.{BatchLauncher.__name__}"}
+            if config.hydra.sweeper[_TARGET] == REPLACED:
+                config.hydra.sweeper[_TARGET] = f"{BatchSweeper.__module__}.{BatchSweeper.__name__}"
             for key, values in _DIRECTIONS.items():
                 chosen = any(text.lstrip("+").startswith(f"hydra.sweeper.{key}=") for text in given)
                 if OmegaConf.select(config.hydra.sweeper, key) is not None and not chosen:

@@ -34,7 +34,7 @@ class LeNet(Model):
 
     def forward(self, net: NetworkBuilder, x: Tensor, outputs: int) -> Tensor:
         """Add layers conv1, pool1, conv2, pool2, flatten, fc1, relu1, fc2 and return the logits of fc2."""
-        padding = "same" if min(net.graph.spec(x).shape[2:]) < SMALLEST_UNPADDED else "valid"
+        padding = "same" if min(net.graph.spec(x).shape[2:], default=SMALLEST_UNPADDED) < SMALLEST_UNPADDED else "valid"
         h = x
         for i, filters in enumerate(self.filters, start=1):
             fan_in = 25 * net.graph.spec(h).shape[1]

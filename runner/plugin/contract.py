@@ -63,7 +63,7 @@ TABLES: dict[str, MutableMapping[str, Any]] = {
 class Plugin:
     """The entries that one file adds to the tables of options, ops and kernels, by the names used in configurations.
 
-    tasks, models, datasets, optimizers, schedules, strategies, callbacks: name -> dataclass derived from a base class in
+    tasks, models, datasets, optimizers, schedules, strategies, callbacks: name -> dataclass derived from a base in
     :data:`OPTIONS`. The fields of a class are the option's settings; the first is ``name``, with the option's name as
     its default. losses, metrics: name -> :class:`~runner.tasks.base.Loss` or :class:`~runner.tasks.base.Metric`, for
     the keys ``task.loss`` and ``task.metrics`` of classification and regression. ops: definitions, each with a

@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 
 
 _DPI = 120
-_QUANTITIES = {"loss": "loss (mean per example)", "accuracy": "accuracy (fraction of examples)"}
-"""Quantity -> label of its axis."""
+_AXES = {"loss": "loss (mean per example)", "accuracy": "accuracy (fraction of examples)"}
+"""Metric -> label of its axis, if that is not its name."""
+_MOST_CURVES = 4
 _TRAIN = "tab:blue"
 _SCORED = {"val": "tab:green", "test": "tab:orange"}
 """Split that evaluations score -> its colour."""
@@ -36,32 +37,39 @@ _RECALL_INCHES, _BAR = 1.8, "#9ecae1"
 
 
 def learning_curves(metrics_path: Path, out_path: Path) -> Path:
-    """Draw loss and accuracy over the steps, one line per split, from a metrics.jsonl; return ``out_path``.
+    """Draw the loss and other metrics over the steps, a line per split, from a metrics.jsonl; return ``out_path``.
 
     A logged training metric is of one batch, so it is not comparable with the score of a whole split. Therefore it is
     drawn faintly, and its mean since the previous evaluation is drawn at the step of each evaluation. Raises ValueError
     if the file is not a metrics.jsonl.
     """
     records = list(read_metrics(metrics_path))
-    figure = new_figure(10, 4)
-    for place, (quantity, axis_label) in enumerate(_QUANTITIES.items(), start=1):
-        axes = figure.add_subplot(1, len(_QUANTITIES), place)
+    quantities = _quantities(records)
+    figure = new_figure(5 * len(quantities), 4)
+    for place, quantity in enumerate(quantities, start=1):
+        axes = figure.add_subplot(1, len(quantities), place)
         single, mean = _points(records, f"train/{quantity}"), training_means(records, quantity)
         _draw_curve(axes, single, "train, single batches", color=_TRAIN, alpha=0.3)
         _draw_curve(axes, mean, "train, mean since the last evaluation", color=_TRAIN)
         for split, colour in _SCORED.items():
             _draw_curve(axes, _points(records, f"{split}/{quantity}"), f"{split}, whole split", color=colour)
-        axes.set(xlabel="step (updates)", ylabel=axis_label)
+        axes.set(xlabel="step (updates)", ylabel=_AXES.get(quantity, quantity))
         axes.grid(alpha=0.3)
         if axes.lines:
             axes.legend(fontsize=8)
     return save_figure(figure, out_path)
 
 
+def _quantities(records: Iterable[Metrics]) -> list[str]:
+    """Return the names of the metrics that evaluations score, the loss first."""
+    scored = (name.partition("/") for record in records for name in record.values)
+    return list(dict.fromkeys(["loss", *(name for split, _, name in scored if split in _SCORED)]))[:_MOST_CURVES]
+
+
 def training_means(records: Iterable[Metrics], quantity: str) -> list[Point]:
     """Return a point for each evaluation: its step, and the mean of a training metric since the previous evaluation.
 
-    quantity: "loss" or "accuracy". An evaluation without training metrics since the previous one has no point.
+    quantity: such as "loss". An evaluation without training metrics since the previous one has no point.
     """
     found, since = list[Point](), list[float]()
     for record in records:

@@ -3,18 +3,20 @@
 from pathlib import Path
 
 import pytest
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hypothesis import given
 from hypothesis import strategies as st
+from omegaconf import DictConfig
 
 from runner.commands.help_text import help_text, options
 from runner.config import conf_dir as module
 from runner.config.command_line import misplaced_verb, overrides_first, quoted, quoting_hint
 from runner.config.conf_dir import NestedGroup, conf_dir, nested_groups
-from runner.config.hydra_app import compose
+from runner.config.hydra_app import compose, compose_jobs
 from runner.config.schema import Config
 from runner.data.settings import limited_facts
-from runner.errors import ConfigError, ResourceError
+from runner.errors import ConfigError, ResourceError, RunnerError
 from runner.strategies.downpour.pushed_server import POLICIES, Staleness
 from runner.training.build import build
 from runner.training.run import run
@@ -102,6 +104,35 @@ def test_a_folder_without_options_is_no_group(tmp_path: Path) -> None:
     (tmp_path / "group" / "empty").mkdir(parents=True)
     (tmp_path / "group" / "option.yaml").write_text("defaults: [empty: none]\n")
     assert list(nested_groups(tmp_path)) == []
+
+
+def no_batch(jobs: object) -> list[float | RunnerError]:
+    raise AssertionError(jobs)
+
+
+def test_each_job_of_a_sweep_is_composed_once_with_its_number(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    composed = []
+
+    def load(loader: ConfigLoaderImpl, master_config: DictConfig, sweep_overrides: list[str]) -> DictConfig:
+        composed.append(sweep_overrides)
+        return compose_one(loader, master_config, sweep_overrides)
+
+    compose_one = ConfigLoaderImpl.load_sweep_config
+    monkeypatch.setattr(ConfigLoaderImpl, "load_sweep_config", load)
+    numbered = ["hydra.sweep.dir=sweep", "hydra.sweep.subdir=job-${hydra.job.num}-${hydra.job.id}"]
+    jobs = compose_jobs(["-m", "seed=3,1,3", *numbered], no_batch)
+    assert composed == [["seed=3"], ["seed=1"], ["seed=3"]]
+    assert [(job.sweep.number, job.config().seed, job.run_dir.name) for job in jobs if job.sweep] == [
+        (0, 3, "job-0-0"),
+        (1, 1, "job-1-1"),
+        (2, 3, "job-2-2"),
+    ]
+
+
+def test_a_job_that_cannot_be_composed_is_refused_before_any_has_a_directory(folder: Path):
+    with pytest.raises(ConfigError, match="'fast' of type 'str'"):
+        compose_jobs(["-m", "optimizer.lr=0.1,fast", "hydra.sweep.dir=sweep"], no_batch)
+    assert [path.name for path in (folder / "sweep").iterdir()] == ["multirun.yaml"]
 
 
 @pytest.mark.parametrize(
