@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from runner.optimizers.base import Optimizer
     from runner.optimizers.schedules import Schedule
     from runner.plugin import install
+    from runner.tasks.base import Task
 
 __all__ = [
     "Callback",
@@ -31,6 +32,7 @@ __all__ = [
     "Schedule",
     "StopTraining",
     "Sweep",
+    "Task",
     "arrays",
     "compose",
     "explain",
@@ -53,6 +55,7 @@ _MODULES = {
     "Schedule": "runner.optimizers.schedules",
     "StopTraining": "runner.callback",
     "Sweep": "runner.api.sweeps",
+    "Task": "runner.tasks.base",
     "arrays": "runner.api.arrays",
     "compose": "runner.api.runs",
     "explain": "runner.api.runs",

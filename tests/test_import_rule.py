@@ -80,15 +80,10 @@ MAY_IMPORT = {
     "config.outcome": "config config.configuration engine.graph.device",
     "config.devices": "kernels.gpu.driver config.schema errors engine.graph.device"
     " kernels.gpu.discovery system.machine",
-<<<<<<< HEAD
     "config.monitor": "config.schema tasks engine.graph.network errors",
     "config.hydra_app": "callback config config.configuration config.error_text config.groups config.hydra_sweep"
     " errors",
-    "config.hydra_sweep": "config.launcher config.monitor errors system.redaction",
-=======
-    "config.hydra_app": "config config.configuration config.error_text config.groups config.hydra_sweep errors",
     "config.hydra_sweep": "config.batch_sweeper config.launcher config.monitor errors system.redaction",
->>>>>>> small
     # Training. Only ``build`` connects the parts.
     "training": "callback system.console config config.configuration records strategies tasks fields data checkpoint"
     " tracking tracing plugin engine errors system.files system.json_file system.schema system.shutdown"

@@ -13,6 +13,7 @@ from runner.system.console import verb_parser
 from runner.system.text import text_table
 
 KINDS = {
+    "tasks": "task",
     "models": "model",
     "data": "data",
     "optimizers": "optimizer",

@@ -21,6 +21,7 @@ class Kind:
 
 
 KINDS = {
+    "task": Kind("fields, loss and metrics of a network", "task"),
     "model": Kind("a network", "model"),
     "optimizer": Kind("an update rule", "optimizer"),
     "schedule": Kind("factors of the learning rate", "schedule"),
