@@ -46,13 +46,14 @@ class PlannedSweep:
         self._debug = debug
         self._show = show
 
-    def run(self, jobs: Sequence[PlannedJob]) -> None:
+    def run(self, jobs: Sequence[PlannedJob], earlier: int = 0, later: int | None = 0) -> None:
         """Run those of ``jobs`` that have a frozen configuration; the others had an invalid configuration.
 
+        earlier, later: number of jobs of other batches, see :class:`~runner.sweeps.progress.Progress`.
         Raises ResourceError if the launcher returns before all jobs have ended.
         """
         frozen = [job for job in jobs if (self.directory / job.directory / FROZEN_FILE).exists()]
-        _run_all(self.plan, self.directory, frozen, self._debug)
+        _run_all(self.plan, self.directory, frozen, self._debug, earlier + len(jobs) - len(frozen), later)
 
     def __enter__(self) -> Self:
         return self
@@ -95,12 +96,15 @@ def task(composed: Mapping[str, Any]) -> None:
         raise KeyboardInterrupt from stop
 
 
-def _run_all(plan: Plan, sweep_dir: Path, jobs: Sequence[PlannedJob], debug: bool) -> None:
+def _run_all(
+    plan: Plan, sweep_dir: Path, jobs: Sequence[PlannedJob], debug: bool, earlier: int, later: int | None
+) -> None:
     """Launch jobs until all have ended; after a failure of the launcher, relaunch the jobs that have not ended."""
     remaining = list(jobs)
     while remaining:
         before = {job.number: last_ended(sweep_dir / job.directory) for job in remaining}
-        progress = Progress(remaining, sweep_dir, before)
+        done = earlier + len(jobs) - len(remaining)
+        progress = Progress(remaining, sweep_dir, before, done, later)
         failure = _launch(plan, sweep_dir, remaining, progress, debug)
         undone = [job for job in remaining if not has_ended(sweep_dir / job.directory, before[job.number])]
         if undone and (failure is None or len(undone) == len(remaining)):

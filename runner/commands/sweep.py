@@ -121,7 +121,8 @@ class OptimizedSweep:
             self.running.plan = freeze_batch(self.running.plan, jobs, directory)
         plan = self.running.plan
         batch = plan.jobs[-len(jobs) :]
-        self.running.run(batch)
+        later = None if jobs[0].trials is None else max(0, jobs[0].trials - len(plan.jobs))
+        self.running.run(batch, len(plan.jobs) - len(jobs), later)
         return [read_outcome(job, directory).value_or_error() for job in batch]
 
 

@@ -55,6 +55,7 @@ class Job:
     """One job as Hydra composed it, not yet checked. run_dir: absolute path of the job's directory.
 
     launcher: runs the composed jobs of a sweep; None for a single job. sweeper: name of the sweeper, such as "optuna".
+    trials: number of jobs that the sweeper will choose, None if it is not known in advance.
     """
 
     composed: DictConfig
@@ -63,6 +64,7 @@ class Job:
     sweep: SweepPlace | None = None
     launcher: Launcher | None = None
     sweeper: str = BASIC
+    trials: int | None = None
 
     def config(self) -> Config:
         """Return the configuration, checked. Raises ConfigError."""
@@ -192,15 +194,15 @@ def _register(group: str, name: str, schema: type) -> None:
 def _current_job(composed: DictConfig, varied: Collection[str]) -> Job:
     settings = HydraConfig.get()
     overrides = _texts(settings.overrides.task)
-    place = launcher = None
+    place = launcher = trials = None
     sweeper = BASIC
     if settings.mode == RunMode.MULTIRUN:
         names = {*varied, *(settings.sweeper.get("params") or {})}
         pairs = (override.partition("=") for override in overrides)
         swept = {name.lstrip("+"): value for name, _, value in pairs if name in names}
         place = SweepPlace(Path(settings.sweep.dir).absolute(), settings.job.num, swept)
-        launcher, sweeper = launcher_of(settings), sweeper_of(settings)
-    return Job(composed, overrides, Path(settings.runtime.output_dir), place, launcher, sweeper)
+        launcher, sweeper, trials = launcher_of(settings), sweeper_of(settings), settings.sweeper.get("n_trials")
+    return Job(composed, overrides, Path(settings.runtime.output_dir), place, launcher, sweeper, trials)
 
 
 def _texts(overrides: Any) -> list[str]:

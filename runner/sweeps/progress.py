@@ -21,10 +21,22 @@ class Progress:
     machines. Jobs of this process need no thread: ``look`` is called after each of them.
     """
 
-    def __init__(self, jobs: Sequence[PlannedJob], sweep_dir: Path, before: Mapping[int, int | None]) -> None:
-        """before: number of a job -> time of its previous end, as in :func:`has_ended`."""
+    def __init__(
+        self,
+        jobs: Sequence[PlannedJob],
+        sweep_dir: Path,
+        before: Mapping[int, int | None],
+        earlier: int = 0,
+        later: int | None = 0,
+    ) -> None:
+        """before: number of a job -> time of its previous end, as in :func:`has_ended`.
+
+        earlier, later: number of jobs that ended before ``jobs``, and of those that follow, None if it is not known.
+        """
         self._pending = list(jobs)
-        self._total = len(jobs)
+        self._count = len(jobs)
+        self._earlier = earlier
+        self._later = later
         self._sweep_dir = sweep_dir
         self._before = before
         self._started_s = time.monotonic()
@@ -55,7 +67,11 @@ class Progress:
         outcome = read_outcome(job, self._sweep_dir)
         value, metric = outcome.value, monitor_of_outcomes([outcome]).metric
         result = "" if value is None else f", {metric} {significant(value)}"
-        ended = self._total - len(self._pending)
-        left_s = (time.monotonic() - self._started_s) / ended * len(self._pending)
-        left = f", about {duration(left_s)} left" if self._pending else ""
-        return f"{job.label}: {outcome.status}{result}; {ended} of {self._total} jobs ended{left}"
+        ended = self._count - len(self._pending)
+        of = left = ""
+        if self._later is not None:
+            of = f" of {self._earlier + self._count + self._later}"
+            remaining = len(self._pending) + self._later
+            left_s = (time.monotonic() - self._started_s) / ended * remaining
+            left = f", about {duration(left_s)} left" if remaining else ""
+        return f"{job.label}: {outcome.status}{result}; {self._earlier + ended}{of} jobs ended{left}"

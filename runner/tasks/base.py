@@ -144,7 +144,7 @@ def _predicted(model: Model, net: NetworkBuilder, x: Tensor, outputs: int) -> Te
         actual = net.graph.spec(returned) if isinstance(returned, Tensor) else returned
         raise ConfigError(
             f"model.name={model.name}: forward returned {actual}; expected (N, {outputs}), the numbers that the task "
-            "reads; return the output of a final dense layer"
+            "reads, such as a logit for each class; return the output of a final dense layer"
         )
     return returned
 

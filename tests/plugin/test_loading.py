@@ -153,7 +153,7 @@ def test_an_error_in_a_model_is_reported_with_its_line(tmp_path: Path, body: str
     [("return None", "None"), ("return x", "float32[32,1,8,8]"), ("return h", "float32[32,64]"), ("return 3", "3")],
 )
 def test_a_model_that_does_not_return_logits_is_refused_before_the_start(tmp_path: Path, body: str, came: str) -> None:
-    message = f"model.name=mine: forward returned {came}; expected logits (N, 10)"
+    message = f"model.name=mine: forward returned {came}; expected (N, 10), the numbers that the task reads, such as a logit"
     with pytest.raises(ConfigError, match=re.escape(message)):
         build(with_mine(tmp_path, "model", MODEL.format(body=body)))
 
@@ -247,7 +247,7 @@ def load(self):
         raise OSError("lost")
     split = Split({"x": np.zeros((64, 1, 4, 4), np.uint8), "y": np.arange(64) % 2})
     test = split.take(np.arange(16))
-    return Dataset("mine", split, test, ("a", "b"), Normalisation(1.0, (0.0,), (1.0,)))
+    return Dataset("mine", split, test, Normalisation(1.0, (0.0,), (1.0,)))
 
 Mine.load = load
 """

@@ -42,7 +42,10 @@ def test_the_objective_is_the_metric_of_the_table_and_its_direction_follows(
     assert found["best_value"] == max(seeds) / 10
     assert [int(row["job"]) for row in rows(folder)] == sorted(range(3), key=lambda job: -seeds[job])
     assert [job.swept for job in Plan.read(folder / "sweep").jobs] == [{"seed": str(seed)} for seed in seeds]
-    capsys.readouterr()
+    counts = [
+        line.rpartition("; ")[2].partition(",")[0] for line in capsys.readouterr().err.splitlines() if "ended" in line
+    ]
+    assert counts == ["1 of 3 jobs ended", "2 of 3 jobs ended", "3 of 3 jobs ended"]
     assert main(["sweep", "best", "sweep"]) == 0
     assert capsys.readouterr().out == f"{folder / 'sweep' / str(seeds.index(max(seeds)))}\n"
     picture = folder / "sweep" / "sweep.png"
@@ -150,4 +153,5 @@ def test_trials_run_in_parallel_processes(folder: Path, capsys: Capture):
     assert values == sorted(values, reverse=True)
     found = yaml.safe_load((folder / "sweep" / "optimization_results.yaml").read_text())
     assert found["best_value"] == values[0]
-    assert capsys.readouterr().err.count("2 of 2 jobs ended") == 2
+    err = capsys.readouterr().err
+    assert [err.count(f"{ended} of 4 jobs ended") for ended in range(5)] == [0, 1, 1, 1, 1]
