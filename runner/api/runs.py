@@ -150,7 +150,8 @@ class Run:
     ) -> "Run":
         """Continue the run from its newest checkpoint and return it; see ``runner resume=DIR``.
 
-        overrides, keywords: such as train={"epochs": 60}. callbacks: see :func:`run`. Raises ConfigError for a key that cannot change.
+        overrides, keywords: such as train={"epochs": 60}. callbacks: see :func:`run`.
+        Raises ConfigError for a key that cannot change.
         """
         given = arguments("Run.resume", overrides, rest, keywords, callbacks=callbacks)
         with self._classes.in_force(), given.in_force():

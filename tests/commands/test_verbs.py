@@ -108,7 +108,7 @@ def test_without_a_kind_the_kinds_are_listed(capsys: Capture) -> None:
     output = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in output[1:]] == list(KINDS)
     assert "parallelism=NAME" in output[5]
-    assert "+debug=NAME" in output[7]
+    assert "+debug=NAME" in output[-1]
 
 
 def test_yaml_files_of_the_user_are_listed_too(folder: Path, capsys: Capture) -> None:
