@@ -81,8 +81,7 @@ MAY_IMPORT = {
     "config.devices": "kernels.gpu.driver config.schema errors engine.graph.device"
     " kernels.gpu.discovery system.machine",
     "config.monitor": "config.schema tasks engine.graph.network errors",
-    "config.hydra_app": "callback config config.configuration config.error_text config.groups config.hydra_sweep"
-    " errors",
+    "config.hydra_app": "config config.configuration config.error_text config.groups config.hydra_sweep errors",
     "config.hydra_sweep": "config.batch_sweeper config.launcher config.monitor errors system.redaction",
     # Training. Only ``build`` connects the parts.
     "training": "callback system.console config config.configuration records strategies tasks fields data checkpoint"

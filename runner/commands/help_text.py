@@ -1,6 +1,5 @@
 """The text of ``runner --help``, made from the schema, the YAML files and the table of verbs."""
 
-import dataclasses
 import textwrap
 from collections.abc import Mapping
 from pathlib import Path
@@ -107,7 +106,7 @@ def _key_lines(primary: Mapping[str, Any]) -> list[str]:
     lines = []
     for prefix, schema in _SECTIONS.items():
         values = primary.get(prefix.rstrip("."), {}) if prefix else primary
-        defaults = {field.name: field.default for field in dataclasses.fields(schema)}
+        defaults = vars(schema())
         for name, text in key_help(schema).items():
             shown = yaml.safe_dump(values.get(name, defaults[name])).splitlines()[0]
             lines.append(f"  {prefix + name:24} {shown:9} {text}")

@@ -63,7 +63,12 @@ def unknown_option(text: str, path: str, options: Iterable[str]) -> str:
 
 
 def unknown_callback(name: str) -> str:
-    """Return a message for a callback that no plugin defines."""
+    """Return a message for a callback that no plugin defines, or that is chosen like a YAML file without one."""
+    if name in CALLBACKS:
+        return (
+            f"callbacks={name}: no such file of callbacks; write callbacks.{name}={{}} or callbacks.{name}.KEY=VALUE, "
+            "or give --config-dir DIR"
+        )
     known = ", ".join(CALLBACKS) or "none"
     hint = _most_similar(name, CALLBACKS)
     return f"callbacks.{name}: no such callback{hint}\nCallbacks of the plugins: {known}\n{_MISSING_PLUGIN}"

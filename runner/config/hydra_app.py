@@ -23,7 +23,6 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
-from runner.callback import CALLBACKS
 from runner.config.command_line import overrides_first, quoting_hint
 from runner.config.conf_dir import conf_dir
 from runner.config.configuration import from_composed, release_other_limit, to_plain
@@ -152,14 +151,11 @@ def compose(
 
 
 def register_schemas() -> None:
-    """Store the schemas of all sections as ``/schema/GROUP/NAME``, and callbacks with their defaults as options."""
+    """Store the schemas of all sections under the names that the YAML files use: ``/schema/GROUP/NAME``."""
     _register("schema", "config", Config)
     # Overrides may name any callback, with and without "+"; the names are checked with the values.
-    store = ConfigStore.instance()
-    schema: Any = store.repo["schema"]["config.yaml"]
+    schema: Any = ConfigStore.instance().repo["schema"]["config.yaml"]
     schema.node._get_node("callbacks")._set_flag("struct", False)
-    for name in CALLBACKS:
-        store.store(group="callbacks", name=name, node={name: {}})
     for group, options in GROUPS.items():
         for name, schema in options.items():
             _register(f"schema/{group}", name, schema)

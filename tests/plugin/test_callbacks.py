@@ -64,7 +64,7 @@ def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 @pytest.mark.parametrize(
     ("chosen", "order"),
     [
-        (["callbacks=[limit,first]"], ["limit", "first"]),
+        (["--config-dir=own", "callbacks=[limit,one]"], ["limit", "first"]),
         (["callbacks.first.text=1", "callbacks.limit={}"], ["first", "limit"]),
         (["+callbacks.limit.steps=3", "+callbacks.first={}"], ["limit", "first"]),
         (["callbacks={limit: {steps: 3}, first: {}}"], ["limit", "first"]),
@@ -74,7 +74,12 @@ def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 def test_callbacks_of_a_configuration_are_called_in_its_order(chosen: list[str], order: list[str], plugin: str) -> None:
     """The stored configuration repeats and resumes the run, with the settings and the state of its start."""
     Path("own/callbacks").mkdir(parents=True)
-    Path("own/callbacks/both.yaml").write_text("first: {text: '1'}\nlimit: {}\n")
+    for name, text in {
+        "one": "first: {}",
+        "limit": "limit: {steps: 3}",
+        "both": "first: {text: '1'}\nlimit: {}",
+    }.items():
+        Path(f"own/callbacks/{name}.yaml").write_text(text)
     assert main([f"--plugin={plugin}", *chosen, *FEW, "hydra.run.dir=run"]) == 0
     texts = {"first": "1", "limit": "2"}
     calls = [f"{texts[name]}{'!' * (step - 1)}{step}" for step in (1, 2, 3) for name in order]
@@ -128,6 +133,13 @@ def test_without_its_plugin_a_callback_is_refused(given: str, tmp_path: Path, ca
     assert "give the --plugin that defines it" in message
 
 
+def test_a_callback_without_a_yaml_file_is_not_chosen_like_an_option(plugin: str, capsys: Capture) -> None:
+    message = refused([f"--plugin={plugin}", "callbacks=limit", *FEW], capsys)
+    assert (
+        "callbacks=limit: no such file of callbacks; write callbacks.limit={} or callbacks.limit.KEY=VALUE" in message
+    )
+
+
 def test_python_and_sweeps_choose_callbacks(plugin: str) -> None:
     install([plugin])
     callbacks = runner.compose(FEW, callbacks={"limit": {"steps": 2}, "first": {}}).callbacks
@@ -148,7 +160,7 @@ def test_each_run_calls_new_callbacks_before_those_of_the_session(plugin: str) -
                 file.write(f"3{step} ")
 
     install([plugin])
-    config = small_config("callbacks=limit", "callbacks.limit.steps=2")
+    config = small_config("callbacks.limit.steps=2")
     for directory in ("a", "b"):
         run(config, Path(directory), overrides=[], callbacks=[Last()])
     assert Path("calls").read_text().split() == ["21", "31", "2!2", "32"] * 2

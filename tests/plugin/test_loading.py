@@ -153,7 +153,9 @@ def test_an_error_in_a_model_is_reported_with_its_line(tmp_path: Path, body: str
     [("return None", "None"), ("return x", "float32[32,1,8,8]"), ("return h", "float32[32,64]"), ("return 3", "3")],
 )
 def test_a_model_that_does_not_return_logits_is_refused_before_the_start(tmp_path: Path, body: str, came: str) -> None:
-    message = f"model.name=mine: forward returned {came}; expected (N, 10), the numbers that the task reads, such as a logit"
+    message = (
+        f"model.name=mine: forward returned {came}; expected (N, 10), the numbers that the task reads, such as a logit"
+    )
     with pytest.raises(ConfigError, match=re.escape(message)):
         build(with_mine(tmp_path, "model", MODEL.format(body=body)))
 
@@ -219,9 +221,8 @@ plugin = Plugin(datasets={"mine": Mine})
         ("data", DATASET.replace("FACTS", "None"), r"data\.name=mine: facts returned None; expected Facts"),
         (
             "data",
-            DATASET.replace("FACTS", "Facts.labelled((4,), ('a', 'b'), 10, 5)"),
-            r"data\.name=mine: /.*\.py:10: facts returned the shape \(4,\); expected \(channels, height, width\), such "
-            r"as \(4, 1, 1\) for rows of four numbers",
+            DATASET.replace("FACTS", "Facts((1, 4, 4), ('a', 'b'), 10, 5)"),
+            r"mine\.py:10: TypeError: Facts: fields \(1, 4, 4\), expected a dict; for classes use Facts\.labelled",
         ),
     ],
 )
