@@ -222,7 +222,7 @@ plugin = Plugin(datasets={"mine": Mine})
         (
             "data",
             DATASET.replace("FACTS", "Facts((1, 4, 4), ('a', 'b'), 10, 5)"),
-            r"mine\.py:10: TypeError: Facts: fields \(1, 4, 4\), expected a dict; for classes use Facts\.labelled",
+            r"data: .* Facts: got the fields \(1, 4, 4\), expected a dict; for classes use Facts\.labelled\(",
         ),
     ],
 )
