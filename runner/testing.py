@@ -55,6 +55,7 @@ def check_gradients(
     attributes: Mapping[str, Any] | None = None,
     shape: tuple[int, ...] = SHAPE,
     classes: int = CLASSES,
+    fields: Mapping[str, Field] | None = None,
     examples: int = 4,
     entries: int = 8,
     tolerance: float = 1e-6,
@@ -64,7 +65,8 @@ def check_gradients(
 
     checked: a model, whose loss is the cross-entropy of ``classes`` for random inputs of this shape; or a function that
     adds a network with its loss; or the name of an op with ``attributes``, whose float ``inputs`` are variables, and
-    whose loss is a sum of its float outputs with random weights. tolerance: absolute and relative, see `numpy.isclose`.
+    whose loss is a sum of its float outputs with random weights. fields: of an example, in place of shape and classes,
+    for a function such as ``MyTask().network(Mlp(), fields)``. tolerance: absolute and relative, see `numpy.isclose`.
     At a kink, as that of ReLU at 0, gradients and quotients differ: give another ``seed``.
     """
     rng = np.random.default_rng(seed)
@@ -78,7 +80,7 @@ def check_gradients(
         return outputs
 
     batch_size = 1 if isinstance(checked, str) else examples
-    workload = Workload(noted, Sgd(), _fields(shape, classes), "float64", seed, batch_size, batch_size)
+    workload = Workload(noted, Sgd(), fields or _fields(shape, classes), "float64", seed, batch_size, batch_size)
     with _opened(Single(), workload) as (session, driver):
         point = {name: np.array(value) for name, value in session.run("save").items()}
         for name in trained:
@@ -111,6 +113,7 @@ def check_equals_single(
     optimizer: Optimizer | None = None,
     shape: tuple[int, ...] = SHAPE,
     classes: int = CLASSES,
+    fields: Mapping[str, Field] | None = None,
     batch_size: int = 8,
     steps: int = 4,
     tolerance: float = 1e-10,
@@ -118,11 +121,12 @@ def check_equals_single(
 ) -> None:
     """Train with a strategy and with ``single`` in float64; require equal losses of all steps and equal final weights.
 
-    model: None for two dense layers; for a function, see :func:`check_gradients`. optimizer: None for momentum; its
-    ``lr`` is the learning rate of all steps. batch_size: over all workers. tolerance: absolute.
+    model: None for two dense layers; for a function and its fields, see :func:`check_gradients`. optimizer: None for
+    momentum; its ``lr`` is the learning rate of all steps. batch_size: over all workers. tolerance: absolute.
     """
     network, trained_by = _network(Mlp(hidden=[8]) if model is None else model, classes), optimizer or Momentum()
-    workload = Workload(network, trained_by, _fields(shape, classes), "float64", seed, batch_size, batch_size)
+    read = fields or _fields(shape, classes)
+    workload = Workload(network, trained_by, read, "float64", seed, batch_size, batch_size)
     found, expected = (_trained(each, workload, steps) for each in (strategy, Single()))
     check_equal(found, expected, tolerance)
 

@@ -1,12 +1,13 @@
-"""A custom dataset: horizontal and vertical bars with noise (after Foeldiak 1990)."""
+"""A custom dataset, horizontal and vertical bars with noise (after Foeldiak 1990), and a custom augmentation."""
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from runner.bounds import Bounds, Count, Seed
+from runner.data.augmentation import Augmentation
 from runner.data.dataset import Dataset, Facts, Normalisation, Split
 from runner.data.settings import DatasetSettings
 from runner.errors import ConfigError
@@ -56,4 +57,22 @@ class Bars(DatasetSettings):
         return (pixels if label == 0 else pixels.T)[None]
 
 
-plugin = Plugin(datasets={"bars": Bars})
+@dataclass
+class Cutout(Augmentation):
+    """A black square at a random place of each training image (DeVries and Taylor 2017). size: its side in pixels."""
+
+    name: str = "cutout"
+    size: Count = 3
+
+    draws = 2
+
+    def apply(self, x: NDArray[Any], draws: NDArray[np.float64]) -> NDArray[Any]:
+        """Return changed images (S, C, H, W). draws: the row and the column of the square's first pixel."""
+        rows, columns = (
+            np.abs(np.arange(side) - (draws[:, [axis]] * side).astype(int) - self.size // 2) <= self.size // 2
+            for axis, side in enumerate(x.shape[2:])
+        )
+        return np.where(rows[:, None, :, None] & columns[:, None, None, :], 0, x).astype(x.dtype)
+
+
+plugin = Plugin(datasets={"bars": Bars}, augmentations={"cutout": Cutout})

@@ -4,12 +4,13 @@ Hydra composes configurations and creates directories; it does not determine the
 of a job is raised as a ConfigError or a ResourceError; an error in a job keeps its class.
 """
 
+import dataclasses
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import hydra
 import yaml
@@ -153,9 +154,6 @@ def compose(
 def register_schemas() -> None:
     """Store the schemas of all sections under the names that the YAML files use: ``/schema/GROUP/NAME``."""
     _register("schema", "config", Config)
-    # Overrides may name any callback, with and without "+"; the names are checked with the values.
-    schema: Any = ConfigStore.instance().repo["schema"]["config.yaml"]
-    schema.node._get_node("callbacks")._set_flag("struct", False)
     for group, options in GROUPS.items():
         for name, schema in options.items():
             _register(f"schema/{group}", name, schema)
@@ -184,7 +182,18 @@ def _register(group: str, name: str, schema: type) -> None:
     for part in (*group.split("/"), f"{name}.yaml"):
         place = place.get(part, {})
     if not (isinstance(place, ConfigNode) and OmegaConf.get_type(place.node) is schema):
-        store.store(group=group, name=name, node=schema)
+        node = OmegaConf.structured(schema)
+        _open_maps(node, schema)
+        store.store(group=group, name=name, node=node)
+
+
+def _open_maps(node: Any, schema: type) -> None:
+    """Let overrides add names to the maps of a schema with and without "+"; the names are checked with the values."""
+    for each in dataclasses.fields(schema):
+        if each.type == dict[str, Any]:
+            node._get_node(each.name)._set_flag("struct", False)
+        elif dataclasses.is_dataclass(each.type):
+            _open_maps(node._get_node(each.name), cast(type, each.type))
 
 
 def _current_job(composed: DictConfig, varied: Collection[str]) -> Job:

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from runner.data.augmentation import Augment, Augmenter
 from runner.data.dataset import Dataset, Split, held_out, validation_split
-from runner.data.settings import DRAWS_PER_IMAGE, Augment
 from runner.kernels import philox
 
 Batch = Mapping[str, NDArray[Any]]
@@ -47,8 +47,7 @@ class Pipeline:
         evaluated = eval_batch_size or batch_size
         self._batch_sizes = {split: batch_size if split == "train" else evaluated for split in self._parts}
         self._dtype = np.dtype(dtype)
-        self._augment = augment or Augment()
-        self._augment_key = philox.key(seed, f"{dataset.name}/augment")
+        self._augmenter = Augmenter(augment or Augment(), seed, dataset.name)
         # The orders of two epochs are kept, because the shares of a batch that spans two epochs need both.
         self._epoch_order = lru_cache(maxsize=2)(self._draw_epoch_order)
 
@@ -71,9 +70,7 @@ class Pipeline:
 
     def _train_batch(self, step: int, positions: NDArray[np.int64]) -> Batch:
         examples = self._parts["train"].take(self._examples_at(positions)).arrays
-        if self._augment.active:
-            draws = philox.uniform(self._augment_key, positions, DRAWS_PER_IMAGE, step)
-            examples = {**examples, "x": self._augment.apply(examples["x"], draws)}
+        examples = {**examples, "x": self._augmenter.apply(examples["x"], positions, step)}
         return {**self._fed(examples), "index": positions, "mask": np.ones(len(positions), self._dtype)}
 
     def _scored_batch(self, split: str, positions: NDArray[np.int64]) -> Batch:

@@ -1,46 +1,15 @@
-"""The base class of dataset settings, the augmentation of images, and limits on the number of examples."""
+"""The base class of dataset settings, and limits on the number of examples."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-from runner.bounds import Bounds, Count, Rate
+from runner.bounds import Count, Rate
+from runner.data.augmentation import Augment
 from runner.data.dataset import Dataset, Facts, Normalisation, Split
 from runner.errors import ConfigError
-
-DRAWS_PER_IMAGE = 3
-
-
-@dataclass
-class Augment:
-    """Random augmentation of each training image.
-
-    crop_padding: width of the black border (stored value 0) that is added before a region of the original size is cut
-    out at a random position; 0 for no crop. flip: whether to mirror each image left to right with probability 1/2.
-    """
-
-    crop_padding: Annotated[int, Bounds(0, 65_536)] = 0
-    flip: bool = False
-
-    @property
-    def active(self) -> bool:
-        """Whether any setting changes images."""
-        return self.crop_padding > 0 or self.flip
-
-    def apply(self, images: NDArray[Any], draws: NDArray[np.float64]) -> NDArray[Any]:
-        """Augment ``images`` (S, C, H, W). draws: (S, 3) numbers in [0, 1), for crop row, crop column and flip."""
-        if self.crop_padding:
-            padding, sides = self.crop_padding, images.shape[2:]
-            padded = np.pad(images, ((0, 0), (0, 0), (padding, padding), (padding, padding)))
-            windows = np.lib.stride_tricks.sliding_window_view(padded, sides, axis=(2, 3))
-            row, column = (draws[:, :2] * (2 * padding + 1)).astype(np.int64).T
-            images = windows[np.arange(len(images)), :, row, column]
-        if self.flip:
-            images = np.where(draws[:, 2, None, None, None] < 0.5, images[..., ::-1], images)
-        return images
 
 
 @dataclass
@@ -73,17 +42,7 @@ class DatasetSettings(ABC):
                 f"data.val_fraction={self.val_fraction} of {examples} train example: expected 0, or 2 train examples "
                 "or more, so that both splits have one"
             )
-        if self.augment.active and len(facts.shape) != 3:
-            raise ConfigError(
-                f"data.augment: expected no crop and no flip, because the examples of dataset {self.name!r} are no "
-                f"images (C, H, W) but of shape {facts.shape}"
-            )
-        smallest = min(facts.shape[1:], default=0)
-        if self.augment.active and self.augment.crop_padding >= smallest:
-            raise ConfigError(
-                f"data.augment.crop_padding={self.augment.crop_padding}: expected less than {smallest} pixels for "
-                f"dataset {self.name!r}, because a larger crop could miss the image"
-            )
+        self.augment.require_fitting(facts.shape, self.name)
 
     @abstractmethod
     def facts(self) -> Facts:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from runner.callback import CALLBACKS, Callback
 from runner.data import DATASETS
+from runner.data.augmentation import AUGMENTATIONS, Augmentation
 from runner.data.settings import DatasetSettings
 from runner.engine.graph.op import ByDecomposition, OpDef
 from runner.errors import ConfigError
@@ -31,11 +32,15 @@ DEVICE_TYPE = "cpu"
 
 
 class Options(NamedTuple):
-    """A table of options. group: of the configuration. base: class from which all options derive."""
+    """A table of options. group: of the configuration. base: class from which all options derive.
+
+    several: whether a configuration names any number of them, with their settings, instead of one.
+    """
 
     group: str
     base: type
     table: MutableMapping[str, Any]
+    several: bool = False
 
 
 OPTIONS = {
@@ -45,7 +50,8 @@ OPTIONS = {
     "optimizers": Options("optimizer", Optimizer, OPTIMIZERS),
     "schedules": Options("schedule", Schedule, SCHEDULES),
     "strategies": Options("parallelism", Strategy, STRATEGIES),
-    "callbacks": Options("callbacks", Callback, CALLBACKS),
+    "callbacks": Options("callbacks", Callback, CALLBACKS, several=True),
+    "augmentations": Options("data.augment.others", Augmentation, AUGMENTATIONS, several=True),
 }
 """Field of :class:`Plugin` -> the table of options to which its entries are added."""
 
@@ -63,11 +69,12 @@ TABLES: dict[str, MutableMapping[str, Any]] = {
 class Plugin:
     """The entries that one file adds to the tables of options, ops and kernels, by the names used in configurations.
 
-    tasks, models, datasets, optimizers, schedules, strategies, callbacks: name -> dataclass derived from a base in
-    :data:`OPTIONS`. The fields of a class are the option's settings; the first is ``name``, with the option's name as
-    its default. losses, metrics: name -> :class:`~runner.tasks.base.Loss` or :class:`~runner.tasks.base.Metric`, for
-    the keys ``task.loss`` and ``task.metrics`` of classification and regression. ops: definitions, each with a
-    decompose rule or with a kernel for "cpu" among ``kernels``. kernels: for these ops or for ops of the package.
+    tasks, models, datasets, optimizers, schedules, strategies, callbacks, augmentations: name -> dataclass derived from
+    the base class in :data:`OPTIONS`. The fields of a class are the option's settings; the first is ``name``, with the
+    option's name as its default. losses, metrics: name -> :class:`~runner.tasks.base.Loss` or
+    :class:`~runner.tasks.base.Metric`, for the keys ``task.loss`` and ``task.metrics`` of classification and
+    regression. ops: definitions, each with a decompose rule or with a kernel for "cpu" among ``kernels``. kernels: for
+    these ops or for ops of the package.
 
     Raises ConfigError for any other value.
     """
@@ -80,6 +87,7 @@ class Plugin:
     optimizers: Mapping[str, type[Optimizer]] = field(default_factory=dict)
     schedules: Mapping[str, type[Schedule]] = field(default_factory=dict)
     strategies: Mapping[str, type[Strategy]] = field(default_factory=dict)
+    augmentations: Mapping[str, type[Augmentation]] = field(default_factory=dict)
     callbacks: Mapping[str, type[Callback]] = field(default_factory=dict)
     ops: Sequence[OpDef] = ()
     kernels: Sequence[Kernel] = ()

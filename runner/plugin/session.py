@@ -15,7 +15,7 @@ from runner.plugin.contract import OPTIONS, check_class
 from runner.plugin.installing import PLUGINS
 from runner.plugin.loading import SESSION
 
-TABLES = {options.group: (options.base, options.table) for field, options in OPTIONS.items() if field != "callbacks"}
+TABLES = {options.group: (options.base, options.table) for options in OPTIONS.values() if not options.several}
 """Group of the configuration that has one option -> base class of its options, and the table of options."""
 
 CALLBACK = "callback"

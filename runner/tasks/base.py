@@ -123,7 +123,11 @@ class Task(ABC):
         outputs = self.outputs(fields)
 
         def add_to(net: NetworkBuilder, batch: Mapping[str, Tensor]) -> Outputs:
-            return self.score(net, _predicted(model, net, batch["x"], outputs), batch)
+            scored = self.score(net, _predicted(model, net, batch["x"], outputs), batch)
+            if scored.metrics.keys() != self.measures.keys():
+                found, expected = (", ".join(names) or "none" for names in (scored.metrics, self.measures))
+                raise ConfigError(f"task={self.name}: score returned the metrics {found}; expected {expected}")
+            return scored
 
         return add_to
 

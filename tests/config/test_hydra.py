@@ -15,6 +15,7 @@ from runner.config.command_line import misplaced_verb, overrides_first, quoted, 
 from runner.config.conf_dir import NestedGroup, conf_dir, nested_groups
 from runner.config.hydra_app import compose, compose_jobs
 from runner.config.schema import Config
+from runner.data.augmentation import Augment
 from runner.data.settings import limited_facts
 from runner.errors import ConfigError, ResourceError, RunnerError
 from runner.strategies.downpour.pushed_server import POLICIES, Staleness
@@ -211,7 +212,7 @@ def test_preset_fast_trains_a_few_steps_with_checks() -> None:
 def test_preset_overfit_uses_a_few_examples_without_augmentation() -> None:
     config = composed("+debug=overfit", "experiment=cifar10_convnet")
     assert limited_facts(config.data).train_examples == 32
-    assert not config.data.augment.active
+    assert config.data.augment == Augment()
 
 
 def test_preset_profile_records_a_timeline_within_its_steps() -> None:

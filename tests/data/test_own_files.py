@@ -11,12 +11,12 @@ from PIL import Image
 from runner.data import arrays as arrays_module
 from runner.data import pictures
 from runner.data.arrays import Arrays
+from runner.data.augmentation import Augment
 from runner.data.dataset import Dataset
 from runner.data.image_folder import ImageFolder
 from runner.data.own_files import OwnFiles
 from runner.data.pictures import read_image
 from runner.data.pipeline import Pipeline
-from runner.data.settings import Augment
 from runner.errors import ConfigError, DataError
 from tests.data.own_data import Array, small_arrays, write_arrays, write_images
 

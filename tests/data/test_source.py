@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
 from runner.data import DATASETS
+from runner.data.augmentation import Augment
 from runner.data.dataset import Dataset, Facts
 from runner.data.digits import Digits
 from runner.data.pipeline import Batch
-from runner.data.settings import Augment, DatasetSettings
+from runner.data.settings import DatasetSettings
 from runner.data.source import Prefetcher, settings_from_config, source_from_config
 from runner.errors import ConfigError
 

@@ -19,13 +19,16 @@ from runner.data.settings import load_limited
 from runner.engine.graph import ops
 from runner.engine.graph.graph import Graph
 from runner.engine.run.kernel_table import load_kernels
+from runner.fields import Field
 from runner.kernels.registry import Registry
+from runner.models.mlp import Mlp
 from runner.optimizers import Adam, Momentum, Optimizer, Sgd
 from runner.plugin import install
 from runner.strategies import STRATEGIES
 from runner.strategies.replica import shares
 from runner.strategies.single import Single
 from runner.strategies.sync_data import SyncData
+from runner.tasks.regression import Regression
 from runner.testing import check_equals_single, check_finite_state, check_gradients
 from tests.integration.command import succeed, summary_of
 from tests.optimizers.support import RATES, START, Trainer, assert_same_path, gradient_steps
@@ -63,6 +66,17 @@ def test_swish_has_correct_gradients_and_does_not_overflow() -> None:
 def test_gradients_of_the_example_model_equal_difference_quotients() -> None:
     model = example("own_model/all_conv.py").models["all_conv"]
     check_gradients(model(filters=2, dropout=0.2), shape=(2, 5, 6))
+
+
+def test_the_losses_of_the_example_task_have_correct_gradients_and_two_workers_train_it_as_one_does() -> None:
+    plugin = example("own_task/tables.py")
+    fields = {"x": Field((4,)), "y": Field((2,), names=("u", "v")), "kind": Field((), "int64", ("a", "b", "c"))}
+    network = plugin.tasks["numbers_and_kind"]().network(Mlp(hidden=[5]), fields)
+    check_gradients(network, fields=fields)
+    check_equals_single(SyncData(workers=2), network, fields=fields, tolerance=1e-12)
+    with restored_tables():
+        install([str(EXAMPLES / "own_task" / "tables.py")])
+        check_gradients(Regression(loss="huber").network(Mlp(hidden=[5]), fields), fields=fields)
 
 
 def test_the_state_of_lion_stays_finite() -> None:

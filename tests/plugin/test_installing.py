@@ -20,6 +20,7 @@ from runner.plugin.installing import PLUGINS
 from runner.plugin.loading import locate
 from runner.strategies import STRATEGIES
 from runner.strategies.base import Strategy
+from runner.tasks.base import Loss, Metric
 from tests.plugin_tables import EXAMPLES
 from tests.small_runs import small_config
 
@@ -87,6 +88,17 @@ def test_valid_plugins_are_accepted() -> None:
         ({"models": {"small": Tiny}}, r"expected a first field, name: str = 'small'"),
         ({"strategies": {"mine": Alone}}, r"expected a class derived from Strategy"),
         ({"strategies": {"mine": Buildless}}, r"got class Buildless without build, expected all its abstract methods"),
+        ({"tasks": {"tiny": Tiny}}, r"expected a class derived from Task"),
+        ({"losses": abs}, r"Plugin\(losses=\.\.\.\): got .*, expected a dict of names and Loss"),
+        ({"losses": {"mine": abs}}, r"Plugin\(losses={'mine': \.\.\.}\): got .*, expected Loss with target='labels'"),
+        (
+            {"losses": {"mine": Loss("y", abs)}},
+            r"got Loss\(.*\), expected Loss with target='labels' or target='numbers'",
+        ),
+        ({"losses": {"mine": Loss("labels", "abs")}}, r"got Loss\(.*\), expected a function of_examples"),
+        ({"metrics": {"mask": Metric("max")}}, r"got mask, expected another name than loss, accuracy, mask, labels"),
+        ({"metrics": {"mine": Metric("max")}}, r"expected Metric with target='labels' or target='numbers'"),
+        ({"metrics": {"mine": Metric("up", target="labels", of_examples=abs)}}, r"got direction='up', expected dir"),
         ({"ops": SWISH}, r"Plugin\(ops=\.\.\.\): got .*, expected a list of OpDef"),
         ({"kernels": [abs]}, r"Plugin\(kernels=\.\.\.\): got .*, expected a list of Kernel"),
         ({"ops": [SWISH]}, r"op 'swish': got no kernel, expected one for 'cpu' among kernels"),

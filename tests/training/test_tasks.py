@@ -1,7 +1,7 @@
 """Whole runs of tasks other than classification, under every strategy, and the refusal of what does not fit a task."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -11,8 +11,19 @@ from numpy.typing import NDArray
 import runner
 from runner.checkpoint import find, load
 from runner.cli import main
+from runner.engine.graph import ops
+from runner.engine.graph.expression import Expr
+from runner.engine.graph.graph import Graph
+from runner.errors import ConfigError
+from runner.fields import Field
+from runner.models.mlp import Mlp
 from runner.records.summary import Summary
+from runner.tasks import METRICS
+from runner.tasks.base import Metric
+from runner.tasks.regression import Regression
+from runner.testing import check_gradients
 from runner.tracking import read_metrics
+from tests.oracles import evaluate
 from tests.plugin_tables import EXAMPLES, restored_tables
 from tests.refusal import Capture, refused
 
@@ -22,6 +33,9 @@ TABLE = ["data=table", "data.path=rows.csv", "data.targets=[u,v]", "model=mlp", 
 QUIET = ["tracking=none", "train.steps=6", "train.batch_size=8", "train.eval_every=3", "train.log_every=1"]
 REGRESSION = [*TABLE, "task=regression", "task.metrics=[within_tenth,mse]"]
 TWO_OUTPUTS = [*TABLE, "task=numbers_and_kind", "data.label=kind"]
+
+
+FIELDS = {"x": Field((3,)), "y": Field((2,))}
 
 
 @pytest.fixture
@@ -120,6 +134,32 @@ def test_commands_serve_a_regression(capsys: Capture) -> None:
         ["predict", "run", "rows.npy", "--top", "2"], capsys
     )
     assert "inputs of shape (4,), which are no images" in refused(["predict", "run", "one.png"], capsys, code=3)
+
+
+def test_a_score_without_a_declared_metric_is_refused() -> None:
+    class Lacking(Regression):
+        @property
+        def measures(self) -> Mapping[str, Metric]:
+            return {"r2": Metric("max")}
+
+    with pytest.raises(ConfigError, match="task=regression: score returned the metrics mae; expected r2"):
+        check_gradients(Lacking().network(Mlp(hidden=[2]), FIELDS), fields=FIELDS)
+
+
+def test_top5_accuracy_counts_labels_among_the_five_largest_logits() -> None:
+    rng = np.random.default_rng(0)
+    logits, labels = rng.normal(size=(40, 9)), rng.integers(0, 9, 40)
+    logits[0], logits[1, :6] = np.nan, 7.0  # NaN is wrong; of six equal logits, each has none that is larger
+    graph = Graph()
+    x, y = ops.placeholder(graph, (40, 9), "float64"), ops.placeholder(graph, (40,), "int64")
+    top5 = METRICS["top5_accuracy"].value(Expr(graph, x), Expr(graph, y))
+    (found,) = evaluate(graph, [top5], {x: logits, y: labels})
+    largest = np.argsort(-logits, axis=1, kind="stable")[:, :5]
+    expected = (largest == labels[:, None]).any(axis=1)
+    expected[0] = False
+    expected[1] = int(labels[1] < 6)
+    np.testing.assert_array_equal(found, expected)
+    assert 0 < found.mean() < 1
 
 
 @pytest.mark.parametrize(
