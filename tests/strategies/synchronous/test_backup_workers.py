@@ -66,9 +66,8 @@ def running(
     saved: Weights | None = None,
 ) -> Iterator[Trainer]:
     """Yield an initialized trainer. source: None for :class:`Examples`. saved: values to restore."""
-    source = source or Examples(
-        strategy.examples_per_update(workload.batch_size), workload.fields["x"].shape, workload.state_dtype
-    )
+    count = strategy.examples_per_update(workload.batch_size)
+    source = source or Examples(count, workload.fields["x"].shape, workload.state_dtype)
     with begun(strategy, workload, registry, saved, source=source, interleaving=clock) as trainer:
         yield trainer
 
@@ -100,9 +99,7 @@ def single_over(workload: Workload, contributors: Sequence[int], backups: int) -
     return program(graph, [replica], metrics=metrics, targets=targets)
 
 
-def expected_of(
-    workload: Workload, lines: Sequence[Line], backups: int, registry: Registry, source: InputSource
-) -> Run:
+def expected_of(work: Workload, lines: Sequence[Line], backups: int, registry: Registry, source: InputSource) -> Run:
     """Return weights and history of ``single`` over the recorded shares, with one program per set of contributors."""
     sessions: dict[tuple[int, ...], LocalSession] = {}
     weights: Weights | None = None
@@ -110,11 +107,11 @@ def expected_of(
     for line in lines:
         contributors = tuple(line["contributors"])
         if contributors not in sessions:
-            made = single_over(workload, contributors, backups)
+            made = single_over(work, contributors, backups)
             sessions[contributors] = LocalSession(made, local_cluster(1), registry, source)
         session = sessions[contributors]
         session.run("init") if weights is None else session.run("restore", feeds=dict(weights))
-        feeds = {"step": scalar(line["step"], "int64"), "learning_rate": rate_of(line["step"], workload.state_dtype)}
+        feeds = {"step": scalar(line["step"], "int64"), "learning_rate": rate_of(line["step"], work.state_dtype)}
         fetched = session.run("train", step=line["step"], feeds=feeds)
         history.append((float(fetched["loss"]), float(fetched["accuracy"])))
         weights = session.run("save")
@@ -314,9 +311,8 @@ def test_evaluation_uses_the_variables_after_the_last_update(registry: Registry)
     with running(backed(2, 1, 2), workload, registry, drawn_time(3)) as run:
         run.train(range(4))
         weights, scores = run.weights(), run.evaluate()
-    with running(
-        SyncData(workers=3, combine="parameter_server"), workload, registry, together(), saved=weights
-    ) as plain:
+    without = SyncData(workers=3, combine="parameter_server")
+    with running(without, workload, registry, together(), saved=weights) as plain:
         expect_same_bits(scores, plain.evaluate())
 
 
