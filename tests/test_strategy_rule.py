@@ -15,6 +15,9 @@ from tests.test_import_rule import SOURCE, below, modules, statements, targets
 CONTRACT = ["base", "clients", "collectives", "layer_names", "replica", "servers"]
 """Modules of ``runner.strategies`` that any module or plugin may import; each other module belongs to one strategy."""
 
+ORACLE = "single"
+"""The strategy with which ``runner.testing`` compares a plugin's strategy."""
+
 HOLDS_THE_TABLE = ("config", "plugin")
 """Packages that may import ``STRATEGIES``: they fill the table or choose from it by the configured name."""
 
@@ -36,6 +39,8 @@ def _imports(name: str, path: Path, known: dict[str, Path]) -> Iterator[tuple[in
     allowed = {f"runner.strategies.{module}" for module in CONTRACT}
     if any(below(name, package) for package in HOLDS_THE_TABLE):
         allowed.add("runner.strategies")
+    if name == "testing":
+        allowed.add(f"runner.strategies.{ORACLE}")
     for statement, _ in statements(ast.parse(path.read_text())):
         for target in targets(statement, known):
             if below(target, "runner.strategies") and target not in allowed:

@@ -22,7 +22,7 @@ def install(references: Sequence[str]) -> None:
     """
     for reference in references:
         located = locate(reference)
-        if PLUGINS.get(located.reference) == located.sha256:
+        if located.sha256 in PLUGINS.values():
             continue
         plugin = execute(located)
         faults = [*_taken(plugin), *_kernel_faults(plugin)]

@@ -74,7 +74,9 @@ def data(name: str, request: pytest.FixtureRequest) -> Dataset:
 
 def learned(strategy: str, data: Dataset, dtype: str, registry: Registry, cluster: Cluster) -> float:
     """Train LeNet; return the fraction of the test split that the trained network classifies correctly."""
-    workload = Workload(classifier(LeNet(), 10), Momentum(lr=0.01), labelled(data.shape), dtype, 0, BATCH, TEST_BATCH)
+    workload = Workload(
+        classifier(LeNet(), 10), Momentum(lr=0.01), labelled(data.train["x"].shape[1:]), dtype, 0, BATCH, TEST_BATCH
+    )
     program = STRATEGIES[strategy].build(workload)
     source = Pipeline(data, seed=0, batch_size=BATCH, eval_batch_size=TEST_BATCH, dtype="float32")
     session = LocalSession(program, cluster, registry, source)

@@ -180,8 +180,11 @@ def test_installed_plugins_are_recorded_and_pinned(tmp_path: Path) -> None:
 def test_a_name_that_exists_is_refused(tmp_path: Path, name: str) -> None:
     install([model_file(tmp_path, "tiny")])
     before = dict(MODELS)
+    other = Path(model_file(tmp_path, name, "other.py"))
+    install([model_file(tmp_path, "tiny", "copy.py")])  # a copy of a plugin adds nothing
+    other.write_text(other.read_text() + "# another source\n")
     with pytest.raises(ConfigError, match=rf"other\.py: models: '{name}' already exists in runner"):
-        install([model_file(tmp_path, name, "other.py")])
+        install([str(other)])
     assert before == MODELS
 
 

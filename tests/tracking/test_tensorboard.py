@@ -42,7 +42,7 @@ def test_a_run_is_written_as_scalars_hyper_parameters_and_texts(tmp_path: Path) 
     assert [step for step, _ in losses] == [1, 2, 3]
     texts = {value.tag: value.tensor.string_val[0].decode() for _, _, value in found if value.tensor.string_val}
     assert "name: mlp" in texts["configuration/text_summary"]
-    assert "Changed: `optimizer.lr=0.3`" in texts["description/text_summary"]
+    assert "`optimizer.lr=0.3`" in texts["description/text_summary"]
     assert any(value.metadata.plugin_data.plugin_name == "hparams" for _, _, value in found)
 
 
