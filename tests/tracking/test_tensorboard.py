@@ -36,7 +36,8 @@ def values(run_dir: Path) -> list[tuple[int, float, Any]]:
 
 
 def test_a_run_is_written_as_scalars_hyper_parameters_and_texts(tmp_path: Path) -> None:
-    run(small_config("tracking=tensorboard", "train.log_every=1", "optimizer.lr=0.3"), tmp_path, overrides=["optimizer.lr=0.3"])
+    given = ["tracking=tensorboard", "train.log_every=1", "optimizer.lr=0.3"]
+    run(small_config(*given), tmp_path, overrides=given)
     found = values(tmp_path)
     losses = [(step, value.simple_value) for step, _, value in found if value.tag == "train/loss"]
     assert [step for step, _ in losses] == [1, 2, 3]
