@@ -85,8 +85,8 @@ def evaluated(
 ) -> tuple[Config, dict[str, Any]]:
     """Score a network; return the configuration with the overrides ``given``, and the results as plain data.
 
-    Raises ConfigError for an override that is not allowed or a dataset that does not fit the network; the errors of
-    :func:`~runner.training.inference.score`.
+    Raises ConfigError for an override that is not allowed or a dataset that does not fit the network, and also the
+    errors of :func:`~runner.training.inference.score`.
     """
     device_overrides, overrides = split_device(given)
     config = _changed(network.config, overrides, config_dir)

@@ -53,9 +53,10 @@ class Joined:
     """Several calls, the parts, that run as one.
 
     call: returns 0 or None, or (1 + index of the failed part) << 16 | status. Raises PartError if one of several parts
-    could not be started. owners: for each part, the index of its (first) work. reason: (part, status) -> message;
-    called directly after the failure. late: called after :meth:`Platform.finish`; returns, and clears, the code of a
-    failure that the device detected after ``call`` returned. None if no part can fail late.
+    could not be started. owners: for each part, the index of its work, or of the first of its works if their calls
+    were merged. reason: (part, status) -> message; called directly after the failure. late: called after
+    :meth:`Platform.finish`; returns, and clears, the code of a failure that the device detected after ``call``
+    returned. None if no part can fail late.
     """
 
     call: Callable[[], int | None]

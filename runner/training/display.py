@@ -16,7 +16,7 @@ def create_display() -> "Display":
 
 
 def _in_notebook() -> bool:
-    """Return whether this process is the kernel of a notebook, without importing IPython elsewhere."""
+    """Return whether this process is the kernel of a notebook; IPython is not imported for the answer."""
     ipython = sys.modules.get("IPython")
     return ipython is not None and getattr(ipython.get_ipython(), "kernel", None) is not None
 
@@ -96,7 +96,7 @@ class NotebookDisplay(Display):
         super().__init__(interval_s)
         from IPython import display
 
-        # Without type hints in IPython.
+        # Any, because IPython.display has no type hints.
         self._ipython: Any = display
         self._handle: Any = self._ipython.display(self._ipython.HTML(""), display_id=True)
         self._text = self._message = ""

@@ -1,4 +1,4 @@
-"""Training in bfloat16: variables are float32; activations are bfloat16, in half as many bytes as float32."""
+"""Training in bfloat16: variables are float32; activations are bfloat16, which takes half the bytes of float32."""
 
 from pathlib import Path
 

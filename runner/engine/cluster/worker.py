@@ -181,10 +181,11 @@ class Worker:
     def _connect(self, peers: Set[str]) -> None:
         """Connect to those of ``peers`` to which no earlier plan sends.
 
-        A process that has no part in a plan may end before this one is set up; the processes of a plan may not.
+        A process that takes part in none of this process's plans is not connected, because it may end before this
+        process is set up. The processes of a plan do not end that early.
         """
         if unknown := peers - set(self.peers):
-            raise SecurityError(f"values for {', '.join(sorted(unknown))}: expected one of {', '.join(self.peers)}")
+            raise SecurityError(f"plan sends to {', '.join(sorted(unknown))}: expected one of {', '.join(self.peers)}")
         for peer in sorted(peers - self._connected):
             self.endpoint.connect(peer, sibling_address(self.address, peer))
         self._connected |= peers

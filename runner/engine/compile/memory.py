@@ -1,7 +1,7 @@
 """Memory planning by lifetime: the values that share memory, and the offset of each value in the device's arena.
 
-Sent and received values are on wires: memory that is not reused before the end of the step. The other values are
-placed in three steps. A value that is assigned to a variable is computed in the memory of the variable, if the old
+Sent and received values are stored in wires, buffers that are not reused before the end of the step. The other values
+are placed in three steps. A value that is assigned to a variable is computed in the memory of the variable, if the old
 value is no longer needed. If the kernel allows it, an output uses the memory of an input that no later instruction
 uses. Other values are allocated in the arena before their first use, in the smallest sufficient gap, and are freed
 after their last use.

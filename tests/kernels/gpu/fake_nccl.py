@@ -39,7 +39,10 @@ class _Call:
 
 @dataclass
 class _World:
-    """The ranks of a communicator. begun: rank -> count of its sums. sums: sum -> rank -> call. done: finished sums."""
+    """The ranks of a communicator.
+
+    begun: rank -> number of sums that it has begun. sums: index of a sum -> rank -> call. done: indices of finished sums.
+    """
 
     size: int
     ranks: set[int] = field(default_factory=set)
@@ -113,7 +116,7 @@ class FakeCommunicator:
         assert op == 0, "ncclSum"
         assert not self.destroyed
         own = self.nccl.runtime.streams[stream]
-        assert own.capturing is None, "sums must not be captured: some GPUs might not capture them"
+        assert own.capturing is None, "sums must not be captured: all GPUs would have to capture them together"
         with WORKING:
             number = self.world.begun.get(self.rank, 0)
             self.world.begun[self.rank] = number + 1

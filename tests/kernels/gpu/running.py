@@ -113,7 +113,7 @@ def bound_to(
         targets[o] = Operand(targets[o].spec, targets[o].layout, sources[i].data)
     buffers = Buffers(tuple(sources), tuple(targets), runtime.allocate(arrangement.scratch_bytes))
     bound = choice.kernel.bind(node.attributes, arrangement, buffers)
-    assert isinstance(bound, StreamCall), f"a kernel of a GPU is bound to a StreamCall, not to {bound!r}"
+    assert isinstance(bound, StreamCall), f"a GPU kernel must be bound to a StreamCall, not to {bound!r}"
     return bound, buffers
 
 
