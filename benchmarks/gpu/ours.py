@@ -1,4 +1,4 @@
-"""runner on a GPU as a subject: ``python -m benchmarks.gpu.ours DEVICE PRECISION CASE [--compare-plans] FOLDER``.
+"""The GPU benchmark of runner: ``python -m benchmarks.gpu.ours DEVICE PRECISION CASE [--compare-plans] FOLDER``.
 
 DEVICE is "cuda", or "cpu" to try the benchmark; CASE is one of :data:`~benchmarks.gpu.networks.GPU_CASES`.
 """

@@ -1,7 +1,7 @@
 """Hydra's basic sweeper, for jobs that :class:`runner.config.hydra_sweep.BatchLauncher` composes.
 
-Import this module after Hydra has looked for plugins: it then executes the modules of its own plugins again, and their
-earlier classes no longer work.
+Import this module only after Hydra has searched for plugins: the search executes the modules of Hydra's own plugins
+again, and classes that were imported from them before the search no longer work.
 """
 
 import sys
@@ -11,7 +11,7 @@ from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 
 
 class BatchSweeper(BasicSweeper):
-    """A sweeper that leaves the check of its jobs to the launcher; Hydra's composes each job once more for it."""
+    """A sweeper that leaves the check of its jobs to the launcher; Hydra's composes each job once more to check it."""
 
     def validate_batch_is_legal(self, batch: Sequence[Sequence[str]]) -> None:
         """Do nothing: the launcher composes all jobs of a batch before it creates a directory."""

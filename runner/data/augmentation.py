@@ -91,8 +91,8 @@ class Augment:
         self.chosen()
         if self.of_images and len(shape) != 3:
             raise ConfigError(
-                f"data.augment: expected no crop and no flip, because the examples of dataset {data!r} are no images "
-                f"(C, H, W) but of shape {shape}"
+                f"data.augment: expected no crop and no flip, because the examples of dataset {data!r} are not "
+                f"images (C, H, W) but have shape {shape}"
             )
         smallest = min(shape[1:], default=0)
         if self.crop_padding and self.crop_padding >= smallest:
@@ -103,7 +103,7 @@ class Augment:
 
 
 class Augmenter:
-    """The augmentation of the train examples of a dataset by a run's seed."""
+    """The augmentation of the training examples of a dataset, with draws that depend on the run's seed."""
 
     def __init__(self, augment: Augment, seed: int, data: str) -> None:
         """data: name of the dataset, which is part of the keys of all draws."""

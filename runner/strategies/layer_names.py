@@ -28,8 +28,8 @@ def by_pattern(key: str, patterns: Mapping[str, Setting], layers: Sequence[str],
             other, before = chosen.setdefault(layer, (pattern, setting))
             if before != setting:
                 raise ConfigError(
-                    f"{where}: {what} {layer!r} already has {before} by {other!r}; expected one setting for each of "
-                    f"the {what}s {', '.join(layers)}"
+                    f"{where}: {what} {layer!r} is already set to {before} by {other!r}; expected one setting for "
+                    f"each of the {what}s {', '.join(layers)}"
                 )
     return {layer: setting for layer, (_, setting) in chosen.items()}
 

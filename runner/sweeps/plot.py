@@ -10,7 +10,7 @@ from runner.tracking.plots import Series, metric_over_keys
 
 
 def draw_sweep(outcomes: Sequence[Outcome], monitor: Monitor, path: Path) -> Path | None:
-    """Draw a panel for each swept key; return ``path``, or None without a picture if no two finished jobs differ."""
+    """Draw a panel for each swept key; return ``path``, or None if no two finished jobs differ."""
     finished = [job for job in outcomes if job.status == FINISHED and monitor.metric in job.metrics]
     swept = swept_values(finished) if len(finished) > 1 else []
     names = list(dict.fromkeys(key for values in swept for key in values))

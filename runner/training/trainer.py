@@ -253,7 +253,7 @@ class Trainer:
         elif self.progress.saved_step != self.progress.done:
             # A checkpoint here would restart the order of virtual time, which an uninterrupted run would not restart.
             stopped += (
-                ", without a checkpoint, because a checkpoint changes the order of virtual time; the updates since the "
-                "last checkpoint are repeated (checkpoint.every_steps)"
+                ", without a checkpoint, because a checkpoint changes the order of events in virtual time; the updates "
+                "since the last checkpoint are repeated (checkpoint.every_steps)"
             )
         raise Interrupted(self._stop.signum, f"{stopped}; {advice}")

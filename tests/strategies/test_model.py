@@ -146,7 +146,7 @@ def test_constraints_hold_and_other_layers_are_free() -> None:
         ({"constraints": {"fc*": -1}}, "'fc*': -1: there is no worker -1"),
         (
             {"constraints": {"fc*": 0, "fc1": 1}},
-            "'fc1': 1: layer 'fc1' already has 0 by 'fc*'; expected one setting",
+            "'fc1': 1: layer 'fc1' is already set to 0 by 'fc*'; expected one setting",
         ),
         ({"constraints": ["fc1"]}, "parallelism.constraints=['fc1']: expected a map from patterns of layer names to"),
         ({"constraints": {"fc1": "1"}}, "parallelism.constraints={'fc1': '1'}: expected a map from patterns"),

@@ -37,7 +37,7 @@ FIELDS = {"x": Field((5,)), "y": Field((2,)), "kind": Field((), "int64")}
 
 @dataclass(frozen=True)
 class Table:
-    """A source of endless rows: five inputs, two numbers that depend on them, and a class."""
+    """An endless source of rows: five inputs, two numbers that depend on them, and a class."""
 
     batch_size: int
 
@@ -122,7 +122,7 @@ CASES = {
     "model": (Placed(ModelParallel(workers=2)), MOMENTUM),
     "pipeline": (Placed(ModelParallel(workers=2, concurrent_steps=3)), MOMENTUM),
     "downpour": (AsyncData(workers=1, loop="direct"), MOMENTUM),
-    # With three and four workers, some have no unit of the two numbers.
+    # The output layer has two units, so with three or four workers, some workers have none of them.
     "hybrid a": (Hybrid(workers=3, scheme="a"), MOMENTUM),
     "hybrid b": (Hybrid(workers=4, scheme="b"), Momentum(clip_norm=0.5)),
     "hybrid c": (Hybrid(workers=3, scheme="c"), MOMENTUM),
@@ -132,7 +132,7 @@ CASES = {
 
 
 def run_of(strategy: Any, workload: Workload, registry: Registry) -> tuple[Any, list[dict[str, float]], dict[str, Any]]:
-    """Return the weights after three steps, the metrics of each step, and the answers of an evaluation."""
+    """Return the weights after three steps, the metrics of each step, and the results of an evaluation."""
     with begun(strategy, workload, registry, source=Table(workload.batch_size)) as trainer:
         steps = [trainer.step_driver.update(step, rate_of(step, workload.state_dtype)) for step in range(3)]
         metrics = [{name: float(each) for name, each in found.items()} for found in steps]

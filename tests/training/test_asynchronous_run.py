@@ -143,7 +143,8 @@ def test_a_stopped_run_in_virtual_time_saves_only_at_steps_of_the_uninterrupted_
     uninterrupted = Summary.read(trained(*ASYNC, *CHECKPOINTED) / "summary.json")
     message = stopped_after(step, tmp_path / "run", monkeypatch, *CHECKPOINTED)
     assert message.startswith(f"stopped after step {step} of 9")
-    assert ("without a checkpoint, because a checkpoint changes the order of virtual time" in message) == (step != 3)
+    without = "without a checkpoint, because a checkpoint changes the order of events in virtual time"
+    assert (without in message) == (step != 3)
     assert message.endswith(f"; continue with: runner resume={tmp_path / 'run'}")
     assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == saved
     resumed = train(tmp_path / "run", *CHECKPOINTED, resume=True)
@@ -248,7 +249,7 @@ def test_overlapping_clients_are_repeated_in_the_order_in_which_they_ended(tmp_p
 
 
 def test_clients_that_overlap_a_failure_are_in_the_record(tmp_path: Path) -> None:
-    """On each device, the record numbers the parts of clients without gaps, so all parts can be repeated in order."""
+    """On each device, the recorded turns are 0, 1, 2, ... without gaps, so all of them can be repeated in order."""
     settings = (*RUINED, "parallelism.workers=3", "train.eval_every=20")
     with pytest.raises(NumericError, match="Its origin: "):
         train(tmp_path, *settings)

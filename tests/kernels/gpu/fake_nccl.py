@@ -41,7 +41,7 @@ class _Call:
 class _World:
     """The ranks of a communicator.
 
-    begun: rank -> number of sums that it has begun. sums: index of a sum -> rank -> call. done: indices of finished sums.
+    begun: rank -> number of sums that it began. sums: index of a sum -> rank -> call. done: indices of finished sums.
     """
 
     size: int

@@ -248,7 +248,7 @@ def wires(program: Program) -> Wires:
         ),
         (
             {"shard": {"fc*": "row", "fc1": "column"}},
-            "parallelism.shard: 'fc1': column: dense layer 'fc1' already has row by 'fc*'; expected one",
+            "parallelism.shard: 'fc1': column: dense layer 'fc1' is already set to row by 'fc*'; expected",
         ),
         (
             {"shard": {"fc2": "row"}, "constraints": {"fc*": 1}},
