@@ -158,6 +158,6 @@ def chosen(key: str, names: list[str], table: Mapping[str, Any], target: str) ->
     fitting = [name for name, each in table.items() if each.target == target]
     for name in names:
         if name not in fitting:
-            raise ConfigError(f"task.{key}={name!r}: expected one of {', '.join(fitting)}")
+            raise ConfigError(f"task.{key}={name!r}: expected one of {', '.join(fitting)}, or a name from a --plugin")
     if len(set(names)) < len(names):
         raise ConfigError(f"task.{key}={names}: expected different names")
