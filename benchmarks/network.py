@@ -1,4 +1,7 @@
-"""The neutral description of a workload's network, and a batch for the network; neither needs a configuration."""
+"""A description of a workload's network that depends on no framework, and a batch for the network.
+
+Neither needs a configuration.
+"""
 
 from typing import Any
 

@@ -99,7 +99,8 @@ def standing_clients(
     """Return the clients that every program has: "init", "eval", "save" and "restore".
 
     stores: each variable of the first store is saved. scored: see :func:`program`. scratch: variables that are not
-    saved; "restore" sets copies of saved variables among them to restored values, and the others to initial values.
+    saved; "restore" sets a scratch variable that is a copy of a saved variable to the restored value, and any other
+    scratch variable to its initial value.
     """
     reset = tuple(v.initial for store in scratch for v in store)
     restore = _restore(graph, stores, scratch)
@@ -118,7 +119,7 @@ def _scored(replicas: Sequence[Replica]) -> list[Scored]:
 
 
 def _evaluation(graph: Graph, replicas: Sequence[Replica], scored: Sequence[Scored]) -> Client:
-    """Return the client "eval", which sums losses and metrics without padding, and gathers what is collected."""
+    """Return the client "eval", which sums losses and metrics without padding, and concatenates collected outputs."""
     summed, gathered = defaultdict[str, list[Tensor]](list), defaultdict[str, list[Tensor]](list)
     for replica, (outputs, batch) in zip(replicas, scored, strict=True):
         with replica.within("eval"):

@@ -1,4 +1,4 @@
-"""The picture of a sweep: the metric by which its jobs are compared, over each swept key."""
+"""The plot of a sweep: the metric by which its jobs are compared, against each swept key."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -1,10 +1,11 @@
-"""Experiment tracking with MLflow, with TensorBoard or without a store, the file metrics.jsonl, and pictures of a run.
+"""Experiment tracking (MLflow, TensorBoard or no store), the file metrics.jsonl, and plots of a run.
 
 Read in this order:
 
 * ``base``: the interface. ``metrics_log``: metrics.jsonl. ``plots``: plots and tables.
 * ``records``: the kinds of tracking records. ``queued``: the tracker that queues records. ``writer``: the thread that
-  writes records to the store. ``spool``: a file of records that are not yet in the store. ``system_monitor``: samples.
+  writes records to the store. ``spool``: a file of records that are not yet in the store. ``system_monitor``:
+  samples of the machine's load.
 * ``mlflow_tracker``, ``mlflow_store``, ``mlflow_run``, ``mlflow_model``, ``mlflow_sweep``, ``mlflow_client``: MLflow.
 * ``origin``, ``replay``: how another process writes the spooled records to MLflow.
 * ``tensorboard``: event files.

@@ -110,7 +110,7 @@ def test_bars_are_horizontal_and_vertical() -> None:
 
 @dataclass(frozen=True)
 class OneShare:
-    """A data source for one of two workers: of each training batch of 8 examples, it returns that of worker ``k``."""
+    """The source of one of two workers: it returns the share of worker ``k`` of each training batch of 8 examples."""
 
     k: int
 
