@@ -34,7 +34,7 @@ RESERVED = (LOSS, "accuracy", "mask", "labels", "predictions", "learning_rate", 
 OfExamples = Callable[[Expr, Expr], Expr]
 """A function of the prediction (N, outputs), and the target y, that returns a value for each example, (N,).
 
-Prediction, floats in y and result have the state dtype of the network."""
+Prediction, result and floating-point y have the dtype of the network's variables: float32, also with bfloat16."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Metric:
 
 @dataclass
 class Task(ABC):
-    """The base class of all tasks; the fields are the settings.
+    """The base class of all tasks; its dataclass fields are the settings of the task.
 
     fields: the names of the dataset's fields that the network reads. monitor: the metric by which checkpoints and runs
     are compared unless ``train.monitor`` is set. ranked: whether an answer has a probability for each class, of which
@@ -107,7 +107,7 @@ class Task(ABC):
         return fields["y"].names or tuple(f"y{number}" for number in range(self.outputs(fields)))
 
     def expected_loss(self, fields: Mapping[str, Field]) -> float:
-        """Return a loss that a network without training can have; 0 if nothing is known. It detects divergence."""
+        """Return a loss that an untrained network can have, to detect divergence; 0 if nothing is known."""
         return 0.0
 
     def direction(self, metric: str) -> str:

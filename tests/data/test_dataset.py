@@ -197,7 +197,7 @@ def test_a_validation_split_has_the_requested_size_and_the_shares_of_the_classes
     shares = np.array(sizes) * examples / len(labels)
     excess, able = counts - shares, counts + 1 < np.array(sizes)
     assert (excess > -1).all()
-    assert excess.max() <= min(excess[able] + 1, default=len(labels)) + 1e-9, "no class could give one in its place"
+    assert excess.max() <= min(excess[able] + 1, default=len(labels)) + 1e-9, "no swap lowers the largest excess"
 
 
 @pytest.mark.parametrize(

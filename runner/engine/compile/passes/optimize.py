@@ -31,7 +31,7 @@ Observer = Callable[[str, Graph], None]
 
 @dataclass(frozen=True)
 class Pass:
-    """A pure function from a graph and its roots to a graph and the tensors that have moved."""
+    """A pure function from a graph and its roots to a new graph and a map from replaced tensors to new ones."""
 
     name: str
     run: Callable[[Graph, Roots], Rewrite]
@@ -74,8 +74,8 @@ def default_passes(registry: Registry) -> tuple[Pass, ...]:
 def optimize(graph: Graph, roots: Roots, passes: Sequence[Pass], observe: Observer | None = None) -> Rewrite:
     """Run passes in order on a placed graph that contains its gradients.
 
-    Returns the graph and the tensors that have moved. Nodes on different devices are never joined; remaining nodes
-    keep their names.
+    Returns the new graph and a map from replaced tensors to new ones. Nodes on different devices are never joined;
+    remaining nodes keep their names.
     """
     total: Moved = {}
     for each in passes:
