@@ -5,6 +5,7 @@ Read the modules in this order:
 * ``dataset`` and ``settings``: a dataset and its settings. ``pipeline``: batches. ``source``: a worker's input source.
 * ``digits`` and ``synthetic``: data without files.
 * ``published``, with ``origins``, ``archive`` and ``fetch``: datasets that are downloaded.
+* ``augmentation``: random changes of training examples.
 * ``own_files``, with ``arrays``, ``npz``, ``image_folder`` and ``pictures``: the user's files.
 """
 
