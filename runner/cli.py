@@ -182,13 +182,14 @@ _TEXTS = {
     "compare": "show the differences between two runs: configuration, code, machine, results",
     "list": "list models, data, optimizers, schedules, strategies, callbacks, experiments, debug presets",
     "eval": "score a trained network on its own dataset or another",
-    "predict": "predict the classes of images or arrays with a trained network",
+    "predict": "predict the classes or numbers of images or arrays with a trained network",
+    "table": "rebuild the table of a paper (list, show, run, export)",
     "sweep": "finish an interrupted sweep (resume DIR), or print its table (status DIR)",
     "data": "list the datasets, or fetch one into the cache",
     "ui": "show the recorded runs in the browser (MLflow, on this machine only)",
     "sync": "write records that wait in run directories (DIR...) to the tracking store",
     "doctor": "report what this machine and this installation offer, and what is missing",
-    "new": "write a template for your own model, optimizer, dataset, strategy or op",
+    "new": "write a template for your own task, model, optimizer, dataset, strategy or op",
 }
 _MODULES = {"eval": "runner.commands.evaluate", "data": "runner.data.fetch"}
 """Verb -> the module whose ``main`` runs it. For verbs that are not listed, the module is ``runner.commands.VERB``."""

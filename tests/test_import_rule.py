@@ -88,13 +88,15 @@ MAY_IMPORT = {
     " tracking tracing plugin engine errors system.files system.json_file system.schema system.shutdown"
     " system.machine system.redaction system.text"
     " kernels.gpu.discovery kernels.gpu.driver kernels.registry",
+    "tables": "config config.configuration config.hydra_app config.outcome training records system.json_file"
+    " system.machine system.schema system.text errors",
     # Commands.
     "sweeps": "tasks config config.configuration config.devices config.hydra_app system.console records"
     " tracking system.files system.json_file system.schema errors system.redaction system.text",
     "sweeps.frozen_job": "sweeps config config.configuration config.devices engine.graph.device system.console"
     " system.machine records errors kernels.gpu.discovery",
-    "commands": "callback training sweeps config config.groups config.configuration config.hydra_app config.hydra_sweep"
-    " records checkpoint tasks optimizers engine data tracking plugin system.console system.machine"
+    "commands": "callback training sweeps tables config config.groups config.configuration config.hydra_app"
+    " config.hydra_sweep records checkpoint tasks optimizers engine data tracking plugin system.console system.machine"
     " system.files errors system.redaction system.text kernels.gpu.discovery"
     " kernels.gpu.driver",
     # The interface for Python, on the level of the command line. `import runner` imports nothing of it at its start.

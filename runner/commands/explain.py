@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from runner.commands.explanation.devices import device_lines, device_table, placed_lines, plans_of
-from runner.commands.explanation.layers import layer_rows, layer_table, totals
+from runner.commands.explanation.layers import layer_table, totals
 from runner.commands.explanation.wires import sent_of, sent_text
 from runner.config import hydra_app
 from runner.config.configuration import fix_machine_values
@@ -19,6 +19,7 @@ from runner.system.machine import available_memory, process_room, usable_cores, 
 from runner.system.text import number, text_table
 from runner.training.build import build
 from runner.training.experiment import Experiment
+from runner.training.layers import layer_rows
 from runner.training.memory import (
     CONTEXT_BYTES,
     PROGRAM_BYTES,

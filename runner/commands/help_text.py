@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from runner.config.conf_dir import nested_groups
+from runner.config.conf_dir import TABLES, nested_groups
 from runner.config.schema import (
     CheckpointConfig,
     Config,
@@ -79,7 +79,7 @@ def help_text(conf: Path, verbs: Mapping[str, str]) -> str:
 
 def options(conf: Path) -> dict[str, list[str]]:
     """Return folder of ``conf`` (a group) -> names of its YAML files (the options); nested groups are omitted."""
-    folders = sorted(folder for folder in conf.iterdir() if folder.is_dir())
+    folders = sorted(folder for folder in conf.iterdir() if folder.is_dir() and folder.name != TABLES)
     found = {folder.name: sorted(file.stem for file in folder.glob("*.yaml")) for folder in folders}
     return {group: names for group, names in found.items() if names}
 

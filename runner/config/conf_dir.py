@@ -9,6 +9,9 @@ import yaml
 
 from runner.errors import ResourceError
 
+TABLES = "table"
+"""The folder of tables among the YAML files; it is no group."""
+
 
 def conf_dir() -> Path:
     """Return the folder ``conf``, which is inside an installed package but next to the package in a checkout.

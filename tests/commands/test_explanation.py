@@ -4,11 +4,11 @@ import pytest
 
 from runner.commands.explain import explain
 from runner.commands.explanation.devices import plans_of, training_plans
-from runner.commands.explanation.layers import LayerRow, layer_rows
 from runner.commands.explanation.wires import Sent, sent_text
 from runner.config.schema import Config
 from runner.engine.compile.transfer_times import Transfer
 from runner.training.build import build
+from runner.training.layers import LayerRow, layer_rows
 from tests.small_runs import small_config
 
 IMAGENET = ("data=synthetic", "data.classes=1000")

@@ -1,60 +1,11 @@
 """The part of ``runner explain`` on layers: output, parameters and multiply-adds of each layer."""
 
-from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-from runner.engine.compile.cost import node_cost
-from runner.engine.graph import ops
-from runner.engine.graph.graph import Graph
-from runner.engine.graph.network import NetworkBuilder
-from runner.engine.graph.node import Node
-from runner.engine.graph.tensor import Tensor
-from runner.engine.graph.variables import Variables
 from runner.system.text import number, text_table
 from runner.training.experiment import Experiment
+from runner.training.layers import LayerRow
 from runner.training.placement import place_text
-
-_MULTIPLYING = ("matmul", "conv2d")
-"""Ops whose floating-point operations are pairs of a multiplication and an addition."""
-_PASSING_ON = ("reshape", "identity")
-"""Ops whose output shares memory with their input."""
-
-
-@dataclass(frozen=True)
-class LayerRow:
-    """The size and the work of one layer, for one example.
-
-    output: shape of the output. parameters: number of trained values. multiply_adds: number of multiply-adds in forward
-    convolutions and matrix products. activation_bytes: bytes of the output; 0 if the output shares the input's memory.
-    """
-
-    name: str
-    kind: str
-    output: str
-    parameters: int
-    multiply_adds: int
-    activation_bytes: int
-
-
-def layer_rows(experiment: Experiment) -> list[LayerRow]:
-    """Return the rows in network order. They describe a training graph for one example before any compiler pass.
-
-    Layers that add no node to the graph, such as dropout at rate 0, have no row.
-    """
-    net = _network_of_one_example(experiment)
-    nodes: dict[str, list[Node]] = {}
-    for node in net.graph:
-        if node.layer is not None:
-            nodes.setdefault(node.layer.name, []).append(node)
-    parameters: Counter[str] = Counter()
-    for variable in net.variables.trainable:
-        parameters[variable.name.rpartition("/")[0]] += variable.spec.size
-    return [
-        _layer_row(net.graph, nodes[name], output, parameters[name])
-        for name, output in net.layer_outputs.items()
-        if name in nodes
-    ]
 
 
 def layer_table(rows: Sequence[LayerRow], experiment: Experiment) -> str:
@@ -79,40 +30,3 @@ def totals(rows: Sequence[LayerRow]) -> list[str]:
         f"multiply-adds/example   {number(sum(r.multiply_adds for r in rows))} (forward)",
         f"activations/example     {number(sum(r.activation_bytes for r in rows))} bytes (outputs of all layers)",
     ]
-
-
-def _network_of_one_example(experiment: Experiment) -> NetworkBuilder:
-    """Return the network, built in a separate graph that has the inputs of a training step with one example."""
-    program, config = experiment.program, experiment.config
-    inputs = [slot for client in program.training for slot in client.inputs]
-    specs = {slot.field: program.graph.spec(slot.tensor) for slot in inputs}
-    graph = Graph()
-    batch = {
-        field: ops.placeholder(graph, (1, *spec.shape[1:]), spec.dtype, name=field) for field, spec in specs.items()
-    }
-    net = NetworkBuilder(
-        graph,
-        Variables(graph, seed=config.seed),
-        dtype=specs["x"].dtype,
-        seed=config.seed,
-        training=True,
-        step=ops.placeholder(graph, (), "int64", name="step"),
-        index=batch["index"],
-    )
-    config.task.network(config.model, experiment.facts.fields)(net, batch)
-    return net
-
-
-def _layer_row(graph: Graph, nodes: Sequence[Node], output: Tensor, parameters: int) -> LayerRow:
-    stamp = nodes[0].layer
-    assert stamp is not None, "only stamped nodes are grouped"
-    spec = graph.spec(output)
-    flops = sum(node_cost(graph, node).flops for node in nodes if node.op in _MULTIPLYING)
-    return LayerRow(
-        stamp.name,
-        stamp.kind,
-        "x".join(map(str, spec.shape[1:])) or "1",
-        parameters,
-        flops // 2,
-        0 if graph.nodes[output.node].op in _PASSING_ON else spec.nbytes,
-    )

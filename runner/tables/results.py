@@ -1,0 +1,60 @@
+"""Results of runs of a table: committed JSON files, ``results/TABLE/RUN.json`` beside the folder of YAML files."""
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from runner.config.configuration import to_plain
+from runner.config.outcome import differing_keys, with_defaults
+from runner.config.schema import Config
+from runner.errors import DataError
+from runner.system.json_file import JsonFile
+from runner.system.schema import Record
+
+FOLDER = "results"
+
+
+@dataclass(frozen=True)
+class Result:
+    """The values of one run.
+
+    kind: of the table. values: column -> value. configuration: the composed configuration of the run as plain values,
+    so that a later change of the configuration is found, also if keys are renamed. commit: of the code, ending in
+    "-dirty" if files were changed; "" outside of a repository. versions: of Python and of libraries.
+    """
+
+    kind: str
+    values: dict[str, float]
+    configuration: dict[str, Any]
+    commit: str = ""
+    versions: dict[str, str] = field(default_factory=dict)
+
+
+_FILE: JsonFile[Result] = JsonFile(Record(Result), DataError, "restore the file, or delete it and run the table again")
+
+
+def folder_of(table: Path) -> Path:
+    """Return the folder of a table's results. table: its file ``conf/table/NAME.yaml``, in any folder of YAML files."""
+    return table.parents[2] / FOLDER / table.stem
+
+
+def read_results(table: Path) -> dict[str, Result]:
+    """Return run -> result of the runs that have one. Raises DataError for a damaged file."""
+    files = sorted(folder_of(table).glob("*.json"))
+    return {file.stem: _FILE.read(file) for file in files}
+
+
+def write_result(table: Path, run: str, result: Result) -> Path:
+    """Write the result of a run; return its path. Raises OSError."""
+    path = folder_of(table) / f"{run}.json"
+    os.makedirs(path.parent, exist_ok=True)
+    _FILE.write(path, result)
+    return path
+
+
+def changes(result: Result, config: Config) -> Iterator[str]:
+    """Yield the keys in which the configuration of a result differs from the present configuration of its run."""
+    stored: Mapping[str, Any] = with_defaults(result.configuration, config)
+    yield from differing_keys(stored, to_plain(config))

@@ -1,0 +1,85 @@
+"""The comparison of a value with a published one, and the meaning of a published number as it is printed."""
+
+import math
+import re
+from dataclasses import dataclass
+from decimal import Decimal
+
+CONFIDENCES = {
+    "S": "read in the paper",
+    "P": "read in another public text or in code",
+    "P2": "read in a summary by others",
+    "C": "computed from a published specification",
+    "D": "deduced from published facts",
+    "R": "recalled, not confirmed",
+}
+"""Code of the confidence in a published value -> its meaning."""
+
+STATED, DERIVED = ("S", "P"), ("C", "D")
+"""Confidences of values that a paper or its authors state, and of values that follow from what they state."""
+
+ROUNDING = "rounding"
+"""The tolerance of half a unit of the last printed digit."""
+
+PASSES, FAILS, AGREES, DIFFERS, CONTEXT = "passes", "fails", "agrees", "differs", ""
+"""Verdicts. A value can pass or fail against what a paper states; it agrees with or differs from a derived value."""
+
+_PRINTED = re.compile(r"(-?\d+(?:,\d{3})*(?:\.\d+)?)\s*([KMG%]?)")
+_UNITS = {"": Decimal(1), "K": Decimal(10**3), "M": Decimal(10**6), "G": Decimal(10**9), "%": Decimal("0.01")}
+
+
+@dataclass(frozen=True)
+class Published:
+    """A published value.
+
+    printed: the number as the source prints it, such as "10.2 M". paper: the source. where: the place in the source.
+    confidence: one of :data:`CONFIDENCES`. tolerance: :data:`ROUNDING`, an absolute number such as "0.5", or a relative
+    one such as "2 %"; "" for a value that is shown as context and decides nothing.
+    """
+
+    printed: str
+    paper: str
+    confidence: str
+    where: str = ""
+    tolerance: str = ""
+
+
+def number_of(printed: str) -> Decimal:
+    """Return a printed number such as "1,234", "10.2 M" or "43.2 %" (0.432). Raises ValueError for other text."""
+    digits, unit = _parsed(printed)
+    return Decimal(digits) * _UNITS[unit]
+
+
+def tolerance_of(published: Published) -> Decimal | None:
+    """Return the absolute tolerance of a published value; None if it decides nothing. Raises ValueError."""
+    digits, unit = _parsed(published.printed)
+    if not published.tolerance:
+        return None
+    if published.tolerance == ROUNDING:
+        last = Decimal(1).scaleb(-len(digits.partition(".")[2]))
+        return last * _UNITS[unit] / 2
+    try:
+        share = number_of(published.tolerance)
+    except ValueError:
+        raise ValueError(
+            f"tolerance: {published.tolerance!r}, expected {ROUNDING!r}, a number such as '0.5', or '2 %' of the value"
+        ) from None
+    return abs(number_of(published.printed)) * share if published.tolerance.endswith("%") else share
+
+
+def verdict(value: float, published: Published) -> str:
+    """Return the verdict on an exact value, such as a count, against a published one."""
+    tolerance = tolerance_of(published)
+    if tolerance is None or published.confidence not in (*STATED, *DERIVED) or not math.isfinite(value):
+        return CONTEXT
+    near = abs(Decimal(value) - number_of(published.printed)) <= tolerance
+    if published.confidence in STATED:
+        return PASSES if near else FAILS
+    return AGREES if near else DIFFERS
+
+
+def _parsed(printed: str) -> tuple[str, str]:
+    match = _PRINTED.fullmatch(printed.strip())
+    if match is None:
+        raise ValueError(f"printed: {printed!r}, expected a number such as '1,234', '10.2 M' or '43.2 %'")
+    return match[1].replace(",", ""), match[2]

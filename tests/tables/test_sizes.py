@@ -1,0 +1,235 @@
+"""Tables of the sizes of networks: the file, verdicts on counts, the verb, and the committed results."""
+
+import csv
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from runner.cli import main
+from runner.commands.table import current_lines
+from runner.config.conf_dir import conf_dir
+from runner.errors import ConfigError
+from runner.tables.results import folder_of, read_results
+from runner.tables.table_file import COUNT, find_table, read_table, table_names
+from runner.tables.verdict import Published, verdict
+from tests.models.test_facts import FACTS
+from tests.refusal import Capture, refused
+
+TABLES = table_names([conf_dir()])
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_committed_counts_are_current_and_contradict_no_paper(name: str) -> None:
+    table = read_table(TABLES[name])
+    found = current_lines(table, TABLES[name])
+    verdicts = Counter(line.verdict for line in found)
+    assert table.kind == COUNT
+    assert not verdicts.keys() & {"fails", "differs", "stale"}
+    assert all(line.reason.endswith("not built yet") for line in found if line.verdict == "missing")
+
+
+@pytest.mark.parametrize(
+    ("run", "facts"),
+    {
+        "alexnet": "alexnet crop=ceil",
+        "alexnet_footnote": "alexnet conv4=384",
+        "overfeat": "overfeat",
+        "vgg_a": "vgg_a",
+        "googlenet": "googlenet lrn=false dropout=0",
+        "resnet110": "resnet-110 original",
+        "resnet164": "resnet-164",
+        "resnet1001": "resnet-1001",
+        "resnet1202": "resnet-1202 original",
+    }.items(),
+)
+def test_committed_counts_equal_those_of_another_counter(run: str, facts: str) -> None:
+    values = read_results(TABLES["network_sizes"])[run].values
+    assert (values["parameters"], values["macs"]) == (FACTS[facts].parameters, FACTS[facts].multiply_adds)
+
+
+@pytest.mark.parametrize(
+    ("value", "printed", "confidence", "tolerance", "expected"),
+    [
+        (10_249_999, "10.2 M", "S", "rounding", "passes"),
+        (10_250_000, "10.2 M", "P", "rounding", "passes"),
+        (10_250_001, "10.2 M", "S", "rounding", "fails"),
+        (10_149_999, "10.2 M", "S", "rounding", "fails"),
+        (1234, "1,234", "C", "rounding", "agrees"),
+        (1235, "1,234", "D", "rounding", "differs"),
+        (1.6e9, "2 G", "S", "rounding", "passes"),
+        (1.4e9, "2 G", "S", "rounding", "fails"),
+        (104, "100", "S", "4 %", "passes"),
+        (105, "100", "S", "4 %", "fails"),
+        (95, "100", "S", "5", "passes"),
+        (0.4326, "43.3 %", "S", "0.0004", "passes"),
+        (0.4326, "43.3 %", "S", "0.0003", "fails"),
+        (-5, "-5.0", "S", "0", "passes"),
+        (1, "1", "P2", "rounding", ""),
+        (1, "1", "R", "rounding", ""),
+        (1, "1", "S", "", ""),
+        (float("nan"), "1", "S", "rounding", ""),
+    ],
+)
+def test_a_value_is_compared_with_the_printed_number(
+    value: float, printed: str, confidence: str, tolerance: str, expected: str
+) -> None:
+    assert verdict(value, Published(printed, "paper", confidence, tolerance=tolerance)) == expected
+
+
+SMALL: dict[str, Any] = {
+    "title": "Two networks",
+    "kind": "count",
+    "base": ["parallelism=single", "model=mlp"],
+    "papers": {"book": {"cite": "A book"}},
+    "columns": {
+        "all": {"title": "parameters", "read": "parameters"},
+        "macs": {"title": "macs", "read": "multiply_adds"},
+    },
+    "runs": {"one": {"overrides": ["model.hidden=[3]"]}, "two": {"overrides": ["model.hidden=[3,2]"]}},
+    "rows": {
+        "one": {
+            "title": "One layer",
+            "run": "one",
+            "cells": {
+                "all": {"published": [{"printed": "235", "paper": "book", "confidence": "S", "tolerance": "rounding"}]},
+                "macs": {},
+            },
+        },
+        "two": {
+            "title": "Two layers",
+            "run": "two",
+            "cells": {
+                "all": {"published": [{"printed": "1 K", "paper": "book", "where": "p. 3", "confidence": "S"}]},
+                "macs": {
+                    "published": [{"printed": "230", "paper": "book", "confidence": "C", "tolerance": "rounding"}]
+                },
+            },
+        },
+        "three": {"title": "Three layers", "missing": "nobody built it", "cells": {"all": {}}},
+    },
+}
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Path:
+    """The file of a table in a folder of YAML files."""
+    path = tmp_path / "conf" / "table" / "mine.yaml"
+    path.parent.mkdir(parents=True)
+    path.write_text(yaml.safe_dump(SMALL))
+    return path
+
+
+def table(*arguments: str, own: Path) -> int:
+    return main(["table", *arguments, "--config-dir", str(own.parents[1])])
+
+
+def verdicts(own: Path, capsys: Capture) -> list[str]:
+    capsys.readouterr()
+    assert table("export", "mine", "--format", "json", own=own) == 0
+    return [line["verdict"] for line in json.loads(capsys.readouterr().out)["lines"]]
+
+
+def test_values_are_computed_once_and_again_after_a_change(own: Path, capsys: Capture) -> None:
+    assert verdicts(own, capsys) == ["missing"] * 5
+    assert table("run", "mine", own=own) == 0
+    assert len(capsys.readouterr().err.splitlines()) == 2
+    # (8 * 8 + 1) * 3 + (3 + 1) * 10 parameters, 64 * 3 + 3 * 2 + 2 * 10 multiply-adds
+    assert verdicts(own, capsys) == ["passes", "", "", "differs", "missing"]
+    written = {path: path.read_bytes() for path in folder_of(own).iterdir()}
+    assert table("run", "mine", own=own) == 0
+    assert capsys.readouterr().err == "", "nothing is computed twice"
+    own.write_text(own.read_text().replace("model.hidden=[3,2]", "model.hidden=[3,4]"))
+    assert verdicts(own, capsys) == ["passes", "", "stale", "stale", "missing"]
+    assert table("show", "mine", own=own) == 0
+    text = capsys.readouterr().out
+    assert "Two layers: the configuration changed in model.hidden since the value was computed." in text
+    assert "Three layers: nobody built it." in text
+    assert table("run", "mine", own=own) == 0
+    assert {path for path in written if path.read_bytes() != written[path]} == {folder_of(own) / "two.json"}
+    assert verdicts(own, capsys)[2:4] == ["", "differs"]
+
+
+def test_a_table_is_listed_and_exported(own: Path, tmp_path: Path, capsys: Capture) -> None:
+    table("run", "mine", own=own)
+    capsys.readouterr()
+    assert table("list", own=own) == 0
+    rows = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()}
+    assert rows["mine"].split()[1:5] == ["count", "4", "of", "5"]
+    assert "network_sizes" in rows
+    for form in ("md", "csv", "text"):
+        assert table("export", "mine", "--format", form, "--output", str(tmp_path / form), own=own) == 0
+    page = (tmp_path / "md").read_text()
+    assert "| One layer | parameters | count | 235 | 235 | A book [S] | +0.00% | passes |" in page
+    assert "| Two layers | parameters | count | 243 | 1 K | A book, p. 3 [S] | -75.70% |  |" in page
+    assert "1 passes, 1 differs, 1 missing." in page
+    with (tmp_path / "csv").open() as file:
+        assert [float(row["ours"] or "nan") for row in csv.DictReader(file)][:4] == [235, 222, 243, 218]
+    assert "---" in (tmp_path / "text").read_text()
+
+
+def test_a_damaged_result_is_refused(own: Path, capsys: Capture) -> None:
+    table("run", "mine", own=own)
+    (folder_of(own) / "one.json").write_text('{"version": 1}')
+    capsys.readouterr()
+    text = refused(["table", "show", "mine", "--config-dir", str(own.parents[1])], capsys, code=3)
+    assert "one.json is damaged: lacks" in text
+    assert "delete it and run the table again" in text
+
+
+def changed(**edits: Any) -> dict[str, Any]:
+    """Return the table with other values: "a__b" stands for the key b of the section a."""
+    found: dict[str, Any] = json.loads(json.dumps(SMALL))
+    for place, value in edits.items():
+        *sections, last = place.split("__")
+        section = found
+        for name in sections:
+            section = section[name]
+        section[last] = value
+    return found
+
+
+ONE = {"printed": "1", "paper": "book", "confidence": "S"}
+
+
+@pytest.mark.parametrize(
+    ("edits", "messages"),
+    [
+        ({"kind": "guess"}, ["kind: 'guess', expected one of count"]),
+        ({"columns__all__read": "seconds"}, ["columns.all.read: 'seconds', expected one of parameters, multiply_adds"]),
+        (
+            {"rows__one__run": "four"},
+            ["rows.one.run: 'four', expected one of the runs one, two", "runs.one: no row rea"],
+        ),
+        ({"rows__three__missing": ""}, ["rows.three: expected a run, or the reason `missing` why there is none"]),
+        ({"rows__one__cells__more": {}}, ["rows.one.cells.more: expected one of the columns all, macs"]),
+        (
+            {"rows__one__cells__macs__published": [{**ONE, "paper": "film", "confidence": "X"}]},
+            [
+                "rows.one.cells.macs.published[0].paper: 'film', expected one of book",
+                "confidence: 'X', expected one of S",
+            ],
+        ),
+        ({"rows__one__cells__macs__published": [{**ONE, "printed": "many"}]}, ["printed: 'many', expected a number"]),
+        (
+            {"rows__one__cells__macs__published": [{**ONE, "tolerance": "x"}]},
+            ["tolerance: 'x', expected 'rounding', a"],
+        ),
+        ({"titel": "x"}, ["unknown ['titel']"]),
+    ],
+)
+def test_a_wrong_file_is_refused_with_all_its_faults(own: Path, edits: dict[str, Any], messages: list[str]) -> None:
+    own.write_text(yaml.safe_dump(changed(**edits)))
+    with pytest.raises(ConfigError) as caught:
+        read_table(own)
+    assert all(line.startswith(f"{own}: ") for line in str(caught.value).splitlines())
+    for message in messages:
+        assert message in str(caught.value)
+
+
+def test_an_unknown_table_is_answered_with_the_nearest() -> None:
+    with pytest.raises(ConfigError, match="no table 'network_size': did you mean 'network_sizes'"):
+        find_table("network_size", [conf_dir()])
