@@ -72,7 +72,7 @@ def verdict(value: float, published: Published) -> str:
     tolerance = tolerance_of(published)
     if tolerance is None or published.confidence not in (*STATED, *DERIVED) or not math.isfinite(value):
         return CONTEXT
-    near = abs(Decimal(value) - number_of(published.printed)) <= tolerance
+    near = abs(Decimal(str(value)) - number_of(published.printed)) <= tolerance
     if published.confidence in STATED:
         return PASSES if near else FAILS
     return AGREES if near else DIFFERS
