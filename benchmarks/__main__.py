@@ -12,7 +12,7 @@ VERBS: Mapping[str, str] = {
     "tracking": "benchmarks.tracking",
     "gpu": "benchmarks.gpu.command",
 }
-"""Verb -> module whose ``main`` runs the verb. Modules are imported on use: "gpu" runs without Hydra and MLflow."""
+"""Verb -> module whose ``main`` runs the verb. A module is imported on use, so that "gpu" needs no Hydra or MLflow."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -24,7 +24,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _exit(signum: int, frame: FrameType | None) -> None:
-    """Exit with 128 plus the signal's number. On the way out, the processes of all subjects are ended."""
+    """Exit with 128 plus the signal's number. The exit ends all benchmark processes."""
     sys.exit(128 + signum)
 
 

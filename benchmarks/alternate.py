@@ -1,4 +1,4 @@
-"""Alternating runs: every subject has a turn in every round, so that machine drift affects all subjects alike."""
+"""Alternating runs: every implementation has a turn in every round, so that machine drift affects all equally."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -7,7 +7,7 @@ from typing import Any, Protocol
 from benchmarks.process import SubjectError
 
 SETTLING = 1
-"""Number of uncounted runs at the start of a turn, in which the caches are filled after another subject's turn."""
+"""Number of discarded runs at the start of a turn. They refill the caches after the turn of another process."""
 
 
 class Asked(Protocol):
@@ -20,9 +20,9 @@ class Asked(Protocol):
 
 @dataclass
 class Contestant:
-    """A running subject and its results so far.
+    """A running implementation and its results so far.
 
-    process: None if the process could not be started. failure: the reason why the subject was dropped, else "".
+    process: None if the process could not be started. failure: reason why the process was dropped, else "".
     seconds: phase -> time of each run. memory_mib: peak memory before the network is built, and at the end.
     """
 
@@ -35,7 +35,7 @@ class Contestant:
     memory_mib: tuple[float, float] = (0.0, 0.0)
 
     def ask(self, do: str, **more: object) -> Mapping[str, Any] | None:
-        """Return the answer to a request, or None if the subject was dropped earlier or fails now."""
+        """Return the answer to a request, or None if the process was dropped earlier or fails now."""
         if self.failure or self.process is None:
             return None
         try:
@@ -47,9 +47,9 @@ class Contestant:
 
 
 def alternate(contestants: Sequence[Contestant], phase: str, *, rounds: int, turn: int) -> None:
-    """Time ``turn`` runs of a phase per subject and round; each round begins with the next subject.
+    """Time ``turn`` runs of a phase per contestant and round; each round begins with the next contestant.
 
-    The times are added to the ``seconds`` of each contestant, under the phase. Only one subject runs at a time.
+    The times are added to the ``seconds`` of each contestant, under the phase. Only one contestant runs at a time.
     """
     for round_number in range(rounds):
         first = round_number % max(1, len(contestants))

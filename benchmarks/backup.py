@@ -47,8 +47,8 @@ SUBJECTS: Mapping[str, tuple[str, ...]] = {
 
 @dataclass
 class Subject:
-    """One running configuration. seconds: times of the counted steps. record: for each step, the workers whose shares
-    were applied or dropped; empty without backup workers. emulated: description of the emulated network.
+    """One running configuration. seconds: times of the timed steps. record: for each step, the workers whose
+    contributions were applied or dropped; empty without backup workers. emulated: description of the emulated network.
     """
 
     name: str
@@ -68,7 +68,7 @@ class Subject:
         self._step = 0
 
     def take_turn(self, steps: int) -> None:
-        """Run :data:`SETTLING` uncounted steps and time ``steps`` more. All steps have ended on return."""
+        """Run :data:`SETTLING` untimed steps, then time ``steps`` steps. All steps have ended on return."""
         for number in range(SETTLING + steps):
             started = time.perf_counter()
             train_step(self._step_driver, self._experiment, self._step, self._experiment.learning_rate(self._step))
@@ -80,7 +80,7 @@ class Subject:
 
 
 def measure(rounds: int, steps: int) -> list[Subject]:
-    """Time all subjects in turns, one at a time; each round begins with the next subject."""
+    """Time all configurations in turns, one at a time; each round begins with the next configuration."""
     with ExitStack() as stack:
         subjects = [Subject(name) for name in SUBJECTS]
         for subject in subjects:
@@ -108,12 +108,12 @@ def document(subjects: Sequence[Subject], command: str) -> str:
             ]
         ),
         f"{CASE.name}, float32; each update uses {BATCH} examples. There is one parameter server; each process has "
-        f"one thread.\nThe subjects took turns. Uncounted steps at the start of a turn: {SETTLING}.\n"
-        "All subjects with slow workers have the same delays, drawn from seed, worker and step.",
+        f"one thread.\nThe configurations took turns. Untimed steps at the start of each turn: {SETTLING}.\n"
+        "All configurations with slow workers use the same delays, determined by seed, worker and step.",
         f"## Step\n\n{_steps(subjects)}",
-        f"## Shares of {len(slow.record)} steps\n\n{_shares(slow.record)}",
-        "Counted: used in an update. Dropped: begun, but the step ended before the share came. Not begun: the worker "
-        "was still at an\nearlier step.",
+        f"## Contributions of each worker in {len(slow.record)} steps\n\n{_shares(slow.record)}",
+        "Counted: used in an update. Dropped: begun, but the step ended before the worker's contribution arrived.\n"
+        "Not begun: the worker was still computing an earlier step.",
     ]
     return "\n\n".join(parts) + "\n"
 
@@ -121,7 +121,7 @@ def document(subjects: Sequence[Subject], command: str) -> str:
 def main(arguments: Sequence[str]) -> int:
     """Measure, print the document, and write it to the output file."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks backup", description="Measure backup workers.")
-    parser.add_argument("--rounds", type=int, default=6, help="turns of each subject")
+    parser.add_argument("--rounds", type=int, default=6, help="turns of each configuration")
     parser.add_argument("--steps", type=int, default=15, help="steps in a turn")
     parser.add_argument("--output", type=Path, metavar="FILE", help="write the tables to this file")
     given = parser.parse_args(arguments)
@@ -134,7 +134,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _steps(subjects: Sequence[Subject]) -> str:
-    header = ("subject", "steps", "median, ms", "10 % to 90 %, ms", "mean, ms", "examples/s", "over 4 workers")
+    header = ("configuration", "steps", "median, ms", "p10-p90, ms", "mean, ms", "examples/s", "median / 4 workers")
     base = statistics.median(subjects[1].seconds)
     rows = []
     for subject in subjects:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 class Case:
     """One network on one batch.
 
-    model: overrides that choose the model. shape: shape of an image, (C, H, W). turn: steps of a subject in one turn.
-    precisions: default precisions. learning_rate: large enough that the loss falls from the first step, which reveals
+    model: overrides that choose the model. shape: shape of an image, (C, H, W). turn: steps per turn. precisions:
+    default precisions. learning_rate: large enough that the loss falls from the first step, so that the losses reveal
     a wrong update.
     """
 
@@ -38,7 +38,7 @@ class Case:
     ) -> tuple[str, ...]:
         """Return overrides for runner: this network, the momentum optimizer and ``batches`` synthetic batches.
 
-        threads: thread budget of each worker. batch: examples per step of all workers, by default the case's.
+        threads: thread budget of each worker. batch: examples per step over all workers; by default, the case's batch.
         """
         examples = batch or self.batch
         return (

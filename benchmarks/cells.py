@@ -13,7 +13,7 @@ def markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def milliseconds(seconds: float | None) -> str:
-    """Return seconds as text in milliseconds: whole from 100 ms, with three significant digits below."""
+    """Return seconds as text in milliseconds: rounded to whole ms from 100 ms, to three significant digits below."""
     if seconds is None:
         return NOTHING
     value = seconds * 1e3

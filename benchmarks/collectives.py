@@ -1,7 +1,7 @@
-"""Time sums over workers on this machine, by runner and by other libraries, from 4 bytes to 64 MiB per worker.
+"""Time sums over workers on this machine in runner and in other libraries, from 4 bytes to 64 MiB per worker.
 
 One step of runner, which sums one vector per worker in place, is compared with one blocking call of another library
-with the same result. The master of runner times the step, from the start order until the last worker's answer.
+with the same result. The master of runner times the step, from its request until the last worker's reply.
 The other libraries need no such round trip through the master, but every training step of runner has one. The row of 4
 bytes shows the cost of the round trip.
 """
@@ -39,7 +39,7 @@ _TURN_BYTES = 256 << 20
 
 @dataclass(frozen=True)
 class ExchangeResult:
-    """One exchange at every size. subjects: results, runner's first; the phase names are sizes in bytes."""
+    """One exchange at every size. subjects: results, runner's first; their phase names are sizes in bytes."""
 
     case: str
     exchange: Exchange
@@ -47,7 +47,7 @@ class ExchangeResult:
     subjects: tuple[SubjectResult, ...]
 
     def bandwidth(self, subject: SubjectResult, nbytes: int) -> float | None:
-        """Return the bytes of one worker's vector over the median seconds; None if the size was not measured."""
+        """Return the bytes of one worker's vector / median seconds; None if the size was not measured."""
         seconds = subject.median(str(nbytes))
         return None if seconds is None else nbytes / seconds
 
@@ -60,7 +60,7 @@ class ExchangeResult:
 def measure_collective(
     name: str, *, rounds: int, turn: int | None, with_peers: bool, sizes: Sequence[int] = SIZES
 ) -> ExchangeResult:
-    """Measure one size after the other, with alternating subjects. A subject with wrong sums is dropped."""
+    """Measure one size after the other, alternating between implementations; drop an implementation with wrong sums."""
     exchange = COLLECTIVE_CASES[name]
     specs = (EXCHANGE_OURS, *(EXCHANGE_PEERS if with_peers else ()))
     with tempfile.TemporaryDirectory(prefix="benchmark-") as folder, ExitStack() as stack:
@@ -71,12 +71,12 @@ def measure_collective(
 
 
 def steps_in_a_turn(nbytes: int) -> int:
-    """Return the number of exchanges in a turn: as many as sum 256 MiB per worker, but at least 5 and at most 50."""
+    """Return the number of exchanges in a turn: 256 MiB per worker, but at least 5 and at most 50 exchanges."""
     return max(5, min(50, _TURN_BYTES // nbytes))
 
 
 def _started(spec: SubjectSpec, exchange: Exchange, folder: Path, stack: ExitStack) -> Contestant:
-    """Start a subject. Its processes may use all cores, with one thread each."""
+    """Start an implementation. Its processes may use all cores, with one thread each."""
     asked = SubjectSpec(spec.name, spec.environment, spec.module, (*spec.arguments, *exchange.arguments))
     try:
         process = SubjectProcess(asked, threads=1, log=folder / f"{spec.name}.log", pinned=False)
@@ -89,7 +89,7 @@ def _started(spec: SubjectSpec, exchange: Exchange, folder: Path, stack: ExitSta
 
 
 def _alternate(contestants: Sequence[Contestant], nbytes: int, *, rounds: int, turn: int) -> None:
-    """Time ``turn`` exchanges per subject and round; each round begins with the next subject."""
+    """Time ``turn`` exchanges per contestant and round; each round begins with the next contestant."""
     for contestant in contestants:
         contestant.ask("exchange", nbytes=nbytes, times=SETTLING)
     for number in range(rounds):
@@ -99,7 +99,7 @@ def _alternate(contestants: Sequence[Contestant], nbytes: int, *, rounds: int, t
             if answer is None:
                 continue
             if answer["deviation"] != 0.0:
-                contestant.failure = f"sums of {nbytes} bytes are off by {answer['deviation']:g}"
+                contestant.failure = f"sums of {nbytes} bytes: largest error {answer['deviation']:g}, expected 0"
                 contestant.seconds.clear()
                 continue
             contestant.seconds.setdefault(str(nbytes), []).extend(answer["seconds"][SETTLING:])

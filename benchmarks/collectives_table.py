@@ -15,14 +15,15 @@ def collectives_section(results: Sequence[ExchangeResult]) -> str:
     return "\n\n".join([f"## Collectives, float32\n\n{_METHOD}", *map(_one, results)])
 
 
-_METHOD = f"""Every worker has a vector of the given size, which the sum of all vectors replaces. A step of runner
-includes an order from its master to every process and an answer from each, because every training step has them; the
-row of 4 B shows little else. The other libraries have no master. They are timed on the slowest rank, around one
-blocking call after a barrier: `MPI_Allreduce` in place, `all_reduce` of torch.distributed, or for push-pull a send and
-a receive by each worker, with a server that adds in between. All subjects use one thread per process and otherwise
-their default settings; processes of other libraries use no core while they wait for their turn. After every turn the
-sums are compared with the expected ones. Times are medians with quartiles, in ms; bandwidth is size over median. The
-target from {LARGE >> 20} MiB on is at least 0.9 of the bandwidth of each other library."""
+_METHOD = f"""Every worker has a vector of the given size, which is replaced by the sum of all vectors. A step of runner
+includes a request from its master to every process and a reply from each, because every training step has them; the
+time at 4 B consists almost entirely of these messages. The other libraries have no master. Their time is that of the
+slowest rank in one blocking call after a barrier: `MPI_Allreduce` in place, `all_reduce` of torch.distributed, or, for
+push-pull, a send and a receive by each worker and the addition on the server in between. All libraries use one thread
+per process and otherwise their default settings; processes of other libraries use no core while they wait for their
+turn. After every turn, the sums are compared with the expected sums. Times are medians with quartiles, in ms; GB/s is
+the size divided by the median. The target for {LARGE >> 20} MiB and more is at least 0.9 times the bandwidth of every
+other library."""
 
 
 def size_text(nbytes: int) -> str:

@@ -1,4 +1,4 @@
-"""Measure one case: write its problem, start and warm up every subject, and alternate their turns."""
+"""Measure one case: write its problem, start and warm up every implementation, and time them in alternating turns."""
 
 import tempfile
 from collections.abc import Sequence
@@ -20,12 +20,12 @@ from benchmarks.timed_single import CLIENTS
 from benchmarks.work import multiply_adds
 
 WARM_UP = 2
-"""Number of warm-up runs of a phase. The phase "step" runs more often, because its first losses are compared."""
+"""Number of warm-up runs of a phase. "step" has additional runs before, whose losses are compared."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Settings of a comparison. turn: runs per turn, None for the number that the case sets."""
+    """Settings of a comparison. turn: runs per turn; if None, the number in the case."""
 
     rounds: int = 5
     turn: int | None = None
@@ -53,7 +53,7 @@ def phase_work(case: Case) -> dict[str, int]:
 
 
 def _started(spec: SubjectSpec, folder: Path, settings: Settings, stack: ExitStack) -> Contestant:
-    """Start a subject and run its first steps while no other subject runs."""
+    """Start an implementation and run its first steps while no other implementation runs."""
     try:
         process = SubjectProcess(spec, threads=settings.threads, log=folder / f"{spec.name}.log")
     except MissingEnvironmentError as missing:

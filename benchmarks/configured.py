@@ -1,4 +1,4 @@
-"""A configuration trained as by ``runner``, as a subject: ``python -m benchmarks.configured OVERRIDE ...``
+"""Train a configuration as ``runner`` does, in a benchmark process: ``python -m benchmarks.configured OVERRIDE ...``
 
 The data pipeline and the worker processes are included. The only phase is "step".
 """
@@ -40,7 +40,7 @@ class Configured:
     def phase(self, name: str) -> Run:
         """Return a function that runs one training step."""
         if name != "step":
-            raise ValueError(f"phase {name!r}: a configuration has only 'step'")
+            raise ValueError(f"phase {name!r}: expected 'step', the only phase of a configuration")
         steps = count()
 
         def step() -> float:

@@ -1,4 +1,4 @@
-"""Convert runner's graph to the neutral layers of a problem. Each bias becomes a variable of its layer."""
+"""Convert runner's graph to framework-independent layers of a problem. A bias becomes a variable of its layer."""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +17,7 @@ _SAME_KIND = {"relu": "relu", "add": "add", "add_n": "add", "concat": "concat", 
 
 @dataclass
 class _Description:
-    """The layers so far, by node name. names: tensor -> its layer, variable or "x". readers: tensor -> its readers."""
+    """The layers so far, by node name. names: tensor -> layer, variable or "x". readers: tensor -> reading nodes."""
 
     graph: Graph
     decays: Mapping[Tensor, StateUpdate]
@@ -61,7 +61,7 @@ def _ancestors(graph: Graph, tensor: Tensor) -> set[str]:
 
 def _unknown(found: _Description, node: Node) -> None:
     known = ", ".join(sorted(_TRANSLATIONS))
-    raise ValueError(f"node {node.name!r}: op {node.op!r} has no layer in the peers; expected one of {known}")
+    raise ValueError(f"node {node.name!r}: op {node.op!r} is not supported in a problem; expected one of {known}")
 
 
 def _variable(found: _Description, node: Node) -> None:
@@ -71,7 +71,7 @@ def _variable(found: _Description, node: Node) -> None:
 
 def _reshape(found: _Description, node: Node) -> None:
     (x,) = node.inputs
-    if x in found.variables:  # a bias in the shape in which it is added to images
+    if x in found.variables:  # a bias, reshaped to be added to images
         found.names[node[0]] = found.names[x]
         found.variables.add(node[0])
         return
@@ -89,7 +89,10 @@ def _add(found: _Description, node: Node) -> None:
     producer = found.layers.get(found.names[first])
     folds = producer is not None and producer.kind in ("conv", "dense") and "bias" not in producer.variables
     if producer is None or not folds or len(found.readers[first]) != 1:
-        raise ValueError(f"node {node.name!r} adds {found.names[second]!r}; expected the only reader of conv or dense")
+        raise ValueError(
+            f"node {node.name!r} adds {found.names[second]!r}; expected an add that alone reads the output of a "
+            "conv or dense layer"
+        )
     variables = {**producer.variables, "bias": found.names[second]}
     found.layers[producer.name] = dataclasses.replace(producer, variables=variables)
     found.names[node[0]] = producer.name
@@ -105,7 +108,9 @@ def _conv(found: _Description, node: Node) -> None:
 def _dense(found: _Description, node: Node) -> None:
     x, weights = node.inputs
     if node.attributes["transpose_a"] or node.attributes["transpose_b"]:
-        raise ValueError(f"node {node.name!r} transposes; expected x (N, features) times weights (features, units)")
+        raise ValueError(
+            f"node {node.name!r} transposes an input; expected x (N, features) times weights (features, units)"
+        )
     source = found.layers.get(found.names[x])
     image = source.settings["image"] if source is not None and source.kind == "flatten" else None
     found.add(node, "dense", [x], variables={"weights": found.names[weights]}, settings={"image": image})
@@ -168,7 +173,9 @@ def _check_flattened(layers: Sequence[Layer]) -> None:
     flat = {layer.name for layer in layers if layer.kind == "flatten"}
     for layer in layers:
         if layer.kind != "dense" and flat.intersection(layer.inputs):
-            raise ValueError(f"layer {layer.name!r}, {layer.kind!r}, reads a flattened image; expected a dense layer")
+            raise ValueError(
+                f"layer {layer.name!r} of kind {layer.kind!r} reads a flattened image; expected a dense layer"
+            )
 
 
 def _with_last_uses(layers: Sequence[Layer]) -> tuple[Layer, ...]:

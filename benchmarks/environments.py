@@ -1,4 +1,4 @@
-"""The peers' virtual environments, below ``.peers``: a separate one per library, at fixed versions."""
+"""The virtual environments of the peers, below ``.peers``: one environment per library, with pinned versions."""
 
 import subprocess
 import sys
@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-"""The repository: subjects start here, so that they find the package ``benchmarks``."""
+"""The repository. Benchmark processes start in this folder, so that they can import the package ``benchmarks``."""
 
 PEERS = ROOT / ".peers"
 
@@ -22,10 +22,10 @@ _STAMP = "installed.txt"
 
 
 class MissingEnvironmentError(Exception):
-    """The environment of a subject is missing or does not have the required versions."""
+    """An environment is missing or does not have the required versions."""
 
     def __init__(self, environment: str) -> None:
-        super().__init__(f"not installed: make bench-peers ARGS={environment}")
+        super().__init__(f"not installed: run make bench-peers ARGS={environment}")
 
 
 def python_of(environment: str, peers: Path = PEERS) -> Path:

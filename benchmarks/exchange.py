@@ -1,4 +1,4 @@
-"""runner's collectives as a subject, in worker processes: ``python -m benchmarks.exchange COLLECTIVE WORKERS``."""
+"""Time runner's collectives between worker processes: ``python -m benchmarks.exchange COLLECTIVE WORKERS``."""
 
 import secrets
 import sys
@@ -23,9 +23,9 @@ from runner.strategies.replica import ordered_sum
 
 
 def exchange_program(exchange: Exchange, nbytes: int) -> Program:
-    """Return a program with one float32 variable per worker; its client "exchange" sets each to the sum of all.
+    """Return a program with one float32 variable per worker; its client "exchange" sets each to their sum.
 
-    The client "give" sets the variable of worker K to the feed ``worker-K``, and "look" fetches it by this name.
+    The client "give" sets the variable of worker K from the feed ``worker-K``; "look" fetches it as ``worker-K``.
     """
     graph, shape = Graph(), (nbytes // ITEM_BYTES,)
     devices = [worker_task(k) for k in range(exchange.workers)]
@@ -50,7 +50,7 @@ def exchange_program(exchange: Exchange, nbytes: int) -> Program:
 
 
 def push_pull(graph: Graph, parts: Sequence[Tensor], devices: Sequence[str], name: str) -> list[Tensor]:
-    """Sum one tensor per worker on the first server, in worker order; every worker reads the sum from there.
+    """Sum one tensor per worker on the first server, in worker order; the server sends the sum to every worker.
 
     :func:`~runner.strategies.synchronous.programs.with_servers` sums gradients in the same way. A tensor of n bytes is
     sent once by each worker and once to each worker, 2 K n bytes in total for K workers.
@@ -61,7 +61,7 @@ def push_pull(graph: Graph, parts: Sequence[Tensor], devices: Sequence[str], nam
 
 
 class Exchanging:
-    """The worker processes of an exchange, with a session for one size at a time."""
+    """The worker processes of an exchange and their session, which serves one vector size at a time."""
 
     versions: Mapping[str, str] = {"runner": versions()["runner"]}
 
@@ -74,7 +74,7 @@ class Exchanging:
         self._nbytes = 0
 
     def exchange(self, nbytes: int, times: int) -> tuple[list[float], float]:
-        """See :class:`~benchmarks.exchange_protocol.ExchangeSubject`. A step ends with the last answer."""
+        """See :class:`~benchmarks.exchange_protocol.ExchangeSubject`. A step ends with the last worker's reply."""
         session = self._session_for(nbytes)
         values = {f"worker-{k}": given(k, nbytes) for k in range(self._exchange.workers)}
         session.run("give", feeds=values)

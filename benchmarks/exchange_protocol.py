@@ -1,4 +1,4 @@
-"""The protocol of subjects that run collectives: one line of JSON per request and per answer, over pipes.
+"""The protocol of processes that run collectives: one line of JSON per request and per answer, over pipes.
 
 {"do": "start"}                                    -> {"versions": {name: version}}
 {"do": "exchange", "nbytes": 1024, "times": 5}     -> {"seconds": [...], "deviation": largest |sum - expected|}
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 Vector = NDArray[np.float32]
 
 RING, PUSH_PULL = COLLECTIVES = ("ring", "push-pull")
-"""ring: every worker sends to its neighbour only. push-pull: all send to a server, which sends the sum back."""
+"""ring: every worker sends only to its neighbour. push-pull: all workers send to a server, which returns the sum."""
 
 ITEM_BYTES = 4
 _PERIOD = 1021
@@ -60,7 +60,7 @@ class Exchange:
 
 
 class ExchangeSubject(Protocol):
-    """A subject that runs one collective."""
+    """An implementation of one collective."""
 
     @property
     def versions(self) -> Mapping[str, str]:
@@ -73,7 +73,7 @@ class ExchangeSubject(Protocol):
 
 
 def given(worker: int, nbytes: int) -> Vector:
-    """Return the vector of a worker: whole numbers that are small enough for exact sums."""
+    """Return the vector of a worker: integers small enough for exact float32 sums."""
     return (np.arange(nbytes // ITEM_BYTES) % _PERIOD * (worker + 1)).astype(np.float32)
 
 

@@ -24,7 +24,7 @@ from runner.training.experiment import Experiment
 
 
 def configuration(overrides: Sequence[str]) -> Config:
-    """Return the checked configuration for some overrides. It uses the CPU, as the peers do. Raises ConfigError."""
+    """Return the validated configuration for some overrides, on the CPU like the peers. Raises ConfigError."""
     return fix_machine_values(compose([*overrides, "cluster.device=cpu"]).config(), usable_cores())
 
 

@@ -1,4 +1,4 @@
-"""The physical limit of a phase: multiply-adds over the best rate, plus the optimizer's bytes over the bandwidth."""
+"""The physical limit of a phase: multiply-adds / best rate + bytes that the optimizer moves / memory bandwidth."""
 
 import sys
 import tempfile
@@ -17,7 +17,7 @@ OPTIMIZER_BYTES_PER_PARAMETER = 5 * 4
 
 @dataclass(frozen=True)
 class Rates:
-    """The best measured rates of a CPU or GPU. multiply_adds_per_s: rate by kernel; the limit uses the highest."""
+    """The best measured rates of a CPU or GPU. multiply_adds_per_s: kernel -> rate; the limit uses the highest."""
 
     multiply_adds_per_s: Mapping[str, float]
     bytes_per_s: float
@@ -44,7 +44,7 @@ def measure_rates(threads: int, precision: str) -> Rates:
     try:
         rates["a convolution of runner"] = CONV_MULTIPLY_ADDS / _best("conv", threads, precision)
     except SubjectError as error:
-        print(f"no rate of a {precision} convolution: {error}", file=sys.stderr, flush=True)
+        print(f"rate of a {precision} convolution not measured: {error}", file=sys.stderr, flush=True)
     return Rates(rates, ADD_BYTES / _best("add", threads, precision))
 
 

@@ -1,4 +1,4 @@
-"""The best rates of the cores, as a subject: ``python -m benchmarks.machine THREADS PRECISION``.
+"""Time kernels at the peak rates of the CPU cores: ``python -m benchmarks.machine THREADS PRECISION``.
 
 The phases are "gemm", a large float32 matrix product by NumPy; "conv", a convolution by runner in PRECISION; and
 "add", a += b over arrays far larger than the caches.
@@ -78,7 +78,7 @@ class Machine:
 
 
 def convolution(precision: str) -> Program:
-    """Return a program with one convolution of two variables, so that each can have the layout that runner prefers."""
+    """Return a program with one convolution of two variables, so that runner can choose the layout of each operand."""
     graph = Graph()
     with graph.device(worker_task(0)):
         operands = [

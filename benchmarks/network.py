@@ -1,7 +1,4 @@
-"""A description of a workload's network that depends on no framework, and a batch for the network.
-
-Neither needs a configuration.
-"""
+"""Framework-independent descriptions of networks, and batches for them. A configuration is not needed."""
 
 from typing import Any
 
@@ -35,7 +32,7 @@ def forward_layers(workload: Workload) -> tuple[tuple[Layer, ...], tuple[str, ..
 
 
 def random_batch(case: Case) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """Return images (N, C, H, W), drawn from a normal distribution, and labels (N,), the same in every call."""
+    """Return normally distributed images (N, C, H, W) and labels (N,). Every call returns the same batch."""
     random = np.random.default_rng(_SEED)
     x = random.standard_normal((case.batch, *case.shape), np.float32)
     labels: NDArray[Any] = random.integers(0, case.classes, case.batch)

@@ -21,17 +21,17 @@ NAMES = (*CASES, *SCALING_CASES, *STRATEGY_CASES, *COLLECTIVE_CASES, *OVERLAP_CA
 HIDDEN = ("smoke", "resnet1001", *COLLECTIVE_CASES, *OVERLAP_CASES)
 """Cases that are measured only if they are named on the command line."""
 
-_DESCRIPTION = """Measure runner against other frameworks, and print the tables. CASE selects names that begin with it:
-{cases}. `python -m benchmarks peers [{environments} ...]` installs the other frameworks beforehand, each into a
-separate environment; the tables report missing ones. The cases of `collectives` are measured only if they are named.
-Their peers are MPI and Gloo; both are measured unless --subjects is none.
-`python -m benchmarks backup --output FILE` measures the benefit of a backup worker, and
-`python -m benchmarks tracking --output FILE` the cost of a tracking store that is locked or unavailable."""
+_DESCRIPTION = """Measure runner and other frameworks (peers), and print the tables. CASE selects all cases whose names
+begin with it: {cases}. First run `python -m benchmarks peers [{environments} ...]`, which installs each of the other
+frameworks into a separate environment; the tables list missing frameworks as not installed. The cases of `collectives`
+are measured only if they are named. Their peers are MPI and Gloo; both are measured unless --subjects is none.
+`python -m benchmarks backup --output FILE` measures the benefit of a backup worker.
+`python -m benchmarks tracking --output FILE` measures the cost of a tracking store that is locked or unavailable."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """The requested measurements. precisions: None for each case's own. output, raw: files for tables and numbers."""
+    """The requested measurements. precisions: None for each case's own. output, raw: files for tables and times."""
 
     cases: tuple[str, ...]
     peers: tuple[SubjectSpec, ...]
@@ -47,11 +47,21 @@ def parse(arguments: Sequence[str]) -> Options:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=description)
     add = parser.add_argument
     add("cases", nargs="*", metavar="CASE", default=[], help="default: all but smoke, resnet1001, collectives, overlap")
-    add("--subjects", type=_words, metavar="PEER,...", help=f"none, or beginnings of {', '.join(_names(PEERS))}")
-    add("--rounds", type=_count, default=Settings.rounds, help="turns of each subject in each phase")
-    add("--steps", type=_count, help="runs in a turn; by default as set by the case")
-    add("--threads", type=_count, default=usable_cores(), help="threads of each subject; by default all cores")
-    add("--precision", type=_words, help=f"some of: {', '.join(PRECISIONS)}; by default those of the case")
+    add(
+        "--subjects",
+        type=_words,
+        metavar="PEER,...",
+        help=f"none, or prefixes of peer names: {', '.join(_names(PEERS))}",
+    )
+    add("--rounds", type=_count, default=Settings.rounds, help="turns of each implementation in each phase")
+    add("--steps", type=_count, help="runs in a turn; default: the number in the case")
+    add(
+        "--threads",
+        type=_count,
+        default=usable_cores(),
+        help="threads of each implementation; default: the number of cores",
+    )
+    add("--precision", type=_words, help=f"some of: {', '.join(PRECISIONS)}; default: those of the case")
     add("--phases", type=_words, default=PHASES, help=f"some of: {', '.join(PHASES)}")
     add("--output", type=Path, metavar="FILE", help="write the tables to this file after every case")
     add("--json", type=Path, metavar="FILE", help="write all times to this file after every case")
@@ -90,10 +100,10 @@ def _choice(
     default: Sequence[str],
     names: Sequence[str],
 ) -> tuple[str, ...]:
-    """Return the names that begin with one of ``beginnings``, in the order of ``names``, or without any the default."""
+    """Return the names with a prefix in ``beginnings``, in the order of ``names``; without prefixes, ``default``."""
     for beginning in beginnings:
         if not any(name.startswith(beginning) for name in names):
-            parser.error(f"{option} {beginning!r}: expected the beginning of one of {', '.join(names)}")
+            parser.error(f"{option} {beginning!r}: expected a prefix of one of {', '.join(names)}")
     return tuple(name for name in names if name.startswith(tuple(beginnings))) if beginnings else tuple(default)
 
 

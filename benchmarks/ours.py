@@ -1,4 +1,4 @@
-"""runner as a subject: ``python -m benchmarks.ours FOLDER`` answers requests about the problem in FOLDER."""
+"""Time runner on the problem in FOLDER: ``python -m benchmarks.ours FOLDER``."""
 
 import sys
 from collections.abc import Mapping
@@ -28,7 +28,7 @@ class Ours:
         return own | {each.name: each.version.split()[0] if each.version else "none" for each in native_libraries()}
 
     def load(self) -> None:
-        """Open the session. The configuration's seed gives it the same initial values as the problem's."""
+        """Open the session. The seed of the configuration yields the initial values of the problem."""
         self._experiment = timed_experiment(self._problem.overrides)
         batch = fixed_batch(self._experiment, self._problem.x, self._problem.y)
         self._session = self._stack.enter_context(opened(self._experiment, batch))

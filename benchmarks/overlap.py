@@ -2,7 +2,7 @@
 
 Three variants of one case alternate: overlapped; blocking, in which all gradients are held back until the last one is
 computed; and overlapped without the waits that emulate the network. All three have the same buckets. The first and the
-last variant have equal plans.
+third variant have equal plans.
 """
 
 import statistics
@@ -54,7 +54,7 @@ class OverlapResult:
 
     @property
     def hidden(self) -> float:
-        """Return the fraction of a blocking exchange's network time that overlap hides, by medians over all steps."""
+        """Return the fraction of a blocking exchange's network time that overlap hides, from medians of all steps."""
         return _hidden({name: self._seconds(name) for name in WAYS})
 
     @property

@@ -11,16 +11,17 @@ from benchmarks.results import LOSSES
 def overlap_section(results: Sequence[OverlapResult]) -> str:
     """Return a table of the fraction of the gradient exchange that is overlapped with compute."""
     first = results[0]
-    header = ("combine", *(f"{way}, ms" for way in WAYS), "hidden", "quartiles of rounds")
+    header = ("combine", *(f"{way}, ms" for way in WAYS), "hidden", "hidden, quartiles over rounds")
     lines = [
         "## Overlap of exchange and compute, float32",
         "",
         f"sync_data on {first.title}, {first.workers} workers of one thread each, which share the cores.",
         f"Network between workers, emulated: {first.network}; every ordered pair of workers has a separate link.",
-        "No network: the same plans without the waits. Blocking: no gradient is sent before the worker has all.",
-        "Hidden: (blocking - overlapped) / (blocking - no network), from medians of all steps; quartiles over rounds.",
-        f"The three variants take turns. Uncounted steps at the start of a turn: {SETTLING}. Times are medians, with "
-        "quartiles, in ms.",
+        "No network: the overlapped plans without the waits that emulate the network.",
+        "Blocking: a worker sends no gradient before it has computed all gradients.",
+        "Hidden: (blocking - overlapped) / (blocking - no network), from the medians of all steps.",
+        f"The three variants take turns. Discarded steps at the start of each turn: {SETTLING}. Times are medians, "
+        "with quartiles, in ms.",
         f"Losses of the first {LOSSES} steps are equal bit for bit in all variants.",
         "",
         markdown(header, [_overlap_row(result) for result in results]),

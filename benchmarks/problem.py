@@ -1,7 +1,7 @@
-"""A problem that every subject solves: a neutral description of a network, its initial values and one batch.
+"""A problem for all implementations: a framework-independent network, its initial values and one batch.
 
 The folder of a problem has ``problem.json``, ``x.npy``, ``y.npy`` and one file ``variables/NAME.npy`` per variable, so
-that a subject can load one at a time. This module imports nothing from runner, because peers import the module too.
+that a process can load one variable at a time. This module imports nothing from runner, because peers import it too.
 """
 
 import json
@@ -32,7 +32,7 @@ KINDS = (
     "pad",
     "slice",
 )
-"""The kinds of layers. Shapes are (N, C, H, W) and weights (O, C/groups, R, S), whatever layout a subject uses.
+"""The kinds of layers. Shapes are (N, C, H, W) and weights (O, C/groups, R, S), whatever layout a framework uses.
 
 conv: variables weights and optionally bias (O,); settings strides, padding (top, bottom, left, right), groups, and the
 sizes of the image (H, W) and the kernel (R, S). dense: variables weights (features, units) and optionally bias; setting
@@ -66,7 +66,7 @@ class Problem:
 
     A step is a forward pass, a backward pass and the update v <- momentum * v - learning_rate * g, w <- w + v.
     trainable: names of the variables that a step updates; the others are moving averages. precision: "float32", or
-    "bfloat16" for bfloat16 compute with variables, statistics and loss in float32. threads: thread budget of a subject.
+    "bfloat16" for bfloat16 compute with variables, statistics and loss in float32. threads: thread budget of a process.
     overrides: the configuration of runner.
     """
 
@@ -132,7 +132,8 @@ def _variable_path(folder: Path, name: str) -> Path:
 
 
 def unsupported(layer: Layer, reader: str, supported: Sequence[str]) -> ValueError:
-    """Return the error for a layer that a subject cannot build."""
+    """Return the error for a layer that an implementation cannot build."""
     return ValueError(
-        f"layer {layer.name!r} is of kind {layer.kind!r}, which {reader} does not have; expected {', '.join(supported)}"
+        f"layer {layer.name!r} is of kind {layer.kind!r}, which {reader} does not support; expected one of "
+        f"{', '.join(supported)}"
     )

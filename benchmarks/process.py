@@ -1,4 +1,4 @@
-"""The process of a subject: start it with a thread budget, send requests, and end it."""
+"""A benchmark process: start it with a thread budget, send requests, and end it."""
 
 import json
 import os
@@ -23,15 +23,15 @@ _THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS
 
 
 class SubjectError(Exception):
-    """A subject failed: for example, it ended before it answered, or did not answer in time."""
+    """A benchmark process failed: for example, it ended before it answered, or did not answer in time."""
 
 
 class SubjectProcess:
-    """One running subject.
+    """One running benchmark process.
 
     threads: thread budget of its libraries. If ``pinned``, the process may use only this number of cores, because not
     every library respects the budget. log: file for the output. timeout_s: seconds to wait for an answer, or a
-    function that returns them. Raises MissingEnvironmentError.
+    function that returns this number. Raises MissingEnvironmentError.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class SubjectProcess:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if error is not None:
-            self._end(_TERMINATION_TIMEOUT_S, signal.SIGTERM)  # a compilation could take minutes
+            self._end(_TERMINATION_TIMEOUT_S, signal.SIGTERM)  # do not wait for a compilation, which may take minutes
         self.close()
 
     def ask(self, do: str, **more: object) -> dict[str, Any]:
@@ -89,7 +89,7 @@ class SubjectProcess:
         timeout_s = self._timeout_s() if callable(self._timeout_s) else self._timeout_s
         readable, _, _ = select.select([answers], [], [], timeout_s)
         if not readable:
-            self._end(0.0)  # the process would take time from the other subjects
+            self._end(0.0)  # the process would use cores during the turns of others
             raise SubjectError(f"no answer within {timeout_s:.3g} s")
         line = answers.readline()
         if not line:
@@ -116,7 +116,7 @@ class SubjectProcess:
             pidfd = os.pidfd_open(pid)
             select.select([pidfd], [], [], timeout_s)
             os.close(pidfd)
-            # Kill before the wait: the system can reuse the group's number only after the wait.
+            # Kill the group before the wait. After the wait, the system could reuse the number of the group.
             os.killpg(pid, signal.SIGKILL)
         return self._process.wait()
 
@@ -136,7 +136,7 @@ def _environment(threads: int) -> Mapping[str, str]:
 
 @contextmanager
 def _held_to(threads: int | None) -> Iterator[None]:
-    """Limit the affinity of processes that are started in this context to as many cores as threads."""
+    """Limit processes that are started in this context to as many cores as ``threads``."""
     if threads is None or not hasattr(os, "sched_setaffinity"):
         yield
         return

@@ -1,4 +1,4 @@
-"""The protocol of subjects in separate processes: one line of JSON per request and per answer, over pipes.
+"""The protocol of benchmark processes: one line of JSON per request and per answer, over pipes.
 
 {"do": "start"}                              -> {"versions": {name: version}, "memory_mib": peak before loading}
 {"do": "load"}                               -> {}
@@ -26,7 +26,7 @@ Run = Callable[[], float]
 
 
 class Subject(Protocol):
-    """A framework that solves a problem."""
+    """A framework that runs the phases of a problem."""
 
     @property
     def versions(self) -> Mapping[str, str]:
@@ -92,7 +92,7 @@ def peak_memory_mib() -> float:
     """Return the peak resident set of this process so far, MiB."""
     status = Path("/proc/self/status")
     if status.exists():
-        # VmHWM is the peak of this program alone; that of getrusage includes the parent's before exec.
+        # VmHWM is the peak of this program alone; ru_maxrss also includes the parent process before exec.
         lines = dict(line.split(":", 1) for line in status.read_text().splitlines() if ":" in line)
         return int(lines["VmHWM"].split()[0]) / 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

@@ -13,16 +13,16 @@ LOSSES = 3
 
 @dataclass(frozen=True)
 class Tolerance:
-    """Tolerances of a peer's losses: relative to runner's loss, and to the change of runner's loss over the steps.
+    """Tolerances of a peer's losses, relative to runner's loss and to the change of runner's loss over the steps.
 
-    The second tolerance finds a wrong update if the loss changes little.
+    The second tolerance detects a wrong update even if the loss changes little.
     """
 
     of_loss: float
     of_change: float
 
     def holds(self, ours: Sequence[float], theirs: Sequence[float]) -> bool:
-        """Return whether every loss is within both tolerances. A loss that is not finite never is."""
+        """Return whether every loss is finite and within both tolerances."""
         change = self.of_change * abs(ours[-1] - ours[0])
         return all(
             math.isfinite(their_loss) and abs(their_loss - our_loss) <= min(self.of_loss * abs(our_loss), change)
@@ -35,12 +35,12 @@ TOLERANCES: Mapping[str, Tolerance] = {
     "tf32": Tolerance(5e-3, 0.2),
     "bfloat16": Tolerance(3e-2, 0.5),
 }
-"""Tolerances by precision. tf32 (on GPUs): float32 whose products read factors with 10-bit mantissas."""
+"""Tolerances by precision. tf32 (on GPUs): float32 whose products use factors with 10-bit mantissas."""
 
 
 @dataclass(frozen=True)
 class SubjectResult:
-    """One subject on one case. failure: the reason if seconds are missing. seconds: phase -> time of each run.
+    """One implementation on one case. failure: reason for missing times. seconds: phase -> time of each run.
 
     losses: losses of the first steps. memory_mib: peak before the network is built, and after the steps.
     """
@@ -80,7 +80,7 @@ def subject_result(contestant: Contestant) -> SubjectResult:
 
 @dataclass(frozen=True)
 class CaseResult:
-    """One case in one precision. subjects: runner first. multiply_adds, limit_s: values by phase."""
+    """One case in one precision. subjects: results, runner's first. multiply_adds, limit_s: values by phase."""
 
     case: str
     title: str
@@ -101,7 +101,7 @@ class CaseResult:
         return bool(ours and peer.losses) and TOLERANCES[self.precision].holds(ours, peer.losses)
 
     def comparable(self) -> list[SubjectResult]:
-        """Return the peers that did not fail and computed the same losses."""
+        """Return the peers that did not fail and whose losses agree with runner's."""
         return [peer for peer in self.subjects[1:] if not peer.failure and self.same_computation(peer)]
 
     def best_peer(self, phase: str) -> SubjectResult | None:

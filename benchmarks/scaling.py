@@ -1,4 +1,4 @@
-"""The cost of exchange: ``sync_data`` on one-thread workers against as many independent one-thread ``single`` runs."""
+"""The cost of exchange: ``sync_data`` with one-thread workers against as many one-thread ``single`` runs."""
 
 import statistics
 import tempfile

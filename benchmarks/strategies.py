@@ -20,7 +20,7 @@ STRATEGY_CASES = {f"{PREFIX}{name}": CASES[name] for name in ("mlp", "lenet", "c
 
 
 BATCHES = 16
-"""Number of batches of synthetic examples. The order of the examples changes in every epoch."""
+"""Number of synthetic batches in an epoch. The examples are shuffled in every epoch."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ def configured(
 ) -> SubjectProcess:
     """Start a case under a strategy. As in a normal run, the process may use all cores.
 
-    threads: thread budget of each worker. batch: size of the whole batch.
+    threads: thread budget of each worker. batch: examples per step over all workers.
     """
     overrides = case.overrides(threads=threads, parallelism=parallelism, batch=batch, batches=BATCHES)
     spec = SubjectSpec(name, "", "benchmarks.configured", overrides)

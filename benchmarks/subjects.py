@@ -1,11 +1,11 @@
-"""The subjects, which are runner and the libraries compared with it (peers): name, environment and module of each."""
+"""The measured implementations (subjects): runner and the libraries that it is compared with (peers)."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class SubjectSpec:
-    """The command of a subject: ``python -m module *arguments``, with the interpreter of an environment.
+    """The command of a benchmark process: ``python -m module *arguments`` in an environment.
 
     environment: a key of :data:`benchmarks.environments.REQUIREMENTS`, or "" for runner's environment.
     """
@@ -16,7 +16,7 @@ class SubjectSpec:
     arguments: tuple[str, ...] = ()
 
     def on(self, problem: str) -> "SubjectSpec":
-        """Return the subject with the folder of a problem as its argument."""
+        """Return the command with the folder of a problem as its last argument."""
         return SubjectSpec(self.name, self.environment, self.module, (*self.arguments, problem))
 
 

@@ -28,21 +28,24 @@ def method() -> str:
     )
     return "\n".join(
         [
-            "Every subject runs in a separate process, with the same batch, initial values and number of threads.",
-            f"All subjects warm up, then take turns, one at a time. Uncounted runs at the start of a turn: {SETTLING}.",
+            "Each implementation, runner or a variant of another framework (peer), runs in a separate process.",
+            "All have the same batch, initial values and number of threads.",
+            "After a warm-up, the implementations take turns, one at a time. "
+            f"Discarded runs at the start of each turn: {SETTLING}.",
             "A run ends when its loss is available. Times are medians, with quartiles, in ms.",
-            "Phases: forward (loss only), gradients (loss and all gradients), step (with the momentum update).",
-            "Limit: multiply-adds over the best rate; for the step, plus the optimizer's bytes over the bandwidth.",
-            "Memory: peak resident set after the steps, compilation included; in parentheses, before loading.",
-            f"Losses: those of the first {LOSSES} steps; a peer's are compared with ours ({tolerances}).",
+            "Phases: forward (loss only), gradients (loss and all gradients), step (gradients and momentum update).",
+            "Limit: multiply-adds / best rate; for the step, plus bytes that the optimizer moves / memory bandwidth.",
+            "Memory: peak resident set size after the steps, including compilation; in parentheses, before loading.",
+            f'Losses: losses of the first {LOSSES} steps; "match" means equal to runner\'s within tolerances '
+            f"({tolerances}).",
         ]
     )
 
 
 def overview(results: Sequence[CaseResult]) -> str:
-    """Return a table of every case's training step: runner against the fastest peer, the leanest peer and the limit."""
-    header = ("case", "precision", "ours, ms", "best peer", "its ms", "ours / best", "limit, ms", "ours / limit")
-    memory = ("ours, MiB", "leanest peer", "its MiB", "bfloat16 / float32")
+    """Return a table of every case's training step: runner against the best peers and the limit."""
+    header = ("case", "precision", "runner, ms", "best peer", "best peer, ms", "runner / best peer", "limit, ms")
+    memory = ("runner / limit", "runner, MiB", "lowest-memory peer", "lowest peer, MiB", "bfloat16 / float32")
     return markdown([*header, *memory], [_overview_row(result, results) for result in results])
 
 
@@ -67,11 +70,11 @@ def _overview_row(result: CaseResult, results: Sequence[CaseResult]) -> Sequence
 
 
 def case_section(result: CaseResult) -> str:
-    """Return a table of one case, with every subject and phase."""
+    """Return a table of one case, with every implementation and phase."""
     work = ", ".join(f"{phase} {count / 1e6:,.1f}" for phase, count in result.multiply_adds.items())
-    header = ["subject"]
+    header = ["implementation"]
     for phase in PHASES:
-        header += [f"{phase}, ms", "of best peer", "of limit"]
+        header += [f"{phase}, ms", "/ best peer", "/ limit"]
     rows = [_subject_row(result, subject) for subject in result.subjects]
     limits = ["physical limit"]
     for phase in PHASES:
@@ -97,7 +100,7 @@ def _subject_row(result: CaseResult, subject: SubjectResult) -> Sequence[str]:
     losses = ", ".join(f"{loss:.4f}" for loss in subject.losses)
     if subject is not result.ours:
         same = result.same_computation(subject)
-        losses = "as ours" if same else f"different computation: {losses}"
+        losses = "match" if same else f"different computation: {losses}"
     return [*cells, f"{after:,.0f} ({before:,.0f})", losses]
 
 
@@ -135,10 +138,13 @@ def _strategy_row(table: StrategyTable, strategy: SubjectResult) -> Sequence[str
 
 def scaling_section(results: Sequence[ScalingResult]) -> str:
     """Return a table of the cost of exchange in sync_data."""
-    header = ("case", "batch per worker", "sync_data, examples/s", "unconnected singles, sum", "sync_data / sum")
+    header = ("case", "batch per worker", "sync_data, examples/s", "unconnected runs, examples/s")
     rows = [_scaling_row(result) for result in results]
-    table = markdown([*header, "one single alone", "sync_data / alone", "sum / alone"], rows)
-    return f"## Scaling: sync_data against unconnected runs side by side, one thread each, float32\n\n{table}"
+    table = markdown(
+        [*header, "sync_data / unconnected", "one run, examples/s", "sync_data / one run", "unconnected / one run"],
+        rows,
+    )
+    return f"## Scaling: sync_data against simultaneous unconnected runs, one thread each, float32\n\n{table}"
 
 
 def _scaling_row(result: ScalingResult) -> Sequence[str]:

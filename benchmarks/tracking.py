@@ -1,4 +1,4 @@
-"""The cost of a locked or unavailable tracking store for training: steps with and without the store.
+"""The cost of a locked or unavailable tracking store for training: step times with and without the store.
 
 ``python -m benchmarks tracking``: see its ``--help``. The command ``runner`` trains in a separate process and logs
 every step; windows with an available store alternate with windows without one. The time of a step is the
@@ -42,8 +42,9 @@ _METHOD = """`runner {training}`
 Within one run, undisturbed and disturbed windows alternate. The store is available for all {seconds:g} s of an
 undisturbed window. It is unavailable for the first {seconds:g} s of a disturbed window, which lasts until the spooled
 records are replayed. A step is the time from one line of metrics.jsonl to the next. Ratio: median step of a disturbed
-window over that of the undisturbed one before it; the table has its median and quartiles over the pairs. Missing and
-repeated: points (metric, step) in the store after the run, compared with metrics.jsonl."""
+window divided by the median step of the undisturbed window before it; the table shows the median and quartiles of the
+ratio over the pairs. Points: (metric, step) pairs in metrics.jsonl. Missing and repeated: points that the store lacks
+after the run, and points that it has more than once."""
 
 STARTING_S = 240.0
 POLL_S = 0.05
@@ -64,7 +65,7 @@ class Result:
     """The effect of one kind of failure.
 
     windows: alternately undisturbed and disturbed. medians, counts: median seconds of a step and number of steps per
-    window. points: number of logged points. missing, repeated: numbers of points that the store lacks or has twice.
+    window. points: number of logged points. missing, repeated: numbers of points that the store lacks or repeats.
     """
 
     name: str
@@ -99,7 +100,7 @@ def measure(name: str, seconds: float, pairs: int) -> Result:
                 run.send_signal(signal.SIGINT)
                 code = run.wait()
         # 130: the run was stopped by the signal.
-        result.status = "stopped as asked" if code == 130 else f"failed with {code}"
+        result.status = "stopped as requested" if code == 130 else f"failed with {code}"
         _read(result, folder)
     return result
 
@@ -123,9 +124,11 @@ def document(results: Sequence[Result], seconds: float, command: str) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Measure, then print and write the document; return 1 if a run failed or its record is incomplete."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks tracking", description="Measure a failing store.")
-    parser.add_argument("--seconds", type=float, default=60.0, help="time with, and then without, the store")
+    """Measure, then print and write the document; return 1 if a run failed or the store lacks or repeats points."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks tracking", description="Measure the cost of a failing tracking store."
+    )
+    parser.add_argument("--seconds", type=float, default=60.0, help="seconds with, and then without, the store")
     parser.add_argument("--pairs", type=int, default=4, help="pairs of windows for each kind of failure")
     parser.add_argument("--output", type=Path, metavar="FILE", help="write the table to this file")
     given = parser.parse_args(arguments)
@@ -138,7 +141,7 @@ def main(arguments: Sequence[str]) -> int:
     if given.output is not None:
         given.output.write_text(text)
     print(text, end="")
-    return int(any(each.missing or each.repeated or each.status != "stopped as asked" for each in results))
+    return int(any(each.missing or each.repeated or each.status != "stopped as requested" for each in results))
 
 
 def _undisturbed(seconds: float) -> Window:
@@ -183,7 +186,7 @@ def _server(folder: Path, stack: ExitStack) -> tuple[str, Disturbance]:
         )
         with (folder / "server.log").open("a") as log:
             running[:] = [subprocess.Popen(command, cwd=folder, env=environment, stdout=log, stderr=log)]
-        _wait(lambda: _answers(port), running[0], "an answer of the server")
+        _wait(lambda: _answers(port), running[0], "a connection to the server")
 
     def end() -> None:
         for server in running:
@@ -234,7 +237,7 @@ def _points(database: Path) -> int:
 
 
 def _read(result: Result, folder: Path) -> None:
-    """Add the step times, and the comparison of the store with metrics.jsonl, to the result."""
+    """Add the step times to the result, and the differences between the store and metrics.jsonl."""
     logged = [record for record in read_metrics(folder / "run" / "metrics.jsonl") if "train/loss" in record.values]
     expected = {(name, record.step) for record in logged for name in record.values}
     with closing(sqlite3.connect(folder / "mlflow.db")) as connection:

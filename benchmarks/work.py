@@ -9,7 +9,7 @@ MULTIPLYING = frozenset({"conv2d", "conv2d_input_gradient", "conv2d_weight_gradi
 
 
 def multiply_adds(graph: Graph, client: Client) -> int:
-    """Return the multiply-adds of all nodes that a client runs. It computes no gradient of the images."""
+    """Return the multiply-adds of all nodes that a client runs. No client computes the gradient of the images."""
     needed = {tensor.node for tensor in client.fetches.values()} | set(client.targets)
     total = 0
     for node in reversed(list(graph)):

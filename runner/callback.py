@@ -1,32 +1,36 @@
-"""Callbacks: the user's functions that are called during a run."""
+"""Callbacks: objects of the user whose methods are called during a run."""
 
 from collections.abc import Mapping
 from pathlib import Path
 
 
 class StopTraining(Exception):
-    """Raised by a callback to end its run early, in order: ``raise runner.StopTraining("the loss is low enough")``."""
+    """Raised by a callback to end its run early, but not as failed.
+
+    Example: ``raise runner.StopTraining("the loss is low enough")``.
+    """
 
 
 class Callback:
-    """The base class of callbacks; override the methods that are of interest.
+    """The base class of callbacks; override the methods that you need.
 
     The methods are called in the process that started the run, between two steps, so the next step waits for them.
 
     If a method raises :class:`StopTraining`, the current step becomes the last one: it is evaluated and saved, and the
-    run ends with status "finished" and the reason in ``summary.stopped``. If ``on_checkpoint`` raises it after a step
-    without an evaluation, the next step is the last one, because an evaluation precedes the checkpoint of its step.
+    run ends with status "finished" and the reason in ``summary.stopped``. If ``on_checkpoint`` raises
+    StopTraining after a step without an evaluation, the next step is the last one, because an evaluation precedes the
+    checkpoint of its step.
     Any other exception ends the run with status "failed"; a checkpoint that was written before is kept.
 
-    Each start of a run, also a resume, calls a new copy of a callback of the configuration, with the state that
-    ``__init__`` or ``__post_init__`` gives it.
+    Each start of a run, also a resume, uses a new copy of each callback of the configuration, in the state that
+    ``__init__`` or ``__post_init__`` sets.
     """
 
     def on_step(self, step: int, loss: float) -> None:
         """Act after an update. step: number of updates so far. loss: of the batch of this update."""
 
     def on_evaluation(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Act after an evaluation. metrics: such as "test/accuracy" -> value, for all splits."""
+        """Act after an evaluation. metrics: name, such as "test/accuracy", -> value, for all splits."""
 
     def on_checkpoint(self, step: int, path: Path) -> None:
         """Act after a checkpoint was written. path: its directory ``step-N``."""

@@ -1,4 +1,4 @@
-"""The fields of an example: what a dataset has, a pipeline feeds and a network reads."""
+"""The fields of an example, which a dataset provides, a pipeline feeds and a network reads."""
 
 from dataclasses import dataclass
 
@@ -10,8 +10,8 @@ LABEL = "int64"
 class Field:
     """A field of an example, such as its input x or its target y.
 
-    shape: without the axis of examples. dtype: None for floats, whose dtype the precision of a run decides. names: of
-    the classes, if the field is a label; of the K numbers, if the shape is (K,); () if they have no names.
+    shape: without the axis of examples. dtype: None for floats, whose dtype the precision of a run decides. names: the
+    names of the classes if the field is a label, or of the K numbers if the shape is (K,); () if there are no names.
     """
 
     shape: tuple[int, ...]
@@ -28,5 +28,5 @@ class Field:
 
 
 def labelled(shape: tuple[int, ...], classes: tuple[str, ...] = ()) -> dict[str, Field]:
-    """Return the fields of classified examples: inputs x of this shape, and a label y. classes: their names."""
+    """Return the fields of classified examples: inputs x of this shape, and a label y. classes: class names."""
     return {"x": Field(shape), "y": Field((), LABEL, classes)}

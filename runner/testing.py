@@ -63,11 +63,12 @@ def check_gradients(
 ) -> None:
     """Compare gradients with difference quotients of the loss, in float64, at ``entries`` indices of each variable.
 
-    checked: a model, whose loss is the cross-entropy of ``classes`` for random inputs of this shape; or a function that
-    adds a network with its loss; or the name of an op with ``attributes``, whose float ``inputs`` are variables, and
-    whose loss is a sum of its float outputs with random weights. fields: of an example, in place of shape and classes,
-    for a function such as ``MyTask().network(Mlp(), fields)``. tolerance: absolute and relative, see `numpy.isclose`.
-    At a kink, as that of ReLU at 0, gradients and quotients differ: give another ``seed``.
+    checked: a model, whose loss is the cross-entropy of ``classes`` for random inputs of shape ``shape``; or a function
+    that adds a network with its loss; or the name of an op with ``attributes``, whose float ``inputs`` are variables,
+    and whose loss is a sum of its float outputs with random weights. fields: the fields of an example, which replace
+    shape and classes, for a function such as ``MyTask().network(Mlp(), fields)``. tolerance: absolute and
+    relative, see `numpy.isclose`. At a kink, such as that of ReLU at 0, gradients and quotients differ: give another
+    ``seed``.
     """
     rng = np.random.default_rng(seed)
     arrays = [np.asarray(each, "float64" if np.asarray(each).dtype.kind == "f" else None) for each in inputs]
@@ -84,7 +85,7 @@ def check_gradients(
     with _opened(Single(), workload) as (session, driver):
         point = {name: np.array(value) for name, value in session.run("save").items()}
         for name in trained:
-            # Initial values such as biases of 0 are special cases.
+            # Move each variable away from its initial value, which can be a special case, such as a bias of 0.
             point[name] += 0.1 * rng.standard_normal(point[name].shape)
         point |= {f"input/{k}": array for k, array in enumerate(arrays) if f"input/{k}" in trained}
 
@@ -234,7 +235,7 @@ def _opened(
 
 @dataclass(frozen=True)
 class _Examples:
-    """Endless random examples, which do not depend on the shares of a batch. size: of the inputs in each step."""
+    """Endless random examples, equal for any division of a batch into shares. size: step -> scale of the inputs."""
 
     workload: Workload
     size: Callable[[int], float]

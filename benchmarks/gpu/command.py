@@ -25,14 +25,15 @@ from runner.records.summary import cpu_model, git_commit
 RESULTS = ROOT / "benchmarks" / "results"
 
 LEAST_S = 40.0
-"""The shortest time for a measurement. If less is left, the measurement is not started."""
+"""Minimum remaining time, in seconds, for the start of a measurement."""
 
 _QUERY = ("nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader")
 
-_DESCRIPTION = """Measure training steps on a GPU against PyTorch on the same GPU. Important networks come first.
-PyTorch runs first in the modes that start at once, and then, if time is left, also in the compiled modes; the rest is
-reported as not run. The results of several calls are collected in two files named after the GPU: tables in Markdown,
-and their numbers in JSON. Both are in benchmarks/results or in the folder of --output."""
+_DESCRIPTION = """Measure training steps on a GPU against PyTorch on the same GPU, the most important networks first.
+All networks are measured with the PyTorch modes that need no compilation, and then, if time remains, also with the
+compiled modes. Missing results are reported as not run. The results of several runs of the command are collected in two
+files named after the GPU: tables in Markdown, and numbers in JSON. Both are in benchmarks/results or in the folder of
+--output."""
 
 
 @dataclass(frozen=True)
@@ -80,13 +81,13 @@ def parse(arguments: Sequence[str]) -> Options:
     default = [name for name in GPU_CASES if name != "smoke"]
     add = parser.add_argument
     add("cases", nargs="*", metavar="CASE", default=[], help=f"some of: {', '.join(GPU_CASES)}")
-    add("--precision", metavar="NAME,...", default=",".join(PRECISIONS), help="precisions in the order of measurement")
-    add("--modes", metavar="NAME,...", default=",".join(MODES), help="PyTorch modes in the order of start, or none")
+    add("--precision", metavar="NAME,...", default=",".join(PRECISIONS), help="precisions, in the order of measurement")
+    add("--modes", metavar="NAME,...", default=",".join(MODES), help="PyTorch modes, in the order of start, or none")
     add("--device", choices=("cuda", "cpu"), default="cuda", help="use cpu to try the benchmark without a GPU")
-    add("--rounds", type=int, default=Settings.rounds, help="turns of each subject in each phase")
+    add("--rounds", type=int, default=Settings.rounds, help="turns of each implementation in each phase")
     add("--steps", type=int, default=Settings.turn, help="runs in a turn")
-    add(COMPARE_PLANS, action="store_true", help="time cuDNN's plans in runner and use the fastest")
-    add("--seconds", type=float, default=500.0, help="time limit; a measurement that would start too late is not run")
+    add(COMPARE_PLANS, action="store_true", help="let runner time the plans of cuDNN and use the fastest")
+    add("--seconds", type=float, default=500.0, help="time limit; no measurement is started shortly before it")
     add("--output", type=Path, metavar="FOLDER", default=RESULTS, help="folder of the result files")
     given = parser.parse_args(arguments)
     modes = () if given.modes == "none" else _members(parser, "--modes", given.modes.split(","), MODES)
@@ -159,7 +160,7 @@ def measurements(options: Options, deadline: Deadline) -> Iterator[Measured]:
 
 
 def _rates(options: Options, folder: Path, deadline: Deadline) -> Mapping[str, Rates]:
-    """Measure the rates of the GPU. If that fails, the GPU's utilisation is reported as unknown."""
+    """Measure the rates of the GPU; if the measurement fails, return unknown rates."""
     try:
         return measure_rates(options.settings, options.precisions, folder, deadline)
     except SubjectError as error:

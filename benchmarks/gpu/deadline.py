@@ -1,4 +1,4 @@
-"""The time limit of the measurements, so that they end with partial results instead of being killed."""
+"""A time limit for measurements, which then end with partial results instead of being killed."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -17,7 +17,7 @@ class Deadline:
         self._kept_s = 0.0
 
     def remaining_s(self) -> float:
-        """Return the remaining seconds without the reserved ones; negative after the deadline."""
+        """Return the remaining seconds minus the reserved seconds; negative after the deadline."""
         return self._at - self._clock() - self._kept_s
 
     def patience_s(self) -> float:

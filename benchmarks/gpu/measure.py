@@ -1,4 +1,4 @@
-"""Measure one network in one precision: start all subjects, warm them up one by one, then time them in turns."""
+"""Measure one network in one precision: start all processes, warm them up one by one, then time them in turns."""
 
 import importlib.util
 import os
@@ -31,14 +31,14 @@ MODES = (*QUICK, *COMPILED)
 """Modes of :mod:`benchmarks.peers.torch_gpu_peer`. The compiled modes take minutes to start."""
 
 UNKNOWN = Rates({}, 0.0)
-"""The rates of a GPU whose rates were not measured."""
+"""Placeholder for rates that were not measured."""
 
 COMPARE_PLANS = "--compare-plans"
-"""The option of ``benchmarks gpu`` and of runner's subject with which cuDNN's plans are timed and the fastest used."""
+"""Option of ``benchmarks gpu`` and ``benchmarks.gpu.ours`` to time the plans of cuDNN and use the fastest."""
 
 WARM_UP = 5
 TURNS_S = 20.0
-"""Seconds that are reserved for the turns while compilers run."""
+"""Seconds that are reserved for the turns during loading and warm-up."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Settings:
 def measure(
     case: Case, precision: str, modes: Sequence[str], folder: Path, settings: Settings, rates: Rates, deadline: Deadline
 ) -> CaseResult:
-    """Measure a case whose problem is in ``folder``, runner first. A subject that answers too late is dropped."""
+    """Measure a case whose problem is in ``folder``. A process that answers too late is dropped."""
     options = (COMPARE_PLANS,) if settings.compare_plans else ()
     ours = SubjectSpec("runner", "", "benchmarks.gpu.ours", (settings.device, precision, case.name, *options))
     specs = [ours, *(_peer(settings.device, precision, mode) for mode in modes)]
@@ -86,7 +86,7 @@ def measure_rates(settings: Settings, precisions: Sequence[str], folder: Path, d
         for phase in (*precisions, gpu_sizes.COPY):
             alternate([contestant], phase, rounds=1, turn=settings.rounds)
     if contestant.failure:
-        raise SubjectError(f"the GPU's rates: {contestant.failure}")
+        raise SubjectError(f"rates of the GPU: {contestant.failure}")
     seconds = contestant.seconds
     copying = gpu_sizes.moved(device) / min(seconds[gpu_sizes.COPY])
     work = gpu_sizes.multiply_adds(device)
@@ -120,7 +120,7 @@ def _load(contestant: Contestant) -> None:
 
 
 def _warm(contestant: Contestant) -> None:
-    """Run one subject alone, so that it compiles and chooses its kernels before the turns."""
+    """Run one process alone, so that it compiles and chooses its kernels before the turns."""
     if first := contestant.ask("run", phase=PHASES[0], times=LOSSES):
         contestant.losses = tuple(first["losses"])
     for phase in PHASES:

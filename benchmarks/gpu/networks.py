@@ -17,10 +17,10 @@ from runner.strategies.base import Workload
 from runner.tasks.classification import classifier
 
 PRECISIONS = ("float32", "tf32", "bfloat16")
-"""tf32: float32 whose matrix products read factors with 10-bit mantissas. bfloat16: bfloat16 compute, float32 state."""
+"""tf32: float32 whose products use factors with 10-bit mantissas. bfloat16: bfloat16 compute, float32 state."""
 
 BATCHES = {"alexnet": 128, "vgg_a": 64, "googlenet": 128, "resnet110": 128, "overfeat": 128, "smoke": 4}
-"""Case -> batch size, important cases first. "smoke" is for tests and is measured only if it is named."""
+"""Case -> batch size, most important cases first. "smoke" is for tests and is measured only if it is named."""
 
 GPU_CASES = {name: replace(CASES[name], batch=batch, precisions=PRECISIONS) for name, batch in BATCHES.items()}
 
@@ -31,7 +31,7 @@ def compute_dtype(precision: str) -> str:
 
 
 def workload_of(case: Case, precision: str) -> Workload:
-    """Return the workload of a case: its network with momentum."""
+    """Return the workload of a case: its network and the momentum optimizer."""
     dtype = compute_dtype(precision)
     assert state_dtype(dtype) == "float32", "variables and images are float32"
     return Workload(

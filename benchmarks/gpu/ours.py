@@ -1,4 +1,4 @@
-"""The GPU benchmark of runner: ``python -m benchmarks.gpu.ours DEVICE PRECISION CASE [--compare-plans] FOLDER``.
+"""Time runner on a GPU: ``python -m benchmarks.gpu.ours DEVICE PRECISION CASE [--compare-plans] FOLDER``.
 
 DEVICE is "cuda", or "cpu" to try the benchmark; CASE is one of :data:`~benchmarks.gpu.networks.GPU_CASES`.
 """
@@ -37,7 +37,7 @@ class OursOnGpu:
         """Open the session and load the problem's initial values."""
         self._program = resident_single(self._workload)
         self._session = self._stack.enter_context(self._engine.opened(self._program))
-        # The optimizer's slots are not in the problem, so they keep the initial values of "init".
+        # The optimizer's slots are not in the problem, so they keep the values that "init" sets.
         self._session.run("init")
         problem = self._problem
         saved = self._session.run("save")

@@ -1,4 +1,4 @@
-"""The problems of the measured networks. Each is written once for all precisions and modes, without Hydra."""
+"""The problems of the networks measured on a GPU. Each is written once for all precisions and modes, without Hydra."""
 
 import os
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ def prepare(case: Case, folder: Path) -> Problem:
     folder.mkdir(parents=True)
     workload = workload_of(case, "float32")
     layers, trainable = forward_layers(workload)
-    assert isinstance(workload.optimizer, Momentum), "a problem is minimised with momentum"
+    assert isinstance(workload.optimizer, Momentum), "problems require the momentum optimizer"
     threads = os.cpu_count() or 1
     rate, momentum = workload.optimizer.lr, workload.optimizer.momentum
     problem = Problem(folder, layers, trainable, "float32", threads, rate, momentum)

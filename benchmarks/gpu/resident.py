@@ -26,7 +26,7 @@ class _Batch:
 
 
 class ResidentReplica(Replica):
-    """A replica whose training batch is in variables on its device."""
+    """A replica whose training batch is stored in variables on its device."""
 
     def __init__(self, graph: Graph, workload: Workload, *, device: str) -> None:
         super().__init__(graph, workload, device=device)

@@ -24,7 +24,7 @@ class Measured:
 
     @property
     def key(self) -> Key:
-        """Return case and precision of the result."""
+        """Return the case and the precision of the result."""
         return self.result.case, self.result.precision
 
 
@@ -36,7 +36,7 @@ class Store:
     results: dict[Key, Measured] = field(default_factory=dict)
 
     def add(self, measured: Measured) -> None:
-        """Add a result. An older result is replaced unless runner failed in the new measurement only."""
+        """Add a result. The new result replaces an older one unless runner failed only in the new measurement."""
         older = self.results.get(measured.key)
         if older is None or older.result.ours.failure or not measured.result.ours.failure:
             self.results[measured.key] = measured
@@ -58,7 +58,8 @@ def read_store(path: Path, facts: Mapping[str, str]) -> Store:
     document = json.loads(path.read_text())
     if document["facts"]["device"] != facts["device"]:
         raise ValueError(
-            f"{path} has results of {document['facts']['device']}, this is {facts['device']}: give another --output"
+            f"{path}: results of {document['facts']['device']}, expected {facts['device']}; choose another folder with "
+            "--output"
         )
     for entry in document["results"]:
         store.add(_measured(entry))

@@ -24,7 +24,7 @@ Results = Mapping[Key, Measured]
 
 
 def document(store: Store, command: str) -> str:
-    """Return all results as one document; the network ``smoke``, for tests, is left out unless it has results."""
+    """Return all results as one document; ``smoke``, a network for tests, is omitted unless it has results."""
     names = [name for name in GPU_CASES if name != "smoke" or any(key[0] == name for key in store.results)]
     results = store.results
     parts = [heading(store, command), overview(results, names), forward_and_backward(results, names)]
@@ -49,23 +49,25 @@ def heading(store: Store, command: str) -> str:
             f"- versions: {told}",
             f"- command: `{command}`, run repeatedly until all results are measured",
             "",
-            "Every subject runs in a separate process with the same initial values and the same batch, which stays on "
-            "the GPU. All are warmed up one by one, then take turns. A run ends when its loss is on the host. Medians.",
-            "PyTorch: channels last, cuDNN's fastest kernels by trial, fused SGD. Modes: eager (channels-last), eager "
-            "as one captured CUDA graph (graph), and compiled (reduce-overhead, max-autotune).",
-            "tf32: float32 whose products read factors with 10-bit mantissas; bfloat16: automatic mixed precision.",
-            "Limit: multiply-adds over the rate of PyTorch's matrix product of 8192x8192; for the step, plus the bytes "
-            "that the optimizer moves over the bandwidth of a copy. Both rates are from the same run of the command.",
-            "Memory: of runner, the planned and allocated memory of a step; of PyTorch, the largest reserved memory.",
-            f"Losses: those of the first {LOSSES} steps; PyTorch's are compared with ours ({tolerances}).",
+            "Each implementation (runner, and each mode of PyTorch) runs in a separate process with the same initial "
+            "values and the same batch, which stays on the GPU. All are warmed up one by one and then take turns. A "
+            "run ends when its loss is on the host. Times are medians.",
+            "PyTorch: channels-last layout, cuDNN benchmark mode, fused SGD. Modes: eager (channels-last), eager "
+            "captured as one CUDA graph (graph), and torch.compile (reduce-overhead, max-autotune).",
+            "tf32: float32 whose products use factors with 10-bit mantissas; bfloat16: automatic mixed precision.",
+            "Limit: multiply-adds / rate of PyTorch's matrix product of 8192x8192; for the step, plus bytes that the "
+            "optimizer moves / bandwidth of a copy. Both rates are from the same run of the command.",
+            "Memory: for runner, the memory planned and allocated for a step; for PyTorch, the peak reserved memory.",
+            f'Losses: losses of the first {LOSSES} steps; "match" means equal to runner\'s within tolerances '
+            f"({tolerances}).",
         ]
     )
 
 
 def overview(results: Results, names: Sequence[str]) -> str:
     """Return a table of training steps: every network and precision, runner against the best mode of PyTorch."""
-    header = ("case, batch", "precision", "ours, ms", "best of PyTorch", "its ms", "ours / best", "modes run")
-    shares = ("of the limit", "arithmetic, TFLOP/s", "of the matrix rate", "ours, MiB", "its MiB")
+    header = ("case, batch", "precision", "runner, ms", "best mode", "best mode, ms", "runner / best mode", "modes run")
+    shares = ("limit / runner", "runner, TFLOP/s", "/ matrix product rate", "runner, MiB", "best mode, MiB")
     rows = [_overview_row(results, name, precision) for precision in PRECISIONS for name in names]
     return f"## Training step\n\n{markdown([*header, *shares], rows)}"
 
@@ -103,13 +105,13 @@ def _arithmetic(measured: Measured, seconds: float | None) -> tuple[str, str]:
 
 
 def forward_and_backward(results: Results, names: Sequence[str]) -> str:
-    """Return a table of forward and backward passes: the rows of convnet-benchmarks from 2016, and runner's."""
+    """Return a table of forward and backward passes: the results of convnet-benchmarks from 2016, and new results."""
     columns = [name for name in names if name in TITAN_X["Neon"]]
     rows: list[Sequence[str]] = [
         (f"{library}, Titan X, 2016", *(f"{times[name]:,}" for name in columns)) for library, times in TITAN_X.items()
     ]
     rows.append(("runner, this GPU", *(_of_ours(results.get((name, "float32"))) for name in columns)))
-    rows.append(("best of PyTorch, this GPU", *(_of_best(results.get((name, "float32"))) for name in columns)))
+    rows.append(("best mode of PyTorch, this GPU", *(_of_best(results.get((name, "float32"))) for name in columns)))
     table = markdown(["ms", *(f"{name}, {GPU_CASES[name].batch}" for name in columns)], rows)
     return f"## Forward and backward without update, float32\n\n{table}"
 
@@ -129,9 +131,9 @@ def case_section(measured: Measured) -> str:
     """Return a table of one network in one precision, with every mode and phase."""
     result = measured.result
     work = ", ".join(f"{phase} {count / 1e9:,.1f}" for phase, count in result.multiply_adds.items())
-    header = ["subject"]
+    header = ["implementation"]
     for phase in PHASES:
-        header += [f"{phase}, ms", "of limit"]
+        header += [f"{phase}, ms", "limit / time"]
     rows = [_subject_row(result, subject) for subject in result.subjects]
     there = {subject.name for subject in result.subjects}
     rows += [(f"torch-{mode}", NOT_RUN, *[""] * 5) for mode in MODES if f"torch-{mode}" not in there]
@@ -170,5 +172,5 @@ def _subject_row(result: CaseResult, subject: SubjectResult) -> Sequence[str]:
         cells.append(ratio(result.limit_s[phase], median))
     losses = ", ".join(f"{loss:.4f}" for loss in subject.losses)
     if subject is not result.ours:
-        losses = "as ours" if result.same_computation(subject) else f"different computation: {losses}"
+        losses = "match" if result.same_computation(subject) else f"different computation: {losses}"
     return [*cells, f"{subject.memory_mib[1]:,.0f}", losses]

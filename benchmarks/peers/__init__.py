@@ -1,1 +1,1 @@
-"""Other frameworks as subjects. Each module runs in an environment that has its framework and NumPy, not runner."""
+"""Benchmark processes of other frameworks. Their environments contain the framework and NumPy, but not runner."""

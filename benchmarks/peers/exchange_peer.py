@@ -1,7 +1,7 @@
-"""Another library's collectives as a subject: ``python -m benchmarks.peers.exchange_peer LIBRARY COLLECTIVE WORKERS``.
+"""Time collectives of another library: ``python -m benchmarks.peers.exchange_peer LIBRARY COLLECTIVE WORKERS``.
 
 This process starts one process per rank and forwards requests over a socket, on which a rank waits without using a
-core. A rank that waits inside its library would use a core during the turns of other subjects.
+core. A rank that waits inside its library would use a core during the turns of other libraries.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""JAX as a subject: ``python -m benchmarks.peers.jax_peer VARIANT FOLDER``. VARIANT is nchw or nhwc.
+"""Time JAX on a problem: ``python -m benchmarks.peers.jax_peer VARIANT FOLDER``. VARIANT is nchw or nhwc.
 
 Each phase is one jitted function. A step donates the buffers of variables and velocities to its results.
 """
@@ -22,7 +22,7 @@ VARIANTS = {"nchw": ("NCHW", "OIHW", "NCHW"), "nhwc": ("NHWC", "HWIO", "NHWC")}
 
 Values = dict[str, Array]
 Call = Callable[[Values, Values, list[Array]], Array]
-"""Function of trainable variables, moving averages (replaced in the mapping) and inputs; returns the output."""
+"""Function of trainable variables, moving averages (updated in the mapping) and inputs; returns the output."""
 
 
 class Network:

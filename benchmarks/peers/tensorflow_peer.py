@@ -1,6 +1,6 @@
-"""TensorFlow as a subject: ``python -m benchmarks.peers.tensorflow_peer VARIANT FOLDER``. VARIANT is graph or xla.
+"""Time TensorFlow on a problem: ``python -m benchmarks.peers.tensorflow_peer VARIANT FOLDER``.
 
-Images are (N, H, W, C): on CPUs TensorFlow has no gradient of convolutions in the layout (N, C, H, W).
+VARIANT is graph or xla. Images are (N, H, W, C): on CPUs, TensorFlow has no gradients of (N, C, H, W) convolutions.
 """
 
 import sys
@@ -67,7 +67,7 @@ class Network:
 
         def batch_norm(held: Mapping[str, tf.Tensor], inputs: Sequence[tf.Tensor]) -> tf.Tensor:
             x = inputs[0][:, None, None, :] if is_row else inputs[0]
-            # For m values per channel, the returned variance has the factor m / (m - 1). It does not affect the loss.
+            # The returned variance is unbiased. Only moving averages use it, so that the loss is not affected.
             y, mean, variance, *_ = tf.raw_ops.FusedBatchNormV3(
                 x=x,
                 scale=held[names["gamma"]],
@@ -203,7 +203,7 @@ class TensorFlow:
         self._problem = problem
 
     def load(self) -> None:
-        """Create network, velocities and batch, and wrap the phases in tf.function."""
+        """Create network, velocities and batch."""
         problem = self._problem
         tf.config.threading.set_intra_op_parallelism_threads(problem.threads)
         tf.config.threading.set_inter_op_parallelism_threads(problem.threads)

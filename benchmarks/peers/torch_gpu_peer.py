@@ -1,4 +1,4 @@
-"""PyTorch on a GPU as a subject: ``python -m benchmarks.peers.torch_gpu_peer DEVICE PRECISION MODE FOLDER``.
+"""Time PyTorch on a GPU: ``python -m benchmarks.peers.torch_gpu_peer DEVICE PRECISION MODE FOLDER``.
 
 DEVICE is "cuda", or "cpu" to try the benchmark; PRECISION "float32", "tf32" or "bfloat16"; MODE one of :data:`MODES`.
 """
@@ -20,7 +20,7 @@ MODES = ("channels-last", "graph", "reduce-overhead", "max-autotune")
 """Eager; eager, with a whole phase captured as one CUDA graph; and the two modes of torch.compile with CUDA graphs."""
 
 GRAPH_WARM_UP = 3
-"""Runs before a capture. PyTorch requires them: libraries choose their algorithms in these runs."""
+"""Number of warm-up runs before a capture, which PyTorch requires. Libraries choose their algorithms in these runs."""
 
 
 def set_precision(precision: str) -> None:
@@ -99,7 +99,7 @@ class TorchGpu:
         return loss
 
     def _captured(self, work: Callable[[], Tensor]) -> Run:
-        """Capture a phase for replay. Afterwards the state is restored, so that the warm-up runs leave no change."""
+        """Capture a phase for replay, then restore the state that the warm-up runs changed."""
         state = self._state()
         before = [tensor.clone() for tensor in state]
         stream = torch.cuda.Stream()

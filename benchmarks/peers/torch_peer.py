@@ -1,4 +1,4 @@
-"""PyTorch as a subject: ``python -m benchmarks.peers.torch_peer VARIANT FOLDER``; see :data:`VARIANTS`."""
+"""Time PyTorch on a problem: ``python -m benchmarks.peers.torch_peer VARIANT FOLDER``; see :data:`VARIANTS`."""
 
 import contextlib
 import sys
@@ -120,7 +120,7 @@ def _module(problem: Problem, layer: Layer, private: bool) -> nn.Module:
 
 
 def _parameter(values: np.ndarray) -> nn.Parameter:
-    # PyTorch aligns the memory of the clone, and the array of the file can be freed.
+    # The clone has aligned memory, and the array that was read from the file can be freed.
     return nn.Parameter(torch.from_numpy(values).clone())
 
 
@@ -173,7 +173,10 @@ def _avg_pool(problem: Problem, layer: Layer, private: bool) -> nn.Module:
     settings = layer.settings
     padding, before = _symmetric(settings["padding"], 0.0)
     if before is not None:
-        raise ValueError(f"layer {layer.name!r}: average pooling with uneven padding {settings['padding']}")
+        raise ValueError(
+            f"layer {layer.name!r}: average pooling has uneven padding {settings['padding']}; expected equal padding "
+            "on opposite sides"
+        )
     counted = settings["count_padding"]
     return nn.AvgPool2d(settings["window"], settings["strides"], padding, count_include_pad=counted)
 

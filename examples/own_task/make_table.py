@@ -10,7 +10,7 @@ ROWS = 2000
 
 
 def main(path: Path) -> None:
-    """Write a row for each pendulum: length, gravity, damping, period and decay time in s, whether it creeps."""
+    """Write a row for each pendulum: length, gravity, damping, period and decay time in s, and 1 if it never swings."""
     rng = np.random.default_rng(0)
     length, gravity = rng.uniform(0.2, 2.0, ROWS), rng.uniform(3.0, 12.0, ROWS)
     damping = rng.uniform(0.1, 8.0, ROWS)

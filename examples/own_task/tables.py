@@ -1,4 +1,4 @@
-"""A dataset of rows from a CSV file, a loss and a metric for it, and a task with two outputs and a loss of its own."""
+"""A dataset of rows from a CSV file, a loss, a metric, and a task with two outputs and its own loss."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -52,7 +52,7 @@ class Table(OwnFiles):
         return Facts(fields, len(rows) - test, test)
 
     def scale(self) -> float:
-        """Return 1: the inputs are any numbers."""
+        """Return 1, because the inputs can be any numbers."""
         return 1.0
 
     def load(self) -> Dataset:
@@ -95,9 +95,9 @@ def within_tenth(prediction: Expr, target: Expr) -> Expr:
 
 @dataclass
 class NumbersAndKind(Task):
-    """The numbers y and the class "kind" of an example: the model returns a number for each, then a logit per class.
+    """Prediction of the numbers y and the class "kind": the model returns the numbers, then a logit for each class.
 
-    weight: of the cross-entropy in the loss, beside the mean squared error.
+    weight: factor of the cross-entropy, which the loss adds to the mean squared error.
     """
 
     name: str = "numbers_and_kind"
@@ -111,7 +111,7 @@ class NumbersAndKind(Task):
         return {"mse": Metric(MIN), "kind_accuracy": Metric(MAX, ".2%")}
 
     def outputs(self, fields: Mapping[str, Field]) -> int:
-        """Return the number of numbers and classes."""
+        """Return how many numbers and classes there are in all."""
         return len(self.columns(fields))
 
     def columns(self, fields: Mapping[str, Field]) -> tuple[str, ...]:

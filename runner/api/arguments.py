@@ -1,4 +1,4 @@
-"""The arguments of the public functions: overrides as on the command line, or keywords with values of Python."""
+"""The arguments of the public functions: overrides as on the command line, or keywords with Python values."""
 
 import dataclasses
 import math
@@ -22,13 +22,13 @@ from runner.errors import ConfigError
 from runner.plugin.session import CALLBACK, SessionClass, installed, session_class
 
 _PLAIN = re.compile(r"[A-Za-z_/][\w./+-]*")
-"""Texts that Hydra reads as text without quotation marks, except for :data:`_NO_TEXT`."""
+"""Pattern of values that Hydra reads as text even without quotation marks, except for :data:`_NO_TEXT`."""
 _NO_TEXT = ("null", "true", "false", "inf", "nan")
 
 
 @dataclass(frozen=True)
 class Arguments:
-    """What a call asks for: overrides, and the classes of this Python session that the overrides name."""
+    """The arguments of a call: overrides, and the classes of this Python session that the overrides name."""
 
     overrides: list[str]
     classes: tuple[SessionClass, ...] = ()
@@ -36,7 +36,7 @@ class Arguments:
 
     @contextmanager
     def in_force(self) -> Iterator[None]:
-        """Let configurations name the classes and installed plugins, until the block ends."""
+        """Make the classes and the installed plugins available to configurations until the block ends."""
         install_plugins([])
         options = [(each.kind, each.name) for each in self.classes if each.kind != CALLBACK]
         with ExitStack() as stack:
@@ -55,11 +55,11 @@ def arguments(
     directory: str = "",
     swept: bool = False,
 ) -> Arguments:
-    """Return the arguments of a public function; keywords follow the overrides and so replace equal ones.
+    """Return the arguments of a public function; a keyword replaces an override of the same key.
 
     function: its name, for messages. rest: further positional arguments, which are refused. directory: the key that the
-    keyword "directory" sets, if there is one. swept: whether a list as the value of a keyword means one job for each
-    item. Raises ConfigError for an argument of a wrong kind.
+    keyword "directory" sets; "" for a function without this keyword. swept: whether a list as the value of
+    a keyword means one job for each item. Raises ConfigError for an argument of a wrong kind.
     """
     if rest or isinstance(overrides, str) or not isinstance(overrides, Sequence):
         raise _refusal(function, overrides, rest)
@@ -90,7 +90,7 @@ def _refusal(function: str, overrides: object, rest: Sequence[object]) -> Config
 
 
 def _pairs(key: str, value: Any, classes: dict[SessionClass, None], swept: bool) -> Iterator[tuple[str, str]]:
-    """Yield the overrides, (key, text), of one keyword. classes: receives classes that are not in the tables."""
+    """Yield the overrides, (key, text), of one keyword. Adds classes that no table has to ``classes``."""
     if "__" in key:
         section, _, name = key.partition("__")
         raise ConfigError(f"{key}: expected {section}={{'{name}': ...}} or **{{'{section}.{name}': ...}}")
@@ -125,7 +125,7 @@ def _plain(value: Any) -> Any:
 
 
 def _option(group: str, settings: object, classes: dict[SessionClass, None]) -> str:
-    """Return the name of the option whose settings are given; note its class unless it is in the table."""
+    """Return the name of the option with these settings; add its class to ``classes`` if the table lacks the class."""
     table = GROUPS[group]
     for name, schema in table.items():
         if type(settings) is schema:

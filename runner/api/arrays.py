@@ -14,7 +14,7 @@ from runner.errors import DataError, ResourceError
 from runner.system.files import create_directory, user_cache_folder
 
 FOLDER = "arrays"
-"""The folder, in the user's cache folder, with the arrays that were handed over from Python."""
+"""The folder, in the user's cache folder, with the arrays that were passed to :func:`arrays`."""
 
 
 def arrays(
@@ -34,9 +34,9 @@ def arrays(
     predict with task="regression". class_names: the names of the labels.
     layout: "nchw" or "nhwc"; None to detect it. settings: other keys of ``data=arrays``, such as val_fraction=0.1.
 
-    The arrays are written to ``arrays/SHA256.npz`` in the user's cache folder, once for equal arrays. So worker
-    processes, a resumed run and the command line read the same data. Raises DataError for arrays of other shapes or
-    types, ResourceError if the file cannot be written.
+    The arrays are written to ``arrays/SHA256.npz`` in the user's cache folder; equal arrays are written once. Worker
+    processes, a resumed run and the command line thus read the same data. Raises DataError for arrays of other shapes
+    or types, ResourceError if the file cannot be written.
     """
     given = {"x_train": x_train, "y_train": y_train, "x_test": x_test, "y_test": y_test}
     found = {name: np.asarray(value) for name, value in given.items()}
@@ -59,7 +59,7 @@ def _stored(found: dict[str, NDArray[Any]]) -> str:
         return os.fspath(path)
     try:
         create_directory(folder)
-        # A separate name for each process; readers find the whole file or none.
+        # Each process writes under a separate name first, so that readers find the whole file or none.
         with tempfile.NamedTemporaryFile(dir=folder, suffix=".tmp", delete=False) as file:
             np.savez(file, **found)  # type: ignore[arg-type]
         os.rename(file.name, path)

@@ -25,15 +25,15 @@ _SAME = {
     name: name.title()
     for name in ("add", "sub", "mul", "div", "neg", "exp", "log", "sqrt", "abs", "relu", "sigmoid", "tanh", "identity")
 } | {"matmul": "MatMul", "add_n": "Sum"}
-"""Op without attributes that matter in ONNX -> its ONNX operator."""
+"""Op that needs no attributes in ONNX -> its ONNX operator."""
 
 
 def write_onnx(path: Path, network: StoredNetwork) -> Path:
     """Write a network as an ONNX file; return the absolute path.
 
-    Input "x": (N, ...) float32 in the units of the training data, which the file normalises. Output "prediction":
-    float32, the logits (N, classes) or the numbers (N, K). N is any number. The network computes in float32, whatever
-    its precision in training.
+    Input "x": (N, ...) float32 in the units of the training data; the ONNX graph normalises the input. Output
+    "prediction": float32, the logits (N, classes) or the numbers (N, K). N is any number. The network computes in
+    float32, regardless of its precision in training.
 
     Raises ConfigError if the package onnx is missing or an op of the network has no ONNX operator, ResourceError if the
     file cannot be written.
@@ -70,7 +70,7 @@ def _onnx() -> Any:
 
 @dataclass
 class _Translation:
-    """The ONNX nodes and constants of one network. of_batch: the tensors whose first axis is that of the examples."""
+    """The ONNX nodes and constants of one network. of_batch: the tensors whose first axis is the batch axis."""
 
     onnx: Any
     graph: Graph
@@ -159,7 +159,7 @@ class _Translation:
                 operator = {"mean": "ReduceMean", "sum": "ReduceSum", "max": "ReduceMax"}[node.op[len("reduce_") :]]
                 axes = self._integers(node, "axes", given["axes"])
                 return operator, [*inputs, axes], {"keepdims": int(given["keepdims"])}
-        raise ConfigError(f"ONNX: op {node.op!r} of node {node.name!r} has no ONNX operator here; export the weights")
+        raise ConfigError(f"ONNX: op {node.op!r} of node {node.name!r} cannot be exported; use a .safetensors file")
 
     def _shape(self, node: Node) -> Sequence[int]:
         """Return the new shape of a reshape; 0 stands for the number of examples, which the reshape keeps."""

@@ -39,7 +39,7 @@ METRICS_FILE = "metrics.jsonl"
 
 
 class Text(str):
-    """A text of several lines that a notebook shows as lines."""
+    """A string whose ``repr`` is the string itself, so that a notebook shows its lines."""
 
     def __repr__(self) -> str:
         return str(self)
@@ -58,7 +58,7 @@ class Run:
 
     @property
     def summary(self) -> Summary:
-        """The results. Raises DataError if the run is active or was killed, so that there are none."""
+        """The results. Raises DataError if there are none, because the run is active or was killed."""
         path = self.directory / SUMMARY_FILE
         if not path.is_file():
             raise DataError(f"{path} does not exist: the run is active or was killed; call resume() to continue it")
@@ -83,7 +83,7 @@ class Run:
         return list(found.values())
 
     def frame(self) -> "pd.DataFrame":
-        """Return the metrics as a pandas frame: a row for each step, a column for each metric, NaN without a value."""
+        """Return a pandas DataFrame with a row for each step and a column for each metric; missing values are NaN."""
         import pandas as pd
 
         return pd.DataFrame.from_records(self.metrics(), index="step")
@@ -105,7 +105,7 @@ class Run:
     def predict(self, x: ArrayLike, which: str | None = None, **device: Any) -> NDArray[np.float64]:
         """Return class probabilities (N, classes), or the numbers (N, K) of a regression, for inputs of the network.
 
-        x: (N, ...) in the units of the training data, such as images (N, C, H, W), or without the axes of length 1.
+        x: (N, ...) in the units of the training data, such as images (N, C, H, W); axes of length 1 may be left out.
         which: see :meth:`weights`. device: as for training, such as cluster={"device": "cpu"}. Raises DataError for
         examples of another shape.
         """
@@ -123,7 +123,7 @@ class Run:
     ) -> dict[str, float]:
         """Return metrics, such as "test/accuracy", on the dataset of the run or on another one, such as data="mnist".
 
-        overrides, keywords: of data, train.eval_batch_size and the device. which: see :meth:`weights`.
+        overrides, keywords: may set data, train.eval_batch_size and the device. which: see :meth:`weights`.
         """
         given = arguments("Run.evaluate", overrides, rest, keywords)
         with self._classes.in_force(), given.in_force():
@@ -131,7 +131,7 @@ class Run:
         return dict(results["results"])
 
     def explain(self) -> Text:
-        """Return a text on the layers, the devices, the memory and the transfers of the run's training step."""
+        """Return a text that describes the layers, devices, memory and transfers of the run's training step."""
         config = self.config
         with self._classes.in_force():
             return Text(explanation(config))
@@ -206,7 +206,7 @@ def run(
 ) -> Run:
     """Train as the command line ``runner OVERRIDES`` does, and return the run.
 
-    overrides: texts such as "optimizer.lr=0.1". keywords: the same with values of Python: model="mlp",
+    overrides: texts such as "optimizer.lr=0.1". keywords: overrides with Python values: model="mlp",
     train={"steps": 100}, seed=1, directory="here" (for hydra.run.dir); a group also takes an object, such as
     model=MyNet(hidden=64) or data=runner.arrays(...). init_from also takes weights, as :meth:`Run.weights` returns
     them. callbacks: objects that are called during training, or callbacks of plugins: {"name": {"key": value}}.
@@ -222,8 +222,8 @@ def run(
 def load(run: str | os.PathLike[str], *, classes: Sequence[type] = ()) -> Run:
     """Return a stored run. run: its directory, or the first digits of its run id or of its MLflow run id.
 
-    classes: the classes of a notebook that its configuration names, such as [MyNet]. Raises ConfigError unless exactly
-    one run fits, or if such a class is not given.
+    classes: the classes of a Python session that the run's configuration names, such as [MyNet]. Raises ConfigError
+    unless exactly one run matches, or if one of these classes is missing.
     """
     stored = named_run(os.path.expanduser(run))
     given = [session_class(_kind(schema), schema) for schema in classes]
@@ -246,7 +246,7 @@ def compose(overrides: Sequence[str] = (), /, *rest: object, **keywords: Any) ->
 
 
 def explain(overrides: Sequence[str] = (), /, *rest: object, **keywords: Any) -> Text:
-    """Return a text on the layers, the cost, the placement and the memory of a configuration. Arguments: see `run`."""
+    """Return a text that describes the layers, cost, placement and memory of a configuration. Arguments: see `run`."""
     given = arguments("explain", overrides, rest, keywords)
     with given.in_force():
         config = hydra_app.compose(given.overrides).config()
@@ -258,7 +258,7 @@ def _examples(x: ArrayLike, facts: Facts) -> NDArray[Any]:
     given = np.asarray(x)
     if given.ndim < 1 or _long_axes(given.shape[1:]) != _long_axes(facts.shape) or not len(given):
         expected = f"(N, {', '.join(map(str, facts.shape))})"
-        raise DataError(f"predict: x has shape {given.shape}; expected {expected}; one example x is x[None]")
+        raise DataError(f"predict: x has shape {given.shape}; expected {expected}; pass one example x as x[None]")
     if given.dtype.kind not in "uif":
         raise DataError(f"predict: x has dtype {given.dtype}; expected numbers")
     return given.reshape(len(given), *facts.shape)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Sweep:
-    """A sweep in a directory. The properties read the directory, so they also show a sweep that is active."""
+    """A sweep in a directory. The properties read the directory, so they also work while the sweep runs."""
 
     def __init__(self, directory: Path, classes: Sequence[SessionClass] = ()) -> None:
         """classes: the classes of this Python session that the configurations of the jobs name."""
@@ -63,8 +63,8 @@ def sweep(overrides: Sequence[str] = (), /, *rest: object, **keywords: Any) -> S
     list of values to try: seed=[1, 2, 3]. For a key that is itself a list, give a list of lists: **{"model.hidden":
     [[64], [128]]}. directory: the directory of the sweep (hydra.sweep.dir).
 
-    A job that fails does not end the sweep: its error is in the frame. Raises ConfigError if the jobs cannot be
-    composed, or if other processes would need classes of this Python session.
+    A job that fails does not end the sweep: its error is in :meth:`Sweep.frame`. Raises ConfigError if the jobs
+    cannot be composed, or if other processes would need classes of this Python session.
     """
     given = arguments("sweep", overrides, rest, keywords, directory="hydra.sweep.dir", swept=True)
     command = ["-m", *given.overrides]

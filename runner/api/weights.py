@@ -1,4 +1,4 @@
-"""Weights outside of runner: as safetensors, and as a ``state_dict`` of PyTorch.
+"""Weights for use outside of runner: as a safetensors file, and as a ``state_dict`` of PyTorch.
 
 PyTorch names a parameter ``MODULE.weight``, and this package ``LAYER/weights``. By default a module has the name of its
 layer. ``names`` maps layers to modules: {"conv1": "features.0"}.
@@ -56,8 +56,8 @@ def from_state_dict(state: Mapping[str, Any], names: Mapping[str, str] | None = 
     """Return a ``state_dict`` of PyTorch as weights, for ``runner.run(init_from=...)``; the inverse of `state_dict`.
 
     state: name -> tensor or array. names: layer -> module; other modules are layers of the same name. A run takes the
-    weights whose names and shapes fit its network, and logs the others. Raises ConfigError for a module of ``names``
-    without tensors.
+    weights whose names and shapes fit its network, and logs the weights that do not fit. Raises ConfigError for a
+    module of ``names`` without tensors.
     """
     layers = {module: layer for layer, module in (names or {}).items()}
     _require_layers(layers, {name.rpartition(".")[0] for name in state})

@@ -33,7 +33,7 @@ autoload -Uz bashcompinit && bashcompinit"""
 """Shell -> commands that have to precede Hydra's function."""
 
 _AFTER = {
-    # Hydra's function for fish excludes files; in other shells, files are completed where there are no words.
+    # Hydra's function for fish never offers files; other shells offer files if there are no words.
     "fish": """\
 complete -c runner -l plugin -l config-dir -l config-path -r -F
 complete -c runner -n '__fish_seen_subcommand_from predict' -F"""
@@ -72,17 +72,17 @@ def install(arguments: Sequence[str]) -> int:
 
 
 def complete(arguments: Sequence[str], verbs: Sequence[str]) -> int:
-    """Print the words that complete the line before the cursor, also Hydra's if they can be overrides; return 0."""
+    """Print the words that complete the line before the cursor, with Hydra's if an override can follow; return 0."""
     line, cursor = os.environ.get(LINE, ""), os.environ.get(CURSOR, "")
     line = line[: int(cursor)] if cursor.isdecimal() else line
     before = line.split()[1:]
     word = before.pop() if before and not line[-1].isspace() else ""
-    # A line that cannot be completed has no completions; an error would be printed into the line that is typed.
+    # A line that cannot be completed has no completions; an error would be printed into the line that the user types.
     with suppress(RunnerError, SystemExit):
         _, before = split_plugins([argument for argument in before if argument != DEBUG_OPTION])
         verb = before[0] if before and before[0] in verbs else None
         found = list(_words(before, word, verb, verbs))
-        # Hydra's function splits the answer at blanks.
+        # Hydra's function splits the printed words at blanks, so words with blanks are left out.
         print("\n".join(name for name in found if name.startswith(word) and len(name.split()) == 1))
         if (verb is None or verb in OVERRIDES) and not word.startswith(("-", *KEYS)):
             from runner.commands.train import train
@@ -95,7 +95,7 @@ def complete(arguments: Sequence[str], verbs: Sequence[str]) -> int:
 
 
 def _words(before: Sequence[str], word: str, verb: str | None, verbs: Sequence[str]) -> Iterator[str]:
-    """Yield the words, other than Hydra's, that can follow the arguments ``before``; ``word`` is the beginning."""
+    """Yield the words, other than Hydra's, that can follow the arguments ``before``; ``word`` is the typed part."""
     for key in KEYS:
         if word.startswith(key) and verb is None:
             yield from (key + path for path in _directories(word.removeprefix(key), (RUN_FILE,)))
@@ -108,7 +108,10 @@ def _words(before: Sequence[str], word: str, verb: str | None, verbs: Sequence[s
 
 
 def _directories(path: str, markers: Sequence[str]) -> Iterator[str]:
-    """Yield the default places with one of the marking files that begin with ``path``; if none does, directories."""
+    """Yield the default output directories that hold a file of ``markers``.
+
+    If none of them begins with ``path``, yield the existing directories that can continue ``path``.
+    """
     found = [str(place) for marker in markers for place in outputs_below(Path(), marker)]
     if any(place.startswith(path) for place in found):
         yield from found

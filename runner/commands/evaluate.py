@@ -1,4 +1,4 @@
-"""The verb ``eval``: score a trained network on the dataset of its training or on another one."""
+"""The verb ``eval``: score a trained network on the dataset that it was trained with or on another dataset."""
 
 import hashlib
 import json

@@ -26,16 +26,17 @@ from runner.system.console import DEBUG_OPTION
 from runner.system.machine import usable_cores
 
 WITH_SWEEP = "--with-sweep"
-"""The option of a job that ends when the process of its sweep ends."""
+"""Command-line option with which a job ends when the process of its sweep ends."""
 
 JOB_LOG = "job.log"
 """The file with the output of a job in a separate process."""
 
 
 class PlannedSweep:
-    """A sweep whose lock the caller holds. At the end of the context, also after an error, the sweep is reported.
+    """A sweep whose lock the caller holds. The exit of the context, also after an error, reports on the sweep.
 
-    plan: may be replaced by a plan with more jobs. exit_code: of the whole sweep, after the context.
+    plan: may be replaced by a plan with more jobs. exit_code: the exit code of the whole sweep, set at the exit of the
+    context.
     """
 
     def __init__(self, plan: Plan, sweep_dir: Path, *, debug: bool = False, show: bool = True) -> None:
@@ -125,7 +126,7 @@ def _launch(
         # Each job derives its share of cores and GPUs from this number, on the machine on which the job runs.
         "jobs_at_once": jobs_at_once(launcher, len(jobs), usable_cores()),
         "here": launcher.shares_process,
-        # Processes of joblib and jobs can outlive the sweep; they must then start no more jobs, and end.
+        # Processes of joblib and of jobs can outlive a killed sweep; such processes must start no more jobs, and end.
         "joined": launcher.is_local,
         "debug": debug,
         "plugins": pinned_references(),
@@ -194,7 +195,7 @@ def _run_in_new_process(sweep_dir: Path, job: PlannedJob, composed: Mapping[str,
 
 
 def _end_with_sweep(sweep_dir: Path) -> None:
-    """End this process of the launcher if the sweep was killed; otherwise it would wait minutes for another job."""
+    """End this process of the launcher if the sweep was killed; otherwise the process would wait minutes for a job."""
     if not sweep_is_running(sweep_dir):
         os._exit(1)
 

@@ -55,8 +55,8 @@ def main(arguments: Sequence[str]) -> int:
     """Run ``runner predict`` with the arguments that follow it."""
     parser = verb_parser(
         "predict",
-        "Predict the classes or numbers of inputs with a trained network: PNG, JPEG, or NumPy arrays (.npy) of one "
-        f"or several inputs, in the units of the dataset.\n{DEVICE_HELP}.",
+        "Predict classes or numbers with a trained network. Inputs are PNG and JPEG images, or NumPy arrays (.npy) of "
+        f"one or several inputs in the units of the dataset.\n{DEVICE_HELP}.",
         _EXAMPLE,
     )
     add_arguments(parser)
@@ -84,7 +84,7 @@ def main(arguments: Sequence[str]) -> int:
     network = stored_network(options.checkpoint, options.which)
     ranked = network.config.task.ranked
     if options.top is not None and not ranked:
-        raise ConfigError(f"--top {options.top}: task={network.config.task.name} predicts no classes; leave it out")
+        raise ConfigError(f"--top {options.top}: task={network.config.task.name} predicts no classes; leave out --top")
     device_config = with_device(network.config, device_overrides)
     from runner.training.inference import one_device
 

@@ -73,7 +73,8 @@ def main(arguments: Sequence[str]) -> int:
 def start(jobs: Sequence[Job], arguments: Sequence[str], *, debug: bool = False, show: bool = True) -> int:
     """Store the configurations of a new sweep's jobs, run the jobs, report the results, and return the exit code.
 
-    show: whether to print the table of results. Raises ConfigError if other processes would need classes of this one.
+    show: whether to print the table of results. Raises ConfigError if the launcher starts other processes and the jobs
+    use classes of this Python session.
     """
     _require_importable(jobs[0])
     sweep_dir = sweep_directory(jobs)
@@ -97,7 +98,8 @@ def _require_importable(job: Job) -> None:
 class OptimizedSweep:
     """A sweep whose sweeper chooses jobs, batch by batch, by the results of the earlier jobs.
 
-    Its plan grows by each batch. ended: receives the lock and the report of the sweep, to be done after the last batch.
+    Each batch is added to the plan. ended: releases the lock and reports the results when it is closed, after the last
+    batch.
     """
 
     def __init__(self, arguments: Sequence[str], ended: ExitStack, *, debug: bool = False, show: bool = True) -> None:
@@ -109,7 +111,7 @@ class OptimizedSweep:
         self._debug = debug
 
     def run_batch(self, jobs: Sequence[Job]) -> list[float | RunnerError]:
-        """Run the composed jobs and return the value of each, in which the sweeper is interested, or its error."""
+        """Run the composed jobs; return, for the sweeper, the value of each job or the error that ended the job."""
         directory = sweep_directory(jobs)
         if self.running is None:
             _require_importable(jobs[0])
@@ -193,7 +195,7 @@ def _with_grid(plan: Plan, sweep_dir: Path, overrides: Sequence[str], *, accept:
             change.require_none()
         return changed_plan(plan, change, arguments, sweep_dir, pinned_references())
     finally:
-        # Hydra creates a directory for each job, even if the plan has another one for it: remove empty directories.
+        # Hydra creates a directory for each job, even if the plan assigns another one to it: remove empty ones.
         for job in jobs:
             if job.run_dir.is_dir() and not any(job.run_dir.iterdir()):
                 job.run_dir.rmdir()

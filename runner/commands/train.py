@@ -119,7 +119,7 @@ def train(arguments: Sequence[str], *, debug: bool = False) -> int:
 
 
 def _remove_empty(run_dir: Path) -> None:
-    """Remove a run directory that Hydra created and, below the working directory, its parents, as far as empty."""
+    """Remove a run directory that Hydra created, and its parents below the working directory, if they are empty."""
     with suppress(OSError):
         run_dir.rmdir()
         for parent in run_dir.parents:
@@ -139,7 +139,7 @@ def run(overrides: Sequence[str], callbacks: "Sequence[Callback]" = ()) -> Summa
 
 
 def _free_directory(default: Path) -> Path:
-    """Return ``default`` or, if an earlier run of the same second is in it, the same path with a number."""
+    """Return ``default`` or, if it holds a run that started in the same second, the same path with a number."""
     numbered = (default.with_name(f"{default.name}-{number}") for number in itertools.count(2))
     return next(path for path in itertools.chain([default], numbered) if not (path / RUN_FILE).exists())
 
@@ -183,7 +183,10 @@ def _metric_text(summary: Summary, name: str) -> str:
 
 
 def _best_of(summary: Summary, metric: str) -> str:
-    """Return the choice that made a value the best: on the test split, it says too little about unknown examples."""
+    """Return a text such as "best of 5 evaluations on the test split".
+
+    The text names the split, because a best value on the test split says too little about unknown examples.
+    """
     count, split = summary.evaluations, metric.partition("/")[0]
     of = f"best of {count} evaluation{'' if count == 1 else 's'}"
     # The training loss at an evaluation is of one batch, not of the split.

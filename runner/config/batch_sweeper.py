@@ -11,7 +11,7 @@ from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 
 
 class BatchSweeper(BasicSweeper):
-    """A sweeper that leaves the check of its jobs to the launcher; Hydra's composes each job once more to check it."""
+    """A sweeper whose launcher checks the jobs; Hydra's own sweeper composes each job a second time for this check."""
 
     def validate_batch_is_legal(self, batch: Sequence[Sequence[str]]) -> None:
         """Do nothing: the launcher composes all jobs of a batch before it creates a directory."""
@@ -20,6 +20,6 @@ class BatchSweeper(BasicSweeper):
 REPLACED = f"{BasicSweeper.__module__}.{BasicSweeper.__name__}"
 """Name of the class that :class:`BatchSweeper` replaces."""
 
-# Hydra creates sweepers only from classes that it finds in the package hydra_plugins: this module is found there too.
+# Hydra creates sweepers only from classes in the package hydra_plugins, so this module is also registered there.
 BatchSweeper.__module__ = "hydra_plugins.runner_sweeper"
 sys.modules[BatchSweeper.__module__] = sys.modules[__name__]

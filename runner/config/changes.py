@@ -18,10 +18,10 @@ from runner.system.redaction import redact
 def changes(config: Config) -> list[str]:
     """Return "KEY=VALUE", without secrets, for each key whose value is not a default; values are JSON or bare text.
 
-    Defaults are those of ``config.yaml``. If another option of a group is chosen, its other keys are compared with the
-    defaults of this option: "model.name=mlp" stands for all of them. Keys of the cluster that were filled in when the
-    run started are left out. Hydra would take thirty times as long as reading the few files. Raises OSError if a YAML
-    file of the project cannot be read.
+    Defaults are those of ``config.yaml``. If another option of a group is chosen, the other keys of the group are
+    compared with the defaults of that option: "model.name=mlp" stands for all these defaults. Keys of the cluster that
+    were filled in when the run started are left out. The YAML files are read directly, because a composition by Hydra
+    takes thirty times as long. Raises OSError if a YAML file of the project cannot be read.
     """
     plain = redact(to_plain(config))
     primary: dict[str, Any] = _content(conf_dir() / "config.yaml")
@@ -57,7 +57,7 @@ def _defaults(schema: type) -> dict[str, Any]:
 
 
 def _merged(defaults: Mapping[str, Any], changed: Mapping[str, Any]) -> dict[str, Any]:
-    """Return ``defaults`` with the values of those keys that ``changed`` also has."""
+    """Return ``defaults``, with the values of ``changed`` for the keys that are in both."""
     return {
         name: _merged(value, changed[name])
         if isinstance(value, dict) and isinstance(changed.get(name), dict)

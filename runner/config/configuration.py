@@ -118,8 +118,8 @@ def fix_machine_values(config: Config, cores: int, look: Look = discover, share:
     """Return ``config`` with absolute paths, and with all machine-dependent values filled in.
 
     A run stores the result, so a resumed run with the same threads and devices computes equal values bit for bit.
-    ``cluster.filled_in`` names the keys that were null before. cores: number of cores that the run may use. look: finds
-    the GPUs. share: the job's share of the GPUs if other jobs run at the same time.
+    ``cluster.filled_in`` names the keys that were null before. cores: number of cores that the run may use. look:
+    function that finds the GPUs. share: the job's share of the GPUs if other jobs run at the same time.
     Raises ResourceError for a requested GPU that does not exist.
     """
     workers = worker_processes(config)
@@ -215,7 +215,7 @@ def _require_values(value: object, place: str) -> None:
     elif isinstance(value, list):
         for item in value:
             _require_values(item, place)
-    elif isinstance(value, int) and value.bit_length() >= sys.float_info.max_exp:  # smaller ones have bounds
+    elif isinstance(value, int) and value.bit_length() >= sys.float_info.max_exp:  # smaller integers have bounds
         raise ConfigError(f"{place}: found a whole number of {value.bit_length()} bits, expected a 64-bit number")
     elif value == MISSING:
         raise ConfigError(f"{place}: missing value")

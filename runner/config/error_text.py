@@ -1,4 +1,4 @@
-"""Error messages about a configuration, in the terms of this project: those of Hydra and OmegaConf, and suggestions."""
+"""Error messages about a configuration: errors of Hydra and OmegaConf in the terms of this project, and suggestions."""
 
 import dataclasses
 import difflib
@@ -28,7 +28,7 @@ _IN_FILE = re.compile(r"In '(([^'/]+)/[^']+)': ")
 _OWN_FILES = "; for an option in your own YAML files, give --config-dir DIR"
 
 _ELSEWHERE = 0.75
-"""Smallest similarity of a suggested key in another section; many keys compete, so it is above the usual 0.6."""
+"""Smallest similarity of a suggested key in another section; many keys are candidates, so it exceeds difflib's 0.6."""
 
 
 def describe(error: Exception, where: str = "") -> str:
@@ -56,14 +56,14 @@ def unknown_option(text: str, path: str, options: Iterable[str]) -> str:
     """Return a message for an option of a group that does not exist. path: "GROUP/OPTION". text: Hydra's message."""
     group, _, name = path.rpartition("/")
     file = _IN_FILE.match(text)
-    # The command line can replace a file's choice of an option in the file's own group.
+    # For the file's own group, the choice can come from the command line, so the file is not named.
     place = f"{file[1]}.yaml: " if file and file[2] != group.partition("/")[0] else ""
     hint = _most_similar(name, options) or ("" if group.startswith("hydra") else _OWN_FILES)
     return f"{place}{group}={name}: no such option{hint}\nOptions of {group}: {', '.join(options)}"
 
 
 def unknown_callback(name: str) -> str:
-    """Return a message for a callback that no plugin defines, or that is chosen like a YAML file without one."""
+    """Return a message for a callback that no plugin defines, or that is chosen like a missing YAML file."""
     if name in CALLBACKS:
         return (
             f"callbacks={name}: no such file of callbacks; write callbacks.{name}={{}} or callbacks.{name}.KEY=VALUE, "
@@ -163,7 +163,7 @@ def _keys_like(name: str) -> list[str]:
 
 
 def _asked(keys: Sequence[str]) -> str:
-    """Return "; did you mean ...?"; a key that only some options of its group have is shown with them."""
+    """Return "; did you mean ...?"; a key that only some options of its group have is shown with these options."""
     known = known_keys()
     partial = {key: known[key] for key in keys if 0 < len(known[key]) < len(GROUPS.get(key.partition(".")[0], ()))}
     shown = [repr(key) + (f" (of {', '.join(partial[key])})" if key in partial else "") for key in keys]

@@ -28,8 +28,8 @@ GROUPS: dict[str, Mapping[str, type]] = {
 def known_keys() -> dict[str, list[str]]:
     """Return every dotted key -> the options ("GROUP=OPTION") that have it; [] if the key does not depend on an option.
 
-    Keys of sections and of nested sections count, and so do the sections and groups themselves. The key ``name`` of an
-    option is left out.
+    The result includes the keys of sections and of nested sections, and the sections and groups themselves. The key
+    ``name`` of an option is left out.
     """
     found: dict[str, list[str]] = {key: [] for key in _keys(Config)}
     for group, options in GROUPS.items():
@@ -41,7 +41,7 @@ def known_keys() -> dict[str, list[str]]:
 
 
 def group_of(schema: object) -> tuple[str, str] | None:
-    """Return group and option whose schema this is; None for a section or a nested section."""
+    """Return the group and the option that have this schema; None for a section or a nested section."""
     options = ((group, name, each) for group, table in GROUPS.items() for name, each in table.items())
     return next(((group, name) for group, name, each in options if each is schema), None)
 

@@ -97,7 +97,7 @@ def compose_jobs(arguments: Sequence[str], run_batch: RunBatch) -> list[Job]:
     """Run the Hydra application with command-line ``arguments`` and return the composed jobs: one, or all of a sweep.
 
     The list is empty for ``--cfg``, ``--info`` and completion, which only print, and for a sweeper that chooses jobs by
-    the results of earlier jobs: ``run_batch`` runs these. The sweeper decides whether its sweep goes on after an error.
+    the results of earlier jobs: ``run_batch`` runs the jobs of such a sweeper, which may end the sweep after an error.
 
     Raises ConfigError if the configuration cannot be composed, ResourceError if Hydra cannot write, and the error that
     ended a sweep in ``run_batch``.
@@ -188,7 +188,7 @@ def _register(group: str, name: str, schema: type) -> None:
 
 
 def _open_maps(node: Any, schema: type) -> None:
-    """Let overrides add names to the maps of a schema with and without "+"; the names are checked with the values."""
+    """Let overrides add names to the maps of a schema with and without "+"; names and values are checked later."""
     for each in dataclasses.fields(schema):
         if each.type == dict[str, Any]:
             node._get_node(each.name)._set_flag("struct", False)

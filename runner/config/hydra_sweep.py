@@ -85,7 +85,7 @@ _DIRECTIONS: dict[str, tuple[object, object]] = {
 
 
 class BatchLauncher(BasicLauncher):
-    """Compose the jobs of a batch in this process, and let the task function, an object, run them.
+    """A launcher that composes the jobs of a batch in this process; the task function, an object, runs the jobs.
 
     The configurations of the jobs still name the launcher that the user chose: see :func:`launcher_of`.
     """
@@ -125,13 +125,13 @@ class BatchLauncher(BasicLauncher):
             yield self.hydra_context.config_loader.load_sweep_config(self.config, list(overrides))  # type: ignore
 
 
-# Hydra creates launchers only from classes that it finds in the package hydra_plugins: this module is found there too.
+# Hydra creates launchers only from classes in the package hydra_plugins, so this module is also registered there.
 BatchLauncher.__module__ = "hydra_plugins.runner"
 sys.modules[BatchLauncher.__module__] = sys.modules[__name__]
 
 
 class PlanInProcess(Callback):
-    """A callback at the start of a sweep that makes :class:`BatchLauncher` its launcher."""
+    """A Hydra callback that replaces the launcher of a sweep with :class:`BatchLauncher` when the sweep starts."""
 
     def on_multirun_start(self, config: DictConfig, **settings: Any) -> None:
         """Make the sweep's directory private if it will contain secrets; replace the launcher; set the direction."""

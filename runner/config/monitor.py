@@ -1,9 +1,9 @@
 """The metric that determines the best run of a sweep and the best checkpoint of a run.
 
-By default it is the task's metric on the validation split, because a split that takes part in a choice overestimates
-the quality of the chosen network: the more candidates, the more. Without a validation split it is the metric on the
-test split. Then no best checkpoint is kept by default, and a sweep compares the last values of its runs, not their
-best.
+By default, this is the task's metric on the validation split, because the split by which a network is chosen
+overestimates the quality of that network, and more so if there are more candidates. Without a validation split, the
+default is the metric on the test split; then no best checkpoint is kept by default, and a sweep compares the last
+values of its runs, not their best values.
 """
 
 from collections.abc import Mapping

@@ -127,7 +127,7 @@ class Arrays(OwnFiles):
 
     def _finite(self, key: str, values: NDArray[Any]) -> NDArray[Any]:
         if values.dtype != np.uint8:
-            # Only one example at a time, because a mask of all examples takes a quarter of their size in float32.
+            # Check one example at a time, because a mask of all examples takes a quarter of their size in float32.
             for number, example in enumerate(values):
                 if not np.isfinite(example).all():
                     raise self._wrong(key, f"is not finite in example {number}", "finite numbers; correct or remove it")
@@ -140,7 +140,7 @@ class Arrays(OwnFiles):
         return self._finite(key, read_array(Path(self.path), key)).reshape(-1, *self._target_shape(headers))
 
     def _target_shape(self, headers: dict[str, ArrayHeader]) -> tuple[int, ...]:
-        """Return the shape (K,) of the numbers to predict. Raises DataError unless both splits have numbers for x."""
+        """Return the shape (K,) of the numbers to predict. Raises DataError unless y has this shape in both splits."""
         shape = headers["y_train"].shape[1:] or (1,)
         for key in ("y_train", "y_test"):
             header, count = headers[key], headers[key.replace("y", "x", 1)].shape[0]
@@ -157,7 +157,7 @@ class Arrays(OwnFiles):
         return shape
 
     def _labels(self, key: str, headers: dict[str, ArrayHeader]) -> NDArray[np.int64]:
-        """Return the labels. Raises DataError unless there is one for each image and all are integers from 0."""
+        """Return the labels. Raises DataError unless each image has one label, an integer of 0 or more."""
         header, count = headers[key], headers[key.replace("y", "x", 1)].shape[0]
         if header.dtype.kind not in "iu" or header.shape != (count,):
             raise self._wrong(key, f"is {header.dtype}{list(header.shape)}", f"integers [{count}], one for each image")
@@ -178,7 +178,7 @@ class Arrays(OwnFiles):
             raise self._wrong(
                 CLASS_NAMES,
                 f"is {header.dtype}{list(header.shape)}",
-                f"text, the names of labels 0 to {largest} or more, at most 64 MiB, as numpy.array(['cat', 'dog'])",
+                f"text, the names of labels 0 to {largest} or more, at most 64 MiB, like numpy.array(['cat', 'dog'])",
             )
         return tuple(str(name) for name in read_array(Path(self.path), CLASS_NAMES))
 

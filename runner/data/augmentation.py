@@ -1,4 +1,4 @@
-"""Random changes of training examples: crops and mirrors of images, and augmentations of plugins."""
+"""Random changes to training examples: cropped and mirrored images, and augmentations from plugins."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -20,8 +20,8 @@ DRAWS_PER_IMAGE = 3
 class Augmentation(ABC):
     """The base class of augmentations from plugins; the fields are the settings.
 
-    draws: random numbers that are drawn for each example. They depend on seed, step and position in the stream of
-    examples only, so neither workers nor a resume change them.
+    draws: how many random numbers are drawn for each example. The numbers depend only on the seed, the step and the
+    position of the example in the stream, so neither the number of workers nor a resume changes the numbers.
     """
 
     name: str = ""
@@ -43,7 +43,7 @@ class Augment:
 
     crop_padding: width of the black border (stored value 0) that is added before a region of the original size is cut
     out at a random position; 0 for no crop. flip: whether to mirror each image left to right with probability 1/2.
-    others: name -> settings of augmentations of plugins, which follow in this order.
+    others: name -> settings of an augmentation from a plugin; these follow the crop and the flip, in this order.
     """
 
     crop_padding: Annotated[int, Bounds(0, 65_536)] = 0
@@ -98,7 +98,7 @@ class Augment:
         if self.crop_padding and self.crop_padding >= smallest:
             raise ConfigError(
                 f"data.augment.crop_padding={self.crop_padding}: expected less than {smallest} pixels for dataset "
-                f"{data!r}, because a larger crop could miss the image"
+                f"{data!r}, because with more padding a crop could miss the image"
             )
 
 

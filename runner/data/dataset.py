@@ -21,7 +21,7 @@ def stratified_split(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return the sorted indices (kept, held out) of a split that holds out ``fraction`` of every class.
 
-    name: of the dataset. The examples of each class are drawn separately, by a pure function of the arguments.
+    name: the name of the dataset. The examples of each class are drawn separately, by a pure function of the arguments.
     """
     classes, counts = np.unique(labels, return_counts=True)
     taken = [held_out(int(count), fraction) for count in counts]
@@ -40,7 +40,7 @@ def validation_split(
     taken = counts * examples // len(labels)
     ties = philox.permutation(philox.key(seed, f"{name}/val"), len(classes))
     while left := examples - int(taken.sum()):
-        # Level 0: a class that can give one more example; 1: a class that this would empty; 2: an empty class.
+        # Level 0: a class that can give one more example; 1: a class with one example left; 2: an empty class.
         level = (taken + 1 >= counts).astype(int) + (taken >= counts)
         order = np.lexsort((ties, taken * len(labels) - counts * examples, level))
         taken[order[: min(left, int((level == level.min()).sum()))]] += 1
@@ -63,9 +63,9 @@ def _drawn(
 class Facts:
     """The facts of a dataset that are known without reading its examples.
 
-    fields: of an example, by name; x is the input of the network. If y is a label, its names are those of the classes.
-    The other facts are the numbers of examples in each split; examples of the validation split do not count as train
-    examples.
+    fields: the fields of an example, by name; x is the network's input. If y is a label, its names are the
+    class names. The other facts are the numbers of examples in each split; examples of the validation split do not
+    count as train examples.
     """
 
     fields: Mapping[str, Field]
@@ -98,7 +98,7 @@ class Facts:
 
     @property
     def class_names(self) -> tuple[str, ...]:
-        """The name of each label of the field y; () if y is no label."""
+        """The name of each label of the field y; () if y is not a label."""
         label = self.fields.get("y")
         return label.names if label is not None and label.is_label else ()
 
@@ -119,8 +119,8 @@ class Facts:
 class Normalisation:
     """The conversion of stored numbers to network inputs: ``(x / scale - mean) / std``, mean and std per channel.
 
-    The channels are the first axis of an example. scale: the largest possible stored number, where 0 is the smallest,
-    as for pixels; 1 if the numbers can be any finite ones.
+    The channels are the first axis of an example. scale: the largest possible stored number if 0 is the smallest, as
+    for pixels; 1 if stored numbers can be any finite numbers.
     """
 
     scale: float
@@ -158,7 +158,7 @@ class Split:
 
     @property
     def strata(self) -> NDArray[np.int64]:
-        """(N,): the label of each example, in whose proportions the examples are split; 0 for all without labels."""
+        """(N,): the label of each example; splits keep the proportions of labels. All 0 if there are no labels."""
         y = self.arrays.get("y")
         labels = y is not None and y.ndim == 1 and y.dtype.kind in "iu"
         return y if y is not None and labels else np.zeros(len(self), np.int64)

@@ -82,7 +82,7 @@ class Picture:
     """One image.
 
     label: the path of the file, followed by the image's index if the file has several images. pixels: (C, H, W), of any
-    numeric dtype, in the range of the dataset's pixels (see :func:`read_pictures`); or one input of another shape.
+    numeric dtype, in the range of the dataset's pixels (see :func:`read_pictures`); or one input that is not an image.
     """
 
     label: str
@@ -96,9 +96,9 @@ def read_pictures(
 
     Pixels of PNG and JPEG files are scaled to the range of the dataset's pixels, 0 to ``normalisation.scale``; if the
     dataset's pixels have no bounds, only arrays are accepted. An array must have values in this range, and the shape
-    (C, H, W) or (N, C, H, W), or, for one channel, (H, W) or (N, H, W). Inputs that are no images are read from arrays
-    only. fit: True to convert PNG and JPEG files to the
-    given size and channels, as :func:`read_image` does; False to refuse other sizes and channels.
+    (C, H, W) or (N, C, H, W), or, for one channel, (H, W) or (N, H, W). Inputs other than images are read from arrays
+    only. fit: True to convert PNG and JPEG files to the given size and channels, as :func:`read_image` does; False to
+    refuse other sizes and channels.
 
     Raises DataError, with the reason, for a file that cannot be read or does not fit.
     """
@@ -122,7 +122,7 @@ def _read(path: Path, shape: tuple[int, ...], normalisation: Normalisation, fit:
 def _image_shape(path: Path, shape: tuple[int, ...], normalisation: Normalisation) -> tuple[int, int, int]:
     """Return (C, H, W). Raises DataError if no PNG or JPEG file can be an input of the network."""
     if len(shape) != 3:
-        raise DataError(f"{path}: the network takes inputs of shape {shape}, which are no images; use arrays (.npy)")
+        raise DataError(f"{path}: the network takes inputs of shape {shape}, which are not images; use arrays (.npy)")
     channels, height, width = shape
     if channels not in _MODES:
         raise DataError(f"{path}: the network takes {channels} channels, an image has 1 or 3; use arrays (.npy)")

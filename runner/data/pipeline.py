@@ -54,9 +54,9 @@ class Pipeline:
     def read(self, split: str, step: int, lo: int, hi: int) -> Batch:
         """Return examples lo..hi-1 of the whole batch of ``step`` of split "train", "test" or, if there is one, "val".
 
-        Every field of the dataset, of shape (hi-lo, ...): x normalised; floats in the pipeline's dtype, integers as
-        int64. index: (hi-lo,) int64 positions in the stream of train examples or in the split. mask: (hi-lo,) in the
-        pipeline's dtype, 1 for an example and 0 for padding, which repeats the last example.
+        The batch has every field of the dataset, of shape (hi-lo, ...). x is normalised; floats have the pipeline's
+        dtype, and integers are int64. index: (hi-lo,) int64 positions in the stream of train examples or in the split.
+        mask: (hi-lo,) in the pipeline's dtype, 1 for an example and 0 for padding, which repeats the last example.
 
         Raises ValueError for another split, a negative step or a share outside the batch.
         """
@@ -101,7 +101,7 @@ class Pipeline:
 
 @dataclass(frozen=True)
 class _Part:
-    """Some examples of a split. indices: of the examples in the split, None for all. Only ``take`` copies data."""
+    """Some examples of a split. indices: of these examples; None for the whole split. Only ``take`` copies data."""
 
     split: Split
     indices: NDArray[np.int64] | None = None

@@ -49,7 +49,7 @@ class DatasetSettings(ABC):
         """Return the facts of the whole dataset, without limits and validation split; must not read images."""
 
     def normalisation(self) -> Normalisation:
-        """Return the normalisation of stored pixels. If it depends on the data, reads them and may raise DataError."""
+        """Return the normalisation of stored pixels. Raises DataError if it must read data and cannot."""
         return self.load().normalisation
 
     def require_present(self) -> None:  # noqa: B027 - does nothing by default

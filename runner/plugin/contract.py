@@ -32,9 +32,9 @@ DEVICE_TYPE = "cpu"
 
 
 class Options(NamedTuple):
-    """A table of options. group: of the configuration. base: class from which all options derive.
+    """A table of options. group: the configuration group. base: class from which all options derive.
 
-    several: whether a configuration names any number of them, with their settings, instead of one.
+    several: whether a configuration can name any number of options, each with its settings, instead of exactly one.
     """
 
     group: str
@@ -113,7 +113,7 @@ class Plugin:
     def _check_op(self, op: OpDef) -> None:
         place = f"Plugin(ops=[...]): op {op.name!r}"
         able = any((kernel.op, kernel.device_type) == (op.name, DEVICE_TYPE) for kernel in self.kernels)
-        expected = f"one for {DEVICE_TYPE!r} among kernels, such as that of function_kernel, or a decompose rule"
+        expected = f"one for {DEVICE_TYPE!r} among kernels, such as one from function_kernel, or a decompose rule"
         _require(able or op.decompose is not None, place, "no kernel", expected)
         _require(op.executed_by == "kernel", place, f"executed_by={op.executed_by!r}", "executed_by='kernel'")
         decided = not isinstance(op.gradient, ByDecomposition) or op.decompose is not None
@@ -121,9 +121,9 @@ class Plugin:
 
 
 def _check_measure(place: str, name: object, measure: object, kind: type) -> None:
-    """Raise ConfigError unless ``measure`` is a loss or metric, of this kind, that ``name`` can choose."""
+    """Raise ConfigError unless ``measure`` is a valid loss or metric (``kind``), and ``name`` a valid name."""
     _check_name(place, name)
-    _require(name not in RESERVED, place, name, f"another name than {', '.join(RESERVED)}")
+    _require(name not in RESERVED, place, name, f"a name other than {', '.join(RESERVED)}")
     fits = isinstance(measure, kind) and getattr(measure, "target", "") in TARGETS
     _require(fits, place, measure, f"{kind.__name__} with target={' or target='.join(map(repr, TARGETS))}")
     _require(callable(getattr(measure, "of_examples", None)), place, measure, "a function of_examples")
@@ -134,7 +134,7 @@ def _check_measure(place: str, name: object, measure: object, kind: type) -> Non
 
 def _check_name(place: str, name: object) -> None:
     named = isinstance(name, str) and NAME.fullmatch(name) is not None
-    _require(named, place, name, "a name of small letters, digits and underscores")
+    _require(named, place, name, "a name of lower-case letters, digits and underscores")
 
 
 def _check_option(place: str, name: object, schema: object, base: type) -> None:

@@ -38,7 +38,7 @@ def provenance() -> dict[str, str]:
 
 
 def pinned_references() -> list[str]:
-    """Return references with checksums, with which :func:`install` makes the same tables in another process.
+    """Return references with checksums, with which :func:`install` creates the same tables in another process.
 
     Classes of a Python session are left out, because another process cannot import them.
     """
@@ -113,7 +113,7 @@ def plugin_notes(recorded: Mapping[str, str] | None) -> Iterator[str]:
         if PLUGINS:
             yield f"the run has no record of its plugins; not compared with {', '.join(PLUGINS)}"
         return
-    # A callback may differ: it is no part of the configuration.
+    # Callback classes of a Python session may differ, because they are not part of the configuration.
     recorded = {reference: before for reference, before in recorded.items() if not reference.startswith(CALLBACKS)}
     known = {_given_as(reference, before, recorded): reference for reference, before in recorded.items()}
     for reference, before in recorded.items():

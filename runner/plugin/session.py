@@ -1,4 +1,4 @@
-"""Classes that the user defined in a Python session, such as a notebook, and handed over without a file."""
+"""Classes that the user defined in a Python session, such as a notebook, and passed to runner without a file."""
 
 import ast
 import dataclasses
@@ -16,13 +16,13 @@ from runner.plugin.installing import PLUGINS
 from runner.plugin.loading import SESSION
 
 TABLES = {options.group: (options.base, options.table) for options in OPTIONS.values() if not options.several}
-"""Group of the configuration that has one option -> base class of its options, and the table of options."""
+"""Group of the configuration that takes exactly one option -> base class of its options, and the table of options."""
 
 CALLBACK = "callback"
-"""The kind of classes that are no options of a configuration."""
+"""The kind of callback classes, which are not options of a configuration group."""
 
 OPTION_CLASS = re.compile(rf"{SESSION}({'|'.join(TABLES)})/(\w+)")
-"""Pattern of references to classes of options; the groups are the group of the configuration and the option."""
+"""Pattern of references to classes of options; captures the group of the configuration and the option."""
 
 _SOURCES: dict[str, str] = {}
 """Reference of every installed class of this session -> its source."""
@@ -30,7 +30,7 @@ _SOURCES: dict[str, str] = {}
 
 @dataclass(frozen=True)
 class SessionClass:
-    """A class of this Python session. kind: a group of the configuration, or CALLBACK. name: of the option."""
+    """A class of this Python session. kind: a group of the configuration, or CALLBACK. name: the option's name."""
 
     kind: str
     name: str
@@ -43,12 +43,12 @@ class SessionClass:
 
     @property
     def source(self) -> str:
-        """The statement that defines the class; a comment if Python does not have its text."""
+        """The source of the class; a comment if the source is not available."""
         return _source(self.schema) or f"# The source of {self.schema.__qualname__} is not available.\n"
 
 
 def session_class(kind: str, schema: type) -> SessionClass:
-    """Return a class with the name of its option: the default of its field ``name``, or the name in small letters.
+    """Return a class with the name of its option: the default of its field ``name``, or the class name in snake case.
 
     Raises ConfigError unless the class is a dataclass derived from the base class of the group, or if the name is taken
     by an option of the package or of a plugin.
@@ -59,7 +59,7 @@ def session_class(kind: str, schema: type) -> SessionClass:
     place = f"{kind}={schema.__qualname__}"
     check_class(place, schema, base)
     declared = next((field.default for field in dataclasses.fields(schema) if field.name == "name"), "")
-    # A class that inherits the name of its parent, an option of the package, needs a name of its own.
+    # A class that inherits the field ``name`` of another option needs a different name.
     parents = {getattr(parent, "name", "") for parent in schema.__mro__[1:]}
     name = str(declared) if declared and declared not in parents else _small(schema.__name__)
     if name in table:
@@ -91,15 +91,15 @@ def session_sources() -> Mapping[str, str]:
 
 
 def _small(name: str) -> str:
-    """Return the name of a class in small letters: "MyNet" becomes "my_net"."""
+    """Return the name of a class in snake case: "MyNet" becomes "my_net"."""
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower().strip("_")
 
 
 def _source(schema: type) -> str:
     """Return the source of a class; "" if it is not available.
 
-    ``inspect.getsource`` finds no class of a notebook, whose module has no file. It finds the functions, though, and
-    the class is in the file of its functions.
+    ``inspect.getsource`` cannot find a class of a notebook, because the module of a notebook has no file. Functions do
+    refer to a file, so the class is found in the file of its methods.
     """
     functions = (value for value in vars(schema).values() if inspect.isfunction(value))
     for code in (function.__code__ for function in functions):

@@ -91,7 +91,8 @@ def splits_of(data: DatasetSettings, seed: int, record: DataRecord) -> list[Data
     """Return the splits of a run's dataset, for the tracker.
 
     The digest of a split covers the settings, the numbers of examples, the classes and the normalisation: all facts
-    that are known without reading the images again. seed: of the run, which draws the validation split.
+    that are known without reading the images again. seed: the run's seed, with which the
+    validation split is drawn.
     """
     plain = redact({key: value for key, value in asdict(data).items() if key not in ("augment", "cache_dir")})
     facts, known = limited_facts(data), [asdict(record.facts), record.normalisation and asdict(record.normalisation)]

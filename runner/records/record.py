@@ -182,14 +182,14 @@ class Record:
     def results(self, best_step: int | None, smallest: Callable[[str], bool]) -> Results:
         """Return the results of the whole run.
 
-        best_step: step of the best checkpoint, None if there is none. smallest: whether low values of a metric, named
-        without its split, are better.
+        best_step: step of the best checkpoint, None if there is none. smallest: function that returns whether low
+        values of a metric, named without its split, are better.
         """
         found, evaluated = Results(), set[int]()
         for record in read_metrics(self._directory.metrics_jsonl):
             found.final.update(record.values)
             scores = {name: value for name, value in record.values.items() if name.startswith(_SCORED)}
-            # An evaluation that a resumed run repeats has the step of the first one.
+            # An evaluation that a resumed run repeats has the same step as before, so it is counted once.
             evaluated.update(record.step for name in scores if name.startswith(_EVALUATED))
             if best_step is None or record.step == best_step:
                 found.headline.update(scores)

@@ -69,7 +69,7 @@ class Summary:
                          train.fail_on_divergence=true, else null
       config_hash        SHA-256 of the resolved configuration, as returned by ``config_hash``
       overrides          overrides of the command line, as "key=value", without secrets
-      changed            keys whose values are not the defaults, whoever set them, as "key=value", without secrets
+      changed            keys whose values are not the defaults, wherever they were set, as "key=value", without secrets
       output_dir         the run's directory
       git_commit         commit of the code, ending in "-dirty" if files were changed; null if there is none
       versions           name -> version of Python, runner and the libraries that can change a result
@@ -96,7 +96,7 @@ class Summary:
       examples_per_s     training examples per second of step time in this process
       final              metric -> last value, such as "test/accuracy"
       best               metric -> best value of all evaluations, by its direction
-      evaluations        number of evaluations from which these values are the best
+      evaluations        number of evaluations among which these values are the best
       headline           metric -> value of the network that the run keeps: at the best checkpoint, or else the last
       bytes_sent_per_worker  bytes sent by each worker in order, then by each parameter server in order
       peak_memory_bytes  process ("master", "worker-0", "ps-0", ...) -> largest resident set size
@@ -221,9 +221,9 @@ def cpu_model() -> str:
 
 
 def in_order(metrics: Iterable[str]) -> list[str]:
-    """Return the names of metrics that a table shows: of the test split, of the validation split, the training loss.
+    """Return the metrics that a table shows: those of the test split, those of the validation split, the training loss.
 
-    Within a split they have the given order, with the loss last.
+    The metrics of a split have the given order, with the loss last.
     """
     found = list(metrics)
     of_splits = [[name for name in found if name.startswith(f"{split}/")] for split in ("test", "val")]

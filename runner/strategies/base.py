@@ -24,7 +24,7 @@ from runner.optimizers.base import Optimizer
 class Workload:
     """A network to train, its optimizer and the sizes of batches, without any decision about devices.
 
-    fields: the fields of an example that the network reads, by name; besides, every example has an index. dtype: the
+    fields: the fields of an example that the network reads, by name; every example also has an index. dtype: the
     dtype of activations. batch_size: examples of one update, over all workers. microbatches: number of parts of a
     batch, computed one after the other before their gradients are summed.
     """

@@ -39,8 +39,8 @@ class Hybrid(Strategy):
     fc_batch passes is followed by an update, and the next pass uses new weights; other layers are updated once a batch.
     dense_lr_factor: factor by which the learning rate of dense layers, and of layers between them, is multiplied.
 
-    The loss may be that of a classifier or of a regression, or one of several outputs and fields whose ops
-    :class:`~runner.strategies.sharded.dense_loss.DenseLoss` splits by units. ``build`` rejects any other loss, a
+    The loss may be that of a classifier or of a regression, or a loss of several outputs and fields whose ops
+    :class:`~runner.strategies.sharded.dense_loss.DenseLoss` can split by units. ``build`` rejects any other loss, a
     network without dense layers, and a network in which a layer after the first dense layer reads an activation from
     before that layer. If the network starts with dense layers, the images are gathered, no gradients are sent back
     across the boundary, and the result is pure model parallelism.

@@ -211,7 +211,7 @@ def placeholders(graph: Graph, workload: Workload, count: int) -> dict[str, Tens
 
 
 def cast_fields(graph: Graph, workload: Workload, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return a batch in which the fields without a dtype of their own have the dtype of activations."""
+    """Return a batch in which the fields that define no dtype have the dtype of activations."""
     floats = [name for name, each in workload.fields.items() if each.dtype is None]
     return {**batch, **{name: ops.as_dtype(graph, batch[name], workload.dtype) for name in floats}}
 

@@ -32,7 +32,7 @@ class ServedVariables(Variables):
     ) -> Replica:
         """Return a copy of the network on worker ``index``, in the scope ``{role}_{index}``.
 
-        view: the class of the worker's view of the variables. workload: of the copy; None for that of the store.
+        view: the class of the worker's view of the variables. workload: the copy's workload; None for the store's.
         """
         device, prefix = worker_task(index), f"{role}_{index}"
         seen = view(self, prefix=prefix, device=device)

@@ -51,7 +51,10 @@ def freeze_sweep(jobs: Sequence[Job], arguments: Sequence[str], plugins: Sequenc
 
 
 def freeze_batch(plan: Plan, jobs: Sequence[Job], directory: Path) -> Plan:
-    """Write the configurations of ``jobs``, then the plan with these jobs added; return this plan. Raises as above."""
+    """Write the configurations of ``jobs``, then the plan with these jobs added; return the new plan.
+
+    Raises DirectoryInUseError if a job's directory holds a run; ConfigError as ``require_own_directories`` does.
+    """
     added = [planned(job) for job in jobs]
     plan = dataclasses.replace(plan, jobs=[*plan.jobs, *added])
     require_own_directories(plan.jobs)
@@ -87,7 +90,8 @@ def freeze_job(job: Job, directory: Path, of_plan: PlannedJob) -> None:
 def checked_config(job: Job) -> Config:
     """Return the configuration of a job.
 
-    Raises ConfigError if it is invalid or, for a job on this machine, ConfigError or DataError if it cannot run here.
+    Raises ConfigError if the configuration is invalid; for a job that runs on this machine, also ConfigError or
+    DataError if the machine cannot run the configuration.
     """
     config = job.config()
     if job.launcher is not None and job.launcher.is_local:

@@ -35,7 +35,7 @@ def sweep_lock(directory: Path) -> Iterator[None]:
 
 @contextmanager
 def job_lock(directory: Path, on_wait: Callable[[], None]) -> Iterator[None]:
-    """Hold the lock of a job within the block. If another process holds the lock, call ``on_wait`` and wait for it."""
+    """Hold the lock of a job within the block. If another process holds the lock, call ``on_wait``, then wait."""
     with _open(directory / JOB_LOCK) as lock:
         if not _taken(lock):
             on_wait()
@@ -54,7 +54,7 @@ def place_lock(directory: Path, wanted: int = 0) -> Iterator[int]:
 
 
 def stop_at_end_of_sweep(directory: Path) -> None:
-    """Make this process receive SIGTERM when no process holds the lock of the sweep any more, even if it was killed."""
+    """Send SIGTERM to this process as soon as the process of the sweep ends or is killed and thus releases its lock."""
 
     def wait() -> None:
         with _open(directory / SWEEP_LOCK) as lock:

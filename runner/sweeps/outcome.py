@@ -58,7 +58,7 @@ class Outcome:
         label = job_label(self.number, self.swept)
         if not self.succeeded:
             return RunnerError(f"{label}: {self.status if self.error is None else self.error.message}")
-        return RunnerError(f"{label}: it has no value of its metric") if self.value is None else self.value
+        return RunnerError(f"{label}: the job has no value of its metric") if self.value is None else self.value
 
     @property
     def succeeded(self) -> bool:
@@ -121,7 +121,7 @@ def last_ended(directory: Path) -> int | None:
 
 
 def has_ended(directory: Path, before: int | None) -> bool:
-    """Return whether a job is finished, or has ended again. before: the time of its previous end, if any."""
+    """Return whether a job reached its last step, or ended after ``before``, the time of its previous end, if any."""
     return recorded(directory)[0] in ENDED or last_ended(directory) not in (None, before)
 
 

@@ -54,7 +54,7 @@ class Plan:
 
     folder: the working directory of the sweep, to which relative paths in configurations refer.
     arguments: the command line. plugins: references to the plugins, each with the SHA-256 of the plugin's source.
-    sweeper: name of Hydra's sweeper; one other than "basic" adds jobs to the plan after it has seen earlier results.
+    sweeper: name of Hydra's sweeper; a sweeper other than "basic" adds jobs depending on the results of earlier jobs.
     """
 
     folder: str
@@ -91,7 +91,7 @@ class Plan:
         except FileNotFoundError:
             raise ConfigError(
                 f"{directory} holds no {PLAN_FILE}: expected the directory of a sweep that began to train. "
-                f"If it was stopped earlier, start it again{_start_command(directory)}"
+                f"If the sweep was stopped before that, start it again{_start_command(directory)}"
             ) from None
         except OSError as error:
             raise ConfigError(f"{path} cannot be read: {error}") from error
@@ -117,7 +117,7 @@ _OWN_SETTING = re.compile(
 
 
 def _start_command(directory: Path) -> str:
-    """Return the command line of a sweep without a plan, from Hydra's settings for it; "" if they are missing."""
+    """Return the command line of a sweep without a plan, from Hydra's stored settings; "" if these are missing."""
     try:
         settings: Any = safe_yaml.load(directory / HYDRA_FILE)
         overrides = settings["hydra"]["overrides"]

@@ -17,8 +17,8 @@ _EVERY_S = 1.0
 class Progress:
     """A report on stderr of each job that ends.
 
-    As a context, a thread looks for ended jobs once a second, because jobs can end in other processes and on other
-    machines. Jobs of this process need no thread: ``look`` is called after each of them.
+    Within a ``with`` block, a thread checks for ended jobs once a second, because jobs can end in other processes and
+    on other machines. Jobs of this process need no thread: call ``look`` after each job.
     """
 
     def __init__(
@@ -31,7 +31,7 @@ class Progress:
     ) -> None:
         """before: number of a job -> time of its previous end, as in :func:`has_ended`.
 
-        earlier, later: number of jobs that ended before ``jobs``, and of those that follow, None if it is not known.
+        earlier: number of jobs that ended before ``jobs``. later: number of jobs that follow; None if it is not known.
         """
         self._pending = list(jobs)
         self._count = len(jobs)

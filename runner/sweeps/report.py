@@ -88,7 +88,7 @@ def report(
 
     Pending tracking records of jobs that are not running are written to the store. After an interruption, the pending
     records are only reported, because the process should end soon. config: the configuration of one job; None if no
-    job has a valid configuration, so that there is no tracking record to end. show: whether to print the table.
+    job has a valid configuration, in which case there is no tracking record to end. show: whether to print the table.
     """
     monitor = monitor_of_outcomes(outcomes)
     if show:
@@ -140,7 +140,7 @@ def write_tables(outcomes: Sequence[Outcome], monitor: Monitor, directory: Path)
 
 
 def recorded_sweeps(directories: Iterable[Path]) -> list[Path]:
-    """Return the sweeps, with a plan and a tracking record, that contain these directories; each sweep only once."""
+    """Return the sweeps that contain these directories and have a plan and a tracking record; each sweep only once."""
     around = ((directory, *directory.parents) for directory in directories)
     found = (
         next((place for place in places if (place / PLAN_FILE).is_file() and (place / SWEEP_FILE).is_file()), None)
@@ -179,7 +179,7 @@ def _result(
     keys = dict.fromkeys(key for values in swept for key in values)
     params = {key: ", ".join(dict.fromkeys(shown_value(values, key) for values in swept)) for key in keys}
     counts = Counter(outcome.status for outcome in outcomes)
-    # Names without a slash: MLflow shows these metrics in the last section of charts, after those of the jobs.
+    # Names without a slash: MLflow shows these metrics in the last section of charts, after the jobs' metrics.
     metrics = {f"jobs_{name}": float(counts[name]) for name in (FINISHED, FAILED)}
     values = [job.metrics[monitor.metric] for job in outcomes if job.succeeded and monitor.metric in job.metrics]
     if values:

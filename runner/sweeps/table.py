@@ -26,7 +26,8 @@ Cell = str | int | float | None
 class SweepTable:
     """A table: column headers, which are Python identifiers, and rows with a cell for each column.
 
-    On the terminal, numbers have four significant digits, and errors and identifiers are shortened; files have it all.
+    On the terminal, numbers have four significant digits, and errors and identifiers are shortened. Files contain all
+    digits and the full texts.
     """
 
     headers: tuple[str, ...]
@@ -90,10 +91,11 @@ def typed(name: str) -> str:
 
 
 def sweep_table(outcomes: Sequence[Outcome], monitor: Monitor) -> SweepTable:
-    """Return a row for each job: number, swept values, metrics of the network that the run keeps, and where it is.
+    """Return a table with a row for each job: number, swept values, metrics of the kept network, status, directory.
 
-    Jobs are sorted by the metric of ``monitor``, then by the loss of its split; jobs that did not finish come last.
-    Metrics that no job has, and the error if no job has one, are left out.
+    The kept network is that of the best checkpoint if the run keeps one, else that of the last step. Jobs are sorted by
+    the metric of ``monitor``, then by the loss of its split; jobs that did not finish come last. Metrics that no job
+    has are left out, and so is the column of errors if no job has an error.
     """
     swept = swept_values(outcomes)
     keys = list(dict.fromkeys(key for values in swept for key in values))
@@ -144,9 +146,10 @@ def shown_metrics(outcomes: Sequence[Outcome], monitor: Monitor) -> list[str]:
 
 
 def rank(finished: bool, metrics: Mapping[str, float], monitor: Monitor) -> tuple[bool, float, float]:
-    """Return the sort key: finished first, then the best monitored value, then low loss; unknown values last.
+    """Return the sort key of a job: finished jobs first, then by best monitored value, then by lowest loss.
 
-    The loss is that of the monitored split, so that the test split does not decide between equal validation accuracies.
+    Unknown values come last. The loss is that of the monitored split, so that the test split does not decide between
+    equal validation accuracies.
     """
     value = metrics.get(monitor.metric, math.nan)
     signed = -value if monitor.highest else value
@@ -229,9 +232,10 @@ def over_seeds(outcomes: Sequence[Outcome], monitor: Monitor) -> list[OverSeeds]
 
 
 def seeds_table(groups: Sequence[OverSeeds], monitor: Monitor, *, narrow: bool = False) -> SweepTable:
-    """Return a row for each group: swept values, n (finished jobs), mean and sd of metrics, step time, status.
+    """Return a table with a row for each group: swept values, n (finished jobs), metrics, step time, status.
 
-    narrow: put mean and standard deviation in one cell, ``mean ± sd``, for people.
+    The table has the mean and the standard deviation (sd) of each metric, in separate columns for programs. narrow: put
+    both into one cell, ``mean ± sd``, for human readers.
     """
     keys = list(dict.fromkeys(key for group in groups for key in group.swept))
     metrics = shown_metrics([outcome for group in groups for outcome in group.outcomes], monitor)

@@ -84,9 +84,9 @@ def verb_parser(verb: str, description: str, epilog: str, advice: Advice | None 
 
 
 class _VerbParser(argparse.ArgumentParser):
-    """A parser that raises ConfigError, for unknown options before all other errors. Its subcommands have such parsers.
+    """A parser that raises ConfigError, and that reports unknown options before all other errors.
 
-    A subcommand follows the options of its verb.
+    Its subcommands have parsers of the same class. A subcommand follows the options of its verb.
     """
 
     def __init__(self, *, advice: Advice | None = None, **settings: Any) -> None:
@@ -130,5 +130,5 @@ class _VerbParser(argparse.ArgumentParser):
 
 
 def _is_option(argument: str) -> bool:
-    """Return whether an argument is an option, and not a negative number or the name of a stream."""
+    """Return whether an argument is an option, and not a negative number or "-", the name of a stream."""
     return argument.startswith("-") and argument.lstrip("-")[:1].isalpha()

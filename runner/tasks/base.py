@@ -24,7 +24,7 @@ MIN, MAX = "min", "max"
 """Directions of a metric: whether low or high values are better."""
 
 LABELS, NUMBERS = "labels", "numbers"
-"""Kinds of targets y: (N,) int64, a class of each example; or (N, K) floats, numbers of each example."""
+"""Kinds of targets y: (N,) int64, the class of each example; or (N, K) floats, K numbers for each example."""
 
 TARGETS = (LABELS, NUMBERS)
 
@@ -32,7 +32,7 @@ RESERVED = (LOSS, "accuracy", "mask", "labels", "predictions", "learning_rate", 
 """Names that no metric of a plugin can have, because a step, an evaluation or a run has them already."""
 
 OfExamples = Callable[[Expr, Expr], Expr]
-"""A function of the prediction (N, outputs), and the target y, that returns a value for each example, (N,).
+"""A function of the prediction (N, outputs) and the target y that returns a value for each example, (N,).
 
 Prediction, result and floating-point y have the dtype of the network's variables: float32, also with bfloat16."""
 
@@ -49,8 +49,9 @@ class Loss:
 class Metric:
     """A metric: the mean of a value of each example.
 
-    direction: :data:`MIN` or :data:`MAX`. text: how messages format it, ".2%" for a fraction. target, of_examples: the
-    kind of targets and the function, for a metric in the table ``METRICS``; a task computes other metrics itself.
+    direction: :data:`MIN` or :data:`MAX`. text: the format of its value in messages, such as ".2%" for a fraction.
+    target, of_examples: the kind of targets and the function of a metric in the table ``METRICS``; a task computes its
+    other metrics itself.
     """
 
     direction: str
@@ -70,7 +71,7 @@ class Task(ABC):
 
     fields: the names of the dataset's fields that the network reads. monitor: the metric by which checkpoints and runs
     are compared unless ``train.monitor`` is set. ranked: whether an answer has a probability for each class, of which
-    users read the largest.
+    the largest are of interest.
     """
 
     name: str = ""
@@ -88,7 +89,7 @@ class Task(ABC):
     def outputs(self, fields: Mapping[str, Field]) -> int:
         """Return how many numbers the model returns for an example.
 
-        fields: of the dataset. Raises ConfigError if the dataset does not fit the task.
+        fields: the fields of the dataset. Raises ConfigError if the dataset does not fit the task.
         """
 
     @abstractmethod
@@ -99,7 +100,7 @@ class Task(ABC):
         """
 
     def answers(self, prediction: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return what a user reads from predictions (N, outputs): the same by default."""
+        """Return the values to show to a user for predictions (N, outputs); by default, the predictions themselves."""
         return prediction
 
     def columns(self, fields: Mapping[str, Field]) -> tuple[str, ...]:
@@ -111,7 +112,7 @@ class Task(ABC):
         return 0.0
 
     def direction(self, metric: str) -> str:
-        """Return the direction of a metric, such as "loss"."""
+        """Return the direction of a metric of this task, or of the loss."""
         return MIN if metric == LOSS else self.measures[metric].direction
 
     def text(self, metric: str, value: float) -> str:
@@ -142,7 +143,7 @@ class Task(ABC):
 
 
 def _predicted(model: Model, net: NetworkBuilder, x: Tensor, outputs: int) -> Tensor:
-    """Return the prediction of a model; raises ConfigError for another shape: a plugin's model may return anything."""
+    """Return a model's prediction. Raises ConfigError for a wrong shape, because a plugin may return anything."""
     returned: object = model.forward(net, x, outputs)
     if not isinstance(returned, Tensor) or net.graph.spec(returned).shape[1:] != (outputs,):
         actual = net.graph.spec(returned) if isinstance(returned, Tensor) else returned

@@ -232,8 +232,9 @@ def safe_tags(tags: Mapping[str, str]) -> dict[str, str]:
 def metric_key(name: str) -> str:
     """Return the name of a metric in MLflow.
 
-    MLflow's pages sort the sections of charts by name and open all of them. So that speeds and counts of transfers do
-    not come before the results, they get a section that is the last one: "perf/step_time_s" is "workers/step_time_s".
+    MLflow's pages sort the sections of charts by name and expand all sections. Speeds and counts of transfers should
+    not come before the results, so their section is renamed to sort last: "perf/step_time_s" becomes
+    "workers/step_time_s".
     """
     section, _, rest = name.partition("/")
     return f"workers/{rest}" if section in ("perf", "comm") else name

@@ -1,4 +1,4 @@
-"""Record a network as an MLflow model: models from code, with a signature and an input example, and without pickles."""
+"""Record a network as an MLflow model from code, with a signature and an input example, and without pickles."""
 
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -15,7 +15,7 @@ _STEP_TAG = "runner.step"
 def log_model(client: Any, run_id: str, record: ExportedModel) -> None:
     """Add a network to the models of an MLflow run, unless the run has a model of this step already.
 
-    client: an MlflowClient. Call it within :func:`~runner.tracking.mlflow_client.store_errors`.
+    client: an MlflowClient. Call this function within :func:`~runner.tracking.mlflow_client.store_errors`.
     """
     from mlflow.entities import LoggedModelOutput, LoggedModelStatus
 

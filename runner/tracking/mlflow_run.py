@@ -1,4 +1,4 @@
-"""Write tracking records to one MLflow run that exists."""
+"""Write tracking records to one existing MLflow run."""
 
 import itertools
 import json
@@ -22,7 +22,7 @@ _log = logging.getLogger(__name__)
 
 
 class MlflowRun:
-    """An MLflow run. Records are written within :func:`~runner.tracking.mlflow_client.store_errors`.
+    """An MLflow run. Call its methods within :func:`~runner.tracking.mlflow_client.store_errors`.
 
     known: key -> steps at which the store has a value; no other value is written for such a pair of key and step, so
     the curves of a resumed run have no repetitions. params: the parameters that the run has.

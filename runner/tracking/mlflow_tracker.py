@@ -67,7 +67,7 @@ class MlflowTracking(Tracking):
         return MlflowTracker(self, self.store_uri(), run_dir)
 
     def finish_sweep(self, sweep_dir: Path, result: SweepResult) -> None:
-        """Add the result of a sweep to its parent run, and end it; a failure of the store is logged."""
+        """Add the result of a sweep to its parent run, and end that run; a failure of the store is logged."""
         try:
             end_parent(self.store_uri(), resolve_experiment(self.experiment), sweep_dir, result, now_ms())
         except StoreUnavailableError as error:

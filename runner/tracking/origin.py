@@ -74,7 +74,7 @@ class Origin:
     def created(cls, run_dir: Path, mlflow_run_id: str) -> None:
         """Add the id that MLflow gave to the run in ``run_dir``; does nothing in a directory without an origin.
 
-        If the file cannot be changed, the failure is logged: the id is found in the store by ``run_id``.
+        If the file cannot be changed, the failure is logged; the id can still be found in the store by ``run_id``.
         """
         path = run_dir / ORIGIN_FILE
         try:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _DPI = 120
 _AXES = {"loss": "loss (mean per example)", "accuracy": "accuracy (fraction of examples)"}
-"""Metric -> label of its axis, if that is not its name."""
+"""Metric -> label of the axis, if the label is not the name of the metric."""
 _MOST_CURVES = 4
 _TRAIN = "tab:blue"
 _SCORED = {"val": "tab:green", "test": "tab:orange"}
@@ -39,9 +39,9 @@ _RECALL_INCHES, _BAR = 1.8, "#9ecae1"
 def learning_curves(metrics_path: Path, out_path: Path) -> Path:
     """Draw the loss and other metrics over the steps, a line per split, from a metrics.jsonl; return ``out_path``.
 
-    A logged training metric is of one batch, so it is not comparable with the score of a whole split. Therefore it is
-    drawn faintly, and its mean since the previous evaluation is drawn at the step of each evaluation. Raises ValueError
-    if the file is not a metrics.jsonl.
+    A logged training metric describes one batch, so it is not comparable with the score of a whole split. Single values
+    are therefore drawn faintly, and their mean since the previous evaluation is drawn at the step of each evaluation.
+    Raises ValueError if the file is not a metrics.jsonl.
     """
     records = list(read_metrics(metrics_path))
     quantities = _quantities(records)
@@ -82,7 +82,7 @@ def training_means(records: Iterable[Metrics], quantity: str) -> list[Point]:
 
 
 def confusion_matrix(counts: NDArray[np.integer], classes: Sequence[str], out_path: Path) -> Path:
-    """Draw a confusion matrix, and the recall of each class beside its row; return ``out_path``.
+    """Draw a confusion matrix, and the recall of each class next to its row; return ``out_path``.
 
     counts: (C, C) integers; ``counts[i, j]`` is the number of examples of class i that were classified as class j. The
     colour of a cell is its fraction of the sum of its row; on the diagonal, this fraction is the recall of the class.
@@ -139,7 +139,7 @@ def _number_cells(axes: "Axes", counts: NDArray[np.integer], shares: NDArray[np.
 
 _MOST_LABELLED = 8
 _LOG_RATIO = 50.0
-"""Positive values whose largest and smallest differ at least by this factor are drawn on a logarithmic axis."""
+"""Positive values whose largest and smallest differ by at least this factor are drawn on a logarithmic axis."""
 
 Series = dict[str, dict[str, list[float]]]
 """Label of a line -> value of the key, as text -> values of the metric, one for each repetition."""
@@ -193,7 +193,7 @@ def new_figure(width_inches: float, height_inches: float) -> "Figure":
 
 
 def save_figure(figure: "Figure", out_path: Path) -> Path:
-    """Write a picture as PNG and return ``out_path``; creates its folders."""
+    """Write a picture as PNG, create missing folders, and return ``out_path``."""
     out_path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(out_path, format="png")
     return out_path
@@ -204,7 +204,7 @@ Counts = Sequence[Mapping[str, int]]
 
 
 def staleness_table(counts: Counts, path: Path) -> Path:
-    """Write the number of pushes for each staleness as CSV and return ``path``; creates its folder.
+    """Write the number of pushes for each staleness as CSV, create missing folders, and return ``path``.
 
     There is a row for each staleness from 0 to the largest, and a column for each server.
     """

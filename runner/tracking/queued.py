@@ -1,4 +1,4 @@
-"""A tracker whose records reach a store on a separate thread, whatever the store is."""
+"""A tracker that writes records to a store of any kind on a separate thread."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -15,8 +15,9 @@ from runner.tracking.writer import BackgroundWriter, Store
 class QueuedTracker(Tracker):
     """A tracker of a run; :mod:`runner.tracking.writer` writes its records on a separate thread and handles failures.
 
-    store: returns the store for a run. queue_size: largest number of records held in memory. finish_timeout_s: longest
-    wait at the end of a run. system_every_s: time between samples of CPU and memory use; None for no samples.
+    store: function that returns the store for a run. queue_size: largest number of records held in memory.
+    finish_timeout_s: longest wait at the end of a run. system_every_s: time between samples of CPU and memory use; None
+    for no samples.
     """
 
     def __init__(

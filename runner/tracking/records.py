@@ -62,10 +62,11 @@ class DataSplit:
 
 @dataclass(frozen=True, slots=True)
 class ExportedModel:
-    """A network after ``step`` updates, in a folder that holds the code to load it as ``code``, a file name.
+    """A network after ``step`` updates, in a folder. code: name of the file in this folder that loads the network.
 
     shape: of one example, without the batch. outputs: the number of values that the network returns for an example.
-    example: a value of each channel, from which an example of an input is made. requirement: of Python's packages.
+    example: a value for each channel, from which an example input is made. requirement: the Python package that the
+    network needs, as pip reads it.
     """
 
     folder: str

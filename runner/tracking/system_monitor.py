@@ -67,6 +67,6 @@ class SystemSampler:
         for child in self._process.children(recursive=True):
             try:
                 total += child.memory_info().rss
-            except psutil.NoSuchProcess:  # it has ended and uses no memory
+            except psutil.NoSuchProcess:  # the child has ended and uses no memory
                 continue
         return int(total)

@@ -43,8 +43,8 @@ class TensorboardTracking(Tracking):
 class TensorboardStore:
     """The event files of a run: metrics as scalars, parameters as hyper-parameters, and texts.
 
-    The texts are the configuration and the description. Each start of a run writes another file, in which TensorBoard
-    finds the step from which on the points of earlier files are dropped.
+    The texts are the configuration and the description. Each start of a run writes a new file. The file of a resumed
+    run contains the first step of this start; TensorBoard drops the points of earlier files from this step on.
     """
 
     def __init__(self, run: RunInfo) -> None:
@@ -60,7 +60,7 @@ class TensorboardStore:
         first = self._run.first_step
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
-            # The name also holds the current second, which two starts of a run can share.
+            # The library adds the current second to the name, but two starts of a run can share a second.
             self._file = EventsWriter(str(self._folder / "events"), filename_suffix=f".{first}")
             if first:
                 started = SessionLog(status=SessionLog.START)
@@ -69,7 +69,7 @@ class TensorboardStore:
             raise StoreUnavailableError(f"event files in {self._folder}: {error}") from error
 
     def write(self, records: Sequence[Record]) -> None:
-        """Add records to the event file; records for which TensorBoard has no place are skipped."""
+        """Add records to the event file; records that TensorBoard cannot show are skipped."""
         from tensorboardX.proto.event_pb2 import Event
 
         try:

@@ -110,7 +110,7 @@ def workload_of(config: Config, facts: Facts) -> Workload:
     """Return the workload of a configuration, the same for all strategies. facts: the facts of its data."""
     task: Task = config.task
     task.require_fields(facts.fields, config.data.name)
-    # Only x becomes an activation: bfloat16 would round the numbers to predict.
+    # Only x has the dtype of activations, because bfloat16 would round the numbers that the network has to predict.
     fields = {name: facts.fields[name] for name in task.fields}
     numbers = {name: Field(each.shape, each.dtype or state_dtype(config.precision)) for name, each in fields.items()}
     return Workload(

@@ -16,7 +16,7 @@ def create_display() -> "Display":
 
 
 def _in_notebook() -> bool:
-    """Return whether this process is the kernel of a notebook; IPython is not imported for the answer."""
+    """Return whether this process is the kernel of a notebook; this check does not import IPython."""
     ipython = sys.modules.get("IPython")
     return ipython is not None and getattr(ipython.get_ipython(), "kernel", None) is not None
 
@@ -89,7 +89,7 @@ class BarDisplay(Display):
 class NotebookDisplay(Display):
     """A progress bar in the output of a notebook's cell, and the last message under the bar.
 
-    rich needs ipywidgets for a bar in a notebook. Every notebook can replace the HTML of an output.
+    rich is not used, because it needs ipywidgets in a notebook; every notebook can replace the HTML of an output.
     """
 
     def __init__(self, interval_s: float = 0.2) -> None:
@@ -119,7 +119,7 @@ class NotebookDisplay(Display):
             self._draw()
 
     def message(self, text: str) -> None:
-        """Show a line under the bar, in place of the last one."""
+        """Show a line under the bar, in place of the previous line."""
         self._message = text
         self._draw()
 

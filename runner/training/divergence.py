@@ -12,9 +12,9 @@ def divergence(losses: Sequence[float], expected: float, advice: str) -> Diverge
     """Return an error if the training loss of a run diverged, else None.
 
     A run diverged if the last :data:`LAST` logged losses are all above :data:`FACTOR` times a reference: the loss of
-    the first step or a loss that a network without training can have, whichever is larger. Several losses are required,
-    because the loss of one small batch varies. losses: all logged training losses, the first of them from the initial
-    weights, which does not count as one of the last. expected: see :meth:`~runner.tasks.base.Task.expected_loss`.
+    the first step or a loss that an untrained network can have, whichever is larger. Several losses are required,
+    because the loss of one small batch varies. losses: all logged training losses; the first one belongs to the initial
+    weights and never counts as one of the last losses. expected: see :meth:`~runner.tasks.base.Task.expected_loss`.
     """
     last = losses[1:][-LAST:]
     if not last:

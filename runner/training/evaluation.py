@@ -28,7 +28,7 @@ _PREFIX = "monitor/"
 class Scores:
     """The result of one evaluation.
 
-    metrics: metric -> its mean over the examples; the loss among them. confusion: (C, C) int64; confusion[i, j] is the
+    metrics: metric -> its mean over the examples, also of the loss. confusion: (C, C) int64; confusion[i, j] is the
     number of examples of class i that were predicted as class j; None if the task predicts no classes.
     """
 
@@ -52,7 +52,7 @@ def with_validation(program: Program) -> Program:
 def evaluate(clients: Clients, metrics: Sequence[str], *, batches: int, classes: int, split: str = TEST) -> Scores:
     """Score the first ``batches`` evaluation batches of a split; padding does not count.
 
-    metrics: besides the loss. classes: the number of classes, for the confusion matrix of a task that predicts some.
+    metrics: besides the loss. classes: the number of classes, for the confusion matrix of a task that predicts classes.
     """
     sums, examples = dict.fromkeys((LOSS, *metrics), 0.0), 0
     confusion: NDArray[np.int64] | None = None
@@ -76,7 +76,7 @@ class BestMetric:
 
     best, best_step: the best value and the number of updates after which it was first reached; None before any value.
     reference: the value of the last counted evaluation (see :meth:`updated`) that was an improvement; None before any.
-    waited: number of counted evaluations since then. A value that is not finite is never an improvement.
+    waited: number of counted evaluations since that evaluation. A value that is not finite is never an improvement.
     """
 
     best: float | None = None

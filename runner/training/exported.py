@@ -1,7 +1,8 @@
 """A trained network in a folder, which needs neither the data nor the optimizer nor the directory of its run.
 
 The folder holds ``network.yaml`` (a configuration with the model), ``data.json`` (classes, shape and normalisation),
-``weights/step-N`` (a checkpoint of the weights alone), ``plugins`` and ``mlflow_network.py``, the code for MLflow.
+``weights/step-N`` (a checkpoint of the weights alone), ``plugins``, and ``mlflow_network.py``, with which MLflow
+loads the network.
 """
 
 import dataclasses
@@ -39,8 +40,8 @@ _TEMPLATE = Path(__file__).with_name(f"{_CODE}.txt")
 def export(config: Config, run_dir: Path, checkpoint: Path, folder: Path, version: str) -> ExportedModel:
     """Write the network of a checkpoint into ``folder``, which is replaced; return its description for a tracker.
 
-    version: of runner. Raises CheckpointError or DataError if a file of the run is damaged, ResourceError or OSError if
-    the folder cannot be written.
+    version: the version of runner. Raises CheckpointError or DataError if a file of the run is damaged, ResourceError
+    or OSError if the folder cannot be written.
     """
     record = read_record(run_dir)
     if record is None or record.normalisation is None:
@@ -84,7 +85,7 @@ class ExportedNetwork:
         self._device = one_device(from_plain(safe_yaml.load(folder / _CONFIG)), usable_cores())
 
     def predict(self, x: NDArray[Any]) -> NDArray[np.float64]:
-        """Return the task's answers (N, outputs), such as class probabilities, for x (N, ...) as the dataset has it.
+        """Return the task's answers (N, outputs), such as class probabilities, for x (N, ...) as the dataset stores it.
 
         The values equal those of ``runner predict`` on the same device. Raises DataError for another shape.
         """
@@ -108,7 +109,7 @@ def _alone(config: Config) -> Config:
 
 
 def _copy_plugins(folder: Path) -> None:
-    """Copy the files of the plugins, each into a folder named by its SHA-256; modules must be installed again."""
+    """Copy each plugin file into a folder named by its SHA-256; plugin modules must be installed by the user."""
     for reference, sha256 in provenance().items():
         if reference.endswith(".py"):
             (folder / sha256).mkdir(parents=True)

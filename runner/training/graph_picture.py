@@ -26,10 +26,10 @@ _LEGEND = DiagramLegend(
 def draw_graph(graph: Graph, path: Path, pictures: bool = True) -> list[Path]:
     """Write the graph to ``path`` in the DOT language, to a PNG file and, if Graphviz is installed, to an SVG file.
 
-    A box is a layer on a device and shows its number of nodes; an arrow shows its number of tensors, and its colour
-    whether the tensors change their device. A legend explains both. The PNG omits arrows to and from nodes without a
-    layer, because these arrows are alike in all networks. pictures: False to omit PNG and SVG. Returns the paths of the
-    files.
+    A box is a layer on a device and shows its number of nodes; an arrow shows its number of tensors, and the colour
+    of an arrow shows whether its tensors go to another device. A legend explains boxes and arrows. The PNG omits arrows
+    to and from nodes without a layer, because these arrows are alike in all networks. pictures: False to omit PNG and
+    SVG. Returns the paths of the files.
     """
     boxes = {box: f"{box[0]}\n{count} nodes" for box, count in Counter(map(_box, graph)).items()}
     flows = Counter((_box(graph.nodes[tensor.node]), _box(node)) for node in graph for tensor in node.inputs)

@@ -79,8 +79,8 @@ class OneDevice:
 def one_device(config: Config, cores: int, look: Look = discover) -> OneDevice:
     """Choose a GPU or the CPU by ``config.cluster``, as a training run does; log the device and the reason.
 
-    cores: the number of cores of this machine. look: finds the GPUs. Raises ResourceError if the requested GPU is not
-    available or lacks the precision.
+    cores: the number of cores of this machine. look: function that finds the GPUs. Raises ResourceError if the
+    requested GPU is not available or lacks the precision.
     """
     here = fix_machine_values(replace(config, parallelism=ForwardPasses()), cores, look)
     found = look_at(here.cluster, look)
@@ -127,8 +127,9 @@ def answers(
 ) -> NDArray[np.float64]:
     """Return the task's answers (N, outputs), such as class probabilities, for normalised inputs (N, ...).
 
-    They are computed with a checkpoint's weights. facts: of the training data; None for those of the configuration.
-    Raises CheckpointError if the checkpoint does not hold the network, ResourceError if a GPU cannot hold a batch.
+    The answers are computed with the weights of ``checkpoint``. facts: the facts of the training data; None for the
+    facts of the configuration's dataset. Raises CheckpointError if the checkpoint does not hold the network,
+    ResourceError if a GPU cannot hold a batch.
     """
     facts = facts or device.config.data.facts()
     config: Any = device.config

@@ -176,7 +176,7 @@ class _Run:
 
     def execute(self) -> Summary:
         """Train, write the summary and end the record, even after an error; return the summary."""
-        # The plugin's error is replaced first, so that summary and log contain the message on the terminal.
+        # plugin_errors replaces an error of a plugin first, so that summary, log and terminal show the same message.
         with at_the_end("ending the record", self._end), plugin_errors(provenance()):
             start = self.new_start or continued_start(self.experiment, self.directory)
             self._log_start(start)
@@ -326,7 +326,7 @@ class _Run:
             record.artifact(directory.placement_json)
 
     def _names(self) -> str:
-        """Return the names of the task's parts, as text."""
+        """Return the names of the model, the dataset and the strategy, as text."""
         config = self.experiment.config
         return f"{config.model.name} {config.data.name} {config.parallelism.name}"
 

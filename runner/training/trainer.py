@@ -251,7 +251,7 @@ class Trainer:
         elif not self.experiment.runs_in_virtual_time:
             self._save()
         elif self.progress.saved_step != self.progress.done:
-            # A checkpoint here would restart the order of virtual time, which an uninterrupted run would not restart.
+            # A checkpoint here would restart the order of events, which an uninterrupted run does not restart.
             stopped += (
                 ", without a checkpoint, because a checkpoint changes the order of events in virtual time; the updates "
                 "since the last checkpoint are repeated (checkpoint.every_steps)"

@@ -93,7 +93,7 @@ def test_predictions_equal_those_of_the_network(stored: Run) -> None:
 @pytest.mark.parametrize(
     ("x", "message"),
     [
-        (np.zeros((8, 8)), r"x has shape \(8, 8\); expected \(N, 1, 8, 8\); one example x is x\[None\]"),
+        (np.zeros((8, 8)), r"x has shape \(8, 8\); expected \(N, 1, 8, 8\); pass one example x as x\[None\]"),
         (np.zeros((0, 8, 8)), r"x has shape \(0, 8, 8\)"),
         (np.array([[["a"] * 8] * 8]), "x has dtype <U1; expected numbers"),
     ],

@@ -60,7 +60,7 @@ def test_only_subjects_with_equal_losses_are_compared(result: CaseResult) -> Non
 @pytest.mark.slow
 def test_the_reason_of_a_missing_or_broken_subject_is_reported(result: CaseResult) -> None:
     _, _, missing, wrong, broken = result.subjects
-    assert missing.failure == "not installed: make bench-peers ARGS=nonesuch"
+    assert missing.failure == "not installed: run make bench-peers ARGS=nonesuch"
     assert broken.failure == "ended with code 1: RuntimeError: out of luck"
     assert (wrong.failure, broken.seconds) == ("", {})
 
@@ -78,7 +78,7 @@ def test_the_report_is_written_completely(result: CaseResult, tmp_path: Path) ->
     report.write(tmp_path / "table.md", tmp_path / "raw.json")
     text = (tmp_path / "table.md").read_text()
     assert "- CPU: a CPU" in text
-    assert "| missing | not installed: make bench-peers ARGS=nonesuch |" in text
+    assert "| missing | not installed: run make bench-peers ARGS=nonesuch |" in text
     raw = json.loads((tmp_path / "raw.json").read_text())
     seconds = raw["comparisons"][0]["subjects"][0]["seconds"]["step"]
     assert statistics.median(seconds) == result.ours.median("step")
@@ -128,7 +128,7 @@ def test_a_configuration_trains_on_its_data(tmp_path: Path) -> None:
         process.ask("load")
         answer = process.ask("run", phase="step", times=2)
         assert len(answer["losses"]) == 2
-        with pytest.raises(SubjectError, match="phase 'forward': a configuration has only 'step'"):
+        with pytest.raises(SubjectError, match="phase 'forward': expected 'step', the only phase of a configuration"):
             process.ask("run", phase="forward", times=1)
 
 

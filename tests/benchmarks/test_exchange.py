@@ -116,7 +116,7 @@ def measured(monkeypatch: pytest.MonkeyPatch, processes: Mapping[str, Played | N
 
     def started(spec: Any, *_: object) -> Contestant:
         process = processes[spec.name]
-        return Contestant(spec.name, process, failure="" if process else "not installed: make bench-peers ARGS=mpi")
+        return Contestant(spec.name, process, failure="" if process else "not installed: run make bench-peers ARGS=mpi")
 
     monkeypatch.setattr(collectives, "_started", started)
     return measure_collective(NAME, rounds=2, turn=3, with_peers=True, sizes=SIZES)
@@ -135,10 +135,10 @@ def test_a_subject_with_wrong_sums_is_dropped_with_all_its_numbers(monkeypatch: 
     result = measured(monkeypatch, {"runner": Played(), "mpi": Played(wrong_from=1 << 20), "gloo": None})
     ours, mpi, _ = result.subjects
     assert (ours.failure, dict(mpi.seconds)) == ("", {})
-    assert mpi.failure == "sums of 1048576 bytes are off by 1"
+    assert mpi.failure == "sums of 1048576 bytes: largest error 1, expected 0"
     text = collectives_section([result])
-    assert "- mpi: sums of 1048576 bytes are off by 1" in text
-    assert "- gloo: not installed: make bench-peers ARGS=mpi" in text
+    assert "- mpi: sums of 1048576 bytes: largest error 1, expected 0" in text
+    assert "- gloo: not installed: run make bench-peers ARGS=mpi" in text
     assert cells(text, "1 MiB") == ["1 MiB", "1 (1-1)", "1.05"]
     assert not Report({}, collectives=[result]).has_failures
     assert Report({}, collectives=[measured(monkeypatch, {"runner": None, "mpi": None, "gloo": None})]).has_failures

@@ -165,7 +165,7 @@ def test_written_results_are_read_again_for_the_same_gpu(tmp_path: Path) -> None
     store.add(measured(gpu_subject("runner", 5), precision="tf32"))
     store.write(tmp_path / "gpu.json")
     assert read_store(tmp_path / "gpu.json", STORE_FACTS) == store
-    with pytest.raises(ValueError, match="has results of GPU 1, this is GPU 2: give another --output"):
+    with pytest.raises(ValueError, match="results of GPU 1, expected GPU 2; choose another folder with --output"):
         read_store(tmp_path / "gpu.json", {"device": "GPU 2"})
 
 
@@ -200,7 +200,7 @@ def test_runner_is_compared_with_the_best_mode_with_the_same_losses() -> None:
     expected = ["20", "torch-graph", "25", "0.80", "1 of 4", "0.51", "1", "0.50", "100", "100"]
     assert cells(text, "alexnet, 128", "float32") == ["alexnet, 128", "float32", *expected]
     assert cells(text, "runner, this GPU") == ["runner, this GPU", "16", *[NOT_RUN] * 3]
-    assert cells(text, "best of PyTorch, this GPU")[1] == "20"
+    assert cells(text, "best mode of PyTorch, this GPU")[1] == "20"
     assert "different computation: 3.0000, 3.0000, 3.0000" in text
     assert cells(text, "torch-max-autotune")[1] == NOT_RUN
     assert "Rates: 2.0 TFLOP/s, 2,000 GB/s read and written. Commit abc, 2026-11-22." in text

@@ -124,8 +124,8 @@ def test_a_word_selects_the_names_that_begin_with_it() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["alexnot"], "CASE 'alexnot': expected the beginning of one of alexnet, overfeat"),
-        (["--subjects", "caffe"], "--subjects 'caffe': expected the beginning of one of torch-eager"),
+        (["alexnot"], "CASE 'alexnot': expected a prefix of one of alexnet, overfeat"),
+        (["--subjects", "caffe"], "--subjects 'caffe': expected a prefix of one of torch-eager"),
         (["--phases", "step,dance"], "--phases 'dance': expected some of forward, gradients, step"),
         (["--precision", "float16"], "--precision 'float16': expected some of float32, bfloat16"),
         (["--rounds", "0"], "argument --rounds: 0: expected 1 or more"),
@@ -163,7 +163,7 @@ def test_steps_and_shares_are_counted_by_subject_and_worker() -> None:
     assert "- emulated: slow\n- command: `x y`\n" in text
     assert "| 4 workers | 3 | 1000 | 1000-2200 | 1500 | 21 | 1.00 |" in text
     assert "| 4 workers and 1 backup worker | 3 | 500 | 500-500 | 500 | 64 | 0.50 |" in text
-    assert "## Shares of 3 steps" in text
+    assert "## Contributions of each worker in 3 steps" in text
     assert "| 0 | 3 | 0 | 0 | 0 |" in text
     assert "| 3 | 1 | 1 | 8 | 1 |" in text
     assert "| 4 | 2 | 1 | 8 | 0 |" in text
@@ -213,13 +213,13 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_windows_are_compared_in_pairs_and_stored_points_with_logged_points(folder: Path) -> None:
-    result = Result("a store", [Window(100, 100.1), Window(100.1, 101)], status="stopped as asked")
+    result = Result("a store", [Window(100, 100.1), Window(100.1, 101)], status="stopped as requested")
     _read(result, folder)
     assert result.medians == pytest.approx([0.01, 0.02])
     assert result.ratios() == pytest.approx([2.0])
     assert (result.points, result.missing, result.repeated) == (20, 1, 1)
     text = tracking.document([result], 60, "x y")
-    assert "| a store | 1 | 19 | 10.00 | 20.00 | 2.000 | 2.000-2.000 | stopped as asked | 20 | 1 | 1 |" in text
+    assert "| a store | 1 | 19 | 10.00 | 20.00 | 2.000 | 2.000-2.000 | stopped as requested | 20 | 1 | 1 |" in text
     assert "- command: `x y`" in text
     assert "for all 60 s of" in text
 

@@ -106,7 +106,7 @@ def convolution_read_without_its_bias(net: NetworkBuilder, x: Tensor) -> Tensor:
     return ops.add(net.graph, ops.add(net.graph, bare, bias, name="late"), bare)
 
 
-NO_BIAS = "node 'late' adds 'conv1/bias'; expected the only reader of conv or dense"
+NO_BIAS = "node 'late' adds 'conv1/bias'; expected an add that alone reads the output of a conv or dense layer"
 
 
 @pytest.mark.parametrize(
@@ -114,13 +114,13 @@ NO_BIAS = "node 'late' adds 'conv1/bias'; expected the only reader of conv or de
     [
         (
             lambda net, x: net.graph.add("tanh", [x], name="squash")[0],
-            "node 'squash': op 'tanh' has no layer in the peers",
+            "node 'squash': op 'tanh' is not supported in a problem",
         ),
         (late_bias, NO_BIAS),
         (convolution_read_without_its_bias, NO_BIAS),
         (
             lambda net, x: nn.relu(net, nn.flatten(net, x, name="flat"), name="relu1"),
-            "layer 'relu1/relu', 'relu', reads a flattened image; expected a dense layer",
+            "layer 'relu1/relu' of kind 'relu' reads a flattened image; expected a dense layer",
         ),
     ],
 )
@@ -289,4 +289,4 @@ def test_the_layers_compute_the_same_as_the_network(name: str, tmp_path: Path, r
 
 def test_a_layer_that_a_subject_does_not_support_is_named() -> None:
     error = unsupported(Layer("norm1", "lrn", ("x",), (1, 2)), "the peer", ("conv", "relu"))
-    assert str(error) == "layer 'norm1' is of kind 'lrn', which the peer does not have; expected conv, relu"
+    assert str(error) == "layer 'norm1' is of kind 'lrn', which the peer does not support; expected one of conv, relu"

@@ -70,7 +70,7 @@ def test_a_subject_that_does_not_answer_in_time_is_ended(tmp_path: Path) -> None
 
 def test_a_missing_environment_starts_no_process(tmp_path: Path) -> None:
     spec = SubjectSpec("peer", "nonesuch", "benchmarks.peers.nonesuch")
-    with pytest.raises(MissingEnvironmentError, match="not installed: make bench-peers ARGS=nonesuch"):
+    with pytest.raises(MissingEnvironmentError, match="not installed: run make bench-peers ARGS=nonesuch"):
         SubjectProcess(spec, threads=1, log=tmp_path / "log")
 
 
@@ -98,7 +98,7 @@ def test_an_environment_is_found_if_it_was_completed_with_these_versions(
     if found:
         assert python_of("jax", tmp_path) == tmp_path / "jax" / "bin" / "python"
     else:
-        with pytest.raises(MissingEnvironmentError, match="not installed: make bench-peers ARGS=jax"):
+        with pytest.raises(MissingEnvironmentError, match="not installed: run make bench-peers ARGS=jax"):
             python_of("jax", tmp_path)
 
 

@@ -37,7 +37,7 @@ def test_the_overview_of_a_failure_has_no_numbers() -> None:
 def test_a_section_has_medians_quartiles_ratios_and_memory() -> None:
     text = case_section(case(subject("runner", [10, 12, 14]), subject("peer", [24])))
     assert cells(text, "runner")[7:] == ["12 (11-13)", "0.50", "1.20", "100 (50)", "3.0000, 2.5000, 2.0000"]
-    assert cells(text, "peer")[7:] == ["24 (24-24)", "1.00", "2.40", "100 (50)", "as ours"]
+    assert cells(text, "peer")[7:] == ["24 (24-24)", "1.00", "2.40", "100 (50)", "match"]
     assert cells(text, "runner")[1:4] == ["-", "-", "-"]
     assert cells(text, "physical")[7] == "10"
     assert "1,000 parameters; million multiply-adds: forward 3.0, gradients 9.0, step 10.0." in text

@@ -76,7 +76,7 @@ def test_valid_plugins_are_accepted() -> None:
     ("offered", "complaint"),
     [
         ({"models": [Tiny]}, r"Plugin\(models=\.\.\.\): got \[.*\], expected a dict of names and classes"),
-        ({"models": {"Tiny": Tiny}}, r"Plugin\(models={'Tiny': \.\.\.}\): got Tiny, expected a name of small letters"),
+        ({"models": {"Tiny": Tiny}}, r"Plugin\(models={'Tiny': \.\.\.}\): got Tiny, expected a name of lower-case"),
         ({"models": {"tiny": Tiny()}}, r"expected a class derived from Model"),
         ({"models": {"sgd": Sgd}}, r"expected a class derived from Model"),
         ({"datasets": {"tiny": Tiny}}, r"expected a class derived from DatasetSettings"),
@@ -96,7 +96,7 @@ def test_valid_plugins_are_accepted() -> None:
             r"got Loss\(.*\), expected Loss with target='labels' or target='numbers'",
         ),
         ({"losses": {"mine": Loss("labels", "abs")}}, r"got Loss\(.*\), expected a function of_examples"),
-        ({"metrics": {"mask": Metric("max")}}, r"got mask, expected another name than loss, accuracy, mask, labels"),
+        ({"metrics": {"mask": Metric("max")}}, r"got mask, expected a name other than loss, accuracy, mask, labels"),
         ({"metrics": {"mine": Metric("max")}}, r"expected Metric with target='labels' or target='numbers'"),
         ({"metrics": {"mine": Metric("up", target="labels", of_examples=abs)}}, r"got direction='up', expected dir"),
         ({"ops": SWISH}, r"Plugin\(ops=\.\.\.\): got .*, expected a list of OpDef"),

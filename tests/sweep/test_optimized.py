@@ -93,7 +93,7 @@ FAILURE = Failure("DivergenceError", "the loss exploded", 5)
     ("status", "changes", "value"),
     [
         ("finished", {"headline": {"test/accuracy": 0.5}}, 0.5),
-        ("finished", {"headline": {}}, "job 3 (lr=1): it has no value of its metric"),
+        ("finished", {"headline": {}}, "job 3 (lr=1): the job has no value of its metric"),
         ("diverged", {"headline": {"test/accuracy": 0.1}}, 0.1),
         ("diverged", {"error": FAILURE}, "job 3 (lr=1): the loss exploded"),
         ("killed", None, "job 3 (lr=1): killed"),

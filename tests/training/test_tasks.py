@@ -133,7 +133,7 @@ def test_commands_serve_a_regression(capsys: Capture) -> None:
     assert "--top 2: task=regression predicts no classes" in refused(
         ["predict", "run", "rows.npy", "--top", "2"], capsys
     )
-    assert "inputs of shape (4,), which are no images" in refused(["predict", "run", "one.png"], capsys, code=3)
+    assert "inputs of shape (4,), which are not images" in refused(["predict", "run", "one.png"], capsys, code=3)
 
 
 def test_a_score_without_a_declared_metric_is_refused() -> None:

@@ -41,7 +41,7 @@ class Answers:
         return {LOSS: self.losses, **self.metrics}
 
     def answers(self, function: Callable[[Tensor], Tensor]) -> "Answers":
-        """Return answers in which ``function`` of each tensor has replaced the tensor."""
+        """Return answers in which each tensor is replaced by ``function(tensor)``."""
         metrics, collected = (
             {name: function(each) for name, each in group.items()} for group in (self.metrics, self.collected)
         )
@@ -50,7 +50,7 @@ class Answers:
 
 @dataclass(frozen=True)
 class Outputs(Answers):
-    """Outputs of a network for N examples. prediction: (N, ...), what the network predicts, such as logits (N, C)."""
+    """Outputs of a network for N examples. prediction: (N, ...), the predicted values, such as logits (N, C)."""
 
     prediction: Tensor
 
@@ -60,7 +60,7 @@ class Outputs(Answers):
         return [self.losses, self.prediction, *self.collected.values(), *self.metrics.values()]
 
     def mapped(self, function: Callable[[Tensor], Tensor]) -> "Outputs":
-        """Return outputs in which ``function`` of each tensor has replaced the tensor."""
+        """Return outputs in which each tensor is replaced by ``function(tensor)``."""
         return Outputs(**vars(self.answers(function)), prediction=function(self.prediction))
 
 

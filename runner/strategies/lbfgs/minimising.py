@@ -67,7 +67,7 @@ class LbfgsStepDriver(StepDriver):
         """Run a client that computes with the vectors, wait for its end and return its fetches."""
 
     def update(self, step: int, learning_rate: Array) -> Mapping[str, Array]:
-        """Make one iteration; return the loss and metrics of its batch at the point where the iteration started."""
+        """Run one iteration; return the loss and metrics of its batch at the point where the iteration started."""
         self._step, self._learning_rate, self._evaluations = step, learning_rate, []
         optimizer = self._settings.optimizer
         recalled = self.order(RECALL, {})

@@ -19,17 +19,17 @@ class DenseLoss:
     Element-wise ops run on the workers with units, which receive their columns of targets. For a sum or a mean over the
     units, the worker that has an example receives the sum of U_j columns from each worker j.
 
-    For logits (N, C), it receives one or two values from each worker j with classes. For a softmax: the logarithm l_j
-    of the sum of the logits' exponentials, and the logit t_j of the label, or 0 if j does not have the label's class.
-    The loss is log(sum_j exp(l_j)) - sum_j t_j, normalised across shards (Krizhevsky 2014, section 4). For logistic
-    units: the sum of the cross-entropies. For the prediction: the largest logit and its class. The loss requires that
-    every worker with classes receives the labels of all examples. Values are summed in the order of workers; if several
-    logits are the largest, the first of their classes is predicted, as without shards.
+    For logits (N, C), the worker that has an example receives one or two values from each worker j with classes. For a
+    softmax: the logarithm l_j of the sum of the logits' exponentials, and the logit t_j of the label, or 0 if j does
+    not have the label's class. The loss is log(sum_j exp(l_j)) - sum_j t_j, normalised across shards (Krizhevsky 2014,
+    section 4). For logistic units: the sum of the cross-entropies. For the prediction: the largest logit and its class.
+    The loss requires that every worker with classes receives the labels of all examples. Values are summed in the order
+    of workers; if several logits are the largest, the first of their classes is predicted, as without shards.
 
     Bytes on the wire, for values of b bytes, from worker j to another worker k with n_k examples of the pass: 2 n_k b
-    for a softmax, and n_k b back for the gradient of l_j; n_k b for a sum or a mean, as of logistic units, and nothing
-    back if its gradient is a constant; n_k (b + 8) for predictions. Each label is also sent, as 8 bytes, to every other
-    worker with classes, and each value of targets (N, U) to the worker with its unit.
+    for a softmax, and n_k b back for the gradient of l_j; n_k b for a sum or a mean, such as that of logistic
+    units, and nothing back if its gradient is a constant; n_k (b + 8) for predictions. Each label is also sent, as 8
+    bytes, to every other worker with classes, and each value of targets (N, U) to the worker with its unit.
     """
 
     def __init__(self, layers: ShardedLayers, counts: Sequence[int]) -> None:

@@ -151,7 +151,7 @@ class ShardedLayers:
         """
         rank, by_units = node.outputs[0].rank, any(self._held[tensor].cut is Cut.UNITS for tensor in node.inputs)
         ranks = {self._spec(tensor).rank for tensor in node.inputs if self._held[tensor].cut is Cut.EXAMPLES}
-        # An input of lower rank, such as (N,) beside (N, U), has its examples where the output has its units.
+        # Broadcasting would align the examples of an input of lower rank, (N,) next to (N, U), with the output's units.
         if ranks - {rank} or (ranks and by_units and rank != 2):
             self.refuse(node)
         return self._on_units(node) if by_units else self.alike(node)

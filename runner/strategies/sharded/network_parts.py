@@ -27,8 +27,8 @@ class Parts:
 
     body: the layers up to ``boundary`` (N, features), the input of the first dense layer. dense: the layers that
     compute ``logits`` (N, units) from the boundary, the step and the indices of examples; with several outputs, logits
-    is the first that the loss reads. head: the layers of kind "loss", which read outputs of the dense layers and the
-    batch. fields: the names of the batch's fields that dense layers and head read; the index of examples is the first.
+    is the first output that the loss reads. head: the layers of kind "loss", which read outputs of the dense layers and
+    the batch. fields: the names of the batch's fields that dense layers and head read; the index of examples is first.
     """
 
     blueprint: Blueprint
@@ -59,7 +59,7 @@ class Parts:
         given = {blueprint.step, blueprint.batch["index"], boundary}
         _expect_reads(dense, given, "only the first dense layer reads from the layers before it")
         batch = blueprint.batch.values()
-        rule = "the loss reads logits and labels, or other fields of the batch, only"
+        rule = "the loss reads logits and labels, or other fields of the batch, and nothing else"
         _expect_reads(head, {*logits, *batch, blueprint.step}, rule)
         _expect_answers(blueprint, {*dense, *head})
         read = {*_read(head), *(tensor for _, tensor in blueprint.answers)} - {boundary}
