@@ -30,11 +30,14 @@ def save(
     meta: CheckpointMeta,
     keep: int = MINIMUM_KEEP,
 ) -> Path:
-    """Write ``variables``, unsharded name -> array of any layout, as ``directory/step-N``; return its path.
+    """Write ``variables`` as ``directory/step-N``; return its path.
+
+    variables: name of a whole variable, not of a shard -> array of any byte order and memory layout.
 
     On return, the checkpoint is on the disk and has been read back. Of the checkpoints up to this step, only the newest
     ``keep`` and the best according to ``meta`` are left. If the step is already committed with the same variables,
-    nothing is written. The caller must hold the lock of the run directory; ``meta.epoch`` is the number of this start.
+    nothing is written. The caller must hold the lock of the run directory. ``meta.epoch`` is the number of this start
+    of the run, not an epoch of the data.
 
     Raises NumericError for a value that is not finite; ConfigError for ``keep`` below 3; ResourceError if the disk is
     full or fails; CheckpointError if the format cannot hold a value, if other variables are committed for this step, or

@@ -15,9 +15,9 @@ LEFT_EXIT_CODE = 1
 
 _DESCRIPTION = """\
 If the tracking store is slow or not available when a run ends, the remaining records wait in tracking-spool.jsonl in
-the run directory. This verb writes them to the store of the run: in order, each once, with the original end time. A
-sweep does the same for its jobs when it ends; if that failed, this verb also ends the record of the sweep, with its
-tables. Active runs are skipped."""
+the run directory. This command writes them to the store of the run: in order, each once, with the original end time.
+A sweep does the same for its jobs when it ends; if that failed, this command also ends the record of the sweep, with
+its tables. Active runs are skipped."""
 
 _EXAMPLE = """\
 Exit code 0: no records wait, except in active runs; 1: some records still wait.

@@ -70,7 +70,7 @@ class Synthetic(DatasetSettings):
         return Split({"x": images, "y": labels})
 
     def _patterns(self, labels: NDArray[np.int64]) -> NDArray[np.uint8]:
-        """Return the pattern of each label, a small random image enlarged to (C, H, W), as (S, C, H, W)."""
+        """Return the patterns of S labels, (S, C, H, W): each is a small random image enlarged to (C, H, W)."""
         channels, height, width = self.shape
         picture = self._draw_bytes("pattern", labels, (channels, _PATTERN_SIDE, _PATTERN_SIDE))
         row, column = (np.arange(side) * _PATTERN_SIDE // side for side in (height, width))

@@ -107,7 +107,7 @@ def require_own_directories(jobs: Sequence[PlannedJob]) -> None:
         first = seen.setdefault(job.directory, job)
         if first is not job or job.directory.split(os.sep)[0] in ("..", "."):
             raise ConfigError(
-                f"hydra.sweep.subdir: {job.label} would lie in {job.directory!r}, "
+                f"hydra.sweep.subdir: {job.label} would use the directory {job.directory!r}, "
                 + (f"as {first.label} does" if first is not job else "outside the directory of the sweep")
                 + "; expected a separate directory for every job, such as ${hydra.job.num}"
             )

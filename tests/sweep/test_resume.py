@@ -272,7 +272,7 @@ def test_a_configuration_that_would_differ_now_is_refused(fake_training: FakeTra
 def test_an_impossible_job_becomes_possible_when_changes_are_accepted(fake_training: FakeTraining, folder: Path):
     assert main([*SWEEP, "parallelism.workers=2", "train.batch_size=1,8"]) == 1
     assert main(RESUME) == 1
-    assert len(fake_training.calls) == 1, "no frozen job is left to run"
+    assert len(fake_training.calls) == 1, "no job with a frozen.yaml is left to run"
     assert main([*RESUME, "--accept-changes", "parallelism.workers=1"]) == 0
     assert sorted(call.config.train.batch_size for call in fake_training.calls[1:]) == [1, 8]
 
@@ -319,7 +319,7 @@ def test_a_damaged_plan_is_refused(
 
 def test_jobs_that_would_share_a_directory_are_refused(fake_training: FakeTraining, folder: Path, capsys: Capture):
     message = refused([*SWEEP, "seed=1,2", "hydra.sweep.subdir=same"], capsys)
-    assert "job 1 (seed=2) would lie in 'same', as job 0 (seed=1) does" in message
+    assert "job 1 (seed=2) would use the directory 'same', as job 0 (seed=1) does" in message
     assert fake_training.calls == []
 
 

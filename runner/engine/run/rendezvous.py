@@ -22,7 +22,8 @@ class Rendezvous(Protocol):
     Each value has one block of memory, which the sender writes and the receivers read. Two rules make it safe to reuse
     this memory in every step: the sender writes the memory at most once per step and then notifies the receivers, and
     *a plan does not begin a step before all its devices have finished the previous step*. Each plan has separate
-    memory, because steps of clients started with ``launch`` (see ``step_driver``) overlap. The rules also hold for
+    memory, because steps of different plans overlap if their clients are started with ``step_driver.Clients.launch``.
+    The rules also hold for
     values that the master feeds and fetches. A receiver's view of this memory is valid until the receiver has finished
     the step; the master's view, until the plan begins its next step.
     """
