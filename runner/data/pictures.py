@@ -57,8 +57,8 @@ def read_image(path: Path, shape: tuple[int, int, int], *, fit: bool = True) -> 
 def _require_readable(path: Path, image: Image.Image) -> None:
     if image.mode not in _READABLE or image.width * image.height > MOST_PIXELS:
         raise DataError(
-            f"{path} is {image.mode} of {image.width}x{image.height} pixels; expected {', '.join(_READABLE)} of at "
-            f"most {MOST_PIXELS:,} pixels; convert or remove it"
+            f"{path} is a {image.mode} image of {image.width}x{image.height} pixels; expected mode "
+            f"{', '.join(_READABLE)} and at most {MOST_PIXELS:,} pixels; convert or remove it"
         )
 
 

@@ -247,8 +247,9 @@ class ListOf:
 
     def _values(self, value: object, where: str) -> Sequence[Any]:
         if not isinstance(value, list | tuple) or not self.least <= len(value) <= self.limit:
-            least = f" of at least {self.least}" if self.least else ""
-            refuse(where, value, f"a list{least}" + (f" of at most {self.limit}" if self.limit < _UNLIMITED else ""))
+            least = [f"of at least {self.least}"] if self.least else []
+            most = [f"of at most {self.limit}"] if self.limit < _UNLIMITED else []
+            refuse(where, value, " ".join(["a list", " and ".join([*least, *most])]).strip())
         return value
 
 

@@ -20,9 +20,10 @@ FOLDER = "results"
 class Result:
     """The values of one run.
 
-    kind: of the table. values: column -> value. configuration: the composed configuration of the run as plain values,
-    so that a later change of the configuration is found, also if keys are renamed. commit: of the code, ending in
-    "-dirty" if files were changed; "" outside of a repository. versions: of Python and of libraries.
+    kind: kind of the table. values: column -> value. configuration: the composed configuration of the run as plain
+    values, so that a later change of the configuration is found, even if keys are renamed. commit: commit of the code,
+    with the suffix "-dirty" if files were changed; "" outside of a repository. versions: versions of Python and of
+    libraries.
     """
 
     kind: str
@@ -36,7 +37,10 @@ _FILE: JsonFile[Result] = JsonFile(Record(Result), DataError, "restore the file,
 
 
 def folder_of(table: Path) -> Path:
-    """Return the folder of a table's results. table: its file ``conf/table/NAME.yaml``, in any folder of YAML files."""
+    """Return the folder of a table's results.
+
+    table: its file ``conf/table/NAME.yaml``, or ``DIR/table/NAME.yaml`` in another folder DIR of YAML files.
+    """
     return table.parents[2] / FOLDER / table.stem
 
 

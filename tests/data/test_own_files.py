@@ -239,8 +239,8 @@ def test_every_readable_mode_is_converted(tmp_path: Path, mode: str) -> None:
 @pytest.mark.parametrize(
     ("mode", "form", "complaint"),
     [
-        ("I;16", "PNG", r"a\.png is I;16 of 3x3 pixels; expected 1, L, LA, P, RGB, RGBA"),
-        ("RGB", "PNG", r"of 3x3 pixels; expected .* of at most 8 pixels"),
+        ("I;16", "PNG", r"a\.png is a I;16 image of 3x3 pixels; expected mode 1, L, LA, P, RGB, RGBA"),
+        ("RGB", "PNG", r"of 3x3 pixels; expected .* and at most 8 pixels"),
         ("RGB", "GIF", "cannot identify image file"),
     ],
 )

@@ -94,7 +94,7 @@ def test_a_number_that_is_not_finite_is_stored_as_text() -> None:
         ({"bounded": 10}, "at.bounded: 10, expected 1 to 9"),
         ({"words": ["a", 1]}, "at.words[1]: 1, expected text"),
         ({"words": "ab"}, "at.words: 'ab', expected a list"),
-        ({"pair": [1]}, "at.pair: [1], expected a list of at least 2 of at most 2"),
+        ({"pair": [1]}, "at.pair: [1], expected a list of at least 2 and of at most 2"),
         ({"named": [1]}, "at.named: [1], expected a map"),
         ({"named": {"k": None}}, "at.named[k]: None, expected a number"),
         ({"inner": {}}, "at.inner: missing ['word'], expected the fields word"),

@@ -59,7 +59,7 @@ def test_a_run_in_virtual_time_writes_its_endings_and_its_decisions(
     lines = (tmp_path / "endings-1.jsonl").read_text().splitlines()
     assert sum(line.startswith('["compute_') for line in lines) == pushes
     assert sum(line.startswith('["push_') for line in lines) == 2 * pushes
-    assert artifacts["endings-1.jsonl"] == (tmp_path / "endings-1.jsonl").read_bytes(), "complete files"
+    assert artifacts["endings-1.jsonl"] == (tmp_path / "endings-1.jsonl").read_bytes(), "the artifact is incomplete"
     assert {path.name for path in (tmp_path / "plots").iterdir()} >= {"staleness.png", "staleness.csv"}
     logged = [each for each in read_metrics(tmp_path / "metrics.jsonl") if "train/loss" in each.values]
     assert all("comm/staleness_mean" in each.values for each in logged if each.step > 1)
@@ -249,7 +249,9 @@ def test_overlapping_clients_are_repeated_in_the_order_in_which_they_ended(tmp_p
 
 
 def test_clients_that_overlap_a_failure_are_in_the_record(tmp_path: Path) -> None:
-    """On each device, the recorded turns are 0, 1, 2, ... without gaps, so all of them can be repeated in order."""
+    """On each device, the recorded turns (positions in the order in which steps began) are 0, 1, 2, ... without gaps,
+    so all of them can be repeated in order.
+    """
     settings = (*RUINED, "parallelism.workers=3", "train.eval_every=20")
     with pytest.raises(NumericError, match="Its origin: "):
         train(tmp_path, *settings)
@@ -297,7 +299,8 @@ def test_a_run_whose_results_do_not_depend_on_overlap_is_repeated_unchanged(dire
 
 def test_a_nondeterministic_run_is_repeated_from_its_record_without_emulation(directory: RunDirectory) -> None:
     experiment = build(small_config(*ASYNC, "cluster=slow_network"))
-    assert repeated_experiment(experiment, directory, 0) is None, "there is no record of endings"
+    without_record = repeated_experiment(experiment, directory, 0)
+    assert without_record is None, "no file records the order in which clients ended"
     directory.endings_jsonl.touch()
     again = repeated_experiment(experiment, directory, 0)
     assert again is not None

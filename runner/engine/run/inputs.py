@@ -91,7 +91,7 @@ class SharedReading:
             fields = shares[key]
             if slot.field not in fields:
                 raise RunnerError(
-                    f"input {slot.tensor}: field {slot.field!r}, but the source of examples has {', '.join(fields)}"
+                    f"input {slot.tensor} needs field {slot.field!r}; the source of examples has {', '.join(fields)}"
                 )
             fed[slot.tensor] = fields[slot.field]
         return fed

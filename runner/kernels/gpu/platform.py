@@ -110,8 +110,8 @@ class GpuPlatform:
         """Return one call that runs all works. Its first run is eager, which initializes libraries; its second run
         captures a graph, which the second and all later runs replay.
 
-        With ``once``, or if a call cannot be captured, all runs are eager. Element-wise calls of one program become one
-        launch if no later work reads their results.
+        With ``once``, or if a call cannot be captured, all runs are eager. Element-wise calls of one program are
+        combined into one launch if, among the works, none that comes after them reads their results.
         """
         parts = [[number] for number in range(len(works))] if once else _parts(works)
         calls = [self._one([_stream_call(works[number]) for number in part]) for part in parts]

@@ -51,7 +51,7 @@ class Counting:
 
 def test_a_field_that_the_source_lacks_is_named() -> None:
     shared = SharedReading(Counting(), {"first": [InputSlot(X, "train", "z", 0, 4)]})
-    with pytest.raises(RunnerError, match=r"^input x:0: field 'z', but the source of examples has x, y$"):
+    with pytest.raises(RunnerError, match=r"^input x:0 needs field 'z'; the source of examples has x, y$"):
         shared.read("first", 3)
 
 

@@ -66,7 +66,7 @@ CASES = {
         f"g = tanh(v); r = exp(w); n, m = {MOMENTUM}, after='g r'); write_v = assign(v, m); write_w = assign(w, n)",
     ),
     # An update cannot write in place if it is not fused, if it is on another device, if another node reads its value,
-    # or if a reader of the variable needs its value. In these cases, the assign node waits for the readers.
+    # or if a reader of the variable depends on the update. In these cases, the assign node waits for the readers.
     "another reader of the update": Case(
         f"u = {NEG_V}; o = exp(u); r = add(v, w); {WAITING.format('')}",
         f"u = {NEG_V}; o = exp(u); r = add(v, w); {WAITING.format('u r')}",
