@@ -157,12 +157,15 @@ def against_published(
 
 def placed(interval: Interval, published: float, tolerance: float) -> Literal["passes", "fails", "inconclusive"]:
     """Return the position of an interval as a verdict. Numbers are compared as decimals: 0.8 lies inside 0.7 ± 0.1."""
-    center, reach, low, high = (
-        Fraction(repr(float(each))) for each in (published, tolerance, interval.low, interval.high)
-    )
+    center, reach, low, high = map(decimal, (published, tolerance, interval.low, interval.high))
     if center - reach <= low and high <= center + reach:
         return "passes"
     return "fails" if high < center - reach or low > center + reach else "inconclusive"
+
+
+def decimal(number: float) -> Fraction:
+    """Return the decimal number that a float stands for, without error: 1/10 for 0.1."""
+    return Fraction(repr(float(number)))
 
 
 def counted(seeds: int) -> str:

@@ -3,7 +3,7 @@
 import math
 from typing import Any
 
-from runner.tables.statistics import Sample
+from runner.tables.statistics import Sample, decimal
 
 PERMUTATIONS = 50_000
 """The permutation test is exact up to this number of permutations, which two cells of nine seeds do not exceed."""
@@ -50,14 +50,14 @@ def permutation_p(a: Sample, b: Sample) -> float:
     import numpy as np
     from scipy import stats
 
-    low, high = min(a.values[0], b.values[0]), max(a.values[-1], b.values[-1])
+    low, high = (decimal(pick(a.values + b.values)) for pick in (min, max))
     if low == high:
         return 1.0
-    # The order of the cells must not change the random permutations.
-    samples = [(np.array(values) - low) / (high - low) for values in sorted((a.values, b.values))]
+    # The cells are sorted because their order must not change the random permutations.
+    samples = [[float((decimal(x) - low) / (high - low)) for x in cell] for cell in sorted((a.values, b.values))]
 
     def difference(x: Any, y: Any, axis: int) -> Any:
-        # Equal differences must stay equal, although sums in different order differ in their last digits.
+        # Equal differences must compare as equal, although sums in another order differ in the last digits.
         return np.round(x.mean(axis) - y.mean(axis), 12)
 
     result = stats.permutation_test(
