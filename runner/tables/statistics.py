@@ -74,9 +74,9 @@ def summary(values: Sequence[float]) -> Sample:
 
 def t_interval(center: float, error: float, freedom: float, confidence: float) -> Interval:
     """Return the interval of Student's t for an estimate with this standard error and these degrees of freedom."""
-    from scipy import stats
+    from scipy import special
 
-    reach = error * float(stats.t.isf((1 - confidence) / 2, freedom))
+    reach = -error * float(special.stdtrit(freedom, (1 - confidence) / 2))
     return Interval(center - reach, center + reach, confidence)
 
 

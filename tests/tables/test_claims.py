@@ -31,7 +31,7 @@ TESTS: dict[str, Callable[[Sample, Sample], Comparison]] = {
     "all": lambda a, b: every([lower(a, b), equivalent(a, b, 2.0)]),
 }
 
-cells = st.lists(st.integers(-3, 3).map(float), min_size=4, max_size=8)
+cells = st.lists(st.integers(-3, 3).map(float), min_size=4, max_size=6)
 tests = st.sampled_from(sorted(TESTS))
 p_values = st.lists(st.one_of(st.floats(0, 1), st.sampled_from([0.0, 0.01, 0.05, 1.0])), min_size=1, max_size=8)
 
@@ -279,14 +279,11 @@ def test_a_claim_that_cannot_be_tested_counts_in_the_correction() -> None:
 @given(cells, cells)
 def test_swapping_the_cells_swaps_holds_and_fails(a: list[float], b: list[float]) -> None:
     opposite = {"holds": "fails", "fails": "holds", "undecided": "undecided"}
-    for name, test in TESTS.items():
-        first, second = (decide([test(*pair)])[0] for pair in (samples(a, b), samples(b, a)))
-        if name in ("welch", "permutation"):
-            assert second.verdict == opposite[first.verdict]
-            assert (second.comparison.p_against, second.p_adjusted) == (first.comparison.p_for, first.p_adjusted)
-        elif name == "TOST":
-            assert (second.verdict, second.p_adjusted) == (first.verdict, first.p_adjusted)
+    for name in ("welch", "permutation", "TOST"):
+        first, second = (decide([TESTS[name](*pair)])[0] for pair in (samples(a, b), samples(b, a)))
+        assert second.p_adjusted == first.p_adjusted
         assert second.seeds_needed == first.seeds_needed
+        assert second.verdict == (first.verdict if name == "TOST" else opposite[first.verdict])
 
 
 @given(cells, cells, tests, st.randoms())

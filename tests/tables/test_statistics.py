@@ -50,7 +50,7 @@ def test_the_interval_of_a_median_equals_scipy(n: int) -> None:
 
 
 def test_the_confidence_of_a_median_interval_is_that_of_its_order_statistics() -> None:
-    # Six values lie on one side of the median with a probability of 2 / 2**6; of nine, fewer than two with 2 * 10 / 2**9.
+    # Of n values, fewer than k lie below the median with a probability of 1 / 2**6 (n = 6, k = 1) and 10 / 2**9 (9, 2).
     assert median_interval(summary([1, 2, 3, 4, 5, 6])).confidence == pytest.approx(1 - 2 / 64)
     assert median_interval(summary(list(range(9)))).confidence == pytest.approx(1 - 20 / 512)
 
