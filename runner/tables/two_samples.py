@@ -61,7 +61,7 @@ def permutation_p(a: Sample, b: Sample) -> float:
         return np.round(x.mean(axis) - y.mean(axis), 12)
 
     result = stats.permutation_test(
-        samples, difference, vectorized=True, n_resamples=PERMUTATIONS, random_state=np.random.default_rng(0)
+        samples, difference, vectorized=True, n_resamples=PERMUTATIONS, rng=np.random.default_rng(0)
     )
     return float(result.pvalue)
 

@@ -13,7 +13,7 @@ from statsmodels.stats.weightstats import DescrStatsW
 from runner.tables.statistics import Sample, against_published, median_interval, summary
 
 RNG = np.random.default_rng(16)
-CASES = [RNG.normal(0.9, 0.02, n).tolist() for n in (2, 3, 5, 8, 40)] + [[0.1] * 5, [1e9 + 1e-6, 1e9 + 3e-6, 1e9]]
+CASES = [RNG.normal(0.9, 0.02, n).tolist() for n in (2, 3, 5, 8, 40)] + [[0.1] * 3, [1e9 + 1e-6, 1e9 + 3e-6, 1e9]]
 
 values = st.lists(st.integers(-50, 50).map(float), min_size=1, max_size=12)
 statistics = st.sampled_from(["mean", "median", "exact"])
