@@ -1,6 +1,10 @@
 """Tables of papers: published numbers beside those of stored configurations.
 
-Read ``table_file`` first: the YAML file of a table. ``sizes`` counts the parameters and multiply-adds of its networks,
-``results`` stores them in committed files, ``verdict`` compares a value with a published one, and ``rendering`` makes
-the table as text, Markdown, CSV and JSON.
+Read in this order:
+
+* ``table_file``: the YAML file of a table. ``verdict``: the comparison of an exact value with a published one.
+* ``sizes``: the parameters and multiply-adds of networks. ``results``: committed files of values. ``rendering``: a
+  table as text, Markdown, CSV and JSON.
+* ``statistics``: the values of a cell over seeds, and the verdict against a published value. ``two_samples``: the tests
+  of two cells. ``claims``: the verdicts on the claims of a table.
 """

@@ -1,0 +1,224 @@
+"""Claims between the cells of a table: their tests, Holm's correction, and the seeds that an open claim needs.
+
+Read in this order: ``lower``, ``equivalent`` and ``every`` test one claim; ``decide`` gives the verdicts on all claims
+of a table. All functions are pure, and no result is rounded.
+
+Each claim has two p-values: ``p_for`` of the hypothesis that the claim is false, and ``p_against`` of the hypothesis
+that it is true. The smaller one enters Holm's correction. A claim that cannot be tested has 1 for both and counts in
+the correction, so that cells measured later withdraw no verdict.
+"""
+
+import bisect
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from runner.tables.statistics import CONFIDENCE, Interval, Sample, counted, not_finite_text, t_interval
+from runner.tables.two_samples import degrees_of_freedom, deviations, hedges_g, permutation_p, tail, welch
+
+ALPHA = 0.05
+"""Largest probability that claims of a table hold or fail wrongly, under the assumptions of their tests."""
+POWER = 0.8
+"""Probability that the stated number of seeds decides a claim, if the effect seen is the true one."""
+FEWEST_SEEDS = 5
+"""Seeds per cell that a claim needs."""
+MOST_SEEDS = 1000
+"""Largest number of seeds that is stated as needed."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The evidence for and against one claim, before the correction for several claims.
+
+    seeds: of the cell that has fewest. difference: of the two means, first minus second. deviations: of the two cells.
+    interval: of the difference, by Welch's t. effect: Hedges' g. margin: of an equivalence claim. reason: why the claim
+    cannot be tested, or "". parts: the claims that a conjunction joins; only they have a difference and an effect.
+    """
+
+    test: str
+    seeds: int
+    difference: float | None = None
+    deviations: tuple[float, float] | None = None
+    interval: Interval | None = None
+    effect: float | None = None
+    margin: float | None = None
+    p_for: float = 1.0
+    p_against: float = 1.0
+    reason: str = ""
+    parts: tuple["Comparison", ...] = ()
+
+
+def lower(a: Sample, b: Sample, test: Literal["welch", "permutation"] = "welch") -> Comparison:
+    """Test the claim that the mean of cell ``a`` is lower than the mean of ``b``; swap them for "higher".
+
+    The test is two-sided, and the sign of the difference decides which p-value gets the result.
+
+    * welch: the t-test for unequal variances (Welch, Biometrika 34, 1947). If neither cell has any spread, t does not
+      exist, and the permutation test replaces it; ``Comparison.test`` names the test that was used.
+    * permutation: of the difference of the means (Fisher, The Design of Experiments, 1935).
+    """
+    if untested := obstacle(test, a, b):
+        return untested
+    difference, error, freedom = welch(a, b)
+    used = test if error else "permutation"
+    p = permutation_p(a, b) if used == "permutation" else min(1.0, 2 * tail(abs(difference), error, freedom))
+    return Comparison(
+        used,
+        min(a.n, b.n),
+        difference,
+        deviations(a, b),
+        t_interval(difference, error, freedom, CONFIDENCE),
+        hedges_g(a, b),
+        p_for=p if difference < 0 else 1.0,
+        p_against=p if difference > 0 else 1.0,
+    )
+
+
+def equivalent(a: Sample, b: Sample, margin: float) -> Comparison:
+    """Test the claim that the means of two cells differ by less than ``margin``, in units of the metric.
+
+    Two one-sided tests (TOST; Schuirmann, J. Pharmacokinet. Biopharm. 15, 1987) with Welch's t. Without correction, the
+    claim holds if the 90 % interval of the difference lies inside ± margin, and fails if the 95 % interval lies wholly
+    outside; the result contains the 90 % interval. If neither cell has any spread, the interval is a point.
+
+    Raises ValueError if the margin is not finite and positive.
+    """
+    if not 0 < margin < math.inf:
+        raise ValueError(f"margin={margin}: expected a finite number above 0")
+    if untested := obstacle("TOST", a, b, margin):
+        return untested
+    difference, error, freedom = welch(a, b)
+    return Comparison(
+        "TOST",
+        min(a.n, b.n),
+        difference,
+        deviations(a, b),
+        t_interval(difference, error, freedom, 1 - 2 * ALPHA),
+        hedges_g(a, b),
+        margin,
+        p_for=tail(margin - abs(difference), error, freedom),
+        p_against=min(1.0, 2 * tail(abs(difference) - margin, error, freedom)),
+    )
+
+
+def every(parts: Sequence[Comparison]) -> Comparison:
+    """Test the claim that all parts are true, such as "A is the lowest": A is lower than B, than C and than D.
+
+    The claim has one place in Holm's correction. It holds if every part does at the level of the claim, so ``p_for`` is
+    the largest of the parts (intersection-union test; Berger, Technometrics 24, 1982). It fails if one part fails, so
+    ``p_against`` is the smallest of the k parts, times k (Bonferroni). If a part cannot be tested, the claim cannot
+    hold.
+
+    Raises ValueError if there are no parts.
+    """
+    if not parts:
+        raise ValueError("parts=[]: expected at least one claim")
+    return Comparison(
+        "all of: " + ", ".join(sorted({part.test for part in parts})),
+        min(part.seeds for part in parts),
+        p_for=max(part.p_for for part in parts),
+        p_against=min(1.0, len(parts) * min(part.p_against for part in parts)),
+        reason="; ".join(dict.fromkeys(part.reason for part in parts if part.reason)),
+        parts=tuple(parts),
+    )
+
+
+@dataclass(frozen=True)
+class ClaimVerdict:
+    """The verdict on one claim of a table. p: before, p_adjusted: after Holm's correction.
+
+    seeds_needed: seeds per cell that decide an undecided claim with a probability of 80 %. None if the claim is
+    decided, if more than ``MOST_SEEDS`` are needed, or if a value is not finite.
+    """
+
+    comparison: Comparison
+    p: float
+    p_adjusted: float
+    verdict: Literal["holds", "fails", "undecided"]
+    seeds_needed: int | None = None
+
+    @property
+    def text(self) -> str:
+        """The verdict as a table shows it."""
+        undecided = self.verdict == "undecided"
+        return f"undecided at {counted(self.comparison.seeds)}" if undecided else self.verdict
+
+
+def decide(claims: Sequence[Comparison]) -> list[ClaimVerdict]:
+    """Return the verdicts on all claims of a table, in their order.
+
+    A claim whose adjusted p-value is at most ``ALPHA`` holds or fails, by the smaller of its two p-values. The seeds
+    needed by the others are those for the strictest level of Holm's correction, ALPHA / number of claims.
+    """
+    smaller = [min(claim.p_for, claim.p_against) for claim in claims]
+    verdicts = []
+    for claim, p, adjusted in zip(claims, smaller, holm(smaller), strict=True):
+        if adjusted <= ALPHA:
+            verdicts.append(ClaimVerdict(claim, p, adjusted, "holds" if claim.p_for < claim.p_against else "fails"))
+        else:
+            verdicts.append(ClaimVerdict(claim, p, adjusted, "undecided", seeds_needed(claim, ALPHA / len(claims))))
+    return verdicts
+
+
+def holm(p: Sequence[float]) -> list[float]:
+    """Return p-values adjusted for the number of tests (Holm, Scandinavian Journal of Statistics 6, 1979)."""
+    adjusted = [1.0] * len(p)
+    largest = 0.0
+    for rank, index in enumerate(sorted(range(len(p)), key=p.__getitem__)):
+        largest = max(largest, min(1.0, (len(p) - rank) * p[index]))
+        adjusted[index] = largest
+    return adjusted
+
+
+def seeds_needed(claim: Comparison, alpha: float, target: float = POWER) -> int | None:
+    """Return the fewest seeds per cell, more than now and at least 5, that decide a claim with this probability.
+
+    None if they are more than ``MOST_SEEDS`` or if a value is not finite. A conjunction of k claims needs the number
+    that decides each of them with the probability 1 - (1 - target) / k, and so all of them with the target.
+    """
+    if claim.parts:
+        each = [seeds_needed(part, alpha, 1 - (1 - target) / len(claim.parts)) for part in claim.parts]
+        return None if None in each else max(number for number in each if number is not None)
+    if claim.deviations is None:
+        return FEWEST_SEEDS if claim.seeds < FEWEST_SEEDS else None
+    numbers = range(max(FEWEST_SEEDS, claim.seeds + 1), MOST_SEEDS + 1)
+    found = bisect.bisect_left(numbers, target, key=lambda n: power(claim, n, alpha))
+    return numbers[found] if found < len(numbers) else None
+
+
+def power(claim: Comparison, n: int, alpha: float) -> float:
+    """Return the probability that n seeds per cell decide a claim in the direction seen, if the effect seen is true.
+
+    The noncentral t-distribution with Welch's degrees of freedom gives the power of the t-test (Cohen, Statistical
+    Power Analysis, 1988, section 2.5). A permutation test gets the same power, or 0 if its smallest possible p-value is
+    above alpha. For TOST, the powers a and b of both tests give the lower bound a + b - 1.
+    """
+    from scipy import special, stats
+
+    assert claim.difference is not None
+    assert claim.deviations is not None
+    if claim.test == "permutation" and 2 / math.comb(2 * n, n) > alpha:
+        return 0.0
+    size, margin = abs(claim.difference), claim.margin or 0.0
+    error = math.hypot(*claim.deviations) / math.sqrt(n)
+    if error == 0:
+        return float(size != margin)
+    freedom = degrees_of_freedom(*claim.deviations, n, n)
+    shifts, level = ((size - margin,), alpha / 2) if size >= margin else ((margin - size, margin + size), alpha)
+    critical = -special.stdtrit(freedom, level)
+    # SciPy returns NaN for a noncentrality that is far larger than those that matter here.
+    powers = [float(stats.nct.sf(critical, freedom, min(shift / error, 1000.0))) for shift in shifts]
+    return sum(powers) - len(powers) + 1
+
+
+def obstacle(test: str, a: Sample, b: Sample, margin: float | None = None) -> Comparison | None:
+    """Return the result for cells that cannot be tested, or None if they can."""
+    reasons = [not_finite_text(each) for each in (a, b) if each.not_finite]
+    seeds = min(a.n, b.n)
+    if seeds < FEWEST_SEEDS:
+        reasons.append(f"fewer than {FEWEST_SEEDS} seeds")
+    if not reasons:
+        return None
+    difference = None if a.mean is None or b.mean is None else a.mean - b.mean
+    return Comparison(test, seeds, difference, margin=margin, reason="; ".join(reasons))

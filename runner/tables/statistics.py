@@ -1,0 +1,178 @@
+"""Statistics of one cell: its values over seeds, and the verdict against a published value.
+
+All functions are pure, and no result is rounded.
+
+A value counts as not finite if it is NaN, infinite or at least 1e150 in magnitude, because its square overflows. A
+sample with such a value has no statistics. A mean that is not finite lies in no tolerance, so the cell fails; a
+median is inconclusive, and a claim is undecided.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from statistics import mean, median, stdev
+from typing import Literal
+
+CONFIDENCE = 0.95
+"""Confidence of intervals, unless an interval states another."""
+OVERFLOW = 1e150
+"""Magnitude from which on a value counts as not finite."""
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A closed interval and the probability with which such an interval contains the estimated quantity."""
+
+    low: float
+    high: float
+    confidence: float
+
+
+@dataclass(frozen=True)
+class Sample:
+    """The values of one cell, one per seed. Statistics that do not exist are None.
+
+    values: in ascending order. not_finite: number of values that are not finite. deviation: standard deviation with
+    divisor n - 1. interval: of the mean. prediction: for the value of one further seed, Student's t (Hahn and Meeker,
+    Statistical Intervals, 1991, section 4.7).
+    """
+
+    values: tuple[float, ...]
+    n: int
+    not_finite: int
+    mean: float | None = None
+    deviation: float | None = None
+    median: float | None = None
+    smallest: float | None = None
+    largest: float | None = None
+    interval: Interval | None = None
+    prediction: Interval | None = None
+
+
+def summary(values: Sequence[float]) -> Sample:
+    """Return the statistics of the values of a cell, in any order. Raise ValueError if there are no values.
+
+    Mean and standard deviation are computed exactly and rounded once, so equal values have a deviation of zero. If n is
+    1, there is no deviation and no interval.
+    """
+    if not values:
+        raise ValueError("values=[]: expected at least one value of the cell")
+    numbers = tuple(sorted((float(value) for value in values), key=lambda number: (math.isnan(number), number)))
+    n = len(numbers)
+    not_finite = sum(not abs(number) < OVERFLOW for number in numbers)
+    if not_finite:
+        return Sample(numbers, n, not_finite)
+    center = mean(numbers)
+    deviation = interval = prediction = None
+    if n > 1:
+        deviation = stdev(numbers)
+        interval = t_interval(center, deviation / math.sqrt(n), n - 1, CONFIDENCE)
+        prediction = t_interval(center, deviation * math.sqrt(1 + 1 / n), n - 1, CONFIDENCE)
+    return Sample(numbers, n, 0, center, deviation, median(numbers), numbers[0], numbers[-1], interval, prediction)
+
+
+def t_interval(center: float, error: float, freedom: float, confidence: float) -> Interval:
+    """Return the interval of Student's t for an estimate with this standard error and these degrees of freedom."""
+    from scipy import special
+
+    reach = -error * float(special.stdtrit(freedom, (1 - confidence) / 2))
+    return Interval(center - reach, center + reach, confidence)
+
+
+def median_interval(sample: Sample) -> Interval | None:
+    """Return an interval of the median with a confidence of at least 95 %, or None if n < 6.
+
+    The bounds are the k-th smallest and the k-th largest value, with the largest k for which the confidence
+    1 - 2 P(Binomial(n, 1/2) < k) is at least 95 % (David and Nagaraja, Order Statistics, 2003, section 7.1). The
+    interval states that confidence.
+    """
+    from scipy import stats
+
+    rank = int(stats.binom.ppf((1 - CONFIDENCE) / 2, sample.n, 0.5))
+    if rank == 0 or sample.not_finite:
+        return None
+    confidence = 1 - 2 * float(stats.binom.cdf(rank - 1, sample.n, 0.5))
+    return Interval(sample.values[rank - 1], sample.values[-rank], confidence)
+
+
+@dataclass(frozen=True)
+class CellVerdict:
+    """The verdict on a cell with a published value. value: ours. difference: ours minus the published value.
+
+    reason: why the values allow no other verdict, or "".
+    """
+
+    published: float
+    tolerance: float
+    statistic: str
+    value: float | None
+    difference: float | None
+    interval: Interval | None
+    seeds: int
+    verdict: Literal["passes", "fails", "inconclusive", "none"]
+    reason: str = ""
+
+    @property
+    def text(self) -> str:
+        """The verdict as a table shows it."""
+        words = {"inconclusive": f"inconclusive at {counted(self.seeds)}", "none": "no verdict"}
+        return words.get(self.verdict, self.verdict)
+
+
+def against_published(
+    sample: Sample, published: float, tolerance: float, statistic: Literal["mean", "median", "exact"] = "mean"
+) -> CellVerdict:
+    """Compare a cell with a published value.
+
+    The cell passes if the interval of the statistic lies inside published ± tolerance, bounds included; it fails if
+    the interval lies outside, and is inconclusive if it lies across a bound. At a mean on the bound of a wide
+    tolerance, 2.5 % of the cells pass and 2.5 % fail.
+
+    * mean: the t-interval. One seed gives no interval, so it neither passes nor fails.
+    * median: ``median_interval``. With fewer than six values there is no verdict, only the range of the values.
+    * exact: the range of the values. For quantities that no seed changes, such as a number of parameters.
+
+    Raises ValueError if a number is not finite or the tolerance is negative.
+    """
+    if not (math.isfinite(published) and 0 <= tolerance < math.inf):
+        raise ValueError(f"published={published}, tolerance={tolerance}: expected finite numbers, tolerance at least 0")
+    value = sample.median if statistic == "median" else sample.mean
+    interval, reason = sample.interval, "one seed gives no interval of the mean"
+    if statistic == "median":
+        interval, reason = median_interval(sample), "an interval of the median needs six values"
+    elif statistic == "exact" and sample.smallest is not None and sample.largest is not None:
+        interval = Interval(sample.smallest, sample.largest, 1.0)
+    verdict: Literal["passes", "fails", "inconclusive", "none"]
+    if sample.not_finite:
+        reason = not_finite_text(sample)
+        verdict = "inconclusive" if statistic == "median" else "fails"
+    elif interval is None:
+        verdict = "none" if statistic == "median" else "inconclusive"
+    else:
+        reason, verdict = "", placed(interval, published, tolerance)
+    difference = None if value is None else value - published
+    return CellVerdict(published, tolerance, statistic, value, difference, interval, sample.n, verdict, reason)
+
+
+def placed(interval: Interval, published: float, tolerance: float) -> Literal["passes", "fails", "inconclusive"]:
+    """Return the position of an interval as a verdict. Numbers are compared as decimals: 0.8 lies inside 0.7 ± 0.1."""
+    center, reach, low, high = map(decimal, (published, tolerance, interval.low, interval.high))
+    if center - reach <= low and high <= center + reach:
+        return "passes"
+    return "fails" if high < center - reach or low > center + reach else "inconclusive"
+
+
+def decimal(number: float) -> Fraction:
+    """Return the decimal number that a float stands for, without error: 1/10 for 0.1."""
+    return Fraction(repr(float(number)))
+
+
+def counted(seeds: int) -> str:
+    """Return "1 seed", "2 seeds" and so on."""
+    return f"{seeds} seed" if seeds == 1 else f"{seeds} seeds"
+
+
+def not_finite_text(sample: Sample) -> str:
+    """Return how many values of a sample are not finite."""
+    return f"{sample.not_finite} of {sample.n} values not finite"

@@ -1,0 +1,81 @@
+"""Statistics of two cells: Welch's t, the permutation test and Hedges' g. Their deviations must exist."""
+
+import math
+from typing import Any
+
+from runner.tables.statistics import Sample, decimal
+
+PERMUTATIONS = 50_000
+"""The permutation test is exact up to this number of permutations, which two cells of nine seeds do not exceed."""
+
+
+def deviations(a: Sample, b: Sample) -> tuple[float, float]:
+    """Return the standard deviations of two samples with at least two finite values."""
+    assert a.deviation is not None
+    assert b.deviation is not None
+    return a.deviation, b.deviation
+
+
+def welch(a: Sample, b: Sample) -> tuple[float, float, float]:
+    """Return the difference of two means, its standard error and its degrees of freedom (Welch 1947)."""
+    assert a.mean is not None
+    assert b.mean is not None
+    first, second = deviations(a, b)
+    errors = first / math.sqrt(a.n), second / math.sqrt(b.n)
+    return a.mean - b.mean, math.hypot(*errors), degrees_of_freedom(*errors, a.n, b.n)
+
+
+def degrees_of_freedom(first: float, second: float, n_first: int, n_second: int) -> float:
+    """Return (x + y)² / (x² / (n - 1) + y² / (m - 1)) for the squares x, y (Satterthwaite, Biometrics 2, 1946)."""
+    length = math.hypot(first, second)
+    if length == 0:
+        return float(n_first + n_second - 2)
+    return 1 / ((first / length) ** 4 / (n_first - 1) + (second / length) ** 4 / (n_second - 1))
+
+
+def tail(distance: float, error: float, freedom: float) -> float:
+    """Return P(T > distance / error) for Student's T; for an error of zero, 0 or 1."""
+    from scipy import special
+
+    if error == 0:
+        return float(distance <= 0)
+    return float(special.stdtr(freedom, -distance / error))
+
+
+def permutation_p(a: Sample, b: Sample) -> float:
+    """Return the two-sided p-value of the permutation test of the difference of two means.
+
+    Exact for at most ``PERMUTATIONS`` permutations, otherwise from that number of random ones, always the same.
+    """
+    import numpy as np
+    from scipy import stats
+
+    low, high = (decimal(pick(a.values + b.values)) for pick in (min, max))
+    if low == high:
+        return 1.0
+    # Exact scaling lets SciPy find ties. The order of the cells must not change the random permutations.
+    samples = [[float((decimal(x) - low) / (high - low)) for x in cell] for cell in sorted((a.values, b.values))]
+
+    def difference(x: Any, y: Any, axis: int) -> Any:
+        return x.mean(axis) - y.mean(axis)
+
+    result = stats.permutation_test(
+        samples, difference, vectorized=True, n_resamples=PERMUTATIONS, rng=np.random.default_rng(0)
+    )
+    return float(result.pvalue)
+
+
+def hedges_g(a: Sample, b: Sample) -> float | None:
+    """Return Hedges' g: the difference of the means over the root mean square of both deviations, without bias.
+
+    This is g* of Delacre et al., "Why Hedges' g*s based on the non-pooled standard deviation should be reported with
+    Welch's t-test" (2021). Zero if the means are equal; None if they differ and neither cell has any spread.
+    """
+    difference, error, _ = welch(a, b)
+    if difference == 0:
+        return 0.0
+    if error == 0:
+        return None
+    freedom = degrees_of_freedom(*deviations(a, b), a.n, b.n)
+    unbiased = math.exp(math.lgamma(freedom / 2) - math.lgamma((freedom - 1) / 2)) / math.sqrt(freedom / 2)
+    return unbiased * difference / (math.hypot(*deviations(a, b)) / math.sqrt(2))
