@@ -174,6 +174,10 @@ def test_the_seeds_needed_are_the_fewest(effect: float, margin: float | None) ->
         assert found == 5 or power(case, found - 1, 0.01) < 0.8
 
 
+def test_an_open_claim_needs_more_seeds_than_it_has() -> None:
+    assert seeds_needed(Comparison("permutation", 30, 1.0, (0.1, 0.1)), 0.05) == 31
+
+
 NAN_CELL = [1.0, 2.0, 3.0, 4.0, math.nan]
 LOW, HIGH = [1.0, 2.0, 3.0, 4.0, 5.0], [11.0, 12.0, 13.0, 14.0, 15.0]
 
@@ -212,9 +216,9 @@ def test_two_cells_without_spread_are_compared_by_permutation() -> None:
     found = lower(*samples([1.0] * 5, [2.0] * 5))
     assert (found.test, found.p_for) == ("permutation", pytest.approx(2 / math.comb(10, 5)))
     assert lower(*samples([1.0] * 5, [2.0, 2.0, 2.0, 2.0, 3.0])).test == "welch"
-    # With 8 claims, the smallest p-value that five seeds can have is too large; six seeds suffice: 8 * 2 / 924 < 0.05.
-    [first, *_] = decide([found, *[lower(*samples(LOW, LOW))] * 7])
-    assert (first.text, first.seeds_needed) == ("undecided at 5 seeds", 6)
+    # With 40 claims, the smallest p-value that five seeds can have is too large; 40 * 2 / comb(14, 7) is below 0.05.
+    [first, *_] = decide([found, *[lower(*samples(LOW, LOW))] * 39])
+    assert (first.text, first.seeds_needed) == ("undecided at 5 seeds", 7)
 
 
 @pytest.mark.parametrize(
