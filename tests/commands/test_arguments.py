@@ -137,7 +137,7 @@ def test_a_configuration_error_exits_with_2_and_names_the_key(
         (
             "ls",
             "unknown verb 'ls': did you mean 'list'? Expected one of explain, rerun, compare, list, eval, predict, "
-            "sweep, data, ui, sync, doctor, new, or overrides such as seed=1 or resume=DIR; without a verb, runner "
+            "table, sweep, data, ui, sync, doctor, new, or overrides such as seed=1 or resume=DIR; without a verb, runner "
             "trains",
             "",
         ),
