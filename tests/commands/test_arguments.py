@@ -137,8 +137,8 @@ def test_a_configuration_error_exits_with_2_and_names_the_key(
         (
             "ls",
             "unknown verb 'ls': did you mean 'list'? Expected one of explain, rerun, compare, list, eval, predict, "
-            "table, sweep, data, ui, sync, doctor, new, or overrides such as seed=1 or resume=DIR; without a verb, runner "
-            "trains",
+            "table, sweep, data, ui, sync, doctor, new, or overrides such as seed=1 or resume=DIR; without a verb, "
+            "runner trains",
             "",
         ),
         ("seed=99999999999999999999", "seed=99999999999999999999: expected 0 to 9223372036854775807", ""),
