@@ -76,7 +76,7 @@ MAY_IMPORT = {
     "config.groups": "config tasks models optimizers strategies data tracking",
     "config.error_text": "callback config config.groups",
     "config.configuration": "callback config config.error_text config.groups bounds errors kernels.gpu.discovery",
-    "config.changes": "config.conf_dir config.configuration config.groups config.schema system.redaction",
+    "config.changes": "config config.outcome config.configuration config.groups system.redaction",
     "config.outcome": "config config.configuration engine.graph.device",
     "config.devices": "kernels.gpu.driver config.schema errors engine.graph.device"
     " kernels.gpu.discovery system.machine",
@@ -89,7 +89,7 @@ MAY_IMPORT = {
     " system.machine system.redaction system.text"
     " kernels.gpu.discovery kernels.gpu.driver kernels.registry",
     "tables": "config config.configuration config.hydra_app config.outcome training records system.json_file"
-    " system.machine system.schema system.text errors",
+    " system.files system.machine system.schema system.text errors",
     # Commands.
     "sweeps": "tasks config config.configuration config.devices config.hydra_app system.console records"
     " tracking system.files system.json_file system.schema errors system.redaction system.text",

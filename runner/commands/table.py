@@ -6,6 +6,7 @@ from pathlib import Path
 
 from runner.commands.stored_network import write_output
 from runner.config.conf_dir import conf_dir
+from runner.config.schema import Config
 from runner.system.console import verb_parser
 from runner.system.text import text_table
 from runner.tables.rendering import FORMATS, Line, lines
@@ -42,9 +43,10 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     path = find_table(options.name, folders)
     table = read_table(path)
+    configs = composed(table)
     if options.verb == "run":
-        _run(table, path)
-    text = FORMATS[options.format if options.verb == "export" else "text"](table, current_lines(table, path))
+        _run(table, path, configs)
+    text = FORMATS[options.format if options.verb == "export" else "text"](table, current_lines(table, path, configs))
     if options.verb == "export" and options.output is not None:
         write_output(options.output, text)
     else:
@@ -52,10 +54,15 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def current_lines(table: Table, path: Path) -> list[Line]:
-    """Return the lines of a table with the stored results; results of changed configurations are stale."""
+def current_lines(table: Table, path: Path, configs: Mapping[str, Config]) -> list[Line]:
+    """Return the lines of a table with the stored results; results of changed configurations are stale.
+
+    configs: run -> its present configuration.
+    """
     results = read_results(path)
-    return list(lines(table, results, {run: why for run in results if (why := _out_of_date(table, run, results))}))
+    known = {run: results[run] for run in configs if run in results}
+    reasons = {run: _out_of_date(table, result, configs[run]) for run, result in known.items()}
+    return list(lines(table, results, {run: reason for run, reason in reasons.items() if reason}))
 
 
 def _list(folders: list[Path]) -> str:
@@ -69,20 +76,18 @@ def _list(folders: list[Path]) -> str:
     return text_table(("table", "kind", "values", "title"), rows)
 
 
-def _run(table: Table, path: Path) -> None:
+def _run(table: Table, path: Path, configs: Mapping[str, Config]) -> None:
     """Compute the values of runs without a current result, one after another; each is written at once."""
     results = read_results(path)
-    for run in table.runs:
-        if run not in results or _out_of_date(table, run, results):
-            written = write_result(path, run, counted(composed(table, run), table.columns))
+    for run, config in configs.items():
+        if run not in results or _out_of_date(table, results[run], config):
+            written = write_result(path, run, counted(config, table.columns))
             print(f"{run}: {written}", file=sys.stderr, flush=True)
 
 
-def _out_of_date(table: Table, run: str, results: Mapping[str, Result]) -> str:
+def _out_of_date(table: Table, result: Result, config: Config) -> str:
     """Return the reason why a stored result does not hold for the table; "" if it holds."""
-    if run not in table.runs:
-        return ""
-    if lacking := table.columns.keys() - results[run].values.keys():
+    if lacking := table.columns.keys() - result.values.keys():
         return f"the value of {', '.join(sorted(lacking))} was not computed"
-    keys = list(changes(results[run], composed(table, run)))
+    keys = changes(result, config)
     return f"the configuration changed in {', '.join(keys)} since the value was computed" if keys else ""

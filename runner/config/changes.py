@@ -1,6 +1,5 @@
 """The keys of a configuration whose values differ from the defaults of the chosen options."""
 
-import dataclasses
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -11,6 +10,7 @@ import yaml
 from runner.config.conf_dir import conf_dir
 from runner.config.configuration import to_plain
 from runner.config.groups import GROUPS
+from runner.config.outcome import defaults_of, filled
 from runner.config.schema import Config
 from runner.system.redaction import redact
 
@@ -20,19 +20,19 @@ def changes(config: Config) -> list[str]:
 
     Defaults are those of ``config.yaml``. If another option of a group is chosen, the other keys of the group are
     compared with the defaults of that option: "model.name=mlp" stands for all these defaults. Keys of the cluster that
-    were filled in when the run started are left out. The YAML files are read directly, because a composition by Hydra
-    takes thirty times as long. Raises OSError if a YAML file of the project cannot be read.
+    were filled in when the run started are left out. The YAML files are read directly, because Hydra would compose
+    the whole configuration a second time. Raises OSError if a YAML file of the project cannot be read.
     """
     plain = redact(to_plain(config))
     primary: dict[str, Any] = _content(conf_dir() / "config.yaml")
-    defaults: dict[str, Any] = _merged(_defaults(Config), primary)
+    defaults = filled(primary, defaults_of(Config))
     entries: Any = primary["defaults"]
     options = {group: name for entry in entries if isinstance(entry, dict) for group, name in entry.items()}
     for group, schemas in GROUPS.items():
         name = plain[group]["name"]
         file = conf_dir() / group / f"{name}.yaml"
-        section = _merged(_defaults(schemas[name]), _content(file) if file.is_file() else {})
-        defaults[group] = _merged(section, primary.get(group, {})) | {"name": options[group]}
+        section = filled(_content(file) if file.is_file() else {}, defaults_of(schemas[name]))
+        defaults[group] = filled(primary.get(group, {}), section) | {"name": options[group]}
     for name in ("filled_in", "device_taken", *(config.cluster.filled_in or ())):
         del plain["cluster"][name]
     return list(_differences(plain, defaults, ""))
@@ -40,30 +40,6 @@ def changes(config: Config) -> list[str]:
 
 def _content(path: Path) -> Any:
     return yaml.safe_load(path.read_text(encoding="utf-8"))
-
-
-def _defaults(schema: type) -> dict[str, Any]:
-    """Return the defaults of a dataclass as plain values; fields without a default are left out."""
-    found: dict[str, Any] = {}
-    for field in dataclasses.fields(schema):
-        if field.default_factory is not dataclasses.MISSING:
-            value = field.default_factory()
-            found[field.name] = (
-                dataclasses.asdict(value) if dataclasses.is_dataclass(value) and not isinstance(value, type) else value
-            )
-        elif field.default is not dataclasses.MISSING:
-            found[field.name] = field.default
-    return found
-
-
-def _merged(defaults: Mapping[str, Any], changed: Mapping[str, Any]) -> dict[str, Any]:
-    """Return ``defaults``, with the values of ``changed`` for the keys that are in both."""
-    return {
-        name: _merged(value, changed[name])
-        if isinstance(value, dict) and isinstance(changed.get(name), dict)
-        else changed.get(name, value)
-        for name, value in defaults.items()
-    }
 
 
 def _differences(values: Mapping[str, Any], defaults: Mapping[str, Any], place: str) -> Iterator[str]:

@@ -89,12 +89,12 @@ def with_defaults(plain: Mapping[str, Any], config: Config) -> dict[str, Any]:
     A section with another option than in ``config`` is not changed, because its schema can belong to a plugin.
     """
     plain = of_this_version(plain)
-    filled = _filled(plain, _defaults(Config))
+    complete = filled(plain, defaults_of(Config))
     for name, own in plain.items():
         section = getattr(config, name, None)
         if isinstance(own, Mapping) and own.get("name") == getattr(section, "name", None):
-            filled[name] = _filled(own, _defaults(type(section))) if dataclasses.is_dataclass(section) else own
-    return filled
+            complete[name] = filled(own, defaults_of(type(section))) if dataclasses.is_dataclass(section) else own
+    return complete
 
 
 def configuration_changes(earlier: Iterable[Path], config: Config, but: Collection[str] = ()) -> Iterator[str]:
@@ -110,13 +110,14 @@ def configuration_changes(earlier: Iterable[Path], config: Config, but: Collecti
             yield f"{path.name} differs in {', '.join(keys)}"
 
 
-def _filled(own: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+def filled(own: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """Return ``own`` values with the default of every missing key, also in nested sections."""
     sections = {key for key, default in defaults.items() if isinstance(default, Mapping)}
-    both = {key: _filled(own[key], defaults[key]) for key in sections if isinstance(own.get(key), Mapping)}
+    both = {key: filled(own[key], defaults[key]) for key in sections if isinstance(own.get(key), Mapping)}
     return {**defaults, **own, **both}
 
 
-def _defaults(schema: type) -> dict[str, Any]:
+def defaults_of(schema: type) -> dict[str, Any]:
     """Return the defaults of a dataclass of the configuration as plain data, without keys that have no default."""
     found: Any = OmegaConf.to_container(OmegaConf.structured(schema))
     return {key: default for key, default in found.items() if default != MISSING}

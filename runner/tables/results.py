@@ -1,7 +1,5 @@
 """Results of runs of a table: committed JSON files, ``results/TABLE/RUN.json`` beside the folder of YAML files."""
 
-import os
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -9,7 +7,8 @@ from typing import Any
 from runner.config.configuration import to_plain
 from runner.config.outcome import differing_keys, with_defaults
 from runner.config.schema import Config
-from runner.errors import DataError
+from runner.errors import DataError, ResourceError
+from runner.system.files import create_directory
 from runner.system.json_file import JsonFile
 from runner.system.schema import Record
 
@@ -51,14 +50,19 @@ def read_results(table: Path) -> dict[str, Result]:
 
 
 def write_result(table: Path, run: str, result: Result) -> Path:
-    """Write the result of a run; return its path. Raises OSError."""
+    """Write the result of a run; return its path. Raises ResourceError if the file cannot be written."""
     path = folder_of(table) / f"{run}.json"
-    os.makedirs(path.parent, exist_ok=True)
-    _FILE.write(path, result)
+    try:
+        create_directory(path.parent)
+        _FILE.write(path, result)
+    except OSError as error:
+        raise ResourceError(
+            f"{path}: cannot be written: {error.strerror}; copy {table} to DIR/table in a folder of yours, and use "
+            "--config-dir DIR"
+        ) from error
     return path
 
 
-def changes(result: Result, config: Config) -> Iterator[str]:
-    """Yield the keys in which the configuration of a result differs from the present configuration of its run."""
-    stored: Mapping[str, Any] = with_defaults(result.configuration, config)
-    yield from differing_keys(stored, to_plain(config))
+def changes(result: Result, config: Config) -> list[str]:
+    """Return the keys in which the configuration of a result differs from the present configuration of its run."""
+    return differing_keys(with_defaults(result.configuration, config), to_plain(config))

@@ -6,6 +6,7 @@ from pathlib import Path
 from runner.config.configuration import fix_machine_values, to_plain
 from runner.config.hydra_app import compose
 from runner.config.schema import Config
+from runner.errors import ConfigError
 from runner.records.summary import git_commit, versions
 from runner.system.machine import usable_cores
 from runner.tables.results import Result
@@ -14,9 +15,15 @@ from runner.training.build import build
 from runner.training.layers import layer_rows
 
 
-def composed(table: Table, run: str) -> Config:
-    """Return the checked configuration of a run. Raises ConfigError, naming the run."""
-    return compose(table.overrides(run)).config()
+def composed(table: Table) -> dict[str, Config]:
+    """Return run -> checked configuration. Raises ConfigError, naming the run."""
+    found = {}
+    for run in table.runs:
+        try:
+            found[run] = compose(table.overrides(run)).config()
+        except ConfigError as error:
+            raise ConfigError(f"runs.{run}: {error}") from error
+    return found
 
 
 def counted(config: Config, columns: Mapping[str, Column]) -> Result:

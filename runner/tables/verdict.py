@@ -1,9 +1,10 @@
 """The comparison of a value with a published one, and the meaning of a published number as it is printed."""
 
-import math
 import re
 from dataclasses import dataclass
 from decimal import Decimal
+
+from runner.tables.statistics import against_published, summary
 
 CONFIDENCES = {
     "S": "read in the paper",
@@ -70,9 +71,10 @@ def tolerance_of(published: Published) -> Decimal | None:
 def verdict(value: float, published: Published) -> str:
     """Return the verdict on an exact value, such as a count, against a published one."""
     tolerance = tolerance_of(published)
-    if tolerance is None or published.confidence not in (*STATED, *DERIVED) or not math.isfinite(value):
+    if tolerance is None or published.confidence not in (*STATED, *DERIVED):
         return CONTEXT
-    near = abs(Decimal(str(value)) - number_of(published.printed)) <= tolerance
+    printed = float(number_of(published.printed))
+    near = against_published(summary([value]), printed, float(tolerance), "exact").verdict == PASSES
     if published.confidence in STATED:
         return PASSES if near else FAILS
     return AGREES if near else DIFFERS

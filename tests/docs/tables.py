@@ -5,6 +5,7 @@ from pathlib import Path
 from runner.commands.table import current_lines
 from runner.config.conf_dir import conf_dir
 from runner.tables.rendering import as_markdown
+from runner.tables.sizes import composed
 from runner.tables.table_file import read_table, table_names
 
 PAGE = Path(__file__).parents[2] / "docs" / "tables.md"
@@ -35,8 +36,11 @@ tolerance, or with another code, is context and decides nothing.
 
 def page() -> str:
     """Return the text of the page."""
-    found = {path: read_table(path) for path in table_names([conf_dir()]).values()}
-    return "\n".join([_HEAD, *(as_markdown(table, current_lines(table, path)) for path, table in found.items())])
+    pages = []
+    for path in table_names([conf_dir()]).values():
+        table = read_table(path)
+        pages.append(as_markdown(table, current_lines(table, path, composed(table))))
+    return "\n".join([_HEAD, *pages])
 
 
 if __name__ == "__main__":

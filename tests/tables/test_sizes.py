@@ -14,6 +14,7 @@ from runner.commands.table import current_lines
 from runner.config.conf_dir import conf_dir
 from runner.errors import ConfigError
 from runner.tables.results import folder_of, read_results
+from runner.tables.sizes import composed
 from runner.tables.table_file import COUNT, find_table, read_table, table_names
 from runner.tables.verdict import Published, verdict
 from tests.docs import tables
@@ -26,7 +27,7 @@ FILES = table_names([conf_dir()])
 @pytest.mark.parametrize("name", FILES)
 def test_committed_counts_are_current_and_contradict_no_paper(name: str) -> None:
     table = read_table(FILES[name])
-    found = current_lines(table, FILES[name])
+    found = current_lines(table, FILES[name], composed(table))
     verdicts = Counter(line.verdict for line in found)
     assert table.kind == COUNT
     assert not verdicts.keys() & {"fails", "differs", "stale"}
@@ -76,7 +77,7 @@ def test_committed_counts_equal_those_of_another_counter(run: str, facts: str) -
         (1, "1", "P2", "rounding", ""),
         (1, "1", "R", "rounding", ""),
         (1, "1", "S", "", ""),
-        (float("nan"), "1", "S", "rounding", ""),
+        (float("nan"), "1", "S", "rounding", "fails"),
     ],
 )
 def test_a_value_is_compared_with_the_printed_number(
@@ -231,6 +232,20 @@ def test_a_wrong_file_is_refused_with_all_its_faults(own: Path, edits: dict[str,
     assert all(line.startswith(f"{own}: ") for line in str(caught.value).splitlines())
     for message in messages:
         assert message in str(caught.value)
+
+
+def test_a_wrong_override_is_refused_with_the_name_of_the_run(own: Path, capsys: Capture) -> None:
+    own.write_text(yaml.safe_dump(changed(runs__two__overrides=["model.hiden=[3]"]), sort_keys=False))
+    text = refused(["table", "run", "mine", "--config-dir", str(own.parents[1])], capsys)
+    assert "runs.two: model.hiden: no such key; did you mean 'hidden'?" in text
+    assert not folder_of(own).exists(), "nothing was computed"
+
+
+def test_a_folder_that_cannot_be_written_is_named_with_the_remedy(own: Path, capsys: Capture) -> None:
+    folder_of(own).parent.write_text("a file in the place of the folder")
+    text = refused(["table", "run", "mine", "--config-dir", str(own.parents[1])], capsys, code=4)
+    assert "one.json: cannot be written: " in text
+    assert "use --config-dir DIR" in text
 
 
 def test_an_unknown_table_is_answered_with_the_nearest() -> None:
