@@ -21,7 +21,7 @@ from runner.sweeps.locks import sweep_is_running
 from runner.sweeps.outcome import ENDED, has_ended, last_ended, note_failure, recorded
 from runner.sweeps.plan import FROZEN_FILE, Plan, PlannedJob
 from runner.sweeps.progress import Progress
-from runner.sweeps.report import report_plan
+from runner.sweeps.report import NOTHING, report_plan
 from runner.system.console import DEBUG_OPTION
 from runner.system.machine import usable_cores
 
@@ -35,14 +35,15 @@ JOB_LOG = "job.log"
 class PlannedSweep:
     """A sweep whose lock the caller holds. The exit of the context, also after an error, reports on the sweep.
 
-    plan: may be replaced by a plan with more jobs. exit_code: the exit code of the whole sweep, set at the exit of the
-    context.
+    plan: may be replaced by a plan with more jobs. extra: added to the tracking record of the sweep. exit_code: the
+    exit code of the whole sweep, set at the exit of the context.
     """
 
     def __init__(self, plan: Plan, sweep_dir: Path, *, debug: bool = False, show: bool = True) -> None:
         """debug: print the traceback of a job that fails. show: print the table of results."""
         self.plan = plan
         self.exit_code = 0
+        self.extra = NOTHING
         self.directory = sweep_dir
         self._debug = debug
         self._show = show
@@ -62,7 +63,9 @@ class PlannedSweep:
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         """Report on the sweep. Raises Interrupted if a job in this process was interrupted."""
         interrupted = isinstance(error, KeyboardInterrupt | ResourceError)
-        self.exit_code = report_plan(self.plan, self.directory, interrupted=interrupted, show=self._show)
+        self.exit_code = report_plan(
+            self.plan, self.directory, interrupted=interrupted, show=self._show, extra=self.extra
+        )
         if isinstance(error, KeyboardInterrupt) and isinstance(error.__cause__, Interrupted):
             raise error.__cause__ from None
 

@@ -1,93 +1,134 @@
 """The verb ``table``: tables of papers, rebuilt from stored configurations."""
 
-import sys
-from collections.abc import Mapping, Sequence
+import argparse
+import re
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 from runner.commands.stored_network import write_output
+from runner.commands.table_run import TableFiles, TableSweep, run_table
 from runner.config.conf_dir import conf_dir
+from runner.config.hydra_app import compose
 from runner.config.schema import Config
+from runner.errors import ConfigError
 from runner.system.console import verb_parser
 from runner.system.text import text_table
-from runner.tables.rendering import FORMATS, Line, lines
-from runner.tables.results import Result, changes, read_results, write_result
-from runner.tables.sizes import composed, counted
-from runner.tables.table_file import Table, find_table, read_table, table_names
+from runner.tables.cells import TableState, state_of
+from runner.tables.rendering import FORMATS
+from runner.tables.table import COUNT, Table
+from runner.tables.table_file import find_table, read_table, table_names
 
 _EXAMPLE = """\
 examples:
   runner table list
   runner table show network_sizes
-  runner table run network_sizes
+  runner table run whitepaper_batch --budget 2h
   runner table export network_sizes --format md --output sizes.md"""
+
+_RUN = """\
+Run what is missing, as jobs of a sweep in multirun/table/NAME: each run with each seed of the file. A second start
+continues the first one. Overrides choose the launcher, as in hydra/launcher=joblib hydra.launcher.n_jobs=2."""
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run ``runner table`` with the arguments that follow it."""
+    options = _options(arguments)
+    folders = [conf_dir(), *([options.config_dir.absolute()] if options.config_dir else [])]
+    if options.verb == "list":
+        print(_list(folders, options.config_dir))
+        return 0
+    files = table_files(find_table(options.name, folders), options.config_dir)
+    code = 0
+    if options.verb == "run":
+        sweep = TableSweep(files, options.overrides, options.config_dir, options.budget)
+        code = run_table(files, _runs(files.table, options.cells), sweep)
+    text = FORMATS[options.format if options.verb == "export" else "text"](current(files))
+    if options.verb == "export" and options.output is not None:
+        write_output(options.output, text)
+    else:
+        print(text, end="")
+    return code
+
+
+def table_files(path: Path, config_dir: Path | None = None) -> TableFiles:
+    """Read the file of a table and compose its runs. Raises ConfigError, naming a run that cannot be composed."""
+    table = read_table(path)
+    return TableFiles(table, path, {run: _composed(table, run, config_dir) for run in table.runs})
+
+
+def current(files: TableFiles) -> TableState:
+    """Return a table with the stored results, decided."""
+    return state_of(files.table, files.results())
+
+
+def _composed(table: Table, run: str, config_dir: Path | None) -> Config:
+    try:
+        config = compose(table.overrides(run), config_dir=config_dir).config()
+    except ConfigError as error:
+        raise ConfigError(f"runs.{run}: {error}") from error
+    if table.kind != COUNT and config.cluster.threads_per_worker is None:
+        raise ConfigError(
+            f"runs.{run}: cluster.threads_per_worker is null; expected a number, because sums depend on the threads"
+        )
+    return config
+
+
+def _runs(table: Table, cells: Sequence[str] | None) -> list[str]:
+    """Return the runs that the chosen cells read. cells: patterns ROW or ROW/COLUMN; None for all."""
+    every = [(f"{row}/{column}", table.rows[row].run, column) for row, column, _ in table.cells()]
+    found = set()
+    for pattern in cells or ["*"]:
+        chosen = [each for each in every if any(fnmatchcase(each[0], text) for text in (pattern, f"{pattern}/*"))]
+        if not chosen:
+            raise ConfigError(
+                f"--cells {pattern}: no such cell; expected one of {', '.join(each[0] for each in every)}"
+            )
+        found |= {run for _, run, _ in chosen} | {table.columns[column].relative_to for _, _, column in chosen}
+    return [run for run in table.runs if run in found]
+
+
+def _list(folders: list[Path], config_dir: Path | None) -> str:
+    rows = []
+    for name, path in table_names(folders).items():
+        state = current(table_files(path, config_dir))
+        values = {line.cell: line.sample is not None for line in state.lines}
+        held = [claim.verdict for claim in state.claims]
+        claims = f"{held.count('holds')} of {len(held)}" if held else ""
+        rows.append((name, state.table.kind, f"{sum(values.values())} of {len(values)}", claims, state.table.title))
+    return text_table(("table", "kind", "values", "claims hold", "title"), rows)
+
+
+_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+def _seconds(text: str) -> float:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smh])", text)
+    if match is None:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a number with s, m or h, such as 2h")
+    return float(match[1]) * _UNITS[match[2]]
+
+
+def _options(arguments: Sequence[str]) -> argparse.Namespace:
     parser = verb_parser("table", "Published tables beside the values of stored configurations.", _EXAMPLE)
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
-    listed = verbs.add_parser("list", help="list the tables and how many of their values exist")
+    listed = verbs.add_parser("list", help="list the tables, how many of their values exist and how many claims hold")
     shown = verbs.add_parser("show", help="print a table")
-    ran = verbs.add_parser("run", help="compute the missing and stale values of a table")
+    ran = verbs.add_parser("run", help="compute the missing values of a table", description=_RUN)
     exported = verbs.add_parser("export", help="write a table to a file")
     for each in (shown, ran, exported):
         each.add_argument("name", metavar="NAME", help="the table")
     for each in (listed, shown, ran, exported):
         each.add_argument("--config-dir", "-cd", type=Path, metavar="DIR", help="your own YAML files, with DIR/table")
+    ran.add_argument("--cells", action="append", metavar="ROW[/COLUMN]", help="only these cells; * matches any text")
+    ran.add_argument("--budget", type=_seconds, metavar="TIME", help="start jobs of this estimated time, such as 2h")
+    ran.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="settings of the launcher")
     exported.add_argument("--format", choices=sorted(FORMATS), default="md", help="default: md")
     exported.add_argument("--output", type=Path, metavar="FILE", help="file to write (default: print)")
-    options = parser.parse_args(arguments)
-    folders = [conf_dir(), *([options.config_dir.absolute()] if options.config_dir else [])]
-    if options.verb == "list":
-        print(_list(folders))
-        return 0
-    path = find_table(options.name, folders)
-    table = read_table(path)
-    configs = composed(table)
-    if options.verb == "run":
-        _run(table, path, configs)
-    text = FORMATS[options.format if options.verb == "export" else "text"](table, current_lines(table, path, configs))
-    if options.verb == "export" and options.output is not None:
-        write_output(options.output, text)
-    else:
-        print(text, end="")
-    return 0
-
-
-def current_lines(table: Table, path: Path, configs: Mapping[str, Config]) -> list[Line]:
-    """Return the lines of a table with the stored results; results of changed configurations are stale.
-
-    configs: run -> its present configuration.
-    """
-    results = read_results(path)
-    known = {run: results[run] for run in configs if run in results}
-    reasons = {run: _out_of_date(table, result, configs[run]) for run, result in known.items()}
-    return list(lines(table, results, {run: reason for run, reason in reasons.items() if reason}))
-
-
-def _list(folders: list[Path]) -> str:
-    rows = []
-    for name, path in table_names(folders).items():
-        table = read_table(path)
-        results = read_results(path)
-        cells = list(table.cells())
-        exist = sum(table.rows[row].run in results for row, _, _ in cells)
-        rows.append((name, table.kind, f"{exist} of {len(cells)}", table.title))
-    return text_table(("table", "kind", "values", "title"), rows)
-
-
-def _run(table: Table, path: Path, configs: Mapping[str, Config]) -> None:
-    """Compute the values of runs without a current result, one after another; each is written at once."""
-    results = read_results(path)
-    for run, config in configs.items():
-        if run not in results or _out_of_date(table, results[run], config):
-            written = write_result(path, run, counted(config, table.columns))
-            print(f"{run}: {written}", file=sys.stderr, flush=True)
-
-
-def _out_of_date(table: Table, result: Result, config: Config) -> str:
-    """Return the reason why a stored result does not hold for the table; "" if it holds."""
-    if lacking := table.columns.keys() - result.values.keys():
-        return f"the value of {', '.join(sorted(lacking))} was not computed"
-    keys = changes(result, config)
-    return f"the configuration changed in {', '.join(keys)} since the value was computed" if keys else ""
+    options, others = parser.parse_known_args(arguments)
+    # argparse returns overrides that follow an option as unknown arguments.
+    if others and (options.verb != "run" or any(text.startswith("-") for text in others)):
+        parser.error(f"unrecognized arguments: {' '.join(others)}")
+    if others:
+        options.overrides += others
+    return options

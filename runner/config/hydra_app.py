@@ -136,19 +136,36 @@ def compose(
     config_dir: a directory of the user's YAML files, searched after ``config_path``.
     Raises ConfigError if the configuration cannot be composed.
     """
-    register_schemas()
     search = [] if config_dir is None else [f"hydra.searchpath=[file://{config_dir.absolute()}]"]
     directory = conf_dir() if config_path is None else config_path.absolute()
+    with _composed([*search, *overrides], directory, config_name) as composed:
+        run_dir = Path(composed.hydra.run.dir).absolute()
+        task_overrides = _texts(composed.hydra.overrides.task)
+        with open_dict(composed):
+            del composed["hydra"]
+    return Job(composed, task_overrides, run_dir)
+
+
+def compose_launcher(overrides: Sequence[str]) -> Launcher:
+    """Return the launcher that overrides of Hydra's settings choose. Raises ConfigError if they choose something else.
+
+    No configuration of a run may be among the overrides.
+    """
+    if others := [text for text in overrides if not text.startswith(("hydra/launcher=", "hydra.launcher."))]:
+        raise ConfigError(f"{' '.join(others)}: expected settings of the launcher, such as hydra/launcher=joblib")
+    with _composed(overrides, conf_dir(), CONFIG_NAME) as composed:
+        return launcher_of(composed.hydra)
+
+
+@contextmanager
+def _composed(overrides: Sequence[str], directory: Path, name: str) -> Iterator[DictConfig]:
+    """Yield a composed configuration with Hydra's settings; errors within the block are about the overrides."""
+    register_schemas()
     try:
         with hydra.initialize_config_dir(str(directory), job_name=PROGRAM, version_base=VERSION_BASE):
-            composed = hydra.compose(config_name, [*search, *overrides], return_hydra_config=True)
-            run_dir = Path(composed.hydra.run.dir).absolute()
-            task_overrides = _texts(composed.hydra.overrides.task)
-            with open_dict(composed):
-                del composed["hydra"]
+            yield hydra.compose(name, list(overrides), return_hydra_config=True)
     except Exception as error:  # any error was caused by the overrides
         raise _translated(error, overrides) from error
-    return Job(composed, task_overrides, run_dir)
 
 
 def register_schemas() -> None:

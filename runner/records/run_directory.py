@@ -29,6 +29,9 @@ RUN_FILE = "run.json"
 SUMMARY_FILE = "summary.json"
 """The file, in the directory of a run, with the summary (:class:`~runner.records.summary.Summary`)."""
 
+METRICS_FILE = "metrics.jsonl"
+"""The file, in the directory of a run, with its metrics (:mod:`runner.tracking.metrics_log`)."""
+
 SESSION_FOLDER = "session"
 """The folder, in the directory of a run, with the sources of classes that were handed over from a Python session."""
 
@@ -64,7 +67,7 @@ class RunDirectory:
         self.code_diff = path / code_diff_file(state.epoch)  # changes of the code since its commit, at this start
         self.log = path / "run.log"  # the log of the master
         self.summary_json = path / SUMMARY_FILE
-        self.metrics_jsonl = path / "metrics.jsonl"
+        self.metrics_jsonl = path / METRICS_FILE
         self.graph_dot = path / "graph.dot"  # the graph in the DOT language of Graphviz
         self.trace_json = path / "trace.json"  # the timeline of some steps
         self.trace_summary_json = path / "trace_summary.json"  # critical paths and waits of these steps

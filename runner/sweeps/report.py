@@ -4,6 +4,7 @@ import shlex
 import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from runner.config.configuration import load_stored
@@ -43,12 +44,25 @@ FAILED_EXIT_CODE = 1
 PLOT_FILE = "sweep.png"
 
 
-def report_plan(plan: Plan, directory: Path, *, interrupted: bool = False, show: bool = True) -> int:
+@dataclass(frozen=True)
+class Extra:
+    """What the tracking record of a sweep has in addition: files, and Markdown at the beginning of the description."""
+
+    artifacts: Sequence[Path] = ()
+    description: str = ""
+
+
+NOTHING = Extra()
+
+
+def report_plan(
+    plan: Plan, directory: Path, *, interrupted: bool = False, show: bool = True, extra: Extra = NOTHING
+) -> int:
     """Report on the jobs of a planned sweep; return the exit code. show: whether to print the table."""
     outcomes = [read_outcome(job, directory) for job in plan.grid]
     frozen = _frozen_file(plan, directory)
     config = None if frozen is None else load_stored(frozen)
-    return report(outcomes, config, directory, interrupted=interrupted, show=show)
+    return report(outcomes, config, directory, interrupted=interrupted, show=show, extra=extra)
 
 
 def show_plan(plan: Plan, directory: Path) -> None:
@@ -82,7 +96,13 @@ def _frozen_file(plan: Plan, directory: Path) -> Path | None:
 
 
 def report(
-    outcomes: Sequence[Outcome], config: Config | None, directory: Path, *, interrupted: bool, show: bool = True
+    outcomes: Sequence[Outcome],
+    config: Config | None,
+    directory: Path,
+    *,
+    interrupted: bool,
+    show: bool = True,
+    extra: Extra = NOTHING,
 ) -> int:
     """Store the tables, end the sweep's tracking record, and return the exit code: 0 if all jobs finished.
 
@@ -100,6 +120,8 @@ def report(
     status = INTERRUPTED if interrupted else FINISHED if done else FAILED
     _write_late(directory, interrupted)
     if config is not None:
+        description = "\n\n".join(filter(None, (extra.description, description)))
+        files += extra.artifacts
         config.tracking.finish_sweep(directory, _result(status, outcomes, monitor, files, description))
     if status != FINISHED:
         jobs = f"{sum(outcome.failed for outcome in outcomes)} of {len(outcomes)} jobs failed"

@@ -1,107 +1,219 @@
-"""A table as text, Markdown, CSV and JSON: our values beside the published ones, with verdicts."""
+"""A table as text, Markdown, CSV, JSON and LaTeX: our values beside the published ones, with verdicts and claims."""
 
 import csv
 import io
 import json
+import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 
-from runner.system.text import text_table
+from runner.system.schema import Record
+from runner.system.text import duration, text_table
+from runner.tables.cells import Decided, Line, TableState
 from runner.tables.results import Result
-from runner.tables.table_file import Table
-from runner.tables.verdict import CONFIDENCES, number_of, verdict
-
-MISSING, STALE = "missing", "stale"
-"""Verdicts on a cell whose value does not exist, or was computed for an earlier configuration."""
-
-
-@dataclass(frozen=True)
-class Line:
-    """One line of a table: a cell and one published value for it, or none.
-
-    ours: our value; None if it is missing. difference: from the published value, relative to it. verdict: "" for a
-    published value that decides nothing. reason: why our value is missing or stale.
-    """
-
-    row: str
-    column: str
-    kind: str
-    ours: float | None = None
-    published: str = ""
-    source: str = ""
-    confidence: str = ""
-    difference: float | None = None
-    verdict: str = ""
-    reason: str = ""
-
+from runner.tables.statistics import Sample
+from runner.tables.table import COUNT, HIGHEST, LOWEST
+from runner.tables.verdict import CONFIDENCES
 
 _HEADERS = ("row", "column", "kind", "ours", "published", "source", "difference", "verdict")
+_CLAIM_HEADERS = ("claim", "verdict", "evidence")
+_SCALES = {"%": 100.0, "ms": 1000.0, "": 1.0}
 
 
-def lines(table: Table, results: Mapping[str, Result], stale: Mapping[str, str]) -> Iterator[Line]:
-    """Yield the lines of a table. results: of its runs. stale: run -> the reason why its result is out of date."""
-    for row_name, column, cell in table.cells():
-        row = table.rows[row_name]
-        ours = results[row.run].values.get(column) if row.run in results else None
-        reason = row.missing or stale.get(row.run, "") or ("" if ours is not None else "it was not run")
-        state = "" if not reason else MISSING if ours is None else STALE
-        line = Line(row.title, table.columns[column].title, table.kind, ours, verdict=state, reason=reason)
-        if not cell.published:
-            yield line
-        for each in cell.published:
-            source = ", ".join(filter(None, (table.papers[each.paper].cite, each.where)))
-            line = replace(line, published=each.printed, source=source, confidence=each.confidence)
-            if ours is None or reason:
-                yield line
-                continue
-            value = float(number_of(each.printed))
-            yield replace(line, difference=(ours - value) / value if value else None, verdict=verdict(ours, each))
-
-
-def as_text(table: Table, found: Sequence[Line]) -> str:
+def as_text(state: TableState) -> str:
     """Return the table for a terminal."""
-    rows = text_table(_HEADERS, map(_cells, found), ruled=True)
-    return f"{table.title} ({table.kind})\n\n{rows}\n\n{_below(table, found)}\n"
+    parts = [_title(state), text_table(_HEADERS, map(_cells, state.lines), ruled=True)]
+    if state.claims:
+        parts.append(text_table(_CLAIM_HEADERS, map(_claim, state.claims), ruled=True))
+    return "\n\n".join([*parts, "\n".join(_below(state))]) + "\n"
 
 
-def as_markdown(table: Table, found: Sequence[Line]) -> str:
+def as_markdown(state: TableState) -> str:
     """Return the table in GitHub-flavoured Markdown."""
-    rows = [f"| {' | '.join(row)} |" for row in (_HEADERS, ["---"] * len(_HEADERS), *map(_cells, found))]
-    return f"## {table.title} ({table.kind})\n\n" + "\n".join(rows) + f"\n\n{_below(table, found)}\n"
+    parts = [f"## {_title(state)}", _pipes(_HEADERS, map(_cells, state.lines))]
+    if state.claims:
+        parts.append(_pipes(_CLAIM_HEADERS, map(_claim, state.claims)))
+    return "\n\n".join([*parts, "\n".join(f"- {line}" for line in _below(state))]) + "\n"
 
 
-def as_csv(table: Table, found: Sequence[Line]) -> str:
+def as_csv(state: TableState) -> str:
     """Return the lines as CSV with all digits."""
     stream = io.StringIO()
-    writer = csv.DictWriter(stream, [each.name for each in fields(Line)])
+    rows = [_flat(line) for line in state.lines]
+    writer = csv.DictWriter(stream, rows[0].keys() if rows else [])
     writer.writeheader()
-    writer.writerows(map(asdict, found))
+    writer.writerows(rows)
     return stream.getvalue()
 
 
-def as_json(table: Table, found: Sequence[Line]) -> str:
-    """Return the lines as JSON with all digits."""
-    document = {"title": table.title, "kind": table.kind, "lines": [asdict(each) for each in found]}
-    return json.dumps(document, indent=1) + "\n"
+def as_json(state: TableState) -> str:
+    """Return the lines, the claims, and the origin of each result as JSON with all digits."""
+    document = {
+        "title": state.table.title,
+        "kind": state.table.kind,
+        "lines": [Record(Line).write(line) for line in state.lines],
+        "claims": [asdict(claim) for claim in state.claims],
+        "runs": {
+            run: [{"seed": seed, **asdict(result.origin)} for seed, result in found.current.items()]
+            for run, found in state.results.items()
+        },
+    }
+    return json.dumps(document, indent=1, allow_nan=False) + "\n"
 
 
-FORMATS = {"text": as_text, "md": as_markdown, "csv": as_csv, "json": as_json}
+def as_latex(state: TableState) -> str:
+    """Return our values as LaTeX: rows and columns of the table, for the package booktabs, with the best in bold."""
+    table = state.table
+    shown = {line.cell: line for line in state.lines}
+    columns = [name for name in table.columns if any(cell.endswith(f"/{name}") for cell in shown)]
+    best = {name: _best(name, shown, table.columns[name].best) for name in columns}
+    lines = [
+        "% \\usepackage{booktabs}",
+        f"\\begin{{tabular}}{{l{'r' * len(columns)}}}",
+        "\\toprule",
+        " & ".join(["", *(_latex(table.columns[name].title) for name in columns)]) + " \\\\",
+        "\\midrule",
+    ]
+    for name, row in table.rows.items():
+        cells = [_latex(row.title)]
+        for column in columns:
+            line = shown.get(f"{name}/{column}")
+            text = "" if line is None else _latex(_ours(line) or line.verdict)
+            cells.append(f"\\textbf{{{text}}}" if line is not None and line.cell in best[column] else text)
+        lines.append(" & ".join(cells) + " \\\\")
+    title = _latex(f"{table.title} ({table.kind}). {table.reduced}".strip())
+    return "\n".join([*lines, "\\bottomrule", "\\end{tabular}", f"% {title}"]) + "\n"
+
+
+FORMATS = {"text": as_text, "md": as_markdown, "csv": as_csv, "json": as_json, "latex": as_latex}
 """Value of ``--format`` -> the function that makes the text."""
 
 
+def _title(state: TableState) -> str:
+    return f"{state.table.title} ({state.table.kind})"
+
+
+def _pipes(headers: Sequence[str], rows: Iterator[Sequence[str]]) -> str:
+    every = (headers, ["---"] * len(headers), *rows)
+    return "\n".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |" for row in every)
+
+
 def _cells(line: Line) -> list[str]:
-    ours = "" if line.ours is None else f"{line.ours:,.0f}"
-    apart = "" if line.difference is None else f"{line.difference:+.2%}"
+    apart = ""
+    if line.difference is not None:
+        apart = f"{100 * line.difference:+.2f} points" if line.unit == "%" else f"{line.difference:+.2%}"
     source = f"{line.source} [{line.confidence}]" if line.source else ""
-    return [line.row, line.column, line.kind, ours, line.published, source, apart, line.verdict]
+    return [line.row, line.column, line.kind, _ours(line), line.published, source, apart, line.verdict]
 
 
-def _below(table: Table, found: Sequence[Line]) -> str:
-    """Return the sentences below a table: counts of verdicts, reasons, its note, and the meaning of the codes."""
-    verdicts = Counter(line.verdict for line in found if line.verdict)
-    total = ", ".join(f"{count} {word}" for word, count in verdicts.items()) or "no verdicts"
-    reasons = dict.fromkeys(f"{line.row}: {line.reason}." for line in found if line.reason)
-    codes = dict.fromkeys(line.confidence for line in found if line.confidence)
-    meaning = "; ".join(f"[{code}] {CONFIDENCES[code]}" for code in codes)
-    return "\n".join(filter(None, (f"{total}.", *reasons, table.note, f"{meaning}." if meaning else "")))
+def _ours(line: Line) -> str:
+    """Return our mean or median as text: with the standard deviation and the number of seeds, unless it is a count."""
+    sample = line.sample
+    if sample is None:
+        return ""
+    if line.kind == COUNT:
+        return f"{sample.values[0]:,.0f}"
+    unit = f" {line.unit}" if line.unit else ""
+    if line.ours is None:
+        return f"not finite ({sample.not_finite} of {sample.n})"
+    return f"{_spread(line.ours, sample, line.unit)}{unit} (n={sample.n})"
+
+
+def _spread(center: float, sample: Sample, unit: str) -> str:
+    scale = _SCALES[unit]
+    if sample.deviation is None:
+        return f"{scale * center:.4g}"
+    if sample.deviation == 0:
+        return f"{scale * center:.4g} ± 0"
+    return f"{scale * center:.4g} ± {scale * sample.deviation:.2g}"
+
+
+def _claim(claim: Decided) -> list[str]:
+    return [claim.text, claim.verdict, claim.evidence]
+
+
+def _flat(line: Line) -> dict[str, object]:
+    """Return a line with the statistics of its sample as entries of their own."""
+    flat = {name: value for name, value in vars(line).items() if name != "sample"}
+    sample = line.sample
+    interval = None if sample is None else sample.interval
+    return {
+        **flat,
+        "deviation": None if sample is None else sample.deviation,
+        "low": None if interval is None else interval.low,
+        "high": None if interval is None else interval.high,
+        "seeds": 0 if sample is None else sample.n,
+        "values": [] if sample is None else list(sample.values),
+    }
+
+
+def _below(state: TableState) -> Iterator[str]:
+    """Yield the sentences below a table: verdicts, reasons, runs, its note, and the meaning of the codes."""
+    table = state.table
+    verdicts = Counter(line.verdict for line in state.lines if line.verdict)
+    yield (", ".join(f"{count} {word}" for word, count in verdicts.items()) or "no verdicts") + "."
+    if state.claims:
+        yield (
+            "Claims: "
+            + ", ".join(f"{count} {word}" for word, count in Counter(c.verdict for c in state.claims).items())
+            + "."
+        )
+    if table.reduced:
+        yield f"In small: {table.reduced}"
+    yield from dict.fromkeys(f"{line.row}: {line.reason}." for line in state.lines if line.reason)
+    yield from (f"{text}." for text in state.earlier)
+    yield from _origins(state)
+    if table.note:
+        yield table.note
+    codes = dict.fromkeys(line.confidence for line in state.lines if line.confidence)
+    if codes:
+        yield "; ".join(f"[{code}] {CONFIDENCES[code]}" for code in codes) + "."
+
+
+def _origins(state: TableState) -> Iterator[str]:
+    """Yield, for tables of training runs, the seeds, the hours, the machine and the commit of the results."""
+    found = [result for each in state.results.values() for result in each.current.values()]
+    if state.table.kind == COUNT or not found:
+        return
+    seconds = sum(result.origin.seconds for result in found)
+    seeds = ", ".join(map(str, state.table.seeds))
+    machines = dict.fromkeys(_machine(result) for result in found)
+    commits = dict.fromkeys(_commit(result.origin.commit) for result in found)
+    yield f"Seeds {seeds}; {duration(seconds)} of runs on {' and '.join(machines)}; commit {' and '.join(commits)}."
+
+
+def _commit(commit: str) -> str:
+    """Return a commit shortened, with its mark for changed files."""
+    name, _, mark = commit.partition("-")
+    return "-".join(filter(None, (name[:12], mark))) or "no commit"
+
+
+def _machine(result: Result) -> str:
+    machine = result.origin.machine
+    return f"{machine.get('cpu', 'an unknown machine')} with {machine.get('threads', '?')} thread(s) per worker"
+
+
+def _best(column: str, shown: dict[str, Line], which: str) -> set[str]:
+    """Return the cells of a column with the lowest or the highest value, as printed; none if the column has no best."""
+    found = {cell: line.ours for cell, line in shown.items() if cell.endswith(f"/{column}") and line.ours is not None}
+    if which not in (LOWEST, HIGHEST) or not found:
+        return set()
+    value = min(found.values()) if which == LOWEST else max(found.values())
+    return {cell for cell, ours in found.items() if ours == value}
+
+
+_SPECIAL = re.compile(r"[&%$#_{}~^\\<>]")
+_IN_LATEX = {
+    "~": "\\textasciitilde{}",
+    "^": "\\textasciicircum{}",
+    "\\": "\\textbackslash{}",
+    "<": "\\textless{}",
+    ">": "\\textgreater{}",
+}
+
+
+def _latex(text: str) -> str:
+    """Return text with the special characters of LaTeX escaped."""
+    escaped = _SPECIAL.sub(lambda match: _IN_LATEX.get(match[0], f"\\{match[0]}"), text)
+    return escaped.replace("±", "$\\pm$")

@@ -1,91 +1,29 @@
-"""The YAML file of a table, ``conf/table/NAME.yaml``: papers, runs, and the cells that read values from the runs."""
+"""The YAML file of a table, ``conf/table/NAME.yaml``: found, read, and refused with all its faults."""
 
 import difflib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from runner.config import safe_yaml
 from runner.config.conf_dir import TABLES
 from runner.errors import ConfigError
 from runner.system.schema import LenientRecord, Violation
-from runner.tables.verdict import CONFIDENCES, Published, number_of, tolerance_of
-
-COUNT = "count"
-KINDS = (COUNT,)
-"""Kinds of tables. A value is never shown without its kind. count: sizes of networks, for which nothing is trained."""
-
-PARAMETERS, MULTIPLY_ADDS = READINGS = ("parameters", "multiply_adds")
-"""What a column reads from a network: trained values, and multiply-adds of the forward pass of one example."""
-
-
-@dataclass(frozen=True)
-class Paper:
-    """A source of published values. cite: authors, title and identifier. where: the section that states the values."""
-
-    cite: str
-    where: str = ""
-
-
-@dataclass(frozen=True)
-class Run:
-    """A configuration, the unit that is executed. overrides: follow those of the table."""
-
-    overrides: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Column:
-    """What the cells of a column read, one of :data:`READINGS`. layers: kinds of layers that count; () for all."""
-
-    title: str
-    read: str
-    layers: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Cell:
-    """A value of a run, and the values that papers state for it."""
-
-    published: tuple[Published, ...] = ()
-
-
-@dataclass(frozen=True)
-class Row:
-    """A row. run: the run that its cells read; "" if there is none yet. missing: the reason for that."""
-
-    title: str
-    run: str = ""
-    missing: str = ""
-    cells: dict[str, Cell] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Table:
-    """The content of the file.
-
-    base: overrides of all runs. papers, runs, columns: by the names with which cells refer to them. rows: in the order
-    of the table. note: a sentence below the table.
-    """
-
-    title: str
-    kind: str
-    papers: dict[str, Paper]
-    columns: dict[str, Column]
-    rows: dict[str, Row]
-    runs: dict[str, Run] = field(default_factory=dict)
-    base: tuple[str, ...] = ()
-    note: str = ""
-
-    def cells(self) -> Iterator[tuple[str, str, Cell]]:
-        """Yield (row, column, cell) in the order of the table."""
-        for name, row in self.rows.items():
-            for column in (each for each in self.columns if each in row.cells):
-                yield name, column, row.cells[column]
-
-    def overrides(self, run: str) -> list[str]:
-        """Return all overrides of a run."""
-        return [*self.base, *self.runs[run].overrides]
+from runner.tables.table import (
+    AT_MOST,
+    COUNT,
+    EQUIVALENT,
+    EXAMPLES,
+    METRIC,
+    READINGS,
+    SIZES,
+    SMALL,
+    UPDATES,
+    WEIGHT_DIFFERENCE,
+    Claim,
+    Column,
+    Table,
+)
+from runner.tables.verdict import Published, number_of, tolerance_of
 
 
 def table_names(folders: Sequence[Path]) -> dict[str, Path]:
@@ -116,11 +54,9 @@ def read_table(path: Path) -> Table:
 
 
 def _faults(table: Table) -> Iterator[str]:
-    if table.kind not in KINDS:
-        yield f"kind: {table.kind!r}, expected one of {', '.join(KINDS)}"
+    yield from _faults_of_runs(table)
     for name, column in table.columns.items():
-        if column.read not in READINGS:
-            yield f"columns.{name}.read: {column.read!r}, expected one of {', '.join(READINGS)}"
+        yield from (f"columns.{name}.{fault}" for fault in _faults_of_column(column, table))
     for name, row in table.rows.items():
         if row.run and row.run not in table.runs:
             yield f"rows.{name}.run: {row.run!r}, expected one of the runs {', '.join(table.runs)}"
@@ -128,22 +64,77 @@ def _faults(table: Table) -> Iterator[str]:
             yield f"rows.{name}: expected a run, or the reason `missing` why there is none"
         for column_name in row.cells.keys() - table.columns.keys():
             yield f"rows.{name}.cells.{column_name}: expected one of the columns {', '.join(table.columns)}"
-    unused = table.runs.keys() - {row.run for row in table.rows.values()}
-    for name in sorted(unused):
-        yield f"runs.{name}: no row reads this run"
     for row_name, column_name, cell in table.cells():
+        run = table.runs.get(table.rows[row_name].run)
+        if table.columns[column_name].read == WEIGHT_DIFFERENCE and run is not None and not run.against:
+            yield f"rows.{row_name}.cells.{column_name}: reads {WEIGHT_DIFFERENCE}, but the run has no key `against`"
         for place, published in enumerate(cell.published):
             where = f"rows.{row_name}.cells.{column_name}.published[{place}]"
-            yield from (f"{where}.{fault}" for fault in _faults_of(published, table))
+            yield from (f"{where}.{fault}" for fault in _faults_of(published, table.columns[column_name], table))
+    for name, claim in table.claims.items():
+        yield from (f"claims.{name}.{fault}" for fault in _faults_of_claim(claim, table))
 
 
-def _faults_of(published: Published, table: Table) -> Iterator[str]:
+def _faults_of_runs(table: Table) -> Iterator[str]:
+    if (table.kind == COUNT) == bool(table.seeds):
+        found, expected = (
+            list(table.seeds),
+            "none for counts" if table.kind == COUNT else "a list such as [1, 2, 3, 4, 5]",
+        )
+        yield f"seeds: {found}, expected {expected}"
+    if len(set(table.seeds)) < len(table.seeds):
+        yield f"seeds: {list(table.seeds)}, expected each seed once"
+    if (table.kind == SMALL) != bool(table.reduced):
+        yield f"reduced: {table.reduced!r}, expected what is smaller than in the paper, for the kind {SMALL} only"
+    used = {row.run for row in table.rows.values()}
+    used |= {run.against for run in table.runs.values()} | {column.relative_to for column in table.columns.values()}
+    earlier: list[str] = []
+    for name, run in table.runs.items():
+        if name not in used:
+            yield f"runs.{name}: no row reads this run"
+        if run.against and run.against not in earlier:
+            yield f"runs.{name}.against: {run.against!r}, expected an earlier run, {' or '.join(earlier)}"
+        earlier.append(name)
+
+
+def _faults_of_column(column: Column, table: Table) -> Iterator[str]:
+    is_metric = METRIC.fullmatch(column.read) is not None
+    if table.kind == COUNT:
+        if column.read not in SIZES:
+            yield f"read: {column.read!r}, expected one of {', '.join(SIZES)} in a table of counts"
+    elif column.read not in READINGS and not is_metric:
+        yield f"read: {column.read!r}, expected a metric such as test/accuracy, or one of {', '.join(READINGS)}"
+    if column.at and not (is_metric and len(column.at) == 1 and column.at.keys() <= {UPDATES, EXAMPLES}):
+        yield f"at: {column.at}, expected {{{UPDATES}: N}} or {{{EXAMPLES}: N}}, for a metric"
+    if column.relative_to and column.relative_to not in table.runs:
+        yield f"relative_to: {column.relative_to!r}, expected one of the runs {', '.join(table.runs)}"
+
+
+def _faults_of(published: Published, column: Column, table: Table) -> Iterator[str]:
     if published.paper not in table.papers:
         yield f"paper: {published.paper!r}, expected one of {', '.join(table.papers)}"
-    if published.confidence not in CONFIDENCES:
-        yield f"confidence: {published.confidence!r}, expected one of {', '.join(CONFIDENCES)}"
+    if table.kind == SMALL and published.tolerance and not column.relative_to:
+        yield f"tolerance: {published.tolerance!r}, expected none: a value in small supports only an order or a ratio"
     try:
         number_of(published.printed)
         tolerance_of(published)
     except ValueError as error:
         yield str(error)
+
+
+def _faults_of_claim(claim: Claim, table: Table) -> Iterator[str]:
+    known = [f"{row}/{column}" for row, column, _ in table.cells()]
+    for cell in claim.cells:
+        if cell not in known:
+            close = difflib.get_close_matches(cell, known, n=1)
+            yield f"cells: {cell!r}, which the table does not have" + (f"; did you mean {close[0]!r}?" if close else "")
+    least, exact = (1, False) if claim.relation == AT_MOST else (2, claim.relation == EQUIVALENT)
+    if len(claim.cells) < least or (exact and len(claim.cells) > least):
+        yield f"cells: {list(claim.cells)}, expected {least}{'' if exact else ' or more'} for {claim.relation}"
+    for name, relation in (("margin", EQUIVALENT), ("limit", AT_MOST)):
+        value = getattr(claim, name)
+        if (value is not None) != (claim.relation == relation):
+            expected = "a number" if claim.relation == relation else "none"
+            yield f"{name}: {value}, expected {expected} for {claim.relation}"
+    if claim.margin is not None and not claim.margin > 0:
+        yield f"margin: {claim.margin}, expected a number above 0"

@@ -3,8 +3,10 @@
 import re
 from dataclasses import dataclass
 from decimal import Decimal
+from typing import Annotated
 
-from runner.tables.statistics import against_published, summary
+from runner.system.schema import OneOf
+from runner.tables.statistics import Sample, against_published
 
 CONFIDENCES = {
     "S": "read in the paper",
@@ -25,6 +27,8 @@ ROUNDING = "rounding"
 PASSES, FAILS, AGREES, DIFFERS, CONTEXT = "passes", "fails", "agrees", "differs", ""
 """Verdicts. A value can pass or fail against what a paper states; it agrees with or differs from a derived value."""
 
+_OF_DERIVED = {PASSES: AGREES, FAILS: DIFFERS}
+
 _PRINTED = re.compile(r"(-?\d+(?:,\d{3})*(?:\.\d+)?)\s*([KMG%]?)")
 _UNITS = {"": Decimal(1), "K": Decimal(10**3), "M": Decimal(10**6), "G": Decimal(10**9), "%": Decimal("0.01")}
 
@@ -40,7 +44,7 @@ class Published:
 
     printed: str
     paper: str
-    confidence: str
+    confidence: Annotated[str, OneOf(tuple(CONFIDENCES))]
     where: str = ""
     tolerance: str = ""
 
@@ -68,16 +72,13 @@ def tolerance_of(published: Published) -> Decimal | None:
     return abs(number_of(published.printed)) * share if published.tolerance.endswith("%") else share
 
 
-def verdict(value: float, published: Published) -> str:
-    """Return the verdict on an exact value, such as a count, against a published one."""
+def verdict(sample: Sample, published: Published, statistic: str) -> str:
+    """Return the verdict on our values against a published one; statistic: as in :func:`against_published`."""
     tolerance = tolerance_of(published)
     if tolerance is None or published.confidence not in (*STATED, *DERIVED):
         return CONTEXT
-    printed = float(number_of(published.printed))
-    near = against_published(summary([value]), printed, float(tolerance), "exact").verdict == PASSES
-    if published.confidence in STATED:
-        return PASSES if near else FAILS
-    return AGREES if near else DIFFERS
+    found = against_published(sample, float(number_of(published.printed)), float(tolerance), statistic)
+    return found.text if published.confidence in STATED else _OF_DERIVED.get(found.text, found.text)
 
 
 def _parsed(printed: str) -> tuple[str, str]:

@@ -2,11 +2,10 @@
 
 from pathlib import Path
 
-from runner.commands.table import current_lines
+from runner.commands.table import current, table_files
 from runner.config.conf_dir import conf_dir
 from runner.tables.rendering import as_markdown
-from runner.tables.sizes import composed
-from runner.tables.table_file import read_table, table_names
+from runner.tables.table_file import table_names
 
 PAGE = Path(__file__).parents[2] / "docs" / "tables.md"
 
@@ -22,24 +21,37 @@ runner table show network_sizes
 runner table export network_sizes --format csv --output sizes.csv
 ```
 
-`runner table run NAME` computes what is missing or stale. A value is stale if the configuration of its run changed
-since. A table of your own is a file `DIR/table/NAME.yaml`, used with `--config-dir DIR`; its results are written beside
-`DIR`.
+`runner table run NAME` computes what is missing. Training runs are jobs of a sweep in `multirun/table/NAME`, with each
+seed of the file; a second start continues the first one, and repeats nothing. Before it begins it prints the jobs with
+their estimated times, and what it skips for lack of data or memory. `--cells ROW` chooses rows, `--budget 2h` limits
+the estimated time, and overrides choose the launcher (`hydra/launcher=joblib hydra.launcher.n_jobs=2`). A table of your
+own is a file `DIR/table/NAME.yaml`, used with `--config-dir DIR`; its results are written beside `DIR`.
 
-The kind says how the values came about. Today all tables are of the kind *count*: sizes of networks, counted in the
-graph; nothing is trained. Each published value has the code of its confidence. A value *passes* or *fails* against what
-a paper states (codes S and P), within a tolerance that the file states; `rounding` is half a unit of the last printed
-digit. Against a value that follows from a published specification (C and D) it *agrees* or *differs*. A value without
-tolerance, or with another code, is context and decides nothing.
+A result is never changed. If the overrides of a run are changed afterwards, its earlier values are *stale*: state the
+reason in the run's key `changed`, and run the table again; the earlier values stay below the table, with the reason.
+
+## How a table decides
+
+A value is never shown without its kind. *count*: sizes of networks, counted in the graph; nothing is trained.
+*measured*: values of training runs, over seeds. *small*: of training runs that test the same claim with a smaller
+network, a smaller dataset or fewer epochs; the table says what is smaller, and decides only orders and ratios.
+
+Each published value has the code of its confidence. A value *passes* or *fails* against what a paper states (codes S
+and P), within a tolerance that the file states; `rounding` is half a unit of the last printed digit. Against a value
+that follows from a published specification (C and D) it *agrees* or *differs*. A value without tolerance, or with
+another code, is context and decides nothing. Over seeds, the 95 % interval of the mean decides: it passes inside
+`published ± tolerance`, fails outside, and is *inconclusive* across a bound or with one seed.
+
+A claim is a statement over cells. It *holds* or *fails* by a two-sided test (Welch's, or a permutation test; two
+one-sided tests for an equivalence) at 5 % with Holm's correction over all claims of the table, those without values
+included; otherwise it is *undecided*, with the number of seeds that would decide it with a power of 80 %. Every seed of
+the file is in the table; a run whose loss is no longer finite counts as a value that is not finite.
 """
 
 
 def page() -> str:
     """Return the text of the page."""
-    pages = []
-    for path in table_names([conf_dir()]).values():
-        table = read_table(path)
-        pages.append(as_markdown(table, current_lines(table, path, composed(table))))
+    pages = [as_markdown(current(table_files(path))) for path in table_names([conf_dir()]).values()]
     return "\n".join([_HEAD, *pages])
 
 

@@ -10,12 +10,13 @@ import pytest
 import yaml
 
 from runner.cli import main
-from runner.commands.table import current_lines
+from runner.commands.table import current, table_files
 from runner.config.conf_dir import conf_dir
 from runner.errors import ConfigError
-from runner.tables.results import folder_of, read_results
-from runner.tables.sizes import composed
-from runner.tables.table_file import COUNT, find_table, read_table, table_names
+from runner.tables.results import folder_of
+from runner.tables.statistics import summary
+from runner.tables.table import COUNT
+from runner.tables.table_file import find_table, read_table, table_names
 from runner.tables.verdict import Published, verdict
 from tests.docs import tables
 from tests.models.test_facts import FACTS
@@ -24,14 +25,12 @@ from tests.refusal import Capture, refused
 FILES = table_names([conf_dir()])
 
 
-@pytest.mark.parametrize("name", FILES)
-def test_committed_counts_are_current_and_contradict_no_paper(name: str) -> None:
-    table = read_table(FILES[name])
-    found = current_lines(table, FILES[name], composed(table))
-    verdicts = Counter(line.verdict for line in found)
-    assert table.kind == COUNT
+def test_committed_counts_are_current_and_contradict_no_paper() -> None:
+    found = current(table_files(FILES["network_sizes"]))
+    verdicts = Counter(line.verdict for line in found.lines)
+    assert found.table.kind == COUNT
     assert not verdicts.keys() & {"fails", "differs", "stale"}
-    assert all(line.reason.endswith("not built yet") for line in found if line.verdict == "missing")
+    assert all(line.reason.endswith("not built yet") for line in found.lines if line.verdict == "missing")
 
 
 def test_the_page_of_tables_is_made_of_the_committed_results() -> None:
@@ -53,7 +52,7 @@ def test_the_page_of_tables_is_made_of_the_committed_results() -> None:
     }.items(),
 )
 def test_committed_counts_equal_those_of_another_counter(run: str, facts: str) -> None:
-    values = read_results(FILES["network_sizes"])[run].values
+    values = table_files(FILES["network_sizes"]).results()[run].current[None].values
     assert (values["parameters"], values["macs"]) == (FACTS[facts].parameters, FACTS[facts].multiply_adds)
 
 
@@ -83,7 +82,8 @@ def test_committed_counts_equal_those_of_another_counter(run: str, facts: str) -
 def test_a_value_is_compared_with_the_printed_number(
     value: float, printed: str, confidence: str, tolerance: str, expected: str
 ) -> None:
-    assert verdict(value, Published(printed, "paper", confidence, tolerance=tolerance)) == expected
+    published = Published(printed, "paper", confidence, tolerance=tolerance)
+    assert verdict(summary([value]), published, "exact") == expected
 
 
 SMALL: dict[str, Any] = {
@@ -143,7 +143,7 @@ def test_values_are_computed_once_and_again_after_a_change(own: Path, capsys: Ca
     assert len(capsys.readouterr().err.splitlines()) == 2
     # (8 * 8 + 1) * 3 + (3 + 1) * 10 parameters, 64 * 3 + 3 * 2 + 2 * 10 multiply-adds
     assert verdicts(own, capsys) == ["passes", "", "", "differs", "missing"]
-    written = {path: path.read_bytes() for path in folder_of(own).iterdir()}
+    written = {path: path.read_bytes() for path in folder_of(own).glob("*/*")}
     assert table("run", "mine", own=own) == 0
     assert capsys.readouterr().err == "", "nothing is computed twice"
     own.write_text(own.read_text().replace("model.hidden=[3,2]", "model.hidden=[3,4]"))
@@ -152,8 +152,18 @@ def test_values_are_computed_once_and_again_after_a_change(own: Path, capsys: Ca
     text = capsys.readouterr().out
     assert "Two layers: the configuration changed in model.hidden since the value was computed." in text
     assert "Three layers: nobody built it." in text
+    message = refused(["table", "run", "mine", "--config-dir", str(own.parents[1])], capsys)
+    assert "runs.two has results of an earlier design, which differs in model.hidden; state the reason" in message
+    own.write_text(
+        own.read_text().replace("- model.hidden=[3,4]", "- model.hidden=[3,4]\n    changed: it was too small")
+    )
     assert table("run", "mine", own=own) == 0
-    assert {path for path in written if path.read_bytes() != written[path]} == {folder_of(own) / "two.json"}
+    text = capsys.readouterr().out
+    assert (
+        "Earlier design of two (other model.hidden), parameters: mean 233.0 over 1 seed; changed because: it was"
+        in text
+    )
+    assert all(path.read_bytes() == before for path, before in written.items()), "earlier results stay"
     assert verdicts(own, capsys)[2:4] == ["", "differs"]
 
 
@@ -177,10 +187,11 @@ def test_a_table_is_listed_and_exported(own: Path, tmp_path: Path, capsys: Captu
 
 def test_a_damaged_result_is_refused(own: Path, capsys: Capture) -> None:
     table("run", "mine", own=own)
-    (folder_of(own) / "one.json").write_text('{"version": 1}')
+    [path] = (folder_of(own) / "one").iterdir()
+    path.write_text('{"version": 1}')
     capsys.readouterr()
     text = refused(["table", "show", "mine", "--config-dir", str(own.parents[1])], capsys, code=3)
-    assert "one.json is damaged: " in text
+    assert f"{path} is damaged: " in text
     assert "delete it and run the table again" in text
 
 
@@ -202,7 +213,7 @@ ONE = {"printed": "1", "paper": "book", "confidence": "S"}
 @pytest.mark.parametrize(
     ("edits", "messages"),
     [
-        ({"kind": "guess"}, ["kind: 'guess', expected one of count"]),
+        ({"kind": "guess"}, ["kind: 'guess', expected one of count, measured, small"]),
         ({"columns__all__read": "seconds"}, ["columns.all.read: 'seconds', expected one of parameters, multiply_adds"]),
         (
             {"rows__one__run": "four"},
@@ -211,12 +222,10 @@ ONE = {"printed": "1", "paper": "book", "confidence": "S"}
         ({"rows__three__missing": ""}, ["rows.three: expected a run, or the reason `missing` why there is none"]),
         ({"rows__one__cells__more": {}}, ["rows.one.cells.more: expected one of the columns all, macs"]),
         (
-            {"rows__one__cells__macs__published": [{**ONE, "paper": "film", "confidence": "X"}]},
-            [
-                "rows.one.cells.macs.published[0].paper: 'film', expected one of book",
-                "confidence: 'X', expected one of S",
-            ],
+            {"rows__one__cells__macs__published": [{**ONE, "paper": "film"}]},
+            ["rows.one.cells.macs.published[0].paper: 'film', expected one of book"],
         ),
+        ({"rows__one__cells__macs__published": [{**ONE, "confidence": "X"}]}, ["confidence: 'X', expected one of S"]),
         ({"rows__one__cells__macs__published": [{**ONE, "printed": "many"}]}, ["printed: 'many', expected a number"]),
         (
             {"rows__one__cells__macs__published": [{**ONE, "tolerance": "x"}]},
@@ -244,7 +253,7 @@ def test_a_wrong_override_is_refused_with_the_name_of_the_run(own: Path, capsys:
 def test_a_folder_that_cannot_be_written_is_named_with_the_remedy(own: Path, capsys: Capture) -> None:
     folder_of(own).parent.write_text("a file in the place of the folder")
     text = refused(["table", "run", "mine", "--config-dir", str(own.parents[1])], capsys, code=4)
-    assert "one.json: cannot be written: " in text
+    assert "json: cannot be written: " in text
     assert "use --config-dir DIR" in text
 
 

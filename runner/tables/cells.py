@@ -1,0 +1,231 @@
+"""The cells and the claims of a table, decided: our values over seeds, beside published values."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+
+from runner.tables.claims import ClaimVerdict, Comparison, decide, equivalent, every, lower
+from runner.tables.results import Result, RunResults
+from runner.tables.statistics import Sample, counted, summary
+from runner.tables.table import (
+    ASCENDING,
+    AT_MOST,
+    COUNT,
+    EQUIVALENT,
+    EXAMPLES,
+    HIGHEST,
+    LOWEST,
+    METRIC,
+    READINGS,
+    UPDATES,
+    Claim,
+    Column,
+    Table,
+)
+from runner.tables.verdict import number_of, verdict
+
+MISSING, STALE, INCOMPLETE = "missing", "stale", "incomplete"
+"""Verdicts on a cell without values, with values of an earlier design only, and without the values of some seeds."""
+
+HOLDS, FAILS, OPEN = "holds", "fails", "undecided"
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of a table: a cell and one published value for it, or none.
+
+    row, column: titles. cell: ROW/COLUMN. sample: our values; None if there are none. ours: their mean or median;
+    None if it does not exist. difference: from the published value; relative to it, or in points for fractions in
+    percent. verdict: "" for a published value that decides nothing. reason: why our values are missing or stale.
+    """
+
+    row: str
+    column: str
+    cell: str
+    kind: str
+    unit: str
+    sample: Sample | None = None
+    ours: float | None = None
+    published: str = ""
+    source: str = ""
+    confidence: str = ""
+    difference: float | None = None
+    verdict: str = ""
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Decided:
+    """A claim and its verdict. evidence: the test, its p-value after the correction, and the difference, as text."""
+
+    text: str
+    verdict: str
+    evidence: str = ""
+
+
+@dataclass(frozen=True)
+class TableState:
+    """A table with its results. earlier: a sentence for each run with results of an earlier design."""
+
+    table: Table
+    results: Mapping[str, RunResults]
+    lines: Sequence[Line] = ()
+    claims: Sequence[Decided] = ()
+    earlier: Sequence[str] = field(default=())
+
+
+def state_of(table: Table, results: Mapping[str, RunResults]) -> TableState:
+    """Return the table with all cells and claims decided."""
+    found = TableState(table, results)
+    return replace(
+        found,
+        lines=tuple(_lines(table, results)),
+        claims=tuple(_decided(table, results)),
+        earlier=tuple(_earlier(table, results)),
+    )
+
+
+def values_of(table: Table, results: Mapping[str, RunResults], row: str, column: str) -> dict[int | None, float]:
+    """Return seed -> value of a cell, for the seeds that have a result for the present configuration."""
+    run, read = table.rows[row].run, table.columns[column]
+    if run not in results:
+        return {}
+    own = _readings(results[run], column, read)
+    if not read.relative_to:
+        return own
+    others = _readings(results[read.relative_to], column, read)
+    return {seed: _ratio(value, others[seed]) for seed, value in own.items() if seed in others}
+
+
+def _ratio(value: float, other: float) -> float:
+    return value / other if other else float("nan")
+
+
+def _readings(found: RunResults, name: str, column: Column) -> dict[int | None, float]:
+    values = {seed: reading(result, name, column) for seed, result in found.current.items()}
+    return {seed: value for seed, value in values.items() if value is not None}
+
+
+def reading(result: Result, name: str, column: Column) -> float | None:
+    """Return what a column reads from a result; None if the result lacks it. name: of the column.
+
+    A metric at the end of a run that failed, or after that, is not a number.
+    """
+    if result.kind == COUNT or column.read in READINGS:
+        return result.values.get(name if result.kind == COUNT else column.read)
+    assert METRIC.fullmatch(column.read), "another reading was refused with the file of the table"
+    places = {(UPDATES, each.updates): each.values for each in result.evaluations}
+    places |= {(EXAMPLES, each.examples): each.values for each in result.evaluations}
+    for place in column.at.items():
+        return places[place].get(column.read) if place in places else float("nan") if result.failure else None
+    if result.failure:
+        return float("nan")
+    return result.evaluations[-1].values.get(column.read) if result.evaluations else None
+
+
+def _lines(table: Table, results: Mapping[str, RunResults]) -> Iterator[Line]:
+    for row, column, cell in table.cells():
+        read = table.columns[column]
+        values = list(values_of(table, results, row, column).values())
+        sample = summary(values) if values else None
+        reason, state = _absence(table, results, row, column, len(values))
+        ours = None if sample is None else sample.median if read.statistic == "median" else sample.mean
+        line = Line(table.rows[row].title, read.title, f"{row}/{column}", table.kind, read.unit, sample, ours)
+        line = replace(line, verdict=state, reason=reason)
+        if not cell.published:
+            yield line
+        for each in cell.published:
+            source = ", ".join(filter(None, (table.papers[each.paper].cite, each.where)))
+            line = replace(line, published=each.printed, source=source, confidence=each.confidence)
+            if sample is None or state:
+                yield line
+                continue
+            printed = float(number_of(each.printed))
+            away = None if ours is None else ours - printed
+            apart = away if away is None or read.unit == "%" else away / printed if printed else None
+            found = verdict(sample, each, "exact" if table.kind == COUNT else read.statistic)
+            yield replace(line, difference=apart, verdict=found)
+
+
+def _absence(table: Table, results: Mapping[str, RunResults], row: str, column: str, values: int) -> tuple[str, str]:
+    """Return the reason why values of a cell are missing, and the verdict that says so; two empty texts if none are."""
+    run, wanted = table.rows[row].run, len(table.seeds) or 1
+    if not run:
+        return table.rows[row].missing, MISSING
+    if values == wanted:
+        return "", ""
+    if values:
+        return f"{values} of {counted(wanted)} have a value", INCOMPLETE
+    if results[run].current:
+        return f"the results have no value of {table.columns[column].read} at this place", MISSING
+    if keys := results[run].changed_keys:
+        return f"the configuration changed in {keys} since the value was computed", STALE
+    return "it was not run", MISSING
+
+
+def _earlier(table: Table, results: Mapping[str, RunResults]) -> Iterator[str]:
+    for name, found in results.items():
+        if not found.earlier:
+            continue
+        old = [result for result, _ in found.earlier]
+        for column, read in table.columns.items():
+            values = [value for each in old if (value := reading(each, column, read)) is not None]
+            if values and any(row.run == name and column in row.cells for row in table.rows.values()):
+                sample, why = summary(values), table.runs[name].changed or "the file states no reason"
+                yield (
+                    f"Earlier design of {name} (other {found.changed_keys}), {read.title}: mean {sample.mean} over "
+                    f"{counted(sample.n)}; changed because: {why}"
+                )
+
+
+def _decided(table: Table, results: Mapping[str, RunResults]) -> Iterator[Decided]:
+    """Yield the claims in their order; Holm's correction counts all that are tested, also those without values."""
+    comparisons = {name: _compared(claim, table, results) for name, claim in table.claims.items()}
+    tested = {name: found for name, found in comparisons.items() if isinstance(found, Comparison)}
+    verdicts = dict(zip(tested, decide(list(tested.values())), strict=True))
+    for name, claim in table.claims.items():
+        found = comparisons[name]
+        yield found if isinstance(found, Decided) else _with_evidence(claim, verdicts[name])
+
+
+def _compared(claim: Claim, table: Table, results: Mapping[str, RunResults]) -> Comparison | Decided:
+    wanted = len(table.seeds) or 1
+    values = [list(values_of(table, results, *cell.split("/", 1)).values()) for cell in claim.cells]
+    lacking = [cell for cell, each in zip(claim.cells, values, strict=True) if len(each) < wanted]
+    lack = f"seeds without a value in {', '.join(lacking)}" if lacking else ""
+    if claim.relation == AT_MOST:
+        assert claim.limit is not None
+        exceeding = [value for each in values for value in each if not value <= claim.limit]
+        if lacking and not exceeding:
+            return Decided(claim.text, OPEN, lack)
+        largest = max((value for each in values for value in each), default=float("nan"))
+        return Decided(claim.text, FAILS if exceeding else HOLDS, f"largest value {largest:.3g}, limit {claim.limit:g}")
+    if lacking:
+        return Comparison(claim.test, min(map(len, values)), reason=lack)
+    samples = [summary(each) for each in values]
+    if claim.relation == EQUIVALENT:
+        assert claim.margin is not None
+        return equivalent(samples[0], samples[1], claim.margin)
+    first, *others = samples
+    pairs = {
+        ASCENDING: list(pairwise(samples)),
+        LOWEST: [(first, other) for other in others],
+        HIGHEST: [(other, first) for other in others],
+    }
+    parts = [lower(a, b, claim.test) for a, b in pairs[claim.relation]]
+    return parts[0] if len(parts) == 1 else every(parts)
+
+
+def _with_evidence(claim: Claim, found: ClaimVerdict) -> Decided:
+    compared = found.comparison
+    facts = [compared.reason or f"{compared.test}, p = {found.p_adjusted:.2g} after Holm's correction"]
+    if compared.difference is not None:
+        facts.append(f"difference {compared.difference:.3g}")
+    if compared.interval is not None:
+        low, high = (f"{each:.3g}" for each in (compared.interval.low, compared.interval.high))
+        facts.append(f"{compared.interval.confidence:.0%} interval {low} to {high}")
+    if compared.effect is not None:
+        facts.append(f"Hedges' g {compared.effect:.2g}")
+    if compared.difference is not None and found.seeds_needed is not None:
+        facts.append(f"{counted(found.seeds_needed)} would decide it with a power of 80 %")
+    return Decided(claim.text, found.text, ", ".join(facts))

@@ -1,0 +1,139 @@
+"""The result of a finished training run, as a table stores it."""
+
+import hashlib
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from runner.checkpoint import load, newest
+from runner.config.configuration import fix_machine_values, to_plain
+from runner.config.schema import Config
+from runner.data.settings import DatasetSettings, load_limited
+from runner.errors import ConfigError, NumericError
+from runner.records.run_directory import METRICS_FILE
+from runner.records.summary import cpu_model, versions
+from runner.sweeps.outcome import ENDED, Outcome
+from runner.system.machine import cpu_flags, usable_cores
+from runner.tables.results import Evaluation, Origin, Result
+from runner.tables.table import EXAMPLES_PER_S, STEP_TIME, WEIGHT_DIFFERENCE
+from runner.tracking.metrics_log import read_metrics
+from runner.training.build import build
+from runner.training.first_steps import FirstSteps, first_steps
+
+_NUMERICAL = ("python", "numpy", "onednn", "llvmlite")
+_VECTORS = ("avx2", "avx512f", "avx512_bf16", "amx_bf16")
+_LOSS, _EXAMPLES = "train/loss", "train/examples"
+
+
+def is_result(outcome: Outcome) -> bool:
+    """Return whether a job has a result: it reached its last step, or its loss was no longer finite."""
+    error = outcome.error
+    return outcome.status in ENDED or (error is not None and error.exit_code == NumericError.exit_code)
+
+
+def measured(outcome: Outcome, config: Config, kind: str, against: Path | None, origin: Origin) -> Result:
+    """Return the result of a job for which :func:`is_result` holds.
+
+    config: the composed configuration with the seed. against: directory of the run with whose final weights those of
+    this run are compared. origin: the entries of all results of a table. Raises ConfigError if two runs with different
+    weights are to be compared, DataError if the files of the run are damaged.
+    """
+    summary, directory = outcome.summary, Path(outcome.directory)
+    assert summary is not None, "a job with a result has a summary"
+    failure = "" if outcome.status in ENDED or summary.error is None else summary.error.message
+    values = {"updates": float(summary.steps), "examples": float(summary.examples)}
+    if summary.step_time_s:
+        values[STEP_TIME] = summary.step_time_s["median"]
+    if summary.examples_per_s is not None:
+        values[EXAMPLES_PER_S] = summary.examples_per_s
+    if against is not None and not failure:
+        values[WEIGHT_DIFFERENCE] = weight_difference(against, directory)
+    evaluations = tuple(_evaluations(directory / METRICS_FILE))
+    return Result(kind, to_plain(config), values, config.seed, evaluations, failure, _with_run(origin, outcome, config))
+
+
+def _with_run(origin: Origin, outcome: Outcome, config: Config) -> Origin:
+    """Return the origin with the facts about one run."""
+    summary = outcome.summary
+    assert summary is not None
+    machine, here = _kind_of_machine(summary.cpu_model, summary.versions, config), kind_of_machine(config)
+    same = machine.items() <= here.items()
+    return replace(
+        origin,
+        commit=summary.git_commit or "",
+        versions=summary.versions,
+        machine=here if same else machine,
+        first_steps=fingerprint(config).weights_sha256 if same else "",
+        weights_sha256=summary.weights_sha256 or "",
+        seconds=summary.wall_seconds,
+        directory=os.path.relpath(outcome.directory),
+        mlflow_run=outcome.mlflow_run_id,
+    )
+
+
+def fingerprint(config: Config) -> FirstSteps:
+    """Make the first updates of a composed configuration on this machine."""
+    return first_steps(build(fix_machine_values(config, usable_cores())))
+
+
+def kind_of_machine(config: Config) -> dict[str, str]:
+    """Return the facts about this machine that can change the last bits of a run's values."""
+    vectors = " ".join(flag for flag in _VECTORS if flag in cpu_flags())
+    return {**_kind_of_machine(cpu_model(), versions(), config), "vectors": vectors}
+
+
+def _kind_of_machine(cpu: str, found: Mapping[str, str], config: Config) -> dict[str, str]:
+    threads, device = config.cluster.threads_per_worker, config.cluster.device
+    return {"cpu": cpu, "device": device, "threads": str(threads), **{name: found[name] for name in _NUMERICAL}}
+
+
+def _evaluations(path: Path) -> Iterator[Evaluation]:
+    """Yield the evaluations of a run from its metrics.jsonl; the records of one step are joined."""
+    steps: dict[int, dict[str, float]] = {}
+    if path.exists():
+        for record in read_metrics(path):
+            steps.setdefault(record.step, {}).update(record.values)
+    for step, values in steps.items():
+        scored = {name: value for name, value in values.items() if name.startswith(("val/", "test/"))}
+        if scored:
+            loss = {_LOSS: values[_LOSS]} if _LOSS in values else {}
+            yield Evaluation(step, int(values.get(_EXAMPLES, 0)), {**loss, **scored})
+
+
+def weight_difference(first: Path, second: Path) -> float:
+    """Return the largest difference between two values of the newest checkpoints of two runs, in float64.
+
+    All variables count, those of the optimizer included. Raises ConfigError if the variables do not correspond.
+    """
+    one, other = (_variables(run) for run in (first, second))
+    pairs = {name: (one.get(name), other.get(name)) for name in {**one, **other}}
+    for name, (a, b) in pairs.items():
+        if a is None or b is None or a.shape != b.shape:
+            raise ConfigError(f"{first} and {second}: expected runs with the same variables, but {name} differs")
+    return max(float(np.max(np.abs(a - b), initial=0)) for a, b in pairs.values() if a is not None and b is not None)
+
+
+def _variables(run: Path) -> dict[str, NDArray[np.float64]]:
+    path = newest(run / "checkpoints")
+    if path is None:
+        raise ConfigError(f"{run}: expected a run with a checkpoint, with whose weights others are compared")
+    return {name: np.asarray(value, np.float64) for name, value in load(path).variables.items()}
+
+
+def data_digest(settings: DatasetSettings) -> str:
+    """Return the first 16 hex digits of a SHA-256 of the examples that runs with these settings use.
+
+    Raises DataError if the dataset is missing or corrupt.
+    """
+    dataset = load_limited(settings)
+    digest = hashlib.sha256()
+    for split in (dataset.train, dataset.test):
+        for name in sorted(split.arrays):
+            values = np.ascontiguousarray(split.arrays[name])
+            digest.update(f"{name} {values.dtype.str} {values.shape}\n".encode())
+            digest.update(values.data)
+    return digest.hexdigest()[:16]

@@ -1,0 +1,153 @@
+"""A table as pure data: papers, runs, cells that read values from the runs, and claims about cells."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Annotated
+
+from runner.system.schema import OneOf
+from runner.tables.verdict import Published
+
+COUNT, MEASURED, SMALL = KINDS = ("count", "measured", "small")
+"""Kinds of tables. A value is never shown without its kind.
+
+count: sizes of networks, for which nothing is trained. measured: values of training runs. small: of training runs with
+a smaller network, a smaller dataset or fewer epochs than in the paper, which can support an order or a ratio only.
+"""
+
+PARAMETERS, MULTIPLY_ADDS = SIZES = ("parameters", "multiply_adds")
+"""What a column of counts reads: trained values, and multiply-adds of the forward pass of one example."""
+
+STEP_TIME, EXAMPLES_PER_S = SPEEDS = ("step_time_s", "examples_per_s")
+WEIGHT_DIFFERENCE = "weight_difference"
+READINGS = (*SPEEDS, WEIGHT_DIFFERENCE)
+"""What a column of training runs reads besides metrics such as test/accuracy: the median seconds of a step, training
+examples per second of step time, and the largest difference between two values of the weights of two runs."""
+
+UPDATES, EXAMPLES = "updates", "examples"
+STATISTICS = ("mean", "median")
+LOWEST, HIGHEST = BEST = ("lowest", "highest")
+
+ASCENDING, EQUIVALENT, AT_MOST = "ascending", "equivalent", "at_most"
+RELATIONS = (ASCENDING, LOWEST, HIGHEST, EQUIVALENT, AT_MOST)
+"""Relations that a claim can state.
+
+ascending: the mean of each cell is lower than that of the next. lowest, highest: the mean of the first cell is lower
+(higher) than that of each other cell. equivalent: the means of two cells differ by less than ``margin``. at_most: no
+value of any seed exceeds ``limit``; this is decided without a test.
+"""
+
+METRIC = re.compile(r"(train|val|test)/[a-z][a-z0-9_]*")
+
+
+@dataclass(frozen=True)
+class Paper:
+    """A source of published values. cite: authors, title and identifier. where: the section that states the values."""
+
+    cite: str
+    where: str = ""
+
+
+@dataclass(frozen=True)
+class Run:
+    """A configuration, the unit that is executed: once for a count, else once with each seed of the table.
+
+    overrides: follow those of the table. against: an earlier run in the file, with whose final weights those of this
+    run are compared, seed by seed. changed: the reason why the overrides were changed after the run had results, which
+    then stay in the table as results of an earlier design.
+    """
+
+    overrides: tuple[str, ...] = ()
+    against: str = ""
+    changed: str = ""
+
+
+@dataclass(frozen=True)
+class Column:
+    """What the cells of a column read.
+
+    read: one of :data:`SIZES` in a table of counts; else a metric, such as test/accuracy, or one of :data:`READINGS`.
+    layers: kinds of layers that count; () for all. at: the place of a metric, {updates: N} or {examples: N}; {} for the
+    end of the run. relative_to: a run; values are divided by the value of that run with the same seed. statistic: over
+    seeds, one of :data:`STATISTICS`. best: one of :data:`BEST`, the cell that LaTeX prints in bold; "" for none. unit:
+    "%" for fractions that are shown in percent, or "ms" for seconds that are shown in milliseconds.
+    """
+
+    title: str
+    read: str
+    layers: tuple[str, ...] = ()
+    at: dict[str, int] = field(default_factory=dict)
+    relative_to: str = ""
+    statistic: Annotated[str, OneOf(STATISTICS)] = "mean"
+    best: Annotated[str, OneOf(("", *BEST))] = ""
+    unit: Annotated[str, OneOf(("", "%", "ms"))] = ""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A value of a run, and the values that papers state for it."""
+
+    published: tuple[Published, ...] = ()
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row. run: the run that its cells read; "" if there is none yet. missing: the reason for that."""
+
+    title: str
+    run: str = ""
+    missing: str = ""
+    cells: dict[str, Cell] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A statement that the table decides. text: the statement. cells: ROW/COLUMN. relation: one of :data:`RELATIONS`.
+
+    margin, limit: of the relations ``equivalent`` and ``at_most``, in the unit of the metric. test: of the other
+    relations.
+    """
+
+    text: str
+    cells: tuple[str, ...]
+    relation: Annotated[str, OneOf(RELATIONS)]
+    margin: float | None = None
+    limit: float | None = None
+    test: Annotated[str, OneOf(("welch", "permutation"))] = "welch"
+
+
+@dataclass(frozen=True)
+class Table:
+    """The content of the file.
+
+    base: overrides of all runs. seeds: of each run, for all kinds but counts. reduced: what is smaller than in the
+    paper, for the kind ``small``. papers, runs, columns: by the names with which cells refer to them. rows: in the
+    order of the table. note: a sentence below the table.
+    """
+
+    title: str
+    kind: Annotated[str, OneOf(KINDS)]
+    papers: dict[str, Paper]
+    columns: dict[str, Column]
+    rows: dict[str, Row]
+    runs: dict[str, Run] = field(default_factory=dict)
+    base: tuple[str, ...] = ()
+    seeds: tuple[int, ...] = ()
+    claims: dict[str, Claim] = field(default_factory=dict)
+    reduced: str = ""
+    note: str = ""
+
+    def cells(self) -> Iterator[tuple[str, str, Cell]]:
+        """Yield (row, column, cell) in the order of the table."""
+        for name, row in self.rows.items():
+            for column in (each for each in self.columns if each in row.cells):
+                yield name, column, row.cells[column]
+
+    def overrides(self, run: str) -> list[str]:
+        """Return all overrides of a run."""
+        return [*self.base, *self.runs[run].overrides]
+
+    @property
+    def measures_speed(self) -> bool:
+        """Whether a column reads a speed, so that no two jobs may run at the same time."""
+        return any(column.read in SPEEDS for column in self.columns.values())

@@ -1,0 +1,55 @@
+"""The first updates of a run: the weights after them, as a fingerprint of the program, and the time they take."""
+
+import tempfile
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+
+from runner.checkpoint import weights_sha256
+from runner.engine.run.step_driver import bind
+from runner.records.run_directory import RunDirectory
+from runner.training.build import open_session
+from runner.training.experiment import Experiment
+from runner.training.initial_weights import initial_weights
+from runner.training.saving import Start
+from runner.training.trainer import train_step
+
+STEPS = 3
+
+
+@dataclass(frozen=True)
+class FirstSteps:
+    """weights_sha256: of the weights after the steps; "" if the order of concurrent processes decides them.
+
+    step_s: median seconds of a step; the first step counts only if there is no other.
+    """
+
+    weights_sha256: str
+    step_s: float
+
+
+def first_steps(experiment: Experiment, steps: int = STEPS) -> FirstSteps:
+    """Make the first updates of an experiment, or all if it has fewer, as its run would; keep no file.
+
+    Raises the errors of a run.
+    """
+    config = experiment.config
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        RunDirectory.open(Path(folder) / "run", resume=False) as directory,
+        open_session(experiment, directory, check_finite=False) as session,
+    ):
+        Start(weights=initial_weights(config)).restore(session)
+        step_driver = bind(experiment.program.step_driver, session)
+        ends = [perf_counter()]
+        for step in range(min(steps, experiment.total_steps)):
+            train_step(step_driver, experiment, step, experiment.learning_rate(step))
+            ends.append(perf_counter())
+        step_driver.begin_again()
+        variables = session.run("save")
+    race = config.parallelism.race
+    digest = weights_sha256(variables) if race is None or race.decided else ""
+    seconds = [end - begin for begin, end in pairwise(ends)]
+    return FirstSteps(digest, median(seconds[1:] or seconds))

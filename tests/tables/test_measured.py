@@ -1,0 +1,345 @@
+"""Tables of training runs: whole runs of a small table, readings, claims, and refused files."""
+
+import json
+import math
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from runner.checkpoint import load, newest
+from runner.cli import main
+from runner.commands.table import current, table_files
+from runner.data.synthetic import Synthetic
+from runner.errors import ConfigError
+from runner.records.summary import Summary
+from runner.system.schema import LenientRecord
+from runner.tables.cells import reading, state_of, values_of
+from runner.tables.measured import data_digest, weight_difference
+from runner.tables.results import Evaluation, Result, RunResults, folder_of
+from runner.tables.table import Column, Table
+from runner.tables.table_file import read_table
+from tests.refusal import Capture, refused
+
+TABLE: dict[str, Any] = {
+    "title": "Two ways",
+    "kind": "measured",
+    "seeds": [1, 2],
+    "base": [
+        "data=synthetic",
+        "data.shape=[1,4,4]",
+        "data.classes=3",
+        "data.examples=24",
+        "data.test_examples=6",
+        "model=mlp",
+        "model.hidden=[3]",
+        "parallelism=single",
+        "cluster.threads_per_worker=1",
+        "train.batch_size=8",
+        "train.steps=4",
+        "train.eval_every=2",
+        "tracking=none",
+        "tracking.pictures=false",
+    ],
+    "papers": {"book": {"cite": "A book"}},
+    "columns": {
+        "loss": {"title": "loss", "read": "test/loss"},
+        "early": {"title": "early loss", "read": "test/loss", "at": {"examples": 16}},
+        "difference": {"title": "difference", "read": "weight_difference"},
+    },
+    "runs": {"whole": {}, "parts": {"overrides": ["train.microbatches=2"], "against": "whole"}},
+    "rows": {
+        "whole": {"title": "Whole batches", "run": "whole", "cells": {"loss": {}, "early": {}}},
+        "parts": {"title": "Two parts", "run": "parts", "cells": {"loss": {}, "difference": {}}},
+    },
+    "claims": {
+        "equal": {"text": "the same", "cells": ["parts/difference"], "relation": "at_most", "limit": 1e-5},
+        "lower": {"text": "lower", "cells": ["whole/loss", "parts/loss"], "relation": "lowest"},
+    },
+}
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The file of a table in a folder of YAML files; the working directory is empty."""
+    path = tmp_path / "conf" / "table" / "mine.yaml"
+    path.parent.mkdir(parents=True)
+    path.write_text(yaml.safe_dump(TABLE, sort_keys=False))
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    return path
+
+
+def run(own: Path, *arguments: str) -> int:
+    return main(["table", "run", "mine", "--config-dir", str(own.parents[1]), *arguments])
+
+
+def changed(own: Path, **edits: Any) -> None:
+    """Write the table with other values: "a__b" stands for the key b of the section a."""
+    found: dict[str, Any] = json.loads(json.dumps(TABLE))
+    for place, value in edits.items():
+        *sections, last = place.split("__")
+        section = found
+        for name in sections:
+            section = section[name]
+        section[last] = value
+    own.write_text(yaml.safe_dump(found, sort_keys=False))
+
+
+def trained(capsys: Capture) -> int:
+    """Return how many jobs were started since the last call."""
+    return capsys.readouterr().err.count("jobs ended")
+
+
+def test_a_table_is_run_once_and_stores_where_its_values_come_from(own: Path, capsys: Capture) -> None:
+    assert run(own) == 0
+    assert trained(capsys) == 4
+    state = current(table_files(own))
+    results = state.results["parts"].current
+    assert list(results) == [1, 2]
+    for seed, result in results.items():
+        directory = Path(result.origin.directory)
+        summary = Summary.read(directory / "summary.json")
+        assert result.evaluations[-1].values["test/loss"] == summary.final["test/loss"]
+        assert [(each.updates, each.examples) for each in result.evaluations] == [(2, 16), (4, 32)]
+        assert result.origin.weights_sha256 == summary.weights_sha256
+        assert result.origin.data == data_digest(replace(table_files(own).configs["parts"], seed=seed).data)
+        ends = [load(newest(Path("multirun/table/mine", name) / "checkpoints")).variables for name in both(seed)]
+        assert result.values["weight_difference"] == max(
+            float(abs(ends[0][name].astype(float) - ends[1][name].astype(float)).max()) for name in ends[0]
+        )
+    assert state.claims[0].verdict == "holds"
+    assert state.claims[1].verdict == "undecided at 2 seeds"
+    written = {path: path.read_bytes() for path in folder_of(own).glob("*/*")}
+    assert len(written) == 4
+    assert run(own) == 0
+    assert trained(capsys) == 0, "nothing is run twice"
+    for path in written:
+        path.unlink()
+    assert run(own) == 0
+    assert trained(capsys) == 0, "finished runs are collected, not repeated"
+    assert {path: path.read_bytes() for path in folder_of(own).glob("*/*")} == written
+
+
+def both(seed: int) -> list[str]:
+    """Return the directories of both runs with a seed, below the directory of the sweep."""
+    return [
+        str(path.relative_to("multirun/table/mine"))
+        for path in sorted(Path("multirun/table/mine").glob(f"*/seed-{seed}.*"))
+    ]
+
+
+def test_a_changed_design_is_run_anew_and_the_earlier_values_stay(own: Path, capsys: Capture) -> None:
+    assert run(own) == 0
+    changed(own, runs__parts__overrides=["train.microbatches=4"])
+    capsys.readouterr()
+    text = refused(["table", "run", "mine", "--config-dir", str(own.parents[1])], capsys)
+    assert "runs.parts has results of an earlier design, which differs in train.microbatches" in text
+    changed(own, runs__parts__overrides=["train.microbatches=4"], runs__parts__changed="two parts were too few")
+    assert run(own) == 0
+    out, err = capsys.readouterr()
+    assert err.count("jobs ended") == 2
+    assert "Earlier design of parts (other train.microbatches), loss: mean" in out
+    assert "changed because: two parts were too few" in out
+    assert len(list(folder_of(own).glob("parts/*"))) == 4
+
+
+def test_the_weights_that_a_missing_value_needs_are_made_again(own: Path, capsys: Capture) -> None:
+    assert run(own, "--cells", "whole") == 0
+    assert trained(capsys) == 2
+    shutil.rmtree("multirun")
+    assert run(own, "--cells", "parts/loss") == 0
+    assert trained(capsys) == 4
+    assert current(table_files(own)).claims[0].verdict == "holds"
+
+
+def test_what_cannot_run_or_exceeds_the_budget_is_left_out_with_the_reason(own: Path, capsys: Capture) -> None:
+    changed(own, runs__whole__overrides=["data.shape=[1,4096,4096]", "train.batch_size=24", "model.hidden=[90000]"])
+    assert run(own, "--budget", "0.000001s") == 0
+    err = capsys.readouterr().err
+    assert "skipped: the variables of the model and the optimizer take" in err
+    assert "2 left out: beyond the budget" in err
+    assert err.count("jobs ended") == 0
+
+
+def test_a_run_whose_loss_explodes_is_a_result(own: Path, capsys: Capture) -> None:
+    changed(own, runs__whole__overrides=["optimizer.lr=1e30", "train.eval_every=1"], seeds=[1])
+    run(own, "--cells", "whole")
+    [line, *_] = current(table_files(own)).lines
+    assert line.sample is not None
+    assert (line.sample.not_finite, line.ours, line.verdict) == (1, None, "")
+    assert "not finite (1 of 1)" in capsys.readouterr().out
+    assert run(own, "--cells", "whole") == 0
+    assert trained(capsys) == 0
+
+
+def test_timed_runs_are_not_run_together(own: Path, capsys: Capture) -> None:
+    changed(own, columns__early={"title": "step", "read": "step_time_s", "unit": "ms"})
+    launcher = ["hydra/launcher=joblib", "hydra.launcher.n_jobs=2"]
+    text = refused(["table", "run", "mine", "--config-dir", str(own.parents[1]), *launcher], capsys)
+    assert "hydra/launcher=joblib: 2 jobs would run at the same time, and the table mine measures speeds" in text
+    text = refused(["table", "run", "mine", "--config-dir", str(own.parents[1]), "train.steps=5"], capsys)
+    assert "train.steps=5: expected settings of the launcher, such as hydra/launcher=joblib" in text
+    text = refused(["table", "run", "mine", "--config-dir", str(own.parents[1]), "--cells", "row"], capsys)
+    assert "--cells row: no such cell; expected one of whole/loss, whole/early" in text
+
+
+ONE = {"printed": "1", "paper": "book", "confidence": "S"}
+
+
+@pytest.mark.parametrize(
+    ("edits", "message"),
+    [
+        ({"seeds": []}, "seeds: [], expected a list such as [1, 2, 3, 4, 5]"),
+        ({"seeds": [1, 1]}, "seeds: [1, 1], expected each seed once"),
+        ({"kind": "small"}, "reduced: '', expected what is smaller than in the paper"),
+        (
+            {"columns__loss__read": "loss"},
+            "columns.loss.read: 'loss', expected a metric such as test/accuracy, or one of",
+        ),
+        (
+            {"columns__early__at": {"epochs": 1}},
+            "columns.early.at: {'epochs': 1}, expected {updates: N} or {examples: N}",
+        ),
+        ({"columns__loss__relative_to": "x"}, "columns.loss.relative_to: 'x', expected one of the runs whole, parts"),
+        ({"runs__whole__against": "parts"}, "runs.whole.against: 'parts', expected an earlier run"),
+        (
+            {"rows__whole__cells__difference": {}},
+            "rows.whole.cells.difference: reads weight_difference, but the run has",
+        ),
+        ({"claims__equal__cells": ["parts/diference"]}, "did you mean 'parts/difference'?"),
+        ({"claims__equal__limit": None}, "claims.equal.limit: None, expected a number for at_most"),
+        ({"claims__lower__margin": 1.0}, "claims.lower.margin: 1.0, expected none for lowest"),
+        ({"claims__lower__cells": ["whole/loss"]}, "expected 2 or more for lowest"),
+        ({"claims__lower__relation": "below"}, "relation: 'below', expected one of ascending, lowest, highest"),
+        (
+            {
+                "kind": "small",
+                "reduced": "all",
+                "rows__whole__cells__loss__published": [{**ONE, "tolerance": "1"}],
+            },
+            "rows.whole.cells.loss.published[0].tolerance: '1', expected none: a value in small",
+        ),
+        ({"rows__whole__cells__loss__tolerance": "1"}, "unknown ['tolerance']"),
+    ],
+)
+def test_a_wrong_file_is_refused(own: Path, edits: dict[str, Any], message: str) -> None:
+    changed(own, **edits)
+    with pytest.raises(ConfigError) as caught:
+        read_table(own)
+    assert message in str(caught.value)
+    assert all(line.startswith(f"{own}: ") for line in str(caught.value).splitlines())
+
+
+def test_a_run_needs_its_number_of_threads_and_a_network_that_its_strategy_accepts(own: Path, capsys: Capture) -> None:
+    changed(own, runs__parts__overrides=["cluster.threads_per_worker=null"])
+    text = refused(["table", "show", "mine", "--config-dir", str(own.parents[1])], capsys)
+    assert "runs.parts: cluster.threads_per_worker is null; expected a number" in text
+
+
+def result(seed: int = 1, *, failure: str = "", **values: float) -> Result:
+    """Return a result with the accuracies 0.1, 0.2 and 0.3 after 10, 20 and 30 updates of 4 examples."""
+    evaluations = tuple(Evaluation(n, 4 * n, {"test/accuracy": n / 100}) for n in (10, 20, 30))
+    return Result("measured", {}, values, seed, evaluations, failure)
+
+
+@pytest.mark.parametrize(
+    ("column", "failure", "expected"),
+    [
+        ({}, "", 0.3),
+        ({"at": {"updates": 20}}, "", 0.2),
+        ({"at": {"examples": 40}}, "", 0.1),
+        ({"at": {"updates": 25}}, "", None),
+        ({"at": {"updates": 20}}, "nan at 35", 0.2),
+        ({"at": {"updates": 40}}, "nan at 35", math.nan),
+        ({}, "nan at 35", math.nan),
+        ({"read": "step_time_s"}, "", 0.5),
+        ({"read": "examples_per_s"}, "", None),
+    ],
+)
+def test_a_column_reads_a_metric_at_a_place(column: dict[str, Any], failure: str, expected: float | None) -> None:
+    read = Column(**{"title": "x", "read": "test/accuracy", **column})
+    found = reading(result(failure=failure, step_time_s=0.5), "x", read)
+    assert found == pytest.approx(expected, nan_ok=True) if expected is not None else found is None
+
+
+def state_with(claims: dict[str, Any], **steps: list[float]) -> Any:
+    """Return the state of a table whose runs have these step times, one for each seed."""
+    cells: dict[str, Any] = {"step": {}, "ratio": {}}
+    document = {
+        "title": "t",
+        "kind": "measured",
+        "seeds": [1, 2, 3, 4, 5, 6],
+        "papers": {"book": {"cite": "A book"}},
+        "columns": {
+            "step": {"title": "step", "read": "step_time_s"},
+            "ratio": {"title": "ratio", "read": "step_time_s", "relative_to": "a"},
+        },
+        "runs": {name: {} for name in steps},
+        "rows": {name: {"title": name, "run": name, "cells": cells} for name in steps},
+        "claims": {name: {"text": name, **claim} for name, claim in claims.items()},
+    }
+    table = LenientRecord(Table, complete=False).read(document)
+    results = {
+        name: RunResults({seed: result(seed, step_time_s=value) for seed, value in enumerate(values, 1)})
+        for name, values in steps.items()
+    }
+    return state_of(table, results)
+
+
+LOW, MIDDLE, HIGH = ([base + seed / 100 for seed in range(6)] for base in (1.0, 2.0, 3.0))
+
+
+@pytest.mark.parametrize(
+    ("claim", "verdict"),
+    [
+        ({"cells": ["a/step", "b/step", "c/step"], "relation": "ascending"}, "holds"),
+        ({"cells": ["a/step", "c/step", "b/step"], "relation": "ascending"}, "fails"),
+        ({"cells": ["a/step", "b/step", "c/step"], "relation": "lowest"}, "holds"),
+        ({"cells": ["b/step", "a/step", "c/step"], "relation": "lowest"}, "fails"),
+        ({"cells": ["c/step", "b/step", "a/step"], "relation": "highest"}, "holds"),
+        ({"cells": ["a/step", "b/step"], "relation": "equivalent", "margin": 1.1}, "holds"),
+        ({"cells": ["a/step", "b/step"], "relation": "equivalent", "margin": 0.5}, "fails"),
+        ({"cells": ["a/step"], "relation": "at_most", "limit": 1.05}, "holds"),
+        ({"cells": ["a/step", "b/step"], "relation": "at_most", "limit": 1.05}, "fails"),
+        ({"cells": ["d/step"], "relation": "at_most", "limit": 0.5}, "fails"),
+        ({"cells": ["d/step"], "relation": "at_most", "limit": 5.0}, "undecided"),
+        ({"cells": ["a/step", "d/step"], "relation": "ascending"}, "undecided at 5 seeds"),
+        ({"cells": ["a/step", "b/step"], "relation": "ascending", "test": "permutation"}, "holds"),
+    ],
+)
+def test_a_claim_is_decided_by_its_relation(claim: dict[str, Any], verdict: str) -> None:
+    state = state_with({"claim": claim}, a=LOW, b=MIDDLE, c=HIGH, d=LOW[:5])
+    assert state.claims[0].verdict == verdict
+
+
+def test_claims_without_values_count_in_the_correction() -> None:
+    clear = {"cells": ["a/step", "b/step"], "relation": "ascending"}
+    close = [value + 0.025 for value in LOW]
+    assert state_with({"one": clear}, a=LOW, b=close).claims[0].verdict == "holds"
+    missing = {f"missing{n}": {"cells": ["a/step", "c/step"], "relation": "ascending"} for n in range(9)}
+    state = state_with({"one": clear, **missing}, a=LOW, b=close, c=[])
+    assert state.claims[0].verdict == "undecided at 6 seeds"
+    assert "would decide it with a power of 80 %" in state.claims[0].evidence
+    assert state.claims[1].evidence == "seeds without a value in c/step"
+
+
+def test_ratios_are_of_equal_seeds() -> None:
+    state = state_with({}, a=[1.0, 2.0, 4.0], b=[2.0, 4.0])
+    assert values_of(state.table, state.results, "b", "ratio") == {1: 2.0, 2: 2.0}
+    incomplete = [line for line in state.lines if line.cell == "b/ratio"]
+    assert [line.verdict for line in incomplete] == ["incomplete"]
+    assert incomplete[0].reason == "2 of 6 seeds have a value"
+
+
+def test_weights_of_different_networks_are_not_compared(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="expected a run with a checkpoint"):
+        weight_difference(tmp_path, tmp_path)
+
+
+def test_the_digest_of_the_data_is_that_of_its_contents() -> None:
+    first, equal, other = (Synthetic(shape=[1, 4, 4], data_seed=seed) for seed in (0, 0, 1))
+    assert data_digest(first) == data_digest(equal) != data_digest(other)
