@@ -88,13 +88,13 @@ MAY_IMPORT = {
     " tracking tracing plugin engine errors system.files system.json_file system.schema system.shutdown"
     " system.machine system.redaction system.text"
     " kernels.gpu.discovery kernels.gpu.driver kernels.registry",
-    "tables": "config config.configuration config.hydra_app config.outcome training records system.json_file"
-    " system.files system.machine system.schema system.text errors",
     # Commands.
     "sweeps": "tasks config config.configuration config.devices config.hydra_app system.console records"
     " tracking system.files system.json_file system.schema errors system.redaction system.text",
     "sweeps.frozen_job": "sweeps config config.configuration config.devices engine.graph.device system.console"
     " system.machine records errors kernels.gpu.discovery",
+    "tables": "sweeps training config config.configuration config.outcome records checkpoint data tracking"
+    " system.json_file system.files system.machine system.schema system.text errors",
     "commands": "callback training sweeps tables config config.groups config.configuration config.hydra_app"
     " config.hydra_sweep records checkpoint tasks optimizers engine data tracking plugin system.console system.machine"
     " system.files errors system.redaction system.text kernels.gpu.discovery"

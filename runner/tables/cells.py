@@ -93,8 +93,11 @@ def values_of(table: Table, results: Mapping[str, RunResults], row: str, column:
     own = _readings(results[run], column, read)
     if not read.relative_to:
         return own
-    others = _readings(results[read.relative_to], column, read)
-    return {seed: _ratio(value, others[seed]) for seed, value in own.items() if seed in others}
+    others, factor = _readings(results[read.relative_to], column, read), table.rows[row].cells[column].factor
+    pairs = {seed: (value, others[seed]) for seed, value in own.items() if seed in others}
+    if read.gain:
+        return {seed: factor * _ratio(other, value) - 1 for seed, (value, other) in pairs.items()}
+    return {seed: factor * _ratio(value, other) for seed, (value, other) in pairs.items()}
 
 
 def _ratio(value: float, other: float) -> float:
@@ -114,13 +117,15 @@ def reading(result: Result, name: str, column: Column) -> float | None:
     if result.kind == COUNT or column.read in READINGS:
         return result.values.get(name if result.kind == COUNT else column.read)
     assert METRIC.fullmatch(column.read), "another reading was refused with the file of the table"
-    places = {(UPDATES, each.updates): each.values for each in result.evaluations}
-    places |= {(EXAMPLES, each.examples): each.values for each in result.evaluations}
-    for place in column.at.items():
-        return places[place].get(column.read) if place in places else float("nan") if result.failure else None
-    if result.failure:
+    found = result.evaluations
+    if UPDATES in column.at:
+        found = tuple(each for each in found if each.updates == column.at[UPDATES])
+    elif EXAMPLES in column.at:
+        reached = any(each.examples >= column.at[EXAMPLES] for each in found)
+        found = tuple(each for each in found if reached and each.examples <= column.at[EXAMPLES])
+    if result.failure and not (found and column.at):
         return float("nan")
-    return result.evaluations[-1].values.get(column.read) if result.evaluations else None
+    return found[-1].values.get(column.read) if found else None
 
 
 def _lines(table: Table, results: Mapping[str, RunResults]) -> Iterator[Line]:

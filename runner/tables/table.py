@@ -67,10 +67,12 @@ class Column:
     """What the cells of a column read.
 
     read: one of :data:`SIZES` in a table of counts; else a metric, such as test/accuracy, or one of :data:`READINGS`.
-    layers: kinds of layers that count; () for all. at: the place of a metric, {updates: N} or {examples: N}; {} for the
-    end of the run. relative_to: a run; values are divided by the value of that run with the same seed. statistic: over
-    seeds, one of :data:`STATISTICS`. best: one of :data:`BEST`, the cell that LaTeX prints in bold; "" for none. unit:
-    "%" for fractions that are shown in percent, or "ms" for seconds that are shown in milliseconds.
+    layers: kinds of layers that count; () for all. at: the place of a metric, {updates: N}, or {examples: N} for the
+    last evaluation with at most N training examples; {} for the end of the run. relative_to: a run; values are divided
+    by the value of that run with the same seed. gain: with ``relative_to``, the quotient is turned around and reduced
+    by 1, so that a step in half the time is a gain of 100 %. statistic: over seeds, one of :data:`STATISTICS`. best:
+    one of :data:`BEST`, the cell that LaTeX prints in bold; "" for none. unit: "%" for fractions that are shown in
+    percent, or "ms" for seconds that are shown in milliseconds.
     """
 
     title: str
@@ -78,6 +80,7 @@ class Column:
     layers: tuple[str, ...] = ()
     at: dict[str, int] = field(default_factory=dict)
     relative_to: str = ""
+    gain: bool = False
     statistic: Annotated[str, OneOf(STATISTICS)] = "mean"
     best: Annotated[str, OneOf(("", *BEST))] = ""
     unit: Annotated[str, OneOf(("", "%", "ms"))] = ""
@@ -85,9 +88,13 @@ class Column:
 
 @dataclass(frozen=True)
 class Cell:
-    """A value of a run, and the values that papers state for it."""
+    """A value of a run, and the values that papers state for it.
+
+    factor: multiplies the quotient of a column with ``relative_to``, such as N / (N + b) for the gain per process.
+    """
 
     published: tuple[Published, ...] = ()
+    factor: float = 1.0
 
 
 @dataclass(frozen=True)

@@ -106,6 +106,8 @@ def _faults_of_column(column: Column, table: Table) -> Iterator[str]:
         yield f"read: {column.read!r}, expected a metric such as test/accuracy, or one of {', '.join(READINGS)}"
     if column.at and not (is_metric and len(column.at) == 1 and column.at.keys() <= {UPDATES, EXAMPLES}):
         yield f"at: {column.at}, expected {{{UPDATES}: N}} or {{{EXAMPLES}: N}}, for a metric"
+    if column.gain and not column.relative_to:
+        yield "gain: True, expected only with `relative_to`"
     if column.relative_to and column.relative_to not in table.runs:
         yield f"relative_to: {column.relative_to!r}, expected one of the runs {', '.join(table.runs)}"
 

@@ -205,6 +205,7 @@ ONE = {"printed": "1", "paper": "book", "confidence": "S"}
             "columns.early.at: {'epochs': 1}, expected {updates: N} or {examples: N}",
         ),
         ({"columns__loss__relative_to": "x"}, "columns.loss.relative_to: 'x', expected one of the runs whole, parts"),
+        ({"columns__loss__gain": True}, "columns.loss.gain: True, expected only with `relative_to`"),
         ({"runs__whole__against": "parts"}, "runs.whole.against: 'parts', expected an earlier run"),
         (
             {"rows__whole__cells__difference": {}},
@@ -253,6 +254,8 @@ def result(seed: int = 1, *, failure: str = "", **values: float) -> Result:
         ({"at": {"updates": 20}}, "", 0.2),
         ({"at": {"examples": 40}}, "", 0.1),
         ({"at": {"updates": 25}}, "", None),
+        ({"at": {"examples": 119}}, "", 0.2),
+        ({"at": {"examples": 121}}, "", None),
         ({"at": {"updates": 20}}, "nan at 35", 0.2),
         ({"at": {"updates": 40}}, "nan at 35", math.nan),
         ({}, "nan at 35", math.nan),
@@ -268,7 +271,7 @@ def test_a_column_reads_a_metric_at_a_place(column: dict[str, Any], failure: str
 
 def state_with(claims: dict[str, Any], **steps: list[float]) -> Any:
     """Return the state of a table whose runs have these step times, one for each seed."""
-    cells: dict[str, Any] = {"step": {}, "ratio": {}}
+    cells: dict[str, Any] = {"step": {}, "ratio": {}, "gain": {"factor": 0.5}}
     document = {
         "title": "t",
         "kind": "measured",
@@ -277,6 +280,7 @@ def state_with(claims: dict[str, Any], **steps: list[float]) -> Any:
         "columns": {
             "step": {"title": "step", "read": "step_time_s"},
             "ratio": {"title": "ratio", "read": "step_time_s", "relative_to": "a"},
+            "gain": {"title": "gain", "read": "step_time_s", "relative_to": "a", "gain": True},
         },
         "runs": {name: {} for name in steps},
         "rows": {name: {"title": name, "run": name, "cells": cells} for name in steps},
@@ -330,6 +334,8 @@ def test_claims_without_values_count_in_the_correction() -> None:
 def test_ratios_are_of_equal_seeds() -> None:
     state = state_with({}, a=[1.0, 2.0, 4.0], b=[2.0, 4.0])
     assert values_of(state.table, state.results, "b", "ratio") == {1: 2.0, 2: 2.0}
+    assert values_of(state.table, state.results, "b", "gain") == {1: -0.75, 2: -0.75}
+    assert values_of(state.table, state.results, "a", "gain") == {1: -0.5, 2: -0.5, 3: -0.5}
     incomplete = [line for line in state.lines if line.cell == "b/ratio"]
     assert [line.verdict for line in incomplete] == ["incomplete"]
     assert incomplete[0].reason == "2 of 6 seeds have a value"
