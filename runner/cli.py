@@ -183,7 +183,7 @@ _TEXTS = {
     "list": "list models, data, optimizers, schedules, strategies, callbacks, experiments, debug presets",
     "eval": "score a trained network on its own dataset or another",
     "predict": "predict the classes or numbers of images or arrays with a trained network",
-    "table": "rebuild the table of a paper (list, show, run, export)",
+    "table": "rebuild the table of a paper (list, show, run, check, export)",
     "sweep": "finish an interrupted sweep (resume DIR), or print its table (status DIR)",
     "data": "list the datasets, or fetch one into the cache",
     "ui": "show the recorded runs in the browser (MLflow, on this machine only)",

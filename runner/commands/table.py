@@ -2,7 +2,8 @@
 
 import argparse
 import re
-from collections.abc import Sequence
+import sys
+from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -11,10 +12,11 @@ from runner.commands.table_run import TableFiles, TableSweep, run_table
 from runner.config.conf_dir import conf_dir
 from runner.config.hydra_app import compose
 from runner.config.schema import Config
-from runner.errors import ConfigError
+from runner.errors import ConfigError, RunnerError
 from runner.system.console import verb_parser
 from runner.system.text import text_table
 from runner.tables.cells import TableState, state_of
+from runner.tables.checking import REFUSED, STALE, checks
 from runner.tables.rendering import FORMATS
 from runner.tables.table import COUNT, Table
 from runner.tables.table_file import find_table, read_table, table_names
@@ -38,6 +40,9 @@ def main(arguments: Sequence[str]) -> int:
     if options.verb == "list":
         print(_list(folders, options.config_dir))
         return 0
+    if options.verb == "check":
+        names = table_names(folders) if options.all else [options.name]
+        return _check({name: find_table(name, folders) for name in names}, options.config_dir)
     files = table_files(find_table(options.name, folders), options.config_dir)
     code = 0
     if options.verb == "run":
@@ -99,6 +104,22 @@ def _list(folders: list[Path], config_dir: Path | None) -> str:
     return text_table(("table", "kind", "values", "claims hold", "title"), rows)
 
 
+def _check(paths: Mapping[str, Path], config_dir: Path | None) -> int:
+    """Print the state of each run of the tables; return 1 if one is stale or refused, otherwise 0."""
+    rows = []
+    for name, path in paths.items():
+        try:
+            files = table_files(path, config_dir)
+            for found in checks(files.table, files.configs, files.results()):
+                print(f"{name}/{found.run}: {found.state}", file=sys.stderr, flush=True)
+                rows.append((name, found.run, found.state, found.reason))
+        except RunnerError as error:
+            rows.append((name, "", REFUSED, str(error)))
+    shown = [(*row[:3], " ".join(row[3].split())) for row in rows]
+    print(text_table(("table", "run", "state", "reason"), shown))
+    return int(any(state in (STALE, REFUSED) for _, _, state, _ in rows))
+
+
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 
@@ -115,10 +136,13 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
     listed = verbs.add_parser("list", help="list the tables, how many of their values exist and how many claims hold")
     shown = verbs.add_parser("show", help="print a table")
     ran = verbs.add_parser("run", help="compute the missing values of a table", description=_RUN)
+    checked = verbs.add_parser("check", help="plan each run, make two steps, and compare stored results with this code")
+    checked.add_argument("name", metavar="NAME", nargs="?", help="the table")
+    checked.add_argument("--all", action="store_true", help="all tables")
     exported = verbs.add_parser("export", help="write a table to a file")
     for each in (shown, ran, exported):
         each.add_argument("name", metavar="NAME", help="the table")
-    for each in (listed, shown, ran, exported):
+    for each in (listed, shown, ran, checked, exported):
         each.add_argument("--config-dir", "-cd", type=Path, metavar="DIR", help="your own YAML files, with DIR/table")
     ran.add_argument("--cells", action="append", metavar="ROW[/COLUMN]", help="only these cells; * matches any text")
     ran.add_argument("--budget", type=_seconds, metavar="TIME", help="start jobs of this estimated time, such as 2h")
@@ -131,4 +155,6 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
         parser.error(f"unrecognized arguments: {' '.join(others)}")
     if others:
         options.overrides += others
+    if options.verb == "check" and bool(options.name) == options.all:
+        checked.error("expected the name of a table, or --all")
     return options

@@ -54,12 +54,14 @@ class Run:
 
     overrides: follow those of the table. against: an earlier run in the file, with whose final weights those of this
     run are compared, seed by seed. changed: the reason why the overrides were changed after the run had results, which
-    then stay in the table as results of an earlier design.
+    then stay in the table as results of an earlier design. memory_gib: memory that the run needs, for a run that does
+    not fit most machines.
     """
 
     overrides: tuple[str, ...] = ()
     against: str = ""
     changed: str = ""
+    memory_gib: float | None = None
 
 
 @dataclass(frozen=True)

@@ -79,6 +79,12 @@ def planned_memory(experiment: Experiment, planned: ProgramPlans) -> list[Proces
     return list(found.values())
 
 
+def memory_of(experiment: Experiment) -> list[ProcessMemory]:
+    """Plan all clients of an experiment, which takes time; return :func:`planned_memory`."""
+    kernels = kernels_for(experiment.cluster.devices)
+    return planned_memory(experiment, ProgramPlans(experiment.program, experiment.cluster, kernels))
+
+
 def dataset_bytes(experiment: Experiment) -> int:
     """Return the bytes of both splits: a byte for each number of x, and 8 bytes for each number of another field."""
     facts = experiment.facts
@@ -105,8 +111,7 @@ def require_memory(experiment: Experiment) -> None:
     """
     room = process_room()
     if most_bytes(experiment) > (usable_memory() if room is None else min(usable_memory(), room)) // 2:
-        kernels = kernels_for(experiment.cluster.devices)
-        memory = planned_memory(experiment, ProgramPlans(experiment.program, experiment.cluster, kernels))
+        memory = memory_of(experiment)
         require_fit(memory, usable_memory(), process_room())
         if sum(each.total for each in memory) > available_memory():
             log.warning("%s", fit_text(memory, usable_memory(), available_memory()))

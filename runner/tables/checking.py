@@ -1,0 +1,138 @@
+"""The check of a table: each run is planned and makes two steps on synthetic data, and stored results are compared."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from runner.config.configuration import fix_machine_values
+from runner.config.schema import Config
+from runner.data.settings import DatasetSettings
+from runner.data.synthetic import Synthetic
+from runner.errors import ConfigError, DataError, ResourceError, RunnerError
+from runner.system.machine import usable_cores, usable_memory
+from runner.tables.measured import data_digest, fingerprint, kind_of_machine
+from runner.tables.results import Origin, Result, RunResults
+from runner.tables.sizes import counted
+from runner.tables.table import COUNT, Table
+from runner.training.build import build
+from runner.training.experiment import Experiment
+from runner.training.first_steps import first_steps
+from runner.training.memory import gib, memory_of
+
+CURRENT, UNCHECKED, STALE, REFUSED = "current", "unchecked", "stale", "refused"
+"""States of a run.
+
+current: the stored results are those of this program. unchecked: that cannot be found out on this machine. stale: the
+configuration, the data or the program changed. refused: the run cannot be composed, planned or started.
+"""
+
+_PER_WORKER = 2
+_STEPS = 2
+
+
+@dataclass(frozen=True)
+class Checked:
+    """The state of a run, and why."""
+
+    run: str
+    state: str
+    reason: str = ""
+
+
+def checks(table: Table, configs: Mapping[str, Config], results: Mapping[str, RunResults]) -> Iterator[Checked]:
+    """Yield the state of each run, in the order of the file."""
+    for run, config in configs.items():
+        try:
+            note = "" if table.kind == COUNT else _tried(config, table.runs[run].memory_gib)
+            yield _compared(table, run, config, results[run], note)
+        except RunnerError as error:
+            yield Checked(run, REFUSED, str(error))
+
+
+def _tried(config: Config, memory_gib: float | None) -> str:
+    """Plan a run, and make two steps on synthetic data; return what could not be tried, or "".
+
+    Raises the error that refuses the run.
+    """
+    experiment = build(fix_machine_values(config, usable_cores()))
+    _require_memory(experiment, memory_gib)
+    found = _small(experiment)
+    if isinstance(found, str):
+        return found
+    first_steps(found, _STEPS)
+    return ""
+
+
+def _require_memory(experiment: Experiment, memory_gib: float | None) -> None:
+    """Raise ResourceError if the planned memory exceeds that of the file or, if it states none, of this machine."""
+    needed = sum(process.total for process in memory_of(experiment))
+    room = usable_memory() if memory_gib is None else int(memory_gib * 2**30)
+    if needed > room:
+        of = "this machine has" if memory_gib is None else "the file states"
+        raise ResourceError(f"the run needs {gib(needed)} of memory, {of} {gib(room)}; state its need in memory_gib")
+
+
+def _small(experiment: Experiment) -> Experiment | str:
+    """Return the experiment with synthetic data and a small batch that its strategy accepts, or why there is none."""
+    config = experiment.config
+    least = _PER_WORKER * config.parallelism.workers * config.train.microbatches
+    for batch in sorted({least, 8 * least, config.train.batch_size}):
+        data = _synthetic(config.data, 4 * batch)
+        if data is None:
+            return "two steps: there is no synthetic data of this shape"
+        train = replace(config.train, batch_size=batch, eval_batch_size=batch)
+        train = replace(train, steps=experiment.total_steps, epochs=None)
+        try:
+            return build(replace(config, data=data, train=train))
+        except ConfigError as error:
+            refusal = f"two steps: {error}"
+    return refusal
+
+
+def _synthetic(data: DatasetSettings, examples: int) -> DatasetSettings | None:
+    """Return synthetic images of the same shape, the dataset itself if it needs no download, or None."""
+    facts = data.facts()
+    if len(facts.shape) == len(Synthetic().shape) and facts.class_names and len(facts.fields) == len({"x", "y"}):
+        return Synthetic(
+            augment=data.augment,
+            shape=list(facts.shape),
+            classes=facts.classes,
+            examples=examples,
+            test_examples=examples,
+            val_fraction=data.val_fraction,
+        )
+    try:
+        data.require_present()
+    except DataError:
+        return None
+    return data
+
+
+def _compared(table: Table, run: str, config: Config, found: RunResults, note: str) -> Checked:
+    """Return whether the results of a run are those of the present program on the present data."""
+    if not found.current:
+        changed = f"the configuration changed in {found.changed_keys}" if found.earlier else ""
+        return Checked(run, STALE if changed else UNCHECKED, changed or note or "it was not run")
+    seed, result = next(iter(found.current.items()))
+    if table.kind == COUNT:
+        same = counted(config, table.columns, Origin()).values == result.values
+        return Checked(run, CURRENT if same else STALE, "" if same else "other values are counted now")
+    assert seed is not None, "a training run has a seed"
+    state, reason = _same_program(replace(config, seed=seed), result)
+    return Checked(run, state, "; ".join(filter(None, (reason, note))))
+
+
+def _same_program(config: Config, result: Result) -> tuple[str, str]:
+    try:
+        config.data.require_present()
+    except DataError as error:
+        return UNCHECKED, str(error)
+    if (digest := data_digest(config.data)) != result.origin.data:
+        return STALE, f"the data changed: digest {digest}, at the run {result.origin.data}"
+    if not result.origin.first_steps:
+        return UNCHECKED, "the order of concurrent processes decides the weights"
+    here = kind_of_machine(config)
+    if other := [name for name, value in here.items() if result.origin.machine.get(name) != value]:
+        return UNCHECKED, f"the results are from another kind of machine (other {', '.join(other)})"
+    if fingerprint(config).weights_sha256 != result.origin.first_steps:
+        return STALE, "the weights after the first updates changed"
+    return CURRENT, ""

@@ -1,0 +1,85 @@
+"""``runner table check``: the state of each run of a table, on one small table."""
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runner.cli import main
+from runner.tables.results import folder_of
+from tests.tables.test_measured import changed, own, run
+
+__all__ = ["own"]
+
+
+def states(path: Path, capsys: pytest.CaptureFixture[str], code: int) -> dict[str, str]:
+    """Check the table; return run -> state and reason."""
+    capsys.readouterr()
+    assert main(["table", "check", "mine", "--config-dir", str(path.parents[1])]) == code
+    rows = [re.split(r"\s{2,}", line)[1:] for line in capsys.readouterr().out.splitlines()[1:]]
+    return {row[0]: " ".join(row[1:]) for row in rows}
+
+
+def edited(path: Path, edit: Callable[[dict[str, Any]], object]) -> None:
+    """Change the results of the run ``whole``."""
+    for file in folder_of(path).glob("whole/*.json"):
+        document = json.loads(file.read_text())
+        edit(document)
+        file.write_text(json.dumps(document))
+
+
+def test_results_are_current_until_program_data_or_configuration_change(
+    own: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert states(own, capsys, 0) == {"whole": "unchecked it was not run", "parts": "unchecked it was not run"}
+    assert run(own) == 0
+    assert states(own, capsys, 0) == {"whole": "current", "parts": "current"}
+    kept = {file: file.read_text() for file in folder_of(own).glob("whole/*.json")}
+    for edit, code, state in (
+        (lambda result: result["origin"].update(first_steps="0" * 64), 1, "stale the weights after the first up"),
+        (lambda result: result["origin"].update(first_steps=""), 0, "unchecked the order of concurrent processes dec"),
+        (lambda result: result["origin"].update(data="0" * 16), 1, "stale the data changed: digest "),
+        (
+            lambda result: result["origin"]["machine"].update(cpu="Z80"),
+            0,
+            "unchecked the results are from another kin",
+        ),
+    ):
+        edited(own, edit)
+        assert states(own, capsys, code)["whole"].startswith(state)
+        for file, text in kept.items():
+            file.write_text(text)
+    changed(own, runs__whole__overrides=["optimizer.lr=0.5"])
+    assert states(own, capsys, 1)["whole"] == "stale the configuration changed in optimizer.lr"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "run_of_row", "reason"),
+    [
+        # Refused by the check of the configuration, with the whole table.
+        (["parallelism=sync_data", "parallelism.workers=30"], "refused", "runs.parts: train.batch_size=8 is smaller"),
+        (["model.hiden=[3]"], "refused", "runs.parts: model.hiden: no such key"),
+        # Refused by the strategy, when it plans this network.
+        (["parallelism=async_data", "parallelism.servers=9"], "parts", "refused parallelism.servers=9"),
+    ],
+)
+def test_a_run_that_cannot_be_planned_is_refused(
+    own: Path, capsys: pytest.CaptureFixture[str], overrides: list[str], run_of_row: str, reason: str
+) -> None:
+    changed(own, runs__parts__overrides=overrides)
+    assert states(own, capsys, 1)[run_of_row].startswith(reason)
+
+
+def test_the_planned_memory_is_compared_with_that_of_the_file(own: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    changed(own, runs__parts__memory_gib=0.1)
+    assert states(own, capsys, 1)["parts"].startswith("refused the run needs 0.15 GiB of memory, the file states 0.10")
+    changed(own, runs__parts__memory_gib=0.2)
+    assert states(own, capsys, 0)["parts"] == "unchecked it was not run"
+
+
+def test_a_name_or_all_is_needed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["table", "check"]) == 2
+    assert "expected the name of a table, or --all" in capsys.readouterr().err
