@@ -115,7 +115,7 @@ class TableSweep:
             if not chosen:
                 return 0
             plan = self._frozen(chosen, plan)
-            return self._train(chosen, plan)
+            return self._train(chosen, trials, plan)
 
     def _trials(self, runs: Sequence[str]) -> Iterator[Trial]:
         """Yield every trial of the runs, and before them those of the runs with which they are compared."""
@@ -212,9 +212,9 @@ class TableSweep:
         plan.write(self.directory)
         return plan
 
-    def _train(self, trials: Sequence[Trial], plan: Plan) -> int:
-        """Run the jobs, and store each result at once if the jobs run in this process; return the exit code."""
-        jobs = [job for trial in trials if (job := self._job_of(trial, plan)) is not None]
+    def _train(self, chosen: Sequence[Trial], trials: Sequence[Trial], plan: Plan) -> int:
+        """Run the chosen trials, and store each result at once if they run in this process; return the exit code."""
+        jobs = [job for trial in chosen if (job := self._job_of(trial, plan)) is not None]
         own = replace(plan, jobs=[replace(job, in_grid=job in jobs) for job in plan.jobs])
         at_once = 1 if plan.launcher.shares_process else len(jobs)
         with PlannedSweep(own, self.directory, show=False) as sweep:
@@ -246,6 +246,8 @@ class TableSweep:
                 continue
             against = self.files.table.runs[trial.run].against
             other = next((each for each in trials if (each.run, each.seed) == (against, trial.seed)), None)
+            if other is not None and not self._has_ended(other, plan):
+                continue
             key = str(trial.config.data)
             digests[key] = digests.get(key) or data_digest(trial.config.data)
             origin = replace(self.files.origin(), data=digests[key])
