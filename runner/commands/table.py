@@ -18,6 +18,7 @@ from runner.system.text import text_table
 from runner.tables.cells import TableState, state_of
 from runner.tables.checking import REFUSED, STALE, checks
 from runner.tables.rendering import FORMATS
+from runner.tables.results import folder_of
 from runner.tables.table import COUNT, Table
 from runner.tables.table_file import find_table, read_table, table_names
 
@@ -38,12 +39,12 @@ def main(arguments: Sequence[str]) -> int:
     options = _options(arguments)
     folders = [conf_dir(), *([options.config_dir.absolute()] if options.config_dir else [])]
     if options.verb == "list":
-        print(_list(folders, options.config_dir))
+        print(_list(folders, options))
         return 0
     if options.verb == "check":
         names = table_names(folders) if options.all else [options.name]
-        return _check({name: find_table(name, folders) for name in names}, options.config_dir)
-    files = table_files(find_table(options.name, folders), options.config_dir)
+        return _check({name: find_table(name, folders) for name in names}, options)
+    files = table_files(find_table(options.name, folders), options.config_dir, options.results)
     code = 0
     if options.verb == "run":
         sweep = TableSweep(files, options.overrides, options.config_dir, options.budget)
@@ -56,10 +57,15 @@ def main(arguments: Sequence[str]) -> int:
     return code
 
 
-def table_files(path: Path, config_dir: Path | None = None) -> TableFiles:
-    """Read the file of a table and compose its runs. Raises ConfigError, naming a run that cannot be composed."""
+def table_files(path: Path, config_dir: Path | None = None, results: Path | None = None) -> TableFiles:
+    """Read the file of a table and compose its runs.
+
+    config_dir: folder of the user's YAML files. results: folder of the results of all tables; None for the committed
+    ones. Raises ConfigError, naming a run that cannot be composed.
+    """
     table = read_table(path)
-    return TableFiles(table, path, {run: _composed(table, run, config_dir) for run in table.runs})
+    configs = {run: _composed(table, run, config_dir) for run in table.runs}
+    return TableFiles(table, path, configs, folder_of(path) if results is None else results / path.stem)
 
 
 def current(files: TableFiles) -> TableState:
@@ -93,10 +99,10 @@ def _runs(table: Table, cells: Sequence[str] | None) -> list[str]:
     return [run for run in table.runs if run in found]
 
 
-def _list(folders: list[Path], config_dir: Path | None) -> str:
+def _list(folders: list[Path], options: argparse.Namespace) -> str:
     rows = []
     for name, path in table_names(folders).items():
-        state = current(table_files(path, config_dir))
+        state = current(table_files(path, options.config_dir, options.results))
         values = {line.cell: line.sample is not None for line in state.lines}
         held = [claim.verdict for claim in state.claims]
         claims = f"{held.count('holds')} of {len(held)}" if held else ""
@@ -104,12 +110,12 @@ def _list(folders: list[Path], config_dir: Path | None) -> str:
     return text_table(("table", "kind", "values", "claims hold", "title"), rows)
 
 
-def _check(paths: Mapping[str, Path], config_dir: Path | None) -> int:
+def _check(paths: Mapping[str, Path], options: argparse.Namespace) -> int:
     """Print the state of each run of the tables; return 1 if one is stale or refused, otherwise 0."""
     rows = []
     for name, path in paths.items():
         try:
-            files = table_files(path, config_dir)
+            files = table_files(path, options.config_dir, options.results)
             for found in checks(files.table, files.configs, files.results()):
                 print(f"{name}/{found.run}: {found.state}", file=sys.stderr, flush=True)
                 rows.append((name, found.run, found.state, found.reason))
@@ -144,6 +150,7 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
         each.add_argument("name", metavar="NAME", help="the table")
     for each in (listed, shown, ran, checked, exported):
         each.add_argument("--config-dir", "-cd", type=Path, metavar="DIR", help="your own YAML files, with DIR/table")
+        each.add_argument("--results", type=Path, metavar="DIR", help="folder of results (default: the committed ones)")
     ran.add_argument("--cells", action="append", metavar="ROW[/COLUMN]", help="only these cells; * matches any text")
     ran.add_argument("--budget", type=_seconds, metavar="TIME", help="start jobs of this estimated time, such as 2h")
     ran.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="settings of the launcher")

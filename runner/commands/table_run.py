@@ -39,15 +39,19 @@ SWEEPS = Path("multirun", "table")
 
 @dataclass(frozen=True)
 class TableFiles:
-    """A table and what belongs to it. path: its file. configs: run -> its present configuration."""
+    """A table and what belongs to it.
+
+    path: its file. configs: run -> its present configuration. folder: the folder of its results.
+    """
 
     table: Table
     path: Path
     configs: Mapping[str, Config]
+    folder: Path
 
     def results(self) -> dict[str, RunResults]:
         """Read the results of all runs."""
-        return read_results(self.path, self.table, self.configs)
+        return read_results(self.folder, self.table, self.configs)
 
     def origin(self) -> Origin:
         """Return the entries that all results of this process have."""
@@ -62,7 +66,7 @@ def run_counts(files: TableFiles, runs: Iterable[str]) -> None:
     for run in runs:
         if None not in results[run].current:
             config = files.configs[run]
-            written = write_result(files.path, run, config, counted(config, files.table.columns, files.origin()))
+            written = write_result(files.folder, run, config, counted(config, files.table.columns, files.origin()))
             print(f"{run}: {written}", file=sys.stderr, flush=True)
 
 
@@ -253,7 +257,7 @@ class TableSweep:
             origin = replace(self.files.origin(), data=digests[key])
             directory = None if other is None else other.job.run_dir
             result = measured(outcome, trial.config, self.files.table.kind, directory, origin)
-            written = write_result(self.files.path, trial.run, trial.config, result)
+            written = write_result(self.files.folder, trial.run, trial.config, result)
             print(f"{trial.label}: {written}", file=sys.stderr, flush=True)
 
 

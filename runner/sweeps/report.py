@@ -46,7 +46,7 @@ PLOT_FILE = "sweep.png"
 
 @dataclass(frozen=True)
 class Extra:
-    """What the tracking record of a sweep has in addition: files, and Markdown at the beginning of the description."""
+    """What the tracking record of a sweep has in place of a plot: files, and Markdown above its table of jobs."""
 
     artifacts: Sequence[Path] = ()
     description: str = ""
@@ -114,7 +114,7 @@ def report(
     if show:
         _terminal_table(outcomes, monitor).print()
     files, description = write_tables(outcomes, monitor, directory)
-    if config is not None and config.tracking.pictures:
+    if config is not None and config.tracking.pictures and extra == NOTHING:
         files += filter(None, [draw_sweep(outcomes, monitor, directory / PLOT_FILE)])
     done = all(outcome.succeeded for outcome in outcomes)
     status = INTERRUPTED if interrupted else FINISHED if done else FAILED

@@ -25,7 +25,8 @@ runner table export network_sizes --format csv --output sizes.csv
 seed of the file; a second start continues the first one, and repeats nothing. Before it begins it prints the jobs with
 their estimated times, and what it skips for lack of data or memory. `--cells ROW` chooses rows, `--budget 2h` limits
 the estimated time, and overrides choose the launcher (`hydra/launcher=joblib hydra.launcher.n_jobs=2`). A table of your
-own is a file `DIR/table/NAME.yaml`, used with `--config-dir DIR`; its results are written beside `DIR`.
+own is a file `DIR/table/NAME.yaml`, used with `--config-dir DIR`; its results are written beside `DIR`. `--results DIR`
+chooses another folder of results, for example to measure a table of the project again.
 
 A result is never changed. If the overrides of a run are changed afterwards, its earlier values are *stale*: state the
 reason in the run's key `changed`, and run the table again; the earlier values stay below the table, with the reason.
