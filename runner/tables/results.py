@@ -76,7 +76,10 @@ class Result:
 
 
 _FILE: JsonFile[Result] = JsonFile(
-    LenientRecord(Result, complete=False), DataError, "restore the file, or delete it and run the table again"
+    LenientRecord(Result, complete=False),
+    DataError,
+    "restore the file, or delete it and run the table again",
+    indent=None,
 )
 
 
