@@ -13,7 +13,7 @@ from runner.config.devices import look_at, require_devices
 from runner.config.hydra_app import Job, compose, compose_launcher
 from runner.config.launcher import SweepPlace, jobs_at_once
 from runner.config.schema import Config
-from runner.errors import ConfigError, RunnerError
+from runner.errors import ConfigError, DataError, ResourceError
 from runner.plugin import pinned_references
 from runner.records.summary import git_commit, versions
 from runner.sweeps.freezing import freeze_job, planned
@@ -24,7 +24,7 @@ from runner.sweeps.report import Extra
 from runner.system.files import create_directory
 from runner.system.machine import usable_cores
 from runner.system.text import duration, text_table
-from runner.tables.cells import state_of
+from runner.tables.cells import FAILS, HOLDS, state_of
 from runner.tables.measured import data_digest, fingerprint, is_result, measured
 from runner.tables.rendering import FORMATS, as_markdown
 from runner.tables.results import Origin, RunResults, read_results, result_name, write_result
@@ -145,7 +145,8 @@ class TableSweep:
                 f"hydra/launcher={launcher.name}: {at_once} jobs would run at the same time, and the table "
                 f"{self.files.path.stem} measures speeds; leave out the launcher"
             )
-        return Plan(os.getcwd(), [], launcher, list(stored), pinned_references())
+        name = f"table {self.files.path.stem}"
+        return Plan(os.getcwd(), [], launcher, list(stored), pinned_references(), name=name)
 
     def _job_of(self, trial: Trial, plan: Plan) -> PlannedJob | None:
         directory = planned(trial.job).directory
@@ -167,15 +168,20 @@ class TableSweep:
         return job is not None and is_result(read_outcome(job, self.directory))
 
     def _announced(self, missing: Sequence[Trial]) -> list[Trial]:
-        """Print the jobs with their estimated times, and what is skipped; return the trials to run."""
+        """Print the jobs with their estimated times, and what is skipped; return the trials to run.
+
+        Raises ConfigError, naming the run, if its strategy refuses its network.
+        """
         rows, chosen, left_s = [], list[Trial](), self.budget_s
         for run in dict.fromkeys(trial.run for trial in missing):
             trials = [trial for trial in missing if trial.run == run]
             try:
                 seconds = self._seconds(trials[0])
-            except RunnerError as error:
+            except (DataError, ResourceError) as error:
                 rows.append((run, str(len(trials)), "", f"skipped: {error}"))
                 continue
+            except ConfigError as error:
+                raise ConfigError(f"runs.{run}: {error}") from error
             taken = trials if left_s is None else trials[: int(left_s // seconds) if seconds else len(trials)]
             left_s = None if left_s is None else left_s - seconds * len(taken)
             skipped = len(trials) - len(taken)
@@ -236,7 +242,11 @@ class TableSweep:
         for form, ending in (("md", "md"), ("csv", "csv"), ("json", "json"), ("latex", "tex")):
             paths.append(self.directory / f"table.{ending}")
             paths[-1].write_text(FORMATS[form](state), encoding="utf-8")
-        return Extra(paths, as_markdown(state))
+        verdicts = [claim.verdict for claim in state.claims]
+        counts = {"claims": len(verdicts), "claims_hold": verdicts.count(HOLDS), "claims_fail": verdicts.count(FAILS)}
+        values = {line.cell: line.sample is not None for line in state.lines}
+        metrics = {**counts, "cells": len(values), "cells_with_value": sum(values.values())}
+        return Extra(paths, as_markdown(state), {name: float(count) for name, count in metrics.items()})
 
     def _collect(self, trials: Sequence[Trial], plan: Plan) -> None:
         """Write the results of jobs that have ended and have none yet."""

@@ -176,6 +176,13 @@ def test_a_run_whose_loss_explodes_is_a_result(own: Path, capsys: Capture) -> No
     assert trained(capsys) == 0
 
 
+def test_a_network_that_its_strategy_refuses_is_refused_before_anything_runs(own: Path, capsys: Capture) -> None:
+    changed(own, runs__parts__overrides=["parallelism=async_data", "parallelism.servers=9"])
+    text = refused(["table", "run", "mine", "--config-dir", str(own.parents[1])], capsys)
+    assert "runs.parts: parallelism.servers=9" in text
+    assert not folder_of(own).exists()
+
+
 def test_timed_runs_are_not_run_together(own: Path, capsys: Capture) -> None:
     changed(own, columns__early={"title": "step", "read": "step_time_s", "unit": "ms"})
     launcher = ["hydra/launcher=joblib", "hydra.launcher.n_jobs=2"]
@@ -349,3 +356,19 @@ def test_weights_of_different_networks_are_not_compared(tmp_path: Path) -> None:
 def test_the_digest_of_the_data_is_that_of_its_contents() -> None:
     first, equal, other = (Synthetic(shape=[1, 4, 4], data_seed=seed) for seed in (0, 0, 1))
     assert data_digest(first) == data_digest(equal) != data_digest(other)
+
+
+def test_a_table_is_one_parent_run_with_named_children(own: Path) -> None:
+    from mlflow.tracking import MlflowClient
+
+    changed(own, base=[*TABLE["base"][:-2], "tracking=mlflow", "tracking.pictures=false"])
+    assert run(own) == 0
+    client = MlflowClient(f"sqlite:///{Path('mlflow.db').absolute()}")
+    runs = {each.info.run_name: each for each in client.search_runs(["1"])}
+    parent = runs.pop("table mine")
+    assert set(runs) == {f"{name} seed={seed}" for name in ("whole", "parts") for seed in (1, 2)}
+    assert {each.data.tags["mlflow.parentRunId"] for each in runs.values()} == {parent.info.run_id}
+    assert parent.data.tags["mlflow.note.content"].startswith("## Two ways (measured)")
+    assert {each.path for each in client.list_artifacts(parent.info.run_id)} >= {"table.md", "table.json", "table.tex"}
+    assert (parent.data.metrics["claims"], parent.data.metrics["claims_hold"]) == (2, 1)
+    assert (parent.data.metrics["cells"], parent.data.metrics["cells_with_value"]) == (4, 4)
