@@ -4,7 +4,7 @@ import hashlib
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from runner.commands.planned_sweep import PlannedSweep
@@ -13,6 +13,7 @@ from runner.config.devices import look_at, require_devices
 from runner.config.hydra_app import Job, compose, compose_launcher
 from runner.config.launcher import SweepPlace, jobs_at_once
 from runner.config.schema import Config
+from runner.data.settings import DatasetSettings
 from runner.errors import ConfigError, DataError, ResourceError
 from runner.plugin import pinned_references
 from runner.records.summary import git_commit, versions
@@ -90,13 +91,14 @@ class TableSweep:
     """The sweep of a table's runs, in a fixed directory, so that a second start continues it.
 
     overrides: choose the launcher. config_dir: the user's YAML files. budget_s: largest estimated time of the new jobs,
-    in seconds; None for no limit.
+    in seconds; None for no limit. digests: of the datasets that were read, by their settings.
     """
 
     files: TableFiles
     overrides: Sequence[str] = ()
     config_dir: Path | None = None
     budget_s: float | None = None
+    digests: dict[str, str] = field(default_factory=dict)
 
     @property
     def directory(self) -> Path:
@@ -250,7 +252,7 @@ class TableSweep:
 
     def _collect(self, trials: Sequence[Trial], plan: Plan) -> None:
         """Write the results of jobs that have ended and have none yet."""
-        results, digests = self.files.results(), dict[str, str]()
+        results = self.files.results()
         for trial in trials:
             job = self._job_of(trial, plan)
             if job is None or trial.seed in results[trial.run].current:
@@ -262,13 +264,17 @@ class TableSweep:
             other = next((each for each in trials if (each.run, each.seed) == (against, trial.seed)), None)
             if other is not None and not self._has_ended(other, plan):
                 continue
-            key = str(trial.config.data)
-            digests[key] = digests.get(key) or data_digest(trial.config.data)
-            origin = replace(self.files.origin(), data=digests[key])
+            origin = replace(self.files.origin(), data=self._digest(trial.config.data))
             directory = None if other is None else other.job.run_dir
             result = measured(outcome, trial.config, self.files.table.kind, directory, origin)
             written = write_result(self.files.folder, trial.run, trial.config, result)
             print(f"{trial.label}: {written}", file=sys.stderr, flush=True)
+
+    def _digest(self, data: DatasetSettings) -> str:
+        """Return the digest of a dataset, which is read once."""
+        if str(data) not in self.digests:
+            self.digests[str(data)] = data_digest(data)
+        return self.digests[str(data)]
 
 
 def run_table(files: TableFiles, runs: Sequence[str], sweep: TableSweep) -> int:
