@@ -88,8 +88,8 @@ MAY_IMPORT = {
     " tracking tracing plugin engine errors system.files system.json_file system.schema system.shutdown"
     " system.machine system.redaction system.text"
     " kernels.gpu.discovery kernels.gpu.driver kernels.registry",
-    "tables": "config config.configuration config.hydra_app config.outcome training records system.json_file"
-    " system.files system.machine system.schema system.text errors",
+    "tables": "config config.configuration config.outcome training sweeps records tracking checkpoint data"
+    " system.json_file system.files system.machine system.schema system.text errors",
     # Commands.
     "sweeps": "tasks config config.configuration config.devices config.hydra_app system.console records"
     " tracking system.files system.json_file system.schema errors system.redaction system.text",

@@ -8,7 +8,7 @@ Read the modules in this order; the first five implement a run from its start to
 * ``build`` makes an ``experiment`` from a configuration; ``devices`` and ``placement`` assign its devices;
   ``preconditions`` and ``memory`` refuse runs that cannot work; ``initial_weights`` reads ``init_from``.
 * ``comparison``: step times of other strategies. ``divergence``: losses that exploded. ``non_finite``: the
-  origin of a NaN. ``layers``: sizes of layers. ``graph_picture``: pictures of the graph. ``display``: progress on the
-  terminal or in a notebook.
+  origin of a NaN. ``layers``: sizes of layers. ``first_steps``: the weights after the first updates. ``graph_picture``:
+  pictures of the graph. ``display``: progress on the terminal or in a notebook.
   ``inference``: scores and predictions of a trained network. ``exported``: such a network in a folder.
 """
