@@ -15,7 +15,8 @@ from runner.errors import ConfigError
 from runner.system.console import verb_parser
 from runner.system.text import text_table
 from runner.tables.cells import TableState, state_of
-from runner.tables.rendering import FORMATS
+from runner.tables.picture import PNG, as_png
+from runner.tables.rendering import FORMATS, as_text
 from runner.tables.table import COUNT, Table
 from runner.tables.table_file import find_table, read_table, table_names
 
@@ -24,7 +25,8 @@ examples:
   runner table list
   runner table show network_sizes
   runner table run whitepaper_batch --budget 2h
-  runner table export network_sizes --format md --output sizes.md"""
+  runner table export network_sizes --format md --output sizes.md
+  runner table export network_sizes --format png --output sizes.png"""
 
 _RUN = """\
 Run what is missing, as jobs of a sweep in multirun/table/NAME: each run with each seed of the file. A second start
@@ -43,11 +45,10 @@ def main(arguments: Sequence[str]) -> int:
     if options.verb == "run":
         sweep = TableSweep(files, options.overrides, options.config_dir, options.budget)
         code = run_table(files, _runs(files.table, options.cells), sweep)
-    text = FORMATS[options.format if options.verb == "export" else "text"](current(files))
-    if options.verb == "export" and options.output is not None:
-        write_output(options.output, text)
+    if options.verb == "export":
+        _export(current(files), options.format, options.output)
     else:
-        print(text, end="")
+        print(as_text(current(files)), end="")
     return code
 
 
@@ -60,6 +61,16 @@ def table_files(path: Path, config_dir: Path | None = None) -> TableFiles:
 def current(files: TableFiles) -> TableState:
     """Return a table with the stored results, decided."""
     return state_of(files.table, files.results())
+
+
+def _export(state: TableState, form: str, path: Path | None) -> None:
+    if form == PNG and path is None:
+        raise ConfigError("--format png: expected also --output FILE, such as --output table.png")
+    content = as_png(state) if form == PNG else FORMATS[form](state).encode()
+    if path is None:
+        print(content.decode(), end="")
+    else:
+        write_output(path, content)
 
 
 def _composed(table: Table, run: str, config_dir: Path | None) -> Config:
@@ -123,8 +134,10 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
     ran.add_argument("--cells", action="append", metavar="ROW[/COLUMN]", help="only these cells; * matches any text")
     ran.add_argument("--budget", type=_seconds, metavar="TIME", help="start jobs of this estimated time, such as 2h")
     ran.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="settings of the launcher")
-    exported.add_argument("--format", choices=sorted(FORMATS), default="md", help="default: md")
-    exported.add_argument("--output", type=Path, metavar="FILE", help="file to write (default: print)")
+    exported.add_argument("--format", choices=sorted([*FORMATS, PNG]), default="md", help="default: md")
+    exported.add_argument(
+        "--output", type=Path, metavar="FILE", help="file to write (default: print; png needs a file)"
+    )
     options, others = parser.parse_known_args(arguments)
     # argparse returns overrides that follow an option as unknown arguments.
     if others and (options.verb != "run" or any(text.startswith("-") for text in others)):

@@ -26,6 +26,7 @@ from runner.system.machine import usable_cores
 from runner.system.text import duration, text_table
 from runner.tables.cells import state_of
 from runner.tables.measured import data_digest, fingerprint, is_result, measured
+from runner.tables.picture import as_png
 from runner.tables.rendering import FORMATS, as_markdown
 from runner.tables.results import Origin, RunResults, read_results, result_name, write_result
 from runner.tables.sizes import counted
@@ -232,6 +233,9 @@ class TableSweep:
         for form, ending in (("md", "md"), ("csv", "csv"), ("json", "json"), ("latex", "tex")):
             paths.append(self.directory / f"table.{ending}")
             paths[-1].write_text(FORMATS[form](state), encoding="utf-8")
+        if all(config.tracking.pictures for config in self.files.configs.values()):
+            paths.append(self.directory / "table.png")
+            paths[-1].write_bytes(as_png(state))
         return Extra(paths, as_markdown(state))
 
     def _collect(self, trials: Sequence[Trial], plan: Plan) -> None:

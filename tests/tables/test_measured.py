@@ -124,6 +124,16 @@ def test_a_table_is_run_once_and_stores_where_its_values_come_from(own: Path, ca
     assert {path: path.read_bytes() for path in folder_of(own).glob("*/*")} == written
 
 
+@pytest.mark.parametrize("pictures", [True, False])
+def test_the_tracking_record_of_a_table_has_its_files(own: Path, pictures: bool) -> None:
+    tracked = [f"tracking.pictures={str(pictures).lower()}"]
+    changed(own, base=[*TABLE["base"][:-2], *tracked], seeds=[1])
+    assert run(own, "--cells", "whole") == 0
+    names = {"table.md", "table.csv", "table.json", "table.tex", *(["table.png"] if pictures else [])}
+    assert {path.name for path in Path("multirun/table/mine").glob("table.*")} == names
+    assert {path.name for path in Path("mlruns").rglob("table.*")} == names
+
+
 def both(seed: int) -> list[str]:
     """Return the directories of both runs with a seed, below the directory of the sweep."""
     return [
