@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
@@ -240,13 +241,16 @@ def _machine(result: Result) -> str:
 def _latex_value(line: Line, seeds: int) -> str:
     """Return a value without the number of seeds, unless it is not that of the table; the verdict if there is none."""
     text = value_text(line) if line.sample is None or line.sample.n == seeds else _ours(line)
-    number = re.sub(r"(?<!\w)\{-\}", "$-$", _latex(text or line.verdict))
-    return re.sub(r"(?<=\d)e(?:\+|\{(-)\})0*(\d+)", r"$\\times 10^{\1\2}$", number)
+    number = re.sub(r"(?<!\w)-(?=\d)", "\N{MINUS SIGN}", text or line.verdict)
+    return re.sub(r"(?<=\d)e\+?(-?)0*(\d+)", r"$\\times 10^{\1\2}$", _latex(number))
 
 
+_GREEK = ("alpha", "beta", "gamma", "delta", "epsilon", "eta", "theta", "mu", "sigma", "tau")
 _IN_LATEX = {
     **{character: f"\\{character}" for character in "&%$#_{}"},
-    **{character: f"{{{character}}}" for character in "[]*-"},
+    # A bracket or a star at the start of a row would be read as an option of the line break before it.
+    "[": "{[}",
+    "*": "{*}",
     "~": "\\textasciitilde{}",
     "^": "\\textasciicircum{}",
     "\\": "\\textbackslash{}",
@@ -254,16 +258,18 @@ _IN_LATEX = {
     ">": "\\textgreater{}",
     "|": "\\textbar{}",
     "±": "$\\pm$",
+    "\N{MINUS SIGN}": "$-$",
+    "\N{MULTIPLICATION SIGN}": "$\\times$",
     "\N{LESS-THAN OR EQUAL TO}": "$\\leq$",
     "\N{GREATER-THAN OR EQUAL TO}": "$\\geq$",
-    "\N{MULTIPLICATION SIGN}": "$\\times$",
-    "\N{MINUS SIGN}": "$-$",
+    **{unicodedata.lookup(f"GREEK SMALL LETTER {name}"): f"$\\{name}$" for name in _GREEK},
+    "\N{GREEK SMALL LETTER LAMDA}": "$\\lambda$",
 }
-"""Character -> LaTeX. Brackets and stars after a line break are options of it; two hyphens would be a dash."""
 
 
 def _latex(text: str) -> str:
-    return "".join(_IN_LATEX.get(character, character) for character in _one_line(text))
+    """Return a text with the special characters of LaTeX escaped; two hyphens stay two."""
+    return "".join(_IN_LATEX.get(character, character) for character in _one_line(text)).replace("--", "-{}-")
 
 
 def _one_line(text: str) -> str:
