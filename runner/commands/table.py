@@ -100,14 +100,20 @@ def _runs(table: Table, cells: Sequence[str] | None) -> list[str]:
 
 
 def _list(folders: list[Path], config_dir: Path | None) -> str:
-    rows = []
+    """Return a line for each table, and below them the errors of tables that cannot be composed without a plugin."""
+    rows, errors = [], []
     for name, path in table_names(folders).items():
-        state = current(table_files(path, config_dir))
+        try:
+            state = current(table_files(path, config_dir))
+        except ConfigError as error:
+            rows.append((name, "", "", "", "see the error below"))
+            errors.append(f"{name}: {error}")
+            continue
         values = {line.cell: line.sample is not None for line in state.lines}
         held = [claim.verdict for claim in state.claims]
         claims = f"{held.count('holds')} of {len(held)}" if held else ""
         rows.append((name, state.table.kind, f"{sum(values.values())} of {len(values)}", claims, state.table.title))
-    return text_table(("table", "kind", "values", "claims hold", "title"), rows)
+    return "\n\n".join([text_table(("table", "kind", "values", "claims hold", "title"), rows), *errors])
 
 
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
