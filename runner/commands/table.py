@@ -17,7 +17,8 @@ from runner.system.console import verb_parser
 from runner.system.text import text_table
 from runner.tables.cells import TableState, state_of
 from runner.tables.checking import REFUSED, STALE, checks
-from runner.tables.rendering import FORMATS
+from runner.tables.picture import PNG, as_png
+from runner.tables.rendering import FORMATS, as_text
 from runner.tables.results import folder_of
 from runner.tables.table import COUNT, Table
 from runner.tables.table_file import find_table, read_table, table_names
@@ -27,7 +28,8 @@ examples:
   runner table list
   runner table show network_sizes
   runner table run whitepaper_batch --budget 2h
-  runner table export network_sizes --format md --output sizes.md"""
+  runner table export network_sizes --format md --output sizes.md
+  runner table export network_sizes --format png --output sizes.png"""
 
 _RUN = """\
 Run what is missing, as jobs of a sweep in multirun/table/NAME: each run with each seed of the file. A second start
@@ -49,11 +51,10 @@ def main(arguments: Sequence[str]) -> int:
     if options.verb == "run":
         sweep = TableSweep(files, options.overrides, options.config_dir, options.budget)
         code = run_table(files, _runs(files.table, options.cells), sweep)
-    text = FORMATS[options.format if options.verb == "export" else "text"](current(files))
-    if options.verb == "export" and options.output is not None:
-        write_output(options.output, text)
+    if options.verb == "export":
+        _export(current(files), options.format, options.output)
     else:
-        print(text, end="")
+        print(as_text(current(files)), end="")
     return code
 
 
@@ -71,6 +72,16 @@ def table_files(path: Path, config_dir: Path | None = None, results: Path | None
 def current(files: TableFiles) -> TableState:
     """Return a table with the stored results, decided."""
     return state_of(files.table, files.results())
+
+
+def _export(state: TableState, form: str, path: Path | None) -> None:
+    if form == PNG and path is None:
+        raise ConfigError("--format png: expected also --output FILE, such as --output table.png")
+    content = as_png(state) if form == PNG else FORMATS[form](state).encode()
+    if path is None:
+        print(content.decode(), end="")
+    else:
+        write_output(path, content)
 
 
 def _composed(table: Table, run: str, config_dir: Path | None) -> Config:
@@ -100,14 +111,20 @@ def _runs(table: Table, cells: Sequence[str] | None) -> list[str]:
 
 
 def _list(folders: list[Path], options: argparse.Namespace) -> str:
-    rows = []
+    """Return a line for each table, and below them the errors of tables that cannot be composed without a plugin."""
+    rows, errors = [], []
     for name, path in table_names(folders).items():
-        state = current(table_files(path, options.config_dir, options.results))
+        try:
+            state = current(table_files(path, options.config_dir, options.results))
+        except ConfigError as error:
+            rows.append((name, "", "", "", "see the error below"))
+            errors.append(f"{name}: {error}")
+            continue
         values = {line.cell: line.sample is not None for line in state.lines}
         held = [claim.verdict for claim in state.claims]
         claims = f"{held.count('holds')} of {len(held)}" if held else ""
         rows.append((name, state.table.kind, f"{sum(values.values())} of {len(values)}", claims, state.table.title))
-    return text_table(("table", "kind", "values", "claims hold", "title"), rows)
+    return "\n\n".join([text_table(("table", "kind", "values", "claims hold", "title"), rows), *errors])
 
 
 def _check(paths: Mapping[str, Path], options: argparse.Namespace) -> int:
@@ -154,8 +171,10 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
     ran.add_argument("--cells", action="append", metavar="ROW[/COLUMN]", help="only these cells; * matches any text")
     ran.add_argument("--budget", type=_seconds, metavar="TIME", help="start jobs of this estimated time, such as 2h")
     ran.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="settings of the launcher")
-    exported.add_argument("--format", choices=sorted(FORMATS), default="md", help="default: md")
-    exported.add_argument("--output", type=Path, metavar="FILE", help="file to write (default: print)")
+    exported.add_argument("--format", choices=sorted([*FORMATS, PNG]), default="md", help="default: md")
+    exported.add_argument(
+        "--output", type=Path, metavar="FILE", help="file to write (default: print; png needs a file)"
+    )
     options, others = parser.parse_known_args(arguments)
     # argparse returns overrides that follow an option as unknown arguments.
     if others and (options.verb != "run" or any(text.startswith("-") for text in others)):

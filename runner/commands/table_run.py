@@ -27,6 +27,7 @@ from runner.system.machine import usable_cores
 from runner.system.text import duration, text_table
 from runner.tables.cells import FAILS, HOLDS, state_of
 from runner.tables.measured import data_digest, fingerprint, is_result, measured
+from runner.tables.picture import as_png
 from runner.tables.rendering import FORMATS, as_markdown
 from runner.tables.results import Origin, RunResults, read_results, result_name, write_result
 from runner.tables.sizes import counted
@@ -244,6 +245,9 @@ class TableSweep:
         for form, ending in (("md", "md"), ("csv", "csv"), ("json", "json"), ("latex", "tex")):
             paths.append(self.directory / f"table.{ending}")
             paths[-1].write_text(FORMATS[form](state), encoding="utf-8")
+        if all(config.tracking.pictures for config in self.files.configs.values()):
+            paths.append(self.directory / "table.png")
+            paths[-1].write_bytes(as_png(state))
         verdicts = [claim.verdict for claim in state.claims]
         counts = {"claims": len(verdicts), "claims_hold": verdicts.count(HOLDS), "claims_fail": verdicts.count(FAILS)}
         values = {line.cell: line.sample is not None for line in state.lines}

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,7 @@ from runner.checkpoint import load, newest
 from runner.cli import main
 from runner.commands.table import current, table_files
 from runner.data.synthetic import Synthetic
+from runner.engine.run.kernel_table import load_kernels
 from runner.errors import ConfigError
 from runner.records.summary import Summary
 from runner.system.schema import LenientRecord
@@ -22,6 +24,7 @@ from runner.tables.measured import data_digest, weight_difference
 from runner.tables.results import Evaluation, Result, RunResults, folder_of
 from runner.tables.table import Column, Table
 from runner.tables.table_file import read_table
+from tests.plugin_tables import restored_tables
 from tests.refusal import Capture, refused
 
 TABLE: dict[str, Any] = {
@@ -122,6 +125,39 @@ def test_a_table_is_run_once_and_stores_where_its_values_come_from(own: Path, ca
     assert run(own) == 0
     assert trained(capsys) == 0, "finished runs are collected, not repeated"
     assert {path: path.read_bytes() for path in folder_of(own).glob("*/*")} == written
+
+
+@pytest.mark.parametrize("pictures", [True, False])
+def test_the_tracking_record_of_a_table_has_its_files(own: Path, pictures: bool) -> None:
+    tracked = [f"tracking.pictures={str(pictures).lower()}"]
+    changed(own, base=[*TABLE["base"][:-2], *tracked], seeds=[1])
+    assert run(own, "--cells", "whole") == 0
+    names = {"table.md", "table.csv", "table.json", "table.tex", *(["table.png"] if pictures else [])}
+    assert {path.name for path in Path("multirun/table/mine").glob("table.*")} == names
+    assert {path.name for path in Path("mlruns").rglob("table.*")} == names
+
+
+def test_a_table_uses_a_plugin_without_which_only_this_table_is_not_listed(own: Path, capsys: Capture) -> None:
+    assert main(["new", "model", "my_net"]) == 0
+    shutil.move("conf/model", own.parents[1])
+    (own.parent / "other.yaml").write_text(own.read_text())
+    replaced = {"model=mlp": "model=my_net", "model.hidden=[3]": "model.filters=2"}
+    changed(own, base=[replaced.get(override, override) for override in TABLE["base"]], seeds=[1])
+    listed = ["table", "list", "--config-dir", str(own.parents[1])]
+    capsys.readouterr()
+    assert main(listed) == 0
+    out = capsys.readouterr().out
+    assert re.search(r"^other +measured +0 of 4 +0 of 2 +Two ways$", out, re.MULTILINE)
+    assert re.search(r"^mine +see the error below$", out, re.MULTILINE)
+    assert "mine: runs.whole: In 'model/my_net': Could not load 'schema/model/my_net'.\n" in out
+    assert "give the --plugin that defines it." in out
+    load_kernels()
+    with restored_tables():
+        assert main(["--plugin", "my_net.py", "table", "run", "mine", *listed[2:]]) == 0
+        assert main(["--plugin", "my_net.py", *listed]) == 0
+        stored = table_files(own, own.parents[1]).results()["whole"].current[1]
+    assert stored.configuration["model"]["filters"] == 2
+    assert re.search(r"^mine +measured +4 of 4 +1 of 2 +Two ways$", capsys.readouterr().out, re.MULTILINE)
 
 
 def both(seed: int) -> list[str]:
@@ -325,6 +361,12 @@ LOW, MIDDLE, HIGH = ([base + seed / 100 for seed in range(6)] for base in (1.0, 
 def test_a_claim_is_decided_by_its_relation(claim: dict[str, Any], verdict: str) -> None:
     state = state_with({"claim": claim}, a=LOW, b=MIDDLE, c=HIGH, d=LOW[:5])
     assert state.claims[0].verdict == verdict
+
+
+def test_the_evidence_of_a_claim_has_the_sign_of_the_first_cell_minus_the_other() -> None:
+    higher, lower = ({"cells": ["c/step", "a/step"], "relation": name} for name in ("highest", "ascending"))
+    for claim in state_with({"higher": higher, "lower": lower}, a=LOW, c=HIGH).claims:
+        assert "difference 2, 95% interval 1.98 to 2.02, Hedges' g 9" in claim.evidence
 
 
 def test_claims_without_values_count_in_the_correction() -> None:
