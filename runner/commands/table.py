@@ -12,9 +12,9 @@ from runner.commands.table_run import TableFiles, TableSweep, run_table
 from runner.config.conf_dir import conf_dir
 from runner.config.hydra_app import compose
 from runner.config.schema import Config
-from runner.errors import ConfigError, RunnerError
+from runner.errors import ConfigError, DataError, RunnerError
 from runner.system.console import verb_parser
-from runner.system.text import text_table
+from runner.system.text import duration, text_table
 from runner.tables.cells import TableState, state_of
 from runner.tables.checking import REFUSED, STALE, checks
 from runner.tables.picture import PNG, as_png
@@ -115,16 +115,37 @@ def _list(folders: list[Path], options: argparse.Namespace) -> str:
     rows, errors = [], []
     for name, path in table_names(folders).items():
         try:
-            state = current(table_files(path, options.config_dir, options.results))
+            files = table_files(path, options.config_dir, options.results)
+            state = current(files)
         except ConfigError as error:
-            rows.append((name, "", "", "", "see the error below"))
+            rows.append((name, "", "", "", "", "see the error below"))
             errors.append(f"{name}: {error}")
             continue
         values = {line.cell: line.sample is not None for line in state.lines}
         held = [claim.verdict for claim in state.claims]
         claims = f"{held.count('holds')} of {len(held)}" if held else ""
-        rows.append((name, state.table.kind, f"{sum(values.values())} of {len(values)}", claims, state.table.title))
-    return "\n\n".join([text_table(("table", "kind", "values", "claims hold", "title"), rows), *errors])
+        exist = f"{sum(values.values())} of {len(values)}"
+        rows.append((name, state.table.kind, exist, claims, _rest(files), state.table.title))
+    return "\n\n".join([text_table(("table", "kind", "values", "claims hold", "to run", "title"), rows), *errors])
+
+
+def _rest(files: TableFiles) -> str:
+    """Return what the values that do not exist yet need: runs, time (as far as other seeds tell), data and memory."""
+    results, needs = files.results(), list[str]()
+    lacking = {run: set(files.table.seeds or (None,)) - found.current.keys() for run, found in results.items()}
+    known = {run: [result.origin.seconds for result in found.current.values()] for run, found in results.items()}
+    if count := sum(map(len, lacking.values())):
+        needs.append(f"{count} runs" if count > 1 else "1 run")
+    if seconds := sum(len(seeds) * max(known[run], default=0.0) for run, seeds in lacking.items()):
+        needs.append(f"about {duration(seconds)}")
+    for run in (run for run, seeds in lacking.items() if seeds):
+        config, memory = files.configs[run], files.table.runs[run].memory_gib
+        needs += [] if memory is None else [f"{memory:g} GiB"]
+        try:
+            config.data.require_present()
+        except DataError:
+            needs.append(f"data={config.data.name}")
+    return ", ".join(dict.fromkeys(needs))
 
 
 def _check(paths: Mapping[str, Path], options: argparse.Namespace) -> int:
