@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import os
 import re
 import unicodedata
 from collections import Counter
@@ -57,7 +58,10 @@ def as_json(state: TableState) -> str:
         "lines": [Record(Line).write(line) for line in state.lines],
         "claims": [asdict(claim) for claim in state.claims],
         "runs": {
-            run: [{"seed": seed, **asdict(result.origin)} for seed, result in found.current.items()]
+            run: [
+                {"seed": seed, "file": os.path.relpath(found.files[seed]), **asdict(result.origin)}
+                for seed, result in found.current.items()
+            ]
             for run, found in state.results.items()
         },
     }

@@ -117,11 +117,12 @@ def write_result(folder: Path, run: str, config: Config, result: Result) -> Path
 class RunResults:
     """The results of one run.
 
-    current: seed (None for a count) -> result for the present configuration. earlier: results of earlier designs, each
-    with the keys in which its configuration differs from the present one.
+    current: seed (None for a count) -> result for the present configuration. files: seed -> its file. earlier: results
+    of earlier designs, each with the keys in which its configuration differs from the present one.
     """
 
     current: Mapping[int | None, Result] = field(default_factory=dict)
+    files: Mapping[int | None, Path] = field(default_factory=dict)
     earlier: Sequence[tuple[Result, Sequence[str]]] = ()
 
     @property
@@ -140,6 +141,7 @@ def read_results(folder: Path, table: Table, configs: Mapping[str, Config]) -> d
 
 def _of_run(folder: Path, seeds: Sequence[int | None], config: Config) -> RunResults:
     current: dict[int | None, Result] = {}
+    files: dict[int | None, Path] = {}
     earlier = []
     for file in sorted(folder.glob("*.json")):
         result = _FILE.read(file)
@@ -149,5 +151,5 @@ def _of_run(folder: Path, seeds: Sequence[int | None], config: Config) -> RunRes
         if keys := differing_keys(with_defaults(result.configuration, own), to_plain(own)):
             earlier.append((result, keys))
         else:
-            current[result.seed] = result
-    return RunResults(current, earlier)
+            current[result.seed], files[result.seed] = result, file
+    return RunResults(current, files, earlier)

@@ -30,10 +30,11 @@ chooses another folder of results, for example to measure a table of the project
 A result is never changed. If the overrides of a run are changed afterwards, its earlier values are *stale*: state the
 reason in the run's key `changed`, and run the table again; the earlier values stay below the table, with the reason.
 
-Each result stores its configuration, a digest of the data, the kind of machine, and the weights after three updates.
-`runner table check NAME` (or `--all`) plans every run, makes two steps of it on synthetic data, and compares: a result
-is *stale* if configuration or data changed, or if the same kind of machine does not come to these weights any more; on
-another kind of machine it is *unchecked*.
+Each result, `results/NAME/RUN/seed-N.HASH.json`, names its commit, run directory and MLflow run (`--format json` names
+the file of each value), and stores its configuration, a digest of the data, the kind of machine, and the weights after
+three updates. `runner table check NAME` (or `--all`) plans every run, makes two steps of it on synthetic data, and
+compares: a result is *stale* if configuration or data changed, or if the same kind of machine does not come to these
+weights any more; on another kind of machine it is *unchecked*.
 
 ## A table of your own
 

@@ -61,6 +61,7 @@ def test_results_are_current_until_program_data_or_configuration_change(
     [
         # Refused by the check of the configuration, with the whole table.
         (["parallelism=sync_data", "parallelism.workers=30"], "refused", "runs.parts: train.batch_size=8 is smaller"),
+        (["experiment=mnist_lenett"], "refused", "runs.parts: experiment=mnist_lenett: no such option"),
         (["model.hiden=[3]"], "refused", "runs.parts: model.hiden: no such key"),
         # Refused by the strategy, when it plans this network.
         (["parallelism=async_data", "parallelism.servers=9"], "parts", "refused parallelism.servers=9"),
