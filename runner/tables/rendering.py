@@ -13,7 +13,7 @@ from runner.system.text import duration, text_table
 from runner.tables.cells import Decided, Line, TableState
 from runner.tables.results import Result
 from runner.tables.statistics import Sample
-from runner.tables.table import COUNT, HIGHEST, LOWEST
+from runner.tables.table import BENCHMARK, COUNT, LOWEST
 from runner.tables.verdict import CONFIDENCES
 
 _HEADERS = ("row", "column", "kind", "ours", "published", "source", "difference", "verdict")
@@ -67,7 +67,7 @@ def as_latex(state: TableState) -> str:
     table = state.table
     shown = {line.cell: line for line in state.lines}
     columns = [name for name in table.columns if any(cell.endswith(f"/{name}") for cell in shown)]
-    best = {name: _best(name, shown, table.columns[name].best) for name in columns}
+    best = _best(state)
     lines = [
         "% \\usepackage{booktabs}",
         f"\\begin{{tabular}}{{l{'r' * len(columns)}}}",
@@ -80,7 +80,7 @@ def as_latex(state: TableState) -> str:
         for column in columns:
             line = shown.get(f"{name}/{column}")
             text = "" if line is None else _latex(_ours(line) or line.verdict)
-            cells.append(f"\\textbf{{{text}}}" if line is not None and line.cell in best[column] else text)
+            cells.append(f"\\textbf{{{text}}}" if line is not None and line.cell in best else text)
         lines.append(" & ".join(cells) + " \\\\")
     title = _latex(f"{table.title} ({table.kind}). {table.reduced}".strip())
     return "\n".join([*lines, "\\bottomrule", "\\end{tabular}", f"% {title}"]) + "\n"
@@ -161,7 +161,9 @@ def _below(state: TableState) -> Iterator[str]:
         )
     if table.reduced:
         yield f"In small: {table.reduced}"
-    yield from dict.fromkeys(f"{line.row}: {line.reason}." for line in state.lines if line.reason)
+    published = {column.title for column in table.columns.values() if column.missing}
+    named = ((line.column if line.column in published else line.row, line.reason) for line in state.lines)
+    yield from dict.fromkeys(f"{name}: {reason}." for name, reason in named if reason)
     yield from (f"{text}." for text in state.earlier)
     yield from _origins(state)
     if table.note:
@@ -180,7 +182,12 @@ def _origins(state: TableState) -> Iterator[str]:
     seeds = ", ".join(map(str, state.table.seeds))
     machines = dict.fromkeys(_machine(result) for result in found)
     commits = dict.fromkeys(_commit(result.origin.commit) for result in found)
-    yield f"Seeds {seeds}; {duration(seconds)} of runs on {' and '.join(machines)}; commit {' and '.join(commits)}."
+    word, libraries = "Seeds", ""
+    if state.table.kind == BENCHMARK:
+        versions = dict.fromkeys(f"{name} {each}" for result in found for name, each in result.origin.versions.items())
+        word, libraries = "Rounds", f"{', '.join(versions)}; "
+    runs = f"{duration(seconds)} of runs on {' and '.join(machines)}"
+    yield f"{word} {seeds}; {runs}; {libraries}commit {' and '.join(commits)}."
 
 
 def _commit(commit: str) -> str:
@@ -194,13 +201,16 @@ def _machine(result: Result) -> str:
     return f"{machine.get('cpu', 'an unknown machine')} with {machine.get('threads', '?')} thread(s) per worker"
 
 
-def _best(column: str, shown: dict[str, Line], which: str) -> set[str]:
-    """Return the cells of a column with the lowest or the highest value, as printed; none if the column has no best."""
-    found = {cell: line.ours for cell, line in shown.items() if cell.endswith(f"/{column}") and line.ours is not None}
-    if which not in (LOWEST, HIGHEST) or not found:
-        return set()
-    value = min(found.values()) if which == LOWEST else max(found.values())
-    return {cell for cell, ours in found.items() if ours == value}
+def _best(state: TableState) -> set[str]:
+    """Return the cells with the best value of each column, as printed; in a benchmark, of each row."""
+    groups: dict[tuple[str, str], dict[str, float]] = {}
+    for line in state.lines:
+        row, _, column = line.cell.partition("/")
+        if (which := state.table.columns[column].best) and line.ours is not None:
+            group = groups.setdefault((row if line.kind == BENCHMARK else column, which), {})
+            group[line.cell] = line.ours
+    extremes = {key: (min if key[1] == LOWEST else max)(group.values()) for key, group in groups.items()}
+    return {cell for key, group in groups.items() for cell, ours in group.items() if ours == extremes[key]}
 
 
 _SPECIAL = re.compile(r"[&%$#_{}~^\\<>]")
