@@ -1,7 +1,6 @@
 """Benchmark tables: the rounds that are measured and stored, failures, refusals, and the table of four networks."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -85,7 +84,7 @@ def turns(monkeypatch: pytest.MonkeyPatch) -> Turns:
 
 
 @pytest.fixture
-def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The file of a table in a folder of YAML files; the working directory is empty."""
     path = tmp_path / "conf" / "table" / "mine.yaml"
     path.parent.mkdir(parents=True)
@@ -126,7 +125,7 @@ def test_each_round_is_measured_once_and_stores_where_its_values_come_from(
     origin = results["two"].current[1].origin
     assert (origin.versions["jax-nhwc"], origin.machine["threads"]) == ("1.0", "1")
     assert {"cpu", "cores", "vectors"} <= origin.machine.keys()
-    (folder_of(own) / "two" / next((folder_of(own) / "two").glob("seed-2.*")).name).unlink()
+    next(folder_of(own).glob("two/seed-2.*")).unlink()
     turns.taken.clear()
     assert measure(own) == 0
     assert turns.taken == [("jax-nhwc", 2), ("runner", 2)], "only the missing round is measured"
