@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
+NAME ?= whitepaper_batch
 LIBRARIES = $(shell sed -n '/^dependencies = /,/^]/s/^ *"\([a-z0-9-]*\).*/\1/p' pyproject.toml)
 # What runs on a GPU takes the environment that is there, so that it runs where nothing can be fetched.
 GPU_PYTHON = $(firstword $(wildcard $(BIN)/python) $(PYTHON))
@@ -13,7 +14,7 @@ MEASURED = $(strip $(if $(filter collectives%,$(CASE)),COLLECTIVES,$(if $(filter
 	$(if $(filter backup,$(CASE)),BACKUP,$(if $(filter tracking,$(CASE)),TRACKING,RESULTS)))))
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-all check docs bench bench-peers gpu gpu-bench clean
+.PHONY: help run table test test-all check docs bench bench-peers gpu gpu-bench clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -22,6 +23,11 @@ run: $(VENV)/.installed  ## install and train the default configuration (ARGS=".
 	$(BIN)/runner $(ARGS)
 	@echo 'Show the recorded runs in the browser: $(BIN)/runner ui'
 	@echo 'All commands, options and keys: $(BIN)/runner --help'
+
+table: $(VENV)/.installed  ## install and measure a table of a paper, into my_results (NAME=... chooses)
+	$(BIN)/runner table run $(NAME) --results my_results $(ARGS)
+	$(BIN)/runner table export $(NAME) --results my_results --format png --output my_results/$(NAME).png
+	@echo 'The same table as a picture: my_results/$(NAME).png'
 
 test: $(VENV)/.installed-dev  ## install and run the tests but the slow ones (ARGS="..." goes to pytest)
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow" $(ARGS)

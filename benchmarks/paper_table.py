@@ -72,7 +72,7 @@ def measure_table(files: TableFiles) -> list[str]:
                     failures.append(f"{run}, round {seed}: {error}")
                     print(failures[-1], file=sys.stderr, flush=True)
                     continue
-                written = write_result(files.path, run, replace(files.configs[run], seed=seed), result)
+                written = write_result(files.folder, run, replace(files.configs[run], seed=seed), result)
                 print(f"{run}, round {seed}, {result.origin.seconds:.0f} s: {written}", file=sys.stderr, flush=True)
     return failures
 
@@ -147,11 +147,14 @@ def main(arguments: Sequence[str]) -> int:
     )
     parser.add_argument("name", metavar="NAME", help="the table, such as one_machine")
     parser.add_argument("--config-dir", "-cd", type=Path, metavar="DIR", help="your own YAML files, with DIR/table")
+    parser.add_argument(
+        "--results", type=Path, metavar="DIR", help="folder of the results (default: the committed ones)"
+    )
     given = parser.parse_args(arguments)
     own = given.config_dir.absolute() if given.config_dir else None
     try:
         path = find_table(given.name, [conf_dir(), *([own] if own else [])])
-        return 1 if measure_table(table_files(path, own)) else 0
+        return 1 if measure_table(table_files(path, own, given.results)) else 0
     except (RunnerError, MissingEnvironmentError) as error:
         print(error, file=sys.stderr)
         return 1

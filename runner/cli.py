@@ -189,7 +189,7 @@ _TEXTS = {
     "ui": "show the recorded runs in the browser (MLflow, on this machine only)",
     "sync": "write records that wait in run directories (DIR...) to the tracking store",
     "doctor": "report what this machine and this installation offer, and what is missing",
-    "new": "write a template for your own task, model, optimizer, dataset, strategy or op",
+    "new": "write a template for your own task, model, optimizer, dataset, strategy, op or table",
 }
 _MODULES = {"eval": "runner.commands.evaluate", "data": "runner.data.fetch"}
 """Verb -> the module whose ``main`` runs it. For verbs that are not listed, the module is ``runner.commands.VERB``."""

@@ -75,7 +75,7 @@ def main(arguments: Sequence[str]) -> int:
     # The file name also depends on the folder of YAML files, because two folders can define one option differently.
     words = [*options.overrides, *([str(options.config_dir.absolute())] if options.config_dir else [])]
     path = options.output or network.run_dir / _file_name(network, config, words)
-    write_output(path, json.dumps(results, indent=1) + "\n")
+    write_output(path, f"{json.dumps(results, indent=1)}\n".encode())
     print(_table(results, path))
     return 0
 

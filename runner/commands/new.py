@@ -1,12 +1,13 @@
-"""The verb ``new``: write a commented template of a plugin, and print the command that runs it."""
+"""The verb ``new``: write a commented template of a plugin or a table, and print the command that runs it."""
 
 import keyword
 import string
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 
+from runner.config.conf_dir import TABLES, conf_dir
 from runner.errors import ConfigError, ResourceError
 from runner.system.console import verb_parser
 
@@ -29,21 +30,22 @@ KINDS = {
     "strategy": Kind("a way to train in parallel", "parallelism"),
     "callback": Kind("functions called during a run, which can end it", "callbacks"),
     "op": Kind("an op with gradient and kernel, and a model that uses it", "model", "_net"),
+    TABLES: Kind("a table of training runs, without Python", TABLES),
 }
 
 
-_YAML = {"callback": "callback.yaml.txt"}
+_YAML = {"callback": "callback.yaml.txt", TABLES: "table.yaml.txt"}
 """Kind -> template of its YAML file, if it is not that of options."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Write NAME.py and conf/GROUP/NAME.yaml into the working directory; print how to run them.
+    """Write NAME.py, except for a table, and conf/GROUP/NAME.yaml into the working directory; print how to run them.
 
     Raises ConfigError if the name is unusable or a file exists, ResourceError if a file cannot be written.
     """
     parser = verb_parser(
         "new",
-        "Write a commented template, NAME.py and conf/GROUP/NAME.yaml, and print how to run it.",
+        "Write a commented template, NAME.py and conf/GROUP/NAME.yaml, and print how to run it. A table is only YAML.",
         "kinds:\n"
         + "\n".join(f"  {name:10} {kind.text}" for name, kind in KINDS.items())
         + "\n\nexample:\n  runner new model my_net",
@@ -57,12 +59,16 @@ def main(arguments: Sequence[str]) -> int:
     _write(texts)
     for path in texts:
         print(f"wrote {path}")
-    print(f"run it: runner --plugin {name}.py --config-dir conf {kind.group}={name}{kind.suffix} train.steps=20")
+    if options.kind == TABLES:
+        print(f"run it: runner table run {name} --config-dir conf")
+        print(f"export it: runner table export {name} --config-dir conf --format latex --output {name}.tex")
+    else:
+        print(f"run it: runner --plugin {name}.py --config-dir conf {kind.group}={name}{kind.suffix} train.steps=20")
     return 0
 
 
 def starting_point(kind: str, name: str) -> dict[Path, str]:
-    """Return path below the working directory -> text, for the Python file and the YAML file."""
+    """Return path below the working directory -> text, for the Python file, if the kind has one, and the YAML file."""
     group, option = KINDS[kind].group, name + KINDS[kind].suffix
     words = {
         "name": name,
@@ -70,10 +76,9 @@ def starting_point(kind: str, name: str) -> dict[Path, str]:
         "group": group,
         "option": option,
     }
-    return {
-        Path(f"{name}.py"): _template(f"{kind}.py.txt").substitute(words),
-        Path("conf", group, f"{option}.yaml"): _template(_YAML.get(kind, "option.yaml.txt")).substitute(words),
-    }
+    code = {} if kind == TABLES else {Path(f"{name}.py"): _template(f"{kind}.py.txt").substitute(words)}
+    yaml = _template(_YAML.get(kind, "option.yaml.txt")).substitute(words)
+    return {**code, Path("conf", group, f"{option}.yaml"): yaml}
 
 
 def _template(name: str) -> string.Template:
@@ -85,13 +90,15 @@ def _require_free(kind: str, name: str) -> None:
     from runner.config.groups import GROUPS
     from runner.engine.graph.op import OPS
     from runner.plugin.contract import NAME
+    from runner.tables.table_file import table_names
 
     if NAME.fullmatch(name) is None or keyword.iskeyword(name):
         raise ConfigError(
             f"name {name!r}: expected lowercase letters, digits and underscores, such as my_{kind}, starting with a "
             "letter; Python keywords are not allowed"
         )
-    if name in (OPS if kind == "op" else GROUPS.get(KINDS[kind].group, {})):
+    built_in: Collection[str] = table_names([conf_dir()]) if kind == TABLES else GROUPS.get(KINDS[kind].group, {})
+    if name in (OPS if kind == "op" else built_in):
         raise ConfigError(f"name {name!r} is the name of a built-in {kind}; choose another, such as my_{name}")
 
 

@@ -73,25 +73,27 @@ class PlannedSweep:
 def run_here(sweep_dir: Path, number: int, at_once: int, *, debug: bool = False) -> None:
     """Run one job in this process; see :func:`run_frozen_job` for errors. at_once: number of simultaneous jobs."""
 
+    plan = Plan.read(sweep_dir)
+
     def train(work: Work) -> None:
         from runner.training.run import run
 
-        place = SweepPlace(sweep_dir, work.job.number, work.job.swept, work.gpus)
+        place = SweepPlace(sweep_dir, work.job.number, work.job.swept, work.gpus, plan.name)
         run(work.config, work.directory, overrides=work.job.overrides, sweep=place, resume=work.resume)
 
-    run_frozen_job(planned_job(sweep_dir, number), sweep_dir, at_once, train, debug=debug)
+    run_frozen_job(planned_job(plan, number), sweep_dir, at_once, train, debug=debug)
 
 
-def planned_job(sweep_dir: Path, number: int) -> PlannedJob:
-    """Return the job with the given number from the stored plan."""
-    return next(job for job in Plan.read(sweep_dir).jobs if job.number == number)
+def planned_job(plan: Plan, number: int) -> PlannedJob:
+    """Return the job with the given number."""
+    return next(job for job in plan.jobs if job.number == number)
 
 
 def task(composed: Mapping[str, Any]) -> None:
     """Run one job. Hydra's launcher calls this function for every job, in a process that the launcher chooses."""
     sweep_dir, number = Path(composed["sweep_dir"]), int(composed[JOB])
     if not composed["here"]:
-        _run_in_new_process(sweep_dir, planned_job(sweep_dir, number), composed)
+        _run_in_new_process(sweep_dir, planned_job(Plan.read(sweep_dir), number), composed)
         return
     try:
         run_here(sweep_dir, number, int(composed["jobs_at_once"]), debug=composed["debug"])

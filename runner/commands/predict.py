@@ -93,7 +93,7 @@ def main(arguments: Sequence[str]) -> int:
     print(_table(predictions, ranked))
     if options.output is not None:
         text = (_json if options.output.suffix == ".json" else _csv)(predictions, ranked)
-        write_output(options.output, text)
+        write_output(options.output, text.encode())
     print(f"computed on {device.what}", file=sys.stderr)
     return 0
 

@@ -80,10 +80,10 @@ def stored_network(path: Path, which: str | None) -> StoredNetwork:
     return StoredNetwork(config, run_dir, checkpoint, kept)
 
 
-def write_output(path: Path, text: str) -> None:
+def write_output(path: Path, content: bytes) -> None:
     """Write a file of results. Raises ResourceError if the file cannot be written."""
     try:
-        replace_durably(path, text.encode())
+        replace_durably(path, content)
     except OSError as error:
         raise ResourceError(
             f"{path}: cannot be written: {error.strerror}; choose another file with --output"

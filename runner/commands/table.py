@@ -12,12 +12,14 @@ from runner.commands.table_run import TableFiles, TableSweep, run_table
 from runner.config.conf_dir import conf_dir
 from runner.config.hydra_app import compose
 from runner.config.schema import Config
-from runner.errors import ConfigError, RunnerError
+from runner.errors import ConfigError, DataError, RunnerError
 from runner.system.console import verb_parser
-from runner.system.text import text_table
+from runner.system.text import duration, text_table
 from runner.tables.cells import TableState, state_of
 from runner.tables.checking import REFUSED, STALE, checks
-from runner.tables.rendering import FORMATS
+from runner.tables.picture import PNG, as_png
+from runner.tables.rendering import FORMATS, as_text
+from runner.tables.results import folder_of
 from runner.tables.table import COUNT, Table
 from runner.tables.table_file import find_table, read_table, table_names
 
@@ -26,7 +28,8 @@ examples:
   runner table list
   runner table show network_sizes
   runner table run whitepaper_batch --budget 2h
-  runner table export network_sizes --format md --output sizes.md"""
+  runner table export network_sizes --format md --output sizes.md
+  runner table export network_sizes --format png --output sizes.png"""
 
 _RUN = """\
 Run what is missing, as jobs of a sweep in multirun/table/NAME: each run with each seed of the file. A second start
@@ -38,33 +41,47 @@ def main(arguments: Sequence[str]) -> int:
     options = _options(arguments)
     folders = [conf_dir(), *([options.config_dir.absolute()] if options.config_dir else [])]
     if options.verb == "list":
-        print(_list(folders, options.config_dir))
+        print(_list(folders, options))
         return 0
     if options.verb == "check":
         names = table_names(folders) if options.all else [options.name]
-        return _check({name: find_table(name, folders) for name in names}, options.config_dir)
-    files = table_files(find_table(options.name, folders), options.config_dir)
+        return _check({name: find_table(name, folders) for name in names}, options)
+    files = table_files(find_table(options.name, folders), options.config_dir, options.results)
     code = 0
     if options.verb == "run":
         sweep = TableSweep(files, options.overrides, options.config_dir, options.budget)
         code = run_table(files, _runs(files.table, options.cells), sweep)
-    text = FORMATS[options.format if options.verb == "export" else "text"](current(files))
-    if options.verb == "export" and options.output is not None:
-        write_output(options.output, text)
+    if options.verb == "export":
+        _export(current(files), options.format, options.output)
     else:
-        print(text, end="")
+        print(as_text(current(files)), end="")
     return code
 
 
-def table_files(path: Path, config_dir: Path | None = None) -> TableFiles:
-    """Read the file of a table and compose its runs. Raises ConfigError, naming a run that cannot be composed."""
+def table_files(path: Path, config_dir: Path | None = None, results: Path | None = None) -> TableFiles:
+    """Read the file of a table and compose its runs.
+
+    config_dir: folder of the user's YAML files. results: folder of the results of all tables; None for the committed
+    ones. Raises ConfigError, naming a run that cannot be composed.
+    """
     table = read_table(path)
-    return TableFiles(table, path, {run: _composed(table, run, config_dir) for run in table.runs})
+    configs = {run: _composed(table, run, config_dir) for run in table.runs}
+    return TableFiles(table, path, configs, folder_of(path) if results is None else results / path.stem)
 
 
 def current(files: TableFiles) -> TableState:
     """Return a table with the stored results, decided."""
     return state_of(files.table, files.results())
+
+
+def _export(state: TableState, form: str, path: Path | None) -> None:
+    if form == PNG and path is None:
+        raise ConfigError("--format png: expected also --output FILE, such as --output table.png")
+    content = as_png(state) if form == PNG else FORMATS[form](state).encode()
+    if path is None:
+        print(content.decode(), end="")
+    else:
+        write_output(path, content)
 
 
 def _composed(table: Table, run: str, config_dir: Path | None) -> Config:
@@ -93,23 +110,50 @@ def _runs(table: Table, cells: Sequence[str] | None) -> list[str]:
     return [run for run in table.runs if run in found]
 
 
-def _list(folders: list[Path], config_dir: Path | None) -> str:
-    rows = []
+def _list(folders: list[Path], options: argparse.Namespace) -> str:
+    """Return a line for each table, and below them the errors of tables that cannot be composed without a plugin."""
+    rows, errors = [], []
     for name, path in table_names(folders).items():
-        state = current(table_files(path, config_dir))
+        try:
+            files = table_files(path, options.config_dir, options.results)
+            state = current(files)
+        except ConfigError as error:
+            rows.append((name, "", "", "", "", "see the error below"))
+            errors.append(f"{name}: {error}")
+            continue
         values = {line.cell: line.sample is not None for line in state.lines}
         held = [claim.verdict for claim in state.claims]
         claims = f"{held.count('holds')} of {len(held)}" if held else ""
-        rows.append((name, state.table.kind, f"{sum(values.values())} of {len(values)}", claims, state.table.title))
-    return text_table(("table", "kind", "values", "claims hold", "title"), rows)
+        exist = f"{sum(values.values())} of {len(values)}"
+        rows.append((name, state.table.kind, exist, claims, _rest(files), state.table.title))
+    return "\n\n".join([text_table(("table", "kind", "values", "claims hold", "to run", "title"), rows), *errors])
 
 
-def _check(paths: Mapping[str, Path], config_dir: Path | None) -> int:
+def _rest(files: TableFiles) -> str:
+    """Return what the values that do not exist yet need: runs, time (as far as other seeds tell), data and memory."""
+    results, needs = files.results(), list[str]()
+    lacking = {run: set(files.table.seeds or (None,)) - found.current.keys() for run, found in results.items()}
+    known = {run: [result.origin.seconds for result in found.current.values()] for run, found in results.items()}
+    if count := sum(map(len, lacking.values())):
+        needs.append(f"{count} runs" if count > 1 else "1 run")
+    if seconds := sum(len(seeds) * max(known[run], default=0.0) for run, seeds in lacking.items()):
+        needs.append(f"about {duration(seconds)}")
+    for run in (run for run, seeds in lacking.items() if seeds):
+        config, memory = files.configs[run], files.table.runs[run].memory_gib
+        needs += [] if memory is None else [f"{memory:g} GiB"]
+        try:
+            config.data.require_present()
+        except DataError:
+            needs.append(f"data={config.data.name}")
+    return ", ".join(dict.fromkeys(needs))
+
+
+def _check(paths: Mapping[str, Path], options: argparse.Namespace) -> int:
     """Print the state of each run of the tables; return 1 if one is stale or refused, otherwise 0."""
     rows = []
     for name, path in paths.items():
         try:
-            files = table_files(path, config_dir)
+            files = table_files(path, options.config_dir, options.results)
             for found in checks(files.table, files.configs, files.results()):
                 print(f"{name}/{found.run}: {found.state}", file=sys.stderr, flush=True)
                 rows.append((name, found.run, found.state, found.reason))
@@ -144,11 +188,14 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
         each.add_argument("name", metavar="NAME", help="the table")
     for each in (listed, shown, ran, checked, exported):
         each.add_argument("--config-dir", "-cd", type=Path, metavar="DIR", help="your own YAML files, with DIR/table")
+        each.add_argument("--results", type=Path, metavar="DIR", help="folder of results (default: the committed ones)")
     ran.add_argument("--cells", action="append", metavar="ROW[/COLUMN]", help="only these cells; * matches any text")
     ran.add_argument("--budget", type=_seconds, metavar="TIME", help="start jobs of this estimated time, such as 2h")
     ran.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="settings of the launcher")
-    exported.add_argument("--format", choices=sorted(FORMATS), default="md", help="default: md")
-    exported.add_argument("--output", type=Path, metavar="FILE", help="file to write (default: print)")
+    exported.add_argument("--format", choices=sorted([*FORMATS, PNG]), default="md", help="default: md")
+    exported.add_argument(
+        "--output", type=Path, metavar="FILE", help="file to write (default: print; png needs a file)"
+    )
     options, others = parser.parse_known_args(arguments)
     # argparse returns overrides that follow an option as unknown arguments.
     if others and (options.verb != "run" or any(text.startswith("-") for text in others)):

@@ -4,7 +4,7 @@ import hashlib
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from runner.commands.planned_sweep import PlannedSweep
@@ -13,7 +13,8 @@ from runner.config.devices import look_at, require_devices
 from runner.config.hydra_app import Job, compose, compose_launcher
 from runner.config.launcher import SweepPlace, jobs_at_once
 from runner.config.schema import Config
-from runner.errors import ConfigError, RunnerError
+from runner.data.settings import DatasetSettings
+from runner.errors import ConfigError, DataError, ResourceError
 from runner.plugin import pinned_references
 from runner.records.summary import git_commit, versions
 from runner.sweeps.freezing import freeze_job, planned
@@ -24,8 +25,9 @@ from runner.sweeps.report import Extra
 from runner.system.files import create_directory
 from runner.system.machine import usable_cores
 from runner.system.text import duration, text_table
-from runner.tables.cells import state_of
+from runner.tables.cells import FAILS, HOLDS, state_of
 from runner.tables.measured import data_digest, fingerprint, is_result, measured
+from runner.tables.picture import as_png
 from runner.tables.rendering import FORMATS, as_markdown
 from runner.tables.results import Origin, RunResults, read_results, result_name, write_result
 from runner.tables.sizes import counted
@@ -39,15 +41,19 @@ SWEEPS = Path("multirun", "table")
 
 @dataclass(frozen=True)
 class TableFiles:
-    """A table and what belongs to it. path: its file. configs: run -> its present configuration."""
+    """A table and what belongs to it.
+
+    path: its file. configs: run -> its present configuration. folder: the folder of its results.
+    """
 
     table: Table
     path: Path
     configs: Mapping[str, Config]
+    folder: Path
 
     def results(self) -> dict[str, RunResults]:
         """Read the results of all runs."""
-        return read_results(self.path, self.table, self.configs)
+        return read_results(self.folder, self.table, self.configs)
 
     def origin(self) -> Origin:
         """Return the entries that all results of this process have."""
@@ -62,7 +68,7 @@ def run_counts(files: TableFiles, runs: Iterable[str]) -> None:
     for run in runs:
         if None not in results[run].current:
             config = files.configs[run]
-            written = write_result(files.path, run, config, counted(config, files.table.columns, files.origin()))
+            written = write_result(files.folder, run, config, counted(config, files.table.columns, files.origin()))
             print(f"{run}: {written}", file=sys.stderr, flush=True)
 
 
@@ -86,13 +92,14 @@ class TableSweep:
     """The sweep of a table's runs, in a fixed directory, so that a second start continues it.
 
     overrides: choose the launcher. config_dir: the user's YAML files. budget_s: largest estimated time of the new jobs,
-    in seconds; None for no limit.
+    in seconds; None for no limit. digests: of the datasets that were read, by their settings.
     """
 
     files: TableFiles
     overrides: Sequence[str] = ()
     config_dir: Path | None = None
     budget_s: float | None = None
+    digests: dict[str, str] = field(default_factory=dict)
 
     @property
     def directory(self) -> Path:
@@ -115,7 +122,7 @@ class TableSweep:
             if not chosen:
                 return 0
             plan = self._frozen(chosen, plan)
-            return self._train(chosen, plan)
+            return self._train(chosen, trials, plan)
 
     def _trials(self, runs: Sequence[str]) -> Iterator[Trial]:
         """Yield every trial of the runs, and before them those of the runs with which they are compared."""
@@ -141,7 +148,8 @@ class TableSweep:
                 f"hydra/launcher={launcher.name}: {at_once} jobs would run at the same time, and the table "
                 f"{self.files.path.stem} measures speeds; leave out the launcher"
             )
-        return Plan(os.getcwd(), [], launcher, list(stored), pinned_references())
+        name = f"table {self.files.path.stem}"
+        return Plan(os.getcwd(), [], launcher, list(stored), pinned_references(), name=name)
 
     def _job_of(self, trial: Trial, plan: Plan) -> PlannedJob | None:
         directory = planned(trial.job).directory
@@ -163,15 +171,20 @@ class TableSweep:
         return job is not None and is_result(read_outcome(job, self.directory))
 
     def _announced(self, missing: Sequence[Trial]) -> list[Trial]:
-        """Print the jobs with their estimated times, and what is skipped; return the trials to run."""
+        """Print the jobs with their estimated times, and what is skipped; return the trials to run.
+
+        Raises ConfigError, naming the run, if its strategy refuses its network.
+        """
         rows, chosen, left_s = [], list[Trial](), self.budget_s
         for run in dict.fromkeys(trial.run for trial in missing):
             trials = [trial for trial in missing if trial.run == run]
             try:
                 seconds = self._seconds(trials[0])
-            except RunnerError as error:
+            except (DataError, ResourceError) as error:
                 rows.append((run, str(len(trials)), "", f"skipped: {error}"))
                 continue
+            except ConfigError as error:
+                raise ConfigError(f"runs.{run}: {error}") from error
             taken = trials if left_s is None else trials[: int(left_s // seconds) if seconds else len(trials)]
             left_s = None if left_s is None else left_s - seconds * len(taken)
             skipped = len(trials) - len(taken)
@@ -212,9 +225,9 @@ class TableSweep:
         plan.write(self.directory)
         return plan
 
-    def _train(self, trials: Sequence[Trial], plan: Plan) -> int:
-        """Run the jobs, and store each result at once if the jobs run in this process; return the exit code."""
-        jobs = [job for trial in trials if (job := self._job_of(trial, plan)) is not None]
+    def _train(self, chosen: Sequence[Trial], trials: Sequence[Trial], plan: Plan) -> int:
+        """Run the chosen trials, and store each result at once if they run in this process; return the exit code."""
+        jobs = [job for trial in chosen if (job := self._job_of(trial, plan)) is not None]
         own = replace(plan, jobs=[replace(job, in_grid=job in jobs) for job in plan.jobs])
         at_once = 1 if plan.launcher.shares_process else len(jobs)
         with PlannedSweep(own, self.directory, show=False) as sweep:
@@ -232,11 +245,18 @@ class TableSweep:
         for form, ending in (("md", "md"), ("csv", "csv"), ("json", "json"), ("latex", "tex")):
             paths.append(self.directory / f"table.{ending}")
             paths[-1].write_text(FORMATS[form](state), encoding="utf-8")
-        return Extra(paths, as_markdown(state))
+        if all(config.tracking.pictures for config in self.files.configs.values()):
+            paths.append(self.directory / "table.png")
+            paths[-1].write_bytes(as_png(state))
+        verdicts = [claim.verdict for claim in state.claims]
+        counts = {"claims": len(verdicts), "claims_hold": verdicts.count(HOLDS), "claims_fail": verdicts.count(FAILS)}
+        values = {line.cell: line.sample is not None for line in state.lines}
+        metrics = {**counts, "cells": len(values), "cells_with_value": sum(values.values())}
+        return Extra(paths, as_markdown(state), {name: float(count) for name, count in metrics.items()})
 
     def _collect(self, trials: Sequence[Trial], plan: Plan) -> None:
         """Write the results of jobs that have ended and have none yet."""
-        results, digests = self.files.results(), dict[str, str]()
+        results = self.files.results()
         for trial in trials:
             job = self._job_of(trial, plan)
             if job is None or trial.seed in results[trial.run].current:
@@ -246,13 +266,19 @@ class TableSweep:
                 continue
             against = self.files.table.runs[trial.run].against
             other = next((each for each in trials if (each.run, each.seed) == (against, trial.seed)), None)
-            key = str(trial.config.data)
-            digests[key] = digests.get(key) or data_digest(trial.config.data)
-            origin = replace(self.files.origin(), data=digests[key])
+            if other is not None and not self._has_ended(other, plan):
+                continue
+            origin = replace(self.files.origin(), data=self._digest(trial.config.data))
             directory = None if other is None else other.job.run_dir
             result = measured(outcome, trial.config, self.files.table.kind, directory, origin)
-            written = write_result(self.files.path, trial.run, trial.config, result)
+            written = write_result(self.files.folder, trial.run, trial.config, result)
             print(f"{trial.label}: {written}", file=sys.stderr, flush=True)
+
+    def _digest(self, data: DatasetSettings) -> str:
+        """Return the digest of a dataset, which is read once."""
+        if str(data) not in self.digests:
+            self.digests[str(data)] = data_digest(data)
+        return self.digests[str(data)]
 
 
 def run_table(files: TableFiles, runs: Sequence[str], sweep: TableSweep) -> int:

@@ -48,7 +48,8 @@ def describe(error: Exception, where: str = "") -> str:
         # Hydra's message can already quote OmegaConf's.
         text += "" if _first_line(cause) in text else f"\n{reason}"
     if _NO_SCHEMA in text:
-        text += f"\n{_MISSING_PLUGIN}"
+        # The other lines are the folders in which Hydra searched; none of them can contain a schema.
+        text = f"{text.splitlines()[0]}\n{_MISSING_PLUGIN}"
     return text.rstrip()
 
 

@@ -55,6 +55,7 @@ class Plan:
     folder: the working directory of the sweep, to which relative paths in configurations refer.
     arguments: the command line. plugins: references to the plugins, each with the SHA-256 of the plugin's source.
     sweeper: name of Hydra's sweeper; a sweeper other than "basic" adds jobs depending on the results of earlier jobs.
+    name: of the sweep in the tracking store; "" for the default, which names the swept keys.
     """
 
     folder: str
@@ -63,6 +64,7 @@ class Plan:
     jobs: list[PlannedJob]
     plugins: list[str] = field(default_factory=list)
     sweeper: str = BASIC
+    name: str = ""
 
     @property
     def grid(self) -> list[PlannedJob]:

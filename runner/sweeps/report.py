@@ -3,8 +3,8 @@
 import shlex
 import sys
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from runner.config.configuration import load_stored
@@ -46,10 +46,11 @@ PLOT_FILE = "sweep.png"
 
 @dataclass(frozen=True)
 class Extra:
-    """What the tracking record of a sweep has in addition: files, and Markdown at the beginning of the description."""
+    """What the tracking record of a sweep has in place of a plot: files, Markdown above its table of jobs, metrics."""
 
     artifacts: Sequence[Path] = ()
     description: str = ""
+    metrics: Mapping[str, float] = field(default_factory=dict)
 
 
 NOTHING = Extra()
@@ -114,7 +115,7 @@ def report(
     if show:
         _terminal_table(outcomes, monitor).print()
     files, description = write_tables(outcomes, monitor, directory)
-    if config is not None and config.tracking.pictures:
+    if config is not None and config.tracking.pictures and extra == NOTHING:
         files += filter(None, [draw_sweep(outcomes, monitor, directory / PLOT_FILE)])
     done = all(outcome.succeeded for outcome in outcomes)
     status = INTERRUPTED if interrupted else FINISHED if done else FAILED
@@ -122,7 +123,9 @@ def report(
     if config is not None:
         description = "\n\n".join(filter(None, (extra.description, description)))
         files += extra.artifacts
-        config.tracking.finish_sweep(directory, _result(status, outcomes, monitor, files, description))
+        result = _result(status, outcomes, monitor, files, description)
+        result = replace(result, metrics={**result.metrics, **extra.metrics})
+        config.tracking.finish_sweep(directory, result)
     if status != FINISHED:
         jobs = f"{sum(outcome.failed for outcome in outcomes)} of {len(outcomes)} jobs failed"
         what = f"sweep interrupted, {jobs}" if interrupted else jobs

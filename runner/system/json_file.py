@@ -36,6 +36,7 @@ class JsonFile(Generic[T]):
 
     kind: schema of the value. error: class of the error for a damaged file. advice: the remedy, at the end of the error
     message. version: number in the field "version"; None for a file without that field. limit: largest size in bytes.
+    indent: of nested values in a written file; None to write the whole file in one line.
     """
 
     kind: FieldType
@@ -43,6 +44,7 @@ class JsonFile(Generic[T]):
     advice: str
     version: int | None = 1
     limit: int = 1 << 26
+    indent: int | None = 1
 
     def read(self, path: Path, called: str = "") -> T:
         """Read a file. Raises ``error`` if it is damaged, SecurityError if it is not a regular file, or OSError.
@@ -64,4 +66,4 @@ class JsonFile(Generic[T]):
         document = self.kind.write(value, "")
         if self.version is not None:
             document = {"version": self.version, **document}
-        replace_durably(path, (json.dumps(document, indent=1) + "\n").encode(), mode)
+        replace_durably(path, (json.dumps(document, indent=self.indent) + "\n").encode(), mode)

@@ -8,5 +8,6 @@ Read in this order:
 * ``statistics``: the values of a cell over seeds, and the verdict against a published value. ``two_samples``: the tests
   of two cells. ``claims``: the verdicts on the claims of a table.
 * ``cells``: the cells and claims of a table, decided. ``rendering``: a table as text, Markdown, CSV, JSON and LaTeX.
+  ``picture``: a table as PNG.
 * ``checking``: runs and results compared with the present program.
 """

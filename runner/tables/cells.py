@@ -222,13 +222,14 @@ def _compared(claim: Claim, table: Table, results: Mapping[str, RunResults]) -> 
 def _with_evidence(claim: Claim, found: ClaimVerdict) -> Decided:
     compared = found.comparison
     facts = [compared.reason or f"{compared.test}, p = {found.p_adjusted:.2g} after Holm's correction"]
+    sign = -1 if claim.relation == HIGHEST else 1  # the first cell minus the other one
     if compared.difference is not None:
-        facts.append(f"difference {compared.difference:.3g}")
+        facts.append(f"difference {sign * compared.difference:.3g}")
     if compared.interval is not None:
-        low, high = (f"{each:.3g}" for each in (compared.interval.low, compared.interval.high))
-        facts.append(f"{compared.interval.confidence:.0%} interval {low} to {high}")
+        low, high = sorted(sign * each for each in (compared.interval.low, compared.interval.high))
+        facts.append(f"{compared.interval.confidence:.0%} interval {low:.3g} to {high:.3g}")
     if compared.effect is not None:
-        facts.append(f"Hedges' g {compared.effect:.2g}")
+        facts.append(f"Hedges' g {sign * compared.effect:.2g}")
     if compared.difference is not None and found.seeds_needed is not None:
         facts.append(f"{counted(found.seeds_needed)} would decide it with a power of 80 %")
     return Decided(claim.text, found.text, ", ".join(facts))

@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
@@ -12,18 +13,19 @@ from runner.system.schema import Record
 from runner.system.text import duration, text_table
 from runner.tables.cells import Decided, Line, TableState
 from runner.tables.results import Result
-from runner.tables.statistics import Sample
+from runner.tables.statistics import counted
 from runner.tables.table import BENCHMARK, COUNT, LOWEST
 from runner.tables.verdict import CONFIDENCES
 
 _HEADERS = ("row", "column", "kind", "ours", "published", "source", "difference", "verdict")
 _CLAIM_HEADERS = ("claim", "verdict", "evidence")
+_MOST_DECIMALS = 6
 _SCALES = {"%": 100.0, "ms": 1000.0, "": 1.0}
 
 
 def as_text(state: TableState) -> str:
     """Return the table for a terminal."""
-    parts = [_title(state), text_table(_HEADERS, map(_cells, state.lines), ruled=True)]
+    parts = [title_of(state), text_table(_HEADERS, map(_cells, state.lines), ruled=True)]
     if state.claims:
         parts.append(text_table(_CLAIM_HEADERS, map(_claim, state.claims), ruled=True))
     return "\n\n".join([*parts, "\n".join(_below(state))]) + "\n"
@@ -31,7 +33,7 @@ def as_text(state: TableState) -> str:
 
 def as_markdown(state: TableState) -> str:
     """Return the table in GitHub-flavoured Markdown."""
-    parts = [f"## {_title(state)}", _pipes(_HEADERS, map(_cells, state.lines))]
+    parts = [f"## {title_of(state)}", _pipes(_HEADERS, map(_cells, state.lines))]
     if state.claims:
         parts.append(_pipes(_CLAIM_HEADERS, map(_claim, state.claims)))
     return "\n\n".join([*parts, "\n".join(f"- {line}" for line in _below(state))]) + "\n"
@@ -66,9 +68,9 @@ def as_latex(state: TableState) -> str:
     """Return our values as LaTeX: rows and columns of the table, for the package booktabs, with the best in bold."""
     table = state.table
     shown = {line.cell: line for line in state.lines}
-    columns = [name for name in table.columns if any(cell.endswith(f"/{name}") for cell in shown)]
-    best = _best(state)
+    columns, best = shown_columns(state), best_cells(state)
     lines = [
+        *(f"% {_one_line(text)}" for text in (title_of(state), table.reduced) if text),
         "% \\usepackage{booktabs}",
         f"\\begin{{tabular}}{{l{'r' * len(columns)}}}",
         "\\toprule",
@@ -79,19 +81,50 @@ def as_latex(state: TableState) -> str:
         cells = [_latex(row.title)]
         for column in columns:
             line = shown.get(f"{name}/{column}")
-            text = "" if line is None else _latex(_ours(line) or line.verdict)
-            cells.append(f"\\textbf{{{text}}}" if line is not None and line.cell in best else text)
+            text = "" if line is None else _latex_value(line, len(table.seeds))
+            cells.append(f"\\textbf{{\\boldmath {text}}}" if line is not None and line.cell in best else text)
         lines.append(" & ".join(cells) + " \\\\")
-    title = _latex(f"{table.title} ({table.kind}). {table.reduced}".strip())
-    return "\n".join([*lines, "\\bottomrule", "\\end{tabular}", f"% {title}"]) + "\n"
+    note = f"\\multicolumn{{{1 + len(columns)}}}{{l}}{{\\footnotesize {_latex(reading_note(state))}}} \\\\"
+    return "\n".join([*lines, "\\bottomrule", note, "\\end{tabular}"]) + "\n"
 
 
 FORMATS = {"text": as_text, "md": as_markdown, "csv": as_csv, "json": as_json, "latex": as_latex}
 """Value of ``--format`` -> the function that makes the text."""
 
 
-def _title(state: TableState) -> str:
+def title_of(state: TableState) -> str:
+    """Return the title with the kind."""
     return f"{state.table.title} ({state.table.kind})"
+
+
+def shown_columns(state: TableState) -> list[str]:
+    """Return the columns that have a cell."""
+    used = {column for _, column, _ in state.table.cells()}
+    return [name for name in state.table.columns if name in used]
+
+
+def best_cells(state: TableState) -> set[str]:
+    """Return the cells with the best value of their column or, in a benchmark, of their row, if there is a best."""
+    groups: dict[tuple[str, str], dict[str, float]] = {}
+    for line in state.lines:
+        row, _, column = line.cell.partition("/")
+        if (which := state.table.columns[column].best) and line.ours is not None:
+            group = groups.setdefault((row if line.kind == BENCHMARK else column, which), {})
+            group[line.cell] = line.ours
+    extremes = {key: (min if key[1] == LOWEST else max)(group.values()) for key, group in groups.items()}
+    return {cell for key, group in groups.items() for cell, ours in group.items() if ours == extremes[key]}
+
+
+def reading_note(state: TableState) -> str:
+    """Return what the values of the table are: their kind, and the statistics with the number of seeds."""
+    table = state.table
+    if table.kind == COUNT:
+        return "Count: sizes of networks, for which nothing is trained."
+    medians = [column.title for column in table.columns.values() if column.statistic == "median"]
+    center = "mean" if not medians else "median" if len(medians) == len(table.columns) else ""
+    center = center or f"mean (median of {', '.join(medians)})"
+    spread = " ± standard deviation" if len(table.seeds) > 1 else ""
+    return f"{table.kind.capitalize()}: {center}{spread} over {counted(len(table.seeds))}."
 
 
 def _pipes(headers: Sequence[str], rows: Iterator[Sequence[str]]) -> str:
@@ -108,25 +141,36 @@ def _cells(line: Line) -> list[str]:
 
 
 def _ours(line: Line) -> str:
-    """Return our mean or median as text: with the standard deviation and the number of seeds, unless it is a count."""
+    """Return the text of a value with the number of its seeds, unless it is a count."""
+    if line.sample is None or line.ours is None or line.kind == COUNT:
+        return value_text(line)
+    return f"{value_text(line)} (n={line.sample.n})"
+
+
+def value_text(line: Line) -> str:
+    """Return our mean or median with the standard deviation, or a count; "" if there is no value."""
     sample = line.sample
     if sample is None:
         return ""
     if line.kind == COUNT:
         return f"{sample.values[0]:,.0f}"
-    unit = f" {line.unit}" if line.unit else ""
     if line.ours is None:
         return f"not finite ({sample.not_finite} of {sample.n})"
-    return f"{_spread(line.ours, sample, line.unit)}{unit} (n={sample.n})"
+    scale = _SCALES[line.unit]
+    unit = f" {line.unit}" if line.unit else ""
+    return _spread(scale * line.ours, None if sample.deviation is None else scale * sample.deviation) + unit
 
 
-def _spread(center: float, sample: Sample, unit: str) -> str:
-    scale = _SCALES[unit]
-    if sample.deviation is None:
-        return f"{scale * center:.4g}"
-    if sample.deviation == 0:
-        return f"{scale * center:.4g} ± 0"
-    return f"{scale * center:.4g} ± {scale * sample.deviation:.2g}"
+def _spread(center: float, deviation: float | None) -> str:
+    """Return a value with two digits of its standard deviation, and as many decimals as these need."""
+    if deviation is None:
+        return f"{center:.4g}"
+    if deviation == 0:
+        return f"{center:.4g} ± 0"
+    decimals = max(0, 1 - int(f"{deviation:.1e}".partition("e")[2]))
+    if decimals > _MOST_DECIMALS:
+        return f"{center:.4g} ± {deviation:.2g}"
+    return f"{center:.{decimals}f} ± {deviation:.{decimals}f}"
 
 
 def _claim(claim: Decided) -> list[str]:
@@ -201,29 +245,39 @@ def _machine(result: Result) -> str:
     return f"{machine.get('cpu', 'an unknown machine')} with {machine.get('threads', '?')} thread(s) per worker"
 
 
-def _best(state: TableState) -> set[str]:
-    """Return the cells with the best value of each column, as printed; in a benchmark, of each row."""
-    groups: dict[tuple[str, str], dict[str, float]] = {}
-    for line in state.lines:
-        row, _, column = line.cell.partition("/")
-        if (which := state.table.columns[column].best) and line.ours is not None:
-            group = groups.setdefault((row if line.kind == BENCHMARK else column, which), {})
-            group[line.cell] = line.ours
-    extremes = {key: (min if key[1] == LOWEST else max)(group.values()) for key, group in groups.items()}
-    return {cell for key, group in groups.items() for cell, ours in group.items() if ours == extremes[key]}
+def _latex_value(line: Line, seeds: int) -> str:
+    """Return a value without the number of seeds, unless it is not that of the table; the verdict if there is none."""
+    text = value_text(line) if line.sample is None or line.sample.n == seeds else _ours(line)
+    number = re.sub(r"(?<!\w)-(?=\d)", "\N{MINUS SIGN}", text or line.verdict)
+    return re.sub(r"(?<=\d)e\+?(-?)0*(\d+)", r"$\\times 10^{\1\2}$", _latex(number))
 
 
-_SPECIAL = re.compile(r"[&%$#_{}~^\\<>]")
+_GREEK = ("alpha", "beta", "gamma", "delta", "epsilon", "eta", "theta", "mu", "sigma", "tau")
 _IN_LATEX = {
+    **{character: f"\\{character}" for character in "&%$#_{}"},
+    # A bracket or a star at the start of a row would be read as an option of the line break before it.
+    "[": "{[}",
+    "*": "{*}",
     "~": "\\textasciitilde{}",
     "^": "\\textasciicircum{}",
     "\\": "\\textbackslash{}",
     "<": "\\textless{}",
     ">": "\\textgreater{}",
+    "|": "\\textbar{}",
+    "±": "$\\pm$",
+    "\N{MINUS SIGN}": "$-$",
+    "\N{MULTIPLICATION SIGN}": "$\\times$",
+    "\N{LESS-THAN OR EQUAL TO}": "$\\leq$",
+    "\N{GREATER-THAN OR EQUAL TO}": "$\\geq$",
+    **{unicodedata.lookup(f"GREEK SMALL LETTER {name}"): f"$\\{name}$" for name in _GREEK},
+    "\N{GREEK SMALL LETTER LAMDA}": "$\\lambda$",
 }
 
 
 def _latex(text: str) -> str:
-    """Return text with the special characters of LaTeX escaped."""
-    escaped = _SPECIAL.sub(lambda match: _IN_LATEX.get(match[0], f"\\{match[0]}"), text)
-    return escaped.replace("±", "$\\pm$")
+    """Return a text with the special characters of LaTeX escaped; two hyphens stay two."""
+    return "".join(_IN_LATEX.get(character, character) for character in _one_line(text)).replace("--", "-{}-")
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())

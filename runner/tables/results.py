@@ -76,12 +76,15 @@ class Result:
 
 
 _FILE: JsonFile[Result] = JsonFile(
-    LenientRecord(Result, complete=False), DataError, "restore the file, or delete it and run the table again"
+    LenientRecord(Result, complete=False),
+    DataError,
+    "restore the file, or delete it and run the table again",
+    indent=None,
 )
 
 
 def folder_of(table: Path) -> Path:
-    """Return the folder of a table's results.
+    """Return the folder of a table's committed results.
 
     table: its file ``conf/table/NAME.yaml``, or ``DIR/table/NAME.yaml`` in another folder DIR of YAML files.
     """
@@ -94,16 +97,18 @@ def result_name(config: Config, seed: int | None) -> str:
     return f"count.{digits}" if seed is None else f"seed-{seed}.{digits}"
 
 
-def write_result(table: Path, run: str, config: Config, result: Result) -> Path:
-    """Write the result of a run; return its path. Raises ResourceError if the file cannot be written."""
-    path = folder_of(table) / run / f"{result_name(config, result.seed)}.json"
+def write_result(folder: Path, run: str, config: Config, result: Result) -> Path:
+    """Write the result of a run into the folder of a table's results; return its path.
+
+    Raises ResourceError if the file cannot be written.
+    """
+    path = folder / run / f"{result_name(config, result.seed)}.json"
     try:
         create_directory(path.parent)
         _FILE.write(path, result)
     except OSError as error:
         raise ResourceError(
-            f"{path}: cannot be written: {error.strerror}; copy {table} to DIR/table in a folder of yours, and use "
-            "--config-dir DIR"
+            f"{path}: cannot be written: {error.strerror}; choose a folder of yours with --results DIR"
         ) from error
     return path
 
@@ -125,12 +130,12 @@ class RunResults:
         return ", ".join(self.earlier[-1][1]) if self.earlier else ""
 
 
-def read_results(path: Path, table: Table, configs: Mapping[str, Config]) -> dict[str, RunResults]:
-    """Return run -> results. configs: run -> its present configuration. Raises DataError for a damaged file.
+def read_results(folder: Path, table: Table, configs: Mapping[str, Config]) -> dict[str, RunResults]:
+    """Return run -> results, from the folder of a table's results. Raises DataError for a damaged file.
 
-    Results of seeds that the table does not name any more are left out.
+    configs: run -> its present configuration. Results of seeds that the table does not name any more are left out.
     """
-    return {run: _of_run(folder_of(path) / run, table.seeds or (None,), config) for run, config in configs.items()}
+    return {run: _of_run(folder / run, table.seeds or (None,), config) for run, config in configs.items()}
 
 
 def _of_run(folder: Path, seeds: Sequence[int | None], config: Config) -> RunResults:

@@ -141,9 +141,9 @@ class Table:
 
     title: str
     kind: Annotated[str, OneOf(KINDS)]
-    papers: dict[str, Paper]
     columns: dict[str, Column]
     rows: dict[str, Row]
+    papers: dict[str, Paper] = field(default_factory=dict)
     runs: dict[str, Run] = field(default_factory=dict)
     base: tuple[str, ...] = ()
     seeds: tuple[int, ...] = ()

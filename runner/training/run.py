@@ -345,6 +345,6 @@ class _Run:
             first_step=first_step + 1 if first_step else 0,
             history=directory.metrics_jsonl if self.new_start is None else None,
             sweep_dir=None if sweep is None else sweep.directory,
-            sweep_name="" if sweep is None else sweep_name(sweep.swept, sweep.directory),
+            sweep_name="" if sweep is None else sweep.name or sweep_name(sweep.swept, sweep.directory),
         )
         return Record(directory, config.tracking.create(directory.path), info, config.tracking.pictures)

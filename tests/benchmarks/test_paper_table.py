@@ -140,7 +140,7 @@ def test_each_round_is_measured_once_and_stores_where_its_values_come_from(
     assert lines["two/runner"].ours == 1.5
     assert runner(["table", "export", "mine", "--format", "latex", "--config-dir", str(own.parents[1])]) == 0
     printed = capsys.readouterr().out
-    assert "Batch 2 & \\textbf{1500 " in printed
+    assert "Batch 2 & \\textbf{\\boldmath 1500 " in printed
     assert printed.count("textbf") == 3, "the best of each row is in bold; in the first row, both are equal"
     assert runner(["table", "check", "mine", "--config-dir", str(own.parents[1])]) == 0
     assert capsys.readouterr().out.count("unchecked  times are measured, not checked") == 2

@@ -1,7 +1,7 @@
 """Tables of training runs: whole runs of a small table, readings, claims, and refused files."""
 
 import json
-import math
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -14,14 +14,13 @@ from runner.checkpoint import load, newest
 from runner.cli import main
 from runner.commands.table import current, table_files
 from runner.data.synthetic import Synthetic
+from runner.engine.run.kernel_table import load_kernels
 from runner.errors import ConfigError
 from runner.records.summary import Summary
-from runner.system.schema import LenientRecord
-from runner.tables.cells import reading, state_of, values_of
 from runner.tables.measured import data_digest, weight_difference
-from runner.tables.results import Evaluation, Result, RunResults, folder_of
-from runner.tables.table import Column, Table
+from runner.tables.results import folder_of
 from runner.tables.table_file import read_table
+from tests.plugin_tables import restored_tables
 from tests.refusal import Capture, refused
 
 TABLE: dict[str, Any] = {
@@ -124,6 +123,39 @@ def test_a_table_is_run_once_and_stores_where_its_values_come_from(own: Path, ca
     assert {path: path.read_bytes() for path in folder_of(own).glob("*/*")} == written
 
 
+@pytest.mark.parametrize("pictures", [True, False])
+def test_the_tracking_record_of_a_table_has_its_files(own: Path, pictures: bool) -> None:
+    tracked = [f"tracking.pictures={str(pictures).lower()}"]
+    changed(own, base=[*TABLE["base"][:-2], *tracked], seeds=[1])
+    assert run(own, "--cells", "whole") == 0
+    names = {"table.md", "table.csv", "table.json", "table.tex", *(["table.png"] if pictures else [])}
+    assert {path.name for path in Path("multirun/table/mine").glob("table.*")} == names
+    assert {path.name for path in Path("mlruns").rglob("table.*")} == names
+
+
+def test_a_table_uses_a_plugin_without_which_only_this_table_is_not_listed(own: Path, capsys: Capture) -> None:
+    assert main(["new", "model", "my_net"]) == 0
+    shutil.move("conf/model", own.parents[1])
+    (own.parent / "other.yaml").write_text(own.read_text())
+    replaced = {"model=mlp": "model=my_net", "model.hidden=[3]": "model.filters=2"}
+    changed(own, base=[replaced.get(override, override) for override in TABLE["base"]], seeds=[1])
+    listed = ["table", "list", "--config-dir", str(own.parents[1])]
+    capsys.readouterr()
+    assert main(listed) == 0
+    out = capsys.readouterr().out
+    assert re.search(r"^other +measured +0 of 4 +0 of 2 +4 runs +Two ways$", out, re.MULTILINE)
+    assert re.search(r"^mine +see the error below$", out, re.MULTILINE)
+    assert "mine: runs.whole: In 'model/my_net': Could not load 'schema/model/my_net'.\n" in out
+    assert "give the --plugin that defines it." in out
+    load_kernels()
+    with restored_tables():
+        assert main(["--plugin", "my_net.py", "table", "run", "mine", *listed[2:]]) == 0
+        assert main(["--plugin", "my_net.py", *listed]) == 0
+        stored = table_files(own, own.parents[1]).results()["whole"].current[1]
+    assert stored.configuration["model"]["filters"] == 2
+    assert re.search(r"^mine +measured +4 of 4 +1 of 2 +Two ways$", capsys.readouterr().out, re.MULTILINE)
+
+
 def both(seed: int) -> list[str]:
     """Return the directories of both runs with a seed, below the directory of the sweep."""
     return [
@@ -174,6 +206,28 @@ def test_a_run_whose_loss_explodes_is_a_result(own: Path, capsys: Capture) -> No
     assert "not finite (1 of 1)" in capsys.readouterr().out
     assert run(own, "--cells", "whole") == 0
     assert trained(capsys) == 0
+
+
+def test_a_network_that_its_strategy_refuses_is_refused_before_anything_runs(own: Path, capsys: Capture) -> None:
+    changed(own, runs__parts__overrides=["parallelism=async_data", "parallelism.servers=9"])
+    text = refused(["table", "run", "mine", "--config-dir", str(own.parents[1])], capsys)
+    assert "runs.parts: parallelism.servers=9" in text
+    assert not folder_of(own).exists()
+
+
+def test_the_list_states_what_is_left_to_run(
+    own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    base = [text for text in TABLE["base"] if not text.startswith("data")]
+    runs = {"whole": {"overrides": ["data=digits"]}, "parts": {"overrides": ["data=mnist"], "against": "whole"}}
+    changed(own, base=base, runs=runs, seeds=[1])
+    assert run(own, "--cells", "whole") == 0
+    changed(own, base=base, runs=runs, seeds=[1, 2, 3])
+    capsys.readouterr()
+    assert main(["table", "list", "--config-dir", str(own.parents[1])]) == 0
+    [line] = [line for line in capsys.readouterr().out.splitlines() if line.startswith("mine")]
+    assert re.search(r"measured +2 of 4 +0 of 2 +5 runs, about \d s, data=mnist +Two ways", line), line
 
 
 def test_timed_runs_are_not_run_together(own: Path, capsys: Capture) -> None:
@@ -241,106 +295,6 @@ def test_a_run_needs_its_number_of_threads_and_a_network_that_its_strategy_accep
     assert "runs.parts: cluster.threads_per_worker is null; expected a number" in text
 
 
-def result(seed: int = 1, *, failure: str = "", **values: float) -> Result:
-    """Return a result with the accuracies 0.1, 0.2 and 0.3 after 10, 20 and 30 updates of 4 examples."""
-    evaluations = tuple(Evaluation(n, 4 * n, {"test/accuracy": n / 100}) for n in (10, 20, 30))
-    return Result("measured", {}, values, seed, evaluations, failure)
-
-
-@pytest.mark.parametrize(
-    ("column", "failure", "expected"),
-    [
-        ({}, "", 0.3),
-        ({"at": {"updates": 20}}, "", 0.2),
-        ({"at": {"examples": 40}}, "", 0.1),
-        ({"at": {"updates": 25}}, "", None),
-        ({"at": {"examples": 119}}, "", 0.2),
-        ({"at": {"examples": 121}}, "", None),
-        ({"at": {"updates": 20}}, "nan at 35", 0.2),
-        ({"at": {"updates": 40}}, "nan at 35", math.nan),
-        ({}, "nan at 35", math.nan),
-        ({"read": "step_time_s"}, "", 0.5),
-        ({"read": "examples_per_s"}, "", None),
-    ],
-)
-def test_a_column_reads_a_metric_at_a_place(column: dict[str, Any], failure: str, expected: float | None) -> None:
-    read = Column(**{"title": "x", "read": "test/accuracy", **column})
-    found = reading(result(failure=failure, step_time_s=0.5), "x", read)
-    assert found == pytest.approx(expected, nan_ok=True) if expected is not None else found is None
-
-
-def state_with(claims: dict[str, Any], **steps: list[float]) -> Any:
-    """Return the state of a table whose runs have these step times, one for each seed."""
-    cells: dict[str, Any] = {"step": {}, "ratio": {}, "gain": {"factor": 0.5}}
-    document = {
-        "title": "t",
-        "kind": "measured",
-        "seeds": [1, 2, 3, 4, 5, 6],
-        "papers": {"book": {"cite": "A book"}},
-        "columns": {
-            "step": {"title": "step", "read": "step_time_s"},
-            "ratio": {"title": "ratio", "read": "step_time_s", "relative_to": "a"},
-            "gain": {"title": "gain", "read": "step_time_s", "relative_to": "a", "gain": True},
-        },
-        "runs": {name: {} for name in steps},
-        "rows": {name: {"title": name, "run": name, "cells": cells} for name in steps},
-        "claims": {name: {"text": name, **claim} for name, claim in claims.items()},
-    }
-    table = LenientRecord(Table, complete=False).read(document)
-    results = {
-        name: RunResults({seed: result(seed, step_time_s=value) for seed, value in enumerate(values, 1)})
-        for name, values in steps.items()
-    }
-    return state_of(table, results)
-
-
-LOW, MIDDLE, HIGH = ([base + seed / 100 for seed in range(6)] for base in (1.0, 2.0, 3.0))
-
-
-@pytest.mark.parametrize(
-    ("claim", "verdict"),
-    [
-        ({"cells": ["a/step", "b/step", "c/step"], "relation": "ascending"}, "holds"),
-        ({"cells": ["a/step", "c/step", "b/step"], "relation": "ascending"}, "fails"),
-        ({"cells": ["a/step", "b/step", "c/step"], "relation": "lowest"}, "holds"),
-        ({"cells": ["b/step", "a/step", "c/step"], "relation": "lowest"}, "fails"),
-        ({"cells": ["c/step", "b/step", "a/step"], "relation": "highest"}, "holds"),
-        ({"cells": ["a/step", "b/step"], "relation": "equivalent", "margin": 1.1}, "holds"),
-        ({"cells": ["a/step", "b/step"], "relation": "equivalent", "margin": 0.5}, "fails"),
-        ({"cells": ["a/step"], "relation": "at_most", "limit": 1.05}, "holds"),
-        ({"cells": ["a/step", "b/step"], "relation": "at_most", "limit": 1.05}, "fails"),
-        ({"cells": ["d/step"], "relation": "at_most", "limit": 0.5}, "fails"),
-        ({"cells": ["d/step"], "relation": "at_most", "limit": 5.0}, "undecided"),
-        ({"cells": ["a/step", "d/step"], "relation": "ascending"}, "undecided at 5 seeds"),
-        ({"cells": ["a/step", "b/step"], "relation": "ascending", "test": "permutation"}, "holds"),
-    ],
-)
-def test_a_claim_is_decided_by_its_relation(claim: dict[str, Any], verdict: str) -> None:
-    state = state_with({"claim": claim}, a=LOW, b=MIDDLE, c=HIGH, d=LOW[:5])
-    assert state.claims[0].verdict == verdict
-
-
-def test_claims_without_values_count_in_the_correction() -> None:
-    clear = {"cells": ["a/step", "b/step"], "relation": "ascending"}
-    close = [value + 0.025 for value in LOW]
-    assert state_with({"one": clear}, a=LOW, b=close).claims[0].verdict == "holds"
-    missing = {f"missing{n}": {"cells": ["a/step", "c/step"], "relation": "ascending"} for n in range(9)}
-    state = state_with({"one": clear, **missing}, a=LOW, b=close, c=[])
-    assert state.claims[0].verdict == "undecided at 6 seeds"
-    assert "would decide it with a power of 80 %" in state.claims[0].evidence
-    assert state.claims[1].evidence == "seeds without a value in c/step"
-
-
-def test_ratios_are_of_equal_seeds() -> None:
-    state = state_with({}, a=[1.0, 2.0, 4.0], b=[2.0, 4.0])
-    assert values_of(state.table, state.results, "b", "ratio") == {1: 2.0, 2: 2.0}
-    assert values_of(state.table, state.results, "b", "gain") == {1: -0.75, 2: -0.75}
-    assert values_of(state.table, state.results, "a", "gain") == {1: -0.5, 2: -0.5, 3: -0.5}
-    incomplete = [line for line in state.lines if line.cell == "b/ratio"]
-    assert [line.verdict for line in incomplete] == ["incomplete"]
-    assert incomplete[0].reason == "2 of 6 seeds have a value"
-
-
 def test_weights_of_different_networks_are_not_compared(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="expected a run with a checkpoint"):
         weight_difference(tmp_path, tmp_path)
@@ -349,3 +303,19 @@ def test_weights_of_different_networks_are_not_compared(tmp_path: Path) -> None:
 def test_the_digest_of_the_data_is_that_of_its_contents() -> None:
     first, equal, other = (Synthetic(shape=[1, 4, 4], data_seed=seed) for seed in (0, 0, 1))
     assert data_digest(first) == data_digest(equal) != data_digest(other)
+
+
+def test_a_table_is_one_parent_run_with_named_children(own: Path) -> None:
+    from mlflow.tracking import MlflowClient
+
+    changed(own, base=[*TABLE["base"][:-2], "tracking=mlflow", "tracking.pictures=false"])
+    assert run(own) == 0
+    client = MlflowClient(f"sqlite:///{Path('mlflow.db').absolute()}")
+    runs = {each.info.run_name: each for each in client.search_runs(["1"])}
+    parent = runs.pop("table mine")
+    assert set(runs) == {f"{name} seed={seed}" for name in ("whole", "parts") for seed in (1, 2)}
+    assert {each.data.tags["mlflow.parentRunId"] for each in runs.values()} == {parent.info.run_id}
+    assert parent.data.tags["mlflow.note.content"].startswith("## Two ways (measured)")
+    assert {each.path for each in client.list_artifacts(parent.info.run_id)} >= {"table.md", "table.json", "table.tex"}
+    assert (parent.data.metrics["claims"], parent.data.metrics["claims_hold"]) == (2, 1)
+    assert (parent.data.metrics["cells"], parent.data.metrics["cells_with_value"]) == (4, 4)

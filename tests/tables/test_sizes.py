@@ -254,7 +254,7 @@ def test_a_folder_that_cannot_be_written_is_named_with_the_remedy(own: Path, cap
     folder_of(own).parent.write_text("a file in the place of the folder")
     text = refused(["table", "run", "mine", "--config-dir", str(own.parents[1])], capsys, code=4)
     assert "json: cannot be written: " in text
-    assert "use --config-dir DIR" in text
+    assert "choose a folder of yours with --results DIR" in text
 
 
 def test_an_unknown_table_is_answered_with_the_nearest() -> None:

@@ -1,0 +1,83 @@
+"""Tables whose process is killed, and two processes that run one table at once."""
+
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+from runner.commands.table import current, table_files
+from runner.engine.cluster.processes import runner_command
+from runner.records.run_directory import run_and_starts
+from runner.tables.results import Result, folder_of
+from tests.refusal import Capture
+from tests.tables.test_measured import TABLE, changed, own, run, trained
+
+__all__ = ["own"]
+
+LONG = ["train.steps=400", "train.eval_every=100", "checkpoint.every_steps=50"]
+
+
+def started(path: Path) -> subprocess.Popen[bytes]:
+    """Start ``runner table run`` in a process group of its own."""
+    command = [*runner_command(), "table", "run", "mine", "--config-dir", str(path.parents[1])]
+    return subprocess.Popen(command, start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+
+def wait_for(path: Path, pattern: str, count: int) -> None:
+    """Wait until a folder has this number of files, for at most a minute."""
+    deadline = time.monotonic() + 60
+    while len(list(path.glob(pattern))) < count:
+        assert time.monotonic() < deadline, f"no {pattern} in {path}"
+        time.sleep(0.01)
+
+
+def outcomes(path: Path) -> dict[tuple[str, int | None], tuple[object, ...]]:
+    """Return (run, seed) -> what does not depend on time, for each result of a table."""
+    found = {}
+    for name, results in current(table_files(path)).results.items():
+        for seed, result in results.current.items():
+            found[name, seed] = _without_times(result)
+    return found
+
+
+def _without_times(result: Result) -> tuple[object, ...]:
+    difference = result.values.get("weight_difference")
+    return result.evaluations, difference, result.origin.weights_sha256, result.origin.first_steps
+
+
+def test_a_killed_table_continues_without_running_anything_twice(own: Path, tmp_path: Path, capsys: Capture) -> None:
+    changed(own, base=[*TABLE["base"], *LONG])
+    process = started(own)
+    wait_for(folder_of(own), "*/*.json", 2)
+    wait_for(Path("multirun/table/mine"), "parts/*/checkpoints/step-*", 1)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    finished = {file: file.read_bytes() for file in folder_of(own).glob("*/*.json")}
+    assert run(own) == 0
+    assert all(file.read_bytes() == text for file, text in finished.items())
+    directories = [Path("multirun/table/mine", file.parent.name, file.stem) for file in finished]
+    assert [run_and_starts(directory)[1] for directory in directories] == [1] * len(finished), "none is resumed"
+    found = outcomes(own)
+    capsys.readouterr()
+    (tmp_path / "other").mkdir()
+    os.chdir(tmp_path / "other")
+    for file in folder_of(own).glob("*/*.json"):
+        file.unlink()
+    assert run(own) == 0
+    assert trained(capsys) == 4
+    assert outcomes(own) == found
+
+
+def test_a_second_process_runs_nothing_while_the_first_one_runs(own: Path, capsys: Capture) -> None:
+    changed(own, base=[*TABLE["base"], *LONG])
+    process = started(own)
+    wait_for(folder_of(own), "*/*.json", 1)
+    assert run(own) != 0
+    captured = capsys.readouterr()
+    assert "jobs ended" not in captured.err
+    assert "is running: wait for it, or stop it" in captured.err
+    assert process.wait(60) == 0
+    assert run(own) == 0
+    assert trained(capsys) == 0
+    assert all(run_and_starts(path)[1] == 1 for path in Path("multirun/table/mine").glob("*/seed-*"))
