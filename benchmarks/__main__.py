@@ -11,6 +11,7 @@ VERBS: Mapping[str, str] = {
     "backup": "benchmarks.backup",
     "tracking": "benchmarks.tracking",
     "gpu": "benchmarks.gpu.command",
+    "table": "benchmarks.paper_table",
 }
 """Verb -> module whose ``main`` runs the verb. A module is imported on use, so that "gpu" needs no Hydra or MLflow."""
 

@@ -36,7 +36,7 @@ class Settings:
 def compare(case: Case, precision: str, settings: Settings, specs: Sequence[SubjectSpec], rates: Rates) -> CaseResult:
     """Measure a case. The first of ``specs`` is runner. Raises ConfigError for an unknown model."""
     with tempfile.TemporaryDirectory(prefix="benchmark-") as name, ExitStack() as stack:
-        problem = prepare(case, Path(name), threads=settings.threads, precision=precision)
+        problem = prepare(case.overrides(threads=settings.threads, precision=precision), Path(name))
         contestants = [_started(spec.on(name), Path(name), settings, stack) for spec in specs]
         _measure(contestants, settings, settings.turn or case.turn)
         parameters = sum(problem.variable(each).size for each in problem.trainable)

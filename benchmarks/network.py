@@ -1,11 +1,11 @@
 """Framework-independent descriptions of networks, and batches for them. A configuration is not needed."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.cases import Case
 from benchmarks.description import describe
 from benchmarks.problem import Layer
 from runner.engine.graph import ops
@@ -31,9 +31,9 @@ def forward_layers(workload: Workload) -> tuple[tuple[Layer, ...], tuple[str, ..
     return layers, tuple(variable.name for variable in variables.trainable)
 
 
-def random_batch(case: Case) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+def random_batch(batch: int, shape: Sequence[int], classes: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
     """Return normally distributed images (N, C, H, W) and labels (N,). Every call returns the same batch."""
     random = np.random.default_rng(_SEED)
-    x = random.standard_normal((case.batch, *case.shape), np.float32)
-    labels: NDArray[Any] = random.integers(0, case.classes, case.batch)
+    x = random.standard_normal((batch, *shape), np.float32)
+    labels: NDArray[Any] = random.integers(0, classes, batch)
     return x, labels

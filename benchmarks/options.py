@@ -26,7 +26,8 @@ begin with it: {cases}. First run `python -m benchmarks peers [{environments} ..
 frameworks into a separate environment; the tables list missing frameworks as not installed. The cases of `collectives`
 are measured only if they are named. Their peers are MPI and Gloo; both are measured unless --subjects is none.
 `python -m benchmarks backup --output FILE` measures the benefit of a backup worker.
-`python -m benchmarks tracking --output FILE` measures the cost of a tracking store that is locked or unavailable."""
+`python -m benchmarks tracking --output FILE` measures the cost of a tracking store that is locked or unavailable.
+`python -m benchmarks table NAME` measures a table of the kind benchmark, such as one_machine, into results/."""
 
 
 @dataclass(frozen=True)

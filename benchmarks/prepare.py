@@ -1,37 +1,39 @@
-"""Convert a case to its problem: a folder with the network's description, initial values and a batch."""
+"""Convert a configuration to its problem: a folder with the network's description, initial values and a batch."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from numpy.typing import NDArray
 
-from benchmarks.cases import Case
-from benchmarks.experiments import opened, timed_experiment
+from benchmarks.experiments import configuration, opened, timed_experiment
 from benchmarks.network import forward_layers, random_batch
 from benchmarks.problem import Problem
+from runner.errors import ConfigError
+from runner.optimizers.sgd import Momentum
 from runner.training.build import workload_of
 from runner.training.experiment import Experiment
 
 
-def prepare(case: Case, folder: Path, *, threads: int, precision: str) -> Problem:
-    """Write the problem of a case and return it. Raises ConfigError for an unknown model.
+def prepare(overrides: Sequence[str], folder: Path) -> Problem:
+    """Write the problem of a classification with the momentum optimizer, and return it. Raises ConfigError.
 
     In every precision, the description and the initial values are those of the float32 network.
     """
-    experiment = timed_experiment(case.overrides(threads=threads, precision="float32"))
+    experiment = timed_experiment([*overrides, "precision=float32"])
     layers, trainable = forward_layers(workload_of(experiment.config, experiment.facts))
     problem = Problem(
         folder,
         layers,
         trainable,
-        precision,
-        threads,
-        case.learning_rate,
+        configuration(overrides).precision,
+        experiment.threads_per_worker,
+        experiment.learning_rate(0),
         experiment_momentum(experiment),
-        case.overrides(threads=threads, precision=precision),
+        tuple(overrides),
     )
-    x, y = random_batch(case)
+    facts = experiment.facts
+    x, y = random_batch(experiment.config.train.batch_size, facts.shape, facts.classes)
     problem.save(x, y, initial_values(experiment, problem))
     return problem
 
@@ -44,6 +46,8 @@ def initial_values(experiment: Experiment, problem: Problem) -> Mapping[str, NDA
 
 
 def experiment_momentum(experiment: Experiment) -> float:
-    """Return the momentum of the experiment's optimizer."""
-    optimizer: Any = experiment.config.optimizer
+    """Return the momentum of the experiment's optimizer. Raises ConfigError for another optimizer."""
+    optimizer = experiment.config.optimizer
+    if not isinstance(optimizer, Momentum):
+        raise ConfigError(f"optimizer={optimizer}: expected optimizer=momentum, which all libraries have")
     return float(optimizer.momentum)

@@ -28,7 +28,7 @@ def prepare(case: Case, folder: Path) -> Problem:
     threads = os.cpu_count() or 1
     rate, momentum = workload.optimizer.lr, workload.optimizer.momentum
     problem = Problem(folder, layers, trainable, "float32", threads, rate, momentum)
-    x, y = random_batch(case)
+    x, y = random_batch(case.batch, case.shape, case.classes)
     saved = _initial_values(workload)
     problem.save(x, y, {name: saved[name] for name in (*problem.trainable, *problem.moving)})
     return problem

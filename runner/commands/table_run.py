@@ -31,7 +31,7 @@ from runner.tables.picture import as_png
 from runner.tables.rendering import FORMATS, as_markdown
 from runner.tables.results import Origin, RunResults, read_results, result_name, write_result
 from runner.tables.sizes import counted
-from runner.tables.table import COUNT, Table
+from runner.tables.table import BENCHMARK, COUNT, Table
 from runner.training.build import build
 from runner.training.memory import require_gpu_memory, require_memory
 
@@ -284,16 +284,22 @@ class TableSweep:
 def run_table(files: TableFiles, runs: Sequence[str], sweep: TableSweep) -> int:
     """Compute the missing values of the named runs; return the exit code.
 
-    Raises ConfigError if a run was changed after it had results, and the file states no reason.
+    Raises ConfigError if a run was changed after it had results, and the file states no reason, and for a benchmark.
     """
-    _require_reasons(files, runs)
+    if files.table.kind == BENCHMARK:
+        raise ConfigError(
+            f"{files.path}: kind: {BENCHMARK}, whose runs are timed next to other libraries, not trained; in a clone "
+            f"of the repository, run `python -m benchmarks table {files.path.stem}`"
+        )
+    require_reasons(files, runs)
     if files.table.kind == COUNT:
         run_counts(files, runs)
         return 0
     return sweep.run(runs)
 
 
-def _require_reasons(files: TableFiles, runs: Sequence[str]) -> None:
+def require_reasons(files: TableFiles, runs: Iterable[str]) -> None:
+    """Raise ConfigError if a run was changed after it had results, and the file states no reason."""
     results = files.results()
     for run in runs:
         if results[run].earlier and not files.table.runs[run].changed:

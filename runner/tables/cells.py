@@ -16,7 +16,6 @@ from runner.tables.table import (
     HIGHEST,
     LOWEST,
     METRIC,
-    READINGS,
     UPDATES,
     Claim,
     Column,
@@ -114,9 +113,8 @@ def reading(result: Result, name: str, column: Column) -> float | None:
 
     A metric at the end of a run that failed, or after that, is not a number.
     """
-    if result.kind == COUNT or column.read in READINGS:
+    if result.kind == COUNT or not METRIC.fullmatch(column.read):
         return result.values.get(name if result.kind == COUNT else column.read)
-    assert METRIC.fullmatch(column.read), "another reading was refused with the file of the table"
     found = result.evaluations
     if UPDATES in column.at:
         found = tuple(each for each in found if each.updates == column.at[UPDATES])
@@ -155,8 +153,8 @@ def _lines(table: Table, results: Mapping[str, RunResults]) -> Iterator[Line]:
 def _absence(table: Table, results: Mapping[str, RunResults], row: str, column: str, values: int) -> tuple[str, str]:
     """Return the reason why values of a cell are missing, and the verdict that says so; two empty texts if none are."""
     run, wanted = table.rows[row].run, len(table.seeds) or 1
-    if not run:
-        return table.rows[row].missing, MISSING
+    if reason := table.rows[row].missing or table.columns[column].missing:
+        return reason, MISSING
     if values == wanted:
         return "", ""
     if values:

@@ -12,7 +12,7 @@ from runner.system.machine import usable_cores, usable_memory
 from runner.tables.measured import data_digest, fingerprint, kind_of_machine
 from runner.tables.results import Origin, Result, RunResults
 from runner.tables.sizes import counted
-from runner.tables.table import COUNT, Table
+from runner.tables.table import BENCHMARK, COUNT, Table
 from runner.training.build import build
 from runner.training.experiment import Experiment
 from runner.training.first_steps import first_steps
@@ -116,6 +116,8 @@ def _compared(table: Table, run: str, config: Config, found: RunResults, note: s
     if table.kind == COUNT:
         same = counted(config, table.columns, Origin()).values == result.values
         return Checked(run, CURRENT if same else STALE, "" if same else "other values are counted now")
+    if table.kind == BENCHMARK:
+        return Checked(run, UNCHECKED, "; ".join(filter(None, ("times are measured, not checked", note))))
     assert seed is not None, "a training run has a seed"
     state, reason = _same_program(replace(config, seed=seed), result)
     return Checked(run, state, "; ".join(filter(None, (reason, note))))

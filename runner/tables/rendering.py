@@ -15,7 +15,7 @@ from runner.system.text import duration, text_table
 from runner.tables.cells import Decided, Line, TableState
 from runner.tables.results import Result
 from runner.tables.statistics import counted
-from runner.tables.table import COUNT, LOWEST
+from runner.tables.table import BENCHMARK, COUNT, LOWEST
 from runner.tables.verdict import CONFIDENCES
 
 _HEADERS = ("row", "column", "kind", "ours", "published", "source", "difference", "verdict")
@@ -108,15 +108,15 @@ def shown_columns(state: TableState) -> list[str]:
 
 
 def best_cells(state: TableState) -> set[str]:
-    """Return the cells with the lowest or the highest value of their column, if the column has a best."""
-    found = set()
-    for name, column in state.table.columns.items():
-        own = [line for line in state.lines if line.cell.split("/", 1)[1] == name]
-        ours = {line.cell: line.ours for line in own if line.ours is not None}
-        if column.best and ours:
-            best = min(ours.values()) if column.best == LOWEST else max(ours.values())
-            found |= {cell for cell, value in ours.items() if value == best}
-    return found
+    """Return the cells with the best value of their column or, in a benchmark, of their row, if there is a best."""
+    groups: dict[tuple[str, str], dict[str, float]] = {}
+    for line in state.lines:
+        row, _, column = line.cell.partition("/")
+        if (which := state.table.columns[column].best) and line.ours is not None:
+            group = groups.setdefault((row if line.kind == BENCHMARK else column, which), {})
+            group[line.cell] = line.ours
+    extremes = {key: (min if key[1] == LOWEST else max)(group.values()) for key, group in groups.items()}
+    return {cell for key, group in groups.items() for cell, ours in group.items() if ours == extremes[key]}
 
 
 def reading_note(state: TableState) -> str:
@@ -209,7 +209,9 @@ def _below(state: TableState) -> Iterator[str]:
         )
     if table.reduced:
         yield f"In small: {table.reduced}"
-    yield from dict.fromkeys(f"{line.row}: {line.reason}." for line in state.lines if line.reason)
+    published = {column.title for column in table.columns.values() if column.missing}
+    named = ((line.column if line.column in published else line.row, line.reason) for line in state.lines)
+    yield from dict.fromkeys(f"{name}: {reason}." for name, reason in named if reason)
     yield from (f"{text}." for text in state.earlier)
     yield from _origins(state)
     if table.note:
@@ -228,7 +230,12 @@ def _origins(state: TableState) -> Iterator[str]:
     seeds = ", ".join(map(str, state.table.seeds))
     machines = dict.fromkeys(_machine(result) for result in found)
     commits = dict.fromkeys(_commit(result.origin.commit) for result in found)
-    yield f"Seeds {seeds}; {duration(seconds)} of runs on {' and '.join(machines)}; commit {' and '.join(commits)}."
+    word, libraries = "Seeds", ""
+    if state.table.kind == BENCHMARK:
+        versions = dict.fromkeys(f"{name} {each}" for result in found for name, each in result.origin.versions.items())
+        word, libraries = "Rounds", f"{', '.join(versions)}; "
+    runs = f"{duration(seconds)} of runs on {' and '.join(machines)}"
+    yield f"{word} {seeds}; {runs}; {libraries}commit {' and '.join(commits)}."
 
 
 def _commit(commit: str) -> str:

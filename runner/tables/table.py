@@ -8,11 +8,12 @@ from typing import Annotated
 from runner.system.schema import OneOf
 from runner.tables.verdict import Published
 
-COUNT, MEASURED, SMALL = KINDS = ("count", "measured", "small")
+COUNT, MEASURED, SMALL, BENCHMARK = KINDS = ("count", "measured", "small", "benchmark")
 """Kinds of tables. A value is never shown without its kind.
 
 count: sizes of networks, for which nothing is trained. measured: values of training runs. small: of training runs with
 a smaller network, a smaller dataset or fewer epochs than in the paper, which can support an order or a ratio only.
+benchmark: seconds of a step, forward and backward pass without update, of runner and other libraries on one machine.
 """
 
 PARAMETERS, MULTIPLY_ADDS = SIZES = ("parameters", "multiply_adds")
@@ -38,6 +39,7 @@ value of any seed exceeds ``limit``; this is decided without a test.
 """
 
 METRIC = re.compile(r"(train|val|test)/[a-z][a-z0-9_]*")
+LIBRARY = re.compile(r"[a-z][a-z0-9-]*")
 
 
 @dataclass(frozen=True)
@@ -68,17 +70,20 @@ class Run:
 class Column:
     """What the cells of a column read.
 
-    read: one of :data:`SIZES` in a table of counts; else a metric, such as test/accuracy, or one of :data:`READINGS`.
-    layers: kinds of layers that count; () for all. at: the place of a metric, {updates: N}, or {examples: N} for the
-    last evaluation with at most N training examples; {} for the end of the run. relative_to: a run; values are divided
-    by the value of that run with the same seed. gain: with ``relative_to``, the quotient is turned around and reduced
-    by 1, so that a step in half the time is a gain of 100 %. statistic: over seeds, one of :data:`STATISTICS`. best:
-    one of :data:`BEST`, the cell that LaTeX prints in bold; "" for none. unit: "%" for fractions that are shown in
-    percent, or "ms" for seconds that are shown in milliseconds.
+    read: one of :data:`SIZES` in a table of counts; a library of ``benchmarks``, such as torch-eager, in a benchmark;
+    else a metric, such as test/accuracy, or one of :data:`READINGS`. missing: instead of ``read``, the reason why the
+    column has published values only. layers: kinds of layers that count; () for all. at: the place of a metric,
+    {updates: N}, or {examples: N} for the last evaluation with at most N training examples; {} for the end of the run.
+    relative_to: a run; values are divided by the value of that run with the same seed. gain: with ``relative_to``, the
+    quotient is turned around and reduced by 1, so that a step in half the time is a gain of 100 %. statistic: over
+    seeds, one of :data:`STATISTICS`. best: one of :data:`BEST`, the cell of the column, or of the row in a benchmark,
+    that LaTeX prints in bold; "" for none. unit: "%" for fractions that are shown in percent, or "ms" for seconds that
+    are shown in milliseconds.
     """
 
     title: str
-    read: str
+    read: str = ""
+    missing: str = ""
     layers: tuple[str, ...] = ()
     at: dict[str, int] = field(default_factory=dict)
     relative_to: str = ""
@@ -129,9 +134,9 @@ class Claim:
 class Table:
     """The content of the file.
 
-    base: overrides of all runs. seeds: of each run, for all kinds but counts. reduced: what is smaller than in the
-    paper, for the kind ``small``. papers, runs, columns: by the names with which cells refer to them. rows: in the
-    order of the table. note: a sentence below the table.
+    base: overrides of all runs. seeds: of each run, for all kinds but counts; in a benchmark, one for each round.
+    reduced: what is smaller than in the paper, for the kind ``small``. papers, runs, columns: by the names with which
+    cells refer to them. rows: in the order of the table. note: a sentence below the table.
     """
 
     title: str

@@ -10,9 +10,11 @@ from runner.errors import ConfigError
 from runner.system.schema import LenientRecord, Violation
 from runner.tables.table import (
     AT_MOST,
+    BENCHMARK,
     COUNT,
     EQUIVALENT,
     EXAMPLES,
+    LIBRARY,
     METRIC,
     READINGS,
     SIZES,
@@ -24,6 +26,9 @@ from runner.tables.table import (
     Table,
 )
 from runner.tables.verdict import Published, number_of, tolerance_of
+
+_ONLY_RATIOS = {SMALL: "a value in small supports", BENCHMARK: "times on two machines support"}
+"""Kind of tables whose values are not compared with published ones -> the reason."""
 
 
 def table_names(folders: Sequence[Path]) -> dict[str, Path]:
@@ -99,7 +104,14 @@ def _faults_of_runs(table: Table) -> Iterator[str]:
 
 def _faults_of_column(column: Column, table: Table) -> Iterator[str]:
     is_metric = METRIC.fullmatch(column.read) is not None
-    if table.kind == COUNT:
+    if bool(column.read) == bool(column.missing):
+        yield f"read: {column.read!r}, expected what the cells read, or instead the reason `missing`"
+    elif column.missing:
+        return
+    if table.kind == BENCHMARK:
+        if not LIBRARY.fullmatch(column.read):
+            yield f"read: {column.read!r}, expected a library such as torch-eager in a benchmark"
+    elif table.kind == COUNT:
         if column.read not in SIZES:
             yield f"read: {column.read!r}, expected one of {', '.join(SIZES)} in a table of counts"
     elif column.read not in READINGS and not is_metric:
@@ -115,8 +127,8 @@ def _faults_of_column(column: Column, table: Table) -> Iterator[str]:
 def _faults_of(published: Published, column: Column, table: Table) -> Iterator[str]:
     if published.paper not in table.papers:
         yield f"paper: {published.paper!r}, expected one of {', '.join(table.papers)}"
-    if table.kind == SMALL and published.tolerance and not column.relative_to:
-        yield f"tolerance: {published.tolerance!r}, expected none: a value in small supports only an order or a ratio"
+    if table.kind in _ONLY_RATIOS and published.tolerance and not column.relative_to:
+        yield f"tolerance: {published.tolerance!r}, expected none: {_ONLY_RATIOS[table.kind]} only an order or a ratio"
     try:
         number_of(published.printed)
         tolerance_of(published)

@@ -29,8 +29,15 @@ PASSES, FAILS, AGREES, DIFFERS, CONTEXT = "passes", "fails", "agrees", "differs"
 
 _OF_DERIVED = {PASSES: AGREES, FAILS: DIFFERS}
 
-_PRINTED = re.compile(r"(-?\d+(?:,\d{3})*(?:\.\d+)?)\s*([KMG%]?)")
-_UNITS = {"": Decimal(1), "K": Decimal(10**3), "M": Decimal(10**6), "G": Decimal(10**9), "%": Decimal("0.01")}
+_PRINTED = re.compile(r"(-?\d+(?:,\d{3})*(?:\.\d+)?)\s*(ms|[KMG%]?)")
+_UNITS = {
+    "": Decimal(1),
+    "K": Decimal(10**3),
+    "M": Decimal(10**6),
+    "G": Decimal(10**9),
+    "%": Decimal("0.01"),
+    "ms": Decimal("0.001"),
+}
 
 
 @dataclass(frozen=True)
@@ -50,7 +57,7 @@ class Published:
 
 
 def number_of(printed: str) -> Decimal:
-    """Return a printed number such as "1,234", "10.2 M" or "43.2 %" (0.432). Raises ValueError for other text."""
+    """Return a number such as "1,234", "10.2 M", "43.2 %" (0.432) or "81 ms" (0.081). Raises ValueError otherwise."""
     digits, unit = _parsed(printed)
     return Decimal(digits) * _UNITS[unit]
 
@@ -84,5 +91,5 @@ def verdict(sample: Sample, published: Published, statistic: str) -> str:
 def _parsed(printed: str) -> tuple[str, str]:
     match = _PRINTED.fullmatch(printed.strip())
     if match is None:
-        raise ValueError(f"printed: {printed!r}, expected a number such as '1,234', '10.2 M' or '43.2 %'")
+        raise ValueError(f"printed: {printed!r}, expected a number such as '1,234', '10.2 M', '43.2 %' or '81 ms'")
     return match[1].replace(",", ""), match[2]

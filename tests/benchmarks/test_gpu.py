@@ -246,7 +246,7 @@ class Given:
     """A source that returns the same batch for every request."""
 
     def read(self, split: str, step: int, lo: int, hi: int) -> dict[str, np.ndarray]:
-        x, y = random_batch(CASE)
+        x, y = random_batch(CASE.batch, CASE.shape, CASE.classes)
         return {"x": x, "y": y, "index": np.arange(len(y)), "mask": np.ones(len(y), np.float32)}
 
 

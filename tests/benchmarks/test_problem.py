@@ -257,7 +257,7 @@ SMALL = {
 
 
 def test_a_written_problem_is_read_back(tmp_path: Path) -> None:
-    written = prepare(CASES["smoke"], tmp_path, threads=1, precision="bfloat16")
+    written = prepare(CASES["smoke"].overrides(threads=1, precision="bfloat16"), tmp_path)
     read = load_problem(tmp_path)
     plain = {field.name for field in dataclasses.fields(read)} - {"layers", "folder"}
     assert {name: getattr(read, name) for name in plain} == {name: getattr(written, name) for name in plain}
@@ -271,7 +271,7 @@ def test_a_written_problem_is_read_back(tmp_path: Path) -> None:
 
 
 def test_every_trainable_variable_and_moving_average_has_a_value(tmp_path: Path) -> None:
-    problem = prepare(SMALL["convnet"], tmp_path, threads=1, precision="float32")
+    problem = prepare(SMALL["convnet"].overrides(threads=1), tmp_path)
     named = {name for layer in problem.layers for name in layer.variables.values()}
     assert {*problem.trainable, *problem.moving} == named
     assert all(problem.variable(name).dtype == np.float32 for name in named)
@@ -279,7 +279,7 @@ def test_every_trainable_variable_and_moving_average_has_a_value(tmp_path: Path)
 
 @pytest.mark.parametrize("name", SMALL)
 def test_the_layers_compute_the_same_as_the_network(name: str, tmp_path: Path, registry: Registry) -> None:
-    problem = prepare(SMALL[name], tmp_path, threads=1, precision="float32")
+    problem = prepare(SMALL[name].overrides(threads=1), tmp_path)
     experiment = timed_experiment(problem.overrides)
     with opened(experiment, fixed_batch(experiment, problem.x, problem.y)) as session:
         fed = feeds(experiment, experiment.program.clients["forward"], step=0)
