@@ -21,13 +21,12 @@ from benchmarks.process import SubjectError, SubjectProcess
 from benchmarks.results import TOLERANCES
 from benchmarks.subjects import OURS, PEERS, SubjectSpec
 from runner.commands.table import table_files
-from runner.commands.table_run import SWEEPS, TableFiles, require_reasons
+from runner.commands.table_run import TableFiles, require_reasons
 from runner.config.conf_dir import conf_dir
 from runner.config.configuration import to_plain
 from runner.config.schema import Config
 from runner.errors import ConfigError, RunnerError
-from runner.sweeps.locks import sweep_lock
-from runner.system.files import create_directory
+from runner.sweeps.locks import table_lock
 from runner.system.machine import usable_cores
 from runner.tables.measured import kind_of_machine
 from runner.tables.results import Result, write_result
@@ -60,9 +59,7 @@ def measure_table(files: TableFiles) -> list[str]:
     table, failures = files.table, []
     specs = {run: _subjects(files, run) for run in table.runs}
     require_reasons(files, table.runs)
-    directory = (SWEEPS / files.path.stem).absolute()
-    create_directory(directory)
-    with sweep_lock(directory):
+    with table_lock(files.folder):
         for number, seed in enumerate(table.seeds):
             for run in (run for run in table.runs if seed not in files.results()[run].current):
                 first = number % len(specs[run])

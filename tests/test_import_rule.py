@@ -94,7 +94,7 @@ MAY_IMPORT = {
     "sweeps.frozen_job": "sweeps config config.configuration config.devices engine.graph.device system.console"
     " system.machine records errors kernels.gpu.discovery",
     "tables": "sweeps training config config.configuration config.outcome records checkpoint data tracking"
-    " system.json_file system.files system.machine system.schema system.text errors",
+    " system.json_file system.files system.machine system.redaction system.schema system.text errors",
     "commands": "callback training sweeps tables config config.groups config.configuration config.hydra_app"
     " config.hydra_sweep records checkpoint tasks optimizers engine data tracking plugin system.console system.machine"
     " system.files errors system.redaction system.text kernels.gpu.discovery"

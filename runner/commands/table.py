@@ -117,7 +117,7 @@ def _list(folders: list[Path], options: argparse.Namespace) -> str:
         try:
             files = table_files(path, options.config_dir, options.results)
             state = current(files)
-        except ConfigError as error:
+        except RunnerError as error:
             rows.append((name, "", "", "", "", "see the error below"))
             errors.append(f"{name}: {error}")
             continue
@@ -175,7 +175,7 @@ def _seconds(text: str) -> float:
 
 
 def _options(arguments: Sequence[str]) -> argparse.Namespace:
-    parser = verb_parser("table", "Published tables beside the values of stored configurations.", _EXAMPLE)
+    parser = verb_parser("table", "Published tables next to the values of stored configurations.", _EXAMPLE)
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
     listed = verbs.add_parser("list", help="list the tables, how many of their values exist and how many claims hold")
     shown = verbs.add_parser("show", help="print a table")

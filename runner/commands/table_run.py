@@ -1,6 +1,5 @@
 """``runner table run``: compute the missing values of a table; training runs are the jobs of a planned sweep."""
 
-import hashlib
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -18,19 +17,27 @@ from runner.errors import ConfigError, DataError, ResourceError
 from runner.plugin import pinned_references
 from runner.records.summary import git_commit, versions
 from runner.sweeps.freezing import freeze_job, planned
-from runner.sweeps.locks import sweep_lock
-from runner.sweeps.outcome import read_outcome
+from runner.sweeps.locks import sweep_lock, table_lock
+from runner.sweeps.outcome import Outcome, read_outcome
 from runner.sweeps.plan import PLAN_FILE, Plan, PlannedJob
 from runner.sweeps.report import Extra
 from runner.system.files import create_directory
 from runner.system.machine import usable_cores
 from runner.system.text import duration, text_table
 from runner.tables.cells import FAILS, HOLDS, state_of
-from runner.tables.measured import data_digest, fingerprint, is_result, measured
+from runner.tables.measured import begun, data_digest, fingerprint, is_result, measured
 from runner.tables.picture import as_png
 from runner.tables.rendering import FORMATS, as_markdown
-from runner.tables.results import Origin, RunResults, read_results, result_name, write_result
-from runner.tables.sizes import counted
+from runner.tables.results import (
+    BEGUN,
+    BEGUN_FILE,
+    ResultOrigin,
+    RunResults,
+    read_results,
+    result_name,
+    write_result,
+)
+from runner.tables.sizes import count_sizes
 from runner.tables.table import BENCHMARK, COUNT, Table
 from runner.training.build import build
 from runner.training.memory import require_gpu_memory, require_memory
@@ -41,7 +48,7 @@ SWEEPS = Path("multirun", "table")
 
 @dataclass(frozen=True)
 class TableFiles:
-    """A table and what belongs to it.
+    """A table with its configurations and the folder of its results.
 
     path: its file. configs: run -> its present configuration. folder: the folder of its results.
     """
@@ -55,24 +62,24 @@ class TableFiles:
         """Read the results of all runs."""
         return read_results(self.folder, self.table, self.configs)
 
-    def origin(self) -> Origin:
+    def origin(self) -> ResultOrigin:
         """Return the entries that all results of this process have."""
-        digest = hashlib.sha256(self.path.read_bytes()).hexdigest()
         commit = git_commit(Path(__file__).parent) or ""
-        return Origin(commit, digest, versions())
+        return ResultOrigin(commit, self.table.criteria(), versions())
 
 
 def run_counts(files: TableFiles, runs: Iterable[str]) -> None:
-    """Compute the counts of runs without a current result, one after another; each is written at once."""
-    results = files.results()
+    """Compute the missing counts of runs, one run after another; each is written at once."""
+    results, sizes = files.results(), {column.size for column in files.table.columns.values() if column.read}
     for run in runs:
-        if None not in results[run].current:
+        known = results[run].current.get(None)
+        if known is None or sizes - known.values.keys():
             config = files.configs[run]
-            written = write_result(files.folder, run, config, counted(config, files.table.columns, files.origin()))
+            written = write_result(files.folder, run, config, count_sizes(config, files.table.columns, files.origin()))
             print(f"{run}: {written}", file=sys.stderr, flush=True)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Trial:
     """A run with one seed. job: its composed configuration; its directory is named after the configuration."""
 
@@ -112,6 +119,8 @@ class TableSweep:
         Raises DirectoryInUseError if another process runs this table, ConfigError if two jobs that are timed would run
         at the same time.
         """
+        if not runs:
+            return 0  # no run exists for the chosen cells, and the table states why
         create_directory(self.directory)
         with sweep_lock(self.directory):
             trials = list(self._trials(runs))
@@ -119,8 +128,6 @@ class TableSweep:
             self._collect(trials, plan)
             missing = self._missing(trials, plan)
             chosen = self._announced(missing)
-            if not chosen:
-                return 0
             plan = self._frozen(chosen, plan)
             return self._train(chosen, trials, plan)
 
@@ -158,17 +165,30 @@ class TableSweep:
     def _missing(self, trials: Sequence[Trial], plan: Plan) -> list[Trial]:
         """Return the trials without a result, and those whose weights a trial without a result needs."""
         results = self.files.results()
-        lacking = [trial for trial in trials if trial.seed not in results[trial.run].current]
-        needed = {(self.files.table.runs[trial.run].against, trial.seed) for trial in lacking}
+        lacking = {(trial.run, trial.seed) for trial in trials if self._lacks(trial, results)}
+        needed = {(self.files.table.runs[run].against, seed) for run, seed in lacking}
         return [
             trial
             for trial in trials
-            if trial in lacking or ((trial.run, trial.seed) in needed and not self._has_ended(trial, plan))
+            if (trial.run, trial.seed) in lacking
+            or ((trial.run, trial.seed) in needed and not self._has_ended(trial, plan))
         ]
 
+    def _lacks(self, trial: Trial, results: Mapping[str, RunResults]) -> bool:
+        """Return whether a trial has no result, or one that was compared with other weights than the present ones."""
+        found = results[trial.run].current.get(trial.seed)
+        against = self.files.table.runs[trial.run].against
+        reference = results[against].current.get(trial.seed) if against else None
+        return found is None or (reference is not None and found.against != reference.origin.weights_sha256)
+
     def _has_ended(self, trial: Trial, plan: Plan) -> bool:
+        return self._outcome(trial, plan) is not None
+
+    def _outcome(self, trial: Trial, plan: Plan) -> Outcome | None:
+        """Return the outcome of a trial; None if it has no result."""
         job = self._job_of(trial, plan)
-        return job is not None and is_result(read_outcome(job, self.directory))
+        outcome = None if job is None else read_outcome(job, self.directory)
+        return outcome if outcome is not None and is_result(outcome) else None
 
     def _announced(self, missing: Sequence[Trial]) -> list[Trial]:
         """Print the jobs with their estimated times, and what is skipped; return the trials to run.
@@ -192,7 +212,7 @@ class TableSweep:
             rows.append((run, str(len(taken)), duration(seconds * len(taken)), note))
             chosen += taken
         if rows:
-            print(text_table(("run", "jobs", "about", ""), rows), file=sys.stderr, flush=True)
+            print(text_table(("run", "jobs", "about, without evaluations", ""), rows), file=sys.stderr, flush=True)
         return chosen
 
     def _seconds(self, trial: Trial) -> float:
@@ -227,16 +247,47 @@ class TableSweep:
 
     def _train(self, chosen: Sequence[Trial], trials: Sequence[Trial], plan: Plan) -> int:
         """Run the chosen trials, and store each result at once if they run in this process; return the exit code."""
-        jobs = [job for trial in chosen if (job := self._job_of(trial, plan)) is not None]
-        own = replace(plan, jobs=[replace(job, in_grid=job in jobs) for job in plan.jobs])
-        at_once = 1 if plan.launcher.shares_process else len(jobs)
+        jobs = {trial: job for trial in chosen if (job := self._job_of(trial, plan)) is not None}
+        ours = [self._job_of(trial, plan) for trial in trials]
+        own = replace(plan, jobs=[replace(job, in_grid=job in ours) for job in plan.jobs])
+        if not jobs and (not own.grid or self._is_exported()):
+            return 0
+        at_once = 1 if plan.launcher.shares_process else max(1, len(jobs))
         with PlannedSweep(own, self.directory, show=False) as sweep:
+            sweep.extra = Extra(again=f"runner table run {self.files.path.stem}")
             for start in range(0, len(jobs), at_once):
-                batch = jobs[start : start + at_once]
-                sweep.run(batch, start, len(jobs) - start - len(batch))
+                batch = dict(list(jobs.items())[start : start + at_once])
+                for trial in batch:
+                    self._begin(trial)
+                sweep.run(list(batch.values()), start, len(jobs) - start - len(batch))
                 self._collect(trials, plan)
             sweep.extra = self._exported()
         return sweep.exit_code
+
+    def _begin(self, trial: Trial) -> None:
+        """Store what is known before a run, in the directory of its job.
+
+        Raises ConfigError if the job was started earlier with another program, machine or data: its run must not be
+        continued, because its values would be those of neither.
+        """
+        path = trial.job.run_dir / BEGUN_FILE
+        now = begun(trial.config, self._digest(trial.config.data), self.files.origin())
+        if not path.exists():
+            BEGUN.write(path, now)
+            return
+        before = BEGUN.read(path)
+        changed = [name for name in ("data", "machine", "first_steps") if getattr(before, name) != getattr(now, name)]
+        if changed:
+            raise ConfigError(
+                f"{trial.job.run_dir}: the run of {trial.label} was started with another program, machine or data "
+                f"({', '.join(changed)} differ); delete the directory to run it again from its first step"
+            )
+
+    def _is_exported(self) -> bool:
+        """Return whether the directory of the sweep has the table as it is now."""
+        path = self.directory / "table.json"
+        state = state_of(self.files.table, self.files.results())
+        return path.exists() and path.read_text(encoding="utf-8") == FORMATS["json"](state)
 
     def _exported(self) -> Extra:
         """Write the table into the directory of the sweep, for its tracking record."""
@@ -252,25 +303,26 @@ class TableSweep:
         counts = {"claims": len(verdicts), "claims_hold": verdicts.count(HOLDS), "claims_fail": verdicts.count(FAILS)}
         values = {line.cell: line.sample is not None for line in state.lines}
         metrics = {**counts, "cells": len(values), "cells_with_value": sum(values.values())}
-        return Extra(paths, as_markdown(state), {name: float(count) for name, count in metrics.items()})
+        numbers = {name: float(count) for name, count in metrics.items()}
+        return Extra(paths, as_markdown(state), numbers, f"runner table run {self.files.path.stem}")
 
     def _collect(self, trials: Sequence[Trial], plan: Plan) -> None:
         """Write the results of jobs that have ended and have none yet."""
         results = self.files.results()
         for trial in trials:
             job = self._job_of(trial, plan)
-            if job is None or trial.seed in results[trial.run].current:
+            if job is None or not self._lacks(trial, results):
                 continue
             outcome = read_outcome(job, self.directory)
             if not is_result(outcome):
                 continue
             against = self.files.table.runs[trial.run].against
             other = next((each for each in trials if (each.run, each.seed) == (against, trial.seed)), None)
-            if other is not None and not self._has_ended(other, plan):
+            reference = None if other is None else self._outcome(other, plan)
+            if other is not None and reference is None:
                 continue
-            origin = replace(self.files.origin(), data=self._digest(trial.config.data))
-            directory = None if other is None else other.job.run_dir
-            result = measured(outcome, trial.config, self.files.table.kind, directory, origin)
+            origin = BEGUN.read(trial.job.run_dir / BEGUN_FILE)
+            result = measured(outcome, trial.config, self.files.table.kind, reference, origin)
             written = write_result(self.files.folder, trial.run, trial.config, result)
             print(f"{trial.label}: {written}", file=sys.stderr, flush=True)
 
@@ -292,16 +344,17 @@ def run_table(files: TableFiles, runs: Sequence[str], sweep: TableSweep) -> int:
             f"of the repository, run `python -m benchmarks table {files.path.stem}`"
         )
     require_reasons(files, runs)
-    if files.table.kind == COUNT:
-        run_counts(files, runs)
-        return 0
-    return sweep.run(runs)
+    with table_lock(files.folder):
+        if files.table.kind == COUNT:
+            run_counts(files, runs)
+            return 0
+        return sweep.run(runs)
 
 
 def require_reasons(files: TableFiles, runs: Iterable[str]) -> None:
     """Raise ConfigError if a run was changed after it had results, and the file states no reason."""
     results = files.results()
-    for run in runs:
+    for run in dict.fromkeys(name for each in runs for name in (files.table.runs[each].against, each) if name):
         if results[run].earlier and not files.table.runs[run].changed:
             raise ConfigError(
                 f"{files.path}: runs.{run} has results of an earlier design, which differs in "

@@ -12,13 +12,15 @@ import shlex
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from runner.errors import DirectoryInUseError
+from runner.errors import DirectoryInUseError, ResourceError
+from runner.system.files import create_directory
 
 SWEEP_LOCK = "sweep.lock"
 JOB_LOCK = "job.lock"
+TABLE_LOCK = ".lock"
 
 
 @contextmanager
@@ -30,6 +32,25 @@ def sweep_lock(directory: Path) -> Iterator[None]:
                 f"the sweep in {directory} is running: wait for it, or stop it; `runner sweep status "
                 f"{shlex.quote(str(directory))}` shows its progress"
             )
+        yield
+
+
+@contextmanager
+def table_lock(folder: Path) -> Iterator[None]:
+    """Hold the lock of the results of a table within the block; raises DirectoryInUseError if it is held.
+
+    Raises ResourceError if the folder cannot be written.
+    """
+    with ExitStack() as stack:
+        try:
+            create_directory(folder)
+            lock = stack.enter_context(_open(folder / TABLE_LOCK))
+        except OSError as error:
+            raise ResourceError(
+                f"{folder}: cannot be written: {error.strerror}; choose another folder with --results DIR"
+            ) from error
+        if not _taken(lock):
+            raise DirectoryInUseError(f"another process computes the results in {folder}: wait for it, or stop it")
         yield
 
 

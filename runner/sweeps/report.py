@@ -46,11 +46,15 @@ PLOT_FILE = "sweep.png"
 
 @dataclass(frozen=True)
 class Extra:
-    """What the tracking record of a sweep has in place of a plot: files, Markdown above its table of jobs, metrics."""
+    """Artifacts, description and metrics that replace the plot in the tracking record of a sweep.
+
+    again: the command that runs the remaining jobs; "" for that of a sweep.
+    """
 
     artifacts: Sequence[Path] = ()
     description: str = ""
     metrics: Mapping[str, float] = field(default_factory=dict)
+    again: str = ""
 
 
 NOTHING = Extra()
@@ -130,7 +134,8 @@ def report(
         jobs = f"{sum(outcome.failed for outcome in outcomes)} of {len(outcomes)} jobs failed"
         what = f"sweep interrupted, {jobs}" if interrupted else jobs
         # A sweep has no plan if its jobs were not known in advance; such a sweep cannot be resumed.
-        resume = f"; run the remaining jobs with: runner sweep resume {shlex.quote(str(directory))}"
+        again = extra.again or f"runner sweep resume {shlex.quote(str(directory))}"
+        resume = f"; run the remaining jobs with: {again}"
         more = resume if (directory / PLAN_FILE).exists() else ""
         print(f"runner: {what}; see {directory}{more}", file=sys.stderr)
     return 0 if done else FAILED_EXIT_CODE

@@ -1,4 +1,4 @@
-"""Tables of papers: published numbers beside those of stored configurations.
+"""Tables of papers: published numbers next to those of stored configurations.
 
 Read in this order:
 

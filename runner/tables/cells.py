@@ -1,22 +1,26 @@
-"""The cells and the claims of a table, decided: our values over seeds, beside published values."""
+"""The cells and the claims of a table, decided: our values over seeds next to published values."""
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from runner.tables.claims import ClaimVerdict, Comparison, decide, equivalent, every, lower
 from runner.tables.results import Result, RunResults
-from runner.tables.statistics import Sample, counted, summary
+from runner.tables.statistics import Sample, seeds_text, summary
 from runner.tables.table import (
     ASCENDING,
     AT_MOST,
+    BENCHMARK,
     COUNT,
     EQUIVALENT,
     EXAMPLES,
     HIGHEST,
     LOWEST,
     METRIC,
+    SPEEDS,
     UPDATES,
+    WEIGHT_DIFFERENCE,
     Claim,
     Column,
     Table,
@@ -43,6 +47,7 @@ class Line:
     cell: str
     kind: str
     unit: str
+    statistic: str = "mean"
     sample: Sample | None = None
     ours: float | None = None
     published: str = ""
@@ -89,10 +94,14 @@ def values_of(table: Table, results: Mapping[str, RunResults], row: str, column:
     run, read = table.rows[row].run, table.columns[column]
     if run not in results:
         return {}
-    own = _readings(results[run], column, read)
+    own = _readings(results[run], read)
+    if read.read == WEIGHT_DIFFERENCE:
+        reference = results[table.runs[run].against].current
+        weights = {seed: result.origin.weights_sha256 for seed, result in reference.items()}
+        return {seed: value for seed, value in own.items() if results[run].current[seed].against == weights.get(seed)}
     if not read.relative_to:
         return own
-    others, factor = _readings(results[read.relative_to], column, read), table.rows[row].cells[column].factor
+    others, factor = _readings(results[read.relative_to], read), table.rows[row].cells[column].factor
     pairs = {seed: (value, others[seed]) for seed, value in own.items() if seed in others}
     if read.gain:
         return {seed: factor * _ratio(other, value) - 1 for seed, (value, other) in pairs.items()}
@@ -103,18 +112,18 @@ def _ratio(value: float, other: float) -> float:
     return value / other if other else float("nan")
 
 
-def _readings(found: RunResults, name: str, column: Column) -> dict[int | None, float]:
-    values = {seed: reading(result, name, column) for seed, result in found.current.items()}
+def _readings(found: RunResults, column: Column) -> dict[int | None, float]:
+    values = {seed: reading(result, column) for seed, result in found.current.items()}
     return {seed: value for seed, value in values.items() if value is not None}
 
 
-def reading(result: Result, name: str, column: Column) -> float | None:
-    """Return what a column reads from a result; None if the result lacks it. name: of the column.
+def reading(result: Result, column: Column) -> float | None:
+    """Return what a column reads from a result; None if the result lacks it.
 
     A metric at the end of a run that failed, or after that, is not a number.
     """
     if result.kind == COUNT or not METRIC.fullmatch(column.read):
-        return result.values.get(name if result.kind == COUNT else column.read)
+        return result.values.get(column.size)
     found = result.evaluations
     if UPDATES in column.at:
         found = tuple(each for each in found if each.updates == column.at[UPDATES])
@@ -133,7 +142,8 @@ def _lines(table: Table, results: Mapping[str, RunResults]) -> Iterator[Line]:
         sample = summary(values) if values else None
         reason, state = _absence(table, results, row, column, len(values))
         ours = None if sample is None else sample.median if read.statistic == "median" else sample.mean
-        line = Line(table.rows[row].title, read.title, f"{row}/{column}", table.kind, read.unit, sample, ours)
+        titles = table.rows[row].title, read.title
+        line = Line(*titles, f"{row}/{column}", table.kind, read.unit, read.statistic, sample, ours)
         line = replace(line, verdict=state, reason=reason)
         if not cell.published:
             yield line
@@ -156,9 +166,14 @@ def _absence(table: Table, results: Mapping[str, RunResults], row: str, column: 
     if reason := table.rows[row].missing or table.columns[column].missing:
         return reason, MISSING
     if values == wanted:
-        return "", ""
+        speed = table.kind == BENCHMARK or table.columns[column].read in SPEEDS
+        machines = {str(sorted(result.origin.machine.items())) for result in results[run].current.values()}
+        mixed = f"the values are speeds of {len(machines)} kinds of machines"
+        return (mixed, INCOMPLETE) if speed and len(machines) > 1 else ("", "")
     if values:
-        return f"{values} of {counted(wanted)} have a value", INCOMPLETE
+        return f"{values} of {seeds_text(wanted)} have a value", INCOMPLETE
+    if results[run].current and column in _relative(table) and not results[_relative(table)[column]].current:
+        return f"the run {_relative(table)[column]}, to which it is relative, has no value", MISSING
     if results[run].current:
         return f"the results have no value of {table.columns[column].read} at this place", MISSING
     if keys := results[run].changed_keys:
@@ -166,19 +181,29 @@ def _absence(table: Table, results: Mapping[str, RunResults], row: str, column: 
     return "it was not run", MISSING
 
 
+def _relative(table: Table) -> dict[str, str]:
+    return {name: column.relative_to for name, column in table.columns.items() if column.relative_to}
+
+
 def _earlier(table: Table, results: Mapping[str, RunResults]) -> Iterator[str]:
+    """Yield a sentence for each earlier design of a run and each column that reads it."""
     for name, found in results.items():
-        if not found.earlier:
-            continue
-        old = [result for result, _ in found.earlier]
-        for column, read in table.columns.items():
-            values = [value for each in old if (value := reading(each, column, read)) is not None]
-            if values and any(row.run == name and column in row.cells for row in table.rows.values()):
-                sample, why = summary(values), table.runs[name].changed or "the file states no reason"
-                yield (
-                    f"Earlier design of {name} (other {found.changed_keys}), {read.title}: mean {sample.mean} over "
-                    f"{counted(sample.n)}; changed because: {why}"
-                )
+        designs: dict[tuple[str, str], list[Result]] = {}
+        for result, keys in found.earlier:
+            design = json.dumps({**result.configuration, "seed": None}, sort_keys=True)
+            designs.setdefault((", ".join(keys), design), []).append(result)
+        reason = table.runs[name].changed or "the file states no reason"
+        shown = [column for row, column, _ in table.cells() if table.rows[row].run == name]
+        for (keys_text, _), old in designs.items():
+            for column in (table.columns[each] for each in shown if not table.columns[each].relative_to):
+                values = [value for each in old if (value := reading(each, column)) is not None]
+                if values:
+                    center = summary(values).mean
+                    text = "not finite" if center is None else f"{center:.6g}"
+                    yield (
+                        f"Earlier design of {name} (other {keys_text}), {column.title}: mean {text} over "
+                        f"{seeds_text(len(values))}; changed because: {reason}"
+                    )
 
 
 def _decided(table: Table, results: Mapping[str, RunResults]) -> Iterator[Decided]:
@@ -231,5 +256,5 @@ def _with_evidence(claim: Claim, found: ClaimVerdict) -> Decided:
     if compared.effect is not None:
         facts.append(f"Hedges' g {sign * compared.effect:.2g}")
     if compared.difference is not None and found.seeds_needed is not None:
-        facts.append(f"{counted(found.seeds_needed)} would decide it with a power of 80 %")
+        facts.append(f"{seeds_text(found.seeds_needed)} would decide it with a power of 80 %")
     return Decided(claim.text, found.text, ", ".join(facts))

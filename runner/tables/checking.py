@@ -10,8 +10,8 @@ from runner.data.synthetic import Synthetic
 from runner.errors import ConfigError, DataError, ResourceError, RunnerError
 from runner.system.machine import usable_cores, usable_memory
 from runner.tables.measured import data_digest, fingerprint, kind_of_machine
-from runner.tables.results import Origin, Result, RunResults
-from runner.tables.sizes import counted
+from runner.tables.results import Result, ResultOrigin, RunResults
+from runner.tables.sizes import count_sizes
 from runner.tables.table import BENCHMARK, COUNT, Table
 from runner.training.build import build
 from runner.training.experiment import Experiment
@@ -21,7 +21,7 @@ from runner.training.memory import gib, memory_of
 CURRENT, UNCHECKED, STALE, REFUSED = "current", "unchecked", "stale", "refused"
 """States of a run.
 
-current: the stored results are those of this program. unchecked: that cannot be found out on this machine. stale: the
+current: the stored results are those of this program. unchecked: this machine cannot decide it. stale: the
 configuration, the data or the program changed. refused: the run cannot be composed, planned or started.
 """
 
@@ -112,18 +112,21 @@ def _compared(table: Table, run: str, config: Config, found: RunResults, note: s
     if not found.current:
         changed = f"the configuration changed in {found.changed_keys}" if found.earlier else ""
         return Checked(run, STALE if changed else UNCHECKED, changed or note or "it was not run")
-    seed, result = next(iter(found.current.items()))
     if table.kind == COUNT:
-        same = counted(config, table.columns, Origin()).values == result.values
+        known = found.current[None].values
+        same = count_sizes(config, table.columns, ResultOrigin()).values.items() <= known.items()
         return Checked(run, CURRENT if same else STALE, "" if same else "other values are counted now")
     if table.kind == BENCHMARK:
         return Checked(run, UNCHECKED, "; ".join(filter(None, ("times are measured, not checked", note))))
-    assert seed is not None, "a training run has a seed"
-    state, reason = _same_program(replace(config, seed=seed), result)
+    seeds = ((seed, result) for seed, result in found.current.items() if seed is not None)
+    each = [_same_program(replace(config, seed=seed), result) for seed, result in seeds]
+    # The worst state decides: one stale seed makes the run stale.
+    state, reason = max(each, key=lambda pair: (CURRENT, UNCHECKED, STALE).index(pair[0]))
     return Checked(run, state, "; ".join(filter(None, (reason, note))))
 
 
 def _same_program(config: Config, result: Result) -> tuple[str, str]:
+    """Return the state of one result, and the reason. config: with the seed of the result."""
     try:
         config.data.require_present()
     except DataError as error:
@@ -131,10 +134,10 @@ def _same_program(config: Config, result: Result) -> tuple[str, str]:
     if (digest := data_digest(config.data)) != result.origin.data:
         return STALE, f"the data changed: digest {digest}, at the run {result.origin.data}"
     if not result.origin.first_steps:
-        return UNCHECKED, "the order of concurrent processes decides the weights"
+        return UNCHECKED, "no weights after the first updates are stored: concurrent processes decide them"
     here = kind_of_machine(config)
     if other := [name for name, value in here.items() if result.origin.machine.get(name) != value]:
         return UNCHECKED, f"the results are from another kind of machine (other {', '.join(other)})"
     if fingerprint(config).weights_sha256 != result.origin.first_steps:
-        return STALE, "the weights after the first updates changed"
+        return STALE, "the weights after the first updates changed; delete result and run directory to run it again"
     return CURRENT, ""

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from runner.tables.statistics import CONFIDENCE, Interval, Sample, counted, not_finite_text, t_interval
+from runner.tables.statistics import CONFIDENCE, Interval, Sample, not_finite_text, seeds_text, t_interval
 from runner.tables.two_samples import degrees_of_freedom, deviations, hedges_g, permutation_p, tail, welch
 
 ALPHA = 0.05
@@ -142,7 +142,7 @@ class ClaimVerdict:
     def text(self) -> str:
         """The verdict as a table shows it."""
         undecided = self.verdict == "undecided"
-        return f"undecided at {counted(self.comparison.seeds)}" if undecided else self.verdict
+        return f"undecided at {seeds_text(self.comparison.seeds)}" if undecided else self.verdict
 
 
 def decide(claims: Sequence[Comparison]) -> list[ClaimVerdict]:

@@ -1,8 +1,9 @@
 """The result of a finished training run, as a table stores it."""
 
 import hashlib
+import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from runner.records.run_directory import METRICS_FILE
 from runner.records.summary import cpu_model, versions
 from runner.sweeps.outcome import ENDED, Outcome
 from runner.system.machine import cpu_flags, usable_cores
-from runner.tables.results import Evaluation, Origin, Result
+from runner.tables.results import Evaluation, Result, ResultOrigin
 from runner.tables.table import EXAMPLES_PER_S, STEP_TIME, WEIGHT_DIFFERENCE
 from runner.tracking.metrics_log import read_metrics
 from runner.training.build import build
@@ -35,39 +36,64 @@ def is_result(outcome: Outcome) -> bool:
     return outcome.status in ENDED or (error is not None and error.exit_code == NumericError.exit_code)
 
 
-def measured(outcome: Outcome, config: Config, kind: str, against: Path | None, origin: Origin) -> Result:
+def begun(config: Config, data: str, origin: ResultOrigin) -> ResultOrigin:
+    """Return the origin with the facts that are found before a run: the program's first updates, machine and data.
+
+    config: the composed configuration with the seed. data: :func:`data_digest`. origin: the entries of all results.
+    """
+    first = fingerprint(config).weights_sha256
+    return replace(origin, data=data, machine=kind_of_machine(config), first_steps=first)
+
+
+def measured(outcome: Outcome, config: Config, kind: str, against: Outcome | None, origin: ResultOrigin) -> Result:
     """Return the result of a job for which :func:`is_result` holds.
 
-    config: the composed configuration with the seed. against: directory of the run with whose final weights those of
-    this run are compared. origin: the entries of all results of a table. Raises ConfigError if two runs with different
-    weights are to be compared, DataError if the files of the run are damaged.
+    config: the composed configuration with the seed. against: the job with whose final weights those of this run are
+    compared. origin: :func:`begun`. Raises ConfigError if the variables of the two runs do not correspond, DataError if
+    the files of the run are damaged.
     """
     summary, directory = outcome.summary, Path(outcome.directory)
     assert summary is not None, "a job with a result has a summary"
-    failure = "" if outcome.status in ENDED or summary.error is None else summary.error.message
     values = {"updates": float(summary.steps), "examples": float(summary.examples)}
     if summary.step_time_s:
         values[STEP_TIME] = summary.step_time_s["median"]
     if summary.examples_per_s is not None:
         values[EXAMPLES_PER_S] = summary.examples_per_s
-    if against is not None and not failure:
-        values[WEIGHT_DIFFERENCE] = weight_difference(against, directory)
-    evaluations = tuple(_evaluations(directory / METRICS_FILE))
-    return Result(kind, to_plain(config), values, config.seed, evaluations, failure, _with_run(origin, outcome, config))
+    compared_with = ""
+    if against is not None:
+        assert against.summary is not None, "a job with a result has a summary"
+        compared_with = against.summary.weights_sha256 or ""
+        failed = failure_of(outcome) or failure_of(against)
+        values[WEIGHT_DIFFERENCE] = math.nan if failed else weight_difference(Path(against.directory), directory)
+    return Result(
+        kind,
+        to_plain(config),
+        values,
+        config.seed,
+        tuple(_evaluations(directory / METRICS_FILE)),
+        failure_of(outcome),
+        compared_with,
+        _ended(origin, outcome),
+    )
 
 
-def _with_run(origin: Origin, outcome: Outcome, config: Config) -> Origin:
-    """Return the origin with the facts about one run."""
+def failure_of(outcome: Outcome) -> str:
+    """Return the message of the error that ended a job before its last step, or ""."""
+    return "" if outcome.status in ENDED or outcome.error is None else outcome.error.message
+
+
+def _ended(origin: ResultOrigin, outcome: Outcome) -> ResultOrigin:
+    """Return the origin with the facts of an ended run."""
     summary = outcome.summary
     assert summary is not None
-    machine, here = _kind_of_machine(summary.cpu_model, summary.versions, config), kind_of_machine(config)
-    same = machine.items() <= here.items()
+    here = {"cpu": summary.cpu_model, **{name: summary.versions[name] for name in _NUMERICAL}}
+    elsewhere = not here.items() <= origin.machine.items()
     return replace(
         origin,
         commit=summary.git_commit or "",
         versions=summary.versions,
-        machine=here if same else machine,
-        first_steps=fingerprint(config).weights_sha256 if same else "",
+        machine=here if elsewhere else origin.machine,
+        first_steps="" if elsewhere else origin.first_steps,
         weights_sha256=summary.weights_sha256 or "",
         seconds=summary.wall_seconds,
         directory=os.path.relpath(outcome.directory),
@@ -82,13 +108,14 @@ def fingerprint(config: Config) -> FirstSteps:
 
 def kind_of_machine(config: Config) -> dict[str, str]:
     """Return the facts about this machine that can change the last bits of a run's values."""
-    vectors = " ".join(flag for flag in _VECTORS if flag in cpu_flags())
-    return {**_kind_of_machine(cpu_model(), versions(), config), "vectors": vectors}
-
-
-def _kind_of_machine(cpu: str, found: Mapping[str, str], config: Config) -> dict[str, str]:
-    threads, device = config.cluster.threads_per_worker, config.cluster.device
-    return {"cpu": cpu, "device": device, "threads": str(threads), **{name: found[name] for name in _NUMERICAL}}
+    cluster, found = fix_machine_values(config, usable_cores()).cluster, versions()
+    return {
+        "cpu": cpu_model(),
+        "vectors": " ".join(flag for flag in _VECTORS if flag in cpu_flags()),
+        "device": cluster.device_taken,
+        "threads": str(cluster.threads_per_worker),
+        **{name: found[name] for name in _NUMERICAL},
+    }
 
 
 def _evaluations(path: Path) -> Iterator[Evaluation]:

@@ -1,4 +1,4 @@
-"""A table as a picture: our values beside the published ones, the verdicts, and curves of the metrics it reads."""
+"""A table as a picture: our values next to the published ones, the verdicts, and curves of the metrics it reads."""
 
 import io
 import math

@@ -1,4 +1,4 @@
-"""A table as text, Markdown, CSV, JSON and LaTeX: our values beside the published ones, with verdicts and claims."""
+"""A table as text, Markdown, CSV, JSON and LaTeX: our values next to the published ones, with verdicts and claims."""
 
 import csv
 import io
@@ -14,7 +14,7 @@ from runner.system.schema import Record
 from runner.system.text import duration, text_table
 from runner.tables.cells import Decided, Line, TableState
 from runner.tables.results import Result
-from runner.tables.statistics import counted
+from runner.tables.statistics import seeds_text
 from runner.tables.table import BENCHMARK, COUNT, LOWEST
 from runner.tables.verdict import CONFIDENCES
 
@@ -128,7 +128,7 @@ def reading_note(state: TableState) -> str:
     center = "mean" if not medians else "median" if len(medians) == len(table.columns) else ""
     center = center or f"mean (median of {', '.join(medians)})"
     spread = " ± standard deviation" if len(table.seeds) > 1 else ""
-    return f"{table.kind.capitalize()}: {center}{spread} over {counted(len(table.seeds))}."
+    return f"{table.kind.capitalize()}: {center}{spread} over {seeds_text(len(table.seeds))}."
 
 
 def _pipes(headers: Sequence[str], rows: Iterator[Sequence[str]]) -> str:
@@ -161,6 +161,9 @@ def value_text(line: Line) -> str:
     if line.ours is None:
         return f"not finite ({sample.not_finite} of {sample.n})"
     scale = _SCALES[line.unit]
+    if line.statistic == "median" and sample.smallest is not None and sample.largest is not None:
+        low, high = scale * sample.smallest, scale * sample.largest
+        return f"median {scale * line.ours:.4g}, range {low:.4g} to {high:.4g}" + (f" {line.unit}" if line.unit else "")
     unit = f" {line.unit}" if line.unit else ""
     return _spread(scale * line.ours, None if sample.deviation is None else scale * sample.deviation) + unit
 
@@ -182,12 +185,14 @@ def _claim(claim: Decided) -> list[str]:
 
 
 def _flat(line: Line) -> dict[str, object]:
-    """Return a line with the statistics of its sample as entries of their own."""
+    """Return a line with the statistics of its sample as separate entries."""
     flat = {name: value for name, value in vars(line).items() if name != "sample"}
     sample = line.sample
     interval = None if sample is None else sample.interval
     return {
         **flat,
+        "mean": None if sample is None else sample.mean,
+        "median": None if sample is None else sample.median,
         "deviation": None if sample is None else sample.deviation,
         "low": None if interval is None else interval.low,
         "high": None if interval is None else interval.high,
@@ -236,6 +241,9 @@ def _origins(state: TableState) -> Iterator[str]:
         word, libraries = "Rounds", f"{', '.join(versions)}; "
     runs = f"{duration(seconds)} of runs on {' and '.join(machines)}"
     yield f"{word} {seeds}; {runs}; {libraries}commit {' and '.join(commits)}."
+    changed = sum(result.origin.criteria != state.table.criteria() for result in found)
+    if changed:
+        yield f"Seeds, columns, tolerances or claims of the file were changed after {changed} of {len(found)} runs."
 
 
 def _commit(commit: str) -> str:

@@ -16,6 +16,7 @@ from runner.errors import DataError, ResourceError
 from runner.records.summary import config_hash
 from runner.system.files import create_directory
 from runner.system.json_file import JsonFile
+from runner.system.redaction import redact
 from runner.system.schema import LenientRecord
 from runner.tables.table import Table
 
@@ -33,19 +34,20 @@ class Evaluation:
 
 
 @dataclass(frozen=True)
-class Origin:
+class ResultOrigin:
     """Where a result comes from.
 
-    commit: commit of the code, with the suffix "-dirty" if files were changed; "" outside of a repository. table_file:
-    SHA-256 of the file of the table when the result was written. versions: versions of Python and of libraries.
-    machine: of a run, the facts that can change the last bits of its values: the model of the CPU, devices, kernels and
-    threads. data: digest of the contents of the dataset, with its limits. first_steps: SHA-256 of the weights after the
-    first updates; "" if the order of concurrent clients decides them. seconds: of the whole run. directory, mlflow_run:
-    directory of the run below the working directory, and its identifier in MLflow.
+    commit: commit of the code, with the suffix "-dirty" if files were changed; "" outside of a repository. criteria:
+    SHA-256 of what the table decides by (:meth:`~runner.tables.table.Table.criteria`) when the run was started.
+    versions: versions of Python and of libraries. machine: of a run, the facts that can change the last bits of its
+    values: the CPU, the device and the threads. data: digest of the examples. first_steps: SHA-256 of the weights after
+    the first updates; "" if concurrent processes decide them. data, machine and first_steps are found before the run.
+    seconds: of the process that ended the run. directory, mlflow_run: directory of the run, relative to the working
+    directory, and its identifier in MLflow.
     """
 
     commit: str = ""
-    table_file: str = ""
+    criteria: str = ""
     versions: dict[str, str] = field(default_factory=dict)
     machine: dict[str, str] = field(default_factory=dict)
     data: str = ""
@@ -63,7 +65,8 @@ class Result:
     kind: kind of the table. configuration: the composed configuration as plain values, before machine-dependent values
     are filled in, so that a later change of the configuration is found, even if keys are renamed. values: column ->
     count, or reading -> value. evaluations: of a training run, in their order. failure: why the run has no final
-    metrics, which then count as values that are not finite.
+    metrics, which then count as values that are not finite. against: SHA-256 of the weights with which those of this
+    run were compared, "" if they were not.
     """
 
     kind: str
@@ -72,8 +75,16 @@ class Result:
     seed: int | None = None
     evaluations: tuple[Evaluation, ...] = ()
     failure: str = ""
-    origin: Origin = field(default_factory=Origin)
+    against: str = ""
+    origin: ResultOrigin = field(default_factory=ResultOrigin)
 
+
+BEGUN_FILE = "begun.json"
+"""The file in the directory of a job with what is known before its run."""
+
+BEGUN: JsonFile[ResultOrigin] = JsonFile(
+    LenientRecord(ResultOrigin, complete=False), DataError, "delete the directory to run the job again"
+)
 
 _FILE: JsonFile[Result] = JsonFile(
     LenientRecord(Result, complete=False),
@@ -98,17 +109,17 @@ def result_name(config: Config, seed: int | None) -> str:
 
 
 def write_result(folder: Path, run: str, config: Config, result: Result) -> Path:
-    """Write the result of a run into the folder of a table's results; return its path.
+    """Write the result of a run, without secrets, into the folder of a table's results; return its path.
 
     Raises ResourceError if the file cannot be written.
     """
     path = folder / run / f"{result_name(config, result.seed)}.json"
     try:
         create_directory(path.parent)
-        _FILE.write(path, result)
+        _FILE.write(path, replace(result, configuration=redact(result.configuration)))
     except OSError as error:
         raise ResourceError(
-            f"{path}: cannot be written: {error.strerror}; choose a folder of yours with --results DIR"
+            f"{path}: cannot be written: {error.strerror}; choose another folder with --results DIR"
         ) from error
     return path
 
@@ -134,7 +145,8 @@ class RunResults:
 def read_results(folder: Path, table: Table, configs: Mapping[str, Config]) -> dict[str, RunResults]:
     """Return run -> results, from the folder of a table's results. Raises DataError for a damaged file.
 
-    configs: run -> its present configuration. Results of seeds that the table does not name any more are left out.
+    configs: run -> its present configuration. Results of seeds that were removed from the table count as those of an
+    earlier design.
     """
     return {run: _of_run(folder / run, table.seeds or (None,), config) for run, config in configs.items()}
 
@@ -145,11 +157,14 @@ def _of_run(folder: Path, seeds: Sequence[int | None], config: Config) -> RunRes
     earlier = []
     for file in sorted(folder.glob("*.json")):
         result = _FILE.read(file)
-        if result.seed not in seeds:
-            continue
         own = config if result.seed is None else replace(config, seed=result.seed)
-        if keys := differing_keys(with_defaults(result.configuration, own), to_plain(own)):
+        keys = differing_keys(with_defaults(result.configuration, own), redact(to_plain(own)))
+        if result.seed not in seeds:
+            keys = [*keys, f"seed {result.seed}, which was removed"]
+        if keys:
             earlier.append((result, keys))
+        elif result.seed in files and files[result.seed].stem == result_name(own, result.seed):
+            continue  # a result of equal configuration, from before keys were renamed
         else:
             current[result.seed], files[result.seed] = result, file
     return RunResults(current, files, earlier)

@@ -116,7 +116,7 @@ class CellVerdict:
     @property
     def text(self) -> str:
         """The verdict as a table shows it."""
-        words = {"inconclusive": f"inconclusive at {counted(self.seeds)}", "none": "no verdict"}
+        words = {"inconclusive": f"inconclusive at {seeds_text(self.seeds)}", "none": "no verdict"}
         return words.get(self.verdict, self.verdict)
 
 
@@ -166,7 +166,7 @@ def decimal(number: float) -> Fraction:
     return Fraction(repr(float(number)))
 
 
-def counted(seeds: int) -> str:
+def seeds_text(seeds: int) -> str:
     """Return "1 seed", "2 seeds" and so on."""
     return f"{seeds} seed" if seeds == 1 else f"{seeds} seeds"
 

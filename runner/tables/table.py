@@ -1,8 +1,10 @@
 """A table as pure data: papers, runs, cells that read values from the runs, and claims about cells."""
 
+import hashlib
+import json
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Annotated
 
 from runner.system.schema import OneOf
@@ -75,7 +77,7 @@ class Column:
     column has published values only. layers: kinds of layers that count; () for all. at: the place of a metric,
     {updates: N}, or {examples: N} for the last evaluation with at most N training examples; {} for the end of the run.
     relative_to: a run; values are divided by the value of that run with the same seed. gain: with ``relative_to``, the
-    quotient is turned around and reduced by 1, so that a step in half the time is a gain of 100 %. statistic: over
+    quotient is inverted and reduced by 1, so that a step in half the time is a gain of 100 %. statistic: over
     seeds, one of :data:`STATISTICS`. best: one of :data:`BEST`, the cell of the column, or of the row in a benchmark,
     that LaTeX prints in bold; "" for none. unit: "%" for fractions that are shown in percent, or "ms" for seconds that
     are shown in milliseconds.
@@ -91,6 +93,11 @@ class Column:
     statistic: Annotated[str, OneOf(STATISTICS)] = "mean"
     best: Annotated[str, OneOf(("", *BEST))] = ""
     unit: Annotated[str, OneOf(("", "%", "ms"))] = ""
+
+    @property
+    def size(self) -> str:
+        """What a column of counts reads, with the kinds of layers: the name of its value in a result."""
+        return " of ".join(filter(None, (self.read, " and ".join(sorted(self.layers)))))
 
 
 @dataclass(frozen=True)
@@ -160,6 +167,14 @@ class Table:
     def overrides(self, run: str) -> list[str]:
         """Return all overrides of a run."""
         return [*self.base, *self.runs[run].overrides]
+
+    def criteria(self) -> str:
+        """Return the SHA-256 of what decides: seeds, columns, published values, tolerances and claims."""
+        claims = {name: replace(claim, text="") for name, claim in self.claims.items()}
+        cells = {f"{row}/{column}": asdict(cell) for row, column, cell in self.cells()}
+        columns = {name: asdict(replace(column, title="", best="")) for name, column in self.columns.items()}
+        plain = [self.kind, self.seeds, columns, cells, {name: asdict(claim) for name, claim in claims.items()}]
+        return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
 
     @property
     def measures_speed(self) -> bool:

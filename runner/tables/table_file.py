@@ -1,6 +1,7 @@
 """The YAML file of a table, ``conf/table/NAME.yaml``: found, read, and refused with all its faults."""
 
 import difflib
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -29,6 +30,8 @@ from runner.tables.verdict import Published, number_of, tolerance_of
 
 _ONLY_RATIOS = {SMALL: "a value in small supports", BENCHMARK: "times on two machines support"}
 """Kind of tables whose values are not compared with published ones -> the reason."""
+
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
 
 def table_names(folders: Sequence[Path]) -> dict[str, Path]:
@@ -59,6 +62,9 @@ def read_table(path: Path) -> Table:
 
 
 def _faults(table: Table) -> Iterator[str]:
+    for kind, names in (("runs", table.runs), ("columns", table.columns), ("rows", table.rows)):
+        for name in (each for each in names if not _NAME.fullmatch(each)):
+            yield f"{kind}: {name!r}, expected a name of letters, digits and _ . -, because it names folders and cells"
     yield from _faults_of_runs(table)
     for name, column in table.columns.items():
         yield from (f"columns.{name}.{fault}" for fault in _faults_of_column(column, table))
@@ -82,11 +88,8 @@ def _faults(table: Table) -> Iterator[str]:
 
 def _faults_of_runs(table: Table) -> Iterator[str]:
     if (table.kind == COUNT) == bool(table.seeds):
-        found, expected = (
-            list(table.seeds),
-            "none for counts" if table.kind == COUNT else "a list such as [1, 2, 3, 4, 5]",
-        )
-        yield f"seeds: {found}, expected {expected}"
+        expected = "none for counts" if table.kind == COUNT else "a list such as [1, 2, 3, 4, 5]"
+        yield f"seeds: {list(table.seeds)}, expected {expected}"
     if len(set(table.seeds)) < len(table.seeds):
         yield f"seeds: {list(table.seeds)}, expected each seed once"
     if (table.kind == SMALL) != bool(table.reduced):
@@ -152,3 +155,14 @@ def _faults_of_claim(claim: Claim, table: Table) -> Iterator[str]:
             yield f"{name}: {value}, expected {expected} for {claim.relation}"
     if claim.margin is not None and not claim.margin > 0:
         yield f"margin: {claim.margin}, expected a number above 0"
+    if table.kind == COUNT and claim.relation != AT_MOST:
+        yield f"relation: {claim.relation!r}, expected {AT_MOST} in a table of counts, which have no seeds"
+    columns = [table.columns[cell.partition("/")[2]] for cell in claim.cells if cell in known]
+    if len({(_quantity(column, table), column.unit) for column in columns}) > 1:
+        yield f"cells: {list(claim.cells)}, expected cells of one quantity"
+    if claim.relation == AT_MOST and table.kind == SMALL and not all(column.relative_to for column in columns):
+        yield f"relation: {AT_MOST!r}, expected another: {_ONLY_RATIOS[SMALL]} only an order or a ratio"
+
+
+def _quantity(column: Column, table: Table) -> tuple[object, ...]:
+    return () if table.kind == BENCHMARK else (column.read, column.relative_to, column.gain)

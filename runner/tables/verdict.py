@@ -45,8 +45,8 @@ class Published:
     """A published value.
 
     printed: the number as the source prints it, such as "10.2 M". paper: the source. where: the place in the source.
-    confidence: one of :data:`CONFIDENCES`. tolerance: :data:`ROUNDING`, an absolute number such as "0.5", or a relative
-    one such as "2 %"; "" for a value that is shown as context and decides nothing.
+    confidence: one of :data:`CONFIDENCES`. tolerance: :data:`ROUNDING`, a number in the unit of ``printed`` such as
+    "0.5", or a relative one such as "2 %"; "" for a value that is shown as context and decides nothing.
     """
 
     printed: str
@@ -71,12 +71,15 @@ def tolerance_of(published: Published) -> Decimal | None:
         last = Decimal(1).scaleb(-len(digits.partition(".")[2]))
         return last * _UNITS[unit] / 2
     try:
-        share = number_of(published.tolerance)
+        number, of_value = _parsed(published.tolerance)
     except ValueError:
+        number, of_value = "", "?"
+    if of_value not in ("", "%") or number.startswith("-"):
         raise ValueError(
-            f"tolerance: {published.tolerance!r}, expected {ROUNDING!r}, a number such as '0.5', or '2 %' of the value"
-        ) from None
-    return abs(number_of(published.printed)) * share if published.tolerance.endswith("%") else share
+            f"tolerance: {published.tolerance!r}, expected {ROUNDING!r}, a number such as '0.5' in the unit of the "
+            "printed value, or '2 %' of the value"
+        )
+    return abs(number_of(published.printed)) * Decimal(number) / 100 if of_value else Decimal(number) * _UNITS[unit]
 
 
 def verdict(sample: Sample, published: Published, statistic: str) -> str:

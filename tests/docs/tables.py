@@ -33,8 +33,8 @@ reason in the run's key `changed`, and run the table again; the earlier values s
 Each result, `results/NAME/RUN/seed-N.HASH.json`, names its commit, run directory and MLflow run (`--format json` names
 the file of each value), and stores its configuration, a digest of the data, the kind of machine, and the weights after
 three updates. `runner table check NAME` (or `--all`) plans every run, makes two steps of it on synthetic data, and
-compares: a result is *stale* if configuration or data changed, or if the same kind of machine does not come to these
-weights any more; on another kind of machine it is *unchecked*.
+compares: a result is *stale* if configuration or data changed, or if the same kind of machine no longer reproduces
+these weights; on another kind of machine it is *unchecked*.
 
 ## A table of your own
 

@@ -1,13 +1,15 @@
 """Cells and claims of a table with given results: readings, ratios, relations and evidence."""
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from runner.system.schema import LenientRecord
 from runner.tables.cells import TableState, reading, state_of, values_of
-from runner.tables.results import Evaluation, Result, RunResults
+from runner.tables.rendering import value_text
+from runner.tables.results import Evaluation, Result, ResultOrigin, RunResults
 from runner.tables.table import Column, Table
 
 
@@ -35,7 +37,7 @@ def result(seed: int = 1, *, failure: str = "", **values: float) -> Result:
 )
 def test_a_column_reads_a_metric_at_a_place(column: dict[str, Any], failure: str, expected: float | None) -> None:
     read = Column(**{"title": "x", "read": "test/accuracy", **column})
-    found = reading(result(failure=failure, step_time_s=0.5), "x", read)
+    found = reading(result(failure=failure, step_time_s=0.5), read)
     assert found == pytest.approx(expected, nan_ok=True) if expected is not None else found is None
 
 
@@ -105,6 +107,41 @@ def test_claims_without_values_count_in_the_correction() -> None:
     assert state.claims[0].verdict == "undecided at 6 seeds"
     assert "would decide it with a power of 80 %" in state.claims[0].evidence
     assert state.claims[1].evidence == "seeds without a value in c/step"
+
+
+def test_speeds_of_two_kinds_of_machines_are_not_averaged() -> None:
+    state = state_with({}, a=LOW)
+    found = dict(state.results["a"].current)
+    found[1] = replace(found[1], origin=ResultOrigin(machine={"cpu": "Z80"}))
+    [line] = [each for each in state_of(state.table, {"a": RunResults(found)}).lines if each.cell == "a/step"]
+    assert (line.verdict, line.reason) == ("incomplete", "the values are speeds of 2 kinds of machines")
+
+
+def test_a_weight_difference_holds_for_the_weights_that_were_compared() -> None:
+    document = {
+        "title": "t",
+        "kind": "measured",
+        "seeds": [1, 2, 3],
+        "columns": {"difference": {"title": "difference", "read": "weight_difference"}},
+        "runs": {"a": {}, "b": {"against": "a"}},
+        "rows": {"b": {"title": "b", "run": "b", "cells": {"difference": {}}}},
+    }
+    table = LenientRecord(Table, complete=False).read(document)
+    references = {seed: replace(result(seed), origin=ResultOrigin(weights_sha256=f"w{seed}")) for seed in (1, 2, 3)}
+    others = {
+        1: replace(result(1, weight_difference=0.5), against="w1"),
+        2: replace(result(2, weight_difference=0.25), against="other weights"),
+        3: replace(result(3, weight_difference=math.nan, failure="nan"), against="w3"),
+    }
+    found = values_of(table, {"a": RunResults(references), "b": RunResults(others)}, "b", "difference")
+    assert found == pytest.approx({1: 0.5, 3: math.nan}, nan_ok=True)
+
+
+def test_a_median_is_shown_with_its_range() -> None:
+    state = state_with({}, a=[1.0, 2.0, 4.0])
+    columns = {**state.table.columns, "step": replace(state.table.columns["step"], statistic="median")}
+    [line, *_] = state_of(replace(state.table, columns=columns), state.results).lines
+    assert value_text(line) == "median 2, range 1 to 4"
 
 
 def test_ratios_are_of_equal_seeds() -> None:

@@ -40,7 +40,11 @@ def test_results_are_current_until_program_data_or_configuration_change(
     kept = {file: file.read_text() for file in folder_of(own).glob("whole/*.json")}
     for edit, code, state in (
         (lambda result: result["origin"].update(first_steps="0" * 64), 1, "stale the weights after the first up"),
-        (lambda result: result["origin"].update(first_steps=""), 0, "unchecked the order of concurrent processes dec"),
+        (
+            lambda result: result["origin"].update(first_steps=""),
+            0,
+            "unchecked no weights after the first updates are s",
+        ),
         (lambda result: result["origin"].update(data="0" * 16), 1, "stale the data changed: digest "),
         (
             lambda result: result["origin"]["machine"].update(cpu="Z80"),

@@ -76,7 +76,7 @@ def test_a_second_process_runs_nothing_while_the_first_one_runs(own: Path, capsy
     assert run(own) != 0
     captured = capsys.readouterr()
     assert "jobs ended" not in captured.err
-    assert "is running: wait for it, or stop it" in captured.err
+    assert "another process computes the results in" in captured.err
     assert process.wait(60) == 0
     assert run(own) == 0
     assert trained(capsys) == 0

@@ -13,12 +13,13 @@ import yaml
 from runner.checkpoint import load, newest
 from runner.cli import main
 from runner.commands.table import current, table_files
+from runner.config.configuration import to_plain
 from runner.data.synthetic import Synthetic
 from runner.engine.run.kernel_table import load_kernels
 from runner.errors import ConfigError
 from runner.records.summary import Summary
 from runner.tables.measured import data_digest, weight_difference
-from runner.tables.results import folder_of
+from runner.tables.results import Result, folder_of, write_result
 from runner.tables.table_file import read_table
 from tests.plugin_tables import restored_tables
 from tests.refusal import Capture, refused
@@ -212,7 +213,7 @@ def test_a_network_that_its_strategy_refuses_is_refused_before_anything_runs(own
     changed(own, runs__parts__overrides=["parallelism=async_data", "parallelism.servers=9"])
     text = refused(["table", "run", "mine", "--config-dir", str(own.parents[1])], capsys)
     assert "runs.parts: parallelism.servers=9" in text
-    assert not folder_of(own).exists()
+    assert not list(folder_of(own).glob("*/*"))
 
 
 def test_the_list_states_what_is_left_to_run(
@@ -228,6 +229,44 @@ def test_the_list_states_what_is_left_to_run(
     assert main(["table", "list", "--config-dir", str(own.parents[1])]) == 0
     [line] = [line for line in capsys.readouterr().out.splitlines() if line.startswith("mine")]
     assert re.search(r"measured +2 of 4 +0 of 2 +5 runs, about \d s, data=mnist +Two ways", line), line
+
+
+def test_a_run_of_another_program_is_not_continued(own: Path, capsys: Capture) -> None:
+    assert run(own, "--cells", "whole") == 0
+    shutil.rmtree(folder_of(own))
+    for path in Path("multirun/table/mine").glob("whole/*"):
+        (path / "summary.json").unlink()
+        begun = json.loads((path / "begun.json").read_text())
+        (path / "begun.json").write_text(json.dumps({**begun, "first_steps": "0" * 64}))
+    capsys.readouterr()
+    assert main(["table", "run", "mine", "--config-dir", str(own.parents[1])]) == 2
+    text = capsys.readouterr().err
+    assert "the run of whole seed=1 was started with another program, machine or data (first_steps differ)" in text
+    assert not list(folder_of(own).glob("*/*"))
+
+
+def test_results_of_removed_seeds_and_changed_criteria_are_stated(own: Path, capsys: Capture) -> None:
+    assert run(own, "--cells", "whole") == 0
+    changed(own, seeds=[1])
+    out = shown(own, capsys)
+    assert "Earlier design of whole (other seed 2, which was removed), loss: mean" in out
+    assert "Seeds, columns, tolerances or claims of the file were changed after 1 of 1 runs." in out
+
+
+def shown(own: Path, capsys: Capture) -> str:
+    """Return what ``runner table show`` prints."""
+    capsys.readouterr()
+    assert main(["table", "show", "mine", "--config-dir", str(own.parents[1])]) == 0
+    return capsys.readouterr().out
+
+
+def test_secrets_are_not_in_results(own: Path, tmp_path: Path) -> None:
+    changed(own, runs__whole__overrides=["tracking=mlflow", "tracking.uri='http://me:pass-word@host'"])
+    files = table_files(own, results=tmp_path / "mine")
+    config = replace(files.configs["whole"], seed=1)
+    path = write_result(files.folder, "whole", config, Result("measured", to_plain(config), {}, 1))
+    assert "pass-word" not in path.read_text()
+    assert 1 in files.results()["whole"].current
 
 
 def test_timed_runs_are_not_run_together(own: Path, capsys: Capture) -> None:
@@ -279,6 +318,9 @@ ONE = {"printed": "1", "paper": "book", "confidence": "S"}
             "rows.whole.cells.loss.published[0].tolerance: '1', expected none: a value in small",
         ),
         ({"rows__whole__cells__loss__tolerance": "1"}, "unknown ['tolerance']"),
+        ({"runs__../evil": {}}, "runs: '../evil', expected a name of letters, digits and _ . -"),
+        ({"rows__a/b": {"title": "x", "run": "whole"}}, "rows: 'a/b', expected a name"),
+        ({"claims__lower__cells": ["whole/loss", "parts/difference"]}, "expected cells of one quantity"),
     ],
 )
 def test_a_wrong_file_is_refused(own: Path, edits: dict[str, Any], message: str) -> None:

@@ -41,8 +41,8 @@ TABLE: dict[str, Any] = {
             "cells": {
                 "accuracy": {
                     "published": [
-                        {"printed": "25 %", "paper": "book", "confidence": "S", "tolerance": "0.3"},
-                        {"printed": "90 %", "paper": "book", "confidence": "C", "tolerance": "0.1"},
+                        {"printed": "25 %", "paper": "book", "confidence": "S", "tolerance": "30"},
+                        {"printed": "90 %", "paper": "book", "confidence": "C", "tolerance": "10"},
                     ]
                 },
                 "early": {},

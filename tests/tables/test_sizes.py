@@ -53,7 +53,7 @@ def test_the_page_of_tables_is_made_of_the_committed_results() -> None:
 )
 def test_committed_counts_equal_those_of_another_counter(run: str, facts: str) -> None:
     values = table_files(FILES["network_sizes"]).results()[run].current[None].values
-    assert (values["parameters"], values["macs"]) == (FACTS[facts].parameters, FACTS[facts].multiply_adds)
+    assert (values["parameters"], values["multiply_adds"]) == (FACTS[facts].parameters, FACTS[facts].multiply_adds)
 
 
 @pytest.mark.parametrize(
@@ -70,8 +70,11 @@ def test_committed_counts_equal_those_of_another_counter(run: str, facts: str) -
         (104, "100", "S", "4 %", "passes"),
         (105, "100", "S", "4 %", "fails"),
         (95, "100", "S", "5", "passes"),
-        (0.4326, "43.3 %", "S", "0.0004", "passes"),
-        (0.4326, "43.3 %", "S", "0.0003", "fails"),
+        (0.4326, "43.3 %", "S", "0.04", "passes"),
+        (0.4326, "43.3 %", "S", "0.03", "fails"),
+        (10_299_999, "10.2 M", "S", "0.1", "passes"),
+        (0.0829, "81 ms", "S", "2", "passes"),
+        (0.0831, "81 ms", "S", "2", "fails"),
         (-5, "-5.0", "S", "0", "passes"),
         (1, "1", "P2", "rounding", ""),
         (1, "1", "R", "rounding", ""),
@@ -160,8 +163,7 @@ def test_values_are_computed_once_and_again_after_a_change(own: Path, capsys: Ca
     assert table("run", "mine", own=own) == 0
     text = capsys.readouterr().out
     assert (
-        "Earlier design of two (other model.hidden), parameters: mean 233.0 over 1 seed; changed because: it was"
-        in text
+        "Earlier design of two (other model.hidden), parameters: mean 233 over 1 seed; changed because: it was" in text
     )
     assert all(path.read_bytes() == before for path, before in written.items()), "earlier results stay"
     assert verdicts(own, capsys)[2:4] == ["", "differs"]
@@ -231,6 +233,14 @@ ONE = {"printed": "1", "paper": "book", "confidence": "S"}
             {"rows__one__cells__macs__published": [{**ONE, "tolerance": "x"}]},
             ["tolerance: 'x', expected 'rounding'"],
         ),
+        (
+            {"rows__one__cells__macs__published": [{**ONE, "tolerance": "-0.5"}]},
+            ["tolerance: '-0.5', expected 'rounding'"],
+        ),
+        (
+            {"claims": {"less": {"text": "t", "cells": ["one/all", "two/all"], "relation": "ascending"}}},
+            ["claims.less.relation: 'ascending', expected at_most in a table of counts"],
+        ),
         ({"titel": "x"}, ["unknown ['titel']"]),
     ],
 )
@@ -253,8 +263,8 @@ def test_a_wrong_override_is_refused_with_the_name_of_the_run(own: Path, capsys:
 def test_a_folder_that_cannot_be_written_is_named_with_the_remedy(own: Path, capsys: Capture) -> None:
     folder_of(own).parent.write_text("a file in the place of the folder")
     text = refused(["table", "run", "mine", "--config-dir", str(own.parents[1])], capsys, code=4)
-    assert "json: cannot be written: " in text
-    assert "choose a folder of yours with --results DIR" in text
+    assert "cannot be written: " in text
+    assert "choose another folder with --results DIR" in text
 
 
 def test_an_unknown_table_is_answered_with_the_nearest() -> None:
