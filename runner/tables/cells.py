@@ -18,6 +18,7 @@ from runner.tables.table import (
     HIGHEST,
     LOWEST,
     METRIC,
+    SMALL,
     SPEEDS,
     UPDATES,
     WEIGHT_DIFFERENCE,
@@ -156,6 +157,8 @@ def _lines(table: Table, results: Mapping[str, RunResults]) -> Iterator[Line]:
             printed = float(number_of(each.printed))
             away = None if ours is None else ours - printed
             apart = away if away is None or read.unit == "%" else away / printed if printed else None
+            if table.kind in (SMALL, BENCHMARK) and not each.tolerance:
+                apart = None  # values of other networks or machines have an order, and no difference
             found = verdict(sample, each, "exact" if table.kind == COUNT else read.statistic)
             yield replace(line, difference=apart, verdict=found)
 
