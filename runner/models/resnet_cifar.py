@@ -99,11 +99,12 @@ class ResNetCifar(Model):
         smallest = ", ".join(str(step * n + 2) for n in (1, 2, 3))
         require(fits, "depth", self.depth, f"{step}n+2 for model.block={self.block}: {smallest}, ...")
         defined = self.shortcut == "identity" or self.unit == "original"
-        require(defined, "shortcut", self.shortcut, f"identity for model.unit={self.unit}; others need original")
+        require(defined, "shortcut", self.shortcut, f"identity with model.unit={self.unit}; use model.unit=original")
         for key in sorted(set().union(*SHORTCUTS.values()).difference(SHORTCUTS[self.shortcut])):
             value, default = getattr(self, key), getattr(ResNetCifar, key)
-            users = " or ".join(each for each, keys in SHORTCUTS.items() if key in keys)
-            require(value == default, key, value, f"the default, {default}, unless model.shortcut={users}")
+            readers = " or ".join(shortcut for shortcut, keys in SHORTCUTS.items() if key in keys)
+            unused = f"the default, {default}, with model.shortcut={self.shortcut}; only {readers} reads it"
+            require(value == default, key, value, unused)
 
     def forward(self, net: NetworkBuilder, x: Tensor, outputs: int) -> Tensor:
         """Add layers conv1, the layers of stage1_unit1, ... stage3_unitN, pool and fc; return the logits of fc."""

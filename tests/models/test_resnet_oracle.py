@@ -49,8 +49,10 @@ def test_losses_and_gradients_of_steps_equal_those_of_pytorch(shortcut: str, blo
         expected = oracle.loss(torch.from_numpy(x), torch.arange(4) % 3)
         np.testing.assert_allclose(value, expected.item(), rtol=1e-8, atol=0)
         expected_slopes = torch.autograd.grad(expected, list(theirs.values()))
+        # A beta whose shift the next normalization removes has a gradient of rounding errors.
+        rounding = 1e-14 * max(float(other.abs().max()) for other in expected_slopes)
         for name, slope, other in zip(ours, slopes, expected_slopes, strict=True):
-            atol = 1e-8 * float(other.abs().max())
+            atol = 1e-8 * float(other.abs().max()) + rounding
             np.testing.assert_allclose(slope, other.numpy(), rtol=0, atol=atol, err_msg=f"{name}, step {step}")
             ours[name] = ours[name] - RATE * slope
             theirs[name].data -= RATE * other
