@@ -11,7 +11,7 @@ from runner.models import ResNetCifar
 from runner.models.resnet_cifar import SHORTCUTS, UNITS
 from tests.nn.support import Array, Bench, initial_values, network
 
-DEPTHS = {"single": 8, "basic": 8, "bottleneck": 11}
+DEPTHS = {"single": 5, "basic": 8, "bottleneck": 11}
 SETTINGS: dict[str, dict[str, float]] = {
     "constant": {"shortcut_scale": 0.75, "branch_scale": 0.5},
     "exclusive_gating": {"gate_bias": -1.0},
@@ -20,7 +20,12 @@ SETTINGS: dict[str, dict[str, float]] = {
 }
 NETWORKS = [
     *(("identity", block, unit) for block in DEPTHS for unit in UNITS),
-    *((shortcut, block, "original") for block in DEPTHS for shortcut in SHORTCUTS if shortcut != "identity"),
+    *(
+        (shortcut, block, "original")
+        for block in ("basic", "bottleneck")
+        for shortcut in SHORTCUTS
+        if shortcut != "identity"
+    ),
 ]
 STEPS, RATE = 3, 0.1
 
@@ -32,7 +37,7 @@ def test_losses_and_gradients_of_steps_equal_those_of_pytorch(shortcut: str, blo
 
     settings: dict[str, Any] = SETTINGS.get(shortcut, {})
     model = ResNetCifar(depth=DEPTHS[block], block=block, unit=unit, shortcut=shortcut, **settings)
-    b, outputs = network(model, 3, 8, 8, classes=3, examples=4)
+    b, outputs = network(model, 3, 6, 6, classes=3, examples=4)
     graph, variables = b.net.graph, b.net.variables.trainable
     loss = ops.reduce_mean(graph, outputs.losses)
     found = [loss, *_existing(gradients(graph, [loss], [variable.tensor for variable in variables]))]
