@@ -27,7 +27,7 @@ NETWORKS = [
         if shortcut != "identity"
     ),
 ]
-STEPS, RATE = 3, 0.1
+STEPS, RATE = 5, 0.1
 
 
 @pytest.mark.parametrize(("shortcut", "block", "unit"), NETWORKS)
