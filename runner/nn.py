@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from runner.engine.graph import ops
+from runner.engine.graph.expression import Expr
 from runner.engine.graph.initializers import Constant, Initializer, he_normal
 from runner.engine.graph.network import NetworkBuilder
 from runner.engine.graph.op import ShapeError
@@ -186,6 +187,19 @@ def relu(net: NetworkBuilder, x: Tensor, *, name: str) -> Tensor:
         return net.output(ops.relu(net.graph, x))
 
 
+def sigmoid(net: NetworkBuilder, x: Tensor, *, name: str) -> Tensor:
+    """Add the logistic function 1 / (1 + e ** -x), for x of any shape."""
+    with new_layer(net, name, "activation"):
+        return net.output(ops.sigmoid(net.graph, x))
+
+
+def scale(net: NetworkBuilder, x: Tensor, factor: float, *, name: str, offset: float = 0.0) -> Tensor:
+    """Add factor * x + offset with fixed numbers, for x of any shape."""
+    with new_layer(net, name, "activation"):
+        y = factor * Expr(net.graph, x)
+        return net.output((y + offset if offset else y).tensor)
+
+
 def flatten(net: NetworkBuilder, x: Tensor, *, name: str) -> Tensor:
     """Add a layer that flattens the features of each example: (N, ...) -> (N, features)."""
     with new_layer(net, name, "shape"):
@@ -311,13 +325,25 @@ def _expect_rank(net: NetworkBuilder, x: Tensor, rank: int, named: str) -> None:
         raise ShapeError(f"layer {net.stamp.name!r} ({net.stamp.kind}): expected an input {named}, got {spec}")
 
 
+def _expect_one_shape(net: NetworkBuilder, x: Tensor, other: Tensor) -> None:
+    left, right = net.graph.spec(x), net.graph.spec(other)
+    if left != right:
+        name, kind = net.stamp.name, net.stamp.kind
+        raise ShapeError(f"layer {name!r} ({kind}): expected two inputs of one shape, got {left} and {right}")
+
+
 def add(net: NetworkBuilder, x: Tensor, shortcut: Tensor, *, name: str) -> Tensor:
     """Add the sum of x and a shortcut of equal shape and dtype: the end of a residual unit (He et al. 2016, eq. 1)."""
     with new_layer(net, name, "merge"):
-        left, right = net.graph.spec(x), net.graph.spec(shortcut)
-        if left != right:
-            raise ShapeError(f"layer {name!r} (merge): expected two inputs of one shape, got {left} and {right}")
+        _expect_one_shape(net, x, shortcut)
         return net.output(ops.add(net.graph, x, shortcut))
+
+
+def multiply(net: NetworkBuilder, x: Tensor, gate: Tensor, *, name: str) -> Tensor:
+    """Add the element-wise product of x and a gate of equal shape and dtype (He et al. 2016, section 3.1)."""
+    with new_layer(net, name, "merge"):
+        _expect_one_shape(net, x, gate)
+        return net.output(ops.mul(net.graph, x, gate))
 
 
 def concat(net: NetworkBuilder, branches: Sequence[Tensor], *, name: str) -> Tensor:

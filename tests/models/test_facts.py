@@ -10,6 +10,7 @@ import pytest
 from runner.errors import ConfigError
 from runner.models import AlexNet, CifarAlexNet, CifarConvNet, GoogLeNet, LeNet, Mlp, Overfeat, ResNetCifar, VggA
 from runner.models.base import Model
+from runner.models.resnet_cifar import BLOCKS, SHORTCUTS, UNITS
 from tests.nn.support import assert_gradients, assert_trainable, kinds, multiply_adds, network, parameter_count
 
 Image = tuple[int, int, int]
@@ -35,20 +36,27 @@ def layers(conv: int, dense: int, norm: int = 0, pool: int = 0) -> dict[str, int
     return {kind: count for kind, count in counts.items() if count}
 
 
-def resnet(depth: int, block: str, unit: str, classes: int, parameters: int, multiply_adds: int) -> Facts:
-    """Return facts of a residual network. Norm layers: one per convolution, but none for preactivation projections."""
-    projections = 3 if block == "bottleneck" else 0
-    norms = depth - 1 + (projections if unit == "original" else 0)
+def resnet(
+    depth: int, block: str, unit: str, classes: int, parameters: int, multiply_adds: int, shortcut: str = "identity"
+) -> Facts:
+    """Return facts of a residual network.
+
+    Norm layers: one per convolution, but none for gates, or for projections without a norm layer before the sum.
+    """
+    convolutions = {"single": 1, "basic": 2, "bottleneck": 3}[block]
+    gates = (depth - 2) // convolutions if "gating" in shortcut else 0
+    projections = (depth - 2) // convolutions if shortcut == "conv1x1" else 3 if block == "bottleneck" else 0
+    norms = depth - 1 + (0 if unit in ("bn_after_addition", "preactivation") else projections)
     widest = (64, 128, 256) if block == "bottleneck" else (16, 32, 64)
     sizes = zip((1, 2, 3), widest, (32, 16, 8), strict=True)
     ends = " ".join(f"stage{stage}_unit1_add:{width}x{side}x{side}" for stage, width, side in sizes)
     return Facts(
-        ResNetCifar(depth=depth, block=block, unit=unit),
+        ResNetCifar(depth=depth, block=block, unit=unit, shortcut=shortcut),
         CIFAR,
         classes,
         parameters,
         multiply_adds,
-        layers(depth - 1 + projections, 1, norm=norms, pool=1),
+        layers(depth - 1 + projections + gates, 1, norm=norms, pool=1),
         f"conv1:16x32x32 {ends} pool:{widest[2]}",
     )
 
@@ -90,6 +98,16 @@ def googlenet(lrn: bool, dropout: float) -> Facts:
     return Facts(GoogLeNet(lrn=lrn, dropout=dropout), IMAGENET, 1000, 6_998_552, 1_582_671_872, counts, GOOGLENET)
 
 
+RESNET_110, RESNET_110_ADDS = 1_727_962, 252_887_680
+"""Parameters and multiply-adds of ResNet-110 with single or basic blocks of any unit, if shortcuts have no weights."""
+STAGES = ((16, 16, 32), (16, 32, 16), (32, 64, 8))
+"""Channels of the input, channels and side of the images of each stage of a network of basic blocks."""
+CHANNELS_110 = sum(18 * width for _, width, _ in STAGES)
+POINTWISE_110 = sum((inputs + 17 * width) * width for inputs, width, _ in STAGES)
+POINTWISE_ADDS_110 = sum((inputs + 17 * width) * width * side**2 for inputs, width, side in STAGES)
+"""Weights and multiply-adds of one 1x1 convolution per unit of ResNet-110."""
+
+
 FACTS: dict[str, Facts] = {
     "lenet": Facts(LeNet(), MNIST, 10, 431_080, 2_293_000, layers(2, 2, pool=2), LENET),
     "mlp": Facts(Mlp(), MNIST, 10, 669_706, 668_672, layers(0, 3), "flatten:784 fc1:512 relu1:512 fc2:512"),
@@ -117,6 +135,30 @@ FACTS: dict[str, Facts] = {
     "resnet-1001 original": resnet(1001, "bottleneck", "original", 10, 10_328_602, 1_487_849_984),
     "resnet-1001": resnet(1001, "bottleneck", "preactivation", 10, 10_327_706, 1_487_849_984),
     "resnet-1001, 100 classes": resnet(1001, "bottleneck", "preactivation", 100, 10_350_836, 1_487_873_024),
+    **{
+        f"resnet-110 {block} {unit}": resnet(110, block, unit, 10, RESNET_110, RESNET_110_ADDS)
+        for block, units in (("single", ("original", "preactivation")), ("basic", tuple(UNITS)[1:4]))
+        for unit in units
+    },
+    **{
+        f"resnet-110 {shortcut}": resnet(
+            110, "basic", "original", 10, RESNET_110 + added, RESNET_110_ADDS + multiply_adds, shortcut
+        )
+        for shortcut, added, multiply_adds in (
+            ("constant", 0, 0),
+            ("dropout", 0, 0),
+            # A gate has a bias per channel, and a normalized convolution has gamma and beta.
+            ("exclusive_gating", POINTWISE_110 + CHANNELS_110, POINTWISE_ADDS_110),
+            ("shortcut_only_gating", POINTWISE_110 + CHANNELS_110, POINTWISE_ADDS_110),
+            ("conv1x1", POINTWISE_110 + 2 * CHANNELS_110, POINTWISE_ADDS_110),
+        )
+    },
+    # Without the normalization of projections, bn_after_addition has gamma and beta of 64 + 128 + 256 channels less.
+    "resnet-164 bn_after_addition": resnet(164, "bottleneck", "bn_after_addition", 10, 1_704_154 - 896, 244_500_992),
+    **{
+        f"resnet-164 {unit}": resnet(164, "bottleneck", unit, 10, 1_704_154, 244_500_992)
+        for unit in ("relu_before_addition", "relu_only_preactivation")
+    },
     "resnet-1202 original": resnet(1202, "basic", "original", 10, 19_421_274, 2_829_238_912),
 }
 
@@ -199,6 +241,12 @@ RATES: dict[str, tuple[Model, Image, set[float], set[float]]] = {
     "googlenet": (GoogLeNet(), (3, 32, 32), {0.4}, set()),
     "overfeat": (SMALL_OVERFEAT, (3, 71, 71), {0.5}, set()),
     "resnet_cifar": (ResNetCifar(depth=8, norm_decay=0.75), (3, 8, 8), set(), {0.75}),
+    "resnet_cifar dropout": (
+        ResNetCifar(depth=8, unit="original", shortcut="dropout", shortcut_dropout=0.25),
+        (3, 8, 8),
+        {0.25},
+        {0.9},
+    ),
     "vgg_a": (SMALL_VGG, (3, 32, 32), {0.5}, set()),
 }
 
@@ -213,10 +261,10 @@ def test_dropout_and_averages_have_the_expected_rates(label: str) -> None:
     assert len(b.net.state_updates) == 2 * len(normalized)
 
 
+DEPTHS = {"single": 5, "basic": 8, "bottleneck": 11}
 RESNETS = [
-    ResNetCifar(depth=depth, block=block, unit=unit)
-    for depth, block in ((8, "basic"), (11, "bottleneck"))
-    for unit in ("original", "preactivation")
+    *(ResNetCifar(depth=DEPTHS[block], block=block, unit=unit) for block in BLOCKS for unit in UNITS),
+    *(ResNetCifar(depth=8, unit="original", shortcut=shortcut) for shortcut in SHORTCUTS if shortcut != "identity"),
 ]
 
 GRADIENTS: dict[str, tuple[Model, Image, int, bool]] = {
@@ -230,7 +278,7 @@ GRADIENTS: dict[str, tuple[Model, Image, int, bool]] = {
     "mlp": (Mlp(hidden=[7, 5]), (2, 3, 3), 5, True),
     "overfeat": (SMALL_OVERFEAT, (3, 71, 79), 3, True),
     "vgg_a": (SMALL_VGG, (3, 32, 35), 3, True),
-    **{f"resnet_cifar {model.block} {model.unit}": (model, (2, 6, 5), 4, True) for model in RESNETS},
+    **{f"resnet_cifar {model.block} {model.unit} {model.shortcut}": (model, (2, 5, 5), 4, True) for model in RESNETS},
 }
 
 
@@ -263,7 +311,7 @@ def test_an_image_below_the_smallest_size_is_refused(label: str) -> None:
     assert "need images of at least" in str(caught.value)
 
 
-@pytest.mark.parametrize("model", RESNETS, ids=lambda model: f"{model.block}-{model.unit}")
+@pytest.mark.parametrize("model", RESNETS, ids=lambda model: f"{model.block}-{model.unit}-{model.shortcut}")
 def test_residual_networks_accept_a_single_pixel(model: ResNetCifar) -> None:
     _, outputs = network(model, 1, 1, 1)
     assert outputs.prediction
@@ -276,8 +324,28 @@ REFUSED: dict[str, Callable[[], Model]] = {
     "model.filters=[96]: expected 5 numbers": lambda: Overfeat(filters=[96]),
     "model.units=[1, 2, 3]: expected 2 numbers": lambda: Overfeat(units=[1, 2, 3]),
     "model.widths=[64, 128]: expected 5 numbers": lambda: VggA(widths=[64, 128]),
-    "model.block='wide': expected one of basic, bottleneck": lambda: ResNetCifar(block="wide"),
-    "model.unit='v2': expected one of original, preactivation": lambda: ResNetCifar(unit="v2"),
+    "model.block='wide': expected one of single, basic, bottleneck": lambda: ResNetCifar(block="wide"),
+    "model.unit='v2': expected one of original, bn_after_addition, relu_before_addition, relu_only_preactivation, "
+    "preactivation": lambda: ResNetCifar(unit="v2"),
+    "model.shortcut='none': expected one of identity, constant, exclusive_gating, shortcut_only_gating, conv1x1, "
+    "dropout": lambda: ResNetCifar(shortcut="none"),
+    **{
+        f"model.shortcut={shortcut}: expected identity with model.unit={unit}; use model.unit=original": (
+            lambda shortcut=shortcut, unit=unit: ResNetCifar(shortcut=shortcut, unit=unit)
+        )
+        for shortcut, unit in zip(tuple(SHORTCUTS)[1:], [*tuple(UNITS)[1:], "preactivation"], strict=True)
+    },
+    **{
+        f"model.{key}=0.25: expected the default, {default}, with model.shortcut={shortcut}; only {readers} reads it": (
+            lambda key=key, shortcut=shortcut: ResNetCifar(unit="original", shortcut=shortcut, **{key: 0.25})
+        )
+        for key, default, shortcut, readers in (
+            ("shortcut_scale", 0.5, "identity", "constant"),
+            ("branch_scale", 0.5, "dropout", "constant"),
+            ("gate_bias", -6.0, "constant", "exclusive_gating or shortcut_only_gating"),
+            ("shortcut_dropout", 0.5, "conv1x1", "dropout"),
+        )
+    },
     **{
         f"model.depth={depth}: expected {step}n+2 for model.block={block}: {smallest}, ...": (
             lambda depth=depth, block=block: ResNetCifar(depth=depth, block=block)
@@ -285,6 +353,7 @@ REFUSED: dict[str, Callable[[], Model]] = {
         for depth, block, step, smallest in (
             *((depth, "basic", 6, "8, 14, 20") for depth in (21, 2, -4, 1001)),
             (32, "bottleneck", 9, "11, 20, 29"),
+            (111, "single", 3, "5, 8, 11"),
         )
     },
 }

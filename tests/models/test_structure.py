@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from runner.models import AlexNet, CifarAlexNet, CifarConvNet, GoogLeNet, Mlp, ResNetCifar
+from runner.models.resnet_cifar import UNITS
 from tests.nn.support import Bench, initial_values, kinds, multiply_adds, network, normal, parameter_count
 
 
@@ -93,8 +94,8 @@ def layers_of(b: Bench, unit: str) -> list[str]:
     return [name.removeprefix(f"{unit}_") for name in kinds(b) if name.startswith(f"{unit}_")]
 
 
-@pytest.mark.parametrize(("depth", "block"), [(20, "basic"), (110, "basic"), (164, "bottleneck")])
-@pytest.mark.parametrize("unit", ["original", "preactivation"])
+@pytest.mark.parametrize(("depth", "block"), [(20, "basic"), (110, "single"), (164, "bottleneck")])
+@pytest.mark.parametrize("unit", UNITS)
 def test_depth_counts_layers_with_weights_but_not_shortcuts(depth: int, block: str, unit: str) -> None:
     b, _ = network(ResNetCifar(depth=depth, block=block, unit=unit), 3, 32, 32, examples=1)
     weights = [v.name for v in b.net.variables if v.name.endswith("/weights") and "shortcut" not in v.name]
@@ -108,11 +109,20 @@ def test_bottlenecks_stride_on_their_first_convolution() -> None:
     assert shapes == [(32, 16, 16), (32, 16, 16), (128, 16, 16)]
 
 
-BRANCHES = {
-    ("basic", "original"): "conv1 norm1 relu1 conv2 norm2",
-    ("bottleneck", "original"): "conv1 norm1 relu1 conv2 norm2 relu2 conv3 norm3",
-    ("basic", "preactivation"): "norm1 relu1 conv1 norm2 relu2 conv2",
-    ("bottleneck", "preactivation"): "norm1 relu1 conv1 norm2 relu2 conv2 norm3 relu3 conv3",
+ORDERS = {
+    ("single", "original"): "conv1 norm1 add relu1",
+    ("basic", "original"): "conv1 norm1 relu1 conv2 norm2 add relu2",
+    ("bottleneck", "original"): "conv1 norm1 relu1 conv2 norm2 relu2 conv3 norm3 add relu3",
+    ("single", "bn_after_addition"): "conv1 add norm1 relu1",
+    ("basic", "bn_after_addition"): "conv1 norm1 relu1 conv2 add norm2 relu2",
+    ("bottleneck", "bn_after_addition"): "conv1 norm1 relu1 conv2 norm2 relu2 conv3 add norm3 relu3",
+    ("basic", "relu_before_addition"): "conv1 norm1 relu1 conv2 norm2 relu2 add",
+    ("bottleneck", "relu_before_addition"): "conv1 norm1 relu1 conv2 norm2 relu2 conv3 norm3 relu3 add",
+    ("basic", "relu_only_preactivation"): "relu1 conv1 norm1 relu2 conv2 norm2 add",
+    ("bottleneck", "relu_only_preactivation"): "relu1 conv1 norm1 relu2 conv2 norm2 relu3 conv3 norm3 add",
+    ("single", "preactivation"): "norm1 relu1 conv1 add",
+    ("basic", "preactivation"): "norm1 relu1 conv1 norm2 relu2 conv2 add",
+    ("bottleneck", "preactivation"): "norm1 relu1 conv1 norm2 relu2 conv2 norm3 relu3 conv3 add",
 }
 
 
@@ -132,13 +142,24 @@ BRANCHES = {
         # Projections, the shortcuts with weights, read the activated input.
         *(("bottleneck", "preactivation", f"stage{i}_unit1", "shortcut", f"stage{i}_unit1_relu1") for i in (1, 2, 3)),
         *(("bottleneck", "preactivation", f"stage{i}_unit2", "", f"stage{i}_unit1_add") for i in (1, 2, 3)),
+        ("single", "original", "stage2_unit2", "", "stage2_unit1_relu1"),
+        ("single", "preactivation", "stage1_unit1", "", "stage1_unit1_relu1"),
+        ("single", "preactivation", "stage2_unit2", "", "stage2_unit1_add"),
+        ("single", "bn_after_addition", "stage1_unit1", "", "relu1"),
+        ("basic", "bn_after_addition", "stage2_unit1", "shortcut", "stage1_unit2_relu2"),
+        ("bottleneck", "bn_after_addition", "stage2_unit1", "shortcut", "stage1_unit2_relu3"),
+        ("basic", "relu_before_addition", "stage2_unit1", "shortcut", "stage1_unit2_add"),
+        ("bottleneck", "relu_before_addition", "stage2_unit1", "shortcut shortcut_norm", "stage1_unit2_add"),
+        ("basic", "relu_only_preactivation", "stage1_unit1", "", "stage1_unit1_relu1"),
+        ("basic", "relu_only_preactivation", "stage2_unit1", "shortcut", "stage1_unit2_add"),
+        ("bottleneck", "relu_only_preactivation", "stage2_unit1", "shortcut shortcut_norm", "stage2_unit1_relu1"),
     ],
 )
 def test_a_unit_adds_its_branch_and_its_shortcut(block: str, unit: str, name: str, shortcut: str, source: str) -> None:
-    b, _ = network(ResNetCifar(depth=14 if block == "basic" else 20, block=block, unit=unit), 3, 8, 8)
+    depth = {"single": 8, "basic": 14, "bottleneck": 20}[block]
+    b, _ = network(ResNetCifar(depth=depth, block=block, unit=unit), 3, 8, 8)
     outputs, nodes = b.net.layer_outputs, b.net.graph.nodes
-    branch = BRANCHES[block, unit].split()
-    after = [f"relu{branch[-1][-1]}"] if unit == "original" else []
+    branch, after = (part.split() for part in ORDERS[block, unit].split("add"))
     assert layers_of(b, name) == [*branch, *shortcut.split(), "add", *after]
     ends = outputs[f"{name}_{branch[-1]}"], outputs[f"{name}_{shortcut.split()[-1]}" if shortcut else source]
     assert nodes[outputs[f"{name}_add"].node].inputs == ends
@@ -149,12 +170,19 @@ def test_a_unit_adds_its_branch_and_its_shortcut(block: str, unit: str, name: st
 
 
 def test_residual_networks_have_the_expected_first_and_last_layers() -> None:
-    ends = {"original": "stage3_unit2_relu2", "preactivation": "last_norm last_relu"}
-    for unit, end in ends.items():
+    ends = {
+        "original": ("conv1 norm1 relu1", "stage3_unit2_relu2"),
+        "bn_after_addition": ("conv1 norm1 relu1", "stage3_unit2_relu2"),
+        "relu_before_addition": ("conv1 norm1 relu1", "stage3_unit2_add"),
+        "relu_only_preactivation": ("conv1 norm1", "stage3_unit2_add last_relu"),
+        "preactivation": ("conv1", "stage3_unit2_add last_norm last_relu"),
+    }
+    for unit in UNITS:
         b, _ = network(ResNetCifar(depth=14, unit=unit), 3, 8, 8)
         layers = " ".join(b.net.layer_outputs)
-        assert layers.startswith("conv1 norm1 relu1 " if unit == "original" else "conv1 stage1_unit1_norm1 ")
-        assert layers.endswith(f" {end} pool fc loss")
+        first, last = ends[unit]
+        assert layers.startswith(f"{first} stage1_unit1_")
+        assert layers.endswith(f" {last} pool fc loss")
 
 
 def test_initial_weights_keep_the_size_of_gradients() -> None:
@@ -164,3 +192,36 @@ def test_initial_weights_keep_the_size_of_gradients() -> None:
     assert values["stage3_unit1_conv2/weights"].std() == pytest.approx((2 / (9 * 64)) ** 0.5, rel=0.023)
     assert values["stage3_unit1_conv3/weights"].std() == pytest.approx((2 / 256) ** 0.5, rel=0.023)
     assert abs(values["fc/weights"]).max() == pytest.approx(256**-0.5, rel=0.01)
+
+
+SUMS = {
+    "identity": "add",
+    "constant": "shortcut_scaled branch_scaled add",
+    "exclusive_gating": "gate gate_sigmoid gate_rest shortcut_scaled branch_scaled add",
+    "shortcut_only_gating": "gate gate_sigmoid gate_rest shortcut_scaled add",
+    "conv1x1": "shortcut shortcut_norm add",
+    "dropout": "shortcut_dropout add",
+}
+
+
+@pytest.mark.parametrize("shortcut", SUMS)
+def test_each_shortcut_adds_its_layers_to_every_unit(shortcut: str) -> None:
+    b, _ = network(ResNetCifar(depth=14, unit="original", shortcut=shortcut), 3, 8, 8)
+    for number in (1, 2):
+        padded = ["shortcut"] if number == 1 and shortcut != "conv1x1" else []
+        branch = ["conv1", "norm1", "relu1", "conv2", "norm2"]
+        assert layers_of(b, f"stage3_unit{number}") == [*branch, *padded, *SUMS[shortcut].split(), "relu2"]
+
+
+def test_gates_begin_with_the_bias_of_the_setting() -> None:
+    b, _ = network(ResNetCifar(depth=8, unit="original", shortcut="exclusive_gating", gate_bias=-3.0), 3, 8, 8)
+    biases = {tensor.node: value for tensor, value in initial_values(b.net).items() if "_gate/bias" in tensor.node}
+    assert [set(value.tolist()) for value in biases.values()] == [{-3.0}] * 3
+
+
+def test_a_constant_factor_of_one_adds_no_layer() -> None:
+    model = ResNetCifar(depth=8, unit="original", shortcut="constant", shortcut_scale=0.0, branch_scale=1.0)
+    b, _ = network(model, 3, 8, 8)
+    added = layers_of(b, "stage1_unit1")
+    assert "shortcut_scaled" in added
+    assert "branch_scaled" not in added

@@ -132,6 +132,15 @@ def test_relu_replaces_negative_values_by_zero() -> None:
     assert b.value(nn.relu(b.net, b.x, name="r")).tolist() == [[0.0, 0.0, 2.0]]
 
 
+def test_sigmoid_and_scale_are_their_formulas() -> None:
+    x = normal(2, 3)
+    b = bench(x)
+    np.testing.assert_allclose(b.value(nn.sigmoid(b.net, b.x, name="s")), 1 / (1 + np.exp(-x)), rtol=1e-14)
+    assert (b.value(nn.scale(b.net, b.x, -0.5, name="f")) == -0.5 * x).all()
+    assert (b.value(nn.scale(b.net, b.x, -0.5, offset=2.0, name="o")) == -0.5 * x + 2.0).all()
+    assert {kind_of(b, name) for name in "sfo"} == {"activation"}
+
+
 def test_flatten_keeps_row_major_order() -> None:
     x = np.arange(24.0).reshape(2, 3, 2, 2)
     b = bench(x)
@@ -272,6 +281,15 @@ class TestAdd:
         assert kind_of(b, "a") == "merge"
 
 
+class TestMultiply:
+    def test_is_the_product(self) -> None:
+        x = normal(2, 3, 4, 5)
+        b = bench(x)
+        y = nn.multiply(b.net, nn.relu(b.net, b.x, name="r"), b.x, name="m")
+        assert (b.value(y) == np.maximum(x, 0) * x).all()
+        assert kind_of(b, "m") == "merge"
+
+
 class TestConcat:
     def test_joins_channels_in_order(self) -> None:
         x = normal(2, 3, 4, 5)
@@ -324,6 +342,7 @@ TWO_SHAPES = "layer 'a' (merge): expected two inputs of one shape, got float64[2
         (lambda n, x: nn.dense(n, x, 4, name="f"), (2, 3, 4, 4), ShapeError, "images first, got float64[2,3,4,4]"),
         (lambda n, x: nn.max_pool(n, x, 2, name="p"), (1, 3, 1, 8), ConfigError, "'p' (pool): windows of 2x2 need"),
         (lambda n, x: nn.add(n, x, _pooled(n, x, 4), name="a"), (2, 3, 4, 4), ShapeError, TWO_SHAPES),
+        (lambda n, x: nn.multiply(n, x, _pooled(n, x, 4), name="a"), (2, 3, 4, 4), ShapeError, TWO_SHAPES),
         (lambda n, x: nn.concat(n, [x, _pooled(n, x, 2)], name="c"), (2, 3, 4, 4), ShapeError, "differ only on axis 1"),
         (lambda n, x: nn.zero_padded_shortcut(n, x, 3, name="s"), (1, 4, 4, 4), ShapeError, "two non-negative widths"),
         (lambda n, x: nn.relu(n, nn.relu(n, x, name="r"), name="r"), (2, 3), ValueError, "layer 'r' is added twice"),

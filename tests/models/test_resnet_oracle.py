@@ -1,0 +1,75 @@
+"""Residual networks take the same training steps as in PyTorch. Tests skip without PyTorch."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from runner.engine.graph import ops
+from runner.engine.graph.autodiff import gradients
+from runner.models import ResNetCifar
+from runner.models.resnet_cifar import SHORTCUTS, UNITS
+from tests.nn.support import Array, Bench, initial_values, network
+
+DEPTHS = {"single": 5, "basic": 8, "bottleneck": 11}
+SETTINGS: dict[str, dict[str, float]] = {
+    "constant": {"shortcut_scale": 0.75, "branch_scale": 0.5},
+    "exclusive_gating": {"gate_bias": -1.0},
+    "shortcut_only_gating": {"gate_bias": -1.0},
+    "dropout": {"shortcut_dropout": 0.25},
+}
+NETWORKS = [
+    *(("identity", block, unit) for block in DEPTHS for unit in UNITS),
+    *(
+        (shortcut, block, "original")
+        for block in ("basic", "bottleneck")
+        for shortcut in SHORTCUTS
+        if shortcut != "identity"
+    ),
+]
+STEPS, RATE = 5, 0.1
+
+
+@pytest.mark.parametrize(("shortcut", "block", "unit"), NETWORKS)
+def test_losses_and_gradients_of_steps_equal_those_of_pytorch(shortcut: str, block: str, unit: str) -> None:
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install torch")
+    from tests.models.torch_resnet import TorchResNet
+
+    settings: dict[str, Any] = SETTINGS.get(shortcut, {})
+    model = ResNetCifar(depth=DEPTHS[block], block=block, unit=unit, shortcut=shortcut, **settings)
+    b, outputs = network(model, 3, 6, 6, classes=3, examples=4)
+    graph, variables = b.net.graph, b.net.variables.trainable
+    loss = ops.reduce_mean(graph, outputs.losses)
+    found = [loss, *_existing(gradients(graph, [loss], [variable.tensor for variable in variables]))]
+    initial = initial_values(b.net)
+    ours = {variable.name: initial[variable.tensor] for variable in variables}
+    theirs = {name: torch.tensor(value, requires_grad=True) for name, value in ours.items()}
+    masks = {name: torch.from_numpy(mask) for name, mask in _masks(b).items()}
+    assert bool(masks) == (shortcut == "dropout")
+    oracle = TorchResNet(model, theirs, masks)
+    for step in range(STEPS):
+        x = np.random.default_rng(step).standard_normal(b.feeds[b.x].shape)
+        feeds = {b.x: x, **{variable.tensor: ours[variable.name] for variable in variables}}
+        value, *slopes = b.values(*found, feeds=feeds)
+        expected = oracle.loss(torch.from_numpy(x), torch.arange(4) % 3)
+        np.testing.assert_allclose(value, expected.item(), rtol=1e-8, atol=0)
+        expected_slopes = torch.autograd.grad(expected, list(theirs.values()))
+        # A beta whose shift the next normalization removes has a gradient of rounding errors.
+        rounding = 1e-14 * max(float(other.abs().max()) for other in expected_slopes)
+        for name, slope, other in zip(ours, slopes, expected_slopes, strict=True):
+            atol = 1e-8 * float(other.abs().max()) + rounding
+            np.testing.assert_allclose(slope, other.numpy(), rtol=0, atol=atol, err_msg=f"{name}, step {step}")
+            ours[name] = ours[name] - RATE * slope
+            theirs[name].data -= RATE * other
+
+
+def _existing(found: Any) -> list[Any]:
+    assert None not in found
+    return list(found)
+
+
+def _masks(b: Bench) -> dict[str, Array]:
+    """Return layer -> mask of every dropout layer."""
+    nodes = [node for node in b.net.graph if node.op == "dropout_mask"]
+    values = b.values(*[node.tensors[0] for node in nodes])
+    return {node.layer.name: np.array(value) for node, value in zip(nodes, values, strict=True) if node.layer}
