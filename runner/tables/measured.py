@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+from threadpoolctl import threadpool_info
 
 from runner.checkpoint import load, newest
 from runner.config.configuration import fix_machine_values, to_plain
@@ -109,9 +110,14 @@ def fingerprint(config: Config) -> FirstSteps:
 def kind_of_machine(config: Config) -> dict[str, str]:
     """Return the facts about this machine that can change the last bits of a run's values."""
     cluster, found = fix_machine_values(config, usable_cores()).cluster, versions()
+    # An environment variable can choose the kernels of OpenBLAS, with which NumPy multiplies float64 matrices.
+    blas = {
+        str(each.get("architecture", each["internal_api"])) for each in threadpool_info() if each["user_api"] == "blas"
+    }
     return {
         "cpu": cpu_model(),
         "vectors": " ".join(flag for flag in _VECTORS if flag in cpu_flags()),
+        "blas": " ".join(sorted(blas)),
         "device": cluster.device_taken,
         "threads": str(cluster.threads_per_worker),
         **{name: found[name] for name in _NUMERICAL},
