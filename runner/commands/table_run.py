@@ -25,7 +25,7 @@ from runner.system.files import create_directory
 from runner.system.machine import usable_cores
 from runner.system.text import duration, text_table
 from runner.tables.cells import FAILS, HOLDS, state_of
-from runner.tables.measured import begun, data_digest, fingerprint, is_result, measured
+from runner.tables.measured import begun, count_sizes, data_digest, fingerprint, is_result, measured
 from runner.tables.picture import as_png
 from runner.tables.rendering import FORMATS, as_markdown
 from runner.tables.results import (
@@ -37,7 +37,6 @@ from runner.tables.results import (
     result_name,
     write_result,
 )
-from runner.tables.sizes import count_sizes
 from runner.tables.table import BENCHMARK, COUNT, Table
 from runner.training.build import build
 from runner.training.memory import require_gpu_memory, require_memory

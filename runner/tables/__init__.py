@@ -3,8 +3,7 @@
 Read in this order:
 
 * ``table``: a table as data. ``table_file``: its YAML file. ``verdict``: the meaning of a published number.
-* ``sizes``: the parameters and multiply-adds of networks. ``measured``: the values of a training run. ``results``:
-  committed files with both.
+* ``measured``: the sizes of a network, and the values of a training run. ``results``: committed files with both.
 * ``statistics``: the values of a cell over seeds, and the verdict against a published value. ``two_samples``: the tests
   of two cells. ``claims``: the verdicts on the claims of a table.
 * ``cells``: the cells and claims of a table, decided. ``rendering``: a table as text, Markdown, CSV, JSON and LaTeX.

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from runner.tables.claims import ClaimVerdict, Comparison, decide, equivalent, every, lower
@@ -74,20 +74,15 @@ class TableState:
 
     table: Table
     results: Mapping[str, RunResults]
-    lines: Sequence[Line] = ()
-    claims: Sequence[Decided] = ()
-    earlier: Sequence[str] = field(default=())
+    lines: Sequence[Line]
+    claims: Sequence[Decided]
+    earlier: Sequence[str]
 
 
 def state_of(table: Table, results: Mapping[str, RunResults]) -> TableState:
     """Return the table with all cells and claims decided."""
-    found = TableState(table, results)
-    return replace(
-        found,
-        lines=tuple(_lines(table, results)),
-        claims=tuple(_decided(table, results)),
-        earlier=tuple(_earlier(table, results)),
-    )
+    lines, claims = tuple(_lines(table, results)), tuple(_decided(table, results))
+    return TableState(table, results, lines, claims, tuple(_earlier(table, results)))
 
 
 def values_of(table: Table, results: Mapping[str, RunResults], row: str, column: str) -> dict[int | None, float]:
@@ -165,27 +160,23 @@ def _lines(table: Table, results: Mapping[str, RunResults]) -> Iterator[Line]:
 
 def _absence(table: Table, results: Mapping[str, RunResults], row: str, column: str, values: int) -> tuple[str, str]:
     """Return the reason why values of a cell are missing, and the verdict that says so; two empty texts if none are."""
-    run, wanted = table.rows[row].run, len(table.seeds) or 1
-    if reason := table.rows[row].missing or table.columns[column].missing:
+    run, wanted, read = table.rows[row].run, len(table.seeds) or 1, table.columns[column]
+    if reason := table.rows[row].missing or read.missing:
         return reason, MISSING
     if values == wanted:
-        speed = table.kind == BENCHMARK or table.columns[column].read in SPEEDS
+        speed = table.kind == BENCHMARK or read.read in SPEEDS
         machines = {str(sorted(result.origin.machine.items())) for result in results[run].current.values()}
         mixed = f"the values are speeds of {len(machines)} kinds of machines"
         return (mixed, INCOMPLETE) if speed and len(machines) > 1 else ("", "")
     if values:
         return f"{values} of {seeds_text(wanted)} have a value", INCOMPLETE
-    if results[run].current and column in _relative(table) and not results[_relative(table)[column]].current:
-        return f"the run {_relative(table)[column]}, to which it is relative, has no value", MISSING
+    if results[run].current and read.relative_to and not results[read.relative_to].current:
+        return f"the run {read.relative_to}, to which it is relative, has no value", MISSING
     if results[run].current:
-        return f"the results have no value of {table.columns[column].read} at this place", MISSING
+        return f"the results have no value of {read.read} at this place", MISSING
     if keys := results[run].changed_keys:
         return f"the configuration changed in {keys} since the value was computed", STALE
     return "it was not run", MISSING
-
-
-def _relative(table: Table) -> dict[str, str]:
-    return {name: column.relative_to for name, column in table.columns.items() if column.relative_to}
 
 
 def _earlier(table: Table, results: Mapping[str, RunResults]) -> Iterator[str]:

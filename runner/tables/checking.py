@@ -9,9 +9,8 @@ from runner.data.settings import DatasetSettings
 from runner.data.synthetic import Synthetic
 from runner.errors import ConfigError, DataError, ResourceError, RunnerError
 from runner.system.machine import usable_cores, usable_memory
-from runner.tables.measured import data_digest, fingerprint, kind_of_machine
+from runner.tables.measured import count_sizes, data_digest, fingerprint, kind_of_machine
 from runner.tables.results import Result, ResultOrigin, RunResults
-from runner.tables.sizes import count_sizes
 from runner.tables.table import BENCHMARK, COUNT, Table
 from runner.training.build import build
 from runner.training.experiment import Experiment
@@ -91,7 +90,7 @@ def _small(experiment: Experiment) -> Experiment | str:
 def _synthetic(data: DatasetSettings, examples: int) -> DatasetSettings | None:
     """Return synthetic images of the same shape, the dataset itself if it needs no download, or None."""
     facts = data.facts()
-    if len(facts.shape) == len(Synthetic().shape) and facts.class_names and len(facts.fields) == len({"x", "y"}):
+    if len(facts.shape) == len(Synthetic().shape) and facts.class_names and facts.fields.keys() == {"x", "y"}:
         return Synthetic(
             augment=data.augment,
             shape=list(facts.shape),

@@ -1,9 +1,9 @@
-"""The result of a finished training run, as a table stores it."""
+"""The results of runs, as a table stores them: the sizes of a network, and the values of a finished training run."""
 
 import hashlib
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,14 +21,26 @@ from runner.records.summary import cpu_model, versions
 from runner.sweeps.outcome import ENDED, Outcome
 from runner.system.machine import cpu_flags, usable_cores
 from runner.tables.results import Evaluation, Result, ResultOrigin
-from runner.tables.table import EXAMPLES_PER_S, STEP_TIME, WEIGHT_DIFFERENCE
+from runner.tables.table import COUNT, EXAMPLES_PER_S, PARAMETERS, STEP_TIME, WEIGHT_DIFFERENCE, Column
 from runner.tracking.metrics_log import read_metrics
 from runner.training.build import build
 from runner.training.first_steps import FirstSteps, first_steps
+from runner.training.layers import layer_rows
 
 _NUMERICAL = ("python", "numpy", "onednn", "llvmlite")
 _VECTORS = ("avx2", "avx512f", "avx512_bf16", "amx_bf16")
 _LOSS, _EXAMPLES = "train/loss", "train/examples"
+
+
+def count_sizes(config: Config, columns: Mapping[str, Column], origin: ResultOrigin) -> Result:
+    """Return the sizes that the columns read. The graph is built for one example; nothing is trained."""
+    rows = layer_rows(build(fix_machine_values(config, usable_cores())))
+    values = {}
+    for column in columns.values():
+        chosen = [row for row in rows if not column.layers or row.kind in column.layers]
+        counts = (row.parameters if column.read == PARAMETERS else row.multiply_adds for row in chosen)
+        values[column.size] = float(sum(counts))
+    return Result(COUNT, to_plain(config), values, origin=origin)
 
 
 def is_result(outcome: Outcome) -> bool:
@@ -110,18 +122,22 @@ def fingerprint(config: Config) -> FirstSteps:
 def kind_of_machine(config: Config) -> dict[str, str]:
     """Return the facts about this machine that can change the last bits of a run's values."""
     cluster, found = fix_machine_values(config, usable_cores()).cluster, versions()
-    # An environment variable can choose the kernels of OpenBLAS, with which NumPy multiplies float64 matrices.
-    blas = {
-        str(each.get("architecture", each["internal_api"])) for each in threadpool_info() if each["user_api"] == "blas"
-    }
     return {
         "cpu": cpu_model(),
         "vectors": " ".join(flag for flag in _VECTORS if flag in cpu_flags()),
-        "blas": " ".join(sorted(blas)),
+        "blas": _blas(),
         "device": cluster.device_taken,
         "threads": str(cluster.threads_per_worker),
         **{name: found[name] for name in _NUMERICAL},
     }
+
+
+def _blas() -> str:
+    """Return the kernels with which NumPy multiplies float64 matrices; an environment variable can choose them."""
+    found = [each for each in threadpool_info() if each["user_api"] == "blas"]
+    # SciPy, once it is imported, can have a BLAS of its own.
+    used = [each for each in found if "numpy" in each["filepath"]] or found
+    return " ".join(sorted({str(each.get("architecture", each["internal_api"])) for each in used}))
 
 
 def _evaluations(path: Path) -> Iterator[Evaluation]:
@@ -134,7 +150,7 @@ def _evaluations(path: Path) -> Iterator[Evaluation]:
         scored = {name: value for name, value in values.items() if name.startswith(("val/", "test/"))}
         if scored:
             loss = {_LOSS: values[_LOSS]} if _LOSS in values else {}
-            yield Evaluation(step, int(values.get(_EXAMPLES, 0)), {**loss, **scored})
+            yield Evaluation(step, int(values[_EXAMPLES]), {**loss, **scored})
 
 
 def weight_difference(first: Path, second: Path) -> float:

@@ -7,7 +7,7 @@ import os
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 
 from runner.system.schema import Record
@@ -204,14 +204,9 @@ def _flat(line: Line) -> dict[str, object]:
 def _below(state: TableState) -> Iterator[str]:
     """Yield the sentences below a table: verdicts, reasons, runs, its note, and the meaning of the codes."""
     table = state.table
-    verdicts = Counter(line.verdict for line in state.lines if line.verdict)
-    yield (", ".join(f"{count} {word}" for word, count in verdicts.items()) or "no verdicts") + "."
+    yield f"{_tally(line.verdict for line in state.lines if line.verdict) or 'no verdicts'}."
     if state.claims:
-        yield (
-            "Claims: "
-            + ", ".join(f"{count} {word}" for word, count in Counter(c.verdict for c in state.claims).items())
-            + "."
-        )
+        yield f"Claims: {_tally(claim.verdict for claim in state.claims)}."
     if table.reduced:
         yield f"In small: {table.reduced}"
     published = {column.title for column in table.columns.values() if column.missing}
@@ -224,6 +219,10 @@ def _below(state: TableState) -> Iterator[str]:
     codes = dict.fromkeys(line.confidence for line in state.lines if line.confidence)
     if codes:
         yield "; ".join(f"[{code}] {CONFIDENCES[code]}" for code in codes) + "."
+
+
+def _tally(verdicts: Iterable[str]) -> str:
+    return ", ".join(f"{count} {word}" for word, count in Counter(verdicts).items())
 
 
 def _origins(state: TableState) -> Iterator[str]:

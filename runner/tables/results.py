@@ -63,8 +63,8 @@ class Result:
     """The values of one run, for a count, or of one run and seed.
 
     kind: kind of the table. configuration: the composed configuration as plain values, before machine-dependent values
-    are filled in, so that a later change of the configuration is found, even if keys are renamed. values: column ->
-    count, or reading -> value. evaluations: of a training run, in their order. failure: why the run has no final
+    are filled in, so that a later change of the configuration is found, even if keys are renamed. values: what
+    is counted or read -> value. evaluations: of a training run, in their order. failure: why the run has no final
     metrics, which then count as values that are not finite. against: SHA-256 of the weights with which those of this
     run were compared, "" if they were not.
     """

@@ -34,8 +34,7 @@ class Sample:
     """The values of one cell, one per seed. Statistics that do not exist are None.
 
     values: in ascending order. not_finite: number of values that are not finite. deviation: standard deviation with
-    divisor n - 1. interval: of the mean. prediction: for the value of one further seed, Student's t (Hahn and Meeker,
-    Statistical Intervals, 1991, section 4.7).
+    divisor n - 1. interval: of the mean.
     """
 
     values: tuple[float, ...]
@@ -47,7 +46,6 @@ class Sample:
     smallest: float | None = None
     largest: float | None = None
     interval: Interval | None = None
-    prediction: Interval | None = None
 
 
 def summary(values: Sequence[float]) -> Sample:
@@ -64,12 +62,11 @@ def summary(values: Sequence[float]) -> Sample:
     if not_finite:
         return Sample(numbers, n, not_finite)
     center = mean(numbers)
-    deviation = interval = prediction = None
+    deviation = interval = None
     if n > 1:
         deviation = stdev(numbers)
         interval = t_interval(center, deviation / math.sqrt(n), n - 1, CONFIDENCE)
-        prediction = t_interval(center, deviation * math.sqrt(1 + 1 / n), n - 1, CONFIDENCE)
-    return Sample(numbers, n, 0, center, deviation, median(numbers), numbers[0], numbers[-1], interval, prediction)
+    return Sample(numbers, n, 0, center, deviation, median(numbers), numbers[0], numbers[-1], interval)
 
 
 def t_interval(center: float, error: float, freedom: float, confidence: float) -> Interval:

@@ -2,9 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from itertools import pairwise
 from statistics import median
-from time import perf_counter
 
 from runner.config.check import training_facts
 from runner.config.configuration import option_of
@@ -18,7 +16,7 @@ from runner.strategies.base import Strategy
 from runner.training.build import build, open_session, workload_of
 from runner.training.devices import gpus_of
 from runner.training.experiment import Experiment
-from runner.training.trainer import train_step
+from runner.training.first_steps import timed_steps
 
 
 def predicted_step_s(experiment: Experiment) -> dict[str, float]:
@@ -53,11 +51,7 @@ def measured_step_s(experiment: Experiment, directory: RunDirectory, steps: int)
         with open_session(each, directory, check_finite=False) as session:
             session.run("init")
             step_driver = bind(each.program.step_driver, session)
-            ends = [perf_counter()]
-            for step in range(steps + 1):
-                train_step(step_driver, each, step, each.learning_rate(step))
-                ends.append(perf_counter())
-            found[name] = median(end - begin for begin, end in pairwise(ends[1:]))
+            found[name] = median(timed_steps(step_driver, each, steps + 1)[1:])
     return found
 
 

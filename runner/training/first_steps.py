@@ -8,7 +8,7 @@ from statistics import median
 from time import perf_counter
 
 from runner.checkpoint import weights_sha256
-from runner.engine.run.step_driver import bind
+from runner.engine.run.step_driver import StepDriver, bind
 from runner.records.run_directory import RunDirectory
 from runner.training.build import open_session
 from runner.training.experiment import Experiment
@@ -30,6 +30,15 @@ class FirstSteps:
     step_s: float
 
 
+def timed_steps(step_driver: StepDriver, experiment: Experiment, steps: int) -> list[float]:
+    """Make updates 0 to ``steps`` - 1; return the seconds of each."""
+    ends = [perf_counter()]
+    for step in range(steps):
+        train_step(step_driver, experiment, step, experiment.learning_rate(step))
+        ends.append(perf_counter())
+    return [end - begin for begin, end in pairwise(ends)]
+
+
 def first_steps(experiment: Experiment, steps: int = STEPS) -> FirstSteps:
     """Make the first updates of an experiment, or all if it has fewer, as its run would; keep no file.
 
@@ -43,13 +52,9 @@ def first_steps(experiment: Experiment, steps: int = STEPS) -> FirstSteps:
     ):
         Start(weights=initial_weights(config)).restore(session)
         step_driver = bind(experiment.program.step_driver, session)
-        ends = [perf_counter()]
-        for step in range(min(steps, experiment.total_steps)):
-            train_step(step_driver, experiment, step, experiment.learning_rate(step))
-            ends.append(perf_counter())
+        seconds = timed_steps(step_driver, experiment, min(steps, experiment.total_steps))
         step_driver.begin_again()
         variables = session.run("save")
     race = config.parallelism.race
     digest = weights_sha256(variables) if race is None or race.decided else ""
-    seconds = [end - begin for begin, end in pairwise(ends)]
     return FirstSteps(digest, median(seconds[1:] or seconds))

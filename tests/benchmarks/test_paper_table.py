@@ -1,6 +1,5 @@
 """Benchmark tables: the rounds that are measured and stored, failures, refusals, and the table of four networks."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +24,7 @@ from runner.tables.table import COUNT
 from runner.tables.table_file import find_table
 from runner.training.build import workload_of
 from tests.refusal import Capture, refused
+from tests.tables import edited
 
 FAKE = SubjectSpec("fake", "", "tests.benchmarks.fake_subject", ("falls",))
 TABLE: dict[str, Any] = {
@@ -94,15 +94,8 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def changed(own: Path, **edits: Any) -> None:
-    """Write the table with other values: "a__b" stands for the key b of the section a."""
-    found: dict[str, Any] = json.loads(json.dumps(TABLE))
-    for place, value in edits.items():
-        *sections, last = place.split("__")
-        section = found
-        for name in sections:
-            section = section[name]
-        section[last] = value
-    own.write_text(yaml.safe_dump(found, sort_keys=False))
+    """Write the table with other values, see :func:`edited`."""
+    own.write_text(yaml.safe_dump(edited(TABLE, **edits), sort_keys=False))
 
 
 def measure(own: Path) -> int:

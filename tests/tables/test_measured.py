@@ -23,6 +23,7 @@ from runner.tables.results import Result, folder_of, write_result
 from runner.tables.table_file import read_table
 from tests.plugin_tables import restored_tables
 from tests.refusal import Capture, refused
+from tests.tables import edited
 
 TABLE: dict[str, Any] = {
     "title": "Two ways",
@@ -78,15 +79,8 @@ def run(own: Path, *arguments: str) -> int:
 
 
 def changed(own: Path, **edits: Any) -> None:
-    """Write the table with other values: "a__b" stands for the key b of the section a."""
-    found: dict[str, Any] = json.loads(json.dumps(TABLE))
-    for place, value in edits.items():
-        *sections, last = place.split("__")
-        section = found
-        for name in sections:
-            section = section[name]
-        section[last] = value
-    own.write_text(yaml.safe_dump(found, sort_keys=False))
+    """Write the table with other values, see :func:`edited`."""
+    own.write_text(yaml.safe_dump(edited(TABLE, **edits), sort_keys=False))
 
 
 def trained(capsys: Capture) -> int:

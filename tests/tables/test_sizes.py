@@ -21,6 +21,7 @@ from runner.tables.verdict import Published, verdict
 from tests.docs import tables
 from tests.models.test_facts import FACTS
 from tests.refusal import Capture, refused
+from tests.tables import edited
 
 FILES = table_names([conf_dir()])
 
@@ -198,15 +199,8 @@ def test_a_damaged_result_is_refused(own: Path, capsys: Capture) -> None:
 
 
 def changed(**edits: Any) -> dict[str, Any]:
-    """Return the table with other values: "a__b" stands for the key b of the section a."""
-    found: dict[str, Any] = json.loads(json.dumps(SMALL))
-    for place, value in edits.items():
-        *sections, last = place.split("__")
-        section = found
-        for name in sections:
-            section = section[name]
-        section[last] = value
-    return found
+    """Return the table with other values, see :func:`edited`."""
+    return edited(SMALL, **edits)
 
 
 ONE = {"printed": "1", "paper": "book", "confidence": "S"}
