@@ -74,9 +74,9 @@ The runs of a table can use the options of a [plugin](plugins.md#a-table-with-a-
 A value is never shown without its kind. *count*: sizes of networks, counted in the graph; nothing is trained.
 *measured*: values of training runs, over seeds. *small*: of training runs that test the same claim with a smaller
 network, a smaller dataset or fewer epochs; the table says what is smaller, and decides only orders and ratios.
-*benchmark*: times of a step without update, of runner and other libraries on one machine. Its seeds number rounds: in
-each, all libraries compute the same network, one after the other. In a clone of the repository, `make bench-peers`
-installs the libraries, and `python -m benchmarks table NAME` measures the missing rounds.
+*benchmark*: times of a step without update, of runner and other libraries on one machine. Its seeds are the numbers of
+rounds; in each round, all libraries compute the same network, one after the other. In a clone of the repository, `make
+bench-peers` installs the libraries, and `python -m benchmarks table NAME` measures the missing rounds.
 
 Each published value has the code of its confidence. A value *passes* or *fails* against what a paper states (codes S
 and P), within a tolerance that the file states; `rounding` is half a unit of the last printed digit. Against a value
