@@ -25,11 +25,13 @@ class Schedule(ABC):
 
     warmup_steps: W, the number of steps with a reduced rate. Steps 0 to W - 1 use 1/(W+1), 2/(W+1), ..., W/(W+1) of the
     rate without a warm-up (Goyal et al. 2017, section 2.2). The decay starts at step 0 even with a warm-up, so its
-    boundaries are not shifted.
+    boundaries are not shifted. warmup_factor: if set, the warm-up is not linear: each of the W steps uses this factor,
+    as in He et al. 2016, section 5, with 400 steps at a tenth of the rate.
     """
 
     name: str = ""
     warmup_steps: CountOrZero = 0
+    warmup_factor: Annotated[float, Bounds(0, 1)] | None = None
 
     def factor(self, step: int, total_steps: int, steps_per_epoch: float) -> float:
         """Return the factor of the base learning rate at a step.
@@ -37,8 +39,13 @@ class Schedule(ABC):
         step: number of the step, from 0. total_steps: number of steps of the run. steps_per_epoch: number of training
         examples divided by the batch size, not always a whole number.
         """
-        warmup = min(1.0, (step + 1) / (self.warmup_steps + 1))
-        return warmup * self.decay(step, total_steps, steps_per_epoch)
+        return self.warm_up(step) * self.decay(step, total_steps, steps_per_epoch)
+
+    def warm_up(self, step: int) -> float:
+        """Return the factor of the warm-up at a step; 1 after the warm-up."""
+        if self.warmup_factor is None:
+            return min(1.0, (step + 1) / (self.warmup_steps + 1))
+        return self.warmup_factor if step < self.warmup_steps else 1.0
 
     @property
     def goes_by_length(self) -> bool:
@@ -95,18 +102,54 @@ class Step(Schedule):
 class Exponential(Schedule):
     """The rate is multiplied by ``multiplier`` over each period of ``every_epochs`` epochs.
 
-    staircase: True if the rate changes only at the end of each period, False if it changes in every step.
+    staircase: True if the rate changes only at the end of each period, False if it changes in every step. floor: the
+    smallest factor.
     """
 
     name: str = "exponential"
     multiplier: Annotated[float, Bounds(0, 1, above=True)] = 0.94
     every_epochs: Annotated[float, Bounds(1e-6, 1e9)] = 1.0
     staircase: bool = False
+    floor: Annotated[float, Bounds(0, 1)] = 0.0
 
     def decay(self, step: int, total_steps: int, steps_per_epoch: float) -> float:
-        """Return multiplier ** (epochs / every_epochs); a staircase rounds the exponent down."""
+        """Return multiplier ** (epochs / every_epochs), at least ``floor``; a staircase rounds the exponent down."""
         periods = step / steps_per_epoch / self.every_epochs
-        return float(self.multiplier ** (math.floor(periods) if self.staircase else periods))
+        return max(self.floor, float(self.multiplier ** (math.floor(periods) if self.staircase else periods)))
+
+
+@dataclass
+class Inception(Exponential):
+    """The staircase of the Inception v3 guide, with a warm-up of C cold epochs and a ramp over W + P further epochs.
+
+    Let a = multiplier ** ((C + W) / P). The factor is 0.1 a in the cold epochs, 0.1 a + (e - C + 1) 0.9 a / (W + P - 1)
+    in epoch e = C, ..., C + W + P - 1, and that of the staircase afterwards. ``warmup_steps`` is an additional warm-up.
+
+    cold_epochs, warmup_epochs, every_epochs: C, W and P. overshoot: true for the formula of the published code, which
+    rises above the staircase before it joins the staircase, by 10 % with these defaults. false limits the ramp to a.
+    """
+
+    name: str = "inception"
+    every_epochs: Annotated[float, Bounds(1e-6, 1e9)] = 3.0
+    staircase: bool = True
+    floor: Annotated[float, Bounds(0, 1)] = 1e-4
+    cold_epochs: CountOrZero = 2
+    warmup_epochs: CountOrZero = 7
+    overshoot: bool = True
+
+    def __post_init__(self) -> None:
+        whole = self.warmup_epochs + self.every_epochs
+        _require(whole > 1, "warmup_epochs", self.warmup_epochs, f"more than {1 - self.every_epochs:g}")
+
+    def decay(self, step: int, total_steps: int, steps_per_epoch: float) -> float:
+        """Return the factor of the epoch, counted from 0, in which the step begins."""
+        before, epoch = self.cold_epochs + self.warmup_epochs, math.floor(step / steps_per_epoch)
+        if epoch >= before + self.every_epochs:
+            return super().decay(step, total_steps, steps_per_epoch)
+        top: float = self.multiplier ** (before / self.every_epochs)
+        rise = max(0, epoch - self.cold_epochs + 1) * 0.9 * top / (self.warmup_epochs + self.every_epochs - 1)
+        ramp = 0.1 * top + rise
+        return max(self.floor, ramp if self.overshoot else min(ramp, top))
 
 
 @dataclass
@@ -131,6 +174,7 @@ SCHEDULES: dict[str, type[Schedule]] = {
     "constant": Constant,
     "step": Step,
     "exponential": Exponential,
+    "inception": Inception,
     "cosine": Cosine,
 }
 """Schedules by their names in the configuration. To add a schedule, write its class and list it here."""

@@ -244,14 +244,14 @@ class _Run:
 
     def _log_warm_up(self) -> None:
         """Warn if the warm-up is longer than the run."""
-        warmup, total = self.experiment.config.schedule.warmup_steps, self.experiment.total_steps
-        if warmup >= total:
+        schedule, total = self.experiment.config.schedule, self.experiment.total_steps
+        if schedule.warmup_steps >= total:
             log.warning(
                 "schedule.warmup_steps=%d with a run of %d steps: the run ends during the warm-up, at %.3g of the "
                 "learning rate; use fewer warm-up steps, or a longer run",
-                warmup,
+                schedule.warmup_steps,
                 total,
-                total / (warmup + 1),
+                schedule.warm_up(total - 1),
             )
 
     def _log_kernels(self) -> None:

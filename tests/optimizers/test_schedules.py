@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runner.errors import ConfigError
-from runner.optimizers.schedules import Constant, Cosine, Exponential, Schedule, Step
+from runner.optimizers.schedules import Constant, Cosine, Exponential, Inception, Schedule, Step
 
 TOTAL, PER_EPOCH = 100, 12.5
 EIGHTH = math.sqrt(0.5) / 2
@@ -32,14 +32,34 @@ KRIZHEVSKY = Step(boundaries=[0.25, 0.5, 0.75], multiplier=250 ** (-1 / 3))
             Cosine(final_factor=0.2),
             {0: 1.0, 25: 0.2 + 0.8 * (0.5 + EIGHTH), 50: 0.6, 75: 0.2 + 0.8 * (0.5 - EIGHTH), 100: 0.2, 120: 0.2},
         ),
+        (Exponential(multiplier=0.1, staircase=True, floor=0.02), {0: 1.0, 13: 0.1, 25: 0.02, 99: 0.02}),
         # A warm-up rises to the full rate. It multiplies the decay factor and does not delay the decay.
         (Constant(warmup_steps=4), {0: 0.2, 1: 0.4, 2: 0.6, 3: 0.8, 4: 1.0, 5: 1.0}),
+        # He et al. 2016, section 5: 400 steps at 0.01, for a base rate of 0.1.
+        (Constant(warmup_steps=400, warmup_factor=0.1), {0: 0.1, 399: 0.1, 400: 1.0}),
         (Step(boundaries=[0.02], multiplier=0.5, warmup_steps=4), {0: 0.2, 1: 0.4, 2: 0.3, 3: 0.4, 4: 0.5}),
     ],
 )
 def test_steps_have_the_expected_factors(schedule: Schedule, expected: dict[int, float]) -> None:
     found = {step: schedule.factor(step, TOTAL, PER_EPOCH) for step in expected}
     assert found == pytest.approx(expected, rel=1e-4 if schedule is KRIZHEVSKY else 1e-12)
+
+
+WARM_UP = [0.0831, 0.0831, 0.1661, 0.2492, 0.3322, 0.4153, 0.4984, 0.5814, 0.6645, 0.7475, 0.8306, 0.9136, 0.7807]
+"""Factors of epochs 0 to 12 in the published code of the Inception v3 guide, with 2 cold epochs and 7 of warm-up."""
+
+
+@pytest.mark.parametrize("overshoot", [True, False])
+def test_the_guides_warm_up_joins_its_staircase(overshoot: bool) -> None:
+    schedule = Inception(overshoot=overshoot)
+    first, last = ([schedule.factor(e * 100 + k, 10**5, 100.0) for e in range(460)] for k in (0, 99))
+    assert first == last, "the factor changes only between epochs"
+    expected = [*WARM_UP[:11], WARM_UP[11] if overshoot else WARM_UP[10], *WARM_UP[12:]]
+    assert first[:13] == pytest.approx(expected, abs=5e-5)
+    staircase = [max(1e-4, 0.94 ** (e // 3)) for e in range(460)]
+    assert first[12:] == pytest.approx(staircase[12:], rel=1e-12)
+    # The floor of 1e-4 is reached after 447 epochs.
+    assert (staircase[446] > 1e-4, staircase[450]) == (True, 1e-4)
 
 
 @st.composite
@@ -72,6 +92,11 @@ def test_warmup_joins_the_decay_without_a_jump(schedule: Schedule, total: int, p
 @pytest.mark.parametrize(
     ("schema", "settings", "message"),
     [
+        (
+            Inception,
+            {"warmup_epochs": 0, "every_epochs": 1.0},
+            "schedule.warmup_epochs=0: expected more than 0",
+        ),
         (Step, {"unit": "hours"}, "schedule.unit='hours': expected one of progress, epochs"),
         (
             Step,
