@@ -7,7 +7,7 @@ from typing import Protocol
 from runner.engine.compile.program import ONE_CLIENT, TRAIN, Client, DriverSettings, Program
 from runner.engine.graph import ops
 from runner.engine.graph.graph import Graph
-from runner.engine.graph.network import Answers
+from runner.engine.graph.network import COUNTED, Answers
 from runner.engine.graph.tensor import Tensor
 from runner.engine.graph.variables import Variable, Variables
 from runner.strategies.replica import Replica, ordered_sum, shares
@@ -123,10 +123,13 @@ def _evaluation(graph: Graph, replicas: Sequence[Replica], scored: Sequence[Scor
     summed, gathered = defaultdict[str, list[Tensor]](list), defaultdict[str, list[Tensor]](list)
     for replica, (outputs, batch) in zip(replicas, scored, strict=True):
         with replica.within("eval"):
+            mask = batch["mask"]
+            if COUNTED in outputs.collected:
+                mask = ops.mul(graph, mask, outputs.collected[COUNTED])
             for name, values in outputs.summed.items():
-                masked = ops.mul(graph, values, batch["mask"])
+                masked = ops.mul(graph, values, mask)
                 summed[name].append(ops.reduce_sum(graph, masked, axes=(0,)))
-        for name, each in {**outputs.collected, "mask": batch["mask"]}.items():
+        for name, each in {**outputs.collected, "mask": mask}.items():
             gathered[name].append(each)
     with graph.absolute_scope("eval/gathered"), graph.device(replicas[0].device):
         fetches = {name: ordered_sum(graph, parts, name) for name, parts in summed.items()}

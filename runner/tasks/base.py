@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from runner.engine.graph.expression import Expr
-from runner.engine.graph.network import LOSS, NetworkBuilder, NetworkFunction, Outputs
+from runner.engine.graph.network import COUNTED, LOSS, NetworkBuilder, NetworkFunction, Outputs
 from runner.engine.graph.tensor import Tensor
 from runner.errors import ConfigError
 from runner.fields import Field
@@ -28,7 +28,7 @@ LABELS, NUMBERS = "labels", "numbers"
 
 TARGETS = (LABELS, NUMBERS)
 
-RESERVED = (LOSS, "accuracy", "mask", "labels", "predictions", "learning_rate", "epoch", "examples", "seconds")
+RESERVED = (LOSS, "accuracy", "mask", "labels", "predictions", "learning_rate", "epoch", "examples", "seconds", COUNTED)
 """Names that no metric of a plugin can have, because a step, an evaluation or a run has them already."""
 
 OfExamples = Callable[[Expr, Expr], Expr]

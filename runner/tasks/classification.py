@@ -2,21 +2,22 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from runner.bounds import Bounds, NonNegative, Rate
 from runner.engine.graph import ops
-from runner.engine.graph.expression import Expr
-from runner.engine.graph.network import NetworkBuilder, NetworkFunction, Outputs
+from runner.engine.graph.expression import Expr, apply
+from runner.engine.graph.network import COUNTED, NetworkBuilder, NetworkFunction, Outputs
 from runner.engine.graph.tensor import Tensor
 from runner.errors import ConfigError
 from runner.fields import Field, labelled
 from runner.models.base import Model
 from runner.nn import new_layer
 from runner.tasks.base import LABELS, MAX, Metric, Task, chosen
-from runner.tasks.measures import LOSSES, METRICS
+from runner.tasks.measures import LOSSES, METRICS, smoothed_softmax, weights_of
 
 
 @dataclass
@@ -25,11 +26,22 @@ class Classification(Task):
 
     loss: an entry of ``LOSSES`` for labels. metrics: entries of ``METRICS`` for labels, besides "accuracy", the
     fraction of examples whose largest logit is that of the label.
+
+    label_smoothing: s, for ``loss=softmax``: the target of a class is s / C, and 1 - s more for the label.
+    class_weights: a weight for each class. The loss of an example is multiplied by the weight of its label; with label
+    smoothing, each class has its own weight. The mean is over the number of examples, not over the sum of their
+    weights, because no share of a batch knows the labels of the others: PyTorch's loss with reduction="mean" is this
+    loss, multiplied by the number of examples and divided by the sum of the weights of their labels.
+    ignored_label: a label whose examples add nothing to the loss and the metrics. In training, a mean is over all
+    examples of the batch, ignored ones included; in evaluations, over the examples that are not ignored.
     """
 
     name: str = "classification"
     loss: str = "softmax"
     metrics: list[str] = field(default_factory=list)
+    label_smoothing: Rate = 0.0
+    class_weights: list[NonNegative] | None = None
+    ignored_label: Annotated[int, Bounds(-(2**31), 2**31 - 1)] | None = None
 
     monitor: ClassVar[str] = "accuracy"
     ranked: ClassVar[bool] = True
@@ -37,6 +49,11 @@ class Classification(Task):
     def __post_init__(self) -> None:
         chosen("loss", [self.loss], LOSSES, LABELS)
         chosen("metrics", self.metrics, METRICS, LABELS)
+        if self.label_smoothing and self.loss != "softmax":
+            raise ConfigError(
+                f"task.label_smoothing={self.label_smoothing} with task.loss={self.loss}: expected 0; only "
+                "task.loss=softmax has targets to smooth"
+            )
 
     @property
     def measures(self) -> Mapping[str, Metric]:
@@ -54,7 +71,20 @@ class Classification(Task):
 
     def score(self, net: NetworkBuilder, prediction: Tensor, batch: Mapping[str, Tensor]) -> Outputs:
         """Add the loss over the logits, and the metrics."""
-        return classify(net, prediction, batch["y"], self.loss, self.metrics)
+        classes, weights = net.graph.spec(prediction).shape[1], self.class_weights
+        if weights is not None and len(weights) != classes:
+            found = len(weights)
+            raise ConfigError(f"task.class_weights: found {found} weights; expected one for each class, {classes}")
+        return classify(
+            net,
+            prediction,
+            batch["y"],
+            self.loss,
+            self.metrics,
+            label_smoothing=self.label_smoothing,
+            class_weights=weights,
+            ignored_label=self.ignored_label,
+        )
 
     def answers(self, prediction: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the probability of each class; those of a softmax add up to 1, those of logistic units need not."""
@@ -64,25 +94,48 @@ class Classification(Task):
         return np.asarray(raised / raised.sum(axis=1, keepdims=True))
 
     def expected_loss(self, fields: Mapping[str, Field]) -> float:
-        """Return the loss of uniform guessing, ln(classes)."""
-        return float(np.log(self.outputs(fields)))
+        """Return the loss of uniform guessing, ln(classes), times the largest weight of a class."""
+        return float(np.log(self.outputs(fields))) * max(self.class_weights or [1.0])
 
 
 def classify(
-    net: NetworkBuilder, logits: Tensor, labels: Tensor, loss: str = "softmax", metrics: Sequence[str] = ()
+    net: NetworkBuilder,
+    logits: Tensor,
+    labels: Tensor,
+    loss: str = "softmax",
+    metrics: Sequence[str] = (),
+    *,
+    label_smoothing: float = 0.0,
+    class_weights: Sequence[float] | None = None,
+    ignored_label: int | None = None,
 ) -> Outputs:
     """Add layer "loss" over logits (N, C) and labels (N,) int64, computed in the network's state dtype.
 
-    loss: an entry of ``LOSSES``. metrics: entries of ``METRICS``, besides "accuracy".
+    loss: an entry of ``LOSSES``. metrics: entries of ``METRICS``, besides "accuracy". label_smoothing, class_weights,
+    ignored_label: see :class:`Classification`.
     """
     graph = net.graph
     with new_layer(net, "loss", "loss"):
-        own, truth = Expr(graph, ops.as_dtype(graph, logits, net.state_dtype)), Expr(graph, labels)
-        losses = net.output(LOSSES[loss].of_examples(own, truth).tensor)
+        own, given = Expr(graph, ops.as_dtype(graph, logits, net.state_dtype)), Expr(graph, labels)
+        ignored = None if ignored_label is None else apply(ops.equal, given, given.scalar(ignored_label))
+        # An ignored label need not be a class, so another label takes its place.
+        truth = given if ignored is None else apply(ops.select, ignored, given.scalar(0), given)
+        if label_smoothing:
+            losses = smoothed_softmax(own, truth, label_smoothing, class_weights)
+        else:
+            losses = LOSSES[loss].of_examples(own, truth)
+            losses = losses if class_weights is None else losses * weights_of(truth, own, class_weights)
         predictions = ops.argmax(graph, own.tensor, axis=1)
         values = {"accuracy": ops.cast(graph, ops.equal(graph, predictions, labels), net.state_dtype)}
         values |= {name: METRICS[name].value(own, truth) for name in metrics}
-    return Outputs(losses, values, {"predictions": predictions, "labels": labels}, own.tensor)
+        collected = {"predictions": predictions, "labels": labels}
+        if ignored is not None:
+            zero, one = own.scalar(0.0), own.scalar(1.0)
+            losses = apply(ops.select, ignored, zero, losses)
+            values = {name: ops.select(graph, ignored.tensor, zero.tensor, each) for name, each in values.items()}
+            collected[COUNTED] = ops.select(graph, ignored.tensor, zero.tensor, one.tensor)
+        net.output(losses.tensor)
+    return Outputs(losses.tensor, values, collected, own.tensor)
 
 
 def classifier(model: Model, classes: int, loss: str = "softmax") -> NetworkFunction:

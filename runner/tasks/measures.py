@@ -1,6 +1,9 @@
 """The losses and metrics that the settings of a task can name."""
 
+from collections.abc import Sequence
 from functools import partial
+
+import numpy as np
 
 from runner.engine.graph import ops
 from runner.engine.graph.expression import Expr, apply
@@ -10,6 +13,33 @@ from runner.tasks.base import LABELS, MAX, MIN, NUMBERS, Loss, Metric
 def softmax(logits: Expr, labels: Expr) -> Expr:
     """Return the cross-entropy of a softmax over the classes, in nats."""
     return Expr(logits.graph, ops.softmax_cross_entropy(logits.graph, logits.tensor, labels.tensor)[0])
+
+
+def smoothed_softmax(logits: Expr, labels: Expr, smoothing: float, weights: Sequence[float] | None = None) -> Expr:
+    """Return the cross-entropy of a softmax with smoothed labels (Szegedy et al. 2016, section 7), in nats.
+
+    The target of a class is smoothing / C, and 1 - smoothing more for the label. weights: of the C classes, by which
+    the terms of the classes are multiplied, as in PyTorch's ``cross_entropy``; None for weights of 1.
+    """
+    loss, scores = softmax(logits, labels), logits
+    chosen = apply(ops.one_hot, labels, depth=logits.spec.shape[1], dtype=logits.spec.dtype)
+    # The loss of class c is log_sum - logits[c].
+    log_sum = loss + apply(ops.reduce_sum, logits * chosen, axes=(1,))
+    if weights is not None:
+        scores = logits * _table(logits, weights)
+        loss = loss * weights_of(labels, logits, weights)
+        log_sum = log_sum * (sum(weights) / len(weights))
+    return (1.0 - smoothing) * loss + smoothing * (log_sum - apply(ops.reduce_mean, scores, axes=(1,)))
+
+
+def weights_of(labels: Expr, logits: Expr, weights: Sequence[float]) -> Expr:
+    """Return the weight of each example's class, (N,), in the dtype of the logits."""
+    chosen = apply(ops.one_hot, labels, depth=len(weights), dtype=logits.spec.dtype)
+    return apply(ops.reduce_sum, chosen * _table(logits, weights), axes=(1,))
+
+
+def _table(logits: Expr, weights: Sequence[float]) -> Expr:
+    return Expr(logits.graph, ops.constant(logits.graph, np.array(weights, logits.spec.dtype)))
 
 
 def logistic(logits: Expr, labels: Expr) -> Expr:

@@ -50,7 +50,7 @@ def with_validation(program: Program) -> Program:
 
 
 def evaluate(clients: Clients, metrics: Sequence[str], *, batches: int, classes: int, split: str = TEST) -> Scores:
-    """Score the first ``batches`` evaluation batches of a split; padding does not count.
+    """Score the first ``batches`` evaluation batches of a split; padding and ignored examples do not count.
 
     metrics: besides the loss. classes: the number of classes, for the confusion matrix of a task that predicts classes.
     """
@@ -66,7 +66,7 @@ def evaluate(clients: Clients, metrics: Sequence[str], *, batches: int, classes:
         if {"labels", "predictions"} <= answer.keys():
             confusion = np.zeros((classes, classes), np.int64) if confusion is None else confusion
             np.add.at(confusion, (answer["labels"][real], answer["predictions"][real]), 1)
-    means = {name: value / examples for name, value in sums.items()}
+    means = {name: value / examples if examples else math.nan for name, value in sums.items()}
     return Scores(means, examples, confusion)
 
 

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,21 +12,26 @@ from hypothesis import strategies as st
 from runner import nn
 from runner.engine.graph import ops
 from runner.engine.graph.autodiff import gradients
-from runner.engine.graph.network import NetworkBuilder, Outputs
+from runner.engine.graph.network import COUNTED, NetworkBuilder, Outputs
 from runner.engine.graph.tensor import Tensor
+from runner.errors import ConfigError
+from runner.fields import labelled
+from runner.models import Mlp
 from runner.nn import Padding, TooSmallError, place
-from runner.tasks.classification import classify
+from runner.tasks.classification import Classification, classify
+from runner.testing import check_gradients
 from tests.nn.support import Array, Bench, bench, normal
 
 LOGITS = 3.0 * normal(5, 4)
 LABELS = np.array([0, 3, 3, 1, 0])
+FOUR_CLASSES = labelled((1, 6, 6), tuple("abcd"))
 
 
-def classified(loss: str, logits: Array = LOGITS) -> tuple[Bench, Outputs]:
+def classified(loss: str, logits: Array = LOGITS, labels: Array = LABELS, **settings: Any) -> tuple[Bench, Outputs]:
     b = bench(logits)
-    labels = ops.placeholder(b.net.graph, LABELS.shape, "int64", name="y")
-    b.feeds[labels] = LABELS
-    return b, classify(b.net, b.x, labels, loss)
+    y = ops.placeholder(b.net.graph, labels.shape, "int64", name="y")
+    b.feeds[y] = labels
+    return b, classify(b.net, b.x, y, loss, **settings)
 
 
 def softmax(x: Array) -> Array:
@@ -70,6 +76,78 @@ def test_predictions_are_the_largest_logits_and_hits_match_labels(loss: str) -> 
     assert (predictions == LOGITS.argmax(axis=1)).all()
     assert (correct == (predictions == LABELS)).all()
     assert 0 < correct.sum() < 5
+
+
+WEIGHTS = [0.5, 2.0, 0.25, 1.5]
+SETTINGS: dict[str, dict[str, Any]] = {
+    "smoothed": {"label_smoothing": 0.1},
+    "weighted": {"class_weights": WEIGHTS},
+    "smoothed and weighted": {"label_smoothing": 0.3, "class_weights": WEIGHTS},
+    "a class is ignored": {"ignored_label": 3, "class_weights": WEIGHTS},
+    "no class is ignored": {"ignored_label": -100, "label_smoothing": 0.1, "class_weights": WEIGHTS},
+}
+
+
+@pytest.mark.parametrize("label", SETTINGS)
+def test_smoothed_and_weighted_losses_equal_those_of_pytorch(label: str) -> None:
+    """PyTorch's mean divides by the sum of the weights of the labels; losses of single examples are equal."""
+    torch = pytest.importorskip("torch")
+    settings, labels = SETTINGS[label], LABELS.copy()
+    if settings.get("ignored_label", 0) < 0:
+        labels[1] = settings["ignored_label"]
+    b, outputs = classified("softmax", labels=labels, **settings)
+    (found,) = gradients(b.net.graph, [outputs.losses], [outputs.prediction])
+    logits = torch.tensor(LOGITS, requires_grad=True)
+    weights = torch.tensor(settings.get("class_weights", [1.0] * 4), dtype=torch.float64)
+    ignored = settings.get("ignored_label", -1)
+    losses = torch.nn.functional.cross_entropy(
+        logits,
+        torch.tensor(labels),
+        weight=weights,
+        ignore_index=ignored,
+        label_smoothing=settings.get("label_smoothing", 0.0),
+        reduction="none",
+    )
+    losses.sum().backward()
+    np.testing.assert_allclose(b.value(outputs.losses), losses.detach().numpy(), rtol=1e-12, atol=1e-14)
+    np.testing.assert_allclose(b.value(found), logits.grad.numpy(), rtol=0, atol=1e-12)
+    assert ((b.value(outputs.losses) == 0) == (labels == ignored)).all()
+
+
+@pytest.mark.parametrize("loss", ["softmax", "logistic"])
+def test_the_loss_of_an_example_is_multiplied_by_the_weight_of_its_label(loss: str) -> None:
+    weighted, plain = classified(loss, class_weights=WEIGHTS), classified(loss)
+    values = [b.value(outputs.losses) for b, outputs in (weighted, plain)]
+    np.testing.assert_allclose(values[0], np.array(WEIGHTS)[LABELS] * values[1], rtol=1e-14)
+
+
+def test_ignored_examples_add_nothing_to_metrics_and_are_marked() -> None:
+    b, outputs = classified("softmax", labels=LOGITS.argmax(axis=1), ignored_label=int(LOGITS[0].argmax()))
+    counted = LOGITS.argmax(axis=1) != LOGITS[0].argmax()
+    assert 0 < counted.sum() < 5
+    found = b.values(outputs.metrics["accuracy"], outputs.collected[COUNTED])
+    assert all((value == counted).all() for value in found)
+
+
+@pytest.mark.parametrize("label", SETTINGS)
+def test_gradients_of_smoothed_and_weighted_losses_equal_difference_quotients(label: str) -> None:
+    task = Classification(**{**SETTINGS[label], "ignored_label": 2})
+    check_gradients(task.network(Mlp(hidden=[5]), FOUR_CLASSES), fields=FOUR_CLASSES)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            {"label_smoothing": 0.1, "loss": "logistic"},
+            "task.label_smoothing=0.1 with task.loss=logistic: expected 0; only task.loss=softmax has targets",
+        ),
+        ({"class_weights": [1.0, 2.0]}, "task.class_weights: found 2 weights; expected one for each class, 4"),
+    ],
+)
+def test_settings_that_do_not_fit_the_loss_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{message}"):
+        check_gradients(Classification(**settings).network(Mlp(hidden=[5]), FOUR_CLASSES), fields=FOUR_CLASSES)
 
 
 def test_the_loss_is_a_layer_of_kind_loss() -> None:

@@ -89,6 +89,14 @@ def ranked(net: NetworkBuilder, batch: Batch) -> Outputs:
     return replace(outputs, metrics={**outputs.metrics, "top2": right})
 
 
+def weighted(net: NetworkBuilder, batch: Batch) -> Outputs:
+    """Build a classifier of four classes with smoothed labels and class weights; class 1 is ignored."""
+    h = nn.relu(net, nn.dense(net, batch["x"], 7, name="fc1"), name="relu1")
+    logits = nn.dense(net, h, 4, name="fc2")
+    weights = [0.5, 2.0, 1.0, 3.0]
+    return classify(net, logits, batch["kind"], label_smoothing=0.2, class_weights=weights, ignored_label=1)
+
+
 def reconstructed(net: NetworkBuilder, batch: Batch) -> Outputs:
     """Build an autoencoder whose loss has ops on tensors of the shapes (N, 5), (N, 1), (N,) and (); collect outputs."""
     graph = net.graph
@@ -110,6 +118,7 @@ NETWORKS = {
     "regression": (regression, {"loss", "mae"}),
     "two_headed": (two_headed, {"loss", "squares", "accuracy"}),
     "ranked": (ranked, {"loss", "accuracy", "top2"}),
+    "weighted": (weighted, {"loss", "accuracy"}),
     "reconstructed": (reconstructed, {"loss", "spread"}),
 }
 

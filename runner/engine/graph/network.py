@@ -64,6 +64,9 @@ class Outputs(Answers):
         return Outputs(**vars(self.answers(function)), prediction=function(self.prediction))
 
 
+COUNTED = "counted"
+"""The name, among collected values, of a mask (N,): 1 for examples that count in an evaluation, 0 for ignored ones."""
+
 LOSS = "loss"
 """The name of the mean loss among the metrics of a step or an evaluation."""
 

@@ -43,6 +43,7 @@ class DenseLoss:
         return {
             "softmax_cross_entropy": self._softmax,
             "one_hot": self._one_hot,
+            "constant": self._constant,
             **dict.fromkeys(("reduce_sum", "reduce_mean"), self._sum),
             "argmax": self._argmax,
             **dict.fromkeys(BY_UNIT, self._layers.elementwise),
@@ -73,6 +74,18 @@ class DenseLoss:
             self._layers.refuse(node)
         depth, dtype = node.attributes["depth"], node.attributes["dtype"]
         return [Spread(Cut.UNITS, self._targets(node.inputs[0], depth, dtype, node.layer))]
+
+    def _constant(self, node: Node) -> Sequence[Spread]:
+        """Add each worker's entries of a table with one entry per unit, (U,)."""
+        spec = node.outputs[0]
+        if spec.rank != 1:
+            self._layers.refuse(node)
+        parts = {}
+        for j, (begin, end) in self._layers.shares(spec.shape[0]).items():
+            with self._layers.on(j, node.layer):
+                table = self._graph.add("constant", (), node.attributes, name=node.name)[0]
+                parts[j] = ops.slice(self._graph, table, (begin,), (end - begin,), name="own")
+        return [Spread(Cut.UNITS, parts)]
 
     def _sum(self, node: Node) -> Sequence[Spread]:
         """Add the sum or the mean of all units of each example."""

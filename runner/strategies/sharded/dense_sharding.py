@@ -18,7 +18,7 @@ from runner.strategies.sharded.blueprint import BY_UNIT, Blueprint, joined, mask
 DENSE_OPS = "dense and element-wise layers, dropout and batch normalisation"
 LOSS_OPS = (
     "element-wise ops on tensors (N, units) and (N, 1), scalar constants, reduce_sum and reduce_mean over axis 1, "
-    "argmax over axis 1, one_hot of (N,), and softmax_cross_entropy without its probabilities"
+    "argmax over axis 1, one_hot of (N,), constants (units,), and softmax_cross_entropy without its probabilities"
 )
 
 
