@@ -71,7 +71,7 @@ class Subject:
         """Run :data:`SETTLING` untimed steps, then time ``steps`` steps. All steps have ended on return."""
         for number in range(SETTLING + steps):
             started = time.perf_counter()
-            train_step(self._step_driver, self._experiment, self._step, self._experiment.learning_rate(self._step))
+            train_step(self._step_driver, self._experiment, self._step)
             if number >= SETTLING:
                 self.seconds.append(time.perf_counter() - started)
             self._step += 1

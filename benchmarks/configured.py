@@ -45,8 +45,7 @@ class Configured:
 
         def step() -> float:
             number = next(steps)
-            rate = self._experiment.learning_rate(number)
-            return float(train_step(self._step_driver, self._experiment, number, rate)["loss"])
+            return float(train_step(self._step_driver, self._experiment, number)["loss"])
 
         return step
 

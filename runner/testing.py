@@ -150,7 +150,7 @@ def check_finite_state(optimizer: Optimizer, *, steps: int = 20, dtype: str = "f
     for series, size in GRADIENTS.items():
         with _opened(Single(), workload, size) as (session, driver):
             for step in range(steps):
-                driver.update(step, scalar(optimizer.lr, dtype))
+                driver.update(step, np.full(optimizer.rate_shape, optimizer.lr, dtype))
                 for name, value in session.run("save").items():
                     for index in np.argwhere(~np.isfinite(value)):
                         raise AssertionError(
@@ -210,7 +210,7 @@ def _op(op: str, inputs: Sequence[Array], attributes: Mapping[str, Any], rng: np
 def _trained(strategy: Strategy, workload: Workload, steps: int) -> dict[str, Array]:
     """Return all variables after some steps and, as "loss", the losses of the steps."""
     with _opened(strategy, workload) as (session, driver):
-        rate = scalar(workload.optimizer.lr, workload.state_dtype)
+        rate = np.full(workload.optimizer.rate_shape, workload.optimizer.lr, workload.state_dtype)
         losses = [float(driver.update(step, rate)[LOSS]) for step in range(steps)]
         driver.synchronize()
         return {**session.run("save"), LOSS: np.array(losses)}

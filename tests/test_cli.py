@@ -36,7 +36,7 @@ def test_help_names_every_verb_group_option_and_key(capsys: Capture):
     for group, table in GROUPS.items():
         (line,) = [line for line in groups if line.startswith(f"  {group} ")]
         assert {name.rstrip("*,") for name in line.split()[1:]} >= set(table)
-    assert "optimizer    adagrad, adam, adamw, heavy_ball, lbfgs, momentum*, sgd" in text
+    assert "optimizer    adagrad, adam, adamw, heavy_ball, lbfgs, momentum*, rmsprop, sgd" in text
     assert "digits_equivalence" in text
     assert "  train.epochs             30 " in text
     assert "  checkpoint.keep          3 " in text

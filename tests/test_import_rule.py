@@ -55,8 +55,8 @@ MAY_IMPORT = {
     # Networks and training rules. Strategies read the layers recorded on nodes; they use no models, data or tracking.
     "nn": "engine errors",
     "models": "nn engine bounds errors",
-    "tasks": "models nn fields engine errors",
-    "optimizers": "engine bounds errors",
+    "tasks": "models nn fields engine bounds errors",
+    "optimizers": "engine bounds errors system.schema",
     "strategies": "optimizers fields engine bounds errors records.decisions",
     # Input data and stored results.
     "data": "bounds fields errors system.files system.json_file system.schema kernels.philox",
@@ -84,8 +84,8 @@ MAY_IMPORT = {
     "config.hydra_app": "config config.configuration config.error_text config.groups config.hydra_sweep errors",
     "config.hydra_sweep": "config.batch_sweeper config.launcher config.monitor errors system.redaction",
     # Training. Only ``build`` connects the parts.
-    "training": "callback system.console config config.configuration records strategies tasks fields data checkpoint"
-    " tracking tracing plugin engine errors system.files system.json_file system.schema system.shutdown"
+    "training": "callback system.console config config.configuration records strategies optimizers tasks fields data"
+    " checkpoint tracking tracing plugin engine errors system.files system.json_file system.schema system.shutdown"
     " system.machine system.redaction system.text"
     " kernels.gpu.discovery kernels.gpu.driver kernels.registry",
     # Commands.

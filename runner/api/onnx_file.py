@@ -46,7 +46,7 @@ def write_onnx(path: Path, network: StoredNetwork) -> Path:
     program = ForwardPasses().build(workload_of(replace(config, precision=_FLOAT), facts))
     client = program.clients[PREDICT]
     (x,) = (slot.tensor for slot in client.inputs if slot.field == "x")
-    stored = load_checkpoint(network.checkpoint).variables
+    stored = config.optimizer.evaluated(load_checkpoint(network.checkpoint).variables)
     weights = {name: np.asarray(stored[name], _FLOAT) for name in program.variables}
     translation = _Translation(onnx, program.graph, weights, network.normalisation(), {x})
     model = translation.model(client.fetches["prediction"], x, facts.shape)

@@ -91,6 +91,8 @@ class Run:
     def weights(self, which: str | None = None) -> dict[str, NDArray[Any]]:
         """Return name -> value of each variable of the network, such as "fc1/weights", without optimizer slots.
 
+        The values are those that evaluations use: averages, if the run keeps them (``optimizer.average``).
+
         which: "best" or "newest" checkpoint; None for the best if one is kept, else the newest. Raises CheckpointError
         if there is none.
         """
@@ -194,7 +196,8 @@ class Run:
 
         with self._classes.in_force():
             network = self._network(which)
-            return dict(load_checkpoint(network.checkpoint).variables), weights_of(network.config)
+            stored = load_checkpoint(network.checkpoint).variables
+            return network.config.optimizer.evaluated(stored), weights_of(network.config)
 
 
 def run(

@@ -64,6 +64,7 @@ def explain_with_memory(config: Config, found: Found) -> tuple[str, list[Process
         "",
         *totals(rows),
         *_length_lines(experiment),
+        *_rate_lines(experiment),
         *device_lines(experiment, found),
         *placed_lines(experiment),
         "",
@@ -98,6 +99,19 @@ def _length_lines(experiment: Experiment) -> list[str]:
         f"{experiment.steps_per_epoch:.1f} steps per epoch"
     )
     return [steps, *([f"network                 emulated: {experiment.emulation}"] if experiment.emulation else [])]
+
+
+def _rate_lines(experiment: Experiment) -> list[str]:
+    """Return a line on the learning rate if it is scaled with the batch, and a line for each rule of the optimizer."""
+    config, optimizer = experiment.config, experiment.optimizer
+    base, scaling = config.optimizer, config.optimizer.batch_scaling
+    lines = []
+    if scaling.active:
+        lines.append(
+            f"learning rate           {optimizer.lr:.6g} and weight decay {optimizer.weight_decay:.6g} for batches of "
+            f"{config.train.batch_size}, from {base.lr:.6g} and {base.weight_decay:.6g} for {scaling.base_batch}"
+        )
+    return [*lines, *(f"rule                    {rule}" for rule in optimizer.parameter_rules)]
 
 
 _MIB = 2**20

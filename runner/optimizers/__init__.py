@@ -3,12 +3,13 @@
 Read the modules in this order:
 
 * ``base``: settings, the rule of an update, slots, and the factor that clips gradients.
-* ``sgd`` (with momentum), ``adam`` (with Adagrad): rules that compute an update from one gradient.
+* ``parameter_rules``, ``batch_scaling``, ``averages``: settings of all optimizers.
+* ``sgd`` (with momentum), ``adam`` (with Adagrad and RMSProp): rules that compute an update from one gradient.
 * ``lbfgs``: L-BFGS, as commands to a ``VectorMachine``; ``line_search``: the length of its steps.
 * ``schedules``: factors of the learning rate.
 """
 
-from runner.optimizers.adam import Adagrad, Adam, AdamW
+from runner.optimizers.adam import Adagrad, Adam, AdamW, RmsProp
 from runner.optimizers.base import Optimizer
 from runner.optimizers.lbfgs import Lbfgs
 from runner.optimizers.sgd import HeavyBall, Momentum, Sgd
@@ -18,9 +19,10 @@ OPTIMIZERS: dict[str, type[Optimizer]] = {
     "momentum": Momentum,
     "heavy_ball": HeavyBall,
     "adagrad": Adagrad,
+    "rmsprop": RmsProp,
     "adam": Adam,
     "adamw": AdamW,
     "lbfgs": Lbfgs,
 }
 
-__all__ = ["OPTIMIZERS", "Adagrad", "Adam", "AdamW", "HeavyBall", "Lbfgs", "Momentum", "Optimizer", "Sgd"]
+__all__ = ["OPTIMIZERS", "Adagrad", "Adam", "AdamW", "HeavyBall", "Lbfgs", "Momentum", "Optimizer", "RmsProp", "Sgd"]

@@ -1,4 +1,4 @@
-"""Optimizers with adaptive learning rates: Adagrad, Adam and AdamW."""
+"""Optimizers with adaptive learning rates: Adagrad, RMSProp, Adam and AdamW."""
 
 import math
 from dataclasses import dataclass
@@ -36,6 +36,38 @@ class Adagrad(Optimizer):
             root = apply(ops.select, unused, one, new_s).sqrt()
             direction = apply(ops.select, unused, zero, g) / root
             return [(s, new_s), (w, w - direction * learning_rate)]
+
+        return update
+
+
+@dataclass
+class RmsProp(Optimizer):
+    """m <- momentum * m + lr * g / sqrt(s + epsilon);  w <- w - m, with s <- decay * s + (1 - decay) * g ** 2.
+
+    RMSProp (Tieleman and Hinton 2012) in the form of TensorFlow's RMSPropOptimizer, which the Inception papers use: s
+    starts at 1, so that the first steps are short, and epsilon is inside the root. In PyTorch, s starts at 0 and
+    epsilon is outside. The defaults are TensorFlow's, except for lr; the Inception v3 guide uses momentum 0.9 and
+    epsilon 1.
+
+    Weight decay is an L2 penalty: weight_decay * w is added to the gradient first. decay: weight of the old value in
+    the average s. Slots: mean_square (s), momentum (m).
+    """
+
+    name: str = "rmsprop"
+    lr: Positive = 0.001
+    decay: Rate = 0.9
+    momentum: Rate = 0.0
+    epsilon: Positive = 1e-10
+
+    def rule(self, learning_rate: Expr, step: Expr) -> Rule:
+        """Return the rule."""
+
+        def update(w: State, g: Expr) -> NewValues:
+            s, m = w.slot("mean_square", 1.0), w.slot("momentum")
+            g = self.with_decay(w, g)
+            new_s = _average(s, g.square(), self.decay)
+            new_m = self.momentum * m + g * learning_rate / (new_s + self.epsilon).sqrt()
+            return [(s, new_s), (m, new_m), (w, w - new_m)]
 
         return update
 

@@ -1,9 +1,9 @@
 """The base of optimizers: settings, and a rule that adds the update of each variable to a graph."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import ClassVar, Self, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Self, TypeVar
 
 from runner.bounds import NonNegative, Positive
 from runner.engine.graph import ops
@@ -13,6 +13,10 @@ from runner.engine.graph.op import ShapeError
 from runner.engine.graph.tensor import Tensor
 from runner.engine.graph.variables import Variable, Variables
 from runner.errors import ConfigError
+from runner.optimizers.averages import AVERAGE, WeightsAverage, average_of
+from runner.optimizers.batch_scaling import BatchScaling
+from runner.optimizers.parameter_rules import ParameterRule, place_of, read_rules, require_used
+from runner.optimizers.schedules import Schedule
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,9 +34,13 @@ class State(Expr):
         """Return ``variable``, which is in the store ``variables``, as an expression."""
         return cls(variables.graph, variable.tensor, variable, variables)
 
-    def slot(self, name: str) -> Self:
-        """Return the variable's slot of this name, whose initial value is 0; see :class:`Optimizer`."""
-        return self.of(self.variables, self.variables.slot(self.variable, name))
+    def slot(self, name: str, initial: float = 0.0) -> Self:
+        """Return the variable's slot of this name, all of whose elements start at ``initial``."""
+        return self.of(self.variables, self.variables.slot(self.variable, name, initial))
+
+    def copy(self, name: str) -> Self:
+        """Return the variable's slot of this name, which starts with the initial value of the variable."""
+        return self.of(self.variables, self.variables.copy(self.variable, name))
 
 
 Of = TypeVar("Of")
@@ -51,6 +59,13 @@ class Optimizer(ABC):
     lr: base learning rate, which is multiplied by a schedule. weight_decay: strength of the decay of weights to 0, in
     the form that each optimizer documents; biases and normalisation parameters do not decay. clip_norm: largest
     Euclidean norm of all gradients of an update, taken together; longer gradients are scaled down. None for no limit.
+    decoupled_weight_decay: if true, the decay is not part of the gradient: lr * weight_decay * w is subtracted from the
+    updated weight (Loshchilov and Hutter 2019; lr is the rate of the step, as in PyTorch). ``sgd`` and ``adamw``
+    compute this in any case.
+    rules: settings for variables with certain names; the first rule that matches a name counts. See
+    :class:`~runner.optimizers.parameter_rules.ParameterRule`.
+    batch_scaling: see :class:`~runner.optimizers.batch_scaling.BatchScaling`. average: see
+    :class:`~runner.optimizers.averages.WeightsAverage`.
 
     The state of an optimizer is held in slots. A slot is a variable that is named after a trained variable, such as
     "conv1/weights/velocity", and is on the same device and in the same checkpoints.
@@ -64,15 +79,136 @@ class Optimizer(ABC):
     lr: Positive = 0.01
     weight_decay: NonNegative = 0.0
     clip_norm: Positive | None = None
+    decoupled_weight_decay: bool = False
+    rules: list[Any] = field(default_factory=list)
+    batch_scaling: BatchScaling = field(default_factory=BatchScaling)
+    average: WeightsAverage = field(default_factory=WeightsAverage)
+
+    def __post_init__(self) -> None:
+        read_rules(self.rules)
 
     @property
     def against_divergence(self) -> str:
         """Advice for losses that are no longer finite: the settings that make steps shorter."""
         return f"lower optimizer.lr or {'set ' if self.clip_norm is None else ''}optimizer.clip_norm"
 
+    @property
+    def parameter_rules(self) -> list[ParameterRule]:
+        """The rules of ``rules``, and any rules that other settings stand for."""
+        return read_rules(self.rules)
+
+    @property
+    def schedules(self) -> list[Schedule]:
+        """The schedules of the rules that have one, in the order of the rules."""
+        return [rule.schedule for rule in self.parameter_rules if rule.schedule is not None]
+
+    @property
+    def rate_shape(self) -> tuple[int, ...]:
+        """Shape of the fed learning rates: (), or (1 + n,) for the run's schedule and the n of :attr:`schedules`."""
+        return (1 + len(self.schedules),) if self.schedules else ()
+
+    def for_batch(self, batch_size: int) -> Self:
+        """Return this optimizer with the learning rate and the decays that ``batch_scaling`` gives for a batch."""
+        scaling = self.batch_scaling
+        if not scaling.active:
+            return self
+        rules = [
+            {**settings, "weight_decay": scaling.decay(self.lr * rule.lr_factor, rule.weight_decay, batch_size)}
+            if rule.weight_decay is not None
+            else settings
+            for settings, rule in zip(self.rules, read_rules(self.rules), strict=True)
+        ]
+        return replace(
+            self,
+            lr=self.lr * scaling.factor(batch_size),
+            weight_decay=scaling.decay(self.lr, self.weight_decay, batch_size),
+            rules=rules,
+            batch_scaling=BatchScaling(),
+        )
+
+    def require_fitting(self, names: Sequence[str]) -> None:
+        """Raise ConfigError if a rule applies to none of the trained variables, whose names are given."""
+        require_used(read_rules(self.rules), names)
+
+    def evaluated(self, variables: Mapping[str, Of]) -> dict[str, Of]:
+        """Return the values of a checkpoint with which the network is evaluated: averages, if the run keeps any."""
+        if self.average.decay is None:
+            return dict(variables)
+        return {name: variables.get(average_of(name), value) for name, value in variables.items()}
+
     @abstractmethod
     def rule(self, learning_rate: Expr, step: Expr) -> Rule:
         """Add the nodes that the updates of all variables share; return the rule. For arguments, see :meth:`assign`."""
+
+    def updates(self, learning_rate: Expr, step: Expr) -> Rule:
+        """Return the rule for every variable: that of :meth:`rule`, with the settings of ``rules``, and the average.
+
+        For arguments, see :meth:`assign`. Adds the nodes that the updates of all variables share.
+        """
+        rules = self.parameter_rules
+        decays = [None, *(each.weight_decay for each in rules)]
+        rates = self.rates(learning_rate)
+        of_rules = [self._decaying(decay, rate, step) for decay, rate in zip(decays, rates, strict=True)]
+
+        def update(w: State, g: Expr) -> NewValues:
+            place = place_of(rules, w.variable.name)
+            if place is None:
+                return of_rules[0](w, g)
+            if rules[place].weight_decay is not None:
+                w = State.of(w.variables, replace(w.variable, decayed=True))
+            return of_rules[1 + place](w, g)
+
+        return self._averaged(update if rules else of_rules[0], learning_rate, step)
+
+    def rates(self, learning_rate: Expr) -> list[Expr]:
+        """Return the rate of variables to which no rule applies, and then the rate of each of ``parameter_rules``.
+
+        learning_rate: of shape :attr:`rate_shape`.
+        """
+        own, *others = _scalars(learning_rate)
+        scheduled = iter(others)
+        found = [own]
+        for rule in self.parameter_rules:
+            rate = own if rule.schedule is None else next(scheduled)
+            found.append(rate if rule.lr_factor == 1.0 else rule.lr_factor * rate)
+        return found
+
+    def rate_of(self, name: str, rates: Sequence[Expr]) -> Expr:
+        """Return the rate of the variable with this name, one of :meth:`rates`."""
+        place = place_of(self.parameter_rules, name)
+        return rates[0 if place is None else 1 + place]
+
+    def _decaying(self, weight_decay: float | None, rate: Expr, step: Expr) -> Rule:
+        """Return the rule with another weight decay, which is decoupled if configured; None for the decay of all."""
+        decay = self.weight_decay if weight_decay is None else weight_decay
+        if decay == 0.0 or not self.decoupled_weight_decay:
+            return (self if decay == self.weight_decay else replace(self, weight_decay=decay)).rule(rate, step)
+        without_decay = replace(self, weight_decay=0.0).rule(rate, step)
+
+        def update(w: State, g: Expr) -> NewValues:
+            values = without_decay(w, g)
+            if not w.variable.decayed:
+                return values
+            shrinkage = decay * w * rate
+            return [(state, new - shrinkage if state.tensor == w.tensor else new) for state, new in values]
+
+        return update
+
+    def _averaged(self, rule: Rule, learning_rate: Expr, step: Expr) -> Rule:
+        """Return a rule that also updates the average of each variable, if the run keeps averages."""
+        if self.average.decay is None:
+            return rule
+        with step.graph.name_scope(AVERAGE):
+            share = self.average.share(step, learning_rate.spec.dtype)
+
+        def update(w: State, g: Expr) -> NewValues:
+            values = rule(w, g)
+            mean = w.copy(AVERAGE)
+            (new,) = (value for state, value in values if state.tensor == w.tensor)
+            # Unlike d * mean + (1 - d) * new, this form leaves the mean of a constant weight as it is.
+            return [*values, (mean, mean + (new - mean) * share)]
+
+        return update
 
     def assign(
         self,
@@ -86,12 +222,13 @@ class Optimizer(ABC):
 
         variables: the store of the variables and slots; nodes are added to its graph. gradients: pairs of variable and
         gradient, already clipped (:meth:`clipped`); a gradient is any tensor of the graph with the variable's shape and
-        dtype. learning_rate: a scalar in the variables' dtype. step: an int64 scalar, the number of the step, from 0.
+        dtype. learning_rate: of shape :attr:`rate_shape`, in the variables' dtype. step: an int64 scalar, the number of
+        the step, from 0.
         Each node records the layer of the variable that it updates; the caller sets the scope and device of the nodes.
         """
         if not gradients:
             return []
-        rule = self.rule(Expr(variables.graph, learning_rate), Expr(variables.graph, step))
+        rule = self.updates(Expr(variables.graph, learning_rate), Expr(variables.graph, step))
         return [target for variable, gradient in gradients for target in assign_by(rule, variables, variable, gradient)]
 
     def clipped(
@@ -186,3 +323,11 @@ def shortened(graph: Graph, gradients: Sequence[tuple[Of, Tensor]], factor: Tens
         with graph.name_scope("clip"), graph.device(graph.nodes[gradient.node].device):
             clipped.append((variable, ops.mul(graph, gradient, factor)))
     return clipped
+
+
+def _scalars(values: Expr) -> list[Expr]:
+    """Return the elements of a vector as scalars; a scalar is returned as it is."""
+    if not values.spec.shape:
+        return [values]
+    elements = (apply(ops.slice, values, begin=(place,), size=(1,)) for place in range(values.spec.shape[0]))
+    return [apply(ops.reshape, element, shape=()) for element in elements]

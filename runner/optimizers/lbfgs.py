@@ -48,7 +48,13 @@ class Lbfgs(Optimizer):
     max_evaluations: Count = 20
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         require(self.lr == 1.0, "lr", self.lr, "1.0; the line search finds the length of a step")
+        decoupled, scaling, average = self.decoupled_weight_decay, self.batch_scaling, self.average
+        require(not decoupled, "decoupled_weight_decay", "true", "false; the decay is part of the objective")
+        require(not self.rules, "rules", self.rules, "no rules; the line search finds one step for all variables")
+        require(not scaling.active, "batch_scaling", scaling, "rate=none and weight_decay=false; lr is always 1")
+        require(average.decay is None, "average.decay", average.decay, "null; averages need an update by a rule")
 
     @property
     def against_divergence(self) -> str:

@@ -6,7 +6,7 @@ Read in this order:
 * ``single``, with ``microbatches``; ``sync_data``, with ``collectives`` and ``synchronous``.
 * ``model``, with ``microbatches`` and ``layer_names``; ``hybrid``; both use ``sharded``.
 * ``servers``: variables on parameter servers; ``async_data``, with ``downpour``; ``sandblaster``, with ``lbfgs``.
-* ``latest``: several updates of one variable within a step.
+* ``latest``: several updates of one variable within a step. ``averaged``: the variables that evaluations read.
 """
 
 from runner.strategies.async_data import AsyncData

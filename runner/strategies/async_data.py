@@ -36,8 +36,9 @@ class AsyncData(Strategy):
     one update of its shard, independent of all other pushes, with the learning rate at the time of the push.
 
     loop: the cycle of a replica. ``overlapped`` (DistBelief): every ``n_fetch`` steps the replica starts a fetch and
-    continues with its present copy, which it updates by -lr * gradient. Every ``n_push`` steps the replica pushes the
-    sum of its gradients. The replica waits only if the previous fetch or push has not ended when the next is due.
+    continues with its present copy, which it updates by -lr * gradient, with the learning rate lr of each variable.
+    Every ``n_push`` steps the replica pushes the sum of its gradients. The replica waits only if the previous fetch or
+    push has not ended when the next is due.
     ``sequential``: fetch, compute and push one after the other, so that the next fetch sees the replica's own push.
     ``direct`` (TensorFlow whitepaper): no copy; the replica reads the servers' variables, computes and pushes. With one
     worker and n_fetch = n_push = 1, ``sequential`` and ``direct`` equal ``single`` bit for bit.

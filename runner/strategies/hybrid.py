@@ -199,5 +199,5 @@ def _score(replicas: Sequence[Replica]) -> list[Scored]:
         for replica, (lo, hi) in zip(replicas, shares(workload.eval_batch_size, len(replicas)), strict=True)
     ]
     (rows,) = rows_of(replicas, bodies, dense_passes("a", workload.eval_batch_size, len(replicas), None))
-    added = add_dense(replicas, [replica.variables for replica in replicas], parts_of, rows, "eval")
+    added = add_dense(replicas, [replica.evaluated for replica in replicas], parts_of, rows, "eval")
     return [(added.outputs[k], body.batch) for k, body in enumerate(bodies)]

@@ -31,7 +31,7 @@ class Latest(Variables):
 
         gradients: pairs of variable and gradient. step: () int64, the number of the update.
         """
-        rule = optimizer.rule(Expr(self.graph, learning_rate), Expr(self.graph, step))
+        rule = optimizer.updates(Expr(self.graph, learning_rate), Expr(self.graph, step))
         for variable, gradient in gradients:
             with self.graph.name_scope(variable.name), self.graph.layer(variable.layer):
                 values = rule(State.of(self, self.now(variable)), Expr(self.graph, gradient))

@@ -12,6 +12,7 @@ from runner.engine.graph.graph import Graph
 from runner.engine.graph.network import LOSS, NetworkBuilder, Outputs, StateUpdate
 from runner.engine.graph.tensor import Tensor
 from runner.engine.graph.variables import Variable, Variables
+from runner.strategies.averaged import Averaged
 from runner.strategies.base import Workload
 
 Share = tuple[int, int]  # (lo, hi): examples lo..hi-1 of a batch, or units lo..hi-1 of a layer
@@ -97,7 +98,7 @@ class Replica:
         self.eval_inputs: list[InputSlot] = []
         with graph.absolute_scope(prefix), graph.device(device):
             self.step = ops.placeholder(graph, (), "int64", name="step")
-            self.learning_rate = ops.placeholder(graph, (), workload.state_dtype, name="learning_rate")
+            self.learning_rate = rate_input(graph, workload)
 
     def adopt(self, graph: Graph) -> None:
         """Continue in ``graph``, a rewritten graph that contains all nodes of this replica under the same names."""
@@ -114,7 +115,7 @@ class Replica:
         """Add the forward pass over a share of the training batch."""
         with self.within(scope):
             batch = self.inputs("train", share)
-            net = self.builder(batch, training=True)
+            net = self.builder(batch, self.variables, training=True)
             outputs = self.workload.network(net, batch)
             # A gradient is the sum over examples divided by the batch size, so that gradients of shares can be added.
             metrics = {name: self._share_of_mean(each, name) for name, each in outputs.summed.items()}
@@ -157,12 +158,21 @@ class Replica:
                 targets.append(advance(graph, update))
         return targets
 
-    def evaluate(self, share: Share) -> tuple[Outputs, Mapping[str, Tensor]]:
-        """Add a forward pass over a share of an evaluation batch; return outputs and inputs."""
+    @property
+    def evaluated(self) -> Variables:
+        """The variables that evaluations read: the averages of trained variables, if the optimizer keeps any."""
+        return self.variables if self.workload.optimizer.average.decay is None else Averaged(self.variables)
+
+    def evaluate(self, share: Share, *, averages: bool = True) -> tuple[Outputs, Mapping[str, Tensor]]:
+        """Add a forward pass over a share of an evaluation batch; return outputs and inputs.
+
+        averages: whether the pass reads :attr:`evaluated`; if not, it reads the trained variables.
+        """
         graph = self.graph
         with graph.absolute_scope(self._scoped("eval")), graph.device(self.device):
             batch = self.inputs("test", share)
-            return self.workload.network(self.builder(batch, training=False), batch), batch
+            variables = self.evaluated if averages else self.variables
+            return self.workload.network(self.builder(batch, variables, training=False), batch), batch
 
     @contextmanager
     def within(self, scope: str) -> Iterator[None]:
@@ -170,11 +180,11 @@ class Replica:
         with self.graph.absolute_scope(self._scoped(scope)), self.graph.device(self.device):
             yield
 
-    def builder(self, batch: Mapping[str, Tensor], *, training: bool) -> NetworkBuilder:
+    def builder(self, batch: Mapping[str, Tensor], variables: Variables, *, training: bool) -> NetworkBuilder:
         """Return a builder that adds to this replica the layers that compute a batch."""
         return NetworkBuilder(
             self.graph,
-            self.variables,
+            variables,
             dtype=self.workload.dtype,
             seed=self.workload.seed,
             training=training,
@@ -200,6 +210,18 @@ class Replica:
         if gradient is not None:
             return gradient
         return ops.fill(self.graph, 0.0, variable.spec.shape, variable.spec.dtype)
+
+
+def network_variables(workload: Workload) -> list[Variable]:
+    """Return the variables of a network in order of creation, from a forward pass in a separate graph."""
+    scratch = Replica(Graph(), workload, device="")
+    scratch.forward((0, 1), "train")
+    return list(scratch.variables)
+
+
+def rate_input(graph: Graph, workload: Workload) -> Tensor:
+    """Add the placeholder of the learning rates of a step, of the shape that the optimizer expects."""
+    return ops.placeholder(graph, workload.optimizer.rate_shape, workload.state_dtype, name="learning_rate")
 
 
 def placeholders(graph: Graph, workload: Workload, count: int) -> dict[str, Tensor]:

@@ -13,7 +13,7 @@ from runner.engine.graph.variables import Declaration, Variable, Variables
 from runner.errors import ConfigError
 from runner.optimizers.base import assign_by
 from runner.strategies.base import Workload
-from runner.strategies.replica import Replica, advance
+from runner.strategies.replica import Replica, advance, network_variables, rate_input
 
 
 class ServedVariables(Variables):
@@ -47,10 +47,20 @@ class ReadVariables(Variables):
         super().__init__(served.graph, seed=served.seed, prefix=prefix, device=device)
         self._served = served
 
+    def copy(self, of: Variable, name: str) -> Variable:
+        """Return the worker's view of a served copy of a variable; see :meth:`Variables.copy`."""
+        kept = self._served.copy(self._served[of.name], name)
+        if kept.name not in self:
+            self._by_name[kept.name] = {None: self._seen(kept)}
+        return self[kept.name]
+
     def _create(self, declared: Declaration, device: str) -> Variable:
-        variable = self._served.declare(declared, self._served.placed[declared.name])
+        return self._seen(self._served.declare(declared, self._served.placed[declared.name]))
+
+    def _seen(self, variable: Variable) -> Variable:
+        """Return a served variable with the tensor that the worker reads."""
         graph = self.graph
-        with graph.absolute_scope(f"{self.prefix}/read"), graph.device(device), graph.layer(declared.layer):
+        with graph.absolute_scope(f"{self.prefix}/read"), graph.device(self.device), graph.layer(variable.layer):
             # Gradients are taken with respect to this node, so that their partial sums are computed on the worker.
             return replace(variable, tensor=self._local_tensor(variable))
 
@@ -104,10 +114,8 @@ def shard_by_size(specs: Mapping[str, TensorSpec], servers: int) -> dict[str, in
 
 
 def specs_of(workload: Workload) -> dict[str, TensorSpec]:
-    """Return name -> spec of every variable in order of creation, from a forward pass in a separate graph."""
-    scratch = Replica(Graph(), workload, device="")
-    scratch.forward((0, 1), "train")
-    return {variable.name: variable.spec for variable in scratch.variables}
+    """Return name -> spec of every variable of a network, in order of creation."""
+    return {variable.name: variable.spec for variable in network_variables(workload)}
 
 
 class Server:
@@ -118,7 +126,7 @@ class Server:
         self.scope = f"server_{index}"
         with graph.absolute_scope(self.scope), graph.device(self.device):
             self.step = ops.placeholder(graph, (), "int64", name="step")
-            self.learning_rate = ops.placeholder(graph, (), workload.state_dtype, name="learning_rate")
+            self.learning_rate = rate_input(graph, workload)
 
 
 def update_served(
@@ -132,7 +140,8 @@ def update_served(
     rules = {}
     for server in servers:
         with graph.absolute_scope(f"{server.scope}/update"), graph.device(server.device):
-            rules[server.device] = workload.optimizer.rule(Expr(graph, server.learning_rate), Expr(graph, server.step))
+            rate, step = Expr(graph, server.learning_rate), Expr(graph, server.step)
+            rules[server.device] = workload.optimizer.updates(rate, step)
     targets: list[str] = []
     for variable, gradient in gradients:
         device = served.device_of(variable)

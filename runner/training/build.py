@@ -31,6 +31,7 @@ from runner.records.decisions import outcome_of
 from runner.records.endings import read_endings
 from runner.records.run_directory import RunDirectory
 from runner.strategies.base import Strategy, Workload
+from runner.strategies.replica import network_variables
 from runner.tasks.base import Task
 from runner.training.devices import cluster_of, in_one_process, require_kernels
 from runner.training.evaluation import with_validation
@@ -94,7 +95,11 @@ def _program(config: Config, facts: Facts, total_steps: int) -> Program:
     known = replace(training_facts(config), train_examples=facts.train_examples, total_steps=total_steps)
     if faults := list(strategy.faults(known)):
         raise ConfigError("\n".join(faults))
-    built: object = strategy.build(workload_of(config, facts))
+    workload = workload_of(config, facts)
+    if config.optimizer.rules:
+        trained = [variable.name for variable in network_variables(workload) if variable.trainable]
+        workload.optimizer.require_fitting(trained)
+    built: object = strategy.build(workload)
     if not isinstance(built, Program):  # a plugin's strategy may return anything
         raise ConfigError(f"parallelism.name={strategy.name}: build returned {built}; expected a Program")
     program = in_one_process(config.cluster, built, strategy.name)
@@ -115,7 +120,7 @@ def workload_of(config: Config, facts: Facts) -> Workload:
     numbers = {name: Field(each.shape, each.dtype or state_dtype(config.precision)) for name, each in fields.items()}
     return Workload(
         network=task.network(config.model, facts.fields),
-        optimizer=config.optimizer,
+        optimizer=config.optimizer.for_batch(config.train.batch_size),
         fields={**numbers, "x": fields["x"]},
         dtype=config.precision,
         seed=config.seed,

@@ -1,12 +1,20 @@
 """An experiment: a configuration with its program, cluster and data facts, before anything is started."""
 
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from runner.config.schema import Config
 from runner.data.dataset import Facts
 from runner.engine.cluster.emulation import Emulation
 from runner.engine.compile.program import Program
 from runner.engine.graph.device import Cluster
+from runner.engine.graph.tensor import state_dtype
+from runner.optimizers.base import Optimizer
+from runner.optimizers.schedules import Schedule
 from runner.training.evaluation import TEST, VALIDATION
 from runner.training.placement import PlacedProgram
 
@@ -31,10 +39,30 @@ class Experiment:
     emulation: Emulation | None
     placed: PlacedProgram | None = None
 
+    @cached_property
+    def optimizer(self) -> Optimizer:
+        """The optimizer with the learning rate and the weight decay for the batch of this configuration."""
+        chosen: Optimizer = self.config.optimizer
+        return chosen.for_batch(self.config.train.batch_size)
+
     def learning_rate(self, step: int) -> float:
-        """Return the learning rate of update number ``step``, counted from 0."""
-        factor: float = self.config.schedule.factor(step, self.total_steps, self.steps_per_epoch)
-        return float(self.config.optimizer.lr) * factor
+        """Return the learning rate of update number ``step``, counted from 0, with the schedule of the run."""
+        return self._rate(self.config.schedule, step)
+
+    def rates(self, step: int) -> NDArray[Any]:
+        """Return the learning rates of an update as they are fed: those of the run's schedule and of rules' schedules.
+
+        Shape: that of the optimizer's ``rate_shape``.
+        """
+        rates = [self._rate(schedule, step) for schedule in (self.config.schedule, *self._schedules)]
+        return np.array(rates if self._schedules else rates[0], state_dtype(self.config.precision))
+
+    @cached_property
+    def _schedules(self) -> list[Schedule]:
+        return self.optimizer.schedules
+
+    def _rate(self, schedule: Schedule, step: int) -> float:
+        return self.optimizer.lr * schedule.factor(step, self.total_steps, self.steps_per_epoch)
 
     @property
     def measured_steps(self) -> int:

@@ -49,7 +49,8 @@ def export(config: Config, run_dir: Path, checkpoint: Path, folder: Path, versio
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     stored, names = load(checkpoint), weights_of(config)
-    weights = {name: stored.variables[name] for name in names}
+    evaluated = config.optimizer.evaluated(stored.variables)
+    weights = {name: evaluated[name] for name in names}
     save(folder / _WEIGHTS, step=stored.step, variables=weights, meta=stored.manifest.meta)
     write_record(folder, record)
     # Where the network is used, there are neither the files of the data nor the devices of the training.

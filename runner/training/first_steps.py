@@ -34,7 +34,7 @@ def timed_steps(step_driver: StepDriver, experiment: Experiment, steps: int) -> 
     """Make updates 0 to ``steps`` - 1; return the seconds of each."""
     ends = [perf_counter()]
     for step in range(steps):
-        train_step(step_driver, experiment, step, experiment.learning_rate(step))
+        train_step(step_driver, experiment, step)
         ends.append(perf_counter())
     return [end - begin for begin, end in pairwise(ends)]
 

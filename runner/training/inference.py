@@ -53,7 +53,8 @@ class ForwardPasses(Strategy):
         """
         graph = Graph()
         replica = Replica(graph, workload, device=worker_task(0))
-        outputs, batch = replica.evaluate((0, workload.eval_batch_size))
+        # The averages of a checkpoint, if it has any, are loaded as the weights.
+        outputs, batch = replica.evaluate((0, workload.eval_batch_size), averages=False)
         scoring = with_validation(program_of(graph, [replica], [], scored=[(outputs, batch)]))
         predict = Client(
             PREDICT, fetches={"prediction": outputs.prediction}, inputs=tuple(replica.eval_inputs), exact=True
@@ -178,7 +179,7 @@ def _opened(
         threads_per_worker=config.cluster.threads_per_worker,
         emulation=None,
     )
-    weights = _weights(checkpoint, experiment.program.variables)
+    weights = _weights(checkpoint, config, experiment.program.variables)
     # Kernels are loaded first, because the thread limit applies only to libraries that are already loaded.
     registry = kernels_for(device.cluster.devices)
     if config.cluster.device_taken == GPU:
@@ -192,9 +193,9 @@ def _opened(
         yield session
 
 
-def _weights(path: Path, specs: Mapping[str, TensorSpec]) -> dict[str, NDArray[Any]]:
-    """Load the weights of a network; other variables of the checkpoint are left out."""
-    stored = load(path).variables
+def _weights(path: Path, config: Any, specs: Mapping[str, TensorSpec]) -> dict[str, NDArray[Any]]:
+    """Load the weights of a network, averages if the run kept them; other variables are left out."""
+    stored = config.optimizer.evaluated(load(path).variables)
     wrong = [
         f"{name} of shape {spec.shape}, found {stored[name].shape if name in stored else 'nothing'}"
         for name, spec in specs.items()

@@ -46,7 +46,7 @@ def replay(session: Session, experiment: Experiment, first_step: int, last_step:
     """Repeat updates first_step..last_step. Where the original run evaluated, wait until all clients have ended."""
     step_driver = bind(experiment.program.step_driver, session)
     for step in range(first_step, last_step + 1):
-        train_step(step_driver, experiment, step, experiment.learning_rate(step))
+        train_step(step_driver, experiment, step)
         if (step + 1) % experiment.eval_every == 0:
             step_driver.synchronize()
     step_driver.synchronize()

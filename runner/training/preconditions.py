@@ -115,7 +115,8 @@ def require_record_of_one_configuration(config: Config) -> None:
     folder = path.parent
     # Compare with the last configuration of the recorded run: in ``config``, keys that order the updates may differ.
     earlier, last = earlier_configurations(folder), folder / CONFIG_FILE
-    but = () if config.schedule.goes_by_length else LIMITS
+    schedules = (config.schedule, *config.optimizer.schedules)
+    but = () if any(each.goes_by_length for each in schedules) else LIMITS
     changed = list(configuration_changes(earlier, load_stored(last), but)) if earlier and last.exists() else []
     if changed:
         raise ConfigError(

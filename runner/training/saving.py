@@ -14,6 +14,7 @@ from runner.checkpoint import save as save_checkpoint
 from runner.config.monitor import keeps_best
 from runner.engine.run.session import Session
 from runner.errors import CheckpointError, NonFiniteLossError
+from runner.optimizers.averages import average_of
 from runner.records.record import Record
 from runner.records.run_directory import RunDirectory
 from runner.training.evaluation import BestMetric, Scores
@@ -55,7 +56,9 @@ class Start:
         session.run("init")
         if self.weights is not None:
             initial = {name: value.copy() for name, value in session.run("save").items()}
-            _restore(session, {**initial, **self.weights.values})
+            taken = self.weights.values
+            averages = {average_of(name): value for name, value in taken.items() if average_of(name) in initial}
+            _restore(session, {**initial, **taken, **averages})
 
 
 def continued_start(experiment: Experiment, directory: RunDirectory) -> Start:

@@ -15,8 +15,7 @@ from runner.checkpoint import CheckpointMeta
 from runner.config.monitor import keeps_best, monitor_of
 from runner.config.outcome import outcome_hash
 from runner.engine.graph.network import LOSS
-from runner.engine.graph.tensor import state_dtype
-from runner.engine.run.session import Session, scalar
+from runner.engine.run.session import Session
 from runner.engine.run.step_driver import StepDriver, bind
 from runner.errors import Interrupted, NonFiniteLossError
 from runner.records.decisions import Decisions
@@ -34,11 +33,9 @@ from runner.training.saving import COMPUTED, SECONDS, Progress, write_checkpoint
 log = logging.getLogger(__name__)
 
 
-def train_step(
-    step_driver: StepDriver, experiment: Experiment, step: int, learning_rate: float
-) -> Mapping[str, NDArray[Any]]:
-    """Run update number ``step`` with a learning rate; return its loss and metrics."""
-    return step_driver.update(step, scalar(learning_rate, state_dtype(experiment.config.precision)))
+def train_step(step_driver: StepDriver, experiment: Experiment, step: int) -> Mapping[str, NDArray[Any]]:
+    """Run update number ``step`` with its learning rates; return its loss and metrics."""
+    return step_driver.update(step, experiment.rates(step))
 
 
 class Trainer:
@@ -159,7 +156,7 @@ class Trainer:
         rate = self.experiment.learning_rate(step)
         self._trace.before(step)
         started = time.perf_counter()
-        answer = train_step(self._step_driver, self.experiment, step, rate)
+        answer = train_step(self._step_driver, self.experiment, step)
         seconds = time.perf_counter() - started
         self._trace.after(step)
         loss = float(answer["loss"])

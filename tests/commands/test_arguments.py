@@ -92,8 +92,8 @@ def test_a_configuration_error_exits_with_2_and_names_the_key(
             "Keys of parallelism=sync_data",
         ),
         (
-            "optimizer=sgd optimizer.momentum=0.5",
-            "optimizer.momentum: no such key; it is a key of optimizer=momentum, optimizer=heavy_ball",
+            "optimizer=sgd optimizer.beta1=0.5",
+            "optimizer.beta1: no such key; it is a key of optimizer=adam, optimizer=adamw",
             "Keys of optimizer=sgd",
         ),
         ("model=mpl", "model=mpl: no such option; did you mean 'mlp'?", "Options of model"),

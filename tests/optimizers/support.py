@@ -44,7 +44,7 @@ class Trainer:
         self.variables = Variables(graph, seed=0)
         self.trained = [self._variable(name, value) for name, value in START.items()]
         self.gradients = [ops.placeholder(graph, v.spec.shape, self.dtype) for v in self.trained]
-        self.rate = ops.placeholder(graph, (), self.dtype, name="learning_rate")
+        self.rate = ops.placeholder(graph, self.optimizer.rate_shape, self.dtype, name="learning_rate")
         self.step = ops.placeholder(graph, (), "int64", name="step")
         with graph.absolute_scope("update"):
             self.targets = self.update(list(zip(self.trained, self.gradients, strict=True)))
@@ -55,7 +55,7 @@ class Trainer:
         clipped = self.optimizer.clipped(self.graph, gradients)
         return self.optimizer.assign(self.variables, clipped, learning_rate=self.rate, step=self.step)
 
-    def run(self, gradients: Sequence[dict[str, Array]], rates: Sequence[float]) -> list[dict[str, Array]]:
+    def run(self, gradients: Sequence[dict[str, Array]], rates: Sequence[Any]) -> list[dict[str, Array]]:
         """Run one step for each pair of gradients and rate; return the trained variables after each step."""
         history = []
         assigns = [self.graph.nodes[target] for target in self.targets]
@@ -80,10 +80,13 @@ class Trainer:
         return self.variables.get(name, spec, Constant(), trainable=True, decayed=name.endswith("weights"), layer=layer)
 
     def _initial(self) -> dict[Tensor, Array]:
-        slots = [v for v in self.variables if not v.trainable]
+        copies = [v for v in self.variables if v.source is not None]
+        slots = [v for v in self.variables if not v.trainable and v not in copies]
         values = evaluate(self.graph, [self.graph.nodes[v.initial].inputs[1] for v in slots], {})
         state = {v.tensor: value for v, value in zip(slots, values, strict=True)}
-        return {**state, **{v.tensor: START[v.name].astype(self.dtype) for v in self.trained}}
+        started = {v.tensor: START[v.name] for v in self.trained}
+        started |= {v.tensor: START[v.name.rpartition("/")[0]] for v in copies}
+        return {**state, **{tensor: value.astype(self.dtype) for tensor, value in started.items()}}
 
 
 def assert_same_path(

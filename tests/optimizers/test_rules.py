@@ -2,11 +2,13 @@
 
 from collections import defaultdict
 from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 
-from runner.optimizers import Adagrad, Adam, AdamW, HeavyBall, Momentum, Optimizer, Sgd
+from runner.optimizers import Adagrad, Adam, AdamW, HeavyBall, Momentum, Optimizer, RmsProp, Sgd
 from tests.optimizers.support import RATES, START, Array, Trainer, assert_same_path, gradient_steps
 
 ZEROS = {name: np.zeros_like(value) for name, value in START.items()}
@@ -34,6 +36,30 @@ def inception_guide(w: Array, g: Array, lr: float, decay: float, t: int, slots: 
     return w - lr * slots["accumulator"]
 
 
+def nesterov(w: Array, g: Array, lr: float, decay: float, t: int, slots: Slots) -> Array:
+    """Return the new w of Sutskever et al. 2013, equations 3 and 4, at the point where the gradient is taken."""
+    g = g + decay * w
+    slots["accumulator"] = 0.8 * slots["accumulator"] + g
+    return w - lr * (g + 0.8 * slots["accumulator"])
+
+
+def tensorflow_rmsprop(w: Array, g: Array, lr: float, decay: float, t: int, slots: Slots) -> Array:
+    g = g + decay * w
+    square = slots["mean_square"] if t > 1 else 1.0
+    slots["mean_square"] = 0.9 * square + 0.1 * g**2
+    slots["momentum"] = 0.8 * slots["momentum"] + lr * g / np.sqrt(slots["mean_square"] + 1.0)
+    return w - slots["momentum"]
+
+
+def decoupled(formula: Formula) -> Formula:
+    """Return the formula with decoupled weight decay (Loshchilov and Hutter 2019, algorithms 1 and 2)."""
+
+    def changed(w: Array, g: Array, lr: float, decay: float, t: int, slots: Slots) -> Array:
+        return formula(w, g, lr, 0.0, t, slots) - lr * decay * w
+
+    return changed
+
+
 def dist_belief(w: Array, g: Array, lr: float, decay: float, t: int, slots: Slots) -> Array:
     g = g + decay * w
     slots["squares"] = slots["squares"] + g**2
@@ -58,16 +84,18 @@ def torch_adamw(w: Array, g: Array, lr: float, decay: float, t: int, slots: Slot
     return kingma_and_ba(w, g, lr, 0.0, t, slots) - lr * decay * w
 
 
-def path(formula: Formula, decay: float, bias_factor: float = 1.0) -> tuple[list[dict[str, Array]], list[str]]:
+def path(
+    formula: Formula, decay: float, bias_factor: float = 1.0, bias_decay: float = 0.0
+) -> tuple[list[dict[str, Array]], list[str]]:
     """Return the variables after each step, and the names of the slots.
 
-    Only weights decay. The learning rate of biases is ``bias_factor`` times that of weights.
+    The learning rate of biases is ``bias_factor`` times that of weights.
     """
     w, steps = dict(START), []
     slots: dict[str, Slots] = {name: defaultdict(lambda: np.zeros(())) for name in START}
     for t, (gradients, rate) in enumerate(zip(gradient_steps(), RATES, strict=True), start=1):
         for name, g in gradients.items():
-            lr, own = (rate, decay) if name == "fc1/weights" else (rate * bias_factor, 0.0)
+            lr, own = (rate, decay) if name == "fc1/weights" else (rate * bias_factor, bias_decay)
             w[name] = formula(w[name], g, lr, own, t, slots[name])
         steps.append(dict(w))
     return steps, [f"{name}/{slot}" for name in START for slot in slots[name]]
@@ -75,15 +103,25 @@ def path(formula: Formula, decay: float, bias_factor: float = 1.0) -> tuple[list
 
 BETAS = {"beta1": B1, "beta2": B2, "epsilon": EPSILON}
 
-RULES: dict[str, tuple[type[Optimizer], dict[str, float], Formula]] = {
+RMSPROP = {"decay": 0.9, "momentum": 0.8, "epsilon": 1.0}
+DECOUPLED = {"decoupled_weight_decay": True}
+
+RULES: dict[str, tuple[type[Optimizer], dict[str, Any], Formula]] = {
     "sgd": (Sgd, {}, sgd),
     "momentum": (Momentum, {"momentum": 0.8}, krizhevsky),
     "momentum with faster biases": (Momentum, {"momentum": 0.8, "bias_lr_factor": 2.0}, krizhevsky),
     "heavy_ball": (HeavyBall, {"momentum": 0.8}, inception_guide),
+    "heavy_ball with nesterov": (HeavyBall, {"momentum": 0.8, "nesterov": True}, nesterov),
+    "rmsprop": (RmsProp, RMSPROP, tensorflow_rmsprop),
     "adagrad": (Adagrad, {}, dist_belief),
     "adam": (Adam, BETAS, kingma_and_ba),
     "adam with betas of 0": (Adam, {"beta1": 0.0, "beta2": 0.0, "epsilon": EPSILON}, betas_of_zero),
     "adamw": (AdamW, BETAS, torch_adamw),
+    "sgd, decoupled": (Sgd, DECOUPLED, sgd),
+    "momentum, decoupled": (Momentum, {"momentum": 0.8, **DECOUPLED}, decoupled(krizhevsky)),
+    "rmsprop, decoupled": (RmsProp, {**RMSPROP, **DECOUPLED}, decoupled(tensorflow_rmsprop)),
+    "adam, decoupled": (Adam, {**BETAS, **DECOUPLED}, torch_adamw),
+    "adamw, decoupled": (AdamW, {**BETAS, **DECOUPLED}, torch_adamw),
 }
 
 
@@ -101,6 +139,42 @@ def test_rule_equals_its_formula(label: str, decay: float) -> None:
         assert [v.name for v in kept] == slots
         assert all(v.spec == trainer.variables[v.name.rpartition("/")[0]].spec for v in kept)
         assert all(v.layer is not None and v.layer.name == "fc1" and not v.decayed for v in kept)
+
+
+@pytest.mark.parametrize("label", [label for label in RULES if "faster" not in label])
+def test_a_rule_by_name_gives_biases_another_rate_and_decay(label: str) -> None:
+    optimizer, settings, formula = RULES[label]
+    biases = {"match": "*/bias", "lr_factor": 2.0, "weight_decay": 0.3}
+    trainer = Trainer(optimizer(weight_decay=0.2, rules=[biases], **settings))
+    assert_same_path(trainer.run(gradient_steps(), RATES), path(formula, 0.2, 2.0, 0.3)[0])
+    # A rule for all variables that comes first leaves nothing to the others.
+    first = Trainer(optimizer(weight_decay=0.2, rules=[{"match": "fc?/*"}, biases], **settings))
+    assert_same_path(first.run(gradient_steps(), RATES), path(formula, 0.2)[0])
+
+
+TORCH: dict[str, tuple[Optimizer, str, dict[str, Any]]] = {
+    "nesterov": (HeavyBall(nesterov=True), "SGD", {"momentum": 0.9, "nesterov": True}),
+    "adamw": (Adam(decoupled_weight_decay=True), "AdamW", {}),
+}
+
+
+@pytest.mark.parametrize("label", TORCH)
+def test_groups_of_parameters_equal_those_of_pytorch(label: str) -> None:
+    torch = pytest.importorskip("torch")
+    optimizer, name, settings = TORCH[label]
+    optimizer = replace(optimizer, weight_decay=0.1, rules=[{"match": "*/bias", "lr_factor": 0.5, "weight_decay": 0.4}])
+    found = Trainer(optimizer).run(gradient_steps(), RATES)
+    tensors = {each: torch.tensor(value, requires_grad=True) for each, value in START.items()}
+    factors, decays = {"fc1/weights": 1.0, "fc1/bias": 0.5}, {"fc1/weights": 0.1, "fc1/bias": 0.4}
+    groups = [{"params": [tensors[each]], "lr": 0.0, "weight_decay": decays[each]} for each in START]
+    other = getattr(torch.optim, name)(groups, **settings)
+    expected = []
+    for gradients, rate in zip(gradient_steps(), RATES, strict=True):
+        for each, group in zip(START, other.param_groups, strict=True):
+            tensors[each].grad, group["lr"] = torch.tensor(gradients[each]), rate * factors[each]
+        other.step()
+        expected.append({each: tensor.detach().numpy().copy() for each, tensor in tensors.items()})
+    assert_same_path(found, expected)
 
 
 def test_both_forms_of_momentum_agree_at_a_constant_rate() -> None:

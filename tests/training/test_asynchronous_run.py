@@ -124,10 +124,10 @@ def stopped_after(step: int, folder: Path, monkeypatch: pytest.MonkeyPatch, *ove
     """Train until Ctrl-C arrives during update ``step``; return the message that ends the run."""
     train_step = trainer.train_step
 
-    def stopping(step_driver: StepDriver, experiment: Experiment, number: int, rate: float) -> Any:
+    def stopping(step_driver: StepDriver, experiment: Experiment, number: int) -> Any:
         if number + 1 == step:
             os.kill(os.getpid(), signal.SIGINT)
-        return train_step(step_driver, experiment, number, rate)
+        return train_step(step_driver, experiment, number)
 
     with monkeypatch.context() as patch:
         patch.setattr(trainer, "train_step", stopping)

@@ -245,8 +245,8 @@ def test_a_trace_is_two_files_and_a_table_and_changes_no_weight(tmp_path: Path, 
 def test_a_run_that_ends_within_its_trace_writes_the_recorded_part(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ended: str
 ) -> None:
-    def ending(driver: StepDriver, experiment: Experiment, step: int, rate: float) -> Mapping[str, NDArray[Any]]:
-        answer = train_step(driver, experiment, step, rate)
+    def ending(driver: StepDriver, experiment: Experiment, step: int) -> Mapping[str, NDArray[Any]]:
+        answer = train_step(driver, experiment, step)
         if step == 3 and ended == "failed":
             raise RunnerError("out of luck")
         if step == 3:

@@ -168,11 +168,11 @@ class Variables:
         return self.declare(declared, self.device_of(of))
 
     def copy(self, of: Variable, name: str) -> Variable:
-        """Return a variable, e.g. "conv1/weights/anchor", that starts as a copy of ``of`` on the same device.
+        """Return a variable, e.g. "conv1/weights/average", that starts as a copy of ``of``, with its part and device.
 
         The copy starts with the initial value of ``of`` or, if ``of`` is restored, with the restored value.
         """
-        declared = Declaration(f"{of.name}/{name}", of.spec, CopyOf(of), False, False, of.layer)
+        declared = Declaration(f"{of.name}/{name}", of.spec, CopyOf(of), False, False, of.layer, of.part)
         return self.declare(declared, self.device_of(of))
 
     def device_of(self, variable: Variable) -> str:
@@ -203,7 +203,7 @@ def _expect_of_one(held: Variable, declared: Declaration) -> None:
 
 def _initial(graph: Graph, declared: Declaration, seed: int) -> Tensor:
     """Add nodes for the initial value. A shard receives its part of the unsharded variable's initial value."""
-    if declared.part is None:
+    if declared.part is None or isinstance(declared.initializer, CopyOf):
         return declared.initializer.build(graph, declared.spec, seed=seed, key=declared.name)
     whole = declared.initializer.build(graph, declared.part.whole, seed=seed, key=declared.name)
     return declared.part.cut(graph, whole)

@@ -58,7 +58,7 @@ class StepDriver(ABC):
     def update(self, step: int, learning_rate: Array) -> Mapping[str, Array]:
         """Make update number ``step`` and return its loss and metrics by name, each of shape ().
 
-        learning_rate: shape (), in the dtype of the variables.
+        learning_rate: shape (), or (n,) if rules of the optimizer have schedules, in the dtype of the variables.
         """
 
     @property

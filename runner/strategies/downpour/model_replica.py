@@ -164,13 +164,14 @@ class ModelReplica:
     def _descend(self, gradients: Sequence[tuple[Variable, Tensor]]) -> list[str]:
         if not self._options.descends:
             return []
-        graph = self._served.graph
-        rate = Expr(graph, self._replica.learning_rate)
+        graph, optimizer = self._served.graph, self._served.workload.optimizer
         targets = []
         with self._scope("descend"):
+            rates = optimizer.rates(Expr(graph, self._replica.learning_rate))
             for copy, gradient in gradients:
                 with graph.layer(copy.layer):
                     w, g = Expr(graph, copy.tensor), Expr(graph, gradient)
+                    rate = optimizer.rate_of(copy.name, rates)
                     targets.append(ops.assign(graph, w.tensor, (w - g * rate).tensor).node)
         return targets
 

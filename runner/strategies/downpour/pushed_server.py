@@ -14,7 +14,7 @@ from runner.engine.graph.variables import Variable, Variables
 from runner.errors import ConfigError
 from runner.optimizers.base import NewValues, State, assign_by
 from runner.strategies.base import Workload, require, require_one_of
-from runner.strategies.replica import advanced
+from runner.strategies.replica import advanced, rate_input
 
 COUNT = "int64"
 """The dtype of the counts of pushes."""
@@ -113,10 +113,11 @@ class PushedServer:
         """
         graph = self._graph
         with graph.absolute_scope(scope), graph.device(self.device):
-            rate = ops.placeholder(graph, (), self._workload.state_dtype, name="learning_rate")
+            rate = rate_input(graph, self._workload)
             staleness = ops.sub(graph, self.applied, pushed.counted, name="staleness")
             chosen = self._choice(staleness)
-            rule = self._workload.optimizer.rule(Expr(graph, self._scaled(rate, staleness)), Expr(graph, self.applied))
+            rates = Expr(graph, self._scaled(rate, staleness))
+            rule = self._workload.optimizer.updates(rates, Expr(graph, self.applied))
 
             def kept(w: State, g: Expr) -> NewValues:
                 return [(state, Expr(graph, chosen(value.tensor, state.tensor))) for state, value in rule(w, g)]

@@ -59,7 +59,8 @@ def add_body(replica: Replica, parts: Parts, split: str, share: Share, scope: st
     with replica.within(scope):
         batch = replica.inputs(split, share)
         given = {blueprint.step: replica.step, **{blueprint.batch[field]: fed for field, fed in batch.items()}}
-        added = add_copies(blueprint, parts.body, replica.variables, given)
+        variables = replica.variables if split == "train" else replica.evaluated
+        added = add_copies(blueprint, parts.body, variables, given)
     updates = [
         StateUpdate(replica.variables[each.variable.name], added[each.batch_value], each.decay)
         for each in blueprint.state_updates

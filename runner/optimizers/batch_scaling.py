@@ -1,0 +1,66 @@
+"""Scaling of the learning rate and of the weight decay with the batch size (Krizhevsky 2014, section 5)."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from runner.bounds import Count
+from runner.errors import ConfigError
+
+RATES: dict[str, Callable[[float], float]] = {"none": lambda k: 1.0, "linear": lambda k: k, "sqrt": math.sqrt}
+"""Value of ``batch_scaling.rate`` -> function of k, the batch size divided by the base batch, that returns a factor."""
+
+
+@dataclass
+class BatchScaling:
+    """The section ``batch_scaling``: settings for the base batch, scaled to k = train.batch_size / base_batch.
+
+    ``train.batch_size`` is the batch over all workers under every strategy. This holds for ``async_data`` too, where a
+    push applies the gradient of one replica's share of the batch.
+
+    rate: ``none``: the rate is ``optimizer.lr``. ``linear``: it is multiplied by k. ``sqrt``: it is multiplied by
+    sqrt(k), which keeps the variance of an update. weight_decay: whether the decay changes so that one update shrinks
+    the weights like k updates of the base batch: (1 - lr * decay) ** k = 1 - lr' * decay', with the base learning rates
+    lr and lr'. base_batch: the batch for which ``optimizer.lr`` and ``optimizer.weight_decay`` are meant.
+    """
+
+    rate: str = "none"
+    weight_decay: bool = False
+    base_batch: Count | None = None
+
+    def __post_init__(self) -> None:
+        if self.rate not in RATES:
+            raise ConfigError(f"optimizer.batch_scaling.rate={self.rate!r}: expected one of {', '.join(RATES)}")
+        if self.active and self.base_batch is None:
+            decays = str(self.weight_decay).lower()
+            raise ConfigError(
+                f"optimizer.batch_scaling.base_batch=null with rate={self.rate} and weight_decay={decays}: expected "
+                "the batch for which optimizer.lr and optimizer.weight_decay are meant"
+            )
+
+    @property
+    def active(self) -> bool:
+        """Whether the rate or the decay depends on the batch."""
+        return self.rate != "none" or self.weight_decay
+
+    def factor(self, batch_size: int) -> float:
+        """Return the factor of the learning rate."""
+        return RATES[self.rate](self._k(batch_size))
+
+    def decay(self, lr: float, decay: float, batch_size: int) -> float:
+        """Return the weight decay for a batch, given the learning rate and the decay of the base batch.
+
+        Raises ConfigError if an update of the base batch would leave nothing of a weight.
+        """
+        if not self.weight_decay or lr == 0.0:
+            return decay
+        if lr * decay >= 1.0:
+            raise ConfigError(
+                f"optimizer.batch_scaling.weight_decay=true with a learning rate of {lr:g} and a weight decay of "
+                f"{decay:g}: expected a product below 1"
+            )
+        shrunk = -math.expm1(self._k(batch_size) * math.log1p(-lr * decay))
+        return shrunk / (lr * self.factor(batch_size))
+
+    def _k(self, batch_size: int) -> float:
+        return 1.0 if self.base_batch is None else batch_size / self.base_batch

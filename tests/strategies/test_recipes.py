@@ -1,0 +1,110 @@
+"""Rules by name with schedules, and averaged weights, equal those of ``single`` under every strategy."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from runner.engine.compile.program import Client
+from runner.engine.graph.tensor import Tensor
+from runner.engine.run.session import scalar
+from runner.kernels.registry import Registry
+from runner.optimizers import Adam, Momentum, Optimizer, RmsProp
+from runner.optimizers.averages import WeightsAverage, average_of
+from runner.strategies.async_data import AsyncData
+from runner.strategies.base import Workload
+from runner.strategies.downpour.pushed_server import Staleness
+from runner.strategies.hybrid import Hybrid
+from runner.strategies.model import ModelParallel
+from runner.strategies.single import Single
+from runner.strategies.sync_data import SyncData
+from tests.strategies.networks import hybrid, workload_of
+from tests.strategies.training import Placed, Weights, begun, difference
+
+RULES = [
+    {"match": "*/bias", "lr_factor": 2.0, "schedule": {"name": "step"}},
+    {"match": "fc2/*", "lr_factor": 0.5, "weight_decay": 0.1},
+    {"match": "conv1/weights", "lr_factor": 0.0},
+]
+AVERAGE = WeightsAverage(0.9)
+OPTIMIZERS: dict[str, Optimizer] = {
+    "momentum": Momentum(weight_decay=1e-2, clip_norm=0.5, rules=RULES, average=AVERAGE),
+    "rmsprop": RmsProp(momentum=0.9, epsilon=1.0, weight_decay=1e-2, rules=RULES, average=AVERAGE),
+    "adam": Adam(decoupled_weight_decay=True, weight_decay=0.1, rules=RULES, average=AVERAGE),
+}
+STRATEGIES: dict[str, Any] = {
+    "ring": SyncData(workers=3, combine="ring_all_reduce"),
+    "servers": SyncData(workers=2, combine="parameter_server", servers=2),
+    "model": Placed(ModelParallel(workers=2)),
+    "shards": Placed(ModelParallel(workers=2, shard={"fc1": "column", "fc2": "row"})),
+    "pipeline": Placed(ModelParallel(workers=2, concurrent_steps=2)),
+    "hybrid": Hybrid(workers=3, scheme="b"),
+    "direct": AsyncData(workers=1, loop="direct"),
+    "sequential": AsyncData(workers=1, loop="sequential", virtual_time=True),
+    "dropping": AsyncData(workers=1, loop="direct", staleness=Staleness("drop", 3)),
+}
+
+
+def of(optimizer: Optimizer) -> Workload:
+    return workload_of(hybrid, optimizer, batch_size=12)
+
+
+def run_of(strategy: Any, workload: Workload, registry: Registry, steps: int = 3) -> tuple[Weights, Weights]:
+    """Return the variables after some steps, with two learning rates per step, and the results of an evaluation."""
+    with begun(strategy, workload, registry) as trainer:
+        for step in range(steps):
+            rates = np.array([0.1 / (1 + step), 0.2 / (1 + step) ** 2])
+            trainer.step_driver.update(step, rates if workload.optimizer.rate_shape else rates[0])
+        weights = {name: value.copy() for name, value in trainer.weights().items()}
+        return weights, {name: value.copy() for name, value in trainer.evaluate().items()}
+
+
+@pytest.mark.parametrize("optimizer", sorted(OPTIMIZERS))
+@pytest.mark.parametrize("name", sorted(STRATEGIES))
+def test_strategies_apply_rules_and_averages_like_single(name: str, optimizer: str, registry: Registry) -> None:
+    workload = of(OPTIMIZERS[optimizer])
+    weights, scores = run_of(STRATEGIES[name], workload, registry)
+    expected, expected_scores = run_of(Single(), workload, registry)
+    assert weights.keys() == expected.keys() > {average_of("fc1/weights"), average_of("fc3/bias")}
+    assert max(np.abs(weights[each] - expected[each]).max() for each in expected) < 1e-12
+    for each, value in expected_scores.items():
+        np.testing.assert_allclose(scores[each], value, rtol=1e-11, atol=1e-12, err_msg=each)
+
+
+def test_evaluations_use_averages_and_training_does_not(registry: Registry) -> None:
+    averaged = OPTIMIZERS["momentum"]
+    plain = replace(averaged, average=WeightsAverage())
+    weights, scores = run_of(Single(), of(averaged), registry)
+    without, other_scores = run_of(Single(), of(plain), registry)
+    assert all((weights[name] == without[name]).all() for name in without), "training does not depend on the averages"
+    with begun(Single(), of(plain), registry) as trainer:
+        trainer.restore({name: weights.get(average_of(name), value) for name, value in without.items()})
+        found = trainer.evaluate()
+        assert {name: value.tolist() for name, value in found.items()} == {
+            name: value.tolist() for name, value in scores.items()
+        }
+    assert abs(scores["loss"] - other_scores["loss"]) > 1e-3
+
+
+def test_averages_start_at_the_initial_weights(registry: Registry) -> None:
+    with begun(Hybrid(workers=3), of(OPTIMIZERS["momentum"]), registry) as trainer:
+        weights = trainer.weights()
+        averages = {name.removesuffix("/average"): value for name, value in weights.items() if name.endswith("average")}
+        assert len(averages) == 8
+        assert difference({name: weights[name] for name in averages}, averages) == 0.0
+
+
+def test_a_replica_descends_by_the_rates_of_rules(registry: Registry) -> None:
+    """Between fetches, a replica's own copy of a frozen variable stays as it is."""
+    rules = [{"match": "fc?/*", "lr_factor": 0.0}]
+    strategy = AsyncData(workers=1, loop="overlapped", n_fetch=3, n_push=3, virtual_time=True)
+    copies = Client("copies", {name: Tensor(f"replica_0/read/{name}") for name in ("fc1/weights", "conv1/weights")})
+    with begun(strategy, of(Momentum(rules=rules)), registry, copies=copies) as trainer:
+        start = {name: value.copy() for name, value in trainer.weights().items()}
+        for step in range(2):
+            trainer.step_driver.update(step, scalar(0.1, "float64"))
+        trainer.step_driver.synchronize()
+        copied = trainer.session.run("copies")
+        assert (copied["fc1/weights"] == start["fc1/weights"]).all()
+        assert (copied["conv1/weights"] != start["conv1/weights"]).any()
