@@ -100,8 +100,12 @@ def _add(found: _Description, node: Node) -> None:
 
 def _conv(found: _Description, node: Node) -> None:
     x, weights = node.inputs
+    settings = dict(node.attributes)
+    dilations = settings.pop("dilations")
+    if dilations != (1, 1):
+        raise ValueError(f"node {node.name!r} has dilations {dilations}; expected (1, 1)")
     image, kernel = (found.graph.spec(tensor).shape[2:] for tensor in node.inputs)
-    settings = {**node.attributes, "image": image, "kernel": kernel}
+    settings |= {"image": image, "kernel": kernel}
     found.add(node, "conv", [x], variables={"weights": found.names[weights]}, settings=settings)
 
 

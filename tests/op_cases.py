@@ -49,8 +49,10 @@ def _reduction(sample: Callable[..., Sample]) -> list[Case]:
     ]
 
 
-def _geometry(strides: tuple[int, int], padding: tuple[int, int, int, int], groups: int) -> dict[str, Any]:
-    return {"strides": strides, "padding": padding, "groups": groups}
+def _geometry(
+    strides: tuple[int, int], padding: tuple[int, int, int, int], groups: int, dilations: tuple[int, int] = (1, 1)
+) -> dict[str, Any]:
+    return {"strides": strides, "padding": padding, "dilations": dilations, "groups": groups}
 
 
 _CONVOLUTIONS = (
@@ -60,6 +62,8 @@ _CONVOLUTIONS = (
     ((3, 3, 4, 5), (3, 1, 2, 3), (3, 3, 3, 3), _geometry((1, 1), (0, 0, 0, 0), 3)),
     ((1, 2, 3, 3), (5, 2, 1, 1), (1, 5, 3, 3), _geometry((1, 1), (0, 0, 0, 0), 1)),
     ((2, 1, 8, 8), (2, 1, 3, 3), (2, 2, 2, 2), _geometry((3, 4), (0, 0, 0, 0), 1)),
+    ((2, 2, 7, 8), (4, 1, 3, 2), (2, 4, 4, 3), _geometry((1, 2), (1, 0, 0, 1), 2, (2, 3))),
+    ((1, 3, 9, 5), (2, 3, 2, 3), (1, 2, 3, 5), _geometry((2, 1), (0, 1, 2, 2), 1, (4, 2))),
 )
 
 _POOLS = (
@@ -181,6 +185,7 @@ CASES: dict[str, list[Case]] = {
     "exp": _unary(normal(2, 3), normal()),
     "log": _unary(positive(2, 3), positive()),
     "log1p": _unary(positive(2, 3)),
+    "erf": _unary(normal(2, 3), normal()),
     "sqrt": _unary(positive(2, 3)),
     "square": _unary(normal(2, 3), normal()),
     "abs": _unary(off_zero(2, 3)),
@@ -227,7 +232,14 @@ CASES: dict[str, list[Case]] = {
         Case((normal(2, 7, 2),), {"axis": 1, "sizes": (3, 0, 1, 3)}),
         Case((normal(4),), {"axis": 0, "sizes": (4,)}),
     ],
-    "slice": [Case((normal(4, 5),), {"begin": (1, 0), "size": (2, 3)})],
+    "slice": [
+        Case((normal(4, 5),), {"begin": (1, 0), "size": (2, 3), "steps": (1, 1)}),
+        Case((normal(7, 5, 2),), {"begin": (1, 4, 0), "size": (3, 2, 2), "steps": (2, -3, 1)}),
+    ],
+    "slice_gradient": [
+        Case((normal(3, 2, 2),), {"input_shape": (7, 5, 2), "begin": (1, 4, 0), "steps": (2, -3, 1)}),
+        Case((normal(2, 3),), {"input_shape": (4, 3), "begin": (1, 2), "steps": (1, -1)}),
+    ],
     "pad": [Case((normal(2, 3),), {"low": (1, 0), "high": (0, 2)})],
     # indexing
     "gather": [Case((normal(5, 2), integers(5, 3, 2))), Case((normal(4), integers(4, 7, dtype="int32")))],

@@ -13,7 +13,7 @@ from runner.commands.stored_network import StoredNetwork
 from runner.data.dataset import Normalisation
 from runner.engine.graph.graph import Graph
 from runner.engine.graph.node import Node
-from runner.engine.graph.tensor import Tensor
+from runner.engine.graph.tensor import Tensor, TensorSpec
 from runner.errors import ConfigError, ResourceError
 from runner.system.files import replace_durably
 
@@ -23,7 +23,10 @@ _FLOAT = "float32"
 
 _SAME = {
     name: name.title()
-    for name in ("add", "sub", "mul", "div", "neg", "exp", "log", "sqrt", "abs", "relu", "sigmoid", "tanh", "identity")
+    for name in (
+        *("add", "sub", "mul", "div", "neg", "exp", "log", "sqrt", "erf"),
+        *("abs", "relu", "sigmoid", "tanh", "identity"),
+    )
 } | {"matmul": "MatMul", "add_n": "Sum"}
 """Op that needs no attributes in ONNX -> its ONNX operator."""
 
@@ -48,7 +51,7 @@ def write_onnx(path: Path, network: StoredNetwork) -> Path:
     (x,) = (slot.tensor for slot in client.inputs if slot.field == "x")
     stored = config.optimizer.evaluated(load_checkpoint(network.checkpoint).variables)
     weights = {name: np.asarray(stored[name], _FLOAT) for name in program.variables}
-    translation = _Translation(onnx, program.graph, weights, network.normalisation(), {x})
+    translation = Translation(onnx, program.graph, weights, network.normalisation(), {x})
     model = translation.model(client.fetches["prediction"], x, facts.shape)
     onnx.checker.check_model(model, full_check=True)
     try:
@@ -69,7 +72,7 @@ def _onnx() -> Any:
 
 
 @dataclass
-class _Translation:
+class Translation:
     """The ONNX nodes and constants of one network. of_batch: the tensors whose first axis is the batch axis."""
 
     onnx: Any
@@ -135,8 +138,12 @@ class _Translation:
         if node.op in _SAME and not given.get("transpose_a") and not given.get("transpose_b"):
             return _SAME[node.op], inputs, {}
         match node.op:
+            case "square":
+                return "Mul", inputs * 2, {}
             case "conv2d":
-                return "Conv", inputs, {**_windows(given), "group": given["groups"]}
+                return "Conv", inputs, _convolution(given)
+            case "conv2d_input_gradient":
+                return "ConvTranspose", inputs, {**_convolution(given), "output_padding": self._output_padding(node)}
             case "max_pool":
                 return "MaxPool", inputs, {**_windows(given), "kernel_shape": given["window"]}
             case "avg_pool":
@@ -155,6 +162,8 @@ class _Translation:
                 return "Reshape", [*inputs, self._integers(node, "shape", self._shape(node))], {}
             case "pad":
                 return "Pad", [*inputs, self._integers(node, "widths", (*given["low"], *given["high"]))], {}
+            case "slice" if node[0] not in self.of_batch or self._keeps_examples(node):
+                return "Slice", [*inputs, *self._places(node)], {}
             case "reduce_mean" | "reduce_sum" | "reduce_max":
                 operator = {"mean": "ReduceMean", "sum": "ReduceSum", "max": "ReduceMax"}[node.op[len("reduce_") :]]
                 axes = self._integers(node, "axes", given["axes"])
@@ -165,6 +174,43 @@ class _Translation:
         """Return the new shape of a reshape; 0 stands for the number of examples, which the reshape keeps."""
         shape: Sequence[int] = node.outputs[0].shape
         return (0, *shape[1:]) if node[0] in self.of_batch else shape
+
+    def _spec(self, node: Node) -> TensorSpec:
+        """Return the shape and dtype of the first input of a node."""
+        return self.graph.spec(node.inputs[0])
+
+    def _output_padding(self, node: Node) -> list[int]:
+        """Return the numbers of rows and columns that a transposed convolution adds at the bottom and the right."""
+        given, (top, bottom, left, right) = node.attributes, node.attributes["padding"]
+        axes = zip(
+            given["input_shape"][2:],
+            self._spec(node).shape[2:],
+            self.graph.spec(node.inputs[1]).shape[2:],
+            given["strides"],
+            given["dilations"],
+            (top + bottom, left + right),
+            strict=True,
+        )
+        return [side + zeros - (n - 1) * stride - (size - 1) * step - 1 for side, n, size, stride, step, zeros in axes]
+
+    def _keeps_examples(self, node: Node) -> bool:
+        """Return whether a slice keeps all examples in their order."""
+        examples = self._spec(node).shape[0]
+        return (node.attributes["size"][0], node.attributes["steps"][0]) == (examples, 1)
+
+    def _places(self, node: Node) -> list[str]:
+        """Return the starts, ends, axes and steps of a slice, without the axis of examples."""
+        begin, size, steps = (node.attributes[name] for name in ("begin", "size", "steps"))
+        axes = range(int(node[0] in self.of_batch), len(begin))
+        ends = [begin[axis] + size[axis] * steps[axis] for axis in axes]
+        values = {
+            "starts": [begin[axis] for axis in axes],
+            # A negative end would count from the end of the axis; the lowest number stands for the start of the axis.
+            "ends": [end if end >= 0 else np.iinfo(np.int64).min for end in ends],
+            "axes": list(axes),
+            "steps": [steps[axis] for axis in axes],
+        }
+        return [self._integers(node, what, each) for what, each in values.items()]
 
     def _integers(self, node: Node, what: str, values: Sequence[int]) -> str:
         return self._constant(f"{node.name}/{what}", np.asarray(values, np.int64))
@@ -180,6 +226,10 @@ class _Translation:
 
 def _name(tensor: Tensor) -> str:
     return tensor.node if tensor.port == 0 else f"{tensor.node}:{tensor.port}"
+
+
+def _convolution(given: Mapping[str, Any]) -> dict[str, Any]:
+    return {**_windows(given), "dilations": given["dilations"], "group": given["groups"]}
 
 
 def _windows(given: Mapping[str, Any]) -> dict[str, Any]:

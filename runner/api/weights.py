@@ -16,9 +16,9 @@ from runner.checkpoint.shard import pack
 from runner.errors import ConfigError
 from runner.system.files import replace_durably, user_cache_folder
 
-_WEIGHTS = "weights"
+_WEIGHTS, _TABLE = "weights", "table"
 _SAME = {"bias": "bias", "gamma": "weight", "beta": "bias", "moving_mean": "running_mean"}
-_TO_TORCH = {**_SAME, _WEIGHTS: "weight", "moving_variance": "running_var"}
+_TO_TORCH = {**_SAME, _WEIGHTS: "weight", _TABLE: "weight", "moving_variance": "running_var"}
 """Last part of the name of a variable -> last part of the name of a tensor of PyTorch."""
 _NORM = {"weight": "gamma", "bias": "beta", "running_mean": "moving_mean", "running_var": "moving_variance"}
 _OTHER = {"weight": _WEIGHTS, "bias": "bias"}
@@ -70,9 +70,15 @@ def _variables(state: Mapping[str, Any], layers: Mapping[str, str]) -> Iterator[
         if kind == _COUNTER:
             continue
         value = np.asarray(tensor.detach().cpu().numpy() if hasattr(tensor, "detach") else tensor)
-        known = _NORM if f"{module}.running_mean" in state else _OTHER
+        known = _NORM if _normalizes(state, module) else _OTHER
         array = value.T if kind == "weight" and value.ndim == 2 else value
         yield f"{layers.get(module, module)}/{known.get(kind, kind)}", np.ascontiguousarray(array)
+
+
+def _normalizes(state: Mapping[str, Any], module: str) -> bool:
+    """Return whether a module of PyTorch is a normalization: it has a mean, or one weight for each channel."""
+    weight = state.get(f"{module}.weight")
+    return f"{module}.running_mean" in state or (weight is not None and np.ndim(weight) == 1)
 
 
 def stored_weights(weights: Mapping[str, NDArray[Any]]) -> Path:

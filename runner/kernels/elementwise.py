@@ -1,7 +1,8 @@
 """A small language for element-wise programs, which the fusion pass creates and kernels of op ``elementwise`` run.
 
 A program is a list of steps over numbered values: first the inputs, then the result of each step. Every step is one
-correctly rounded operation, so the result of a program equals the result of separate nodes bit for bit.
+correctly rounded operation, or in float32 a fixed sequence of such operations (:data:`DERIVED`), so the result of a
+program equals the result of separate nodes bit for bit.
 
 With bfloat16 inputs, a program instead computes in float32, literals included, and rounds only its outputs to bfloat16.
 A program of one step therefore equals its op bit for bit, and a longer program is more precise than separate nodes.
@@ -10,8 +11,10 @@ In text form, steps are joined by "; ". A step is a function and its operands, e
 ``mul 0 #0.9; sub 3 1`` with 3 inputs computes value 3 = 0.9 * input 0 and value 4 = value 3 - input 1.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -32,6 +35,20 @@ def _relu_gradient(dy: Array, y: Array) -> Array:
     return dx
 
 
+def erf(x: Array) -> Array:
+    """Return the error function: of float64 numbers by the C library, of float32 numbers by :data:`DERIVED`."""
+    if np.result_type(x) == np.float64:
+        return np.asarray(_ERF_OF_NUMBERS(x), np.float64)
+
+    def apply(function: str, *operands: Any) -> Any:
+        return FUNCTIONS[function][1](*(np.float32(o) if isinstance(o, float) else o for o in operands))
+
+    y: Array = DERIVED["erf"](apply, x)
+    return y
+
+
+_ERF_OF_NUMBERS = np.frompyfunc(math.erf, 1, 1)
+
 FUNCTIONS: dict[str, tuple[int, Callable[..., Array]]] = {
     "add": (2, np.add),
     "sub": (2, np.subtract),
@@ -45,8 +62,49 @@ FUNCTIONS: dict[str, tuple[int, Callable[..., Array]]] = {
     "abs": (1, np.absolute),
     "relu": (1, _relu),
     "relu_gradient": (2, _relu_gradient),
+    "erf": (1, erf),
 }
 """Function -> (number of operands, NumPy definition). Each function gives the results of the op of this name."""
+
+Apply = Callable[..., Any]
+"""(name of a function, operands) -> result, where an operand is a float for a literal, or a result."""
+
+_ERF_LIMIT = 3.832506856900711
+"""The error function of larger float32 numbers is 1."""
+
+_ERF_NUMERATOR = (
+    *(2.123732201653183437883853912353515625e-06, 2.861979592125862836837768554687500000e-04),
+    *(3.658048342913389205932617187500000000e-03, 5.243302136659622192382812500000000000e-02),
+    *(1.874160766601562500000000000000000000e-01, 1.128379106521606445312500000000000000e00),
+)
+_ERF_DENOMINATOR = (
+    *(3.89185734093189239501953125000e-05, 1.14329601638019084930419921875e-03),
+    *(1.47520881146192550659179687500e-02, 1.12945675849914550781250000000e-01),
+    *(4.99425798654556274414062500000e-01, 1.0),
+)
+"""Coefficients of polynomials in x * x, from the highest power to the constant."""
+
+
+def _erf(apply: Apply, x: Any) -> Any:
+    """Return the error function as x P(x * x) / Q(x * x), with a relative error below 5e-7 in float32.
+
+    The polynomials P and Q are those of Eigen.
+    """
+    inside = apply("minimum", apply("maximum", x, -_ERF_LIMIT), _ERF_LIMIT)
+    square = apply("square", inside)
+    above, below = (
+        reduce(lambda value, term: apply("add", apply("mul", value, square), term), others, first)
+        for first, *others in (_ERF_NUMERATOR, _ERF_DENOMINATOR)
+    )
+    y = apply("div", apply("mul", inside, above), below)
+    return apply("minimum", apply("maximum", y, -1.0), 1.0)
+
+
+DERIVED: dict[str, Callable[..., Any]] = {"erf": _erf}
+"""Name of a function -> its definition in float32 by other functions: (apply, *operands) -> result.
+
+Every device computes a derived function by the same operations, so all devices give the same bits.
+"""
 
 
 @dataclass(frozen=True)
@@ -82,6 +140,11 @@ class Program:
     def text(self) -> str:
         """Return the steps as text."""
         return "; ".join(" ".join((step.function, *map(_operand_text, step.operands))) for step in self.steps)
+
+    @property
+    def is_derived(self) -> bool:
+        """Whether a step is a function of DERIVED."""
+        return any(step.function in DERIVED for step in self.steps)
 
     def widened(self, inputs: Sequence[bool]) -> list[bool]:
         """Return for each value whether it may differ between elements. inputs: the same flags for the inputs."""

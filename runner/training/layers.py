@@ -13,7 +13,7 @@ from runner.engine.graph.tensor import Tensor
 from runner.engine.graph.variables import Variables
 from runner.training.experiment import Experiment
 
-_MULTIPLYING = ("matmul", "conv2d")
+_MULTIPLYING = ("matmul", "conv2d", "conv2d_input_gradient")
 """Ops whose floating-point operations are pairs of a multiplication and an addition."""
 _PASSING_ON = ("reshape", "identity")
 """Ops whose output shares memory with their input."""

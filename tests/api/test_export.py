@@ -11,8 +11,14 @@ from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
 import runner
+from runner import nn
 from runner.api.runs import Run
-from runner.api.weights import from_state_dict
+from runner.api.weights import from_state_dict, state_dict
+from runner.data.dataset import Normalisation
+from runner.engine.graph import ops
+from runner.engine.graph.network import NetworkBuilder
+from runner.engine.graph.tensor import Tensor
+from tests.nn.support import bench, normal
 from tests.small_runs import SMALL
 
 SHAPES = {
@@ -110,6 +116,14 @@ def test_the_state_of_normalisation_is_that_of_pytorch() -> None:
     }
 
 
+def test_a_module_with_a_vector_of_weights_is_a_normalisation() -> None:
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install torch")
+    modules = {"norm": torch.nn.GroupNorm(3, 6), "layer": torch.nn.LayerNorm(4), "fc": torch.nn.Linear(4, 2)}
+    names = {"norm/gamma", "norm/beta", "layer/gamma", "layer/beta", "fc/weights", "fc/bias"}
+    assert set(from_state_dict(torch.nn.ModuleDict(modules).state_dict())) == names
+    assert set(state_dict({"words/table": np.zeros((5, 3))})) == {"words.weight"}
+
+
 def test_weights_are_written_as_safetensors(stored: Callable[[str], Run], here: Path) -> None:
     run = stored("mlp")
     path = run.export("weights.safetensors", which="newest")
@@ -119,6 +133,35 @@ def test_weights_are_written_as_safetensors(stored: Callable[[str], Run], here: 
     assert all(np.array_equal(found[name], weights[name]) for name in weights)
     with pytest.raises(runner.RunnerError, match=r"export\('w\.pt'\): expected a file that ends in \.safetensors or"):
         run.export("w.pt")
+
+
+def layers_of_onnx(net: NetworkBuilder, x: Tensor) -> Tensor:
+    h = nn.gelu(net, nn.conv(net, x, 6, 3, name="conv", padding="same", dilation=2), name="gelu")
+    h = nn.conv_transpose(net, h, 4, 3, name="up", stride=2, padding=1, output_padding=1, groups=2)
+    h = nn.tanh(net, nn.group_norm(net, h, 2, name="groups"), name="tanh")
+    with nn.new_layer(net, "cut", "shape"):
+        h = net.output(ops.slice(net.graph, h, (0, 3, 0, 12), (3, 2, 5, 3), (1, -3, 2, -4)))
+    return nn.softmax(net, nn.layer_norm(net, nn.flatten(net, h, name="flat"), name="norm"), name="softmax")
+
+
+def test_an_onnx_graph_has_the_values_of_all_layers() -> None:
+    onnxruntime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed: the extra onnx")
+    import onnx
+
+    from runner.api.onnx_file import Translation
+
+    x = np.random.default_rng(0).standard_normal((3, 2, 7, 8)).astype(np.float32)
+    b = bench(x, training=False)
+    y = layers_of_onnx(b.net, b.x)
+    weights = {variable.name: normal(*variable.spec.shape).astype(np.float32) for variable in b.net.variables}
+    for name, value in weights.items():
+        b.set(name, value)
+    translation = Translation(onnx, b.net.graph, weights, Normalisation(1.0, (0.0,), (1.0,)), {b.x})
+    model = translation.model(y, b.x, x.shape[1:])
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    for count in (3, 1):
+        (found,) = session.run(None, {"x": x[:count]})
+        np.testing.assert_allclose(found, b.value(y)[:count], rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("model", MODELS)

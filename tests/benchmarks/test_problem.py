@@ -116,6 +116,7 @@ NO_BIAS = "node 'late' adds 'conv1/bias'; expected an add that alone reads the o
             lambda net, x: net.graph.add("tanh", [x], name="squash")[0],
             "node 'squash': op 'tanh' is not supported in a problem",
         ),
+        (lambda net, x: nn.conv(net, x, 4, 3, name="wide", dilation=2), r"node 'wide/conv2d' has dilations \(2, 2\)"),
         (late_bias, NO_BIAS),
         (convolution_read_without_its_bias, NO_BIAS),
         (

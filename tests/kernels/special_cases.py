@@ -34,7 +34,7 @@ EDGES = (0.0, -0.0, math.inf, -math.inf, math.nan, 1.0, -1.0, 1e-40, 3e38)
 FAR_OUT = (0.0, -0.0, math.inf, -math.inf, math.nan, 1000.0, -1000.0, 1e-30, -2.0)
 COMPARISONS = ("greater", "greater_equal", "less", "equal")
 INTEGERS = ("int32", "int64")
-ONE_STEP: Attributes = {"strides": (1, 1), "padding": (0, 0, 0, 0), "groups": 1}
+ONE_STEP: Attributes = {"strides": (1, 1), "padding": (0, 0, 0, 0), "dilations": (1, 1), "groups": 1}
 
 
 SPECIAL: defaultdict[str, list[Case]] = defaultdict(list)
@@ -194,6 +194,7 @@ def _reductions() -> None:
 
 def _shapes() -> None:
     """Add rearrangements of images, of integers, and of empty tensors."""
+    places = {"begin": (2, 0, 4, 1), "steps": (-1, 1, -2, 3)}
     images: list[tuple[str, list[Shape], Attributes]] = [
         ("reshape", [(2, 3, 4, 5)], {"shape": (2, 60)}),
         ("reshape", [(2, 8, 1, 1)], {"shape": (16,)}),
@@ -201,14 +202,18 @@ def _shapes() -> None:
         ("concat", [(2, 3, 4, 5), (2, 4, 4, 5), (2, 0, 4, 5)], {"axis": 1}),
         ("concat", [(2, 3, 1, 5), (2, 3, 4, 5)], {"axis": 2}),
         ("split", [(2, 8, 3, 3)], {"axis": 1, "sizes": (2, 4, 2)}),
-        ("slice", [(3, 4, 5, 6)], {"begin": (1, 0, 2, 1), "size": (2, 4, 3, 4)}),
+        ("slice", [(3, 4, 5, 6)], {"begin": (1, 0, 2, 1), "size": (2, 4, 3, 4), "steps": (1,) * 4}),
+        ("slice", [(3, 4, 5, 6)], {"size": (3, 4, 3, 2), **places}),
+        ("slice_gradient", [(3, 4, 3, 2)], {"input_shape": (3, 4, 5, 6), **places}),
         ("pad", [(2, 3, 4, 2)], {"low": (0, 1, 2, 0), "high": (1, 0, 1, 1)}),
     ]
     empty: list[tuple[str, list[Shape], Attributes]] = [
         ("reshape", [(0, 3)], {"shape": (3, 0)}),
         ("transpose", [(0, 3)], {"perm": (1, 0)}),
         ("concat", [(0, 3), (0, 2)], {"axis": 1}),
-        ("slice", [(4, 5)], {"begin": (1, 5), "size": (2, 0)}),
+        ("slice", [(4, 5)], {"begin": (1, 5), "size": (2, 0), "steps": (1, 1)}),
+        ("slice", [(4, 5)], {"begin": (3, 0), "size": (2, 0), "steps": (-3, -1)}),
+        ("slice_gradient", [(2, 0)], {"input_shape": (4, 5), "begin": (3, 0), "steps": (-3, -1)}),
         ("pad", [(0, 2)], {"low": (1, 0), "high": (1, 1)}),
         ("pad", [(0, 2)], {"low": (0, 0), "high": (0, 1)}),
     ]
@@ -304,7 +309,7 @@ def _convolutions() -> None:
         inputs = [spread(*shape, scale=0.1) for shape in (y, x)]
         add("conv2d_weight_bias_gradient", {**geometry, "weight_shape": w, "dtype": dtype}, *inputs)
 
-    many = {"strides": (2, 1), "padding": (1, 2, 2, 1), "groups": 1}
+    many = {**ONE_STEP, "strides": (2, 1), "padding": (1, 2, 2, 1)}
     add("conv2d", many, spread(15, 10, 9, 8, scale=0.1), spread(70, 10, 3, 3, scale=0.1))
     weights(many, (15, 10, 9, 8), (70, 10, 3, 3), (15, 70, 5, 9))
     back = {**many, "input_shape": (2, 70, 9, 8)}

@@ -26,34 +26,41 @@ Ints = tuple[int, ...]
 Window = tuple[Ints, list[tuple[int, tuple[int, int]]]]
 
 
-def visited(shape: Ints, window: Ints, strides: Ints, padding: Ints) -> Iterator[Window]:
+def visited(shape: Ints, window: Ints, strides: Ints, padding: Ints, dilations: Ints = (1, 1)) -> Iterator[Window]:
     """Yield each output (n, row, column) with its inputs as (position in the window, (row, column) of the image)."""
     top, bottom, left, right = padding
-    rows = (shape[2] + top + bottom - window[0]) // strides[0] + 1
-    columns = (shape[3] + left + right - window[1]) // strides[1] + 1
+    rows = (shape[2] + top + bottom - dilations[0] * (window[0] - 1) - 1) // strides[0] + 1
+    columns = (shape[3] + left + right - dilations[1] * (window[1] - 1) - 1) // strides[1] + 1
     for n, r, q in itertools.product(range(shape[0]), range(rows), range(columns)):
         cells = enumerate(itertools.product(range(window[0]), range(window[1])))
-        places = [(p, (r * strides[0] + u - top, q * strides[1] + v - left)) for p, (u, v) in cells]
+        i, j = r * strides[0] - top, q * strides[1] - left  # the first pixel of the window
+        places = [(p, (i + u * dilations[0], j + v * dilations[1])) for p, (u, v) in cells]
         yield (n, r, q), [(p, (i, j)) for p, (i, j) in places if 0 <= i < shape[2] and 0 <= j < shape[3]]
 
 
 @pytest.mark.parametrize(
-    ("strides", "padding", "groups"),
-    [((1, 1), (0, 0, 0, 0), 1), ((2, 1), (1, 0, 2, 1), 1), ((1, 3), (2, 2, 1, 1), 2), ((2, 2), (0, 1, 0, 1), 4)],
+    ("strides", "padding", "dilations", "groups"),
+    [
+        ((1, 1), (0, 0, 0, 0), (1, 1), 1),
+        ((2, 1), (1, 0, 2, 1), (1, 1), 1),
+        ((1, 3), (2, 2, 1, 1), (1, 1), 2),
+        ((2, 2), (0, 1, 0, 1), (1, 1), 4),
+        ((1, 2), (1, 0, 0, 2), (3, 4), 2),
+    ],
 )
-def test_convolution_equals_loops(strides: Ints, padding: Ints, groups: int) -> None:
+def test_convolution_equals_loops(strides: Ints, padding: Ints, dilations: Ints, groups: int) -> None:
     rng = np.random.default_rng(groups)
     x, w = rng.standard_normal((3, 4, 7, 6)), rng.standard_normal((8, 4 // groups, 3, 2))
-    y = conv2d(x, w, strides=strides, padding=padding, groups=groups)
+    y = conv2d(x, w, strides=strides, padding=padding, dilations=dilations, groups=groups)
     inputs = w.shape[1]
-    for (n, row, column), inside in visited(x.shape, w.shape[2:], strides, padding):
+    for (n, row, column), inside in visited(x.shape, w.shape[2:], strides, padding, dilations):
         for o in range(len(w)):
             first = o // (len(w) // groups) * inputs
             terms = [x[n, first : first + inputs, i, j] @ w[o].reshape(inputs, -1)[:, p] for p, (i, j) in inside]
             assert y[n, o, row, column] == pytest.approx(sum(terms), rel=1e-12, abs=1e-12)
 
 
-PLAIN: dict[str, Any] = {"strides": (1, 1), "padding": (1, 1, 1, 1), "groups": 1}
+PLAIN: dict[str, Any] = {"strides": (1, 1), "padding": (1, 1, 1, 1), "dilations": (1, 1), "groups": 1}
 
 
 def _layer() -> tuple[Array, Array, Array]:

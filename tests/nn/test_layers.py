@@ -64,6 +64,27 @@ class TestConv:
         b = bench(images(1, 3, 224, 224))
         assert b.shape(nn.conv(b.net, b.x, 2, 11, name="c", stride=4, ceil=True)) == (1, 2, 55, 55)
 
+    def test_dilation_spreads_the_pixels_of_a_window(self) -> None:
+        x, w = normal(2, 3, 7, 8), normal(4, 3, 3, 3, seed=2)
+        b = bench(x)
+        y = nn.conv(b.net, b.x, 4, 3, name="c", stride=2, padding="same", dilation=2, bias=None)
+        b.set("c/weights", w)
+        spread = np.zeros((4, 3, 5, 5))
+        spread[:, :, ::2, ::2] = w
+        np.testing.assert_allclose(b.value(y), correlate(x, spread, 2, (2, 2, 1, 2)), rtol=0, atol=1e-12)
+
+    @pytest.mark.parametrize("stride", [1, 2, 3])
+    def test_a_transposed_convolution_is_the_adjoint(self, stride: int) -> None:
+        small, large = normal(2, 4, 5, 3), normal(2, 3, 5 * stride, 3 * stride, seed=2)
+        b, other = bench(large), bench(small)
+        y = nn.conv(b.net, b.x, 4, 4, name="c", stride=stride, padding="same", bias=None)
+        x = nn.conv_transpose(other.net, other.x, 3, 4, name="t", stride=stride, padding="same", bias=None)
+        assert other.shape(x) == large.shape
+        w = normal(4, 3, 4, 4, seed=3)
+        b.set("c/weights", w)
+        other.set("t/weights", w)
+        assert np.vdot(b.value(y), small) == pytest.approx(np.vdot(large, other.value(x)), rel=1e-12)
+
     def test_default_weights_are_he_normal(self) -> None:
         b = bench(images(1, 50, 5, 5))
         nn.conv(b.net, b.x, 100, 3, name="c", bias=-7.0)
@@ -339,6 +360,17 @@ TWO_SHAPES = "layer 'a' (merge): expected two inputs of one shape, got float64[2
     [
         (lambda n, x: nn.conv(n, x, 4, 5, name="conv2", padding=1), (1, 3, 3, 2), ConfigError, TOO_SMALL),
         (lambda n, x: nn.conv(n, x, 4, 3, name="c"), (2, 12), ConfigError, "'c' (conv): expected images (N, C, H, W)"),
+        (
+            lambda n, x: nn.conv(n, x, 4, 3, name="c", dilation=3),
+            (1, 3, 6, 6),
+            ConfigError,
+            "windows of 7x7 need images",
+        ),
+        (lambda n, x: nn.conv_transpose(n, x, 4, 3, name="t", padding=2), (1, 3, 2, 2), ConfigError, "of 0x0 pixels"),
+        (lambda n, x: nn.conv_transpose(n, x, 4, 3, name="t", output_padding=1), (1, 3, 2, 2), ValueError, "stride=1"),
+        (lambda n, x: nn.layer_norm(n, x, axes=2, name="n"), (2, 3), ValueError, "layer 'n': axes=2, expected 1 to 1"),
+        (lambda n, x: nn.group_norm(n, x, 2, name="n"), (2, 3), ValueError, "groups=2, expected a divisor of the 3 "),
+        (lambda n, x: nn.embedding(n, x, 5, 3, name="e"), (2, 3), ShapeError, "indices of dtype int32 or int64, got"),
         (lambda n, x: nn.dense(n, x, 4, name="f"), (2, 3, 4, 4), ShapeError, "images first, got float64[2,3,4,4]"),
         (lambda n, x: nn.max_pool(n, x, 2, name="p"), (1, 3, 1, 8), ConfigError, "'p' (pool): windows of 2x2 need"),
         (lambda n, x: nn.add(n, x, _pooled(n, x, 4), name="a"), (2, 3, 4, 4), ShapeError, TWO_SHAPES),

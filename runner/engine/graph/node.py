@@ -16,7 +16,7 @@ NODE_NAME = re.compile(r"[A-Za-z0-9_.][A-Za-z0-9_./-]*")
 class LayerStamp:
     """The layer that a node belongs to. Strategies read these stamps and have no access to the model.
 
-    kind: "conv", "dense", "norm", "activation", "pool", "regularizer", "merge", "loss" or "shape".
+    kind: "conv", "dense", "embedding", "norm", "activation", "pool", "regularizer", "merge", "loss" or "shape".
     """
 
     name: str

@@ -2,9 +2,9 @@
 
 Every function of the element-wise language consists of IEEE operations that are rounded separately, because sources are
 compiled without contraction to fused multiply-adds. Results equal those of the reference kernels bit for bit. The other
-ops (exp, log, log1p, tanh, sigmoid, pow) use CUDA's functions, in float32 for bfloat16, and differ from NumPy by a few
-units in the last place. NaN propagates and integers wrap as in NumPy. The maximum or minimum of +0 and -0 is the second
-operand, as on the host.
+ops (exp, log, log1p, tanh, sigmoid, pow), and erf in float64, use CUDA's functions, in float32 for bfloat16, and differ
+from NumPy by a few units in the last place. NaN propagates and integers wrap as in NumPy. The maximum or minimum of +0
+and -0 is the second operand, as on the host.
 """
 
 import math
@@ -14,8 +14,7 @@ from functools import partial
 import numpy as np
 
 from runner.kernels.contract import Attributes, Kernel, Specs
-from runner.kernels.elementwise import FUNCTIONS, Program, computed_in, single, sum_of, written
-from runner.kernels.elementwise import Operand as Value
+from runner.kernels.elementwise import DERIVED, FUNCTIONS, Program, computed_in, single, sum_of, written
 from runner.kernels.gpu.element_kernels import ElementsOf, element_kernel
 from runner.kernels.gpu.element_loops import Elements
 from runner.kernels.gpu.runtime import Runtime
@@ -38,6 +37,7 @@ _FLOATS = {
     "neg": "(-{0})",
     "square": "({0} * {0})",
     "sqrt": "sqrt({0})",
+    "erf": "erf({0})",
     "abs": "fabs({0})",
     "relu": "({0} > 0 || {0} != {0} ? {0} : 0)",
     "relu_gradient": "({1} > 0 ? {0} : 0)",
@@ -85,18 +85,21 @@ def literal(value: float, dtype: str) -> str:
 def statements(program: Program, dtype: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the C++ statements of a program on inputs x0, x1, ... of ``dtype``, and the names of its outputs."""
     computed = computed_in(dtype)
-    names = [f"x{number}" for number in range(program.inputs)]
+    lines: list[str] = []
 
-    def name_of(value: Value) -> str:
-        return names[value] if isinstance(value, int) else literal(value, computed)
-
-    lines = []
-    for step in program.steps:
-        name = f"v{len(names)}"
-        result = expression(step.function, computed, *map(name_of, step.operands))
+    def apply(function: str, *operands: str | float) -> str:
+        """Append the statement that computes a function, and return the name of the result."""
+        if function in DERIVED and computed == "float32":
+            return str(DERIVED[function](apply, *operands))
+        name = f"v{program.inputs + len(lines)}"
+        result = expression(function, computed, *(o if isinstance(o, str) else literal(o, computed) for o in operands))
         lines.append(f"const {C_TYPES[computed]} {name} = {result};")
-        names.append(name)
-    return tuple(lines), tuple(names[number] for number in program.outputs)
+        return name
+
+    values = [f"x{number}" for number in range(program.inputs)]
+    for step in program.steps:
+        values.append(apply(step.function, *(values[o] if isinstance(o, int) else o for o in step.operands)))
+    return tuple(lines), tuple(values[number] for number in program.outputs)
 
 
 _OPERATORS = {"greater": ">", "greater_equal": ">=", "less": "<", "equal": "=="}

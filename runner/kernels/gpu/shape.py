@@ -101,6 +101,7 @@ def kernels(runtime: Runtime) -> list[Kernel]:
         "concat": (_arrange_alike, _concat),
         "split": (_arrange_alike, _split),
         "slice": (_arrange_alike, _slice),
+        "slice_gradient": (_arrange_alike, _slice_gradient),
         "pad": (_arrange_alike, _pad),
     }
     return own_kernels(runtime, table)
@@ -137,7 +138,16 @@ def _split(runtime: Runtime, attributes: Attributes, buffers: Buffers) -> Stream
 def _slice(runtime: Runtime, attributes: Attributes, buffers: Buffers) -> StreamCall:
     (x,), (y,) = buffers.inputs, buffers.outputs
     near = strides_of(x)
-    return _copied(runtime, y.spec, x, near, _place(attributes["begin"], near), y, strides_of(y), 0)
+    first, apart = _place(attributes["begin"], near), _products(attributes["steps"], near)
+    return _copied(runtime, y.spec, x, apart, first, y, strides_of(y), 0)
+
+
+def _slice_gradient(runtime: Runtime, attributes: Attributes, buffers: Buffers) -> StreamCall:
+    (dy,), (dx,) = buffers.inputs, buffers.outputs
+    far = strides_of(dx)
+    zeros, apart = clear(runtime, dx.spec.nbytes, dx.address), _products(attributes["steps"], far)
+    copied = _copied(runtime, dy.spec, dy, strides_of(dy), 0, dx, apart, _place(attributes["begin"], far))
+    return in_order([zeros, copied])
 
 
 def _pad(runtime: Runtime, attributes: Attributes, buffers: Buffers) -> StreamCall:
@@ -198,4 +208,8 @@ def _starts(sizes: Sequence[int]) -> list[int]:
 
 def _place(position: Sequence[int], distances: Sequence[int]) -> int:
     """Return the offset of a position, in elements. distances: the stride of each axis."""
-    return sum(at * distance for at, distance in zip(position, distances, strict=True))
+    return sum(_products(position, distances))
+
+
+def _products(numbers: Sequence[int], distances: Sequence[int]) -> list[int]:
+    return [number * distance for number, distance in zip(numbers, distances, strict=True)]

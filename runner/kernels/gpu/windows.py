@@ -1,8 +1,8 @@
 """Our own kernels for convolution, fused convolution, max and average pooling, and the gradients of all these.
 
-Each convolution, for any groups, strides, padding and float dtype, is a matrix product whose factors are gathered
-during the computation. The weight gradient is a small matrix of long sums: blocks sum separate runs of pixels, and
-these partial sums are then added in a fixed order. A gradient of pooling is a sum over the windows that contain a
+Each convolution, for any groups, strides, dilations, padding and float dtype, is a matrix product whose factors are
+gathered during the computation. The weight gradient is a small matrix of long sums: blocks sum separate runs of pixels,
+and these partial sums are then added in a fixed order. A gradient of pooling is a sum over the windows that contain a
 pixel. Pooling adds in the order of the reference kernels. Images may be in C order or have channels last.
 """
 
@@ -98,6 +98,7 @@ class Geometry:
             *self.y[1:],
             *self.w[2:],
             *self.attributes["strides"],
+            *self.attributes["dilations"],
             *(top, left, self.groups, int(self.channels_last)),
         )
         return [np.int64(self.x[0]), *map(np.int32, numbers)]

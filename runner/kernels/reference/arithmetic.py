@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 
 from runner.kernels.contract import Array
-from runner.kernels.elementwise import computed_in, evaluate, parse
+from runner.kernels.elementwise import computed_in, erf, evaluate, parse
 from runner.kernels.memory import numpy_dtype
 from runner.kernels.registry import reference
 
@@ -27,6 +27,7 @@ _FUNCTIONS: dict[str, Callable[..., Array]] = {
     "exp": np.exp,
     "log": np.log,
     "log1p": np.log1p,
+    "erf": erf,
     "sqrt": np.sqrt,
     "square": np.square,
     "abs": np.absolute,

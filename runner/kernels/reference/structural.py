@@ -14,6 +14,8 @@ from runner.kernels.contract import Array
 from runner.kernels.memory import numpy_dtype
 from runner.kernels.registry import reference
 
+Ints = tuple[int, ...]
+
 QUIET = np.uint16(0x0040)
 """The highest mantissa bit of bfloat16. A number with this bit and all exponent bits set is a NaN."""
 
@@ -87,8 +89,22 @@ def split(x: Array, *, axis: int, sizes: tuple[int, ...]) -> tuple[Array, ...]:
 
 
 @reference("slice")
-def block(x: Array, *, begin: tuple[int, ...], size: tuple[int, ...]) -> Array:
-    return x[tuple(slice(start, start + extent) for start, extent in zip(begin, size, strict=True))]
+def block(x: Array, *, begin: Ints, size: Ints, steps: Ints) -> Array:
+    return x[_places(begin, size, steps)]
+
+
+@reference("slice_gradient")
+def block_gradient(dy: Array, *, input_shape: Ints, begin: Ints, steps: Ints) -> Array:
+    dx = np.zeros(input_shape, dy.dtype)
+    dx[_places(begin, dy.shape, steps)] = dy
+    return dx
+
+
+def _places(begin: Ints, size: Ints, steps: Ints) -> tuple[slice, ...]:
+    """Return the slices that select ``size`` elements from ``begin`` on, ``steps`` apart."""
+    ends = [first + count * step for first, count, step in zip(begin, size, steps, strict=True)]
+    # A slice that reaches element 0 by negative steps has no end: -1 would be the last element.
+    return tuple(slice(b, e if e >= 0 else None, s) for b, e, s in zip(begin, ends, steps, strict=True))
 
 
 @reference("pad")

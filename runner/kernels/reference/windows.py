@@ -1,6 +1,6 @@
 """Convolution, and max and average pooling, over sliding windows of padded images (N, C, H, W).
 
-Padding is (top, bottom, left, right); strides and windows are (rows, columns).
+Padding is (top, bottom, left, right); strides, dilations and windows are (rows, columns).
 
 Convolution is a matrix multiplication: every example's windows are laid out as columns (im2col). Each example and group
 is a separate matrix product, so the result of an example does not depend on other examples, and the weight gradient is
@@ -51,12 +51,13 @@ def window_counts(image: Array, window: Ints, strides: Ints) -> Ints:
     return rows, columns
 
 
-def places(counts: Ints, window: Ints, strides: Ints) -> list[Place]:
+def places(counts: Ints, window: Ints, strides: Ints, dilations: Ints = (1, 1)) -> list[Place]:
     """Return, for each pixel of a window, row by row, the slices that select this pixel of every window in images."""
+    rows, columns = (range(0, size * step, step) for size, step in zip(window, dilations, strict=True))
     return [
         (slice(None), slice(None), _every(row, counts[0], strides[0]), _every(column, counts[1], strides[1]))
-        for row in range(window[0])
-        for column in range(window[1])
+        for row in rows
+        for column in columns
     ]
 
 
@@ -74,12 +75,13 @@ def _runs(columns: Ints, itemsize: int) -> Iterator[slice]:
         yield slice(start, start + length)
 
 
-def _windows(x: Array, window: Ints, strides: Ints, padding: Ints, groups: int) -> Array:
+def _windows(x: Array, window: Ints, strides: Ints, padding: Ints, dilations: Ints, groups: int) -> Array:
     """Return a view of all windows, (N, G, C/G, R, S, H', W')."""
     image = padded(x, padding)
     grouped = image.reshape(len(image), groups, image.shape[1] // groups, *image.shape[2:])
-    every = sliding_window_view(grouped, window, axis=(3, 4))[:, :, :, :: strides[0], :: strides[1]]
-    return every.transpose(0, 1, 2, 5, 6, 3, 4)
+    covered = tuple((size - 1) * step + 1 for size, step in zip(window, dilations, strict=True))
+    every = sliding_window_view(grouped, covered, axis=(3, 4))[:, :, :, :: strides[0], :: strides[1]]
+    return every[..., :: dilations[0], :: dilations[1]].transpose(0, 1, 2, 5, 6, 3, 4)
 
 
 def _columns_shape(examples: int, weight_shape: Ints, groups: int, counts: Ints) -> Ints:
@@ -88,8 +90,8 @@ def _columns_shape(examples: int, weight_shape: Ints, groups: int, counts: Ints)
 
 
 @reference("conv2d")
-def conv2d(x: Array, w: Array, *, strides: Ints, padding: Ints, groups: int) -> Array:
-    windows = _windows(x, w.shape[2:], strides, padding, groups)
+def conv2d(x: Array, w: Array, *, strides: Ints, padding: Ints, dilations: Ints, groups: int) -> Array:
+    windows = _windows(x, w.shape[2:], strides, padding, dilations, groups)
     counts = windows.shape[-2:]
     shape = _columns_shape(len(x), w.shape, groups, counts)
     filters = w.reshape(groups, len(w) // groups, shape[2])
@@ -102,9 +104,17 @@ def conv2d(x: Array, w: Array, *, strides: Ints, padding: Ints, groups: int) -> 
 
 @reference("conv2d_weight_gradient")
 def conv2d_weight_gradient(
-    dy: Array, x: Array, *, weight_shape: Ints, strides: Ints, padding: Ints, groups: int, dtype: str
+    dy: Array,
+    x: Array,
+    *,
+    weight_shape: Ints,
+    strides: Ints,
+    padding: Ints,
+    dilations: Ints,
+    groups: int,
+    dtype: str,
 ) -> Array:
-    windows = _windows(x, weight_shape[2:], strides, padding, groups)
+    windows = _windows(x, weight_shape[2:], strides, padding, dilations, groups)
     shape = _columns_shape(len(x), weight_shape, groups, dy.shape[2:])
     outputs = dy.reshape(len(dy), groups, weight_shape[0] // groups, shape[3])
     dw = np.zeros((groups, weight_shape[0] // groups, shape[2]), dy.dtype)
@@ -117,7 +127,7 @@ def conv2d_weight_gradient(
 
 @reference("conv2d_input_gradient")
 def conv2d_input_gradient(
-    dy: Array, w: Array, *, input_shape: Ints, strides: Ints, padding: Ints, groups: int
+    dy: Array, w: Array, *, input_shape: Ints, strides: Ints, padding: Ints, dilations: Ints, groups: int
 ) -> Array:
     window, counts = w.shape[2:], dy.shape[2:]
     shape = _columns_shape(len(dy), w.shape, groups, counts)
@@ -127,7 +137,7 @@ def conv2d_input_gradient(
     for run in _runs(shape, dy.itemsize):
         columns = np.matmul(filters, outputs[run])
         by_position = columns.reshape(len(columns), input_shape[1], math.prod(window), *counts)
-        for position, place in enumerate(places(counts, window, strides)):
+        for position, place in enumerate(places(counts, window, strides, dilations)):
             image[run][place] += by_position[:, :, position]
     return inner(image, padding)
 

@@ -15,9 +15,9 @@ from runner.strategies.replica import Share, cast_fields, placeholders, shares
 
 BY_UNIT = frozenset(
     (
-        *("abs", "add", "cast", "div", "equal", "exp", "greater", "greater_equal", "identity", "less", "log", "log1p"),
-        *("maximum", "minimum", "mul", "neg", "pow", "relu", "select", "sigmoid", "sigmoid_cross_entropy", "sign"),
-        *("sqrt", "square", "stop_gradient", "sub", "tanh", "batch_norm", "batch_norm_inference"),
+        *("abs", "add", "cast", "div", "equal", "erf", "exp", "greater", "greater_equal", "identity", "less", "log"),
+        *("log1p", "maximum", "minimum", "mul", "neg", "pow", "relu", "select", "sigmoid", "sigmoid_cross_entropy"),
+        *("sign", "sqrt", "square", "stop_gradient", "sub", "tanh", "batch_norm", "batch_norm_inference"),
     )
 )
 """Ops that compute each unit of their outputs from the same unit of their inputs; units are the last axis."""

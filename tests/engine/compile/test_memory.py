@@ -32,7 +32,7 @@ VECTORS = "; ".join(f"{name} = input(8)" for name in ("dy", "gamma", "mean", "va
 PARTS = "low, high = split(x, axis=0, sizes=({}, {}))"
 FILL, SUM = "fill(value=1.0, shape=({},), dtype='float64')", "reduce_sum({}, axes=(0,))"
 FILLED = "; ".join(f"{name} = {FILL.format(size)}" for name, size in {"a": 24, "b": 8, "c": 8, "d": 1}.items())
-HALF = "slice({}, begin=(0,), size=(4,))"
+HALF = "slice({}, begin=(0,), size=(4,), steps=(1,))"
 SENT = "send({}, key='{}->there', destination='{}')"
 OTHER = "/job:worker/task:2/device:cpu:0"
 RECEIVED = f"r = recv(key='k->here', source='{CPU_1}', shape=(8,), dtype='float64')"

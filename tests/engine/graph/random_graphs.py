@@ -67,7 +67,7 @@ IMAGE, MATRIX, VECTOR, SCALAR = (2, 3, 4, 4), (2, 3), (3,), ()
 FILTERS = (3, 3, 3, 3)
 SQUARE = (3, 3)
 SHAPES = (IMAGE, MATRIX, VECTOR, SCALAR, FILTERS, SQUARE)
-GEOMETRY: dict[str, Any] = {"strides": (1, 1), "padding": (1, 1, 1, 1), "groups": 1}
+GEOMETRY: dict[str, Any] = {"strides": (1, 1), "padding": (1, 1, 1, 1), "dilations": (1, 1), "groups": 1}
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ from tests.kernels.special_cases import Attributes
 from tests.samples import PRECISION, Case, Shape, booleans, few, integers, normal, positive, spread
 
 LAYERS: dict[str, tuple[Shape, Shape, Attributes]] = {
-    name: (x, w, {"strides": strides, "padding": padding, "groups": groups})
-    for name, x, w, strides, padding, groups in [
+    name: (x, w, {"strides": strides, "padding": padding, "dilations": (*dilations, 1, 1)[:2], "groups": groups})
+    for name, x, w, strides, padding, groups, *dilations in [
         ("few channels", (2, 3, 20, 19), (16, 3, 5, 4), (2, 3), (1, 2, 0, 1), 1),
         ("whole blocks", (2, 32, 6, 6), (48, 32, 3, 3), (1, 1), (1, 1, 1, 1), 1),
         ("blocks not full", (3, 20, 9, 8), (50, 20, 5, 5), (1, 1), (0, 0, 0, 0), 1),
@@ -28,9 +28,14 @@ LAYERS: dict[str, tuple[Shape, Shape, Attributes]] = {
         ("depthwise", (2, 32, 6, 6), (32, 1, 3, 3), (1, 1), (1, 1, 1, 1), 32),
         ("odd depthwise", (2, 20, 6, 6), (40, 1, 3, 3), (2, 2), (1, 1, 1, 1), 20),
         ("window as large as the image", (2, 16, 5, 5), (10, 16, 5, 5), (1, 1), (0, 0, 0, 0), 1),
+        ("dilated", (2, 32, 9, 8), (48, 32, 3, 3), (1, 1), (2, 2, 2, 2), 1, 2, 2),
+        ("dilated with strides", (2, 20, 11, 12), (24, 20, 3, 2), (2, 1), (1, 0, 2, 1), 1, 2, 3),
+        ("dilated in groups", (2, 32, 9, 9), (32, 16, 3, 3), (1, 1), (3, 3, 3, 3), 2, 3, 3),
+        ("dilated depthwise", (2, 32, 9, 9), (32, 1, 3, 3), (1, 1), (2, 2, 2, 2), 32, 2, 2),
+        ("dilated with few channels", (2, 3, 12, 12), (16, 3, 3, 3), (2, 2), (2, 2, 2, 2), 1, 2, 2),
     ]
 }
-FUSED = ("few channels", "whole blocks", "asymmetric", "1x1 with strides", "two groups", "depthwise")
+FUSED = ("few channels", "whole blocks", "asymmetric", "1x1 with strides", "two groups", "depthwise", "dilated")
 """Names of the layers that are tested with every combination of bias, residual and ReLU."""
 
 POOLS: tuple[tuple[Shape, Shape, Shape, Shape], ...] = (
@@ -66,6 +71,12 @@ def slid(x: Shape, window: Shape, strides: Shape, padding: Shape) -> Shape:
     return (x[2] + top + bottom - window[0]) // strides[0] + 1, (x[3] + left + right - window[1]) // strides[1] + 1
 
 
+def convolved(x: Shape, w: Shape, geometry: Attributes) -> Shape:
+    """Return the shape of the convolution of images of shape x with filters of shape w."""
+    covered = tuple((size - 1) * step + 1 for size, step in zip(w[2:], geometry["dilations"], strict=True))
+    return (x[0], w[0], *slid(x, covered, geometry["strides"], geometry["padding"]))
+
+
 LAYOUT_CASES: defaultdict[str, list[Case]] = defaultdict(list)
 
 
@@ -75,7 +86,7 @@ def add(op: str, attributes: Attributes, *inputs: Any) -> None:
 
 def _images() -> None:
     for name, (x, w, geometry) in LAYERS.items():
-        y = (x[0], w[0], *slid(x, w[2:], geometry["strides"], geometry["padding"]))
+        y = convolved(x, w, geometry)
         image, filters, dy = normal(*x), spread(*w, scale=1 / math.sqrt(math.prod(w[1:]))), normal(*y)
         weights = {**geometry, "weight_shape": w, "dtype": PRECISION}
         add("conv2d", geometry, image, filters)

@@ -187,6 +187,7 @@ def computed(convolution: Convolution, tensors: Mapping[Role, Array]) -> Array:
     geometry: dict[str, Any] = {
         "strides": convolution.strides,
         "padding": convolution.padding,
+        "dilations": convolution.dilations,
         "groups": convolution.x[1] // convolution.w[1],
     }
     if convolution.kind == FORWARD:

@@ -120,7 +120,7 @@ def test_the_special_cases_are_divided_into_several_parts() -> None:
     multiprocessors = EmulatedRuntime.multiprocessors
     for shape, last in [((65, 3, 8, 9), False), ((17, 5, 13, 11), True)]:
         assert division(multiprocessors, Shaped(shape, "float32"), last).splits > 1
-    many = {"strides": (2, 1), "padding": (1, 2, 2, 1), "groups": 1}
+    many = {"strides": (2, 1), "padding": (1, 2, 2, 1), "dilations": (1, 1), "groups": 1}
     geometry = Geometry(many, (15, 10, 9, 8), (70, 10, 3, 3), (15, 70, 5, 9), channels_last=False)
     assert geometry.splits(multiprocessors)[0] > 1
     assert all(windows.pack_of(dtype, 16) > 1 for dtype in ("float32", "bfloat16"))

@@ -21,6 +21,7 @@ from runner.engine.graph.ops.arithmetic import (
     add,
     div,
     equal,
+    erf,
     exp,
     greater,
     greater_equal,
@@ -59,6 +60,7 @@ from runner.engine.graph.ops.shape import (
     pad,
     reshape,
     slice,  # noqa: A004 - the op's name
+    slice_gradient,
     split,
     transpose,
 )

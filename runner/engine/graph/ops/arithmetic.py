@@ -4,6 +4,7 @@ In a tie, maximum and minimum pass the whole gradient to the first operand. This
 partial gradients always add up to the gradient of the output.
 """
 
+import math
 from collections.abc import Sequence
 
 from runner.engine.graph.expression import Expr, apply
@@ -35,6 +36,11 @@ neg = unary("neg", "Add -x.", lambda dy, y, x: -dy, NUMERIC)
 exp = unary("exp", "Add e ** x.", lambda dy, y, x: dy * y)
 log = unary("log", "Add the natural logarithm of x.", lambda dy, y, x: dy / x)
 log1p = unary("log1p", "Add log(1 + x), accurate for small x.", lambda dy, y, x: dy / (1.0 + x))
+erf = unary(
+    "erf",
+    "Add the error function of x, 2 / sqrt(pi) times the integral of e ** -(t * t) for t from 0 to x.",
+    lambda dy, y, x: dy * (2.0 / math.sqrt(math.pi) * (-x.square()).exp()),
+)
 sqrt = unary("sqrt", "Add the square root of x.", lambda dy, y, x: 0.5 * dy / y)
 square = unary("square", "Add x * x.", lambda dy, y, x: dy * (2.0 * x), NUMERIC)
 abs = unary(  # noqa: A001 - the op's name

@@ -31,31 +31,35 @@ from runner.engine.graph.ops.shape import reshape
 from runner.engine.graph.ops.structural import as_dtype
 from runner.engine.graph.tensor import Tensor, TensorSpec
 
-GEOMETRY = {"strides": "ints", "padding": "ints", "groups": "int"}
-"""Attributes of all convolutions: the positions of the windows, and the number of channel groups."""
+GEOMETRY = {"strides": "ints", "padding": "ints", "dilations": "ints", "groups": "int"}
+"""Attributes of all convolutions: the positions of windows and of their pixels, and the number of channel groups."""
 
 
 class Geometry(TypedDict, total=False):
-    """Strides (rows, columns), default (1, 1); padding (top, bottom, left, right), default 0; groups, default 1.
+    """Strides, padding, dilations and groups of a convolution; omitted attributes have their defaults.
 
-    With G groups, input and output channels are split into G equal blocks, and output block g depends only on input
-    block g (Krizhevsky, Sutskever and Hinton 2012, sec. 3.5).
+    strides: (rows, columns), default (1, 1). padding: (top, bottom, left, right), default 0. dilations: (rows,
+    columns), the distances between adjacent pixels of a window, default (1, 1). groups: default 1. With G groups,
+    input and output channels are split into G equal blocks, and output block g depends only on input block g
+    (Krizhevsky, Sutskever and Hinton 2012, sec. 3.5).
     """
 
     strides: Sequence[int]
     padding: Sequence[int]
+    dilations: Sequence[int]
     groups: int
 
 
 def complete(geometry: Geometry) -> dict[str, Any]:
     """Return the attributes of a convolution, with defaults for omitted attributes."""
-    return {"strides": (1, 1), "padding": (0, 0, 0, 0), "groups": 1, **geometry}
+    return {"strides": (1, 1), "padding": (0, 0, 0, 0), "dilations": (1, 1), "groups": 1, **geometry}
 
 
 def conv2d(graph: Builder, x: Tensor, w: Tensor, *, name: str | None = None, **geometry: Unpack[Geometry]) -> Tensor:
-    """Add a node for y[n, o, r, c] = sum over i, u, v of x[n, i, r*sr + u - top, c*sc + v - left] * w[o, i, u, v].
+    """Add a node for y[n, o, r, c] = sum over i, u, v of x[n, i, r*sr + u*dr - top, c*sc + v*dc - left] w[o, i, u, v].
 
-    x: (N, C, H, W); w: (O, C/groups, R, S); strides: (sr, sc); y: (N, O, H', W'); see :func:`window_counts` for H', W'.
+    x: (N, C, H, W); w: (O, C/groups, R, S); strides: (sr, sc); dilations: (dr, dc); y: (N, O, H', W'). For H' and W',
+    see :func:`window_counts`, with windows of (R - 1) dr + 1 by (S - 1) dc + 1 pixels.
     """
     return graph.add("conv2d", [x, w], complete(geometry), name=name)[0]
 
@@ -100,8 +104,14 @@ def output_shape(x: TensorSpec, w: TensorSpec, attributes: Attributes) -> tuple[
     expect(groups > 0 and w.shape[0] % groups == 0, f"outputs in {groups} equal groups", w)
     channels = w.shape[1] * groups
     expect(x.shape[1] == channels, f"x with {channels} channels for w {w} and {groups} groups", x)
-    counts = window_counts(x, w.shape[2:], attributes["strides"], attributes["padding"])
+    counts = window_counts(x, _extents(w, attributes["dilations"]), attributes["strides"], attributes["padding"])
     return (x.shape[0], w.shape[0], *counts)
+
+
+def _extents(w: TensorSpec, dilations: Sequence[int]) -> tuple[int, ...]:
+    """Return the numbers of rows and columns of an image that a window of filters w covers."""
+    expect(len(dilations) == 2 and min(dilations) > 0, "two positive dilations", tuple(dilations))
+    return tuple((size - 1) * step + 1 for size, step in zip(w.shape[2:], dilations, strict=True))
 
 
 def _infer_forward(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequence[TensorSpec]:

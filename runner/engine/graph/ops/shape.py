@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from runner.engine.graph.node import Node
 from runner.engine.graph.op import Attributes, Builder, OpDef, expect, no_flops, register
-from runner.engine.graph.ops.common import canonical_axis, expect_axes, expect_same_dtype, single_output
+from runner.engine.graph.ops.common import canonical_axis, declared_spec, expect_axes, expect_same_dtype, single_output
 from runner.engine.graph.ops.structural import fill
 from runner.engine.graph.tensor import Tensor, TensorSpec
 
@@ -38,10 +38,35 @@ def split(graph: Builder, x: Tensor, axis: int, sizes: Sequence[int], *, name: s
 
 
 def slice(  # noqa: A001 - the op's name
-    graph: Builder, x: Tensor, begin: Sequence[int], size: Sequence[int], *, name: str | None = None
+    graph: Builder,
+    x: Tensor,
+    begin: Sequence[int],
+    size: Sequence[int],
+    steps: Sequence[int] | None = None,
+    *,
+    name: str | None = None,
 ) -> Tensor:
-    """Add a node for the block of x that starts at ``begin`` and has shape ``size``."""
-    return graph.add("slice", [x], {"begin": tuple(begin), "size": tuple(size)}, name=name)[0]
+    """Add a node for the elements x[begin + steps * i] for all i below ``size``, the shape of the output.
+
+    begin, size, steps: one number per axis. A step may be negative, but not 0; by default all steps are 1, which gives
+    the block that starts at ``begin``.
+    """
+    attributes = {"begin": tuple(begin), "size": tuple(size), "steps": _unit(size) if steps is None else tuple(steps)}
+    return graph.add("slice", [x], attributes, name=name)[0]
+
+
+def slice_gradient(
+    graph: Builder,
+    dy: Tensor,
+    *,
+    input_shape: Sequence[int],
+    begin: Sequence[int],
+    steps: Sequence[int],
+    name: str | None = None,
+) -> Tensor:
+    """Add a node for dx of ``input_shape`` with <slice(x), dy> = <x, dx> for all x: dy between zeros."""
+    attributes = {"input_shape": tuple(input_shape), "begin": tuple(begin), "steps": tuple(steps)}
+    return graph.add("slice_gradient", [dy], attributes, name=name)[0]
 
 
 def pad(graph: Builder, x: Tensor, low: Sequence[int], high: Sequence[int], *, name: str | None = None) -> Tensor:
@@ -83,18 +108,36 @@ def _infer_split(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequenc
     return [TensorSpec(_with_extent(x.shape, axis, size), x.dtype) for size in sizes]
 
 
+def _unit(axes: Sequence[int]) -> tuple[int, ...]:
+    """Return a step of 1 for each axis."""
+    return (1,) * len(axes)
+
+
 def _with_extent(shape: tuple[int, ...], axis: int, extent: int) -> tuple[int, ...]:
     return (*shape[:axis], extent, *shape[axis + 1 :])
 
 
 def _infer_slice(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequence[TensorSpec]:
     (x,) = specs
-    begin, size = attributes["begin"], attributes["size"]
-    inside = len(begin) == len(size) == x.rank and all(
-        b >= 0 and s >= 0 and b + s <= extent for b, s, extent in zip(begin, size, x.shape, strict=True)
-    )
-    expect(inside, f"a block inside {x}", f"begin {begin}, size {size}")
+    begin, size, steps = (attributes[name] for name in ("begin", "size", "steps"))
+    _expect_inside(x, begin, size, steps)
     return [TensorSpec(size, x.dtype)]
+
+
+def _infer_slice_gradient(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequence[TensorSpec]:
+    (dy,) = specs
+    x = declared_spec({"shape": attributes["input_shape"], "dtype": dy.dtype})
+    _expect_inside(x, attributes["begin"], dy.shape, attributes["steps"])
+    return [x]
+
+
+def _expect_inside(x: TensorSpec, begin: Sequence[int], size: Sequence[int], steps: Sequence[int]) -> None:
+    """Require that a slice has numbers for all axes of x, no step of 0, and only elements of x."""
+    inside = len(begin) == len(size) == len(steps) == x.rank and all(
+        step != 0 and count >= 0 and 0 <= first <= extent and (count == 0 or 0 <= first + (count - 1) * step < extent)
+        for first, count, step, extent in zip(begin, size, steps, x.shape, strict=True)
+    )
+    expect(inside, f"a block inside {x}", f"begin {begin}, size {size}, steps {steps}")
 
 
 def _infer_pad(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequence[TensorSpec]:
@@ -129,13 +172,21 @@ def _split_gradient(graph: Builder, node: Node, totals: Sequence[Tensor | None])
 
 @single_output
 def _slice_gradient(graph: Builder, node: Node, dy: Tensor) -> Sequence[Tensor | None]:
-    begin, size = node.attributes["begin"], node.attributes["size"]
+    begin, size, steps = (node.attributes[name] for name in ("begin", "size", "steps"))
     extents = graph.spec(node.inputs[0]).shape
+    if steps != _unit(size):
+        return [slice_gradient(graph, dy, input_shape=extents, begin=begin, steps=steps)]
     after = [extent - b - s for extent, b, s in zip(extents, begin, size, strict=True)]
     return [pad(graph, dy, begin, after)]
 
 
-_BLOCK = {"begin": "ints", "size": "ints"}
+@single_output
+def _slice_gradient_gradient(graph: Builder, node: Node, ddx: Tensor) -> Sequence[Tensor | None]:
+    begin, steps = node.attributes["begin"], node.attributes["steps"]
+    return [slice(graph, ddx, begin, graph.spec(node.inputs[0]).shape, steps)]
+
+
+_PLACES = {"begin": "ints", "steps": "ints"}
 _WIDTHS = {"low": "ints", "high": "ints"}
 
 _RESHAPE_GRADIENT = single_output(lambda graph, node, dy: [reshape(graph, dy, graph.spec(node.inputs[0]).shape)])
@@ -148,6 +199,14 @@ register(
     OpDef("transpose", _infer_transpose, _transpose_gradient, 1, {"perm": "ints"}, no_flops),
     OpDef("concat", _infer_concat, _concat_gradient, None, {"axis": "int"}, no_flops),
     OpDef("split", _infer_split, _split_gradient, 1, {"axis": "int", "sizes": "ints"}, no_flops),
-    OpDef("slice", _infer_slice, _slice_gradient, 1, _BLOCK, no_flops),
+    OpDef("slice", _infer_slice, _slice_gradient, 1, {**_PLACES, "size": "ints"}, no_flops),
+    OpDef(
+        "slice_gradient",
+        _infer_slice_gradient,
+        _slice_gradient_gradient,
+        arity=1,
+        attributes={**_PLACES, "input_shape": "ints"},
+        flops=no_flops,
+    ),
     OpDef("pad", _infer_pad, _PAD_GRADIENT, 1, _WIDTHS, no_flops),
 )

@@ -70,6 +70,7 @@ _SIGNS: dict[str, Callable[..., set[Sign]]] = {
     "abs": _of_known(lambda x: {abs(x)}),
     "relu": _of_known(lambda x: {max(x, 0)}),
     "relu_gradient": _relu_gradient,
+    "erf": _of_known(lambda x: {x}),
 }
 """Name of an element-wise function -> function (signs of the operands) -> signs that the result may have."""
 
@@ -110,13 +111,16 @@ def _arrange(
     outputs: Specs,
     offered: Offers,
 ) -> Arrangement | None:
-    """Arrange all arrays in one layout; return None for float64 arrays, unequal shapes or dtypes, or no program."""
+    """Arrange all arrays in one layout; return None for nodes that these kernels do not support.
+
+    These are float64 arrays, derived functions in float64, unequal shapes or dtypes, and nodes without a program.
+    """
     result = outputs[0]
     alike = all(spec.dtype == result.dtype and spec.shape in (result.shape, ()) for spec in (*inputs, *outputs))
     if not alike or result.dtype not in DTYPES or (result.dtype == "float64" and result.shape):
         return None
     program = program_of(attributes, len(inputs))
-    if program is None:
+    if program is None or (result.dtype == "float64" and program.is_derived):
         return None
     wide = _wide(inputs, result)
     layout = _layout(program, wide, result, offered)

@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 
+from runner.kernels.elementwise import DERIVED
+
 Value = Any
 """An ``ir.Value``; llvmlite has no type annotations."""
 
@@ -91,6 +93,14 @@ def _relu_gradient(builder: ir.IRBuilder, lanes: Lanes, dy: Value, y: Value) -> 
     return builder.select(builder.fcmp_ordered(">", y, zero), dy, zero)
 
 
+def _erf(builder: ir.IRBuilder, lanes: Lanes, x: Value) -> Value:
+    def apply(function: str, *operands: Value) -> Value:
+        given = [lanes.constant(each) if isinstance(each, float) else each for each in operands]
+        return EMIT[function](builder, lanes, *given)
+
+    return DERIVED["erf"](apply, x)
+
+
 EMIT: dict[str, Callable[..., Value]] = {
     "add": lambda builder, lanes, a, b: builder.fadd(a, b),
     "sub": lambda builder, lanes, a, b: builder.fsub(a, b),
@@ -104,6 +114,7 @@ EMIT: dict[str, Callable[..., Value]] = {
     "abs": lambda builder, lanes, x: lanes.intrinsic(builder, "fabs", x),
     "relu": _relu,
     "relu_gradient": _relu_gradient,
+    "erf": _erf,
 }
 """Name of an element-wise function -> a function appending its instructions: (builder, lanes, *operands) -> result."""
 

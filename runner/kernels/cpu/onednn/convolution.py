@@ -34,7 +34,7 @@ def preferred_layout(library: Library, images: Spec) -> Layout:
     channels = images.shape[1]
     shapes = (images.shape, (channels, channels, 3, 3), images.shape)
     x, w, y = (free(library, shape, images.dtype) for shape in shapes)
-    node = Node({"strides": (1, 1), "padding": (1, 1, 1, 1)}, [], [])
+    node = Node({"strides": (1, 1), "padding": (1, 1, 1, 1), "dilations": (1, 1)}, [], [])
     desc = _describe_forward(library, node, x, w, library.ffi.NULL, y)
     return layout_of(library, desc.descriptor(dnnl.DST), images)
 
@@ -82,9 +82,10 @@ def _tensor(library: Library, spec: Spec, layout: Layout | None, prefix: str = "
 
 
 def _geometry(library: Library, node: Node) -> tuple[Any, ...]:
-    """Return strides, dilations, padding before, and padding after, as C arrays."""
+    """Return strides, dilations, padding before, and padding after, as C arrays. oneDNN counts dilations from 0."""
     top, bottom, left, right = node.attributes["padding"]
-    return tuple(map(library.ints, (node.attributes["strides"], (0, 0), (top, left), (bottom, right))))
+    between = [step - 1 for step in node.attributes["dilations"]]
+    return tuple(map(library.ints, (node.attributes["strides"], between, (top, left), (bottom, right))))
 
 
 def _describe_forward(library: Library, node: Node, x: Any, w: Any, bias: Any, y: Any, attr: Any = None) -> Description:

@@ -125,6 +125,8 @@ def _split_blocks(node: Node) -> list[_Block]:
 
 
 def _slice_block(node: Node) -> list[_Block]:
+    if any(step != 1 for step in node.attributes["steps"]):
+        raise Unimplemented("a slice whose elements are not adjacent is no block")
     return [_Block(node.attributes["begin"], node.attributes["size"])]
 
 

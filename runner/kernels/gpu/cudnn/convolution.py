@@ -48,9 +48,9 @@ def kernels(runtime: Runtime) -> list[Kernel]:
 
 
 def _described(kind: str, attributes: Attributes, x: Spec, w: Spec, y: Spec) -> Convolution:
-    steps, padding = tuple(attributes["strides"]), tuple(attributes["padding"])
+    steps, padding, dilations = (tuple(attributes[name]) for name in ("strides", "padding", "dilations"))
     followed_by = {name: bool(attributes.get(name)) for name in ("bias", "residual", "relu")}
-    return Convolution(kind, y.dtype, x.shape, w.shape, y.shape, steps, padding, **followed_by)
+    return Convolution(kind, y.dtype, x.shape, w.shape, y.shape, steps, padding, dilations, **followed_by)
 
 
 def _forward(attributes: Attributes, inputs: Specs, outputs: Specs) -> Convolution:

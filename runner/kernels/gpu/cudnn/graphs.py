@@ -35,7 +35,7 @@ class Convolution:
 
     kind: FORWARD (X, W -> Y), INPUT_GRADIENT (Y, W -> X) or WEIGHT_GRADIENT (X, Y -> W).
     x, w, y: shapes (N, C, H, W), (O, C/groups, R, S), (N, O, H', W'), which determine the number of groups.
-    strides: (rows, columns). padding: (top, bottom, left, right).
+    strides, dilations: (rows, columns). padding: (top, bottom, left, right).
     bias, residual, relu: whether a forward convolution adds a bias (O,), adds a residual (shape of y), applies ReLU.
     """
 
@@ -46,6 +46,7 @@ class Convolution:
     y: Shape
     strides: Shape
     padding: Shape
+    dilations: Shape = (1, 1)
     bias: bool = False
     residual: bool = False
     relu: bool = False
@@ -96,7 +97,7 @@ def _computed(graph: Any, convolution: Convolution, inputs: dict[Role, Any]) -> 
         "pre_padding": [top, left],
         "post_padding": [bottom, right],
         "stride": list(convolution.strides),
-        "dilation": [1, 1],
+        "dilation": list(convolution.dilations),
     }
     if convolution.kind == FORWARD:
         return _followed(graph, convolution, inputs, graph.conv_fprop(inputs[Role.X], inputs[Role.W], **geometry))

@@ -10,13 +10,14 @@
 #define THREADS 256
 #define EACH 4
 
-// last: whether channels are innermost.
+// dilation: distance between adjacent pixels of a window. last: whether channels are innermost.
 #define GEOMETRY                                                                                              \
     int64 examples, int channels, int height, int width, int outputs, int rows, int columns, int window_rows, \
-        int window_columns, int stride_rows, int stride_columns, int top, int left, int groups, int last
+        int window_columns, int stride_rows, int stride_columns, int dilation_rows, int dilation_columns,     \
+        int top, int left, int groups, int last
 #define GIVEN                                                                                               \
     examples, channels, height, width, outputs, rows, columns, window_rows, window_columns, stride_rows,    \
-        stride_columns, top, left, groups, last
+        stride_columns, dilation_rows, dilation_columns, top, left, groups, last
 
 // Strides in memory, in elements.
 struct Strides {
@@ -54,17 +55,18 @@ __device__ __forceinline__ Tap tap_of(int64 index, int channels, int window_rows
 // One group of a convolution.
 struct Group {
     int64 examples;
-    int height, width, rows, columns, window_rows, window_columns, stride_rows, stride_columns, top, left, last;
+    int height, width, rows, columns, window_rows, window_columns, stride_rows, stride_columns;
+    int dilation_rows, dilation_columns, top, left, last;
     int channels, outputs, first_channel, first_output;
     Strides x, filters, y;
 
     __device__ Group(GEOMETRY, int group)
         : examples(examples), height(height), width(width), rows(rows), columns(columns), window_rows(window_rows),
-          window_columns(window_columns), stride_rows(stride_rows), stride_columns(stride_columns), top(top),
-          left(left), last(last), channels(channels / groups), outputs(outputs / groups),
-          first_channel(group * (channels / groups)), first_output(group * (outputs / groups)),
-          x(channels, height, width, last), filters(channels / groups, window_rows, window_columns, last),
-          y(outputs, rows, columns, last) {}
+          window_columns(window_columns), stride_rows(stride_rows), stride_columns(stride_columns),
+          dilation_rows(dilation_rows), dilation_columns(dilation_columns), top(top), left(left), last(last),
+          channels(channels / groups), outputs(outputs / groups), first_channel(group * (channels / groups)),
+          first_output(group * (outputs / groups)), x(channels, height, width, last),
+          filters(channels / groups, window_rows, window_columns, last), y(outputs, rows, columns, last) {}
 
     __device__ int64 taps(int channels) const { return (int64)channels * window_rows * window_columns; }
     __device__ Pixel of_x(int64 index) const { return pixel_of(index, height, width); }
@@ -190,7 +192,7 @@ struct Forward {
     }
     __device__ Spot a_k(int64 k) const {
         Tap tap = of.tap(k, of.channels);
-        return {tap.channel * of.x.channel, tap.row, tap.column};
+        return {tap.channel * of.x.channel, tap.row * of.dilation_rows, tap.column * of.dilation_columns};
     }
     __device__ Spot b_k(int64 k) const { return {k, 0, 0}; }
     __device__ Spot b_n(int64 n) const { return {(of.first_output + n) * of.filters.example, 0, 0}; }
@@ -221,7 +223,7 @@ struct InputGradient {
     }
     __device__ Spot a_k(int64 k) const {
         Tap tap = of.tap(k, of.outputs);
-        return {tap.channel * of.y.channel, -tap.row, -tap.column};
+        return {tap.channel * of.y.channel, -tap.row * of.dilation_rows, -tap.column * of.dilation_columns};
     }
     __device__ Spot b_k(int64 k) const {
         Tap tap = of.tap(k, of.outputs);
@@ -256,7 +258,8 @@ struct FilterGradient {
     }
     __device__ Spot b_n(int64 n) const {
         Tap tap = of.tap(n, of.channels);
-        return {(of.first_channel + tap.channel) * of.x.channel, tap.row, tap.column};
+        return {(of.first_channel + tap.channel) * of.x.channel, tap.row * of.dilation_rows,
+                tap.column * of.dilation_columns};
     }
     __device__ void store(int64 m, int64 n, C value) const { result[(of.first_output + m) * n_count + n] = value; }
 };

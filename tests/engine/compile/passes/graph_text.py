@@ -27,6 +27,7 @@ DEVICES = {"here": HERE, "there": THERE, "far": FAR}
 DEFAULTS: dict[str, Any] = {
     "strides": (1, 1),
     "padding": (0, 0, 0, 0),
+    "dilations": (1, 1),
     "groups": 1,
     "transpose_a": False,
     "transpose_b": False,

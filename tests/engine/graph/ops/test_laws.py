@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import BroadcastableShapes, mutually_broadcastable_shapes
 
@@ -82,6 +82,29 @@ def test_slice_is_the_adjoint_and_inverse_of_pad(widths: list[tuple[int, int, in
 
 
 @FEW
+@given(
+    st.lists(st.tuples(st.integers(0, 6), st.integers(0, 3), st.sampled_from([-3, -1, 1, 2])), max_size=3),
+    st.integers(1, 2),
+)
+def test_slice_selects_like_numpy_and_its_gradient_is_its_adjoint(axes: list[Ints], after: int) -> None:
+    begin, size, steps = ([each[k] for each in axes] for k in range(3))
+    ends = [first + (count - 1) * step for first, count, step in axes]
+    assume(min(ends, default=0) >= 0)
+    shape = [max(first, end) + after for first, end in zip(begin, ends, strict=True)]
+    x, dy = _normal(0, shape, size)
+    y, dx = _run(
+        lambda graph, a, b: [
+            ops.slice(graph, a, begin, size, steps),
+            ops.slice_gradient(graph, b, input_shape=shape, begin=begin, steps=steps),
+        ],
+        x,
+        dy,
+    )
+    np.testing.assert_array_equal(y, x[np.ix_(*(first + step * np.arange(count) for first, count, step in axes))])
+    _assert_equal_products([(y, dy), (x, dx)])
+
+
+@FEW
 @given(st.permutations(range(4)), st.integers(0, 99))
 def test_permutation_and_its_inverse_cancel(perm: list[int], seed: int) -> None:
     (x,) = _normal(seed, (2, 3, 4, 5))
@@ -109,17 +132,18 @@ _PADDING = st.tuples(*[st.integers(0, 2)] * 4)
 @given(
     st.tuples(_SMALL, _SMALL, _SMALL, _SMALL),
     st.tuples(_SMALL, _SMALL),
-    st.tuples(st.integers(3, 7), st.integers(3, 7)),
+    st.tuples(st.integers(1, 2), _SMALL),
+    st.tuples(st.integers(5, 7), st.integers(4, 7)),
     _PADDING,
     st.integers(0, 99),
 )
 def test_gradients_of_convolution_are_its_adjoints(
-    sizes: Ints, strides: Ints, image: Ints, padding: Ints, seed: int
+    sizes: Ints, strides: Ints, dilations: Ints, image: Ints, padding: Ints, seed: int
 ) -> None:
     examples, groups, inputs, outputs = sizes
     x_shape = (examples, groups * inputs, *image)
     w_shape = (groups * outputs, inputs, 3, 2)
-    geometry: dict[str, Any] = {"strides": strides, "padding": padding, "groups": groups}
+    geometry: dict[str, Any] = {"strides": strides, "padding": padding, "dilations": dilations, "groups": groups}
     x, w = _normal(seed, x_shape, w_shape)
     (y,) = _run(lambda graph, a, b: ops.conv2d(graph, a, b, **geometry), x, w)
     (dy,) = _normal(seed + 1, y.shape)

@@ -44,8 +44,15 @@ reshape(f4[2, 3], shape=(4,)) -> a shape for the 6 elements of float32[2,3], got
 transpose(f4[2, 3], perm=(0, 0)) -> a permutation of the 2 axes, got (0, 0)
 concat(f4[2, 3], f4[3, 3], axis=1) -> shapes that differ only on axis 1, got [(2, 3), (3, 3)]
 split(f4[5], axis=0, sizes=(2, 2)) -> sizes that add up to 5, got (2, 2)
-slice(f4[4, 5], begin=(1, 3), size=(3, 3)) -> a block inside float32[4,5], got begin (1, 3), size (3, 3)
-slice(f4[4, 5], begin=(1,), size=(3,)) -> a block inside float32[4,5], got begin (1,), size (3,)
+slice(f4[4, 5], begin=(1, 3), size=(3, 3), steps=(1, 1))
+    -> a block inside float32[4,5], got begin (1, 3), size (3, 3), steps (1, 1)
+slice(f4[4, 5], begin=(1,), size=(3,), steps=(1,))
+    -> a block inside float32[4,5], got begin (1,), size (3,), steps (1,)
+slice(f4[4], begin=(1,), size=(2,), steps=(3,)) -> a block inside float32[4], got begin (1,), size (2,), steps (3,)
+slice(f4[4], begin=(1,), size=(3,), steps=(-1,)) -> a block inside float32[4], got begin (1,), size (3,), steps (-1,)
+slice(f4[4], begin=(0,), size=(1,), steps=(0,)) -> a block inside float32[4], got begin (0,), size (1,), steps (0,)
+slice_gradient(f4[2], input_shape=(4,), begin=(1,), steps=(3,))
+    -> a block inside float32[4], got begin (1,), size (2,), steps (3,)
 pad(f4[2], low=(0,), high=(-1,)) -> two non-negative widths for each of the 1 axes, got low (0,), high (-1,)
 gather(f4[4], f4[2]) -> indices of dtype int32 or int64, got float32[2]
 scatter_add(i8[2], f4[3, 4], rows=5) -> updates for indices int64[2], got float32[3,4]
@@ -59,6 +66,9 @@ conv2d(f4[1, 1, 2, 2], f4[1, 1, 3, 3])
     -> an image that holds window (3, 3) with padding (0, 0, 0, 0), got float32[1,1,2,2]
 conv2d(f4[1, 1, 5, 5], f4[1, 1, 3, 3], strides=(1, 0)) -> two positive strides, got (1, 0)
 conv2d(f4[1, 1, 5, 5], f4[1, 1, 3, 3], padding=(1, 1)) -> four non-negative paddings, got (1, 1)
+conv2d(f4[1, 1, 5, 5], f4[1, 1, 3, 3], dilations=(1, 0)) -> two positive dilations, got (1, 0)
+conv2d(f4[1, 1, 5, 5], f4[1, 1, 3, 3], dilations=(1, 3))
+    -> an image that holds window (3, 7) with padding (0, 0, 0, 0), got float32[1,1,5,5]
 conv2d_input_gradient(f4[1, 1, 4, 4], f4[1, 1, 3, 3], input_shape=(1, 1, 5, 5))
     -> dy of shape (1, 1, 3, 3) for x float32[1,1,5,5] and w float32[1,1,3,3]
 conv2d_weight_gradient(f4[1, 2, 3, 3], f4[1, 1, 5, 5], weight_shape=(1, 1, 3, 3)) -> dy of shape (1, 1, 3, 3)

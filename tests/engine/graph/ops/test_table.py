@@ -94,6 +94,7 @@ CHAIN = "transpose_a=True, program='mul 1 #0.5; sub 0 2', outputs=(3,)"
         ("matmul_bias_gradient(f4[3, 5], f4[3, 7])", PRODUCT + 3 * 7),
         (f"conv2d({IMAGE}, {FILTERS})", CONVOLUTION),
         (f"conv2d({IMAGE}, {GROUPED}, groups=2)", CONVOLUTION // 2),
+        ("conv2d(f4[2, 4, 8, 6], f4[8, 4, 3, 3], dilations=(2, 1))", CONVOLUTION),
         (f"conv2d_input_gradient({MAP}, {GROUPED}, input_shape=(2, 4, 6, 6), groups=2)", CONVOLUTION // 2),
         (f"conv2d_weight_gradient({MAP}, {IMAGE}, weight_shape=(8, 2, 3, 3), groups=2)", CONVOLUTION // 2),
         (f"conv2d_fused({IMAGE}, {FILTERS})", CONVOLUTION),
@@ -128,5 +129,5 @@ def test_only_ops_that_move_data_have_no_flops() -> None:
         graph, _, node = case.build(op)
         work[op] = max(work[op], node_cost(graph, node).flops)
     moving = "identity convert stop_gradient fill constant cast truncate_to_bfloat16 broadcast_to reshape transpose"
-    moving += " concat split slice pad gather one_hot"
+    moving += " concat split slice slice_gradient pad gather one_hot"
     assert {op for op, flops in work.items() if flops == 0} == set(moving.split())

@@ -32,7 +32,7 @@ RESPONSE = {"size": 5, "alpha": 0.1, "beta": 0.75, "k": 2.0, "divide_by_size": F
 GRADIENT_OF_RESPONSE = "local_response_normalization_gradient"
 EPSILON = {"epsilon": 1e-3}
 MATRICES = {"transpose_a": False, "transpose_b": False}
-WINDOWS = {"strides": (1, 1), "padding": (1, 1, 1, 1), "groups": 1}
+WINDOWS = {"strides": (1, 1), "padding": (1, 1, 1, 1), "dilations": (1, 1), "groups": 1}
 
 
 def attributes_of(window: Ints, strides: Ints, padding: Ints, **more: Any) -> dict[str, Any]:
@@ -78,7 +78,7 @@ PARTS = [
         )
     ),
     *(
-        ("slice", {"begin": begin, "size": size}, [shape], [tag], [taken], [taken])
+        ("slice", {"begin": begin, "size": size, "steps": (1,) * len(begin)}, [shape], [tag], [taken], [taken])
         for shape, begin, size, tag, taken in (
             ((2, 52, 5, 6), (0, 16, 1, 2), (2, 32, 3, 4), BLOCKS, BLOCKS),
             ((2, 52, 5, 6), (1, 32, 0, 0), (1, 20, 5, 6), BLOCKS, BLOCKS),  # to the end of the axis

@@ -11,7 +11,7 @@ import pytest
 
 from runner.kernels.contract import Array, Layout, Operand, plain
 from runner.kernels.cpu.onednn.linear import FEW_ROWS, LARGE, TURNED_ROWS
-from tests.kernels.cpu.layout_cases import FUSED, LAYERS, PRODUCTS, slid
+from tests.kernels.cpu.layout_cases import FUSED, LAYERS, PRODUCTS, convolved
 from tests.kernels.cpu.onednn.checking import (
     IMAGE_TAGS,
     assert_broken_alike,
@@ -176,7 +176,7 @@ def test_functions_are_accurate_also_at_their_limits(op: str) -> None:
 def _layer(name: str) -> tuple[list[Array], dict[str, Any]]:
     """Return x, w, bias and residual of a layer, and its attributes."""
     x, w, geometry = LAYERS[name]
-    y = (x[0], w[0], *slid(x, w[2:], geometry["strides"], geometry["padding"]))
+    y = convolved(x, w, geometry)
     arrays = [normal(1, *x), normal(2, *w), normal(3, w[0]), normal(4, *y)]
     return arrays, {**geometry, "bias": True, "residual": True, "relu": True}
 

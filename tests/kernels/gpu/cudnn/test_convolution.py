@@ -17,7 +17,7 @@ from tests.kernels.harness import Shaped, node_of, reference
 from tests.op_cases import CASES
 
 OPS = ("conv2d", "conv2d_fused", "conv2d_input_gradient", "conv2d_weight_gradient", "conv2d_weight_bias_gradient")
-ONE = {"strides": (1, 1), "padding": (1, 1, 1, 1), "groups": 1}
+ONE = {"strides": (1, 1), "padding": (1, 1, 1, 1), "dilations": (1, 1), "groups": 1}
 
 
 @pytest.fixture

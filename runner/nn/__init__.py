@@ -1,0 +1,25 @@
+"""Layers: functions that add nodes to a network's graph, record the layer on each node, and return the layer's output.
+
+h = nn.relu(net, nn.conv(net, x, 32, 3, name="conv1", padding="same"), name="relu1")
+
+Images are (N, C, H, W). The name of a layer is unique within its network and prefixes the names of its variables
+("conv1/weights"). A layer raises ConfigError if the image is too small for it, and ShapeError or ValueError for wrong
+arguments, which are a defect of the model.
+"""
+
+from runner.nn.activation import dropout, gelu, relu, scale, sigmoid, softmax, tanh
+from runner.nn.features import add, concat, dense, embedding, flatten, multiply
+from runner.nn.layer import new_layer
+from runner.nn.normalization import batch_norm, group_norm, layer_norm, local_response_normalization
+from runner.nn.windows import (
+    Padding,
+    TooSmallError,
+    Windows,
+    avg_pool,
+    conv,
+    conv_transpose,
+    global_avg_pool,
+    max_pool,
+    place,
+    zero_padded_shortcut,
+)
