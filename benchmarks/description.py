@@ -123,8 +123,9 @@ def _dense(found: _Description, node: Node) -> None:
 def _batch_norm(found: _Description, node: Node) -> None:
     x, gamma, beta = node.inputs
     mean, variance = (found.decays[node[port]] for port in (1, 2))
+    scale = {"gamma": found.names[gamma]} if gamma in found.variables else {}
     variables = {
-        "gamma": found.names[gamma],
+        **scale,
         "beta": found.names[beta],
         "moving_mean": mean.variable.name,
         "moving_variance": variance.variable.name,
@@ -152,6 +153,15 @@ def _pool(found: _Description, node: Node) -> None:
     found.add(node, node.op, node.inputs, settings={**attributes, "image": image})
 
 
+def _fill(found: _Description, node: Node) -> None:
+    """Ignore the constant 1 that a batch normalization without gamma reads."""
+    readers = {reader.op for reader in found.readers[node[0]]}
+    if node.attributes["value"] != 1.0 or readers != {"batch_norm"}:
+        raise ValueError(
+            f"node {node.name!r} is read by {', '.join(sorted(readers))}; expected a scale of 1 in batch_norm"
+        )
+
+
 def _identity(found: _Description, node: Node) -> None:
     found.names[node[0]] = found.names[node.inputs[0]]
 
@@ -168,6 +178,7 @@ _TRANSLATIONS: dict[str, Callable[[_Description, Node], None]] = {
     "batch_norm": _batch_norm,
     "reduce_mean": _reduce_mean,
     "identity": _identity,
+    "fill": _fill,
 }
 """Op -> function that adds a node with this op to the description."""
 

@@ -34,12 +34,13 @@ KINDS = (
 )
 """The kinds of layers. Shapes are (N, C, H, W) and weights (O, C/groups, R, S), whatever layout a framework uses.
 
-conv: variables weights and optionally bias (O,); settings strides, padding (top, bottom, left, right), groups, and the
-sizes of the image (H, W) and the kernel (R, S). dense: variables weights (features, units) and optionally bias; setting
-image: (C, H, W) of a flattened input, else null. batch_norm: variables gamma, beta, moving_mean, moving_variance (C,);
-settings epsilon, and decay of the moving averages. max_pool, avg_pool: settings window, strides, padding, image (H, W)
-of the input, and for avg_pool count_padding. subsample: setting strides. concat: setting axis. pad: settings low and
-high, counts of zeros by axis. slice: settings begin and size by axis. Other kinds have no variables or settings.
+conv: variables weights and optionally bias (O,); settings strides, padding (top, bottom, left, right), groups, and
+the sizes of the image (H, W) and the kernel (R, S). dense: variables weights (features, units) and optionally bias;
+setting image: (C, H, W) of a flattened input, else null. batch_norm: variables gamma (optional), beta, moving_mean,
+moving_variance (C,); settings epsilon, and decay of the moving averages. max_pool, avg_pool: settings window,
+strides, padding, image (H, W) of the input, and for avg_pool count_padding. subsample: setting strides. concat:
+setting axis. pad: settings low and high, counts of zeros by axis. slice: settings begin and size by axis. Other kinds
+have no variables or settings.
 """
 
 

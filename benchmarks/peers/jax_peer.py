@@ -111,7 +111,9 @@ class Network:
             variance = jnp.square(x).mean(axes) - jnp.square(mean)
             for role, statistic in (("moving_mean", mean), ("moving_variance", variance)):
                 averages[names[role]] = decay * averages[names[role]] + (1.0 - decay) * statistic
-            factor = held[names["gamma"]] * lax.rsqrt(variance + epsilon)
+            factor = lax.rsqrt(variance + epsilon)
+            if "gamma" in names:
+                factor = held[names["gamma"]] * factor
             y = (x - self._by_channel(mean, rank)) * self._by_channel(factor, rank)
             return (y + self._by_channel(held[names["beta"]], rank)).astype(inputs[0].dtype)
 

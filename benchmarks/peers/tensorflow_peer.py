@@ -70,7 +70,7 @@ class Network:
             # The returned variance is unbiased. Only moving averages use it, so that the loss is not affected.
             y, mean, variance, *_ = tf.raw_ops.FusedBatchNormV3(
                 x=x,
-                scale=held[names["gamma"]],
+                scale=held[names["gamma"]] if "gamma" in names else tf.ones(layer.shape[1]),
                 offset=held[names["beta"]],
                 mean=[],
                 variance=[],

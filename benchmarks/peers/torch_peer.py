@@ -150,7 +150,10 @@ def _dense(problem: Problem, layer: Layer, private: bool) -> nn.Module:
 def _batch_norm(problem: Problem, layer: Layer, private: bool) -> nn.Module:
     kind = nn.BatchNorm2d if len(layer.shape) == 4 else nn.BatchNorm1d
     norm = kind(layer.shape[1], eps=layer.settings["epsilon"], momentum=1.0 - layer.settings["decay"])
-    norm.weight = _parameter(problem.variable(layer.variables["gamma"]))
+    if "gamma" in layer.variables:
+        norm.weight = _parameter(problem.variable(layer.variables["gamma"]))
+    else:
+        norm.weight.requires_grad_(False)  # PyTorch's initial value is 1
     norm.bias = _parameter(problem.variable(layer.variables["beta"]))
     return norm
 

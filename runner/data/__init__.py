@@ -7,11 +7,14 @@ Read the modules in this order:
 * ``published``, with ``origins``, ``archive`` and ``fetch``: datasets that are downloaded.
 * ``augmentation``: random changes of training examples.
 * ``own_files``, with ``arrays``, ``npz``, ``image_folder`` and ``pictures``: the user's files.
+* ``cifar100``, ``imagenet``: published datasets, in the user's files.
 """
 
 from runner.data.arrays import Arrays
+from runner.data.cifar100 import Cifar100
 from runner.data.digits import Digits
 from runner.data.image_folder import ImageFolder
+from runner.data.imagenet import ImageNet
 from runner.data.published import Cifar10, FashionMnist, Mnist
 from runner.data.settings import DatasetSettings
 from runner.data.synthetic import Synthetic
@@ -22,6 +25,8 @@ DATASETS: dict[str, type[DatasetSettings]] = {
     "mnist": Mnist,
     "fashion_mnist": FashionMnist,
     "cifar10": Cifar10,
+    "cifar100": Cifar100,
+    "imagenet": ImageNet,
     "arrays": Arrays,
     "image_folder": ImageFolder,
 }

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import numpy as np
 
@@ -12,7 +12,6 @@ from runner.data.own_files import OwnFiles
 from runner.errors import ConfigError, DataError
 
 SUFFIXES = (".png", ".jpg", ".jpeg")
-_LAYOUT = "train/CLASS/IMAGE and test/CLASS/IMAGE"
 
 
 @dataclass
@@ -23,8 +22,11 @@ class ImageFolder(OwnFiles):
     Names that begin with a dot are ignored. Files of other types raise DataError, so that no image is overlooked.
 
     size: side, in pixels, of the square to which :func:`~runner.data.pictures.read_image` converts every image.
-    channels: 3 for RGB, 1 for grey. Images are decoded once, when the data are loaded, and kept as uint8.
+    channels: 3 for RGB, 1 for grey. Images are decoded once, when the data are loaded, and kept as uint8. SPLITS: the
+    folders of the train and the test split.
     """
+
+    SPLITS: ClassVar[tuple[str, str]] = ("train", "test")
 
     name: str = "image_folder"
     size: Annotated[int, Bounds(1, 65_536)] = 32
@@ -39,7 +41,10 @@ class ImageFolder(OwnFiles):
     @property
     def ask(self) -> str:
         """Advice for a user who gave no path."""
-        return f"name a folder of {_LAYOUT}, as in data=image_folder data.path=my_images"
+        return f"name a folder of {self._layout()}, as in data={self.name} data.path=my_images"
+
+    def _layout(self) -> str:
+        return " and ".join(f"{split}/CLASS/IMAGE" for split in self.SPLITS)
 
     def facts_of_files(self) -> Facts:
         """Return image shape, class names and example counts from the names of the files, without opening any file."""
@@ -60,13 +65,13 @@ class ImageFolder(OwnFiles):
         return Dataset(self.name, train, test, self.normalisation_of(train["x"], self.scale()))
 
     def _listed(self) -> tuple[dict[str, list[Path]], dict[str, list[Path]]]:
-        """Return class -> files, for the train and the test split. Raises DataError if only ``test`` has a class."""
-        train, test = (_classes(Path(self.path) / split) for split in ("train", "test"))
+        """Return class -> files, for the train and the test split. Raises DataError if only the latter has a class."""
+        train, test = (_classes(Path(self.path) / split, self._layout()) for split in self.SPLITS)
         unknown = sorted(set(test) - set(train))
         if unknown:
             raise DataError(
-                f"{self.path}/test has classes {', '.join(unknown)} that train does not have; expected some of: "
-                f"{', '.join(train)}"
+                f"{self.path}/{self.SPLITS[1]} has classes {', '.join(unknown)} that train does not have; "
+                f"expected some of: {', '.join(train)}"
             )
         return train, test
 
@@ -82,26 +87,29 @@ class ImageFolder(OwnFiles):
         return Split({"x": images, "y": np.array([label for _, label in paths], np.int64)})
 
 
-def _classes(folder: Path) -> dict[str, list[Path]]:
-    """Return class -> image files of a split, sorted by name. Raises DataError for other files and empty folders."""
+def _classes(folder: Path, layout: str) -> dict[str, list[Path]]:
+    """Return class -> image files of a split, sorted by name. Raises DataError for other files and empty folders.
+
+    layout: the expected files, for messages.
+    """
     found = {}
-    for entry in _entries(folder):
+    for entry in _entries(folder, layout):
         if not entry.is_dir():
-            raise DataError(f"{entry} is not a folder: expected {_LAYOUT}; remove it")
-        found[entry.name] = files = _entries(entry)
+            raise DataError(f"{entry} is not a folder: expected {layout}; remove it")
+        found[entry.name] = files = _entries(entry, layout)
         others = [file for file in files if file.suffix.lower() not in SUFFIXES or not file.is_file()]
         if others:
             raise DataError(f"{others[0]}: expected files {', '.join(SUFFIXES)}; remove or convert it")
         if not files:
             raise DataError(f"{entry} holds no image: expected {', '.join(SUFFIXES)}; add images or remove it")
     if not found:
-        raise DataError(f"{folder} holds no class: expected {_LAYOUT}")
+        raise DataError(f"{folder} holds no class: expected {layout}")
     return found
 
 
-def _entries(folder: Path) -> list[Path]:
+def _entries(folder: Path, layout: str) -> list[Path]:
     """Return the entries of a folder, sorted by name, except those whose names begin with a dot."""
     try:
         return sorted(entry for entry in folder.iterdir() if not entry.name.startswith("."))
     except OSError as error:
-        raise DataError(f"{folder} cannot be read: {error.strerror}; expected {_LAYOUT} below data.path") from error
+        raise DataError(f"{folder} cannot be read: {error.strerror}; expected {layout} below data.path") from error

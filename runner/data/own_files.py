@@ -42,7 +42,8 @@ class OwnFiles(DatasetSettings):
     """Settings of a dataset in the user's files.
 
     path: path of the files, made absolute so that workers and a resumed run find the files from any folder. Settings
-    without a path can be created, but their :meth:`facts` and :meth:`load` raise ConfigError.
+    without a path can be created, but their :meth:`load` raises DataError and, except for a published dataset, their
+    :meth:`facts` ConfigError.
     mean, std: one number per channel for ``(pixel / scale - mean) / std``, where scale is 255 for uint8 and 1 for
     floats; null for the mean and standard deviation of the train split.
     max_bytes: largest accepted size of all images together, in bytes; every process holds all images in memory.
@@ -71,10 +72,27 @@ class OwnFiles(DatasetSettings):
                     )
 
     def facts(self) -> Facts:
-        """Return the facts of the files. Raises ConfigError if ``path`` is empty, DataError for invalid files."""
+        """Return the facts of the files or, without a path, of the published dataset.
+
+        Raises ConfigError if there is neither, DataError for invalid files.
+        """
+        if self.path:
+            return self.facts_of_files()
+        if (published := self.published_facts()) is None:
+            raise ConfigError(self._no_path())
+        return published
+
+    def published_facts(self) -> Facts | None:
+        """Return the facts of a published dataset, which need no files; None if the user decides what the files are."""
+        return None
+
+    def require_present(self) -> None:
+        """Raise DataError if ``path`` is empty."""
         if not self.path:
-            raise ConfigError(f"data.path is not set: dataset {self.name!r} is read from your files; {self.ask}")
-        return self.facts_of_files()
+            raise DataError(self._no_path())
+
+    def _no_path(self) -> str:
+        return f"data.path is not set: dataset {self.name!r} is read from your files; {self.ask}"
 
     @property
     @abstractmethod

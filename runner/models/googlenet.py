@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from runner import nn
-from runner.bounds import Rate
+from runner.bounds import NonNegative, Rate
 from runner.engine.graph.network import NetworkBuilder
 from runner.engine.graph.tensor import Tensor
 from runner.models.base import Model
@@ -38,21 +38,26 @@ STAGES: dict[str, dict[str, Module]] = {
 }
 """Stage -> letter -> module of the paper: 3a, 3b, 4a, ... 5b. Max pooling precedes each stage."""
 
+AUXILIARY = ("4a", "4d")
+"""The modules whose results the auxiliary heads read."""
+
 
 @dataclass
 class GoogLeNet(Model):
-    """GoogLeNet: three convolutions, nine Inception modules, a global mean and one dense layer; no auxiliary heads.
+    """GoogLeNet: three convolutions, nine Inception modules, a global mean and one dense layer.
 
-    6,998,552 parameters and 1,582,671,872 multiply-adds for 3x224x224 images of 1000 classes; other image sizes work
-    too. Max pooling with stride 2 rounds sizes up.
+    6,998,552 parameters and 1,582,671,872 multiply-adds for 3x224x224 images of 1000 classes, and 13,378,280 parameters
+    with auxiliary heads; other image sizes work too. Max pooling with stride 2 rounds sizes up.
 
     dropout: rate before the logits. lrn: whether local response normalization over 5 channels (Krizhevsky et al. 2012)
-    follows pool1 and conv2.
+    follows pool1 and conv2. auxiliary_weight: weight of the losses of the two auxiliary heads, which read modules 4a
+    and 4d; 0 for no heads, 0.3 in the paper (section 5).
     """
 
     name: str = "googlenet"
     dropout: Rate = 0.4
     lrn: bool = True
+    auxiliary_weight: NonNegative = 0.0
 
     def forward(self, net: NetworkBuilder, x: Tensor, outputs: int) -> Tensor:
         """Add layers conv1, ... pool2, the layers of modules 3a, ... 5b, pool5, dropout and fc; return the logits."""
@@ -66,6 +71,9 @@ class GoogLeNet(Model):
             h = _halve(net, h, name=f"pool{before}")
             for letter, module in modules.items():
                 h = _inception(net, h, module, f"inception_{stage}{letter}")
+                if self.auxiliary_weight and f"{stage}{letter}" in AUXILIARY:
+                    head = _auxiliary_head(net, h, outputs, f"aux_{stage}{letter}")
+                    net.auxiliary.append((head, self.auxiliary_weight))
         h = nn.global_avg_pool(net, h, name="pool5")
         h = nn.dropout(net, h, self.dropout, name="dropout")
         return nn.dense(net, h, outputs, name="fc")
@@ -84,6 +92,17 @@ def _inception(net: NetworkBuilder, x: Tensor, module: Module, name: str) -> Ten
     pool = nn.max_pool(net, x, window=3, stride=1, padding=1, name=f"{name}_pool")
     pool = _conv(net, pool, module.pool, kernel=1, name=f"{name}_pool_project")
     return nn.concat(net, [one, three, five, pool], name=f"{name}_concat")
+
+
+def _auxiliary_head(net: NetworkBuilder, x: Tensor, outputs: int, name: str) -> Tensor:
+    """Add the layers of an auxiliary head (section 5) and return its logits."""
+    h = nn.avg_pool(net, x, window=5, stride=3, name=f"{name}_pool")
+    h = _conv(net, h, 128, kernel=1, name=f"{name}_conv")
+    h = nn.flatten(net, h, name=f"{name}_flatten")
+    h = nn.dense(net, h, 1024, name=f"{name}_fc1")
+    h = nn.relu(net, h, name=f"{name}_fc1_relu")
+    h = nn.dropout(net, h, 0.7, name=f"{name}_dropout")
+    return nn.dense(net, h, outputs, name=f"{name}_fc2")
 
 
 def _conv(net: NetworkBuilder, x: Tensor, filters: int, *, kernel: int, name: str, stride: int = 1) -> Tensor:

@@ -4,25 +4,35 @@ from dataclasses import dataclass, field
 
 from runner import nn
 from runner.bounds import Count
+from runner.engine.graph.initializers import he_normal, lecun_normal
 from runner.engine.graph.network import NetworkBuilder
 from runner.engine.graph.tensor import Tensor
-from runner.models.base import Model
+from runner.models.base import Model, require
+
+ACTIVATIONS = {"relu": (nn.relu, he_normal), "sigmoid": (nn.sigmoid, lecun_normal)}
+"""Value of ``activation`` -> the layer, and the initial weights of the dense layer before it."""
 
 
 @dataclass
 class Mlp(Model):
-    """Hidden dense layers with ReLU over the flattened image, and a dense layer for the logits.
+    """Hidden dense layers with an activation over the flattened image, and a dense layer for the logits.
 
     hidden: units of each hidden layer. With an empty list there is only the last layer: a logistic regression.
+    activation: "relu" or "sigmoid". Weights begin with a variance of 2 / inputs for ReLU, and of 1 / inputs for others.
     """
 
     name: str = "mlp"
     hidden: list[Count] = field(default_factory=lambda: [512, 512])
+    activation: str = "relu"
+
+    def __post_init__(self) -> None:
+        require(self.activation in ACTIVATIONS, "activation", repr(self.activation), f"one of {', '.join(ACTIVATIONS)}")
 
     def forward(self, net: NetworkBuilder, x: Tensor, outputs: int) -> Tensor:
-        """Add layers flatten, fc1, relu1, ... and return the logits of the last fc."""
+        """Add layers flatten, fc1, the activation relu1 or sigmoid1, ... and return the logits of the last fc."""
+        activate, initializer = ACTIVATIONS[self.activation]
         h = nn.flatten(net, x, name="flatten")
         for i, units in enumerate(self.hidden, start=1):
-            h = nn.dense(net, h, units, name=f"fc{i}")
-            h = nn.relu(net, h, name=f"relu{i}")
+            h = nn.dense(net, h, units, initializer=initializer(net.graph.spec(h).shape[1]), name=f"fc{i}")
+            h = activate(net, h, name=f"{self.activation}{i}")
         return nn.dense(net, h, outputs, name=f"fc{len(self.hidden) + 1}")

@@ -5,14 +5,19 @@ h = nn.relu(net, nn.conv(net, x, 32, 3, name="conv1", padding="same"), name="rel
 Images are (N, C, H, W). The name of a layer is unique within its network and prefixes the names of its variables
 ("conv1/weights"). A layer raises ConfigError if the image is too small for it, and ShapeError or ValueError for wrong
 arguments, which are a defect of the model.
+
+Read ``layer`` first: how a layer begins, and its parameters. Then ``features`` and ``activation``, ``windows`` with
+``local``, and ``normalization``.
 """
 
 from runner.nn.activation import dropout, gelu, relu, scale, sigmoid, softmax, tanh
 from runner.nn.features import add, concat, dense, embedding, flatten, multiply
 from runner.nn.layer import new_layer
+from runner.nn.local import local_contrast_normalization, locally_connected
 from runner.nn.normalization import batch_norm, group_norm, layer_norm, local_response_normalization
 from runner.nn.windows import (
     Padding,
+    Size,
     TooSmallError,
     Windows,
     avg_pool,

@@ -10,17 +10,20 @@ from runner.engine.graph.tensor import Tensor
 from runner.nn.layer import new_layer, per_channel
 
 
-def batch_norm(net: NetworkBuilder, x: Tensor, *, name: str, decay: float = 0.9, epsilon: float = 1e-5) -> Tensor:
+def batch_norm(
+    net: NetworkBuilder, x: Tensor, *, name: str, decay: float = 0.9, epsilon: float = 1e-5, scale: bool = True
+) -> Tensor:
     """Add batch normalization of each channel: gamma * (x - mean) / sqrt(variance + epsilon) + beta.
 
     Ioffe and Szegedy 2015. x: (N, C) or (N, C, H, W). Training uses mean and variance of the batch and requests updates
     of the moving averages, average <- decay * average + (1 - decay) * batch; evaluation uses the moving averages. In
     both cases the variance is the mean squared deviation, without the paper's factor m / (m - 1), so that a batch of
-    one value per channel is not a special case. Variables (C,): gamma, beta, moving_mean, moving_variance.
+    one value per channel is not a special case. scale: whether gamma is trained; otherwise it is 1. Variables (C,):
+    gamma, beta, moving_mean, moving_variance.
     """
     with new_layer(net, name, "norm"):
         channels = net.graph.spec(x).shape[1]
-        gamma, beta = _scale_and_offset(net, (channels,))
+        gamma, beta = _scale_and_offset(net, (channels,), scale=scale)
         mean, variance = (
             net.parameter(f"moving_{key}", (channels,), Constant(value), trainable=False)
             for key, value in (("mean", 0.0), ("variance", 1.0))
@@ -65,10 +68,14 @@ def group_norm(net: NetworkBuilder, x: Tensor, groups: int, *, name: str, epsilo
         return net.output(_scaled(net, y, gamma, beta))
 
 
-def _scale_and_offset(net: NetworkBuilder, shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
-    """Return the parameters gamma, initially 1, and beta, initially 0, of this shape."""
-    gamma, beta = (net.parameter(key, shape, Constant(value)) for key, value in (("gamma", 1.0), ("beta", 0.0)))
-    return gamma.tensor, beta.tensor
+def _scale_and_offset(net: NetworkBuilder, shape: tuple[int, ...], *, scale: bool = True) -> tuple[Tensor, Tensor]:
+    """Return the parameters gamma, initially 1, and beta, initially 0, of this shape; without ``scale``, gamma is 1."""
+    gamma = (
+        net.parameter("gamma", shape, Constant(1.0)).tensor
+        if scale
+        else ops.fill(net.graph, 1.0, shape, net.state_dtype)
+    )
+    return gamma, net.parameter("beta", shape, Constant(0.0)).tensor
 
 
 def _standardized(net: NetworkBuilder, x: Tensor, axes: Sequence[int], epsilon: float) -> Expr:

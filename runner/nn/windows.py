@@ -15,6 +15,10 @@ Padding = int | str | Sequence[int]
 as give ceil(size / stride) windows along a side; of an odd number, the bottom or the right side gets one more."""
 
 
+Size = int | tuple[int, int]
+"""The sides of a window: one number for both, or (rows, columns)."""
+
+
 class TooSmallError(ValueError):
     """The error for an image that is too small for one window."""
 
@@ -28,27 +32,30 @@ class Windows:
     padding: tuple[int, int, int, int]
 
 
-def place(image: tuple[int, int], window: int, stride: int, padding: Padding, *, ceil: bool = False) -> Windows:
-    """Place square windows on an image of (rows, columns).
+def place(image: tuple[int, int], window: Size, stride: int, padding: Padding, *, ceil: bool = False) -> Windows:
+    """Place windows on an image of (rows, columns).
 
     There are (size + padding - window) / stride + 1 windows along a side, rounded down. ceil: whether to round up, as
     in Caffe and cuda-convnet, with more zeros at the bottom and the right; no window starts beyond the last pixel.
     Raises TooSmallError, which names the smallest possible image.
     """
-    before, after = zip(*(_zeros(side, window, stride, padding, axis) for axis, side in enumerate(image)), strict=True)
+    rows, columns = size = sides(window)
+    before, after = zip(*(_zeros(image[i], size[i], stride, padding, axis=i) for i in (0, 1)), strict=True)
     overhang = stride - 1 if ceil else 0
-    needed = [max(1, window - low - high - overhang) for low, high in zip(before, after, strict=True)]
+    needed = [max(1, size[i] - before[i] - after[i] - overhang) for i in (0, 1)]
     if any(side < least for side, least in zip(image, needed, strict=True)):
         raise TooSmallError(
-            f"windows of {window}x{window} need images of at least {needed[0]}x{needed[1]}, got "
+            f"windows of {rows}x{columns} need images of at least {needed[0]}x{needed[1]}, got "
             f"{image[0]}x{image[1]}; use larger images, or a model that downsamples less"
         )
     if ceil:
-        after = tuple(
-            high + _overhang(side, window, stride, low, high)
-            for side, low, high in zip(image, before, after, strict=True)
-        )
-    return Windows((window, window), (stride, stride), (before[0], after[0], before[1], after[1]))
+        after = tuple(after[i] + _overhang(image[i], size[i], stride, before[i], after[i]) for i in (0, 1))
+    return Windows(size, (stride, stride), (before[0], after[0], before[1], after[1]))
+
+
+def sides(window: Size) -> tuple[int, int]:
+    """Return the sides of a window as (rows, columns)."""
+    return (window, window) if isinstance(window, int) else window
 
 
 def _zeros(side: int, window: int, stride: int, padding: Padding, axis: int) -> tuple[int, int]:
@@ -79,7 +86,7 @@ def conv(
     net: NetworkBuilder,
     x: Tensor,
     filters: int,
-    kernel: int,
+    kernel: Size,
     *,
     name: str,
     stride: int = 1,
@@ -92,16 +99,19 @@ def conv(
 ) -> Tensor:
     """Add a convolution with ``kernel`` x ``kernel`` windows: (N, C, H, W) -> (N, filters, H', W').
 
-    ceil: the last window may reach beyond the padded image, as in cuda-convnet; see :func:`max_pool`. dilation: the
-    distance between adjacent pixels of a window; a window covers dilation * (kernel - 1) + 1 pixels of a side. groups:
-    number of groups of channels, each read by 1/groups of the filters. bias: the initial bias; None for no bias.
-    initializer: of the weights (filters, C/groups, kernel, kernel); None for He normal.
+    kernel: a number, or (rows, columns). ceil: the last window may reach beyond the padded image, as in cuda-convnet;
+    see :func:`max_pool`. dilation: the distance between adjacent pixels of a window; a window covers
+    dilation * (kernel - 1) + 1 pixels of a side. groups: number of groups of channels, each read by 1/groups of the
+    filters. bias: the initial bias; None for no bias. initializer: of the weights (filters, C/groups, rows, columns);
+    None for He normal.
     """
     with new_layer(net, name, "conv"):
-        windows = _place(net, x, dilation * (kernel - 1) + 1, stride, padding, ceil=ceil)
+        rows, columns = sides(kernel)
+        covered = (dilation * (rows - 1) + 1, dilation * (columns - 1) + 1)
+        windows = place_windows(net, x, covered, stride, padding, ceil=ceil)
         channels = net.graph.spec(x).shape[1] // groups
-        fan_in = channels * kernel * kernel
-        weights = weights_of(net, (filters, channels, kernel, kernel), initializer or he_normal(fan_in))
+        fan_in = channels * rows * columns
+        weights = weights_of(net, (filters, channels, rows, columns), initializer or he_normal(fan_in))
         y = ops.conv2d(
             net.graph,
             x,
@@ -186,7 +196,7 @@ def max_pool(
     but does not start beyond the last pixel of the image.
     """
     with new_layer(net, name, "pool"):
-        windows = _place(net, x, window, stride or window, padding, ceil=ceil)
+        windows = place_windows(net, x, window, stride or window, padding, ceil=ceil)
         y, _ = ops.max_pool(net.graph, x, window=windows.size, strides=windows.strides, padding=windows.padding)
         return net.output(y)
 
@@ -203,7 +213,7 @@ def avg_pool(
 ) -> Tensor:
     """Add average pooling: the mean of the pixels in a window, not of its padding. Windows: see :func:`max_pool`."""
     with new_layer(net, name, "pool"):
-        windows = _place(net, x, window, stride or window, padding, ceil=ceil)
+        windows = place_windows(net, x, window, stride or window, padding, ceil=ceil)
         y = ops.avg_pool(net.graph, x, window=windows.size, strides=windows.strides, padding=windows.padding)
         return net.output(y)
 
@@ -230,7 +240,9 @@ def zero_padded_shortcut(net: NetworkBuilder, x: Tensor, channels: int, *, name:
         return net.output(ops.pad(net.graph, y, low=(0, 0, 0, 0), high=(0, lacking, 0, 0)))
 
 
-def _place(net: NetworkBuilder, x: Tensor, window: int, stride: int, padding: Padding, *, ceil: bool) -> Windows:
+def place_windows(
+    net: NetworkBuilder, x: Tensor, window: Size, stride: int, padding: Padding, *, ceil: bool
+) -> Windows:
     """Place windows on the images x; raises ConfigError naming the layer if the images are too small."""
     height, width = _image_size(net, x)
     try:

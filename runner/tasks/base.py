@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from runner.engine.graph import ops
 from runner.engine.graph.expression import Expr
 from runner.engine.graph.network import COUNTED, LOSS, NetworkBuilder, NetworkFunction, Outputs
 from runner.engine.graph.tensor import Tensor
@@ -96,7 +97,8 @@ class Task(ABC):
     def score(self, net: NetworkBuilder, prediction: Tensor, batch: Mapping[str, Tensor]) -> Outputs:
         """Add layer "loss", of kind "loss", with the loss and the metrics of each example.
 
-        prediction: (N, outputs), in the dtype of activations. batch: field -> (N, ...).
+        prediction: (N, outputs), in the dtype of activations. batch: field -> (N, ...). The losses include those of
+        auxiliary heads; see :func:`training_losses`.
         """
 
     def answers(self, prediction: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -125,6 +127,11 @@ class Task(ABC):
 
         def add_to(net: NetworkBuilder, batch: Mapping[str, Tensor]) -> Outputs:
             scored = self.score(net, _predicted(model, net, batch["x"], outputs), batch)
+            if net.auxiliary:
+                raise ConfigError(
+                    f"task={self.name}: score ignored {len(net.auxiliary)} auxiliary heads of model={model.name}; "
+                    "compute the losses by runner.tasks.base.training_losses, or set model.auxiliary_weight=0"
+                )
             if scored.metrics.keys() != self.measures.keys():
                 found, expected = (", ".join(names) or "none" for names in (scored.metrics, self.measures))
                 raise ConfigError(f"task={self.name}: score returned the metrics {found}; expected {expected}")
@@ -152,6 +159,20 @@ def _predicted(model: Model, net: NetworkBuilder, x: Tensor, outputs: int) -> Te
             "reads, such as a logit for each class; return the output of a final dense layer"
         )
     return returned
+
+
+def training_losses(net: NetworkBuilder, prediction: Expr, of_prediction: Callable[[Expr], Expr]) -> Expr:
+    """Add the losses (N,) of a prediction and, in training, of the auxiliary heads of the network, times their weights.
+
+    of_prediction: returns the losses of a prediction (N, outputs) in the network's state dtype. Szegedy et al. 2015,
+    section 5.
+    """
+    losses = of_prediction(prediction)
+    heads, net.auxiliary = net.auxiliary, []
+    for head, weight in heads if net.training else ():
+        own = Expr(net.graph, ops.as_dtype(net.graph, head, net.state_dtype))
+        losses = losses + weight * of_prediction(own)
+    return losses
 
 
 def chosen(key: str, names: list[str], table: Mapping[str, Any], target: str) -> None:

@@ -16,7 +16,7 @@ from runner.errors import ConfigError
 from runner.fields import Field, labelled
 from runner.models.base import Model
 from runner.nn import new_layer
-from runner.tasks.base import LABELS, MAX, Metric, Task, chosen
+from runner.tasks.base import LABELS, MAX, Metric, Task, chosen, training_losses
 from runner.tasks.measures import LOSSES, METRICS, smoothed_softmax, weights_of
 
 
@@ -120,11 +120,14 @@ def classify(
         ignored = None if ignored_label is None else apply(ops.equal, given, given.scalar(ignored_label))
         # An ignored label need not be a class, so another label takes its place.
         truth = given if ignored is None else apply(ops.select, ignored, given.scalar(0), given)
-        if label_smoothing:
-            losses = smoothed_softmax(own, truth, label_smoothing, class_weights)
-        else:
-            losses = LOSSES[loss].of_examples(own, truth)
-            losses = losses if class_weights is None else losses * weights_of(truth, own, class_weights)
+
+        def of_prediction(prediction: Expr) -> Expr:
+            if label_smoothing:
+                return smoothed_softmax(prediction, truth, label_smoothing, class_weights)
+            found = LOSSES[loss].of_examples(prediction, truth)
+            return found if class_weights is None else found * weights_of(truth, prediction, class_weights)
+
+        losses = training_losses(net, own, of_prediction)
         predictions = ops.argmax(graph, own.tensor, axis=1)
         values = {"accuracy": ops.cast(graph, ops.equal(graph, predictions, labels), net.state_dtype)}
         values |= {name: METRICS[name].value(own, truth) for name in metrics}

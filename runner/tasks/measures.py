@@ -73,6 +73,11 @@ def top_accuracy(logits: Expr, labels: Expr, k: int) -> Expr:
     return apply(ops.cast, apply(ops.greater, behind, behind.scalar(classes - k)), dtype=dtype)
 
 
+def top_error(logits: Expr, labels: Expr, k: int) -> Expr:
+    """Return 1 where k or more classes have at least the logit of the label, else 0."""
+    return 1.0 - top_accuracy(logits, labels, k)
+
+
 LOSSES: dict[str, Loss] = {
     "softmax": Loss(LABELS, softmax),
     "logistic": Loss(LABELS, logistic),
@@ -83,6 +88,8 @@ LOSSES: dict[str, Loss] = {
 
 METRICS: dict[str, Metric] = {
     "top5_accuracy": Metric(MAX, ".2%", LABELS, partial(top_accuracy, k=5)),
+    "error": Metric(MIN, ".2%", LABELS, partial(top_error, k=1)),
+    "top5_error": Metric(MIN, ".2%", LABELS, partial(top_error, k=5)),
     "mae": Metric(MIN, ".4g", NUMBERS, absolute),
     "mse": Metric(MIN, ".4g", NUMBERS, squared),
 }

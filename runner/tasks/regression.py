@@ -11,7 +11,7 @@ from runner.engine.graph.tensor import Tensor
 from runner.errors import ConfigError
 from runner.fields import Field
 from runner.nn import new_layer
-from runner.tasks.base import NUMBERS, Metric, Task, chosen
+from runner.tasks.base import NUMBERS, Metric, Task, chosen, training_losses
 from runner.tasks.measures import LOSSES, METRICS
 
 
@@ -65,6 +65,7 @@ def regress(
         own, truth = (Expr(graph, ops.as_dtype(graph, each, net.state_dtype)) for each in (prediction, targets))
         if truth.spec.rank == 1:
             truth = Expr(graph, ops.reshape(graph, truth.tensor, own.spec.shape))
-        losses = net.output(LOSSES[loss].of_examples(own, truth).tensor)
+        of_examples = LOSSES[loss].of_examples
+        losses = net.output(training_losses(net, own, lambda prediction: of_examples(prediction, truth)).tensor)
         values = {name: METRICS[name].value(own, truth) for name in ("mae", *metrics)}
     return Outputs(losses, values, {}, own.tensor)

@@ -25,6 +25,7 @@ PRESETS = {
     ("parallelism", "downpour"): "async_data",
     ("model", "alexnet_benchmark"): "alexnet",
     ("model", "alexnet_footnote"): "alexnet",
+    ("model", "distbelief_speech"): "mlp",
     ("model", "googlenet_benchmark"): "googlenet",
     ("model", "overfeat_benchmark"): "overfeat",
     ("model", "vgg_a_benchmark"): "vgg_a",

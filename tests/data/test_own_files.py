@@ -9,11 +9,14 @@ import pytest
 from PIL import Image
 
 from runner.data import arrays as arrays_module
+from runner.data import cifar100 as cifar100_module
 from runner.data import pictures
 from runner.data.arrays import Arrays
 from runner.data.augmentation import Augment
+from runner.data.cifar100 import Cifar100
 from runner.data.dataset import Dataset
 from runner.data.image_folder import ImageFolder
+from runner.data.imagenet import ImageNet
 from runner.data.own_files import OwnFiles
 from runner.data.pictures import read_image
 from runner.data.pipeline import Pipeline
@@ -297,3 +300,72 @@ def test_impossible_settings_of_a_folder_are_refused() -> None:
         ImageFolder(channels=4)
     with pytest.raises(ConfigError, match=r"data\.path is not set: dataset 'image_folder' .* name a folder of train"):
         ImageFolder().facts()
+
+
+CIFAR100_SPLITS = {"train.bin": 6, "test.bin": 4}
+
+
+@pytest.fixture
+def cifar100(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a folder with the files of CIFAR-100, with a few records in each."""
+    monkeypatch.setattr(cifar100_module, "TRAIN_IMAGES", 6)
+    monkeypatch.setattr(cifar100_module, "TEST_IMAGES", 4)
+    for filename, images in CIFAR100_SPLITS.items():
+        records = np.random.default_rng(images).integers(0, 100, (images, 3074)).astype(np.uint8)
+        (tmp_path / filename).write_bytes(records.tobytes())
+    return tmp_path
+
+
+def test_cifar100_is_read_from_its_binary_files(cifar100: Path) -> None:
+    data = Cifar100(path=str(cifar100)).load()
+    for split, filename in ((data.train, "train.bin"), (data.test, "test.bin")):
+        stored = np.frombuffer((cifar100 / filename).read_bytes(), np.uint8).reshape(-1, 3074)
+        np.testing.assert_array_equal(split["y"], stored[:, 1])  # the fine label follows the coarse one
+        np.testing.assert_array_equal(split["x"].reshape(-1, 3072), stored[:, 2:], strict=True)
+
+
+DAMAGED_CIFAR100: dict[str, tuple[str, Callable[[bytes], bytes]]] = {
+    "has another length than 12,296 bytes": ("test.bin", lambda stored: stored[:-1]),
+    "has another length than 18,444 bytes": ("train.bin", lambda stored: stored + b"0"),
+    "label 100, expected labels from 0 to 99": ("train.bin", lambda stored: stored[:1] + b"d" + stored[2:]),
+}
+
+
+@pytest.mark.parametrize("message", DAMAGED_CIFAR100)
+def test_damaged_files_of_cifar100_are_refused(cifar100: Path, message: str) -> None:
+    filename, damage = DAMAGED_CIFAR100[message]
+    path = cifar100 / filename
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(DataError) as caught:
+        Cifar100(path=str(cifar100)).load()
+    assert str(caught.value).startswith(f"{path}")
+    assert message in str(caught.value)
+    assert str(caught.value).endswith("as in data=cifar100 data.path=cifar-100-binary")
+
+
+def test_imagenet_is_an_image_folder_whose_test_split_is_val(folder: Path) -> None:
+    expected = ImageFolder(path=str(folder), size=4).load()
+    (folder / "test").rename(folder / "val")
+    found = ImageNet(path=str(folder), size=4).load()
+    for ours, theirs in ((found.train, expected.train), (found.test, expected.test)):
+        for name in ("x", "y"):
+            np.testing.assert_array_equal(ours[name], theirs[name], strict=True)
+
+
+@pytest.mark.parametrize(
+    ("settings", "shape", "classes", "examples"),
+    [
+        (Cifar100(), (3, 32, 32), 100, (50_000, 10_000)),
+        (ImageNet(), (3, 224, 224), 1000, (1_281_167, 50_000)),
+        (ImageNet(size=299), (3, 299, 299), 1000, (1_281_167, 50_000)),
+    ],
+)
+def test_published_datasets_have_facts_without_a_path(
+    settings: OwnFiles, shape: tuple[int, ...], classes: int, examples: tuple[int, int]
+) -> None:
+    facts = settings.facts()
+    assert (facts.shape, facts.classes, (facts.train_examples, facts.test_examples)) == (shape, classes, examples)
+    with pytest.raises(
+        DataError, match=rf"data\.path is not set: dataset '{settings.name}' is read from your files; name"
+    ):
+        settings.require_present()

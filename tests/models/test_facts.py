@@ -8,9 +8,24 @@ from typing import Any
 import pytest
 
 from runner.errors import ConfigError
-from runner.models import AlexNet, CifarAlexNet, CifarConvNet, GoogLeNet, LeNet, Mlp, Overfeat, ResNetCifar, VggA
+from runner.models import (
+    AlexNet,
+    AlexNet2012,
+    CifarAlexNet,
+    CifarConvNet,
+    GoogLeNet,
+    InceptionBn,
+    InceptionV3,
+    LeNet,
+    Mlp,
+    Overfeat,
+    ResNetCifar,
+    ResNetImageNet,
+    VggA,
+    VggD,
+)
 from runner.models.base import Model
-from runner.models.resnet_cifar import BLOCKS, SHORTCUTS, UNITS
+from runner.models.residual import BLOCKS, SHORTCUTS, UNITS
 from tests.nn.support import assert_gradients, assert_trainable, kinds, multiply_adds, network, parameter_count
 
 Image = tuple[int, int, int]
@@ -61,6 +76,27 @@ def resnet(
     )
 
 
+def imagenet_resnet(depth: int, unit: str, parameters: int, multiply_adds: int) -> Facts:
+    """Return facts of a residual network of bottlenecks for 1000 classes.
+
+    Norm layers: one per convolution, but none for the projections of preactivation units, which end with one more.
+    """
+    norms = depth - 1 + (4 if unit == "original" else 1)
+    ends = " ".join(
+        f"stage{stage}_unit1_add:{width}x{side}x{side}"
+        for stage, width, side in zip((1, 2, 3, 4), (256, 512, 1024, 2048), (56, 28, 14, 7), strict=True)
+    )
+    return Facts(
+        ResNetImageNet(depth=depth, unit=unit),
+        IMAGENET,
+        1000,
+        parameters,
+        multiply_adds,
+        layers(depth - 1 + 4, 1, norm=norms, pool=2),
+        f"conv1:64x112x112 pool1:64x56x56 {ends} pool:2048",
+    )
+
+
 LENET = "conv1:20x24x24 pool1:20x12x12 conv2:50x8x8 pool2:50x4x4 flatten:800 fc1:500 relu1:500"
 ALEXNET = (
     "conv1:64x55x55 pool1:64x27x27 conv2:192x27x27 pool2:192x13x13 conv3:384x13x13 conv4:256x13x13 pool5:256x6x6 "
@@ -78,6 +114,19 @@ VGG_A = (
     "stage1_conv1:64x224x224 stage1_pool:64x112x112 stage2_conv1:128x112x112 stage2_pool:128x56x56 "
     "stage3_conv1:256x56x56 stage3_pool:256x28x28 stage4_conv1:512x28x28 stage4_pool:512x14x14 "
     "stage5_pool:512x7x7 fc1:4096 fc2:4096"
+)
+VGG_D = VGG_A.replace("512x7x7", "512x7x7 stage5_conv3:512x14x14")
+ALEXNET_2012 = "conv1:96x55x55 pool1:96x27x27 conv2:256x27x27 pool2:256x13x13 conv4:384x13x13 pool5:256x6x6"
+INCEPTION_BN = (
+    "pool1:64x56x56 pool2:192x28x28 inception_3a_concat:256x28x28 inception_3b_concat:320x28x28 "
+    "inception_3c_concat:576x14x14 inception_4a_concat:576x14x14 inception_4b_concat:576x14x14 "
+    "inception_4c_concat:608x14x14 inception_4d_concat:608x14x14 inception_4e_concat:1056x7x7 "
+    "inception_5a_concat:1024x7x7 inception_5b_concat:1024x7x7 pool5:1024"
+)
+INCEPTION_V3 = (
+    "stem_1:32x149x149 stem_4:64x73x73 stem_7:192x35x35 inception_5b_concat:256x35x35 inception_5c_concat:288x35x35 "
+    "inception_5d_concat:288x35x35 inception_6a_concat:768x17x17 inception_6e_concat:768x17x17 "
+    "inception_7a_concat:1280x8x8 inception_7b_concat:2048x8x8 inception_7c_concat:2048x8x8 pool:2048"
 )
 GOOGLENET = (
     "conv1:64x112x112 pool1:64x56x56 conv2:192x56x56 pool2:192x28x28 inception_3a_concat:256x28x28 "
@@ -124,6 +173,47 @@ FACTS: dict[str, Facts] = {
     "vgg_a": Facts(VggA(), IMAGENET, 1000, 132_863_336, 7_609_090_048, layers(8, 3, pool=5), VGG_A),
     "googlenet": googlenet(lrn=True, dropout=0.4),
     "googlenet lrn=false dropout=0": googlenet(lrn=False, dropout=0.0),
+    "googlenet auxiliary_weight=0.3": Facts(
+        GoogLeNet(auxiliary_weight=0.3),
+        IMAGENET,
+        1000,
+        13_378_280,
+        1_591_044_096,
+        layers(59, 5, norm=2, pool=16),
+        GOOGLENET,
+    ),
+    "vgg_d": Facts(VggD(), IMAGENET, 1000, 138_357_544, 15_470_264_320, layers(13, 3, pool=5), VGG_D),
+    "alexnet_2012": Facts(
+        AlexNet2012(), IMAGENET, 1000, 60_965_224, 724_406_816, layers(5, 3, norm=2, pool=3), ALEXNET_2012
+    ),
+    "distbelief_speech": Facts(
+        Mlp(hidden=[2560] * 4, activation="sigmoid"), (1, 11, 40), 8192, 41_777_152, 41_758_720, layers(0, 5)
+    ),
+    "inception_bn": Facts(
+        InceptionBn(), IMAGENET, 1000, 11_285_224, 2_032_600_064, layers(69, 1, norm=69, pool=13), INCEPTION_BN
+    ),
+    "inception_v3": Facts(
+        InceptionV3(), (3, 299, 299), 1000, 27_143_152, 5_718_899_296, layers(96, 2, norm=96, pool=15), INCEPTION_V3
+    ),
+    "inception_v3 auxiliary_weight=0": Facts(
+        InceptionV3(auxiliary_weight=0.0),
+        (3, 299, 299),
+        1000,
+        23_817_352,
+        5_713_216_096,
+        layers(94, 1, norm=94, pool=14),
+        INCEPTION_V3,
+    ),
+    "inception_v3, 1001 classes": Facts(
+        InceptionV3(), (3, 299, 299), 1001, 27_145_970, 5_718_902_112, layers(96, 2, norm=96, pool=15), INCEPTION_V3
+    ),
+    "resnet-50 original": imagenet_resnet(50, "original", 25_557_032, 3_857_973_248),
+    "resnet-50": imagenet_resnet(50, "preactivation", 25_557_032 - 7_552, 3_857_973_248),
+    "resnet-101 original": imagenet_resnet(101, "original", 44_549_160, 7_570_194_432),
+    "resnet-152 original": imagenet_resnet(152, "original", 60_192_808, 11_282_415_616),
+    "resnet-152": imagenet_resnet(152, "preactivation", 60_185_256, 11_282_415_616),
+    "resnet-200 original": imagenet_resnet(200, "original", 64_673_832, 14_776_270_848),
+    "resnet-200": imagenet_resnet(200, "preactivation", 64_666_280, 14_776_270_848),
     "resnet-20": resnet(20, "basic", "preactivation", 10, 269_722, 40_551_040),
     "resnet-20 bottleneck": resnet(20, "bottleneck", "preactivation", 10, 219_482, 30_591_488),
     "resnet-110 original": resnet(110, "basic", "original", 10, 1_727_962, 252_887_680),
@@ -222,6 +312,12 @@ ORDERS: dict[str, tuple[Model, Image, str]] = {
     ),
     "lenet": (LeNet(), MNIST, "conv1 pool1 conv2 pool2 flatten fc1 relu1 fc2 loss"),
     "mlp": (Mlp(), MNIST, "flatten fc1 relu1 fc2 relu2 fc3 loss"),
+    "mlp of sigmoids": (Mlp(activation="sigmoid"), MNIST, "flatten fc1 sigmoid1 fc2 sigmoid2 fc3 loss"),
+    "alexnet_2012": (
+        AlexNet2012(units=5),
+        (3, 64, 64),
+        f"{LARGE_NETWORKS} {DENSE}".replace("relu1", "relu1 norm1").replace("relu2", "relu2 norm2"),
+    ),
     "logistic regression": (Mlp(hidden=[]), MNIST, "flatten fc1 loss"),
 }
 
@@ -239,6 +335,11 @@ RATES: dict[str, tuple[Model, Image, set[float], set[float]]] = {
     "cifar_alexnet": (CifarAlexNet(filters=[2, 3, 4, 5, 6], units=7, dropout=0.125), (3, 8, 8), {0.125}, set()),
     "cifar_convnet": (CifarConvNet(widths=[4], units=5, dropout=0.125, norm_decay=0.75), (3, 4, 4), {0.125}, {0.75}),
     "googlenet": (GoogLeNet(), (3, 32, 32), {0.4}, set()),
+    "googlenet auxiliary_weight=0.3": (GoogLeNet(auxiliary_weight=0.3), (3, 80, 80), {0.4, 0.7}, set()),
+    "alexnet_2012": (AlexNet2012(units=5), (3, 64, 64), {0.5}, set()),
+    "inception_bn": (InceptionBn(norm_decay=0.75), (3, 32, 32), set(), {0.75}),
+    "inception_v3": (InceptionV3(norm_decay=0.75), (3, 107, 107), {0.2}, {0.75}),
+    "resnet_imagenet": (ResNetImageNet(depth=18, block="basic", norm_decay=0.75), (3, 32, 32), set(), {0.75}),
     "overfeat": (SMALL_OVERFEAT, (3, 71, 71), {0.5}, set()),
     "resnet_cifar": (ResNetCifar(depth=8, norm_decay=0.75), (3, 8, 8), set(), {0.75}),
     "resnet_cifar dropout": (
@@ -276,6 +377,7 @@ GRADIENTS: dict[str, tuple[Model, Image, int, bool]] = {
     "lenet padded": (LeNet(filters=[2, 3], units=4), (1, 8, 7), 2, True),
     "lenet": (LeNet(filters=[2, 3], units=4), (2, 16, 17), 2, True),
     "mlp": (Mlp(hidden=[7, 5]), (2, 3, 3), 5, True),
+    "mlp of sigmoids": (Mlp(hidden=[7, 5], activation="sigmoid"), (2, 3, 3), 5, True),
     "overfeat": (SMALL_OVERFEAT, (3, 71, 79), 3, True),
     "vgg_a": (SMALL_VGG, (3, 32, 35), 3, True),
     **{f"resnet_cifar {model.block} {model.unit} {model.shortcut}": (model, (2, 5, 5), 4, True) for model in RESNETS},
@@ -295,6 +397,13 @@ TOO_SMALL: dict[str, tuple[Model, Image, Image, str]] = {
     "alexnet conv1": (AlexNet(conv4=3, units=5, crop="valid"), (3, 67, 67), (3, 9, 67), "layer 'conv1' (conv)"),
     "cifar_convnet": (CifarConvNet(), (3, 8, 8), (3, 7, 7), "layer 'stage3_pool' (pool)"),
     "googlenet": (GoogLeNet(), (3, 31, 31), (3, 16, 31), "layer 'pool4' (pool)"),
+    "inception_v3": (
+        InceptionV3(auxiliary_weight=0),
+        (3, 75, 75),
+        (3, 74, 75),
+        "layer 'inception_7a_branch1_2' (conv)",
+    ),
+    "inception_v3 with its head": (InceptionV3(), (3, 107, 107), (3, 106, 107), "layer 'aux_pool' (pool)"),
     "lenet": (LeNet(), (1, 4, 4), (1, 3, 4), "layer 'pool2' (pool)"),
     "overfeat": (SMALL_OVERFEAT, (3, 71, 71), (3, 70, 71), "layer 'pool5' (pool)"),
     "vgg_a": (SMALL_VGG, (3, 32, 32), (3, 31, 32), "layer 'stage5_pool' (pool)"),
@@ -324,6 +433,9 @@ REFUSED: dict[str, Callable[[], Model]] = {
     "model.filters=[96]: expected 5 numbers": lambda: Overfeat(filters=[96]),
     "model.units=[1, 2, 3]: expected 2 numbers": lambda: Overfeat(units=[1, 2, 3]),
     "model.widths=[64, 128]: expected 5 numbers": lambda: VggA(widths=[64, 128]),
+    "model.activation='swish': expected one of relu, sigmoid": lambda: Mlp(activation="swish"),
+    "model.depth=51: expected one of 50, 101, 152, 200 for model.block=bottleneck": lambda: ResNetImageNet(depth=51),
+    "model.block='single': expected one of basic, bottleneck": lambda: ResNetImageNet(block="single"),
     "model.block='wide': expected one of single, basic, bottleneck": lambda: ResNetCifar(block="wide"),
     "model.unit='v2': expected one of original, bn_after_addition, relu_before_addition, relu_only_preactivation, "
     "preactivation": lambda: ResNetCifar(unit="v2"),

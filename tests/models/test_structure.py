@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from runner.models import AlexNet, CifarAlexNet, CifarConvNet, GoogLeNet, Mlp, ResNetCifar
-from runner.models.resnet_cifar import UNITS
+from runner.models.residual import UNITS
 from tests.nn.support import Bench, initial_values, kinds, multiply_adds, network, normal, parameter_count
 
 

@@ -1,4 +1,4 @@
-"""Residual networks for 32x32 photographs in PyTorch, written from He et al. 2016, figure 4 and table 1."""
+"""Residual networks in PyTorch, written from He et al. 2015, table 1, and He et al. 2016, figure 4 and table 1."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F  # noqa: N812 - PyTorch's documentation uses this name
 
-from runner.models import ResNetCifar
+from runner.models import ResNetCifar, ResNetImageNet
 
 Tensor = torch.Tensor
 
@@ -15,7 +15,7 @@ Tensor = torch.Tensor
 class TorchResNet:
     """The network of ``model`` in training. weights: variable -> value. masks: layer -> mask of its dropout."""
 
-    model: ResNetCifar
+    model: ResNetCifar | ResNetImageNet
     weights: Mapping[str, Tensor]
     masks: Mapping[str, Tensor]
 
@@ -23,13 +23,18 @@ class TorchResNet:
         """Return the mean loss of images x."""
         last = {"basic": 2, "bottleneck": 3, "single": 1}[self.model.block]
         unit = self.model.unit
-        h = self.conv("conv1", x)
-        if unit != "preactivation":
-            h = self.norm("norm1", h)
-        if unit in ("original", "bn_after_addition", "relu_before_addition"):
-            h = h.relu()
-        for stage in (1, 2, 3):
-            for number in range(1, (self.model.depth - 2) // (3 * last) + 1):
+        if isinstance(self.model, ResNetImageNet):
+            units = [2, 2, 2, 2] if self.model.depth == 18 else [3, 4, 6, 3]
+            h = F.max_pool2d(self.norm("norm1", self.conv("conv1", x, 2)).relu(), 3, 2, 1)
+        else:
+            units = [(self.model.depth - 2) // (3 * last)] * 3
+            h = self.conv("conv1", x)
+            if unit != "preactivation":
+                h = self.norm("norm1", h)
+            if unit in ("original", "bn_after_addition", "relu_before_addition"):
+                h = h.relu()
+        for stage, count in enumerate(units, start=1):
+            for number in range(1, count + 1):
                 h = self.unit(h, stage, number, last)
         if unit == "preactivation":
             h = self.norm("last_norm", h)

@@ -1,7 +1,8 @@
 """Losses of classifiers, windows of convolution and pooling, and layers on bfloat16 images."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,10 +16,12 @@ from runner.engine.graph.autodiff import gradients
 from runner.engine.graph.network import COUNTED, NetworkBuilder, Outputs
 from runner.engine.graph.tensor import Tensor
 from runner.errors import ConfigError
-from runner.fields import labelled
+from runner.fields import Field, labelled
 from runner.models import Mlp
+from runner.models.base import Model
 from runner.nn import Padding, TooSmallError, place
-from runner.tasks.classification import Classification, classify
+from runner.tasks.classification import Classification, classifier, classify
+from runner.tasks.regression import Regression
 from runner.testing import check_gradients
 from tests.nn.support import Array, Bench, bench, normal
 
@@ -282,3 +285,53 @@ def test_a_classifier_computes_scores_in_float32(loss: str) -> None:
     for tensor in (outputs.losses, outputs.prediction, outputs.metrics["accuracy"]):
         assert b.net.graph.spec(tensor).dtype == "float32"
     np.testing.assert_array_equal(b.value(outputs.prediction), LOGITS.astype(NARROW).astype("float32"))
+
+
+@dataclass
+class TwoHeads(Model):
+    """A dense layer, and an auxiliary head whose loss has the weight 0.25."""
+
+    name: str = "two_heads"
+
+    def forward(self, net: NetworkBuilder, x: Tensor, outputs: int) -> Tensor:
+        net.auxiliary.append((nn.dense(net, x, outputs, name="aux_fc"), 0.25))
+        return nn.dense(net, x, outputs, name="fc")
+
+
+@pytest.mark.parametrize("loss", ["softmax", "logistic"])
+@pytest.mark.parametrize("training", [True, False])
+def test_the_losses_of_auxiliary_heads_are_added_in_training_only(loss: str, training: bool) -> None:
+    b = bench(LOGITS, training=training)
+    labels = ops.placeholder(b.net.graph, LABELS.shape, "int64", name="y")
+    b.feeds[labels] = LABELS
+    outputs = classifier(TwoHeads(), 4, loss)(b.net, {"x": b.x, "y": labels})
+    logits = [b.value(b.net.layer_outputs[name]) for name in ("fc", "aux_fc")]
+    main, auxiliary = ({"softmax": log_loss, "logistic": logistic}[loss](each) for each in logits)
+    expected = main + 0.25 * auxiliary if training else main
+    np.testing.assert_allclose(b.value(outputs.losses), expected, rtol=1e-12)
+    np.testing.assert_array_equal(b.value(outputs.collected["predictions"]), logits[0].argmax(axis=1))
+
+
+def test_a_regression_adds_the_losses_of_auxiliary_heads() -> None:
+    b = bench(LOGITS)
+    target = ops.placeholder(b.net.graph, (5, 2), "float64", name="y")
+    b.feeds[target] = normal(5, 2, seed=3)
+    network = Regression().network(TwoHeads(), {"x": Field((4,)), "y": Field((2,))})
+    losses = b.value(network(b.net, {"x": b.x, "y": target}).losses)
+    main, auxiliary = (b.value(b.net.layer_outputs[name]) - b.feeds[target] for name in ("fc", "aux_fc"))
+    np.testing.assert_allclose(losses, (main**2).mean(axis=1) + 0.25 * (auxiliary**2).mean(axis=1), rtol=1e-12)
+
+
+def test_a_task_that_ignores_auxiliary_heads_is_refused() -> None:
+    class Ignorant(Classification):
+        def score(self, net: NetworkBuilder, prediction: Tensor, batch: Mapping[str, Tensor]) -> Outputs:
+            return Outputs(ops.reduce_sum(net.graph, prediction, axes=(1,)), {"accuracy": prediction}, {}, prediction)
+
+    b = bench(LOGITS)
+    network = Ignorant(name="ignorant").network(TwoHeads(), labelled((4,), tuple("abcd")))
+    with pytest.raises(ConfigError) as caught:
+        network(b.net, {"x": b.x})
+    assert str(caught.value) == (
+        "task=ignorant: score ignored 1 auxiliary heads of model=two_heads; compute the losses by "
+        "runner.tasks.base.training_losses, or set model.auxiliary_weight=0"
+    )

@@ -43,7 +43,36 @@ def _transposed(padding: int, **options: int) -> Case:
     )
 
 
+def _unshared(x: Any, w: Mapping[str, Any]) -> Any:
+    """Return 3 filters over windows of 3x3 pixels with stride 2, each window with its own weights."""
+    patches = F.unfold(x, 3, stride=2)
+    weights = w["weights"].reshape(patches.shape[2], 3, -1)
+    return torch.einsum("nkp,pok->nop", patches, weights).reshape(len(x), *w["bias"].shape) + w["bias"]
+
+
+def _contrast(x: Any, w: Mapping[str, Any]) -> Any:
+    """Return x normalized by mean and variance of 3x3 pixels and all channels."""
+
+    def mean(values: Any) -> Any:
+        return F.avg_pool2d(values, 3, 1, 1, count_include_pad=False).mean(1, keepdim=True)
+
+    centered = x - mean(x)
+    return centered / torch.sqrt(mean(centered**2) + 0.01)
+
+
 CASES: dict[str, Case] = {
+    "convolution of rows": Case(
+        lambda net, x: nn.conv(net, x, 6, (1, 3), name="l", padding="same", dilation=2),
+        lambda x, w: F.conv2d(x, w["weights"], w["bias"], padding="same", dilation=2),
+    ),
+    "batch_norm without gamma": Case(
+        lambda net, x: nn.batch_norm(net, x, name="l", scale=False),
+        lambda x, w: F.batch_norm(x, None, None, None, w["beta"], training=True),
+    ),
+    "locally_connected": Case(lambda net, x: nn.locally_connected(net, x, 3, 3, name="l", stride=2), _unshared),
+    "local_contrast_normalization": Case(
+        lambda net, x: nn.local_contrast_normalization(net, x, name="l", size=3), _contrast
+    ),
     "dilated": _conv(2, dilation=2),
     "dilated, with strides and groups": _conv(3, dilation=3, stride=2, groups=2),
     "transposed": _transposed(0),
@@ -80,7 +109,7 @@ def test_a_layer_has_the_values_and_gradients_of_pytorch(case: Case) -> None:
     y, graph = case.layer(b.net, b.x), b.net.graph
     dy = ops.placeholder(graph, b.shape(y), "float64", name="dy")
     b.feeds[dy] = normal(*b.shape(y), seed=2)
-    variables = list(b.net.variables)
+    variables = b.net.variables.trainable
     for seed, variable in enumerate(variables, start=3):
         b.set(variable.name, normal(*variable.spec.shape, seed=seed))
     sources = [b.x, *(variable.tensor for variable in variables)]

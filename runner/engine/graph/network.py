@@ -80,7 +80,7 @@ class NetworkBuilder:
 
     dtype: dtype of activations. training: whether dropout is active and batch normalization uses the statistics of the
     batch. step: () int64, index: (N,) int64; the random draws of a step are pure functions of ``seed``, ``step`` and
-    ``index``.
+    ``index``. auxiliary: pairs of the prediction (N, outputs) of an auxiliary head and the weight of its loss.
     """
 
     graph: Graph
@@ -93,6 +93,7 @@ class NetworkBuilder:
     index: Tensor
     state_updates: list[StateUpdate] = field(default_factory=list, init=False)
     layer_outputs: dict[str, Tensor] = field(default_factory=dict, init=False)
+    auxiliary: list[tuple[Tensor, float]] = field(default_factory=list, init=False)
     _layer: LayerStamp | None = field(default=None, init=False)
 
     @property

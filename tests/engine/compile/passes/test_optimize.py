@@ -23,7 +23,7 @@ from runner.engine.graph.verify import verify
 from runner.engine.run.kernel_table import load_kernels
 from runner.fields import labelled
 from runner.kernels.elementwise import FUNCTIONS
-from runner.models.vgg_a import VggA
+from runner.models.vgg import VggA
 from runner.optimizers.adam import Adam, AdamW
 from runner.optimizers.base import Optimizer
 from runner.optimizers.sgd import HeavyBall, Momentum, Sgd

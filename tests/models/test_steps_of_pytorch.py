@@ -1,5 +1,6 @@
-"""Residual networks take the same training steps as in PyTorch. Tests skip without PyTorch."""
+"""Networks take the same training steps as in PyTorch. Tests skip without PyTorch."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -7,18 +8,19 @@ import pytest
 
 from runner.engine.graph import ops
 from runner.engine.graph.autodiff import gradients
-from runner.models import ResNetCifar
-from runner.models.resnet_cifar import SHORTCUTS, UNITS
+from runner.models import InceptionV3, ResNetCifar, ResNetImageNet
+from runner.models.base import Model
+from runner.models.residual import SHORTCUTS, UNITS
 from tests.nn.support import Array, Bench, initial_values, network
 
 DEPTHS = {"single": 5, "basic": 8, "bottleneck": 11}
-SETTINGS: dict[str, dict[str, float]] = {
+SETTINGS: dict[str, dict[str, Any]] = {
     "constant": {"shortcut_scale": 0.75, "branch_scale": 0.5},
     "exclusive_gating": {"gate_bias": -1.0},
     "shortcut_only_gating": {"gate_bias": -1.0},
     "dropout": {"shortcut_dropout": 0.25},
 }
-NETWORKS = [
+RESNETS = [
     *(("identity", block, unit) for block in DEPTHS for unit in UNITS),
     *(
         (shortcut, block, "original")
@@ -27,26 +29,38 @@ NETWORKS = [
         if shortcut != "identity"
     ),
 ]
-STEPS, RATE = 5, 0.1
+NETWORKS: dict[str, tuple[Model, int]] = {
+    **{
+        f"{shortcut}-{block}-{unit}": (
+            ResNetCifar(depth=DEPTHS[block], block=block, unit=unit, shortcut=shortcut, **SETTINGS.get(shortcut, {})),
+            6,
+        )
+        for shortcut, block, unit in RESNETS
+    },
+    "resnet_imagenet 18": (ResNetImageNet(depth=18, block="basic"), 40),
+    "resnet_imagenet 50": (ResNetImageNet(depth=50, unit="original"), 40),
+    "resnet_imagenet 50 preactivation": (ResNetImageNet(depth=50), 40),
+    "inception_v3": (InceptionV3(dropout=0.0), 107),
+}
+"""Label -> model, and side of the images. With 107 pixels, the auxiliary head of Inception v3 has one window."""
+LARGE = tuple(label for label, (_, side) in NETWORKS.items() if side > 6)
+STEPS = 5
+RATES = {label: 0.001 if label in LARGE else 0.1 for label in NETWORKS}
+"""With a rate of 0.1, the steps of deep networks multiply rounding errors by more than 10 each."""
 
 
-@pytest.mark.parametrize(("shortcut", "block", "unit"), NETWORKS)
-def test_losses_and_gradients_of_steps_equal_those_of_pytorch(shortcut: str, block: str, unit: str) -> None:
+@pytest.mark.parametrize("label", [pytest.param(each, marks=[pytest.mark.slow] * (each in LARGE)) for each in NETWORKS])
+def test_losses_and_gradients_of_steps_equal_those_of_pytorch(label: str) -> None:
     torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install torch")
-    from tests.models.torch_resnet import TorchResNet
-
-    settings: dict[str, Any] = SETTINGS.get(shortcut, {})
-    model = ResNetCifar(depth=DEPTHS[block], block=block, unit=unit, shortcut=shortcut, **settings)
-    b, outputs = network(model, 3, 6, 6, classes=3, examples=4)
+    (model, side), rate = NETWORKS[label], RATES[label]
+    b, outputs = network(model, 3, side, side, classes=3, examples=4)
     graph, variables = b.net.graph, b.net.variables.trainable
     loss = ops.reduce_mean(graph, outputs.losses)
     found = [loss, *_existing(gradients(graph, [loss], [variable.tensor for variable in variables]))]
     initial = initial_values(b.net)
     ours = {variable.name: initial[variable.tensor] for variable in variables}
     theirs = {name: torch.tensor(value, requires_grad=True) for name, value in ours.items()}
-    masks = {name: torch.from_numpy(mask) for name, mask in _masks(b).items()}
-    assert bool(masks) == (shortcut == "dropout")
-    oracle = TorchResNet(model, theirs, masks)
+    oracle = _oracle(b, model, theirs)
     for step in range(STEPS):
         x = np.random.default_rng(step).standard_normal(b.feeds[b.x].shape)
         feeds = {b.x: x, **{variable.tensor: ours[variable.name] for variable in variables}}
@@ -59,8 +73,23 @@ def test_losses_and_gradients_of_steps_equal_those_of_pytorch(shortcut: str, blo
         for name, slope, other in zip(ours, slopes, expected_slopes, strict=True):
             atol = 1e-8 * float(other.abs().max()) + rounding
             np.testing.assert_allclose(slope, other.numpy(), rtol=0, atol=atol, err_msg=f"{name}, step {step}")
-            ours[name] = ours[name] - RATE * slope
-            theirs[name].data -= RATE * other
+            ours[name] = ours[name] - rate * slope
+            theirs[name].data -= rate * other
+
+
+def _oracle(b: Bench, model: Model, weights: Mapping[str, Any]) -> Any:
+    """Return the model in PyTorch, with a function ``loss`` of images and labels."""
+    import torch
+
+    from tests.models.torch_inception import TorchInceptionV3
+    from tests.models.torch_resnet import TorchResNet
+
+    if isinstance(model, InceptionV3):
+        return TorchInceptionV3(weights, model.auxiliary_weight)
+    assert isinstance(model, ResNetCifar | ResNetImageNet)
+    masks = {name: torch.from_numpy(mask) for name, mask in _masks(b).items()}
+    assert bool(masks) == (model.shortcut == "dropout")
+    return TorchResNet(model, weights, masks)
 
 
 def _existing(found: Any) -> list[Any]:

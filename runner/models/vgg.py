@@ -1,15 +1,13 @@
-"""Configuration A of the VGG networks (Simonyan and Zisserman 2015, table 1)."""
+"""Configurations A and D of the VGG networks (Simonyan and Zisserman 2015, table 1)."""
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from runner import nn
 from runner.bounds import Count, Rate
 from runner.engine.graph.network import NetworkBuilder
 from runner.engine.graph.tensor import Tensor
 from runner.models.base import Model, require
-
-CONVOLUTIONS = (1, 1, 2, 2, 2)
-"""Number of convolutions of each stage."""
 
 
 @dataclass
@@ -20,8 +18,10 @@ class VggA(Model):
     image, rounded down, so the sides of the image must be at least 32.
 
     widths: filters of the convolutions of each stage. units: width of each hidden dense layer. dropout: rate after
-    these layers.
+    these layers. CONVOLUTIONS: number of convolutions of each stage.
     """
+
+    CONVOLUTIONS: ClassVar[tuple[int, ...]] = (1, 1, 2, 2, 2)
 
     name: str = "vgg_a"
     widths: list[Count] = field(default_factory=lambda: [64, 128, 256, 512, 512])
@@ -29,12 +29,13 @@ class VggA(Model):
     dropout: Rate = 0.5
 
     def __post_init__(self) -> None:
-        require(len(self.widths) == len(CONVOLUTIONS), "widths", self.widths, f"{len(CONVOLUTIONS)} numbers")
+        stages = len(self.CONVOLUTIONS)
+        require(len(self.widths) == stages, "widths", self.widths, f"{stages} numbers")
 
     def forward(self, net: NetworkBuilder, x: Tensor, outputs: int) -> Tensor:
         """Add layers stage1_conv1, stage1_relu1, stage1_pool, ... flatten, fc1, ... fc3; return the logits."""
         h = x
-        for i, (width, convolutions) in enumerate(zip(self.widths, CONVOLUTIONS, strict=True), start=1):
+        for i, (width, convolutions) in enumerate(zip(self.widths, self.CONVOLUTIONS, strict=True), start=1):
             for j in range(1, convolutions + 1):
                 h = nn.conv(net, h, width, kernel=3, padding=1, name=f"stage{i}_conv{j}")
                 h = nn.relu(net, h, name=f"stage{i}_relu{j}")
@@ -45,3 +46,15 @@ class VggA(Model):
             h = nn.relu(net, h, name=f"fc{i}_relu")
             h = nn.dropout(net, h, self.dropout, name=f"fc{i}_dropout")
         return nn.dense(net, h, outputs, name="fc3")
+
+
+@dataclass
+class VggD(VggA):
+    """VGG-D, also called VGG-16: like VGG-A, with thirteen convolutions.
+
+    138,357,544 parameters and 15,470,264,320 multiply-adds for 3x224x224 images of 1000 classes.
+    """
+
+    CONVOLUTIONS: ClassVar[tuple[int, ...]] = (2, 2, 3, 3, 3)
+
+    name: str = "vgg_d"
