@@ -174,8 +174,12 @@ class Optimizer(ABC):
         return found
 
     def rate_of(self, name: str, rates: Sequence[Expr]) -> Expr:
-        """Return the rate of the variable with this name, one of :meth:`rates`."""
-        place = place_of(self.parameter_rules, name)
+        """Return the rate of the variable with this name by ``rules``, one of :meth:`rates`.
+
+        Only ``rules`` count, which come first among ``parameter_rules``, because the local steps of ``async_data``
+        leave out the factor of biases.
+        """
+        place = place_of(read_rules(self.rules), name)
         return rates[0 if place is None else 1 + place]
 
     def _decaying(self, weight_decay: float | None, rate: Expr, step: Expr) -> Rule:

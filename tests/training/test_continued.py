@@ -323,14 +323,15 @@ def test_the_record_of_a_run_that_did_not_end_or_changed_is_refused_before_anyth
     assert not (tmp_path / "run").exists()
 
 
-def test_more_steps_change_a_run_only_if_the_learning_rate_depends_on_them(tmp_path: Path) -> None:
-    for schedule in ("schedule=constant", "schedule=cosine"):
-        settings = (*BACKED, schedule)
-        path = left_by(small_config(*settings), tmp_path, small_config(*settings, "train.steps=2"))
-        if schedule == "schedule=constant":
-            require_record_of_one_configuration(replaying(path, schedule))
+@pytest.mark.parametrize("schedule", ["schedule=cosine", 'optimizer.rules=[{match:"*/bias",schedule:{name:cosine}}]'])
+def test_more_steps_change_a_run_only_if_a_learning_rate_depends_on_them(tmp_path: Path, schedule: str) -> None:
+    for settings in (("schedule=constant",), ("schedule=constant", schedule)):
+        earlier = small_config(*BACKED, *settings, "train.steps=2")
+        path = left_by(small_config(*BACKED, *settings), tmp_path, earlier)
+        if len(settings) == 1:
+            require_record_of_one_configuration(replaying(path, *settings))
     with pytest.raises(ConfigError, match=r"config-1\.yaml differs in train\.steps\. No single"):
-        require_record_of_one_configuration(replaying(path, schedule))
+        require_record_of_one_configuration(replaying(path, *settings))
 
 
 def test_a_record_without_its_run_and_one_of_a_run_resumed_without_changes_are_accepted(tmp_path: Path) -> None:

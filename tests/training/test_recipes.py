@@ -15,10 +15,12 @@ from runner.optimizers.averages import average_of
 from runner.records.summary import Summary
 from runner.tracking import read_metrics
 from runner.training.build import build
+from runner.training.exported import ExportedNetwork, export
 from tests.small_runs import small_config, train
 
 SMALL_DATA = ("data.train_limit=64", "data.test_limit=40", "train.eval_batch_size=16")
 AVERAGED = (*SMALL_DATA, "schedule=constant", "optimizer.average.decay=0.9")
+SQUARE_ROOT = "{rate:sqrt,weight_decay:true,base_batch:8}"
 BIASES = '{match:"*/bias",lr_factor:2.0,schedule:{name:step,unit:epochs,multiplier:0.1,boundaries:[1.0]}}'
 
 
@@ -47,9 +49,22 @@ def test_averages_are_evaluated_predicted_and_exported_and_change_no_weight(tmp_
     assert run.evaluate()["test/loss"] == pytest.approx(averaged.final["test/loss"], rel=1e-6)
     weights = run.weights()
     assert all((weights[name] == variables[average_of(name)]).all() for name in weights)
-    exported = run.export(tmp_path / "network.safetensors")
-    assert exported.exists()
     assert set(run.slots()) >= {average_of(name) for name in weights}
+
+
+def test_an_exported_network_has_the_averages(tmp_path: Path) -> None:
+    train(tmp_path / "run", *AVERAGED, "train.steps=6")
+    run, config = runner.load(tmp_path / "run"), small_config(*AVERAGED)
+    x = load_limited(config.data).test.arrays["x"][:7]
+    expected = run.predict(x)
+    checkpoint = tmp_path / "run" / "checkpoints" / "step-6"
+    export(config, tmp_path / "run", checkpoint, tmp_path / "network", "0")
+    np.testing.assert_array_equal(ExportedNetwork(tmp_path / "network").predict(x), expected)
+    onnxruntime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed: the extra onnx")
+    path = run.export(tmp_path / "network.onnx")
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    (logits,) = session.run(None, {"x": x.astype(np.float32)})
+    np.testing.assert_allclose(config.task.answers(logits.astype(np.float64)), expected, rtol=1e-5)
 
 
 def test_averages_start_at_weights_from_another_run(tmp_path: Path) -> None:
@@ -63,16 +78,19 @@ def test_averages_start_at_weights_from_another_run(tmp_path: Path) -> None:
 
 
 def test_the_rate_of_a_larger_batch_is_scaled_and_explained(tmp_path: Path) -> None:
-    scaled = ("optimizer.weight_decay=0.01", "optimizer.batch_scaling={rate:sqrt,weight_decay:true,base_batch:8}")
-    settings = (*SMALL_DATA, "schedule=constant", "optimizer.lr=0.01", *scaled, f"optimizer.rules=[{BIASES}]")
-    train(tmp_path, *settings)
-    rates = [each.values.get("train/learning_rate") for each in read_metrics(tmp_path / "metrics.jsonl")]
-    assert rates[0] == pytest.approx(0.02)
-    text = explain(small_config(*settings))
-    assert "learning rate           0.02 and weight decay 0.019997 for batches of 32, from 0.01 and 0.01 for 8" in text
-    assert "rule                    */bias: learning rate x 2, schedule step" in text
+    base = (*SMALL_DATA, "schedule=constant", f"optimizer.rules=[{BIASES}]", "optimizer.lr=0.01")
+    settings = (*base, "optimizer.weight_decay=0.1", f"optimizer.batch_scaling={SQUARE_ROOT}")
+    summary = train(tmp_path / "scaled", *settings)
     experiment = build(small_config(*settings))
     np.testing.assert_allclose([experiment.rates(step) for step in (0, 2)], [[0.02, 0.02], [0.02, 0.002]])
+    recorded = [each.values.get("train/learning_rate") for each in read_metrics(tmp_path / "scaled" / "metrics.jsonl")]
+    assert recorded[0] == experiment.rates(0)[0]
+    optimizer = experiment.optimizer
+    written = (f"optimizer.lr={optimizer.lr!r}", f"optimizer.weight_decay={optimizer.weight_decay!r}")
+    assert train(tmp_path / "written", *base, *written).weights_sha256 == summary.weights_sha256
+    text = explain(small_config(*settings))
+    assert "learning rate           0.02 and weight decay 0.1997 for batches of 32, from 0.01 and 0.1 for 8\n" in text
+    assert "rule                    */bias: learning rate x 2, schedule step\n" in text
 
 
 def test_a_rule_without_a_variable_ends_the_run_before_its_start(tmp_path: Path) -> None:
