@@ -16,9 +16,11 @@ from runner.api.runs import Run
 from runner.api.weights import from_state_dict, state_dict
 from runner.data.dataset import Normalisation
 from runner.engine.graph import ops
+from runner.engine.graph.graph import Graph
 from runner.engine.graph.network import NetworkBuilder
 from runner.engine.graph.tensor import Tensor
-from tests.nn.support import bench, normal
+from runner.engine.graph.variables import Variables
+from tests.nn.support import copy_onto, normal
 from tests.small_runs import SMALL
 
 SHAPES = {
@@ -151,12 +153,14 @@ def test_an_onnx_graph_has_the_values_of_all_layers() -> None:
     from runner.api.onnx_file import Translation
 
     x = np.random.default_rng(0).standard_normal((3, 2, 7, 8)).astype(np.float32)
-    b = bench(x, training=False)
+    graph = Graph()
+    with graph.name_scope("batch"):
+        b = copy_onto(graph, Variables(graph, seed=0), x, training=False)
     y = layers_of_onnx(b.net, b.x)
     weights = {variable.name: normal(*variable.spec.shape).astype(np.float32) for variable in b.net.variables}
     for name, value in weights.items():
         b.set(name, value)
-    translation = Translation(onnx, b.net.graph, weights, Normalisation(1.0, (0.0,), (1.0,)), {b.x})
+    translation = Translation(onnx, graph, weights, Normalisation(1.0, (0.0,), (1.0,)), {b.x})
     model = translation.model(y, b.x, x.shape[1:])
     session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     for count in (3, 1):

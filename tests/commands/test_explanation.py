@@ -1,12 +1,18 @@
 """The numbers that ``runner explain`` prints match the networks and the plans."""
 
+from dataclasses import replace
+
 import pytest
 
+from runner import nn
 from runner.commands.explain import explain
 from runner.commands.explanation.devices import plans_of, training_plans
 from runner.commands.explanation.wires import Sent, sent_text
 from runner.config.schema import Config
 from runner.engine.compile.transfer_times import Transfer
+from runner.engine.graph.network import NetworkBuilder
+from runner.engine.graph.tensor import Tensor
+from runner.models.base import Model
 from runner.training.build import build
 from runner.training.layers import LayerRow, layer_rows
 from tests.small_runs import small_config
@@ -220,3 +226,17 @@ def test_backup_workers_send_the_bytes_of_the_formula() -> None:
     text = explain(small_config("parallelism=sync_data", *backed))
     assert sent_by(text, "ps") == 3 * PARAMETERS * VALUE
     assert sent_by(text, "worker") == 3 * (PARAMETERS + 2) * VALUE
+
+
+class Enlarging(Model):
+    """A transposed convolution, and the mean of each of its channels."""
+
+    def forward(self, net: NetworkBuilder, x: Tensor, outputs: int) -> Tensor:
+        h = nn.conv_transpose(net, x, outputs, 3, stride=2, name="up")
+        return nn.global_avg_pool(net, h, name="mean")
+
+
+def test_multiply_adds_of_a_transposed_convolution_are_those_of_its_adjoint() -> None:
+    built = build(small_config("model=lenet", "data=mnist"))
+    up, _, *_ = layer_rows(replace(built, config=replace(built.config, model=Enlarging())))
+    assert up == LayerRow("up", "conv", "10x57x57", 10 * 9 + 10, 28 * 28 * 10 * 9, 10 * 57 * 57 * 4)

@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from runner import nn
-from runner.engine.graph import ops
 from runner.engine.graph.network import NetworkBuilder, NetworkFunction, Outputs
 from runner.engine.graph.tensor import Tensor
 from runner.fields import labelled
@@ -70,23 +69,11 @@ def branched(net: NetworkBuilder, batch: Batch) -> Outputs:
     return classify(net, nn.dense(net, nn.relu(net, h, name="relu"), CLASSES, name="fc"), batch["y"])
 
 
-def embedded(net: NetworkBuilder, batch: Batch) -> Outputs:
-    """Build an embedding of integers, and layers that normalise the features of each example."""
-    flat = nn.flatten(net, batch["x"], name="flat")
-    zero = ops.fill(net.graph, 0.0, (), net.dtype)
-    tokens = ops.cast(net.graph, ops.greater(net.graph, flat, zero), "int64")
-    h = nn.layer_norm(net, nn.embedding(net, tokens, 3, 2, name="embed"), axes=2, name="norm")
-    h = nn.dense(net, nn.flatten(net, h, name="features"), 6, name="fc1")
-    h = nn.gelu(net, nn.group_norm(net, h, 2, name="groups"), name="gelu")
-    return classify(net, nn.dense(net, h, CLASSES, name="fc2"), batch["y"])
-
-
 NETWORKS: dict[str, NetworkFunction] = {
     "dense": dense,
     "convolutional": convolutional,
     "batch_normalised": batch_normalised,
     "dropped_out": dropped_out,
-    "embedded": embedded,
 }
 
 

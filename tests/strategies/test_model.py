@@ -50,7 +50,6 @@ LAYERS = {
     "convolutional": {"conv*": 0, "fc": 1},
     "batch_normalised": {"conv1": 1, "norm1": 0, "fc": 1},
     "dropped_out": {"fc1": 1, "drop": 0, "fc2": 1},
-    "embedded": {"embed": 1, "norm": 0, "fc*": 1},
 }
 """Constraints (layers -> worker) for two or more workers; the other layers may be on any worker."""
 

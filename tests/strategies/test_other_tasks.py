@@ -114,12 +114,21 @@ def reconstructed(net: NetworkBuilder, batch: Batch) -> Outputs:
     return Outputs(losses.tensor, {"spread": spread.tensor}, {"outputs": y, "kind": batch["kind"]}, y)
 
 
+def embedded(net: NetworkBuilder, batch: Batch) -> Outputs:
+    """Build a regression whose inputs contain a trained vector for each class, with normalisation of each row."""
+    known = nn.add(net, batch["x"], nn.embedding(net, batch["kind"], 3, 5, name="embed"), name="sum")
+    h = nn.group_norm(net, nn.layer_norm(net, known, name="norm"), 5, epsilon=0.1, name="groups")
+    h = nn.gelu(net, nn.dense(net, nn.add(net, known, h, name="both"), 7, name="fc1"), name="gelu")
+    return regress(net, nn.dense(net, h, 2, name="fc2"), batch["y"])
+
+
 NETWORKS = {
     "regression": (regression, {"loss", "mae"}),
     "two_headed": (two_headed, {"loss", "squares", "accuracy"}),
     "ranked": (ranked, {"loss", "accuracy", "top2"}),
     "weighted": (weighted, {"loss", "accuracy"}),
     "reconstructed": (reconstructed, {"loss", "spread"}),
+    "embedded": (embedded, {"loss", "mae"}),
 }
 
 MOMENTUM, LBFGS = Momentum(), Lbfgs(history=3)

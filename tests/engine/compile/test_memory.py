@@ -33,6 +33,7 @@ PARTS = "low, high = split(x, axis=0, sizes=({}, {}))"
 FILL, SUM = "fill(value=1.0, shape=({},), dtype='float64')", "reduce_sum({}, axes=(0,))"
 FILLED = "; ".join(f"{name} = {FILL.format(size)}" for name, size in {"a": 24, "b": 8, "c": 8, "d": 1}.items())
 HALF = "slice({}, begin=(0,), size=(4,), steps=(1,))"
+NOTHING = "slice({}, begin=(0,), size=(0,), steps=(1,))"
 SENT = "send({}, key='{}->there', destination='{}')"
 OTHER = "/job:worker/task:2/device:cpu:0"
 RECEIVED = f"r = recv(key='k->here', source='{CPU_1}', shape=(8,), dtype='float64')"
@@ -123,7 +124,7 @@ ARENA: dict[str, Case] = {
     **{
         f"adjacent gaps, freed in the order {order}, are joined": case(
             f"""a = {FILL.format(8)}; b = {FILL.format(8)}; c = {FILL.format(8)}; last = {FILL.format(8)}
-            {"; ".join(f"s{name} = slice({name}, begin=(0,), size=(0,))" for name in order)}; l = {FILL.format(24)}""",
+            {"; ".join(f"s{name} = {NOTHING.format(name)}" for name in order)}; l = {FILL.format(24)}""",
             "fill=1 fill=2 fill=3 fill=4 slice=0 slice=0 slice=0 fill=1 | 5",
             "last l",
         )

@@ -97,6 +97,7 @@ KEEPING = {
     "clipping": "maximum 2 #1.0; div #1.0 3; sub 2 2; add 4 5; mul 0 6",
     "division by a scalar": "div 0 2",
     "extremes": "maximum 0 1; minimum 3 #2.0; neg 4; abs 5",
+    "the error function": "erf 0; mul 3 2",
     "a gradient that does not pass": "sqrt #-1.0; relu_gradient 0 3",
 }
 

@@ -145,7 +145,7 @@ LAST, OVER_PIXELS = CHANNELS_LAST, {"axes": (0, 2, 3), "keepdims": False}
         ("sub", PAIR, {}, [None, LAST], [LAST] * 3),
         ("concat", PAIR, {"axis": 1}, ["", LAST], [LAST] * 3),
         ("split", PAIR[:1], {"axis": 1, "sizes": (2, 2)}, [LAST], [LAST] * 3),
-        ("slice", PAIR[:1], {"begin": (0, 1, 0, 0), "size": (2, 2, 3, 3), "steps": (1, 1, 2, 1)}, [LAST], [LAST] * 2),
+        ("slice", PAIR[:1], {"begin": (0, 1, 2, 0), "size": (2, 2, 3, 2), "steps": (1, 1, -1, 2)}, [LAST], [LAST] * 2),
         ("pad", PAIR[:1], {"low": (0, 0, 0, 0), "high": (1, 1, 1, 1)}, [LAST], [LAST] * 2),
         ("conv2d", [(2, 4, 3, 3), (5, 4, 1, 1)], ONE_STEP, [LAST, None], [LAST] * 3),
         ("conv2d", [(2, 4, 3, 3), (5, 4, 1, 1)], ONE_STEP, ["", LAST], [LAST] * 3),

@@ -14,7 +14,7 @@ from runner.kernels.gpu.runtime import DeviceMemory, Stream
 from tests.kernels.gpu.cudnn.fake_cudnn import Engine, FakeCudnn, FakeGraph, FakeTensor
 from tests.kernels.gpu.emulation import EmulatedStream
 
-UNEVEN = Convolution(FORWARD, "float32", (2, 3, 7, 6), (4, 3, 3, 2), (2, 4, 3, 8), (2, 1), (1, 0, 2, 3))
+UNEVEN = Convolution(FORWARD, "float32", (2, 3, 7, 6), (4, 3, 3, 2), (2, 4, 3, 8), (2, 1), (1, 2, 2, 3), (2, 1))
 SHAPES = {
     Role.X: ([2, 3, 7, 6], [126, 1, 18, 3]),
     Role.W: ([4, 3, 3, 2], [18, 1, 6, 3]),
@@ -49,7 +49,7 @@ def test_each_kind_has_its_inputs_and_geometry(kind: str, op: str, inputs: list[
     graph = built(convolution)
     result = graph.tensors[-1].told
     assert (result["made_by"][0], roles(result["made_by"][1:])) == (op, inputs)
-    windows = {"pre_padding": [1, 2], "post_padding": [0, 3], "stride": [2, 1], "dilation": [1, 1]}
+    windows = {"pre_padding": [1, 2], "post_padding": [2, 3], "stride": [2, 1], "dilation": [2, 1]}
     assert result["geometry"] == windows
     assert (result["output"], result["uid"]) == (True, convolution.result)
     assert (graph.target, result["data_type"]) == ({"handle": "handle"}, "FLOAT")
