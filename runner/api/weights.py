@@ -55,9 +55,10 @@ def state_dict(weights: Mapping[str, NDArray[Any]], names: Mapping[str, str] | N
 def from_state_dict(state: Mapping[str, Any], names: Mapping[str, str] | None = None) -> dict[str, NDArray[Any]]:
     """Return a ``state_dict`` of PyTorch as weights, for ``runner.run(init_from=...)``; the inverse of `state_dict`.
 
-    state: name -> tensor or array. names: layer -> module; other modules are layers of the same name. A run takes the
-    weights whose names and shapes fit its network, and logs the weights that do not fit. Raises ConfigError for a
-    module of ``names`` without tensors.
+    state: name -> tensor or array. names: layer -> module; other modules are layers of the same name. A
+    matrix is read as the weights of a dense layer, although an Embedding has a matrix as well; pass that matrix as
+    LAYER/table. A run takes the weights whose names and shapes fit its network, and logs the weights that do not fit.
+    Raises ConfigError for a module of ``names`` without tensors.
     """
     layers = {module: layer for layer, module in (names or {}).items()}
     _require_layers(layers, {name.rpartition(".")[0] for name in state})
