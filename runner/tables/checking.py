@@ -54,7 +54,7 @@ def _tried(config: Config, memory_gib: float | None) -> str:
     """
     experiment = build(fix_machine_values(config, usable_cores()))
     _require_memory(experiment, memory_gib)
-    found = _small(experiment)
+    found = with_synthetic_data(experiment)
     if isinstance(found, str):
         return found
     first_steps(found, _STEPS)
@@ -70,7 +70,7 @@ def _require_memory(experiment: Experiment, memory_gib: float | None) -> None:
         raise ResourceError(f"the run needs {gib(needed)} of memory, {of} {gib(room)}; state its need in memory_gib")
 
 
-def _small(experiment: Experiment) -> Experiment | str:
+def with_synthetic_data(experiment: Experiment) -> Experiment | str:
     """Return the experiment with synthetic data and a small batch that its strategy accepts, or why there is none."""
     config = experiment.config
     least = _PER_WORKER * config.parallelism.workers * config.train.microbatches

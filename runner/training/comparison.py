@@ -51,7 +51,7 @@ def measured_step_s(experiment: Experiment, directory: RunDirectory, steps: int)
         with open_session(each, directory, check_finite=False) as session:
             session.run("init")
             step_driver = bind(each.program.step_driver, session)
-            found[name] = median(timed_steps(step_driver, each, steps + 1)[1:])
+            found[name] = median(timed_steps(step_driver, each, steps + 1)[0][1:])
     return found
 
 

@@ -8,6 +8,7 @@ from statistics import median
 from time import perf_counter
 
 from runner.checkpoint import weights_sha256
+from runner.engine.graph.network import LOSS
 from runner.engine.run.step_driver import StepDriver, bind
 from runner.records.run_directory import RunDirectory
 from runner.training.build import open_session
@@ -23,20 +24,21 @@ STEPS = 3
 class FirstSteps:
     """weights_sha256: of the weights after the steps; "" if the order of concurrent processes decides them.
 
-    step_s: median seconds of a step; the first step counts only if there is no other.
+    step_s: median seconds of a step; the first step counts only if there is no other. losses: of each step.
     """
 
     weights_sha256: str
     step_s: float
+    losses: tuple[float, ...]
 
 
-def timed_steps(step_driver: StepDriver, experiment: Experiment, steps: int) -> list[float]:
-    """Make updates 0 to ``steps`` - 1; return the seconds of each."""
-    ends = [perf_counter()]
+def timed_steps(step_driver: StepDriver, experiment: Experiment, steps: int) -> tuple[list[float], list[float]]:
+    """Make updates 0 to ``steps`` - 1; return the seconds and the loss of each."""
+    ends, losses = [perf_counter()], []
     for step in range(steps):
-        train_step(step_driver, experiment, step)
+        losses.append(float(train_step(step_driver, experiment, step)[LOSS]))
         ends.append(perf_counter())
-    return [end - begin for begin, end in pairwise(ends)]
+    return [end - begin for begin, end in pairwise(ends)], losses
 
 
 def first_steps(experiment: Experiment, steps: int = STEPS) -> FirstSteps:
@@ -52,9 +54,9 @@ def first_steps(experiment: Experiment, steps: int = STEPS) -> FirstSteps:
     ):
         Start(weights=initial_weights(config)).restore(session)
         step_driver = bind(experiment.program.step_driver, session)
-        seconds = timed_steps(step_driver, experiment, min(steps, experiment.total_steps))
+        seconds, losses = timed_steps(step_driver, experiment, min(steps, experiment.total_steps))
         step_driver.begin_again()
         variables = session.run("save")
     race = config.parallelism.race
     digest = weights_sha256(variables) if race is None or race.decided else ""
-    return FirstSteps(digest, median(seconds[1:] or seconds))
+    return FirstSteps(digest, median(seconds[1:] or seconds), tuple(losses))

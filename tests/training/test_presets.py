@@ -1,0 +1,46 @@
+"""Every preset of an experiment makes three updates, on synthetic data of its shapes, with one worker and with two."""
+
+import math
+
+import pytest
+
+from runner.commands.help_text import options
+from runner.config import hydra_app
+from runner.config.conf_dir import conf_dir
+from runner.config.configuration import fix_machine_values
+from runner.tables.checking import with_synthetic_data
+from runner.training.build import build
+from runner.training.experiment import Experiment
+from runner.training.first_steps import first_steps
+
+PRESETS = options(conf_dir())["experiment"]
+LARGE = ("cifar100", "imagenet", "inception")
+"""Beginnings of the names of presets whose tests take seconds."""
+OWN = ("mnist_sandblaster", *(f"{data}_batch_{n}_128" for data in ("cifar10", "imagenet") for n in (256, 512, 1024)))
+"""Presets with settings that only their own strategy has."""
+STRATEGIES = {
+    "single": ["parallelism=single"],
+    "sync_data": ["parallelism=sync_data", "parallelism.workers=2"],
+    "own": ["parallelism.workers=2"],
+}
+CASES = [
+    pytest.param(preset, strategy, marks=[pytest.mark.slow] * preset.startswith(LARGE))
+    for preset in PRESETS
+    for strategy in (["own"] if preset in OWN else ["single", "sync_data"])
+]
+
+
+def built(preset: str, strategy: str) -> Experiment:
+    one_thread = ["cluster.device=cpu", "cluster.threads_per_worker=1", "tracking=none"]
+    config = hydra_app.compose([f"experiment={preset}", *STRATEGIES[strategy], *one_thread]).config()
+    return build(fix_machine_values(config, 2))
+
+
+@pytest.mark.parametrize(("preset", "strategy"), CASES)
+def test_a_preset_makes_three_updates(preset: str, strategy: str) -> None:
+    experiment = with_synthetic_data(built(preset, strategy))
+    assert isinstance(experiment, Experiment), experiment
+    losses = first_steps(experiment, 3).losses
+    assert len(losses) == 3
+    assert all(map(math.isfinite, losses))
+    assert len(set(losses)) == 3
