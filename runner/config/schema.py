@@ -30,6 +30,10 @@ class TrainConfig:
     )
     steps: Count | None = key(None, "updates; setting it makes train.epochs null")
     microbatches: SmallCount = key(1, "parts of the batch computed one after the other (parallelism=single)")
+    recompute: list[str] | None = field(
+        default=None,
+        metadata={"help": "layers recomputed in the backward pass, not kept: kinds, or names with * and ?; null: none"},
+    )
     eval_every: Count | None = key(None, "steps between evaluations; null: once per epoch")
     eval_batch_size: Count = key(256, "examples per evaluation batch, over all workers")
     log_every: Count = key(10, "steps between logged training metrics")

@@ -7,7 +7,7 @@ or type, so that a plugin's strategy can do all that a built-in strategy can.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
@@ -26,7 +26,8 @@ class Workload:
 
     fields: the fields of an example that the network reads, by name; every example also has an index. dtype: the
     dtype of activations. batch_size: examples of one update, over all workers. microbatches: number of parts of a
-    batch, computed one after the other before their gradients are summed.
+    batch, computed one after the other before their gradients are summed. recompute: kinds and shell patterns of names
+    of the layers that the backward pass may recompute (:mod:`~runner.engine.compile.passes.recomputation`).
     """
 
     network: NetworkFunction
@@ -37,6 +38,7 @@ class Workload:
     batch_size: int
     eval_batch_size: int
     microbatches: int = 1
+    recompute: Sequence[str] = ()
 
     @property
     def specs(self) -> dict[str, Field]:

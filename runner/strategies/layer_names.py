@@ -1,15 +1,18 @@
 """Names of layers: selection of layers by shell patterns, and the names of a layer's shards."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import TypeVar
 
+from runner.engine.graph.graph import Graph
 from runner.errors import ConfigError
 
 Setting = TypeVar("Setting", int, str)
 
 _SHARD = re.compile(r"(.+)/shard_(\d+)")
+_SHOWN = 8
 
 
 def by_pattern(key: str, patterns: Mapping[str, Setting], layers: Sequence[str], what: str) -> dict[str, Setting]:
@@ -48,3 +51,20 @@ def shard_of(name: str) -> tuple[str, int] | None:
     """Return the layer and the worker in a name that :func:`shard_name` returned; None for other names."""
     found = _SHARD.fullmatch(name)
     return None if found is None else (found[1], int(found[2]))
+
+
+def require_selected(key: str, items: Iterable[str], graph: Graph) -> None:
+    """Raise ConfigError if one of the items, kinds or shell patterns of names, selects no layer of a graph.
+
+    key: the key of the configuration that holds the items.
+    """
+    stamps = dict.fromkeys(node.layer for node in graph if node.layer is not None)
+    whole = [replace(stamp, name=(shard_of(stamp.name) or (stamp.name,))[0]) for stamp in stamps]
+    for item in items:
+        if not any(stamp.selected_by(item) for stamp in whole):
+            names = list(dict.fromkeys(stamp.name for stamp in whole))
+            shown = ", ".join(names if len(names) <= _SHOWN else [*names[:_SHOWN], f"... ({len(names)} in all)"])
+            raise ConfigError(
+                f"{key}: {item!r} selects no layer: expected names of layers, with * and ?, or kinds of layers; the "
+                f"kinds are {', '.join(sorted({stamp.kind for stamp in whole}))}, the layers {shown}"
+            )

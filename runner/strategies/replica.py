@@ -190,6 +190,7 @@ class Replica:
             training=training,
             step=self.step,
             index=batch["index"],
+            recompute=self.workload.recompute,
         )
 
     def inputs(self, split: str, share: Share) -> dict[str, Tensor]:

@@ -31,6 +31,7 @@ from runner.records.decisions import outcome_of
 from runner.records.endings import read_endings
 from runner.records.run_directory import RunDirectory
 from runner.strategies.base import Strategy, Workload
+from runner.strategies.layer_names import require_selected
 from runner.strategies.replica import network_variables
 from runner.tasks.base import Task
 from runner.training.devices import cluster_of, in_one_process, require_kernels
@@ -102,6 +103,7 @@ def _program(config: Config, facts: Facts, total_steps: int) -> Program:
     built: object = strategy.build(workload)
     if not isinstance(built, Program):  # a plugin's strategy may return anything
         raise ConfigError(f"parallelism.name={strategy.name}: build returned {built}; expected a Program")
+    require_selected("train.recompute", config.train.recompute or (), built.graph)
     program = in_one_process(config.cluster, built, strategy.name)
     if config.cluster.emulate and program.one_process is not None:
         raise ConfigError(
@@ -127,6 +129,7 @@ def workload_of(config: Config, facts: Facts) -> Workload:
         batch_size=config.train.batch_size,
         eval_batch_size=config.train.eval_batch_size,
         microbatches=config.train.microbatches,
+        recompute=tuple(config.train.recompute or ()),
     )
 
 

@@ -126,8 +126,8 @@ def require_fit(memory: Sequence[ProcessMemory], usable: int, room: int | None =
     parts = (
         f"the largest process, {largest.process}: {gib(largest.step)} in a step, {gib(largest.variables)} of "
         f"variables, {gib(largest.data)} of data, {gib(largest.checkpoint)} to write a checkpoint. Use a smaller "
-        "train.batch_size or train.eval_batch_size, more train.microbatches (parallelism=single), fewer workers, a "
-        "smaller model, or data.train_limit"
+        "train.batch_size or train.eval_batch_size, more train.microbatches (parallelism=single), train.recompute, "
+        "fewer workers, a smaller model, or data.train_limit"
     )
     if (needed := sum(each.total for each in memory)) > usable:
         raise ResourceError(
@@ -257,8 +257,8 @@ def require_gpu_fit(memory: Sequence[GpuMemory], gpus: Sequence[GpuFacts]) -> No
                 f"{room}: {len(each.devices)} device(s) in {each.processes} process(es), "
                 f"{gib(each.step)} in a step, {gib(each.variables)} of variables, {gib(each.moved)} fed and sent. Use "
                 "a smaller train.batch_size or train.eval_batch_size, more train.microbatches (parallelism=single), "
-                "fewer workers on the GPU (cluster.gpus), precision=bfloat16, or cluster.device=cpu; `nvidia-smi` "
-                "lists the processes on the GPU"
+                "train.recompute, fewer workers on the GPU (cluster.gpus), precision=bfloat16, or cluster.device=cpu; "
+                "`nvidia-smi` lists the processes on the GPU"
             )
 
 

@@ -8,6 +8,7 @@ from runner.engine.compile.cost import Seconds, node_seconds
 from runner.engine.compile.passes.lower_collectives import gathered, lower_collectives
 from runner.engine.compile.passes.optimize import COMPRESSION, Observer, Pass, default_passes, optimize
 from runner.engine.compile.passes.order_writes import order_writes
+from runner.engine.compile.passes.recomputation import recompute_activations
 from runner.engine.compile.passes.rewriting import Roots
 from runner.engine.compile.passes.simplification import prune
 from runner.engine.compile.passes.transfers import insert_transfers
@@ -99,7 +100,10 @@ def compile_placed(
     observe: Observer | None = None,
     seconds: Seconds = node_seconds,
 ) -> Compiled:
-    """Prune and optimize a placed graph, insert transfers, schedule and split it; see :func:`compile_signature`."""
+    """Prune and optimize a placed graph, insert transfers, recompute activations, schedule and split the graph.
+
+    See :func:`compile_signature`.
+    """
 
     def seen(name: str, result: Graph) -> Graph:
         if observe is not None:
@@ -116,7 +120,8 @@ def compile_placed(
         passes.append(COMPRESSION)
     optimized, gone_to = optimize(seen("prune", pruned), roots, passes, observe)
     cut = seen("transfers", insert_transfers(optimized))
-    ordered = seen("writes", order_writes(cut))
+    lean = seen("recomputation", recompute_activations(cut, roots.after(gone_to)))
+    ordered = seen("writes", order_writes(lean))
     starts = start_times(ordered, cluster, seconds)
     graphs = split(ordered, gathered(ordered, list(starts)))
     for device, part in graphs.items():

@@ -28,7 +28,7 @@ def gradients(
     an x passes through an op that is declared not differentiable.
     """
     arrived: dict[Tensor, list[Tensor]] = {}
-    with graph.absolute_scope(_new_scope(graph, scope)):
+    with graph.absolute_scope(_new_scope(graph, scope)), graph.backward():
         for y, gradient in zip(ys, _seeds(graph, ys, grad_ys), strict=True):
             arrived.setdefault(y, []).append(gradient)
         on_path = _nodes_on_path(graph, ys, xs)

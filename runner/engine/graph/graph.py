@@ -25,6 +25,7 @@ class _Context(NamedTuple):
     device: str = ""
     layer: LayerStamp | None = None
     control_inputs: tuple[str, ...] = ()
+    backward: bool = False
 
 
 @dataclass
@@ -74,7 +75,7 @@ class Graph:
                     "use a smaller model, smaller images or a smaller batch"
                 )
         within = self._context
-        where = (within.device, within.control_inputs, tuple(colocate_with), within.layer)
+        where = (within.device, within.control_inputs, tuple(colocate_with), within.layer, within.backward)
         return self.insert(Node(full_name, op, tuple(inputs), checked, outputs, *where))
 
     def insert(self, node: Node) -> Node:
@@ -123,6 +124,10 @@ class Graph:
     def layer(self, stamp: LayerStamp | None) -> AbstractContextManager[None]:
         """Record ``stamp`` as the layer of nodes added inside the block."""
         return self._within(layer=stamp)
+
+    def backward(self) -> AbstractContextManager[None]:
+        """Record that nodes added inside the block belong to a backward pass."""
+        return self._within(backward=True)
 
     def control_dependencies(self, names: Iterable[str]) -> AbstractContextManager[None]:
         """Make nodes added inside the block run after the nodes ``names``."""

@@ -1,8 +1,8 @@
 """Networks in a graph: the builder through which layers add nodes, and the outputs that strategies read."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass, field, replace
 
 from runner.engine.graph.graph import Graph
 from runner.engine.graph.initializers import Initializer
@@ -80,7 +80,8 @@ class NetworkBuilder:
 
     dtype: dtype of activations. training: whether dropout is active and batch normalization uses the statistics of the
     batch. step: () int64, index: (N,) int64; the random draws of a step are pure functions of ``seed``, ``step`` and
-    ``index``. auxiliary: pairs of the prediction (N, outputs) of an auxiliary head and the weight of its loss.
+    ``index``. recompute: kinds and shell patterns of names of the layers that the backward pass may recompute.
+    auxiliary: pairs of the prediction (N, outputs) of an auxiliary head and the weight of its loss.
     """
 
     graph: Graph
@@ -91,6 +92,7 @@ class NetworkBuilder:
     training: bool
     step: Tensor
     index: Tensor
+    recompute: Sequence[str] = ()
     state_updates: list[StateUpdate] = field(default_factory=list, init=False)
     layer_outputs: dict[str, Tensor] = field(default_factory=dict, init=False)
     auxiliary: list[tuple[Tensor, float]] = field(default_factory=list, init=False)
@@ -104,7 +106,9 @@ class NetworkBuilder:
     @contextmanager
     def layer(self, name: str, kind: str) -> Iterator[None]:
         """Prefix names of nodes added inside the block with ``name/``, and record the layer on nodes and variables."""
-        outer, self._layer = self._layer, LayerStamp(name, kind)
+        stamp = LayerStamp(name, kind)
+        recomputed = any(stamp.selected_by(item) for item in self.recompute)
+        outer, self._layer = self._layer, replace(stamp, recomputed=recomputed)
         try:
             with self.graph.name_scope(name), self.graph.layer(self._layer):
                 yield

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from typing import Any
 
 import ml_dtypes  # noqa: F401 - registers the dtype bfloat16 with NumPy
@@ -17,10 +18,16 @@ class LayerStamp:
     """The layer that a node belongs to. Strategies read these stamps and have no access to the model.
 
     kind: "conv", "dense", "embedding", "norm", "activation", "pool", "regularizer", "merge", "loss" or "shape".
+    recomputed: whether the backward pass may compute the outputs of the layer again instead of keeping them.
     """
 
     name: str
     kind: str
+    recomputed: bool = False
+
+    def selected_by(self, item: str) -> bool:
+        """Return whether ``item`` is the kind of the layer, or a shell pattern that matches its name."""
+        return item == self.kind or fnmatchcase(self.name, item)
 
 
 @dataclass(frozen=True)
@@ -28,7 +35,8 @@ class Node:
     """One operation. Nodes are immutable: a pass that changes a node adds a new node to a new graph.
 
     device: full or partial device name, "" for no constraint. control_inputs: names of the nodes that must run before
-    this node. colocate_with: names of the nodes that must be on the same device.
+    this node. colocate_with: names of the nodes that must be on the same device. backward: whether
+    :func:`~runner.engine.graph.autodiff.gradients` added the node.
     """
 
     name: str
@@ -40,6 +48,7 @@ class Node:
     control_inputs: tuple[str, ...] = ()
     colocate_with: tuple[str, ...] = ()
     layer: LayerStamp | None = None
+    backward: bool = False
 
     def __getitem__(self, port: int) -> Tensor:
         if not 0 <= port < len(self.outputs):

@@ -12,7 +12,7 @@ from runner.engine.graph.graph import Graph
 from runner.engine.graph.node import LayerStamp, Node
 from runner.engine.graph.tensor import DTYPES, Tensor, TensorSpec
 from runner.engine.graph.verify import VerificationError, verify
-from runner.system.schema import AnyMap, Integer, ListOf, Maybe, OneOf, Record, Text, Violation
+from runner.system.schema import AnyMap, Flag, Integer, ListOf, Maybe, OneOf, Record, Text, Violation
 
 MAX_NODES = 1_000_000
 MAX_ITEMS = 2**16
@@ -64,7 +64,8 @@ _NODES = ListOf(
         device=NAME,
         control_inputs=ListOf(NAME, MAX_NODES),
         colocate_with=ListOf(NAME, MAX_NODES),
-        layer=Maybe(Record(LayerStamp, name=NAME, kind=NAME)),
+        layer=Maybe(Record(LayerStamp, name=NAME, kind=NAME, recomputed=Flag())),
+        backward=Flag(),
     ),
     MAX_NODES,
 )

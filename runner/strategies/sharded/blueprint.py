@@ -53,6 +53,7 @@ class Blueprint:
             training=training,
             step=step,
             index=batch["index"],
+            recompute=workload.recompute,
         )
         outputs = workload.network(net, batch)
         return cls(graph, step, batch, outputs, net.state_updates, variables.declarations)

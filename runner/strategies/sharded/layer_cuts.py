@@ -1,7 +1,7 @@
 """The layers of a network that are sharded: the chosen dense layers, and element-wise layers that follow them."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from runner.engine.graph.graph import Graph
@@ -68,7 +68,7 @@ def cut_layers(blueprint: Blueprint, ways: Mapping[str, Way], workers: int) -> d
 
 def shard_stamp(layer: LayerStamp, worker: int) -> LayerStamp:
     """Return the stamp (name and kind) that marks the nodes of a layer's shard on a worker."""
-    return LayerStamp(shard_name(layer.name, worker), layer.kind)
+    return replace(layer, name=shard_name(layer.name, worker))
 
 
 def _nodes_of_layers(nodes: Sequence[Node]) -> dict[str, list[Node]]:

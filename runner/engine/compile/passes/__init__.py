@@ -8,6 +8,7 @@ Read in this order:
 * ``matching``: the notation of rewrite rules, and the matcher; ``fusion_rules``: the fusions as rules.
 * ``fusion_elementwise``: the fusion of chains of element-wise nodes.
 * ``lower_collectives``, ``transfers``: the communication between devices.
+* ``recomputation``: copies of forward nodes, so that activations need not be kept for the backward pass.
 * ``order_writes``: control edges that make all reads of a variable run before its write.
 * ``layer_groups``: the layer of each node, for model parallelism.
 """

@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from runner.engine.compile.passes.rewriting import Moved, Rewrite, Roots, Uses, followed, fresh_name, rewired
+from runner.engine.compile.passes.rewriting import Moved, Rewrite, Roots, Uses, followed, fresh_name, origin_of, rewired
 from runner.engine.graph import op as op_table
 from runner.engine.graph.graph import Graph
 from runner.engine.graph.node import Node
@@ -280,8 +280,9 @@ class _Replacement:
         place = self.match.node(at) if at else min(places, key=lambda node: self.uses.position[node.name])
         waiting = [place] if at else self.match.nodes
         controls = tuple(dict.fromkeys(name for node in waiting for name in node.control_inputs))
-        name, layer = self._name(statement, place), (self.match.node(like) if like else self.match.nodes[0]).layer
-        node = Node(name, statement.op, inputs, attributes, outputs, place.device, controls, (), layer)
+        layer = (self.match.node(like) if like else self.match.nodes[0]).layer
+        where = (place.device, controls, (), *origin_of(layer, self.match.nodes))
+        node = Node(self._name(statement, place), statement.op, inputs, attributes, outputs, *where)
         self.new.append((place, node))
         self.specs.update(zip(node.tensors, outputs, strict=True))
         (bound,) = _bound(statement.outputs, node.tensors, {})

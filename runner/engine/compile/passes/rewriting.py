@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from runner.engine.graph.graph import Graph
-from runner.engine.graph.node import Node
+from runner.engine.graph.node import LayerStamp, Node
 from runner.engine.graph.tensor import Tensor, TensorSpec
 
 Moved = dict[Tensor, Tensor]
@@ -74,7 +74,18 @@ def merged(
     """
     waited_for = dict.fromkeys(name for member in members for name in member.control_inputs)
     first = members[0]
-    return Node(name, op, tuple(inputs), attributes, tuple(outputs), first.device, tuple(waited_for), (), first.layer)
+    where = (first.device, tuple(waited_for), (), *origin_of(first.layer, members))
+    return Node(name, op, tuple(inputs), attributes, tuple(outputs), *where)
+
+
+def origin_of(layer: LayerStamp | None, members: Iterable[Node]) -> tuple[LayerStamp | None, bool]:
+    """Return layer and ``backward`` of a node that replaces ``members`` and that belongs to ``layer``.
+
+    The new node may be recomputed only if all members may be, and is a backward node if one of the members is.
+    """
+    if layer is not None and layer.recomputed:
+        layer = replace(layer, recomputed=all(member.layer and member.layer.recomputed for member in members))
+    return layer, any(member.backward for member in members)
 
 
 def rewired(node: Node, moved: Mapping[Tensor, Tensor]) -> Node:

@@ -1,0 +1,147 @@
+"""Recomputation of activations (Chen et al. 2016, "Training deep nets with sublinear memory cost").
+
+Without this pass, an activation that the backward pass reads stays in memory from the forward pass on. With this pass,
+the outputs of recomputed nodes are freed after the forward pass, and copies of these nodes compute the outputs again
+directly before the backward pass reads them. A copy has the op, the attributes and the inputs of its node, so its
+outputs, including the draws of dropout, are equal bit for bit.
+
+A node may be recomputed if its layer's stamp allows it; a fused node, if the layers of all joined nodes allow it. Of
+these nodes, only those are recomputed whose inputs are in memory in any case: outputs of other recomputed nodes,
+tensors that backward nodes read, variables, inputs of the step, and sent or received tensors. So no tensor is kept
+only to recompute another one. The layers between two tensors that are kept form a segment, whose copies are in memory
+together. If the stamps allow, for example, normalization and activation, the segments are short, and nothing is
+convolved twice; if they allow all layers of a residual unit but its sum, each unit is a segment.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+from runner.engine.compile.passes.rewriting import ALIASES, Moved, Roots, fresh_name, needed_by, rewired
+from runner.engine.graph import op as op_table
+from runner.engine.graph.graph import Graph
+from runner.engine.graph.node import Node
+from runner.engine.graph.tensor import Tensor
+
+
+def recompute_activations(graph: Graph, roots: Roots) -> Graph:
+    """Return the graph in which backward nodes read copies of recomputed nodes; no tensor moves.
+
+    The graph must contain its transfers, so that copies read only tensors of their own device and send nothing.
+    """
+    if not any(node.layer is not None and node.layer.recomputed for node in graph):
+        return graph
+    return _Copying(graph, _recomputed_nodes(graph, roots)).run()
+
+
+def _recomputed_nodes(graph: Graph, roots: Roots) -> set[str]:
+    """Return the names of the nodes to recompute, and of all views of their outputs."""
+    viewed = _viewed(graph)
+    in_transfers = {tensor for node in graph if node.op == "send" for tensor in node.inputs}
+    whole_step = {viewed[tensor] for tensor in (*roots.fetches, *in_transfers) if tensor in viewed}
+    in_backward_pass = {viewed[tensor] for node in graph if node.backward for tensor in node.inputs}
+    forward = {tensor.node for node in graph if not node.backward for tensor in node.inputs}
+    found: set[str] = set()
+
+    def in_memory(tensor: Tensor) -> bool:
+        return (
+            tensor.node in found
+            or not graph.nodes[tensor.node].inputs
+            or viewed[tensor] in in_backward_pass
+            or viewed[tensor] in whole_step
+        )
+
+    for node in graph:
+        if node.op in ALIASES:
+            chosen = not node.backward and node.inputs[0].node in found
+        else:
+            allowed = _may_be_recomputed(node) and node.name in forward and node.name not in roots.targets
+            chosen = allowed and whole_step.isdisjoint(node.tensors) and all(map(in_memory, node.inputs))
+        if chosen:
+            found.add(node.name)
+    return found
+
+
+def _may_be_recomputed(node: Node) -> bool:
+    definition = op_table.lookup(node.op)
+    computed = definition.executed_by == "kernel" and not definition.stateful and bool(node.inputs)
+    return computed and not node.backward and node.layer is not None and node.layer.recomputed
+
+
+def _viewed(graph: Graph) -> dict[Tensor, Tensor]:
+    """Return tensor -> the tensor whose memory it shares: the input of a chain of views, or the tensor itself."""
+    viewed: dict[Tensor, Tensor] = {}
+    for node in graph:
+        viewed.update((tensor, viewed[node.inputs[0]] if node.op in ALIASES else tensor) for tensor in node.tensors)
+    return viewed
+
+
+@dataclass
+class _Copying:
+    """A walk through a graph that inserts copies of recomputed nodes before the first backward node that reads them.
+
+    moved: recomputed tensor -> tensor of the copy. late: names of the nodes that run after a backward node. latest:
+    device -> its last backward node so far.
+    """
+
+    graph: Graph
+    recomputed: set[str]
+    result: Graph = field(default_factory=Graph)
+    moved: Moved = field(default_factory=dict)
+    late: set[str] = field(default_factory=set)
+    latest: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.position = {name: i for i, name in enumerate(self.graph.nodes)}
+
+    def run(self) -> Graph:
+        """Return the graph with the copies."""
+        for node in self.graph:
+            if node.backward:
+                self._add_copies(node)
+                node = rewired(node, self.moved)
+            self.result.insert(node)
+            # A constant of the backward pass can run at any time.
+            if node.backward and node.inputs:
+                self.latest[node.device] = node.name
+                self.late.add(node.name)
+            elif not self.late.isdisjoint(needed_by(node)):
+                self.late.add(node.name)
+        return self.result
+
+    def _add_copies(self, reader: Node) -> None:
+        """Insert the missing copies that a backward node needs."""
+        missing = sorted(self._missing(reader.inputs), key=self.position.__getitem__)
+        # Without control edges, the scheduler could run the copies too early, and their outputs would occupy memory.
+        before = [tensor.node for tensor in reader.inputs if tensor.node in self.late]
+        if not before and reader.device in self.latest:
+            before = [self.latest[reader.device]]
+        for name in missing:
+            node = rewired(self.graph.nodes[name], self.moved)
+            is_first = node.inputs == self.graph.nodes[name].inputs
+            copy = replace(
+                node,
+                name=fresh_name(self.graph.nodes, f"{name}/recomputed"),
+                control_inputs=tuple(dict.fromkeys((*node.control_inputs, *(before if is_first else ())))),
+                colocate_with=(),
+                backward=True,
+            )
+            self.result.insert(copy)
+            pairs = zip(node.tensors, copy.tensors, strict=True)
+            self.moved.update((old, new) for old, new in pairs if self._is_recomputed(old))
+
+    def _missing(self, tensors: Iterable[Tensor]) -> set[str]:
+        """Return the recomputed nodes on which tensors depend, directly or through others, and that have no copy."""
+        found: set[str] = set()
+        stack = list(tensors)
+        while stack:
+            tensor = stack.pop()
+            if self._is_recomputed(tensor) and tensor not in self.moved and tensor.node not in found:
+                found.add(tensor.node)
+                stack.extend(self.graph.nodes[tensor.node].inputs)
+        return found
+
+    def _is_recomputed(self, tensor: Tensor) -> bool:
+        """Return whether a tensor is recomputed: not if it is small, such as the mean in a batch normalization."""
+        if tensor.node not in self.recomputed:
+            return False
+        return self.graph.spec(tensor).size >= self.graph.nodes[tensor.node].outputs[0].size
