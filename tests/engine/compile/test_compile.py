@@ -55,7 +55,8 @@ def test_passes_are_observed_in_order(graph: Graph, registry: Registry) -> None:
     observe = lambda name, _: seen.append(name)  # noqa: E731
     compile_signature(graph, Signature((Z,), (), (X,)), TWO, registry, observe)
     optimizing = [each.name for each in default_passes(registry)]
-    assert seen == ["place", "prune", *optimizing, "transfers", "writes", f"split {CPU_0}", f"split {CPU_1}"]
+    ordering = ["transfers", "recomputation", "writes"]
+    assert seen == ["place", "prune", *optimizing, *ordering, f"split {CPU_0}", f"split {CPU_1}"]
 
 
 def test_missing_feed_is_refused(graph: Graph, registry: Registry) -> None:

@@ -60,7 +60,7 @@ def test_every_op_is_equal_after_a_round_trip() -> None:
 def small_graph() -> Graph:
     """Return a graph that uses every field of a node."""
     text = """x = input(2, 3); w = weights(3, 2, on='here', layer='fc1')
-    y = matmul(x, w, on='here', layer='fc1', after='x'); double = add(w, w, on='here')
+    y = matmul(x, w, on='here', layer='fc1', recomputed=True, after='x'); double = add(w, w, on='here', backward=True)
     grow = assign(w, double, on='here', beside='w'); total = reduce_sum(y, axes=(0, 1), on='here')"""
     return Text.parse(text, "float64").graph
 
@@ -100,7 +100,8 @@ def place_of(field: str, node: str = "y") -> tuple[Any, ...]:
         (place_of("control_inputs"), ["total"], "node 'y' refers to 'total'"),
         (place_of("colocate_with", "grow"), ["ghost"], "node 'grow' refers to 'ghost'"),
         (place_of("colocate_with", "grow"), "w", "colocate_with: 'w', expected a list"),
-        (place_of("layer"), {"name": "fc1"}, r"layer: missing \['kind'\]"),
+        (place_of("layer"), {"name": "fc1"}, r"layer: missing \['kind', 'recomputed'\]"),
+        (place_of("backward"), 1, r"\[2\]\.backward: 1, expected true or false"),
         (place_of("inputs", "grow"), ["y:0", "double:0"], "expected a value like the variable"),
     ],
 )
@@ -201,7 +202,7 @@ def test_every_pass_over_a_training_graph_gives_legal_graphs(registry: Registry)
         compiled = compile_signature(program.graph, client.signature, local_cluster(3), registry, observe)
         verify_partition({device: part.graph for device, part in compiled.parts.items()})
     assert seen[:2] == ["place", "prune"]
-    assert seen[-5:-3] == ["transfers", "writes"]
+    assert seen[-6:-3] == ["transfers", "recomputation", "writes"]
     assert all(name.startswith("split /job:worker/task:") for name in seen[-3:])
 
 

@@ -3,7 +3,8 @@
 A text has one statement per node: ``OUTPUTS = OP(INPUTS, ATTRIBUTE=VALUE)``. The first of OUTPUTS names the node; a
 node without OUTPUTS has the name of its op. ``__`` in a name means "/". ``x = input(2, 3)`` is a placeholder and
 ``w = weights(2, 3)`` a variable. Attributes in DEFAULTS may be omitted; the default of ``dtype`` is the dtype of the
-first input. ``on``, ``after``, ``beside`` and ``layer`` set a node's device, control inputs, colocation and layer.
+first input. ``on``, ``after``, ``beside`` and ``layer`` set a node's device, control inputs, colocation and layer; with
+``recomputed=True`` the layer may be recomputed, and with ``backward=True`` the node belongs to a backward pass.
 """
 
 import ast
@@ -74,8 +75,10 @@ class Text:
             device = given.pop("on", "")
             around.enter_context(self.graph.device(DEVICES.get(device, device)))
             around.enter_context(self.graph.control_dependencies(given.pop("after", "").split()))
-            layer = given.pop("layer", None)
-            around.enter_context(self.graph.layer(LayerStamp(layer, "any") if layer else None))
+            layer, recomputed = given.pop("layer", None), given.pop("recomputed", False)
+            around.enter_context(self.graph.layer(LayerStamp(layer, "any", recomputed) if layer else None))
+            if given.pop("backward", False):
+                around.enter_context(self.graph.backward())
             beside = given.pop("beside", "").split()
             taken = op_table.lookup(op).attributes
             own_dtype = {"dtype": self.graph.spec(inputs[0]).dtype} if inputs else {}
