@@ -16,6 +16,7 @@ from runner.optimizers.sgd import Momentum
 from runner.strategies.async_data import AsyncData
 from runner.strategies.base import Strategy, Workload
 from runner.strategies.hybrid import Hybrid
+from runner.strategies.layer_names import require_selected
 from runner.strategies.model import ModelParallel
 from runner.strategies.sandblaster import Sandblaster
 from runner.strategies.single import Single
@@ -110,6 +111,14 @@ def test_same_bits_in_less_memory(name: str, registry: Registry) -> None:
     found, bytes_found = trained(CASES[name], CASES[name].recompute, registry)
     expect_same_run(found, kept)
     assert bytes_found < bytes_kept
+
+
+def test_shards_of_a_layer_are_recomputed_like_the_layer() -> None:
+    strategy = ModelParallel(workers=2, shard={"fc1": "column", "fc2": "row"})
+    graph = strategy.build(Case(Single()).workload(("drop",))).graph
+    require_selected("train.recompute", ["drop"], graph)
+    marked = {node.layer.name for node in graph if node.layer is not None and node.layer.recomputed}
+    assert marked == {"drop/shard_0", "drop/shard_1"}
 
 
 def test_the_key_selects_layers_of_the_configured_network() -> None:

@@ -120,7 +120,7 @@ def compile_placed(
         passes.append(COMPRESSION)
     optimized, gone_to = optimize(seen("prune", pruned), roots, passes, observe)
     cut = seen("transfers", insert_transfers(optimized))
-    lean = seen("recomputation", recompute_activations(cut, roots.after(gone_to)))
+    lean = seen("recomputation", recompute_activations(cut, roots.after(gone_to).fetches))
     ordered = seen("writes", order_writes(lean))
     starts = start_times(ordered, cluster, seconds)
     graphs = split(ordered, gathered(ordered, list(starts)))

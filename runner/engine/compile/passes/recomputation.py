@@ -13,33 +13,32 @@ together. If the stamps allow, for example, normalization and activation, the se
 convolved twice; if they allow all layers of a residual unit but its sum, each unit is a segment.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
 
-from runner.engine.compile.passes.rewriting import ALIASES, Moved, Roots, fresh_name, needed_by, rewired
+from runner.engine.compile.passes.rewriting import ALIASES, Moved, fresh_name, needed_by, rewired
 from runner.engine.graph import op as op_table
 from runner.engine.graph.graph import Graph
 from runner.engine.graph.node import Node
 from runner.engine.graph.tensor import Tensor
 
 
-def recompute_activations(graph: Graph, roots: Roots) -> Graph:
+def recompute_activations(graph: Graph, fetches: Collection[Tensor]) -> Graph:
     """Return the graph in which backward nodes read copies of recomputed nodes; no tensor moves.
 
     The graph must contain its transfers, so that copies read only tensors of their own device and send nothing.
     """
     if not any(node.layer is not None and node.layer.recomputed for node in graph):
         return graph
-    return _Copying(graph, _recomputed_nodes(graph, roots)).run()
+    return _Copying(graph, _recomputed_nodes(graph, fetches)).run()
 
 
-def _recomputed_nodes(graph: Graph, roots: Roots) -> set[str]:
+def _recomputed_nodes(graph: Graph, fetches: Collection[Tensor]) -> set[str]:
     """Return the names of the nodes to recompute, and of all views of their outputs."""
     viewed = _viewed(graph)
     in_transfers = {tensor for node in graph if node.op == "send" for tensor in node.inputs}
-    whole_step = {viewed[tensor] for tensor in (*roots.fetches, *in_transfers) if tensor in viewed}
+    whole_step = {viewed[tensor] for tensor in (*fetches, *in_transfers)}
     in_backward_pass = {viewed[tensor] for node in graph if node.backward for tensor in node.inputs}
-    forward = {tensor.node for node in graph if not node.backward for tensor in node.inputs}
     found: set[str] = set()
 
     def in_memory(tensor: Tensor) -> bool:
@@ -54,8 +53,8 @@ def _recomputed_nodes(graph: Graph, roots: Roots) -> set[str]:
         if node.op in ALIASES:
             chosen = not node.backward and node.inputs[0].node in found
         else:
-            allowed = _may_be_recomputed(node) and node.name in forward and node.name not in roots.targets
-            chosen = allowed and whole_step.isdisjoint(node.tensors) and all(map(in_memory, node.inputs))
+            freed = _may_be_recomputed(node) and whole_step.isdisjoint(node.tensors)
+            chosen = freed and all(map(in_memory, node.inputs))
         if chosen:
             found.add(node.name)
     return found

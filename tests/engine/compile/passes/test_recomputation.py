@@ -8,12 +8,12 @@ import pytest
 from runner import nn
 from runner.engine.compile.compile import Compiled
 from runner.engine.compile.passes.recomputation import recompute_activations
-from runner.engine.compile.passes.rewriting import Roots
 from runner.engine.graph import ops
 from runner.engine.graph.autodiff import gradients
 from runner.engine.graph.graph import Graph
 from runner.engine.graph.network import NetworkBuilder, NetworkFunction, Outputs
 from runner.engine.graph.node import LayerStamp, Node
+from runner.engine.graph.tensor import Tensor
 from runner.engine.graph.verify import verify
 from runner.optimizers.sgd import Momentum
 from runner.strategies.base import Strategy
@@ -33,6 +33,12 @@ def deep(net: NetworkBuilder, batch: Batch) -> Outputs:
         h = nn.batch_norm(net, nn.conv(net, h, 3, 3, name=f"conv{i}", padding="same", bias=None), name=f"norm{i}")
         h = nn.relu(net, h, name=f"relu{i}")
     return classify(net, nn.dense(net, nn.flatten(net, h, name="flat"), CLASSES, name="fc"), batch["y"])
+
+
+def averaged(net: NetworkBuilder, batch: Batch) -> Outputs:
+    """Build a network in which the mean of the pixels follows batch normalisation."""
+    h = nn.batch_norm(net, nn.conv(net, batch["x"], 3, 3, name="conv", bias=None), name="norm")
+    return classify(net, nn.dense(net, nn.global_avg_pool(net, h, name="pool"), CLASSES, name="fc"), batch["y"])
 
 
 def step(network: NetworkFunction, recompute: Sequence[str], strategy: Strategy | Placed | None = None) -> Compiled:
@@ -58,6 +64,8 @@ def copies(graph: Graph) -> list[Node]:
         # The backward pass needs the pooled tensor, but not the larger input of the pooling, which is freed.
         (NETWORKS["convolutional"], ("pool",), ""),
         (NETWORKS["dropped_out"], ("regularizer",), "dropout_mask mul"),
+        # The backward pass needs only the mean and the variance.
+        (averaged, ("norm",), ""),
     ],
 )
 def test_copied_ops(network: NetworkFunction, recompute: Sequence[str], expected: str) -> None:
@@ -106,27 +114,38 @@ def test_copies_on_several_devices_wait_for_the_gradient() -> None:
         assert {node.name for node in found} <= late
 
 
-def small_step(layer: LayerStamp) -> tuple[Graph, Roots]:
-    """Return x -> h = tanh(x) -> y = h * h, with y of a kept layer, and the gradient of the sum of y."""
+def small_step(layer: LayerStamp, *, squared: bool = True) -> tuple[Graph, Tensor]:
+    """Return h = tanh(x), where h is of a layer, and the gradient of sum(h * h), or of sum(h), with respect to x."""
     graph = Graph()
     x = ops.placeholder(graph, (4, 3), "float32", name="x")
     with graph.layer(layer):
         h = ops.tanh(graph, x, name="h")
-    y = ops.reduce_sum(graph, ops.mul(graph, h, h, name="y"), axes=(0, 1))
-    (dx,) = gradients(graph, [y], [x])
+    y = ops.mul(graph, h, h) if squared else h
+    (dx,) = gradients(graph, [ops.reduce_sum(graph, y, axes=(0, 1))], [x])
     assert dx is not None
-    return graph, Roots.of([dx])
+    return graph, dx
+
+
+RECOMPUTED = LayerStamp("h", "activation", recomputed=True)
 
 
 def test_a_graph_without_recomputed_layers_stays_as_it_is() -> None:
-    graph, roots = small_step(LayerStamp("h", "activation"))
-    assert recompute_activations(graph, roots) is graph
+    graph, dx = small_step(LayerStamp("h", "activation"))
+    assert recompute_activations(graph, [dx]) is graph
 
 
 def test_values_that_are_fetched_or_sent_are_not_computed_twice() -> None:
-    graph, roots = small_step(LayerStamp("h", "activation", recomputed=True))
-    assert [node.name for node in copies(recompute_activations(graph, roots))] == ["h/recomputed"]
+    graph, dx = small_step(RECOMPUTED)
+    assert [node.name for node in copies(recompute_activations(graph, [dx]))] == ["h/recomputed"]
     h = graph.nodes["h"][0]
-    assert not copies(recompute_activations(graph, Roots.of([*roots.fetches, h])))
+    assert not copies(recompute_activations(graph, [dx, h]))
     ops.send(graph, h, key="h:0->there", destination="/job:worker/task:1/device:cpu:0")
-    assert not copies(recompute_activations(graph, roots))
+    assert not copies(recompute_activations(graph, [dx]))
+
+
+@pytest.mark.parametrize("squared", [True, False], ids=["reader of a gradient", "reader of h alone"])
+def test_a_copy_waits_for_a_backward_node(squared: bool) -> None:
+    graph, dx = small_step(RECOMPUTED, squared=squared)
+    (copy,) = copies(recompute_activations(graph, [dx]))
+    assert copy.control_inputs
+    assert all(graph.nodes[name].backward for name in copy.control_inputs)
