@@ -5,6 +5,7 @@ for losses. On the emulated GPU, only the project's own kernels run.
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import cache, partial
 from typing import Any
 
@@ -131,6 +132,15 @@ def test_workers_equal_microbatches_bit_for_bit(gpu: Gpu, network: str, dtype: s
     registry = gpu.registry()
     found = trained(SyncData(workers=3), workload_for(network, dtype), registry, STEPS, gpus=True)
     expected = trained(Single(), workload_for(network, dtype, microbatches=3), registry, STEPS, gpus=True)
+    expect_same_bits(found[0], expected[0])
+    assert found[1] == expected[1]
+
+
+@pytest.mark.parametrize("network", [pytest.param("batch_normalised", marks=[pytest.mark.small]), "dropped_out"])
+def test_recomputation_changes_no_bit(gpu: Gpu, network: str) -> None:
+    registry, workload = gpu.registry(), workload_for(network, "float32")
+    recomputed = replace(workload, recompute=("norm", "activation", "regularizer"))
+    found, expected = (trained(Single(), each, registry, 2, gpus=True) for each in (recomputed, workload))
     expect_same_bits(found[0], expected[0])
     assert found[1] == expected[1]
 
