@@ -30,6 +30,9 @@ _SAME = {
 } | {"matmul": "MatMul", "add_n": "Sum"}
 """Op that needs no attributes in ONNX -> its ONNX operator."""
 
+_MOVING = ("transpose", "gather")
+"""Ops that can read tensors whose first axis is not that of the examples."""
+
 
 def write_onnx(path: Path, network: StoredNetwork) -> Path:
     """Write a network as an ONNX file; return the absolute path.
@@ -51,7 +54,7 @@ def write_onnx(path: Path, network: StoredNetwork) -> Path:
     (x,) = (slot.tensor for slot in client.inputs if slot.field == "x")
     stored = config.optimizer.evaluated(load_checkpoint(network.checkpoint).variables)
     weights = {name: np.asarray(stored[name], _FLOAT) for name in program.variables}
-    translation = Translation(onnx, program.graph, weights, network.normalisation(), {x})
+    translation = Translation(onnx, program.graph, weights, network.normalisation(), {x: 0})
     model = translation.model(client.fetches["prediction"], x, facts.shape)
     onnx.checker.check_model(model, full_check=True)
     try:
@@ -73,13 +76,13 @@ def _onnx() -> Any:
 
 @dataclass
 class Translation:
-    """The ONNX nodes and constants of one network. of_batch: the tensors whose first axis is the batch axis."""
+    """The ONNX nodes and constants of one network. batch_axis: tensor -> its axis of examples, if it has one."""
 
     onnx: Any
     graph: Graph
     weights: Mapping[str, NDArray[Any]]
     normalisation: Normalisation
-    of_batch: set[Tensor]
+    batch_axis: dict[Tensor, int]
     nodes: list[Any] = field(default_factory=list)
     constants: dict[str, NDArray[Any]] = field(default_factory=dict)
 
@@ -127,8 +130,12 @@ class Translation:
         if node.op == "fill":
             self._constant(_name(node[0]), np.full(node.attributes["shape"], node.attributes["value"], _FLOAT))
             return
-        if any(tensor in self.of_batch for tensor in node.inputs):
-            self.of_batch |= set(node.tensors)
+        if node.op == "constant":
+            stored = np.frombuffer(node.attributes["value"], np.dtype(node.attributes["dtype"]).newbyteorder("<"))
+            self._constant(_name(node[0]), stored.reshape(node.attributes["shape"]))
+            return
+        if (axis := self._axis_of_examples(node)) is not None:
+            self.batch_axis.update(dict.fromkeys(node.tensors, axis))
         operator, inputs, attributes = self._translated(node)
         self._emit(operator, inputs, _name(node[0]), **attributes)
 
@@ -137,6 +144,8 @@ class Translation:
         inputs, given = [_name(tensor) for tensor in node.inputs], node.attributes
         if node.op in _SAME and not given.get("transpose_a") and not given.get("transpose_b"):
             return _SAME[node.op], inputs, {}
+        if node.op not in _MOVING and any(self.batch_axis.get(tensor, 0) != 0 for tensor in node.inputs):
+            raise ConfigError(f"ONNX: node {node.name!r} reads examples along another axis; use a .safetensors file")
         match node.op:
             case "square":
                 return "Mul", inputs * 2, {}
@@ -162,7 +171,11 @@ class Translation:
                 return "Reshape", [*inputs, self._integers(node, "shape", self._shape(node))], {}
             case "pad":
                 return "Pad", [*inputs, self._integers(node, "widths", (*given["low"], *given["high"]))], {}
-            case "slice" if node[0] not in self.of_batch or self._keeps_examples(node):
+            case "transpose":
+                return "Transpose", inputs, {"perm": given["perm"]}
+            case "gather" if self.batch_axis.get(node.inputs[0]) != 0:
+                return "Gather", inputs, {"axis": 0}
+            case "slice" if node[0] not in self.batch_axis or self._keeps_examples(node):
                 return "Slice", [*inputs, *self._places(node)], {}
             case "reduce_mean" | "reduce_sum" | "reduce_max":
                 operator = {"mean": "ReduceMean", "sum": "ReduceSum", "max": "ReduceMax"}[node.op[len("reduce_") :]]
@@ -170,10 +183,17 @@ class Translation:
                 return operator, [*inputs, axes], {"keepdims": int(given["keepdims"])}
         raise ConfigError(f"ONNX: op {node.op!r} of node {node.name!r} cannot be exported; use a .safetensors file")
 
+    def _axis_of_examples(self, node: Node) -> int | None:
+        """Return the axis of examples of a node's outputs: that of its inputs, unless the node moves it."""
+        axis = next((self.batch_axis[tensor] for tensor in node.inputs if tensor in self.batch_axis), None)
+        if axis is not None and node.op == "transpose":
+            return int(node.attributes["perm"].index(axis))
+        return axis
+
     def _shape(self, node: Node) -> Sequence[int]:
         """Return the new shape of a reshape; 0 stands for the number of examples, which the reshape keeps."""
         shape: Sequence[int] = node.outputs[0].shape
-        return (0, *shape[1:]) if node[0] in self.of_batch else shape
+        return (0, *shape[1:]) if node[0] in self.batch_axis else shape
 
     def _spec(self, node: Node) -> TensorSpec:
         """Return the shape and dtype of the first input of a node."""
@@ -201,7 +221,7 @@ class Translation:
     def _places(self, node: Node) -> list[str]:
         """Return the starts, ends, axes and steps of a slice, without the axis of examples."""
         begin, size, steps = (node.attributes[name] for name in ("begin", "size", "steps"))
-        axes = range(int(node[0] in self.of_batch), len(begin))
+        axes = range(int(node[0] in self.batch_axis), len(begin))
         ends = [begin[axis] + size[axis] * steps[axis] for axis in axes]
         values = {
             "starts": [begin[axis] for axis in axes],

@@ -32,8 +32,21 @@ SHAPES = {
     "googlenet": (3, 64, 64),
     "alexnet": (3, 96, 96),
     "vgg_a": (3, 64, 64),
+    "vgg_d": (3, 64, 64),
+    "alexnet_2012": (3, 96, 96),
+    "inception_bn": (3, 64, 64),
+    "inception_v3": (3, 107, 107),
+    "resnet_imagenet": (3, 64, 64),
+    "distbelief_speech": (1, 11, 40),
+    "distbelief_vision": (3, 40, 40),
 }
-SETTINGS = {"alexnet": ("model.crop=pad", "model.units=64"), "vgg_a": ("model.units=64",)}
+SETTINGS = {
+    "alexnet": ("model.crop=pad", "model.units=64"),
+    "alexnet_2012": ("model.units=64",),
+    "vgg_a": ("model.units=64",),
+    "vgg_d": ("model.units=64",),
+    "distbelief_vision": ("model.stages=1",),
+}
 QUICK = ("mlp", "lenet", "resnet_cifar")
 MODELS = [pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow) for name in SHAPES]
 IN_PYTORCH = ("mlp", "lenet", "alexnet", "vgg_a", "googlenet", "resnet_cifar")
@@ -160,7 +173,7 @@ def test_an_onnx_graph_has_the_values_of_all_layers() -> None:
     weights = {variable.name: normal(*variable.spec.shape).astype(np.float32) for variable in b.net.variables}
     for name, value in weights.items():
         b.set(name, value)
-    translation = Translation(onnx, graph, weights, Normalisation(1.0, (0.0,), (1.0,)), {b.x})
+    translation = Translation(onnx, graph, weights, Normalisation(1.0, (0.0,), (1.0,)), {b.x: 0})
     model = translation.model(y, b.x, x.shape[1:])
     session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     for count in (3, 1):
