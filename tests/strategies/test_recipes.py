@@ -44,6 +44,7 @@ STRATEGIES: dict[str, Any] = {
     "hybrid": Hybrid(workers=3, scheme="b"),
     "direct": AsyncData(workers=1, loop="direct"),
     "sequential": AsyncData(workers=1, loop="sequential", virtual_time=True),
+    "scaling": AsyncData(workers=1, loop="direct", staleness=Staleness("scale")),
     "dropping": AsyncData(workers=1, loop="direct", staleness=Staleness("drop", 3)),
 }
 
@@ -53,11 +54,11 @@ def of(optimizer: Optimizer) -> Workload:
 
 
 def run_of(strategy: Any, workload: Workload, registry: Registry, steps: int = 3) -> tuple[Weights, Weights]:
-    """Return the variables after some steps, with two learning rates per step, and the results of an evaluation."""
+    """Return the variables after some steps and an evaluation; rules with a schedule have another learning rate."""
     with begun(strategy, workload, registry) as trainer:
         for step in range(steps):
-            rates = np.array([0.1 / (1 + step), 0.2 / (1 + step) ** 2])
-            trainer.step_driver.update(step, rates if workload.optimizer.rate_shape else rates[0])
+            rates = np.array([0.1 / (1 + step), *[0.2 / (1 + step) ** 2] * len(workload.optimizer.schedules)])
+            trainer.step_driver.update(step, rates.reshape(workload.optimizer.rate_shape))
         weights = {name: value.copy() for name, value in trainer.weights().items()}
         return weights, {name: value.copy() for name, value in trainer.evaluate().items()}
 
@@ -77,6 +78,19 @@ def test_strategies_apply_rules_and_averages_like_single(name: str, optimizer: s
     assert max(np.abs(weights[each] - expected[each]).max() for each in expected) < 1e-12
     for each, value in expected_scores.items():
         np.testing.assert_allclose(scores[each], value, rtol=1e-11, atol=1e-12, err_msg=each)
+
+
+def test_the_factor_of_dense_layers_multiplies_all_rates(registry: Registry) -> None:
+    schedule = {"name": "step"}
+    biases = [{"match": "*/bias", "schedule": schedule}]
+    found, _ = run_of(Hybrid(workers=2, dense_lr_factor=0.5), of(Momentum(rules=biases)), registry)
+    halved = [
+        {"match": "fc?/bias", "lr_factor": 0.5, "schedule": schedule},
+        *biases,
+        {"match": "fc?/*", "lr_factor": 0.5},
+    ]
+    expected, _ = run_of(Single(), of(Momentum(rules=halved)), registry)
+    assert difference(found, expected) < 1e-12
 
 
 def test_evaluations_use_averages_and_training_does_not(registry: Registry) -> None:
