@@ -22,7 +22,7 @@ from runner.system.schema import FieldType, Integer, ListOf, MapOf, Number, OneO
 FORMAT_VERSION = 1
 MANIFEST_FILE = "manifest.json"
 SHARD_FILE = "variables.safetensors"
-MAX_MANIFEST_BYTES = 1_000_000
+MAX_MANIFEST_BYTES = 8_000_000
 MAX_HEADER_BYTES = 8_000_000
 MAX_VARIABLES = 100_000
 MAX_DIMENSIONS = 8
@@ -131,7 +131,7 @@ _SCHEMA = Record(Manifest)
 
 
 def encode(manifest: Manifest) -> bytes:
-    """Return the content of ``manifest.json``. Raises CheckpointError if it exceeds 1 MB or a value is invalid."""
+    """Return the content of ``manifest.json``. Raises CheckpointError if it exceeds 8 MB or a value is invalid."""
     try:
         document = {"format_version": FORMAT_VERSION, **_SCHEMA.write(manifest)}
     except Violation as violation:

@@ -18,7 +18,7 @@ import pytest
 from safetensors.numpy import save as save_safetensors
 
 from runner.checkpoint import Manifest, load, newest, save
-from runner.checkpoint.manifest import encode
+from runner.checkpoint.manifest import ShardRecord, VariableRecord, decode, encode
 from runner.checkpoint.shard import pack
 from runner.errors import CheckpointError, NumericError, ResourceError
 from tests.checkpoint.conftest import FILES, META, VARIABLES
@@ -226,8 +226,17 @@ def test_checkpoint_of_several_shards_loads(tmp_path: Path) -> None:
         np.testing.assert_array_equal(variables[name], value)
 
 
+def test_the_variables_of_the_deepest_network_fit_into_a_manifest() -> None:
+    """ResNet-1001 with RMSProp and averaged weights has 14,020 variables."""
+    names = [f"group{k % 3}_unit{k}_conv2/weights/mean_square" for k in range(14_020)]
+    records = tuple(VariableRecord(name, "float32", (3, 3, 64, 64), 2**32 - 1) for name in names)
+    size = sum(each.nbytes for each in records) + 1000
+    manifest = Manifest(3, META, (ShardRecord("variables.safetensors", size, "0" * 64, records),))
+    assert decode(encode(manifest)) == manifest
+
+
 def test_a_manifest_larger_than_its_limit_is_not_written(tmp_path: Path) -> None:
-    variables = {f"{'v' * 500}{k}": np.zeros(1) for k in range(2000)}
-    with pytest.raises(CheckpointError, match=r"manifest: \d+ bytes, expected at most 1000000"):
+    variables = {f"{'v' * 500}{k}": np.zeros(1) for k in range(14_000)}
+    with pytest.raises(CheckpointError, match=r"manifest: \d+ bytes, expected at most 8000000"):
         save(tmp_path, step=1, variables=variables, meta=META)
     assert list(tmp_path.iterdir()) == []
