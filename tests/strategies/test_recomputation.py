@@ -7,7 +7,9 @@ import pytest
 from runner import nn
 from runner.config import hydra_app
 from runner.config.configuration import fix_machine_values
+from runner.engine.compile.program_plans import ProgramPlans
 from runner.engine.graph.network import NetworkBuilder, NetworkFunction, Outputs
+from runner.engine.run.kernel_table import load_kernels
 from runner.errors import ConfigError
 from runner.kernels.registry import Registry
 from runner.optimizers.base import Optimizer
@@ -62,7 +64,7 @@ class Case:
     recompute: tuple[str, ...] = CHEAP
     network: NetworkFunction = residual
     optimizer: Optimizer = field(default_factory=lambda: Momentum(weight_decay=1e-3))
-    dtype: str = "float32"
+    dtype: str = "float64"
     microbatches: int = 1
     seconds: tuple[float, ...] = ()
 
@@ -74,19 +76,19 @@ class Case:
 
 
 CASES = {
-    "norm and activation": Case(Single(), ("norm", "activation")),
-    "segments": Case(Single(), SEGMENTS),
-    "reference float64": Case(Single(), dtype="float64"),
+    "norm and activation": Case(Single(), ("norm", "activation"), dtype="float32"),
+    "segments": Case(Single(), SEGMENTS, dtype="float32"),
+    "reference kernels": Case(Single()),
     "bfloat16": Case(Single(), dtype="bfloat16"),
     "microbatches": Case(Single(), microbatches=2),
     "line search": Case(Single(), network=plain, optimizer=Lbfgs()),
-    "statistics of shares": Case(SyncData(workers=2)),
+    "statistics of shares": Case(SyncData(workers=2), dtype="float32"),
     "segments of two workers": Case(SyncData(workers=2, combine="ring_all_reduce"), SEGMENTS),
     "statistics of the batch": Case(SyncData(workers=2, statistics="pooled")),
     "parameter servers": Case(SyncData(workers=2, combine="parameter_server", servers=2)),
     "downpour": Case(AsyncData(workers=2, virtual_time=True)),
     "one worker, sequential": Case(AsyncData(workers=1, loop="sequential")),
-    "pipeline": Case(Placed(ModelParallel(workers=2, concurrent_steps=2))),
+    "pipeline": Case(Placed(ModelParallel(workers=2, concurrent_steps=2)), dtype="float32"),
     "stale pipeline": Case(Placed(ModelParallel(workers=2, concurrent_steps=2, pipeline="stale")), SEGMENTS),
     "sharded layer": Case(Placed(ModelParallel(workers=2, shard={"fc1": "column", "fc2": "row"}))),
     "hybrid": Case(Hybrid(workers=2, statistics="pooled")),
@@ -119,6 +121,22 @@ def test_shards_of_a_layer_are_recomputed_like_the_layer() -> None:
     require_selected("train.recompute", ["drop"], graph)
     marked = {node.layer.name for node in graph if node.layer is not None and node.layer.recomputed}
     assert marked == {"drop/shard_0", "drop/shard_1"}
+
+
+def planned_bytes(recompute: str) -> int:
+    """Return the planned memory of a training step of a residual network with bottlenecks, in bytes."""
+    keys = ["model=resnet_cifar", "model.depth=56", "model.block=bottleneck", "data=synthetic", "data.shape=[3,32,32]"]
+    composed = hydra_app.compose([*keys, "parallelism=single", f"train.recompute={recompute}"])
+    experiment = build(fix_machine_values(composed.config(), 1))
+    plans = ProgramPlans(experiment.program, experiment.cluster, load_kernels())
+    (plan,) = plans.plans(experiment.program.clients["train"].signature).values()
+    return plan.arena_bytes
+
+
+def test_a_residual_network_needs_less_than_half_of_its_memory() -> None:
+    units = "[stage?_unit*_norm?,stage?_unit*_relu?,stage?_unit*_conv?]"
+    kept, short, long = map(planned_bytes, ("null", "[norm,activation,stage?_unit*_conv1]", units))
+    assert long < short < kept / 2
 
 
 def test_the_key_selects_layers_of_the_configured_network() -> None:
