@@ -9,7 +9,12 @@ from runner.engine.graph.network import NetworkBuilder
 from runner.engine.graph.tensor import Tensor
 from runner.models.base import Model, require
 
-ACTIVATIONS = {"relu": (nn.relu, he_normal), "sigmoid": (nn.sigmoid, lecun_normal)}
+ACTIVATIONS = {
+    "relu": (nn.relu, he_normal),
+    "gelu": (nn.gelu, he_normal),
+    "sigmoid": (nn.sigmoid, lecun_normal),
+    "tanh": (nn.tanh, lecun_normal),
+}
 """Value of ``activation`` -> the layer, and the initial weights of the dense layer before it."""
 
 
@@ -18,7 +23,8 @@ class Mlp(Model):
     """Hidden dense layers with an activation over the flattened image, and a dense layer for the logits.
 
     hidden: units of each hidden layer. With an empty list there is only the last layer: a logistic regression.
-    activation: "relu" or "sigmoid". Weights begin with a variance of 2 / inputs for ReLU, and of 1 / inputs for others.
+    activation: "relu", "gelu", "sigmoid" or "tanh". Before a ReLU or a GELU, weights begin with a variance of
+    2 / inputs; before the others, of 1 / inputs.
     """
 
     name: str = "mlp"
@@ -29,7 +35,7 @@ class Mlp(Model):
         require(self.activation in ACTIVATIONS, "activation", repr(self.activation), f"one of {', '.join(ACTIVATIONS)}")
 
     def forward(self, net: NetworkBuilder, x: Tensor, outputs: int) -> Tensor:
-        """Add layers flatten, fc1, the activation relu1 or sigmoid1, ... and return the logits of the last fc."""
+        """Add layers flatten, fc1, the activation, such as relu1, ... and return the logits of the last fc."""
         activate, initializer = ACTIVATIONS[self.activation]
         h = nn.flatten(net, x, name="flatten")
         for i, units in enumerate(self.hidden, start=1):

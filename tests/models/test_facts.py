@@ -13,6 +13,7 @@ from runner.models import (
     AlexNet2012,
     CifarAlexNet,
     CifarConvNet,
+    DistBeliefVision,
     GoogLeNet,
     InceptionBn,
     InceptionV3,
@@ -188,6 +189,15 @@ FACTS: dict[str, Facts] = {
     ),
     "distbelief_speech": Facts(
         Mlp(hidden=[2560] * 4, activation="sigmoid"), (1, 11, 40), 8192, 41_777_152, 41_758_720, layers(0, 5)
+    ),
+    "distbelief_vision": Facts(
+        DistBeliefVision(),
+        (3, 100, 100),
+        21_000,
+        30_188_528,
+        30_090_400,
+        layers(3, 1, norm=3, pool=3),
+        "stage1_filter:8x91x91 stage1_pool:8x45x45 stage2_norm:8x17x17 stage3_pool:8x3x3",
     ),
     "inception_bn": Facts(
         InceptionBn(), IMAGENET, 1000, 11_285_224, 2_032_600_064, layers(69, 1, norm=69, pool=13), INCEPTION_BN
@@ -377,7 +387,11 @@ GRADIENTS: dict[str, tuple[Model, Image, int, bool]] = {
     "lenet padded": (LeNet(filters=[2, 3], units=4), (1, 8, 7), 2, True),
     "lenet": (LeNet(filters=[2, 3], units=4), (2, 16, 17), 2, True),
     "mlp": (Mlp(hidden=[7, 5]), (2, 3, 3), 5, True),
-    "mlp of sigmoids": (Mlp(hidden=[7, 5], activation="sigmoid"), (2, 3, 3), 5, True),
+    **{
+        f"mlp with {activation}": (Mlp(hidden=[7, 5], activation=activation), (2, 3, 3), 5, True)
+        for activation in ("gelu", "sigmoid", "tanh")
+    },
+    "distbelief_vision": (DistBeliefVision(filters=2, patch=3, stages=2), (2, 14, 15), 3, True),
     "overfeat": (SMALL_OVERFEAT, (3, 71, 79), 3, True),
     "vgg_a": (SMALL_VGG, (3, 32, 35), 3, True),
     **{f"resnet_cifar {model.block} {model.unit} {model.shortcut}": (model, (2, 5, 5), 4, True) for model in RESNETS},
@@ -397,6 +411,7 @@ TOO_SMALL: dict[str, tuple[Model, Image, Image, str]] = {
     "alexnet conv1": (AlexNet(conv4=3, units=5, crop="valid"), (3, 67, 67), (3, 9, 67), "layer 'conv1' (conv)"),
     "cifar_convnet": (CifarConvNet(), (3, 8, 8), (3, 7, 7), "layer 'stage3_pool' (pool)"),
     "googlenet": (GoogLeNet(), (3, 31, 31), (3, 16, 31), "layer 'pool4' (pool)"),
+    "distbelief_vision": (DistBeliefVision(stages=1), (3, 12, 12), (3, 9, 12), "layer 'stage1_filter' (conv)"),
     "inception_v3": (
         InceptionV3(auxiliary_weight=0),
         (3, 75, 75),
@@ -433,7 +448,7 @@ REFUSED: dict[str, Callable[[], Model]] = {
     "model.filters=[96]: expected 5 numbers": lambda: Overfeat(filters=[96]),
     "model.units=[1, 2, 3]: expected 2 numbers": lambda: Overfeat(units=[1, 2, 3]),
     "model.widths=[64, 128]: expected 5 numbers": lambda: VggA(widths=[64, 128]),
-    "model.activation='swish': expected one of relu, sigmoid": lambda: Mlp(activation="swish"),
+    "model.activation='swish': expected one of relu, gelu, sigmoid, tanh": lambda: Mlp(activation="swish"),
     "model.depth=51: expected one of 50, 101, 152, 200 for model.block=bottleneck": lambda: ResNetImageNet(depth=51),
     "model.block='single': expected one of basic, bottleneck": lambda: ResNetImageNet(block="single"),
     "model.block='wide': expected one of single, basic, bottleneck": lambda: ResNetCifar(block="wide"),
