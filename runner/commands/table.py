@@ -65,7 +65,8 @@ def table_files(path: Path, config_dir: Path | None = None, results: Path | None
     ones. Raises ConfigError, naming a run that cannot be composed.
     """
     table = read_table(path)
-    configs = {run: _composed(table, run, config_dir) for run in table.runs}
+    own = None if path.is_relative_to(conf_dir()) else config_dir
+    configs = {run: _composed(table, run, own) for run in table.runs}
     return TableFiles(table, path, configs, folder_of(path) if results is None else results / path.stem)
 
 

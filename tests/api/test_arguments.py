@@ -24,7 +24,7 @@ from tests.api.session_classes import Recorder, SmallNet
         ({"model.hidden": (8, np.int64(4)), "seed": np.int8(1)}, ["model.hidden=[8,4]", "seed=1"]),
         ({"data.path": Path("/a b/c.npz")}, ["data.path='/a b/c.npz'"]),
         ({"init_from": "true", "tracking.experiment": "1"}, ["init_from='true'", "tracking.experiment='1'"]),
-        ({"model": Mlp(hidden=[7])}, ["model=mlp", "model.hidden=[7]"]),
+        ({"model": Mlp(hidden=[7])}, ["model=mlp", "model.hidden=[7]", "model.activation=relu"]),
         ({"model": SmallNet}, ["model=small_net", "model.hidden=64"]),
         ({"directory": "here"}, ["hydra.run.dir=here"]),
     ],

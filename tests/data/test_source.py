@@ -41,7 +41,7 @@ def test_every_setting_reaches_the_batches():
     assert not np.array_equal(batches[1], batches[2])
 
 
-@pytest.mark.parametrize("config", [{"name": "imagenet"}, {}, {"name": 3}])
+@pytest.mark.parametrize("config", [{"name": "unheard_of"}, {}, {"name": 3}])
 def test_unknown_dataset_is_refused_with_the_options(config: dict[str, object]):
     with pytest.raises(ConfigError, match=r"unknown dataset: data\.name is .*; expected one of digits, synthetic, "):
         settings_from_config(config)

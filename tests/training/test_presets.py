@@ -13,16 +13,23 @@ from runner.training.build import build
 from runner.training.experiment import Experiment
 from runner.training.first_steps import first_steps
 
-PRESETS = options(conf_dir())["experiment"]
+ALIKE = (
+    *(f"imagenet_batch_{n}_{n}" for n in (256, 512, 1024)),
+    *("imagenet_batch_256_128", "imagenet_batch_512_128"),
+    *("inception_v3_batch_4096", "inception_v3_batch_16384", "inception_v3_2015"),
+)
+"""Presets for ImageNet that differ from a tested one only in numbers of examples, rates or the schedule."""
+PRESETS = [name for name in options(conf_dir())["experiment"] if name not in ALIKE]
 LARGE = ("cifar100", "imagenet", "inception")
 """Beginnings of the names of presets whose tests take seconds."""
-OWN = ("mnist_sandblaster", *(f"{data}_batch_{n}_128" for data in ("cifar10", "imagenet") for n in (256, 512, 1024)))
-"""Presets with settings that only their own strategy has."""
-STRATEGIES = {
-    "single": ["parallelism=single"],
-    "sync_data": ["parallelism=sync_data", "parallelism.workers=2"],
-    "own": ["parallelism.workers=2"],
+OWN = {
+    "mnist_sandblaster": [],
+    **{f"{data}_batch_1024_128": ["train.batch_size=4", "parallelism.fc_batch=2"] for data in ("cifar10", "imagenet")},
 }
+"""Preset with settings that only its own strategy has -> further overrides."""
+FASTER = {"imagenet_resnet": ["model.depth=50"]}
+"""Preset -> overrides for a network that is planned faster."""
+STRATEGIES = {"single": ["parallelism=single"], "sync_data": ["parallelism=sync_data"], "own": []}
 CASES = [
     pytest.param(preset, strategy, marks=[pytest.mark.slow] * preset.startswith(LARGE))
     for preset in PRESETS
@@ -32,7 +39,8 @@ CASES = [
 
 def built(preset: str, strategy: str) -> Experiment:
     one_thread = ["cluster.device=cpu", "cluster.threads_per_worker=1", "tracking=none"]
-    config = hydra_app.compose([f"experiment={preset}", *STRATEGIES[strategy], *one_thread]).config()
+    more = [*STRATEGIES[strategy], *OWN.get(preset, []), *FASTER.get(preset, [])]
+    config = hydra_app.compose([f"experiment={preset}", *more, *one_thread]).config()
     return build(fix_machine_values(config, 2))
 
 
