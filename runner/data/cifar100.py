@@ -24,7 +24,7 @@ class Cifar100(OwnFiles):
     """CIFAR-100 in its published binary version: PATH/train.bin and PATH/test.bin of ``cifar-100-binary``.
 
     60,000 colour photographs of 32x32 pixels, each with the label of one of 100 fine classes. Without a path, runs can
-    be planned, explained and simulated.
+    be planned and explained.
     """
 
     name: str = "cifar100"

@@ -14,8 +14,8 @@ CLASSES, TRAIN_IMAGES, VALIDATION_IMAGES = 1000, 1_281_167, 50_000
 class ImageNet(ImageFolder):
     """The user's copy of ImageNet: PATH/train/CLASS/*.JPEG and PATH/val/CLASS/*.JPEG.
 
-    The published validation split is the test split. Without a path, runs can be planned, explained and simulated. The
-    settings are those of :class:`~runner.data.image_folder.ImageFolder`. All images are loaded into memory, 200 GB with
+    The published validation split is the test split. Without a path, runs can be planned and explained. The settings
+    are those of :class:`~runner.data.image_folder.ImageFolder`. All images are loaded into memory, 200 GB with
     the default size, which ``max_bytes`` must allow.
     """
 

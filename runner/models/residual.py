@@ -72,8 +72,8 @@ class ResidualNetwork(Model):
     whose bias begins at gate_bias. "shortcut_only_gating": (1 - g) * x + F(x). "conv1x1": x is replaced by a normalized
     1x1 convolution of x in every unit. "dropout": dropout of x, with rate shortcut_dropout, + F(x).
 
-    In an identity shortcut, where the number of channels grows, the shortcut adds channels of zeros, or is a 1x1
-    convolution in networks of bottlenecks. WIDTHS: filters of the 3x3 convolutions of each stage.
+    Where the number of channels grows, an identity shortcut adds channels of zeros; in networks of bottlenecks, it is a
+    1x1 convolution. WIDTHS: filters of the 3x3 convolutions of each stage.
     """
 
     WIDTHS: ClassVar[tuple[int, ...]] = ()

@@ -129,7 +129,7 @@ class Task(ABC):
             scored = self.score(net, _predicted(model, net, batch["x"], outputs), batch)
             if net.auxiliary:
                 raise ConfigError(
-                    f"task={self.name}: score ignored {len(net.auxiliary)} auxiliary heads of model={model.name}; "
+                    f"task={self.name}: score ignored the auxiliary heads of model={model.name}; "
                     "compute the losses by runner.tasks.base.training_losses, or set model.auxiliary_weight=0"
                 )
             if scored.metrics.keys() != self.measures.keys():
