@@ -44,6 +44,7 @@ MAY_IMPORT = {
     # computation, and a plan describes its execution.
     "engine": "",
     "engine.graph": "errors kernels.elementwise system.schema",
+    "engine.events": "",
     "engine.compile": "engine.graph errors kernels.contract kernels.registry kernels.memory kernels.elementwise",
     "engine.run": "engine.compile engine.graph errors system.schema kernels.contract kernels.registry kernels.memory"
     " kernels.platform kernels.philox",
