@@ -145,6 +145,10 @@ class LocalCluster:
     latency_ms: Annotated[float, Bounds(0, 10_000)] | None = key(None, "latency of every link, ms; null: unchanged")
     stragglers: StragglersConfig = field(default_factory=StragglersConfig)
     emulate: bool = key(False, "emulate these links and stragglers by waiting")
+    hardware: dict[str, Any] | None = field(
+        default=None,
+        metadata={"help": "kinds of devices, their places and links, for `runner simulate`; null: not described"},
+    )
 
     def __post_init__(self) -> None:
         if self.device not in (AUTO, *DEVICE_TYPES):

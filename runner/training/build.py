@@ -60,7 +60,7 @@ def _build(config: Config, kept_placement: Path | None) -> Experiment:
     else:
         assert config.train.epochs is not None, "a checked configuration has steps or epochs"
         total_steps = math.ceil(config.train.epochs * steps_per_epoch)
-    program = _program(config, facts, total_steps)
+    program = program_of(config, facts, total_steps)
     require_variables_fit(program)
     replayed = replayed_decisions(config)
     if replayed is not None and outcome_of(replayed) != outcome_hash(config):
@@ -90,7 +90,7 @@ def _build(config: Config, kept_placement: Path | None) -> Experiment:
     )
 
 
-def _program(config: Config, facts: Facts, total_steps: int) -> Program:
+def program_of(config: Config, facts: Facts, total_steps: int) -> Program:
     """Return the strategy's program; raises ConfigError if the strategy does not fit the data and the settings."""
     strategy: Strategy = config.parallelism
     known = replace(training_facts(config), train_examples=facts.train_examples, total_steps=total_steps)

@@ -1,4 +1,4 @@
-"""The compiled core of the event loop: from instant to instant, until enough activities have ended."""
+"""The compiled core of the event loop: from instant to instant."""
 
 from numba import njit
 
@@ -12,6 +12,7 @@ from runner.engine.events.state import (
     NONE,
     TOUCHED_LINKS,
     TOUCHED_UNITS,
+    WATCHED_ENDS,
     State,
     append,
 )
@@ -19,23 +20,20 @@ from runner.engine.events.unit_queue import joined, without_root
 
 
 @njit(cache=True)
-def advance(state: State, first: int, until: int, most: int) -> None:
-    """Process events until activity ``until`` has ended, until ``most`` more activities have ended, or to the end.
+def advance(state: State, first: int) -> None:
+    """Process events until a watched activity has ended, or to the end. An instant is always completed.
 
-    first: activities from this one on are new; those that wait for no other activity start now. until: ``NONE`` to
-    process all events. An instant is always completed.
+    first: activities from this one on are new; those that wait for no other activity start now. The watched activities
+    that ended are in the row ``WATCHED_ENDS``.
     """
     counters = state.counters[0]
     for index in range(first, len(state.activities)):
         if state.activities[index].missing == 0:
             _make_ready(state, index)
-    goal = counters.ended + most
-    while True:
-        _complete_instant(state)
-        enough = counters.ended >= goal or (until != NONE and state.activities[until].state == ENDED)
-        if enough or counters.queued == 0:
-            return
+    _complete_instant(state)
+    while state.work[WATCHED_ENDS][0] == 0 and counters.queued > 0:
         counters.now = state.queue[0].time
+        _complete_instant(state)
 
 
 @njit(cache=True)
@@ -162,8 +160,9 @@ def _end(state: State, index: int) -> None:
     """End an activity, free its unit, and make the dependents ready that wait for no other activity."""
     each, counters = state.activities[index], state.counters[0]
     each.end, each.state = counters.now, ENDED
-    counters.ended += 1
     counters.events += 1
+    if each.watched == 1:
+        append(state.work[WATCHED_ENDS], index)
     if each.unit != NONE:
         unit = state.units[each.unit]
         unit.running = NONE

@@ -24,6 +24,7 @@ from runner.engine.events.state import (
     LINK,
     NONE,
     UNIT,
+    WATCHED_ENDS,
     WORK_ROWS,
     State,
 )
@@ -51,7 +52,7 @@ class EventLoop:
         self._edges = np.zeros(0, EDGE)
         self._hops = np.zeros(0, HOP)
         self._queue = np.zeros(0, EVENT)
-        self._rows: list[tuple[float, float, float, int, int, int]] = []
+        self._rows: list[tuple[float, float, float, int, int, int, bool]] = []
         self._new_hops: list[int] = []
         self._new_edges: list[tuple[int, int]] = []
 
@@ -65,6 +66,7 @@ class EventLoop:
         unit: int = NONE,
         rank: float = 0.0,
         after: Sequence[int] = (),
+        watched: bool = False,
     ) -> int:
         """Add an activity and return its number; the numbers count from 0.
 
@@ -72,10 +74,11 @@ class EventLoop:
         amount without links takes no time. weight: the number of equal activities for which this one stands; each of
         them moves ``amount``. unit: the unit that runs the activity from its start to its end, one at a time. rank: a
         unit starts the ready activity of lowest rank, of equal ranks that with the lowest number. after: activities
-        that must end first, each named once.
+        that must end first, each named once; they can be added later, before the next run. watched: whether ``run``
+        returns when the activity has ended.
         """
         number = len(self)
-        self._rows.append((delay_s, amount, rank, weight, unit, len(links)))
+        self._rows.append((delay_s, amount, rank, weight, unit, len(links), watched))
         self._new_hops.extend(links)
         self._new_edges.extend((before, number) for before in after)
         return number
@@ -83,10 +86,13 @@ class EventLoop:
     def __len__(self) -> int:
         return len(self._activities) + len(self._rows)
 
-    def run(self, until: int = NONE, *, most: int | None = None) -> None:
-        """Process events until activity ``until`` has ended, or ``most`` activities have, or nothing is left to do."""
+    def run(self) -> list[int]:
+        """Process events until watched activities end, and return these; [] if nothing is left to do."""
         first = self._take_rows()
-        advance(self._state(), first, until, len(self) if most is None else most)
+        state = self._state()
+        advance(state, first)
+        ended = state.work[WATCHED_ENDS]
+        return sorted(ended[1 : ended[0] + 1].tolist())
 
     def require_ended(self) -> None:
         """Raise ValueError with the number of the first activity that has not ended, because activities wait for each
@@ -115,10 +121,6 @@ class EventLoop:
         """(activities,): end of each activity in seconds; nan before its end."""
         return np.array(self._activities["end"])
 
-    def ended(self, number: int) -> bool:
-        """Return whether an activity has ended."""
-        return number < len(self._activities) and bool(self._activities["state"][number] == ENDED)
-
     @property
     def busy_s(self) -> Floats:
         """(units,): seconds for which each unit has run activities that have ended."""
@@ -143,7 +145,9 @@ class EventLoop:
             new[name] = NONE
         if self._rows:
             columns = np.array(self._rows)
-            for name, values in zip(("delay_s", "amount", "rank", "weight", "unit", "hops"), columns.T, strict=True):
+            for name, values in zip(
+                ("delay_s", "amount", "rank", "weight", "unit", "hops", "watched"), columns.T, strict=True
+            ):
                 new[name] = values
         new["first_hop"] = len(self._hops) + np.cumsum(new["hops"]) - new["hops"]
         hops = np.zeros(len(self._new_hops), HOP)

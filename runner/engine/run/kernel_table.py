@@ -15,6 +15,7 @@ from runner.kernels.contract import FLOATS, Arrangement, Array, Attributes, Boun
 from runner.kernels.cpu.loading import NativeLibrary, register
 from runner.kernels.functions import arrange_plain, function_kernel, results
 from runner.kernels.gpu.cuda import GpusError, open_gpus
+from runner.kernels.gpu.described import described_gpu
 from runner.kernels.gpu.loading import register_gpus
 from runner.kernels.registry import REGISTRY, Registry
 
@@ -89,6 +90,15 @@ def load_gpu_kernels(use: GpuOptions, home: int) -> Registry:
     except GpusError as error:
         raise ResourceError(str(error)) from error
     register_gpus(registry, runtime)
+    require_gpu_kernels(registry)
+    return registry
+
+
+@cache
+def load_described_kernels() -> Registry:
+    """Return the kernels of the CPU and those of GPUs that are only described: enough to plan, not to compute."""
+    registry = load_kernels().copy()
+    register_gpus(registry, described_gpu())
     require_gpu_kernels(registry)
     return registry
 

@@ -1,0 +1,123 @@
+"""The description of a cluster's hardware: kinds of devices, their places, and the links between places."""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+from runner.bounds import Bounds, NonNegative, Positive
+from runner.engine.graph.device import CPU, DEVICE_TYPES
+from runner.system.schema import LenientRecord, Violation
+
+Fraction = Annotated[float, Bounds(0, 1, above=True)]
+
+ANY = "*"
+"""In the name of a place: the number of any worker or parameter server."""
+
+_RANGE = re.compile(r"(.*)\[(\d+)-(\d+)\](.*)")
+
+
+@dataclass(frozen=True)
+class DeviceKind:
+    """The rates of a kind of device.
+
+    flops_per_s: floating-point operations per second; bytes_per_s: memory traffic. convolutions, products: the fraction
+    of flops_per_s that convolutions and matrix products reach; traffic: the fraction of bytes_per_s that is reached.
+    launch_us: microseconds added to every instruction. copies: whether the device itself copies what it sends and
+    receives, at the rate of its memory; otherwise a copy engine does. memory_gib: its memory, null if unknown. source:
+    where the numbers come from.
+    """
+
+    flops_per_s: Positive
+    bytes_per_s: Positive
+    type: str = CPU
+    convolutions: Fraction = 1.0
+    products: Fraction = 1.0
+    traffic: Fraction = 1.0
+    launch_us: NonNegative = 0.0
+    copies: bool = False
+    memory_gib: Positive | None = None
+    source: str = ""
+
+    def __post_init__(self) -> None:
+        if self.type not in DEVICE_TYPES:
+            raise Violation(f"type={self.type!r}: expected one of {', '.join(DEVICE_TYPES)}")
+
+
+@dataclass(frozen=True)
+class Group:
+    """The devices of one role. kind: name of their kind. at: the place of each, as in "gpu[0-7]" or "worker*"."""
+
+    kind: str
+    at: str
+
+
+@dataclass(frozen=True)
+class Wire:
+    """Links between places, each with its own capacity in each direction.
+
+    between: two names; a range or a star in a name makes one link for each place: with both names, pairwise.
+    gbyte_per_s: 10^9 bytes per second in each direction. latency_us: microseconds for each message. shared: both
+    directions share the capacity. source: where the numbers come from.
+    """
+
+    between: tuple[str, ...]
+    gbyte_per_s: Positive
+    latency_us: NonNegative = 0.0
+    shared: bool = False
+    source: str = ""
+
+    def __post_init__(self) -> None:
+        if len(self.between) != 2:
+            raise Violation(f"between={list(self.between)}: expected the names of two places")
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """The hardware of a cluster.
+
+    message_us: microseconds that the sending device's host spends on every message, one message after the other.
+    step_us: microseconds of serial work of the host before every step, during which no device computes.
+    """
+
+    kinds: dict[str, DeviceKind]
+    workers: Group
+    links: tuple[Wire, ...] = ()
+    servers: Group | None = None
+    message_us: NonNegative = 0.0
+    step_us: NonNegative = 0.0
+    about: str = field(default="")
+
+    def __post_init__(self) -> None:
+        for role, group in (("workers", self.workers), ("servers", self.servers)):
+            if group is not None and group.kind not in self.kinds:
+                raise Violation(f"{role}.kind={group.kind!r}: expected one of {', '.join(self.kinds)}")
+
+
+_SCHEMA = LenientRecord(Hardware, complete=False)
+
+
+def read_hardware(plain: Mapping[str, Any], where: str) -> Hardware:
+    """Return the hardware that a mapping describes; raises Violation, which names the key below ``where``."""
+    return _SCHEMA.read(dict(plain), where)
+
+
+def places(group: Group, count: int) -> list[str]:
+    """Return the places of ``count`` devices; raises Violation if the group has fewer."""
+    if ANY in group.at:
+        return [group.at.replace(ANY, str(number)) for number in range(count)]
+    named = list(expanded(group.at))
+    if count > len(named):
+        raise Violation(f"at={group.at!r} has {len(named)} places, expected {count} or more")
+    return named[:count]
+
+
+def expanded(name: str) -> Iterator[str]:
+    """Yield the names that a name with a range such as [0-7] stands for; a name without a range is one name."""
+    match = _RANGE.fullmatch(name)
+    if match is None:
+        yield name
+        return
+    before, first, last, after = match.groups()
+    for number in range(int(first), int(last) + 1):
+        yield f"{before}{number}{after}"

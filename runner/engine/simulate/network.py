@@ -1,0 +1,104 @@
+"""The links of a described cluster, and the route between any two devices."""
+
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import cached_property
+
+from runner.engine.graph.device import server_task, worker_task
+from runner.engine.simulate.hardware import ANY, Hardware, Wire, expanded, places
+from runner.system.schema import Violation
+
+
+@dataclass(frozen=True)
+class Link:
+    """One link. name: "from -> to", or "a -- b" if both directions share it. latency_s: seconds for each message."""
+
+    name: str
+    bytes_per_s: float
+    latency_s: float
+
+
+@dataclass(frozen=True)
+class Route:
+    """The links from one device to another, as indices, and the sum of their latencies in seconds."""
+
+    links: tuple[int, ...]
+    latency_s: float
+
+
+@dataclass(frozen=True)
+class Network:
+    """The links of a cluster. place: task of a device, such as "/job:worker/task:0" -> name of its place."""
+
+    links: tuple[Link, ...]
+    place: Mapping[str, str]
+    neighbours: Mapping[str, Sequence[tuple[str, int]]]
+
+    def route(self, source: str, destination: str) -> Route:
+        """Return the route with the fewest links between two tasks; of equally short ones, that of the first links.
+
+        Tasks at one place need no link. Raises Violation if no route exists.
+        """
+        start, end = self.place[source], self.place[destination]
+        if end not in self._routes_from(start):
+            raise Violation(f"no link leads from {start!r} to {end!r}; add links between them")
+        return self._routes_from(start)[end]
+
+    @cached_property
+    def _found(self) -> dict[str, dict[str, Route]]:
+        return {}
+
+    def _routes_from(self, start: str) -> dict[str, Route]:
+        if start not in self._found:
+            routes, waiting = {start: Route((), 0.0)}, deque([start])
+            while waiting:
+                here = waiting.popleft()
+                for there, number in self.neighbours.get(here, ()):
+                    if there not in routes:
+                        so_far, link = routes[here], self.links[number]
+                        routes[there] = Route((*so_far.links, number), so_far.latency_s + link.latency_s)
+                        waiting.append(there)
+            self._found[start] = routes
+        return self._found[start]
+
+
+def network_of(hardware: Hardware, workers: int, servers: int) -> Network:
+    """Return the network of a cluster with ``workers`` workers and ``servers`` parameter servers.
+
+    Raises Violation if the hardware has too few places, or names no places for parameter servers.
+    """
+    if servers and hardware.servers is None:
+        raise Violation(f"servers=null: expected a kind and places for {servers} parameter servers")
+    place = dict(zip(map(worker_task, range(workers)), places(hardware.workers, workers), strict=True))
+    if hardware.servers is not None:
+        place |= dict(zip(map(server_task, range(servers)), places(hardware.servers, servers), strict=True))
+    links: list[Link] = []
+    neighbours: dict[str, list[tuple[str, int]]] = {}
+    for wire in hardware.links:
+        for one, other in _pairs(wire, list(place.values())):
+            for source, target in ((one, other), (other, one)):
+                if not wire.shared or source == one:
+                    name = f"{one} -- {other}" if wire.shared else f"{source} -> {target}"
+                    links.append(Link(name, 1e9 * wire.gbyte_per_s, 1e-6 * wire.latency_us))
+                neighbours.setdefault(source, []).append((target, len(links) - 1))
+    return Network(tuple(links), place, neighbours)
+
+
+def _pairs(wire: Wire, devices: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yield the two places of each link of a wire. devices: the places of devices, which a star can stand for."""
+    first, second = (_named(name, devices) for name in wire.between)
+    if len(first) != len(second) and 1 not in (len(first), len(second)):
+        raise Violation(
+            f"between={list(wire.between)}: {len(first)} and {len(second)} places, expected equally many, or one"
+        )
+    count = max(len(first), len(second)) if first and second else 0
+    for number in range(count):
+        yield first[number % len(first)], second[number % len(second)]
+
+
+def _named(name: str, devices: Sequence[str]) -> list[str]:
+    if ANY in name:
+        return list(dict.fromkeys(each for each in devices if fnmatchcase(each, name)))
+    return list(expanded(name))

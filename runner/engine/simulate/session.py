@@ -1,0 +1,133 @@
+"""The clients of a program on a virtual clock: the step driver of a strategy runs them as on real devices."""
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from runner.engine.compile.plan import DevicePlan
+from runner.engine.compile.program import Client, Program
+from runner.engine.compile.program_plans import ProgramPlans
+from runner.engine.events.loop import EventLoop
+from runner.engine.graph.device import Cluster, DeviceName
+from runner.engine.run.step_driver import Finished
+from runner.engine.simulate.activities import Run, Transfer
+from runner.engine.simulate.costs import instruction_seconds
+from runner.engine.simulate.hardware import DeviceKind, Hardware
+from runner.engine.simulate.network import Network, network_of
+from runner.errors import RunnerError
+from runner.kernels.contract import Array
+from runner.kernels.registry import Registry
+
+
+@dataclass
+class _Launched:
+    """A client that runs. end: number of the activity that ends the run. turns: see ``Finished``."""
+
+    client: Client
+    step: int
+    end: int
+
+
+class SimulatedSession:
+    """Runs the clients of a program on an event loop; see :class:`~runner.engine.run.step_driver.Clients`.
+
+    Fetches are zeros, because no arrays are computed.
+    """
+
+    def __init__(self, program: Program, cluster: Cluster, registry: Registry, hardware: Hardware) -> None:
+        """Make a virtual cluster. Raises Violation if the hardware has too few places or no link between two devices.
+
+        cluster: its devices have the types that ``hardware`` states.
+        """
+        self._program = program
+        self._planned = ProgramPlans(program, cluster, registry)
+        self._hardware = hardware
+        self.network: Network = network_of(hardware, program.workers, program.servers)
+        self.devices = tuple(device.name for device in cluster.devices)
+        self._units = {device: number for number, device in enumerate(self.devices)}
+        # Each device has a second unit, on which its host sends one message after the other.
+        self._loop = EventLoop([link.bytes_per_s for link in self.network.links], 2 * len(self.devices))
+        self._runs: dict[str, Run] = {}
+        self._launched: dict[int, _Launched] = {}
+        self._ended: deque[int] = deque()
+        self._launches = 0
+
+    @property
+    def now(self) -> float:
+        """Seconds on the virtual clock."""
+        return self._loop.now
+
+    @property
+    def busy_s(self) -> Mapping[str, float]:
+        """Device -> seconds of computation so far."""
+        return dict(zip(self.devices, self._loop.busy_s.tolist(), strict=False))
+
+    @property
+    def carried(self) -> Mapping[str, float]:
+        """Link -> bytes so far."""
+        names = (link.name for link in self.network.links)
+        return dict(zip(names, self._loop.carried.tolist(), strict=True))
+
+    def kind(self, device: str) -> DeviceKind:
+        """Return the kind of a device."""
+        group = self._hardware.servers if DeviceName.parse(device).job == "ps" else self._hardware.workers
+        assert group is not None, "a network has been made for the parameter servers"
+        return self._hardware.kinds[group.kind]
+
+    def plans(self, client: str) -> Mapping[str, DevicePlan]:
+        """Return the plans of a client by device."""
+        return self._planned.plans(self._planned.client(client).signature)
+
+    def transfers(self, client: str) -> list[Transfer]:
+        """Return the transfers of one run of a client."""
+        return self._run_of(self._planned.client(client)).transfers
+
+    def run(self, client: str, *, step: int = 0, feeds: Mapping[str, Any] | None = None) -> dict[str, Array]:
+        """Run one step of a client; see :class:`~runner.engine.run.step_driver.Clients`."""
+        if self._launched:
+            raise RunnerError(f"client {client!r} was run while launched clients are running")
+        planned = self._planned.client(client)
+        self._begin(planned, step)
+        self._next_end()
+        return self._zeros(planned)
+
+    def launch(self, client: str, *, step: int = 0, feeds: Mapping[str, Any] | None = None) -> None:
+        """Begin one step of a deferred client; see :class:`~runner.engine.run.step_driver.Clients`."""
+        self._begin(self._planned.client(client), step)
+
+    def finished(self) -> Finished:
+        """Continue until a launched client has finished; see :class:`~runner.engine.run.step_driver.Clients`."""
+        if not self._launched:
+            raise RunnerError("no client is running: launch one first")
+        ended = self._next_end()
+        return Finished(ended.client.name, ended.step, self._zeros(ended.client))
+
+    def _begin(self, client: Client, step: int) -> None:
+        host = self._loop.add(1e-6 * self._hardware.step_us)
+        numbers = self._run_of(client).add_to(self._loop, self._units, rank=float(self._launches), after=[host])
+        end = self._loop.add(after=numbers or [host], watched=True)
+        self._launched[end] = _Launched(client, step, end)
+        self._launches += 1
+
+    def _next_end(self) -> _Launched:
+        if not self._ended:
+            self._ended.extend(self._loop.run())
+        if not self._ended:
+            self._loop.require_ended()
+        return self._launched.pop(self._ended.popleft())
+
+    def _run_of(self, client: Client) -> Run:
+        if client.name not in self._runs:
+            plans = self._planned.plans(client.signature)
+            seconds = {device: partial(instruction_seconds, kind=self.kind(device)) for device in plans}
+            message_s = 1e-6 * self._hardware.message_us
+            self._runs[client.name] = Run(plans, seconds, self.network, message_s=message_s, together=client.deferred)
+        return self._runs[client.name]
+
+    def _zeros(self, client: Client) -> dict[str, Array]:
+        specs = {name: self._program.graph.spec(tensor) for name, tensor in client.fetches.items()}
+        return {name: np.zeros(spec.shape, np.float64) for name, spec in specs.items()}

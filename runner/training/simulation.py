@@ -1,0 +1,134 @@
+"""The simulation of a configuration on described hardware: the same program, plans and step driver as in a run."""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from runner.config.schema import Config
+from runner.data.settings import limited_facts
+from runner.engine.compile.program import Program
+from runner.engine.graph.device import GPU, Cluster, Device, server_device, worker_device
+from runner.engine.graph.tensor import state_dtype
+from runner.engine.run.kernel_table import load_described_kernels, load_kernels
+from runner.engine.run.step_driver import bind
+from runner.engine.simulate.hardware import DeviceKind, Hardware, read_hardware
+from runner.engine.simulate.network import network_of
+from runner.engine.simulate.session import SimulatedSession
+from runner.errors import ConfigError, ResourceError
+from runner.system.schema import Violation
+from runner.training.build import program_of
+
+HARDWARE = "cluster.hardware"
+
+
+@dataclass(frozen=True)
+class Simulated:
+    """The result of a simulation.
+
+    step_s: seconds of one update, the mean over the simulated updates. examples: examples of one update. hours: the
+    time of the whole training, without evaluations. busy: device -> fraction of the time in which it computes. carried:
+    link -> bytes of one update. utilization: link -> fraction of its capacity that is used. memory_bytes: device ->
+    planned memory.
+    """
+
+    step_s: float
+    examples: int
+    hours: float
+    busy: Mapping[str, float]
+    carried: Mapping[str, float]
+    utilization: Mapping[str, float]
+    memory_bytes: Mapping[str, int]
+
+    @property
+    def examples_per_s(self) -> float:
+        """Examples of all workers per second."""
+        return self.examples / self.step_s
+
+
+def simulate(config: Config, steps: int) -> Simulated:
+    """Simulate ``steps`` updates of a checked configuration after a first one, which is not counted.
+
+    Raises ConfigError if the cluster is not described or the description does not fit the strategy, and ResourceError
+    if the memory of a device is too small.
+    """
+    hardware = hardware_of(config)
+    facts, strategy = limited_facts(config.data), config.parallelism
+    examples = strategy.examples_per_update(config.train.batch_size)
+    updates = config.train.steps or math.ceil((config.train.epochs or 0) * facts.train_examples / examples)
+    program = replace(program_of(config, facts, updates), one_process=None)
+    try:
+        cluster = described_cluster(hardware, program)
+        described = any(device.type == GPU for device in cluster.devices)
+        registry = load_described_kernels() if described else load_kernels()
+        session = SimulatedSession(program, cluster, registry, hardware)
+        memory = _memory(session, program)
+        driver = bind(program.step_driver, session)
+        rates = np.zeros(config.optimizer.for_batch(config.train.batch_size).rate_shape, state_dtype(config.precision))
+        driver.update(0, rates)
+        before = session.now, dict(session.busy_s), dict(session.carried)
+        for step in range(1, steps + 1):
+            driver.update(step, rates)
+        driver.synchronize()
+    except Violation as error:
+        raise ConfigError(f"{HARDWARE}: {error}") from error
+    seconds = session.now - before[0]
+    carried = {link: bytes_ - before[2][link] for link, bytes_ in session.carried.items()}
+    capacity = {link.name: link.bytes_per_s for link in session.network.links}
+    return Simulated(
+        step_s=seconds / steps,
+        examples=examples,
+        hours=updates * seconds / steps / 3600.0,
+        busy={device: (busy - before[1][device]) / seconds for device, busy in session.busy_s.items()},
+        carried={link: bytes_ / steps for link, bytes_ in carried.items()},
+        utilization={link: bytes_ / seconds / capacity[link] for link, bytes_ in carried.items()},
+        memory_bytes=memory,
+    )
+
+
+def hardware_of(config: Config) -> Hardware:
+    """Return the described hardware of a configuration; raises ConfigError if there is none, or for a wrong key."""
+    if config.cluster.hardware is None:
+        raise ConfigError(f"{HARDWARE}=null: expected a described cluster, as in cluster=k20x8, or a file of one's own")
+    try:
+        return read_hardware(config.cluster.hardware, HARDWARE)
+    except Violation as error:
+        raise ConfigError(str(error)) from error
+
+
+def described_cluster(hardware: Hardware, program: Program) -> Cluster:
+    """Return the devices of a program with the rates of the described hardware, for its plans."""
+    devices = [_device(hardware.kinds[hardware.workers.kind], worker_device, k) for k in range(program.workers)]
+    if hardware.servers is not None:
+        devices += [_device(hardware.kinds[hardware.servers.kind], server_device, k) for k in range(program.servers)]
+    links = network_of(hardware, program.workers, program.servers).links
+    if not links:
+        return Cluster(tuple(devices))
+    slowest = min(links, key=lambda link: link.bytes_per_s)
+    return Cluster(tuple(devices), latency_s=slowest.latency_s, bytes_per_s=slowest.bytes_per_s)
+
+
+def _device(kind: DeviceKind, named: Callable[[int, str], str], number: int) -> Device:
+    gpu = number if kind.type == GPU else None
+    rates = kind.flops_per_s * kind.products, kind.bytes_per_s * kind.traffic
+    return Device(named(number, kind.type), *rates, gpu)
+
+
+def _memory(session: SimulatedSession, program: Program) -> dict[str, int]:
+    """Return device -> bytes of variables and of the largest step; raises ResourceError if a device is too small."""
+    variables: dict[str, dict[str, int]] = {device: {} for device in session.devices}
+    arenas = dict.fromkeys(session.devices, 0)
+    for client in program.training:
+        for device, plan in session.plans(client.name).items():
+            variables[device] |= {name: slot.layout.nbytes for name, slot in plan.variables.items()}
+            arenas[device] = max(arenas[device], plan.arena_bytes)
+    needed = {device: sum(variables[device].values()) + arenas[device] for device in session.devices}
+    for device, nbytes in needed.items():
+        room = session.kind(device).memory_gib
+        if room is not None and nbytes > room * 2**30:
+            raise ResourceError(
+                f"{device} needs {nbytes / 2**30:.2f} GiB, and its kind has {room:g} GiB ({HARDWARE}): use a smaller "
+                "batch, train.recompute, or another strategy"
+            )
+    return needed
