@@ -16,7 +16,7 @@ The order of each device is a subsequence of one global topological order. There
 import heapq
 import math
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, MutableMapping
 from dataclasses import replace
 
 from runner.engine.compile.cost import Seconds, node_seconds
@@ -25,6 +25,10 @@ from runner.engine.graph.device import Cluster
 from runner.engine.graph.graph import Graph
 from runner.engine.graph.node import Node
 
+IDLE = 1.0
+"""A device waits for a more urgent node instead of starting another one, if the wait is at most this factor times the
+delay that the urgent node would have otherwise."""
+
 PATIENCE = 0.5
 """Fraction of the slack by which a node that reads a received tensor is delayed; 1 means the latest start."""
 
@@ -32,8 +36,8 @@ PATIENCE = 0.5
 def start_times(graph: Graph, cluster: Cluster, seconds: Seconds = node_seconds) -> dict[str, float]:
     """Return each node's start in a simulated step, in seconds and sorted; the graph must contain its transfers."""
     work = _Work(graph, cluster, seconds)
-    eager = _Simulation(work, {}).run()
-    return _Simulation(work, _delays(work, eager)).run()
+    eager = _in_order(work, _Simulation(work, {}).order())
+    return _in_order(work, _Simulation(work, _delays(work, eager)).order())
 
 
 def end_of(graph: Graph, starts: dict[str, float], cluster: Cluster, seconds: Seconds = node_seconds) -> float:
@@ -56,10 +60,16 @@ def split(graph: Graph, order: list[str]) -> dict[str, Graph]:
 def _delays(work: "_Work", starts: dict[str, float]) -> dict[str, float]:
     """Return the delays in seconds of nodes that read received tensors and precede a Send."""
     latest = _latest_starts(work, starts)
+    delayed = {name for name, receives in work.receives.items() if receives and work.to_send[name] < math.inf}
+    # Nodes on one path share its slack.
+    before: dict[str, int] = {}
+    for name in starts:
+        before[name] = (name in delayed) + max((before[each] for each in work.before[name]), default=0)
+    after: dict[str, int] = {}
+    for name in reversed(starts):
+        after[name] = (name in delayed) + max((after[each] for each in work.readers[name]), default=0)
     return {
-        name: PATIENCE * max(0.0, latest[name] - starts[name])
-        for name, receives in work.receives.items()
-        if receives and work.to_send[name] < math.inf
+        name: PATIENCE * max(0.0, latest[name] - starts[name]) / (before[name] + after[name] - 1) for name in delayed
     }
 
 
@@ -116,6 +126,15 @@ class _Work:
         """Return the seconds for which the tensor of a Recv occupies its link."""
         return recv.outputs[0].nbytes / self.cluster.bytes_per_s
 
+    def arrival(self, recv: Node, sent: float, link_free: MutableMapping[tuple[str, str], float]) -> float:
+        """Return the arrival time of a tensor that is sent at ``sent``; its link carries one tensor at a time.
+
+        link_free: link -> the time from which it is free, which is updated.
+        """
+        link = self.link(recv)
+        link_free[link] = max(sent, link_free[link]) + self.occupied_s(recv)
+        return link_free[link] + self.cluster.latency_s
+
     def _only_updates(self, name: str) -> bool:
         """Return whether a node is an assign, or computes only assigned values."""
         readers = self.readers[name]
@@ -125,9 +144,10 @@ class _Work:
 
 
 class _Simulation:
-    """One step on a virtual clock.
+    """One step on a virtual clock, in which a more urgent node interrupts another one of its device.
 
-    delays: node -> seconds by which its start is delayed while its device has other work.
+    Only the order in which nodes end is of interest: a long node does not begin before a short and urgent one whose
+    tensor arrives soon. delays: node -> seconds by which its start is delayed while its device has other work.
     """
 
     def __init__(self, work: _Work, delays: Mapping[str, float]) -> None:
@@ -135,55 +155,83 @@ class _Simulation:
         self.delays = delays
         self.missing = {name: len(before) for name, before in work.before.items()}
         self.available: dict[str, float] = defaultdict(float)
-        self.arrivals: list[tuple[float, int, str]] = []  # (arrival of the last input, graph order, node)
+        self.left = dict(work.seconds)
+        self.events: list[tuple[float, int, str]] = []  # (time, graph order, node) of arrivals, delays and ends
         self.ready: dict[str, list[tuple[tuple[float, bool, int], str]]] = defaultdict(list)  # device -> (rank, node)
-        self.delayed: dict[str, list[tuple[float, int, str]]] = defaultdict(list)  # device -> (until, index, node)
-        self.busy_until: dict[str, float] = defaultdict(float)
+        self.delayed: dict[str, dict[str, float]] = defaultdict(dict)  # device -> node -> end of its delay
+        self.running: dict[str, tuple[str, float]] = {}  # device -> node and the time since which it runs
         self.link_free: dict[tuple[str, str], float] = defaultdict(float)
-        self.starts: dict[str, float] = {}
+        self.ended: dict[str, None] = {}
 
-    def run(self) -> dict[str, float]:
-        work, now = self.work, 0.0
+    def order(self) -> list[str]:
+        """Return the nodes in the order in which they end, each Recv directly before its first reader."""
         for name, count in self.missing.items():
             if count == 0:
-                heapq.heappush(self.arrivals, (0.0, work.index[name], name))
-        while len(self.starts) < len(work.graph):
-            while self.arrivals and self.arrivals[0][0] <= now:
-                time, index, name = heapq.heappop(self.arrivals)
-                until = time + self.delays.get(name, 0.0)
-                heapq.heappush(self.delayed[work.graph.nodes[name].device], (until, index, name))
-            for device in sorted(self.delayed):
-                started = self._next_node(device, now)
-                if started is not None:
-                    self.busy_until[device] = now
-                    self._start(device, started)
-            now = self._next_event(now)
-        return dict(sorted(self.starts.items(), key=lambda item: item[1]))
+                self._push(0.0, name)
+        while self.events:
+            now = self.events[0][0]
+            touched = set()
+            while self.events and self.events[0][0] == now:
+                name = heapq.heappop(self.events)[2]
+                device = self.work.graph.nodes[name].device
+                self._happens(device, name, now)
+                touched.add(device)
+            for device in sorted(touched):
+                self._choose(device, now)
+        return list(self.ended)
 
-    def _next_node(self, device: str, now: float) -> str | None:
-        """Return the node that a device starts now: the first by rank, or else the one whose delay ends first."""
-        if self.busy_until[device] > now:
-            return None
-        delayed, ready = self.delayed[device], self.ready[device]
-        while delayed and delayed[0][0] <= now:
-            _, _, name = heapq.heappop(delayed)
+    def _push(self, time: float, name: str) -> None:
+        heapq.heappush(self.events, (time, self.work.index[name], name))
+
+    def _happens(self, device: str, name: str, now: float) -> None:
+        """End a running node, or make a node ready whose inputs have arrived or whose delay is over."""
+        running = self.running.get(device)
+        if running is not None and running[0] == name:
+            if running[1] + self.left[name] <= now:
+                del self.running[device]
+                self._end(name, now)
+        elif name in self.delayed[device]:
+            if self.delayed[device][name] <= now:
+                del self.delayed[device][name]
+                heapq.heappush(self.ready[device], (self.work.rank[name], name))
+        elif name not in self.ended and self.available[name] == now and self.left[name] == self.work.seconds[name]:
+            delay = self.delays.get(name, 0.0)
+            if delay:
+                self.delayed[device][name] = now + delay
+                self._push(now + delay, name)
+            else:
+                heapq.heappush(self.ready[device], (self.work.rank[name], name))
+
+    def _choose(self, device: str, now: float) -> None:
+        """Run the most urgent node that is ready, or else the one whose delay ends first."""
+        ready, running = self.ready[device], self.running.get(device)
+        if running is not None:
+            name, since = running
+            left = self.left[name] - (now - since)
+            done = self.work.seconds[name] - left
+            if not ready or self.work.rank[name] <= ready[0][0] or done > IDLE * left:
+                return
+            self.left[name] = left
             heapq.heappush(ready, (self.work.rank[name], name))
         if ready:
-            return heapq.heappop(ready)[1]
-        return heapq.heappop(delayed)[2] if delayed else None
+            name = heapq.heappop(ready)[1]
+        elif self.delayed[device]:
+            name = min(self.delayed[device], key=self.delayed[device].__getitem__)
+            del self.delayed[device][name]
+        else:
+            return
+        self.running[device] = name, now
+        self._push(now + self.left[name], name)
 
-    def _start(self, device: str, name: str) -> None:
-        """Run a node, directly preceded by those of its Recvs that have not run yet."""
+    def _end(self, name: str, now: float) -> None:
         for each in (*self.work.receives[name], name):
-            if each not in self.starts:
-                self.starts[each] = self.busy_until[device]
-                self.busy_until[device] += self.work.seconds[each]
-        self._release_readers(name, self.busy_until[device])
+            self.ended.setdefault(each)
+        self._release_readers(name, now)
 
-    def _release_readers(self, name: str, finished: float) -> None:
+    def _release_readers(self, name: str, ended: float) -> None:
         for reader in self.work.readers[name]:
             node = self.work.graph.nodes[reader]
-            arrival = self._arrival(node, finished) if node.op == "recv" else finished
+            arrival = self.work.arrival(node, ended, self.link_free) if node.op == "recv" else ended
             self.available[reader] = max(self.available[reader], arrival)
             self.missing[reader] -= 1
             if self.missing[reader] > 0:
@@ -191,16 +239,35 @@ class _Simulation:
             if node.op == "recv" and self.work.readers[reader]:
                 self._release_readers(reader, self.available[reader])
             else:
-                heapq.heappush(self.arrivals, (self.available[reader], self.work.index[reader], reader))
+                self._push(self.available[reader], reader)
 
-    def _arrival(self, recv: Node, sent: float) -> float:
-        """Return the arrival time of a tensor that is sent at ``sent``; its link carries one tensor at a time."""
-        link = self.work.link(recv)
-        self.link_free[link] = max(sent, self.link_free[link]) + self.work.occupied_s(recv)
-        return self.link_free[link] + self.work.cluster.latency_s
 
-    def _next_event(self, now: float) -> float:
-        times = [self.busy_until[device] for device in self.delayed if self.ready[device] or self.delayed[device]]
-        if self.arrivals:
-            times.append(self.arrivals[0][0])
-        return max(now, min(times, default=now))
+def _in_order(work: _Work, order: Iterable[str]) -> dict[str, float]:
+    """Return each node's start, sorted, if every device runs its nodes in this order.
+
+    A Recv runs directly before its first reader, when all inputs of the reader have arrived.
+    """
+    free: dict[str, float] = defaultdict(float)
+    link_free: dict[tuple[str, str], float] = defaultdict(float)
+    available: dict[str, float] = defaultdict(float)
+    starts: dict[str, float] = {}
+    for name in order:
+        node = work.graph.nodes[name]
+        if node.op == "recv" and work.readers[name]:
+            continue
+        start = max(free[node.device], available[name])
+        for each in (*work.receives[name], name):
+            if each not in starts:
+                starts[each] = start
+                start += work.seconds[each]
+        free[node.device] = start
+        for reader in work.readers[name]:
+            receiver = work.graph.nodes[reader]
+            if receiver.op != "recv":
+                available[reader] = max(available[reader], start)
+                continue
+            arrival = work.arrival(receiver, start, link_free)
+            for following in work.readers[reader]:
+                available[following] = max(available[following], arrival)
+            available[reader] = arrival
+    return dict(sorted(starts.items(), key=lambda item: item[1]))
