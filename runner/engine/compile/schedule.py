@@ -29,15 +29,24 @@ IDLE = 1.0
 """A device waits for a more urgent node instead of starting another one, if the wait is at most this factor times the
 delay that the urgent node would have otherwise."""
 
-PATIENCE = 0.5
-"""Fraction of the slack by which a node that reads a received tensor is delayed; 1 means the latest start."""
+PATIENCE = (0.5, 0.1)
+"""Fractions of the slack by which nodes that read received tensors are delayed; the first that makes the step at most
+the fraction ``LONGER`` longer is taken. A fraction of 1 means the latest start."""
+
+LONGER = 1e-3
 
 
 def start_times(graph: Graph, cluster: Cluster, seconds: Seconds = node_seconds) -> dict[str, float]:
     """Return each node's start in a simulated step, in seconds and sorted; the graph must contain its transfers."""
     work = _Work(graph, cluster, seconds)
     eager = _in_order(work, _Simulation(work, {}).order())
-    return _in_order(work, _Simulation(work, _delays(work, eager)).order())
+    slack = _slack(work, eager)
+    for part in PATIENCE:
+        delays = {name: part * each for name, each in slack.items()}
+        patient = _in_order(work, _Simulation(work, delays).order())
+        if _end(work, patient) <= (1.0 + LONGER) * _end(work, eager):
+            return patient
+    return eager
 
 
 def end_of(graph: Graph, starts: dict[str, float], cluster: Cluster, seconds: Seconds = node_seconds) -> float:
@@ -57,20 +66,25 @@ def split(graph: Graph, order: list[str]) -> dict[str, Graph]:
     return from_device
 
 
-def _delays(work: "_Work", starts: dict[str, float]) -> dict[str, float]:
-    """Return the delays in seconds of nodes that read received tensors and precede a Send."""
+def _slack(work: "_Work", starts: dict[str, float]) -> dict[str, float]:
+    """Return the slack in seconds of nodes that read received tensors and precede a Send.
+
+    Nodes on one path share its slack.
+    """
     latest = _latest_starts(work, starts)
     delayed = {name for name, receives in work.receives.items() if receives and work.to_send[name] < math.inf}
-    # Nodes on one path share its slack.
     before: dict[str, int] = {}
     for name in starts:
         before[name] = (name in delayed) + max((before[each] for each in work.before[name]), default=0)
     after: dict[str, int] = {}
     for name in reversed(starts):
         after[name] = (name in delayed) + max((after[each] for each in work.readers[name]), default=0)
-    return {
-        name: PATIENCE * max(0.0, latest[name] - starts[name]) / (before[name] + after[name] - 1) for name in delayed
-    }
+    return {name: max(0.0, latest[name] - starts[name]) / (before[name] + after[name] - 1) for name in delayed}
+
+
+def _end(work: "_Work", starts: dict[str, float]) -> float:
+    """Return the end of the last node in seconds."""
+    return max((start + work.seconds[name] for name, start in starts.items()), default=0.0)
 
 
 def _latest_starts(work: "_Work", starts: dict[str, float]) -> dict[str, float]:
@@ -78,7 +92,7 @@ def _latest_starts(work: "_Work", starts: dict[str, float]) -> dict[str, float]:
 
     Links may be busy: each carries its tensors in the order of their Recvs in ``starts``, which is sorted by time.
     """
-    end = max((start + work.seconds[name] for name, start in starts.items()), default=0.0)
+    end = _end(work, starts)
     latest: dict[str, float] = {}
     taken: dict[tuple[str, str], float] = defaultdict(lambda: math.inf)
     for name in reversed(starts):
