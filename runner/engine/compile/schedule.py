@@ -5,6 +5,9 @@ nodes whose inputs have arrived, a free device runs the node nearest (in estimat
 the gradient of a layer is sent as soon as it exists. Of equally near nodes, an update of a variable goes first, because
 the update needs no additional memory and frees a gradient. Remaining ties follow the order of the graph.
 
+A device may wait for a nearer node whose tensor arrives soon, instead of starting a long node. Otherwise a chain of
+messages between devices, such as the passes of dense layers in the hybrid scheme, would stop at every long node.
+
 A Recv is not ranked but runs as late as possible, directly before the first node that reads its tensor. So no device
 waits for a tensor or stores a tensor before a node needs it (TensorFlow whitepaper 2016, section 5.2). A node that
 reads a received tensor and precedes a later Send is delayed by a part of its slack (the longest delay that does not
@@ -16,8 +19,8 @@ The order of each device is a subsequence of one global topological order. There
 import heapq
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, MutableMapping
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 from runner.engine.compile.cost import Seconds, node_seconds
 from runner.engine.compile.passes.rewriting import needed_by
@@ -25,28 +28,35 @@ from runner.engine.graph.device import Cluster
 from runner.engine.graph.graph import Graph
 from runner.engine.graph.node import Node
 
-IDLE = 1.0
-"""A device waits for a more urgent node instead of starting another one, if the wait is at most this factor times the
-delay that the urgent node would have otherwise."""
+WAIT = 0.5
+"""Longest wait for a nearer node, as a fraction of the duration of the node that the device could start instead."""
 
 PATIENCE = (0.5, 0.1)
-"""Fractions of the slack by which nodes that read received tensors are delayed; the first that makes the step at most
-the fraction ``LONGER`` longer is taken. A fraction of 1 means the latest start."""
+"""Fractions of the slack by which nodes that read received tensors are delayed; see :func:`start_times`."""
 
-LONGER = 1e-3
+LONGER = 1.001
+"""Factor up to which two simulated steps count as equally long."""
 
 
 def start_times(graph: Graph, cluster: Cluster, seconds: Seconds = node_seconds) -> dict[str, float]:
-    """Return each node's start in a simulated step, in seconds and sorted; the graph must contain its transfers."""
+    """Return each node's start in a simulated step, in seconds and sorted; the graph must contain its transfers.
+
+    Devices wait for nearer nodes only if the step becomes shorter. The largest delay is taken that makes the step not
+    longer.
+    """
     work = _Work(graph, cluster, seconds)
-    eager = _in_order(work, _Simulation(work, {}).order())
-    slack = _slack(work, eager)
+    starts = _Simulation(work, {}, wait=0.0).run()
+    if not any(work.receives.values()):
+        return starts
+    waiting, wait = _Simulation(work, {}, wait=WAIT).run(), 0.0
+    if LONGER * work.end(waiting) < work.end(starts):
+        starts, wait = waiting, WAIT
+    slack = _slack(work, starts)
     for part in PATIENCE:
-        delays = {name: part * each for name, each in slack.items()}
-        patient = _in_order(work, _Simulation(work, delays).order())
-        if _end(work, patient) <= (1.0 + LONGER) * _end(work, eager):
+        patient = _Simulation(work, {name: part * each for name, each in slack.items()}, wait).run()
+        if work.end(patient) <= LONGER * work.end(starts):
             return patient
-    return eager
+    return starts
 
 
 def end_of(graph: Graph, starts: dict[str, float], cluster: Cluster, seconds: Seconds = node_seconds) -> float:
@@ -67,24 +77,13 @@ def split(graph: Graph, order: list[str]) -> dict[str, Graph]:
 
 
 def _slack(work: "_Work", starts: dict[str, float]) -> dict[str, float]:
-    """Return the slack in seconds of nodes that read received tensors and precede a Send.
-
-    Nodes on one path share its slack.
-    """
+    """Return the slack in seconds of nodes that read received tensors and precede a Send."""
     latest = _latest_starts(work, starts)
-    delayed = {name for name, receives in work.receives.items() if receives and work.to_send[name] < math.inf}
-    before: dict[str, int] = {}
-    for name in starts:
-        before[name] = (name in delayed) + max((before[each] for each in work.before[name]), default=0)
-    after: dict[str, int] = {}
-    for name in reversed(starts):
-        after[name] = (name in delayed) + max((after[each] for each in work.readers[name]), default=0)
-    return {name: max(0.0, latest[name] - starts[name]) / (before[name] + after[name] - 1) for name in delayed}
-
-
-def _end(work: "_Work", starts: dict[str, float]) -> float:
-    """Return the end of the last node in seconds."""
-    return max((start + work.seconds[name] for name, start in starts.items()), default=0.0)
+    return {
+        name: max(0.0, latest[name] - starts[name])
+        for name, receives in work.receives.items()
+        if receives and work.to_send[name] < math.inf
+    }
 
 
 def _latest_starts(work: "_Work", starts: dict[str, float]) -> dict[str, float]:
@@ -92,7 +91,7 @@ def _latest_starts(work: "_Work", starts: dict[str, float]) -> dict[str, float]:
 
     Links may be busy: each carries its tensors in the order of their Recvs in ``starts``, which is sorted by time.
     """
-    end = _end(work, starts)
+    end = work.end(starts)
     latest: dict[str, float] = {}
     taken: dict[tuple[str, str], float] = defaultdict(lambda: math.inf)
     for name in reversed(starts):
@@ -132,6 +131,10 @@ class _Work:
             self.to_send[name] = 0.0 if graph.nodes[name].op == "send" else onward + self.seconds[name]
         self.rank = {name: (self.to_send[name], not self._only_updates(name), self.index[name]) for name in graph.nodes}
 
+    def end(self, starts: Mapping[str, float]) -> float:
+        """Return the end of the last node in seconds."""
+        return max((start + self.seconds[name] for name, start in starts.items()), default=0.0)
+
     def link(self, recv: Node) -> tuple[str, str]:
         """Return the link of a Recv: the source device and the device of the Recv."""
         return recv.attributes["source"], recv.device
@@ -139,15 +142,6 @@ class _Work:
     def occupied_s(self, recv: Node) -> float:
         """Return the seconds for which the tensor of a Recv occupies its link."""
         return recv.outputs[0].nbytes / self.cluster.bytes_per_s
-
-    def arrival(self, recv: Node, sent: float, link_free: MutableMapping[tuple[str, str], float]) -> float:
-        """Return the arrival time of a tensor that is sent at ``sent``; its link carries one tensor at a time.
-
-        link_free: link -> the time from which it is free, which is updated.
-        """
-        link = self.link(recv)
-        link_free[link] = max(sent, link_free[link]) + self.occupied_s(recv)
-        return link_free[link] + self.cluster.latency_s
 
     def _only_updates(self, name: str) -> bool:
         """Return whether a node is an assign, or computes only assigned values."""
@@ -157,95 +151,104 @@ class _Work:
         )
 
 
-class _Simulation:
-    """One step on a virtual clock, in which a more urgent node interrupts another one of its device.
+_ARRIVAL, _DELAY_OVER, _END = range(3)
+"""Kinds of events of a node: its inputs have arrived, its delay is over, it ends."""
 
-    Only the order in which nodes end is of interest: a long node does not begin before a short and urgent one whose
-    tensor arrives soon. delays: node -> seconds by which its start is delayed while its device has other work.
+
+@dataclass(frozen=True)
+class _Running:
+    """A node that a device runs, from ``begin`` to ``end`` in seconds."""
+
+    name: str
+    begin: float
+    end: float
+
+
+class _Simulation:
+    """One step on a virtual clock.
+
+    delays: node -> seconds by which its start is delayed while its device has other work. wait: see ``WAIT``. A wait is
+    simulated in hindsight: when a nearer node arrives early enough, the running node counts as not started.
     """
 
-    def __init__(self, work: _Work, delays: Mapping[str, float]) -> None:
+    def __init__(self, work: _Work, delays: Mapping[str, float], wait: float) -> None:
         self.work = work
         self.delays = delays
+        self.wait = wait
         self.missing = {name: len(before) for name, before in work.before.items()}
         self.available: dict[str, float] = defaultdict(float)
-        self.left = dict(work.seconds)
-        self.events: list[tuple[float, int, str]] = []  # (time, graph order, node) of arrivals, delays and ends
+        self.events: list[tuple[float, int, int, str]] = []  # (time, graph order, kind, node)
         self.ready: dict[str, list[tuple[tuple[float, bool, int], str]]] = defaultdict(list)  # device -> (rank, node)
         self.delayed: dict[str, dict[str, float]] = defaultdict(dict)  # device -> node -> end of its delay
-        self.running: dict[str, tuple[str, float]] = {}  # device -> node and the time since which it runs
+        self.running: dict[str, _Running] = {}
         self.link_free: dict[tuple[str, str], float] = defaultdict(float)
-        self.ended: dict[str, None] = {}
+        self.starts: dict[str, float] = {}
 
-    def order(self) -> list[str]:
-        """Return the nodes in the order in which they end, each Recv directly before its first reader."""
+    def run(self) -> dict[str, float]:
         for name, count in self.missing.items():
             if count == 0:
-                self._push(0.0, name)
+                self._expect(name, 0.0, _ARRIVAL)
         while self.events:
-            now = self.events[0][0]
-            touched = set()
+            now, touched = self.events[0][0], set()
             while self.events and self.events[0][0] == now:
-                name = heapq.heappop(self.events)[2]
+                _, _, kind, name = heapq.heappop(self.events)
                 device = self.work.graph.nodes[name].device
-                self._happens(device, name, now)
                 touched.add(device)
+                self._happen(device, name, kind, now)
             for device in sorted(touched):
                 self._choose(device, now)
-        return list(self.ended)
+        return dict(sorted(self.starts.items(), key=lambda item: item[1]))
 
-    def _push(self, time: float, name: str) -> None:
-        heapq.heappush(self.events, (time, self.work.index[name], name))
+    def _expect(self, name: str, time: float, kind: int) -> None:
+        heapq.heappush(self.events, (time, self.work.index[name], kind, name))
 
-    def _happens(self, device: str, name: str, now: float) -> None:
-        """End a running node, or make a node ready whose inputs have arrived or whose delay is over."""
+    def _happen(self, device: str, name: str, kind: int, now: float) -> None:
         running = self.running.get(device)
-        if running is not None and running[0] == name:
-            if running[1] + self.left[name] <= now:
+        if kind == _END:
+            # The node may have been stopped and started again.
+            if running is not None and running.name == name and running.end == now:
                 del self.running[device]
-                self._end(name, now)
-        elif name in self.delayed[device]:
-            if self.delayed[device][name] <= now:
-                del self.delayed[device][name]
-                heapq.heappush(self.ready[device], (self.work.rank[name], name))
-        elif name not in self.ended and self.available[name] == now and self.left[name] == self.work.seconds[name]:
-            delay = self.delays.get(name, 0.0)
-            if delay:
-                self.delayed[device][name] = now + delay
-                self._push(now + delay, name)
-            else:
-                heapq.heappush(self.ready[device], (self.work.rank[name], name))
+                self._end(running)
+        elif kind == _ARRIVAL and self.delays.get(name):
+            self.delayed[device][name] = now + self.delays[name]
+            self._expect(name, now + self.delays[name], _DELAY_OVER)
+        elif kind == _ARRIVAL or self.delayed[device].pop(name, None) is not None:
+            heapq.heappush(self.ready[device], (self.work.rank[name], name))
 
     def _choose(self, device: str, now: float) -> None:
-        """Run the most urgent node that is ready, or else the one whose delay ends first."""
-        ready, running = self.ready[device], self.running.get(device)
+        """Start the nearest ready node, or else the one whose delay ends first, unless the device keeps its node."""
+        ready, delayed, running = self.ready[device], self.delayed[device], self.running.get(device)
         if running is not None:
-            name, since = running
-            left = self.left[name] - (now - since)
-            done = self.work.seconds[name] - left
-            if not ready or self.work.rank[name] <= ready[0][0] or done > IDLE * left:
+            rank = self.work.rank[running.name]
+            long_ago = now - running.begin > self.wait * (running.end - running.begin)
+            if not ready or rank <= ready[0][0] or long_ago:
                 return
-            self.left[name] = left
-            heapq.heappush(ready, (self.work.rank[name], name))
+            heapq.heappush(ready, (rank, running.name))
         if ready:
             name = heapq.heappop(ready)[1]
-        elif self.delayed[device]:
-            name = min(self.delayed[device], key=self.delayed[device].__getitem__)
-            del self.delayed[device][name]
+        elif delayed:
+            name = min(delayed, key=delayed.__getitem__)
+            del delayed[name]
         else:
             return
-        self.running[device] = name, now
-        self._push(now + self.left[name], name)
+        nodes = [each for each in (*self.work.receives[name], name) if each not in self.starts]
+        end = now + sum(self.work.seconds[each] for each in nodes)
+        self.running[device] = _Running(name, now, end)
+        self._expect(name, end, _END)
 
-    def _end(self, name: str, now: float) -> None:
-        for each in (*self.work.receives[name], name):
-            self.ended.setdefault(each)
-        self._release_readers(name, now)
+    def _end(self, ended: _Running) -> None:
+        """Record the start of a node and of its Recvs that have not run yet, which directly precede it."""
+        start = ended.begin
+        for each in (*self.work.receives[ended.name], ended.name):
+            if each not in self.starts:
+                self.starts[each] = start
+                start += self.work.seconds[each]
+        self._release_readers(ended.name, ended.end)
 
-    def _release_readers(self, name: str, ended: float) -> None:
+    def _release_readers(self, name: str, finished: float) -> None:
         for reader in self.work.readers[name]:
             node = self.work.graph.nodes[reader]
-            arrival = self.work.arrival(node, ended, self.link_free) if node.op == "recv" else ended
+            arrival = self._arrival(node, finished) if node.op == "recv" else finished
             self.available[reader] = max(self.available[reader], arrival)
             self.missing[reader] -= 1
             if self.missing[reader] > 0:
@@ -253,35 +256,10 @@ class _Simulation:
             if node.op == "recv" and self.work.readers[reader]:
                 self._release_readers(reader, self.available[reader])
             else:
-                self._push(self.available[reader], reader)
+                self._expect(reader, self.available[reader], _ARRIVAL)
 
-
-def _in_order(work: _Work, order: Iterable[str]) -> dict[str, float]:
-    """Return each node's start, sorted, if every device runs its nodes in this order.
-
-    A Recv runs directly before its first reader, when all inputs of the reader have arrived.
-    """
-    free: dict[str, float] = defaultdict(float)
-    link_free: dict[tuple[str, str], float] = defaultdict(float)
-    available: dict[str, float] = defaultdict(float)
-    starts: dict[str, float] = {}
-    for name in order:
-        node = work.graph.nodes[name]
-        if node.op == "recv" and work.readers[name]:
-            continue
-        start = max(free[node.device], available[name])
-        for each in (*work.receives[name], name):
-            if each not in starts:
-                starts[each] = start
-                start += work.seconds[each]
-        free[node.device] = start
-        for reader in work.readers[name]:
-            receiver = work.graph.nodes[reader]
-            if receiver.op != "recv":
-                available[reader] = max(available[reader], start)
-                continue
-            arrival = work.arrival(receiver, start, link_free)
-            for following in work.readers[reader]:
-                available[following] = max(available[following], arrival)
-            available[reader] = arrival
-    return dict(sorted(starts.items(), key=lambda item: item[1]))
+    def _arrival(self, recv: Node, sent: float) -> float:
+        """Return the arrival time of a tensor that is sent at ``sent``; its link carries one tensor at a time."""
+        link = self.work.link(recv)
+        self.link_free[link] = max(sent, self.link_free[link]) + self.work.occupied_s(recv)
+        return self.link_free[link] + self.work.cluster.latency_s

@@ -137,12 +137,12 @@ def sent_over(wire_s: float, products: int, *, back: bool, large: bool = False) 
     ("wire_s", "products", "back", "large", "begun"),
     [
         # x arrives after 1.5 s. If the sum is sent by 18.5 s, it arrives by the end of the last product: 17 s of slack.
-        (1.5, 20, True, False, math.ceil(1.5 + PATIENCE * 17)),
-        # The sum is on the critical path.
-        (9.5, 12, True, False, 10),
+        (1.5, 20, True, False, math.ceil(1.5 + PATIENCE[0] * 17)),
+        # The sum is on the critical path: the device waits for x instead of starting the tenth product at 9 s.
+        (9.5, 12, True, False, 9),
         # The sum occupies the link from 9.5 s to 19 s, so the result of the products, ready after 12 s, has to wait.
-        (9.5, 12, True, True, 10),
-        (3.5, 12, True, True, math.ceil(3.5 + PATIENCE * 5)),
+        (9.5, 12, True, True, 9),
+        (3.5, 12, True, True, math.ceil(3.5 + PATIENCE[0] * 5)),
         # The sum is not sent, so it waits until there is no other work.
         (1.5, 12, False, False, 12),
     ],
@@ -154,6 +154,25 @@ def test_sum_of_a_received_tensor_is_delayed_by_a_part_of_its_slack(
     starts = start_times(graph, cluster)
     before = [name for name, start in starts.items() if name.startswith("product") and start < starts["total"]]
     assert len(before) == begun
+
+
+@pytest.mark.parametrize(("after", "begins"), [(20, 7.5), (0, 24.0)])
+def test_a_device_waits_for_a_chain_of_messages_if_that_makes_the_step_shorter(after: int, begins: float) -> None:
+    """after: seconds of products that the other device computes after the chain."""
+    graph, hops = Graph(), 6
+    with graph.device(THERE):
+        a = ops.placeholder(graph, (200, 200), "float32", name="a")
+        for k in range(3):
+            ops.matmul(graph, a, a, name=f"long{k}")
+    with graph.device(HERE):
+        token = ops.placeholder(graph, (100, 100), "float32", name="token")
+    for k in range(hops + after):
+        with graph.device(THERE if k % 2 and k < hops else HERE):
+            token = ops.matmul(graph, token, token, name=f"short{k}")
+    # A short product takes 1 s, a long one 8 s, and a message 0.5 s.
+    devices = tuple(Device(name, flops_per_s=2e6, bytes_per_s=1e30) for name in (HERE, THERE))
+    starts = start_times(insert_transfers(graph), Cluster(devices, latency_s=0.5, bytes_per_s=1e30))
+    assert starts[f"short{hops - 1}"] == pytest.approx(begins, abs=2.1)
 
 
 @pytest.mark.parametrize("wire_s", [1.5, 2.0, 4.0])
