@@ -73,7 +73,7 @@ def _build(config: Config, kept_placement: Path | None) -> Experiment:
         require_kernels(program, cluster, kernels_for(cluster.devices))
     placed, placement = None, strategy.layer_placement
     if placement is not None:
-        placed = place_layers(placement, program, cluster, kept_placement)
+        placed = place_layers(placement, program, cluster, kernels_for(cluster.devices), kept_placement)
         program = placed.program
     if facts.val_examples:
         program = with_validation(program)

@@ -11,8 +11,8 @@ from runner.engine.compile.passes.layer_groups import colocate_layers, devices_o
 from runner.engine.compile.program import Program
 from runner.engine.compile.program_placement import measured_seconds, place_program
 from runner.engine.graph.device import Cluster, task_of
-from runner.engine.run.kernel_table import kernels_for
 from runner.errors import ConfigError
+from runner.kernels.registry import Registry
 from runner.strategies.base import LayerPlacement
 from runner.strategies.layer_names import shard_of
 from runner.system.files import replace_durably
@@ -78,19 +78,21 @@ class PlacedProgram:
     seconds: Seconds
 
 
-def place_layers(wanted: LayerPlacement, program: Program, cluster: Cluster, kept: Path | None = None) -> PlacedProgram:
-    """Find a placement for the layers of a program, or apply a stored one.
+def place_layers(
+    wanted: LayerPlacement, program: Program, cluster: Cluster, kernels: Registry, kept: Path | None = None
+) -> PlacedProgram:
+    """Find a placement for the layers of a program, or apply a stored one. kernels: those of the cluster's devices.
 
     kept: the placement file of a resumed run, used instead of ``parallelism.placement``. Raises ConfigError if the
     file that ``parallelism.placement`` or ``parallelism.costs`` names cannot be read or does not fit the program.
     """
-    seconds = _seconds_of_nodes(wanted.costs if kept is None else None, program, cluster)
+    seconds = _seconds_of_nodes(wanted.costs if kept is None else None, program, cluster, kernels)
     stored = kept if kept is not None or wanted.stored is None else Path(wanted.stored)
     if stored is not None:
         layers = {layer: _task_named(device) for layer, device in read_layers(stored).items()}
         _expect_fit(stored, layers, program, cluster)
         program = replace(program, graph=colocate_layers(program.graph, layers))
-    placed = place_program(program, cluster, kernels_for(cluster.devices), seconds)
+    placed = place_program(program, cluster, kernels, seconds)
     layers = devices_of_layers(placed.program.graph)
     idle = tuple(device.name for device in cluster.devices if device.name not in layers.values())
     return PlacedProgram(placed.program, Placement(layers, idle, placed.found_by, placed.tried), seconds)
@@ -113,14 +115,14 @@ def place_text(placement: Placement, layer: str) -> str:
     return ", ".join([f"split over {len(shards)} devices", *own] if shards else own) or "-"
 
 
-def _seconds_of_nodes(costs: str | None, program: Program, cluster: Cluster) -> Seconds:
+def _seconds_of_nodes(costs: str | None, program: Program, cluster: Cluster, kernels: Registry) -> Seconds:
     """Return the function for a node's execution time: from file ``costs`` (``parallelism.costs``) or from formulas."""
     if costs is None:
         return node_seconds
     try:
         nanoseconds = _read(_NODE_TIMES, f"parallelism.costs={costs}", Path(costs)).node_ns
         seconds = {node: 1e-9 * ns for node, ns in nanoseconds.items()}
-        return measured_seconds(seconds, program, cluster, kernels_for(cluster.devices))
+        return measured_seconds(seconds, program, cluster, kernels)
     except ValueError as error:
         raise ConfigError(
             f"parallelism.costs={costs}: {error}; expected a run of this network with trace=true, and with its "

@@ -15,10 +15,11 @@ from runner.engine.run.kernel_table import load_described_kernels, load_kernels
 from runner.engine.run.step_driver import bind
 from runner.engine.simulate.hardware import DeviceKind, Hardware, read_hardware
 from runner.engine.simulate.network import network_of
-from runner.engine.simulate.session import SimulatedSession
+from runner.engine.simulate.session import SimulatedSession, Totals
 from runner.errors import ConfigError, ResourceError
 from runner.system.schema import Violation
 from runner.training.build import program_of
+from runner.training.placement import place_layers
 
 HARDWARE = "cluster.hardware"
 
@@ -53,38 +54,52 @@ def simulate(config: Config, steps: int) -> Simulated:
     Raises ConfigError if the cluster is not described or the description does not fit the strategy, and ResourceError
     if the memory of a device is too small.
     """
-    hardware = hardware_of(config)
     facts, strategy = limited_facts(config.data), config.parallelism
     examples = strategy.examples_per_update(config.train.batch_size)
     updates = config.train.steps or math.ceil((config.train.epochs or 0) * facts.train_examples / examples)
-    program = replace(program_of(config, facts, updates), one_process=None)
     try:
-        cluster = described_cluster(hardware, program)
-        described = any(device.type == GPU for device in cluster.devices)
-        registry = load_described_kernels() if described else load_kernels()
-        session = SimulatedSession(program, cluster, registry, hardware)
-        memory = _memory(session, program)
-        driver = bind(program.step_driver, session)
-        rates = np.zeros(config.optimizer.for_batch(config.train.batch_size).rate_shape, state_dtype(config.precision))
-        driver.update(0, rates)
-        before = session.now, dict(session.busy_s), dict(session.carried)
-        for step in range(1, steps + 1):
-            driver.update(step, rates)
-        driver.synchronize()
+        session = session_of(config, updates)
+        memory = _memory(session)
+        before, after = _played(session, config, steps)
     except Violation as error:
         raise ConfigError(f"{HARDWARE}: {error}") from error
-    seconds = session.now - before[0]
-    carried = {link: bytes_ - before[2][link] for link, bytes_ in session.carried.items()}
+    seconds = after.now - before.now
+    carried = {link: after.carried[link] - before.carried[link] for link in after.carried}
     capacity = {link.name: link.bytes_per_s for link in session.network.links}
     return Simulated(
         step_s=seconds / steps,
         examples=examples,
         hours=updates * seconds / steps / 3600.0,
-        busy={device: (busy - before[1][device]) / seconds for device, busy in session.busy_s.items()},
-        carried={link: bytes_ / steps for link, bytes_ in carried.items()},
-        utilization={link: bytes_ / seconds / capacity[link] for link, bytes_ in carried.items()},
+        busy={device: (after.busy_s[device] - before.busy_s[device]) / seconds for device in after.busy_s},
+        carried={link: nbytes / steps for link, nbytes in carried.items()},
+        utilization={link: nbytes / seconds / capacity[link] for link, nbytes in carried.items()},
         memory_bytes=memory,
     )
+
+
+def session_of(config: Config, updates: int) -> SimulatedSession:
+    """Return a session on a virtual clock. updates: number of updates in the whole run. Raises as :func:`simulate`."""
+    hardware, strategy = hardware_of(config), config.parallelism
+    program = replace(program_of(config, limited_facts(config.data), updates), one_process=None)
+    cluster = described_cluster(hardware, program)
+    described = any(device.type == GPU for device in cluster.devices)
+    registry = load_described_kernels() if described else load_kernels()
+    if strategy.layer_placement is not None:
+        program = place_layers(strategy.layer_placement, program, cluster, registry).program
+    return SimulatedSession(program, cluster, registry, hardware)
+
+
+def _played(session: SimulatedSession, config: Config, steps: int) -> tuple[Totals, Totals]:
+    """Make updates; return the totals after the first update and after ``steps`` further ones."""
+    driver = bind(session.program.step_driver, session)
+    optimizer = config.optimizer.for_batch(config.train.batch_size)
+    rates = np.zeros(optimizer.rate_shape, state_dtype(config.precision))
+    driver.update(0, rates)
+    before = session.totals()
+    for step in range(1, steps + 1):
+        driver.update(step, rates)
+    driver.synchronize()
+    return before, session.totals()
 
 
 def hardware_of(config: Config) -> Hardware:
@@ -115,11 +130,11 @@ def _device(kind: DeviceKind, named: Callable[[int, str], str], number: int) -> 
     return Device(named(number, kind.type), *rates, gpu)
 
 
-def _memory(session: SimulatedSession, program: Program) -> dict[str, int]:
+def _memory(session: SimulatedSession) -> dict[str, int]:
     """Return device -> bytes of variables and of the largest step; raises ResourceError if a device is too small."""
     variables: dict[str, dict[str, int]] = {device: {} for device in session.devices}
     arenas = dict.fromkeys(session.devices, 0)
-    for client in program.training:
+    for client in session.program.training:
         for device, plan in session.plans(client.name).items():
             variables[device] |= {name: slot.layout.nbytes for name, slot in plan.variables.items()}
             arenas[device] = max(arenas[device], plan.arena_bytes)

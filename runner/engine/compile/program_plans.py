@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from functools import cached_property
 
 from runner.engine.compile.compile import Compiled, Signature, compile_placed, placed_graph
+from runner.engine.compile.cost import Seconds, node_seconds
 from runner.engine.compile.plan import DevicePlan
 from runner.engine.compile.program import Client, Program
 from runner.engine.graph.device import Cluster
@@ -19,12 +20,16 @@ class ProgramPlans:
     Training clients are always planned first. Their plans decide the layouts of variables for the other clients too.
     """
 
-    def __init__(self, program: Program, cluster: Cluster, registry: Registry) -> None:
-        """Prepare to plan the clients of a program; raises RunnerError if two deferred clients would share a plan."""
+    def __init__(self, program: Program, cluster: Cluster, registry: Registry, seconds: Seconds = node_seconds) -> None:
+        """Prepare to plan the clients of a program; raises RunnerError if two deferred clients would share a plan.
+
+        seconds: returns the duration of a node, for placement and scheduling.
+        """
         _require_separate_plans(program.clients.values())
         self._program = program
         self._cluster = cluster
         self._registry = registry
+        self._seconds = seconds
         self._compiled: dict[Signature, Compiled] = {}
         self._plans: dict[Signature, Mapping[str, DevicePlan]] = {}
         self._layouts: dict[str, dict[str, Layout]] = {}
@@ -39,12 +44,14 @@ class ProgramPlans:
     def compiled(self, signature: Signature) -> Compiled:
         """Return the compiled signature; the first call compiles it."""
         if signature not in self._compiled:
-            self._compiled[signature] = compile_placed(self._placed, signature, self._cluster, self._registry)
+            self._compiled[signature] = compile_placed(
+                self._placed, signature, self._cluster, self._registry, seconds=self._seconds
+            )
         return self._compiled[signature]
 
     @cached_property
     def _placed(self) -> Graph:
-        return placed_graph(self._program.graph, self._cluster, self._registry)
+        return placed_graph(self._program.graph, self._cluster, self._registry, self._seconds)
 
     def plans(self, signature: Signature) -> Mapping[str, DevicePlan]:
         """Return the plan of each device that a signature uses, by device name."""

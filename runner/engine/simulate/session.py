@@ -14,8 +14,8 @@ from runner.engine.compile.program_plans import ProgramPlans
 from runner.engine.events.loop import EventLoop
 from runner.engine.graph.device import Cluster, DeviceName
 from runner.engine.run.step_driver import Finished
-from runner.engine.simulate.activities import Run, Transfer
-from runner.engine.simulate.costs import instruction_seconds
+from runner.engine.simulate.activities import Run
+from runner.engine.simulate.costs import instruction_seconds, node_seconds_of
 from runner.engine.simulate.hardware import DeviceKind, Hardware
 from runner.engine.simulate.network import Network, network_of
 from runner.errors import RunnerError
@@ -32,6 +32,15 @@ class _Launched:
     end: int
 
 
+@dataclass(frozen=True)
+class Totals:
+    """Sums over a simulation. now: seconds on the clock. busy_s: device -> seconds of work. carried: link -> bytes."""
+
+    now: float
+    busy_s: Mapping[str, float]
+    carried: Mapping[str, float]
+
+
 class SimulatedSession:
     """Runs the clients of a program on an event loop; see :class:`~runner.engine.run.step_driver.Clients`.
 
@@ -43,8 +52,8 @@ class SimulatedSession:
 
         cluster: its devices have the types that ``hardware`` states.
         """
-        self._program = program
-        self._planned = ProgramPlans(program, cluster, registry)
+        self.program = program
+        self._planned = ProgramPlans(program, cluster, registry, node_seconds_of(self.kind))
         self._hardware = hardware
         self.network: Network = network_of(hardware, program.workers, program.servers)
         self.devices = tuple(device.name for device in cluster.devices)
@@ -56,21 +65,11 @@ class SimulatedSession:
         self._ended: deque[int] = deque()
         self._launches = 0
 
-    @property
-    def now(self) -> float:
-        """Seconds on the virtual clock."""
-        return self._loop.now
-
-    @property
-    def busy_s(self) -> Mapping[str, float]:
-        """Device -> seconds of computation so far."""
-        return dict(zip(self.devices, self._loop.busy_s.tolist(), strict=False))
-
-    @property
-    def carried(self) -> Mapping[str, float]:
-        """Link -> bytes so far."""
+    def totals(self) -> Totals:
+        """Return the totals so far."""
+        busy = dict(zip(self.devices, self._loop.busy_s.tolist(), strict=False))
         names = (link.name for link in self.network.links)
-        return dict(zip(names, self._loop.carried.tolist(), strict=True))
+        return Totals(self._loop.now, busy, dict(zip(names, self._loop.carried.tolist(), strict=True)))
 
     def kind(self, device: str) -> DeviceKind:
         """Return the kind of a device."""
@@ -81,10 +80,6 @@ class SimulatedSession:
     def plans(self, client: str) -> Mapping[str, DevicePlan]:
         """Return the plans of a client by device."""
         return self._planned.plans(self._planned.client(client).signature)
-
-    def transfers(self, client: str) -> list[Transfer]:
-        """Return the transfers of one run of a client."""
-        return self._run_of(self._planned.client(client)).transfers
 
     def run(self, client: str, *, step: int = 0, feeds: Mapping[str, Any] | None = None) -> dict[str, Array]:
         """Run one step of a client; see :class:`~runner.engine.run.step_driver.Clients`."""
@@ -129,5 +124,5 @@ class SimulatedSession:
         return self._runs[client.name]
 
     def _zeros(self, client: Client) -> dict[str, Array]:
-        specs = {name: self._program.graph.spec(tensor) for name, tensor in client.fetches.items()}
+        specs = {name: self.program.graph.spec(tensor) for name, tensor in client.fetches.items()}
         return {name: np.zeros(spec.shape, np.float64) for name, spec in specs.items()}

@@ -1,0 +1,163 @@
+"""Simulations of configurations on described hardware: laws that hold for every strategy, and refusals."""
+
+import copy
+from typing import Any
+
+import pytest
+
+from runner.config.schema import Config
+from runner.engine.graph.device import task_of
+from runner.engine.simulate.activities import segments
+from runner.engine.simulate.costs import instruction_seconds
+from runner.errors import ConfigError, ResourceError
+from runner.training.simulation import Simulated, session_of, simulate
+from tests.small_runs import small_config, typed
+
+HARDWARE = {
+    "kinds": {"cpu": {"flops_per_s": 1e10, "bytes_per_s": 1e9, "launch_us": 4.0, "copies": True}},
+    "workers": {"kind": "cpu", "at": "worker*"},
+    "servers": {"kind": "cpu", "at": "server*"},
+    "links": [
+        {"between": ["worker*", "switch"], "gbyte_per_s": 0.5, "latency_us": 8.0},
+        {"between": ["server*", "switch"], "gbyte_per_s": 0.25, "latency_us": 16.0},
+    ],
+    "message_us": 2.0,
+}
+
+STRATEGIES = (
+    "parallelism=single",
+    "parallelism=sync_data parallelism.workers=3",
+    "parallelism=sync_data parallelism.workers=3 parallelism.combine=ring_all_reduce",
+    "parallelism=sync_data parallelism.workers=2 parallelism.combine=parameter_server parallelism.servers=2",
+    "parallelism=model parallelism.workers=2 parallelism.concurrent_steps=2",
+    "parallelism=hybrid parallelism.workers=2",
+    "parallelism=hybrid parallelism.workers=2 parallelism.scheme=c",
+    "parallelism=async_data parallelism.workers=2",
+    "parallelism=sandblaster parallelism.workers=2 optimizer=lbfgs schedule=constant",
+)
+
+
+def described(strategy: str, **changes: Any) -> Config:
+    """Return a configuration of a small network on the hardware above, with some of its keys replaced."""
+    config = small_config(*typed(strategy), "train.batch_size=24")
+    config.cluster.hardware = {**copy.deepcopy(HARDWARE), **changes}
+    return config
+
+
+def scaled(factor: float) -> dict[str, Any]:
+    """Return the hardware with all rates multiplied, and all fixed times divided, by ``factor``."""
+    found = copy.deepcopy(HARDWARE)
+    for name, power in (("flops_per_s", 1), ("bytes_per_s", 1), ("launch_us", -1)):
+        found["kinds"]["cpu"][name] *= factor**power
+    for link in found["links"]:
+        link["gbyte_per_s"] *= factor
+        link["latency_us"] /= factor
+    return {**found, "message_us": found["message_us"] / factor}
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_hardware_of_twice_the_speed_halves_every_time(strategy: str) -> None:
+    slow, fast = (simulate(described(strategy, **scaled(factor)), 3) for factor in (1.0, 2.0))
+    # A factor of 2 changes no rounding, so times of the same events are equal bit for bit.
+    assert slow.step_s == 2.0 * fast.step_s
+    assert (slow.busy, slow.carried, slow.utilization) == (fast.busy, fast.carried, fast.utilization)
+
+
+@pytest.mark.parametrize("strategy", [each for each in STRATEGIES if "async" not in each and "sandblaster" not in each])
+def test_links_carry_the_bytes_that_the_plans_send(strategy: str) -> None:
+    config = described(strategy)
+    found, session = simulate(config, 2), session_of(config, 3)
+    plans = session.plans("train")
+    for device, plan in plans.items():
+        place = session.network.place[task_of(device)]
+        assert found.carried[f"{place} -> switch"] == plan.sent_bytes
+        assert found.carried[f"switch -> {place}"] == sum(plan.received_bytes.values())
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_segments_contain_every_instruction_in_the_order_of_execution(strategy: str) -> None:
+    session = session_of(described(strategy), 3)
+    for client in session.program.training:
+        for device, plan in session.plans(client.name).items():
+            kind = session.kind(device)
+            parts = segments(plan, lambda plan, each, kind=kind: instruction_seconds(plan, each, kind))
+            numbers = [each.first + k for each in parts for k in range(len(each.seconds))]
+            assert numbers == list(range(len(plan.instructions)))
+            waits = [key for each in parts for key in each.waits]
+            sends = [sent.key for each in parts for sent in each.sends]
+            assert waits == [each.attributes["key"] for each in plan.instructions if each.op == "recv"]
+            assert sends == [each.attributes["key"] for each in plan.instructions if each.op == "send"]
+
+
+def test_a_single_device_takes_the_sum_of_its_instructions() -> None:
+    config = described("parallelism=single", step_us=50.0)
+    session = session_of(config, 3)
+    ((device, plan),) = session.plans("train").items()
+    expected = sum(instruction_seconds(plan, each, session.kind(device)) for each in plan.instructions)
+    assert simulate(config, 4).step_s == pytest.approx(expected + 50e-6)
+
+
+def test_workers_with_fixed_shares_and_free_sums_take_the_time_of_one() -> None:
+    def step_s(strategy: str, batch_size: int) -> Simulated:
+        config = described(strategy, message_us=0.0)
+        config.train.batch_size = batch_size
+        kinds = config.cluster.hardware["kinds"]
+        # Only the first layer takes time worth mentioning; transfers and sums take almost none.
+        kinds["cpu"] |= {"flops_per_s": 1e6, "bytes_per_s": 1e30, "launch_us": 0.0, "copies": False}
+        for link in config.cluster.hardware["links"]:
+            link |= {"gbyte_per_s": 1e30, "latency_us": 0.0}
+        return simulate(config, 2)
+
+    one = step_s("parallelism=single", 24)
+    three = step_s("parallelism=sync_data parallelism.workers=3 parallelism.combine=all_reduce", 72)
+    updates = step_s("parallelism=single", 1).step_s
+    assert one.step_s <= three.step_s <= one.step_s + updates
+    assert three.examples_per_s == pytest.approx(3 * one.examples_per_s, rel=0.1)
+
+
+def test_infinitely_fast_devices_take_the_time_of_the_busiest_link() -> None:
+    kinds = {"cpu": {"flops_per_s": 1e30, "bytes_per_s": 1e30}}
+    links = [{"between": ["worker*", "switch"], "gbyte_per_s": 0.001}]
+    found = simulate(described(STRATEGIES[1], kinds=kinds, links=links, message_us=0.0), 2)
+    bound = max(bytes_ / 1e6 for bytes_ in found.carried.values())
+    assert bound <= found.step_s < 2.1 * bound
+    assert max(found.utilization.values()) <= 1.0 + 1e-9
+
+
+def test_a_shared_bus_carries_one_direction_at_a_time() -> None:
+    def step_s(shared: bool) -> float:
+        kinds = {"cpu": {"flops_per_s": 1e30, "bytes_per_s": 1e30}}
+        links = [{"between": ["worker0", "worker1"], "gbyte_per_s": 0.001, "shared": shared}]
+        return simulate(described("parallelism=sync_data parallelism.workers=2", kinds=kinds, links=links), 2).step_s
+
+    assert step_s(shared=True) == pytest.approx(2.0 * step_s(shared=False), rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"nodes": 3}, r"cluster.hardware: unknown \['nodes'\], expected the fields kinds, workers"),
+        ({"workers": {"kind": "tpu", "at": "worker*"}}, r"workers.kind='tpu': expected one of cpu"),
+        ({"workers": {"kind": "cpu", "at": "machine[0-1]"}}, r"has 2 places, expected 3 or more"),
+        ({"links": []}, r"cluster.hardware: no link leads from 'worker0' to 'worker1'; add links between them"),
+        ({"links": [{"between": ["worker*", "a"], "gbyte_per_s": 0.0}]}, r"gbyte_per_s: 0.0, expected above 0"),
+        (
+            {"links": [{"between": ["worker*"], "gbyte_per_s": 1.0}]},
+            r"between=\['worker\*'\]: expected the names of two",
+        ),
+        ({"links": [{"between": ["a[0-2]", "b[0-1]"], "gbyte_per_s": 1.0}]}, r"3 and 2 places, expected equally many"),
+    ],
+)
+def test_wrong_hardware_is_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        simulate(described(STRATEGIES[1], **changes), 1)
+
+
+def test_missing_parts_of_the_hardware_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"cluster.hardware=null: expected a described cluster"):
+        simulate(small_config(), 1)
+    with pytest.raises(ConfigError, match=r"servers=null: expected a kind and places for 2 parameter servers"):
+        simulate(described(STRATEGIES[3], servers=None), 1)
+    kinds = {"cpu": {**HARDWARE["kinds"]["cpu"], "memory_gib": 1e-6}}  # type: ignore[index]
+    with pytest.raises(ResourceError, match=r"worker/task:0/device:cpu:0 needs 0.00 GiB, and its kind has 1e-06 GiB"):
+        simulate(described("parallelism=single", kinds=kinds), 1)
