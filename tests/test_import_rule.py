@@ -49,7 +49,9 @@ MAY_IMPORT = {
     "engine.run": "engine.compile engine.graph errors system.schema kernels.contract kernels.registry kernels.memory"
     " kernels.platform kernels.philox",
     "engine.run.kernel_table": "engine.graph errors kernels.contract kernels.functions kernels.cpu.loading"
-    " kernels.gpu.cuda kernels.gpu.loading kernels.reference kernels.registry",
+    " kernels.gpu.cuda kernels.gpu.described kernels.gpu.loading kernels.reference kernels.registry",
+    "engine.simulate": "engine.compile engine.events engine.graph engine.run.step_driver bounds errors system.schema"
+    " kernels.contract kernels.registry",
     "engine.cluster": "engine.run engine.compile engine.graph engine.cluster.transport errors system.schema"
     " system.text kernels.contract kernels.registry kernels.platform",
     "engine.cluster.transport": "errors system.schema system.text",
@@ -137,6 +139,7 @@ ONLY_IN = {
     "cupy": "kernels.gpu.cuda kernels.gpu.collective",
     "cupy_backends": "kernels.gpu.cublas kernels.gpu.nvrtc",
     "cudnn": "kernels.gpu.cudnn",
+    "numba": "engine.events",
     "llvmlite": "kernels.cpu.loading kernels.cpu.machine_code",
     "zmq": "engine.cluster.transport commands.doctor",
     "msgpack": "engine.cluster.transport",

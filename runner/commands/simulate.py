@@ -38,28 +38,26 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def simulated_text(config: Config, found: Simulated) -> str:
-    """Return the result of a simulation as text."""
-    devices = text_table(
-        ("device", "computes", "memory MiB"),
-        [
-            (device, f"{busy:.1%}", number(-(-found.memory_bytes[device] // 2**20)))
-            for device, busy in found.busy.items()
-        ],
-    )
-    links = text_table(
-        ("link", "bytes per update", "used"),
-        [(link, number(round(found.carried[link])), f"{used:.1%}") for link, used in found.utilization.items()],
-    )
+    """Return the result of a simulation as text. Links that carry nothing are left out."""
+    devices = [
+        (device, f"{busy:.1%}", number(-(-found.memory_bytes[device] // 2**20))) for device, busy in found.busy.items()
+    ]
+    links = [
+        (link, number(round(nbytes)), f"{found.utilization[link]:.1%}")
+        for link, nbytes in found.carried.items()
+        if nbytes
+    ]
     return "\n".join(
         [
-            f"simulated: model {config.model.name} on {config.data.name}, parallelism {config.parallelism.name}",
+            f"simulated: model {config.model.name} on {config.data.name}, optimizer {config.optimizer.name}, "
+            f"parallelism {config.parallelism.name}",
             "",
             f"update                  {1e3 * found.step_s:,.3f} ms for {number(found.examples)} examples",
             f"examples                {found.examples_per_s:,.1f} per second",
             f"training                {found.hours:,.2f} hours, without evaluations",
             "",
-            devices,
+            text_table(("device", "computes", "memory MiB"), devices),
             "",
-            links if found.utilization else "no links are described",
+            text_table(("link", "bytes per update", "used"), links) if links else "Nothing is sent between devices.",
         ]
     )

@@ -20,6 +20,8 @@ from runner.errors import ConfigError, SecurityError
 
 OPTIONS = [(group, name) for group, table in GROUPS.items() for name in table]
 PRESETS = {
+    ("cluster", "ethernet"): "local",
+    ("cluster", "k20x8"): "local",
     ("cluster", "slow_network"): "local",
     ("cluster", "slow_worker"): "local",
     ("parallelism", "downpour"): "async_data",

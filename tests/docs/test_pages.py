@@ -33,7 +33,8 @@ WITHOUT_COMMANDS = {"layers-and-ops", "contributing", "engine", "guarantees", "m
 BLOCK = re.compile(r"(?:<!-- (?P<said>[^>]*?) -->\n)?```(?P<language>\w+)\n(?P<text>.*?)^```$", re.M | re.S)
 KINDS = ("run", "not run", "file")
 VERBS = re.compile(
-    r"runner (--plugin \S+ )?(explain|data|ui|doctor|list|new|rerun|compare|eval|predict|sweep|sync|table)(?!\S)"
+    r"runner (--plugin \S+ )?"
+    r"(explain|simulate|data|ui|doctor|list|new|rerun|compare|eval|predict|sweep|sync|table)(?!\S)"
 )
 
 

@@ -157,11 +157,12 @@ _ARRIVAL, _DELAY_OVER, _END = range(3)
 
 @dataclass(frozen=True)
 class _Running:
-    """A node that a device runs, from ``begin`` to ``end`` in seconds."""
+    """A node that a device runs, from ``begin`` to ``end`` in seconds. turn: number of starts before its start."""
 
     name: str
     begin: float
     end: float
+    turn: int
 
 
 class _Simulation:
@@ -183,6 +184,8 @@ class _Simulation:
         self.running: dict[str, _Running] = {}
         self.link_free: dict[tuple[str, str], float] = defaultdict(float)
         self.starts: dict[str, float] = {}
+        self.turns: dict[str, int] = {}
+        self.started = 0
 
     def run(self) -> dict[str, float]:
         for name, count in self.missing.items():
@@ -197,7 +200,7 @@ class _Simulation:
                 self._happen(device, name, kind, now)
             for device in sorted(touched):
                 self._choose(device, now)
-        return dict(sorted(self.starts.items(), key=lambda item: item[1]))
+        return dict(sorted(self.starts.items(), key=lambda item: (item[1], self.turns[item[0]])))
 
     def _expect(self, name: str, time: float, kind: int) -> None:
         heapq.heappush(self.events, (time, self.work.index[name], kind, name))
@@ -233,7 +236,8 @@ class _Simulation:
             return
         nodes = [each for each in (*self.work.receives[name], name) if each not in self.starts]
         end = now + sum(self.work.seconds[each] for each in nodes)
-        self.running[device] = _Running(name, now, end)
+        self.running[device] = _Running(name, now, end, self.started)
+        self.started += 1
         self._expect(name, end, _END)
 
     def _end(self, ended: _Running) -> None:
@@ -241,7 +245,7 @@ class _Simulation:
         start = ended.begin
         for each in (*self.work.receives[ended.name], ended.name):
             if each not in self.starts:
-                self.starts[each] = start
+                self.starts[each], self.turns[each] = start, ended.turn
                 start += self.work.seconds[each]
         self._release_readers(ended.name, ended.end)
 
