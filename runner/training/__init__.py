@@ -10,5 +10,6 @@ Read the modules in this order; the first five implement a run from its start to
 * ``simulation``: the times of a configuration on described hardware. ``comparison``: step times of other strategies.
   ``first_steps``: the weights after the first updates. ``divergence``: losses that exploded. ``non_finite``: the origin
   of a NaN. ``layers``: sizes of layers. ``graph_picture``: pictures of the graph. ``display``: progress on the terminal
-  or in a notebook. ``inference``: scores and predictions of a trained network. ``exported``: such a network in a folder.
+  or in a notebook. ``inference``: scores and predictions of a trained network. ``exported``: such a network in
+  a folder.
 """
