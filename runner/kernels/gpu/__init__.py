@@ -12,5 +12,5 @@ Read in this order:
   and ``elementwise``: element-wise ops.
 * ``linear`` and ``cublas``: products. ``windows`` and ``cudnn``: convolution and pooling. ``collective``: NCCL.
 * ``normalization``, ``reduction``, ``rows``, ``shape``, ``structural``: one family of ops each.
-  ``loading``: registration.
+  ``loading``: registration. ``described``: a GPU that exists only as a description.
 """
