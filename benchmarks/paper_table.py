@@ -20,8 +20,8 @@ from benchmarks.prepare import prepare
 from benchmarks.process import SubjectError, SubjectProcess
 from benchmarks.results import TOLERANCES
 from benchmarks.subjects import OURS, PEERS, SubjectSpec
-from runner.commands.table import table_files
-from runner.commands.table_run import TableFiles, require_reasons
+from runner.commands.table_files import TableFiles, table_files
+from runner.commands.table_run import require_reasons
 from runner.config.conf_dir import conf_dir
 from runner.config.configuration import to_plain
 from runner.config.schema import Config

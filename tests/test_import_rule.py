@@ -84,8 +84,11 @@ MAY_IMPORT = {
     "config.devices": "kernels.gpu.driver config.schema errors engine.graph.device"
     " kernels.gpu.discovery system.machine",
     "config.monitor": "config.schema tasks engine.graph.network errors",
-    "config.hydra_app": "config config.configuration config.error_text config.groups config.hydra_sweep errors",
-    "config.hydra_sweep": "config.batch_sweeper config.launcher config.monitor errors system.redaction",
+    "config.hydra_app": "config config.configuration config.error_text config.groups config.hydra_sweep"
+    " config.shared_choices errors",
+    "config.hydra_sweep": "config.batch_sweeper config.launcher config.monitor config.shared_choices errors"
+    " system.redaction",
+    "config.shared_choices": "",
     # Training. Only ``build`` connects the parts.
     "training": "callback system.console config config.configuration records strategies optimizers tasks fields data"
     " checkpoint tracking tracing plugin engine errors system.files system.json_file system.schema system.shutdown"
@@ -129,7 +132,7 @@ HEAVY = {
 """Libraries that are imported only inside functions, so that ``runner --help`` answers in less than a second."""
 
 ONLY_IN = {
-    "hydra": "config.hydra_app config.hydra_sweep config.batch_sweeper",
+    "hydra": "config.hydra_app config.hydra_sweep config.batch_sweeper config.shared_choices",
     "omegaconf": "config",
     "mlflow": "tracking",
     "matplotlib": "tracking",

@@ -8,20 +8,19 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from runner.commands.stored_network import write_output
-from runner.commands.table_run import TableFiles, TableSweep, run_table
+from runner.commands.table_files import TableFiles, TableReader, current
+from runner.commands.table_run import TableSweep, run_table
 from runner.config.conf_dir import conf_dir
-from runner.config.hydra_app import compose
-from runner.config.schema import Config
 from runner.errors import ConfigError, DataError, RunnerError
 from runner.system.console import verb_parser
 from runner.system.text import duration, text_table
-from runner.tables.cells import TableState, state_of
+from runner.tables.cells import TableState
 from runner.tables.checking import REFUSED, STALE, checks
 from runner.tables.picture import PNG, as_png
 from runner.tables.rendering import FORMATS, as_text
-from runner.tables.results import folder_of
-from runner.tables.table import COUNT, Table
-from runner.tables.table_file import find_table, read_table, table_names
+from runner.tables.results import RunResults
+from runner.tables.table import Table
+from runner.tables.table_file import find_table, table_names
 
 _EXAMPLE = """\
 examples:
@@ -40,13 +39,14 @@ def main(arguments: Sequence[str]) -> int:
     """Run ``runner table`` with the arguments that follow it."""
     options = _options(arguments)
     folders = [conf_dir(), *([options.config_dir.absolute()] if options.config_dir else [])]
+    reader = TableReader(options.config_dir, options.results)
     if options.verb == "list":
-        print(_list(folders, options))
+        print(_list(table_names(folders), reader))
         return 0
     if options.verb == "check":
         names = table_names(folders) if options.all else [options.name]
-        return _check({name: find_table(name, folders) for name in names}, options)
-    files = table_files(find_table(options.name, folders), options.config_dir, options.results)
+        return _check({name: find_table(name, folders) for name in names}, reader)
+    files = reader.read(find_table(options.name, folders))
     code = 0
     if options.verb == "run":
         sweep = TableSweep(files, options.overrides, options.config_dir, options.budget)
@@ -58,23 +58,6 @@ def main(arguments: Sequence[str]) -> int:
     return code
 
 
-def table_files(path: Path, config_dir: Path | None = None, results: Path | None = None) -> TableFiles:
-    """Read the file of a table and compose its runs.
-
-    config_dir: folder of the user's YAML files. results: folder of the results of all tables; None for the committed
-    ones. Raises ConfigError, naming a run that cannot be composed.
-    """
-    table = read_table(path)
-    own = None if path.is_relative_to(conf_dir()) else config_dir
-    configs = {run: _composed(table, run, own) for run in table.runs}
-    return TableFiles(table, path, configs, folder_of(path) if results is None else results / path.stem)
-
-
-def current(files: TableFiles) -> TableState:
-    """Return a table with the stored results, decided."""
-    return state_of(files.table, files.results())
-
-
 def _export(state: TableState, form: str, path: Path | None) -> None:
     if form == PNG and path is None:
         raise ConfigError("--format png: expected also --output FILE, such as --output table.png")
@@ -83,18 +66,6 @@ def _export(state: TableState, form: str, path: Path | None) -> None:
         print(content.decode(), end="")
     else:
         write_output(path, content)
-
-
-def _composed(table: Table, run: str, config_dir: Path | None) -> Config:
-    try:
-        config = compose(table.overrides(run), config_dir=config_dir).config()
-    except ConfigError as error:
-        raise ConfigError(f"runs.{run}: {error}") from error
-    if table.kind != COUNT and config.cluster.threads_per_worker is None:
-        raise ConfigError(
-            f"runs.{run}: cluster.threads_per_worker is null; expected a number, because sums depend on the threads"
-        )
-    return config
 
 
 def _runs(table: Table, cells: Sequence[str] | None) -> list[str]:
@@ -111,12 +82,12 @@ def _runs(table: Table, cells: Sequence[str] | None) -> list[str]:
     return [run for run in table.runs if run in found]
 
 
-def _list(folders: list[Path], options: argparse.Namespace) -> str:
+def _list(paths: Mapping[str, Path], reader: TableReader) -> str:
     """Return a line for each table, and below them the errors of tables that cannot be composed without a plugin."""
     rows, errors = [], []
-    for name, path in table_names(folders).items():
+    for name, path in paths.items():
         try:
-            files = table_files(path, options.config_dir, options.results)
+            files = reader.read(path)
             state = current(files)
         except RunnerError as error:
             rows.append((name, "", "", "", "", "see the error below"))
@@ -126,13 +97,13 @@ def _list(folders: list[Path], options: argparse.Namespace) -> str:
         held = [claim.verdict for claim in state.claims]
         claims = f"{held.count('holds')} of {len(held)}" if held else ""
         exist = f"{sum(values.values())} of {len(values)}"
-        rows.append((name, state.table.kind, exist, claims, _rest(files), state.table.title))
+        rows.append((name, state.table.kind, exist, claims, _rest(files, state.results), state.table.title))
     return "\n\n".join([text_table(("table", "kind", "values", "claims hold", "to run", "title"), rows), *errors])
 
 
-def _rest(files: TableFiles) -> str:
+def _rest(files: TableFiles, results: Mapping[str, RunResults]) -> str:
     """Return what the values that do not exist yet need: runs, time (as far as other seeds tell), data and memory."""
-    results, needs = files.results(), list[str]()
+    needs: list[str] = []
     lacking = {run: set(files.table.seeds or (None,)) - found.current.keys() for run, found in results.items()}
     known = {run: [result.origin.seconds for result in found.current.values()] for run, found in results.items()}
     if count := sum(map(len, lacking.values())):
@@ -149,12 +120,12 @@ def _rest(files: TableFiles) -> str:
     return ", ".join(dict.fromkeys(needs))
 
 
-def _check(paths: Mapping[str, Path], options: argparse.Namespace) -> int:
+def _check(paths: Mapping[str, Path], reader: TableReader) -> int:
     """Print the state of each run of the tables; return 1 if one is stale or refused, otherwise 0."""
     rows = []
     for name, path in paths.items():
         try:
-            files = table_files(path, options.config_dir, options.results)
+            files = reader.read(path)
             for found in checks(files.table, files.configs, files.results()):
                 print(f"{name}/{found.run}: {found.state}", file=sys.stderr, flush=True)
                 rows.append((name, found.run, found.state, found.reason))

@@ -7,15 +7,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from runner.commands.planned_sweep import PlannedSweep
-from runner.config.configuration import fix_machine_values
+from runner.commands.table_files import TableFiles
+from runner.config.configuration import fix_machine_values, from_composed
 from runner.config.devices import look_at, require_devices
-from runner.config.hydra_app import Job, compose, compose_launcher
+from runner.config.hydra_app import Job, RunComposer, compose_launcher
 from runner.config.launcher import SweepPlace, jobs_at_once
 from runner.config.schema import Config
 from runner.data.settings import DatasetSettings
 from runner.errors import ConfigError, DataError, ResourceError
 from runner.plugin import pinned_references
-from runner.records.summary import git_commit, versions
 from runner.sweeps.freezing import freeze_job, planned
 from runner.sweeps.locks import sweep_lock, table_lock
 from runner.sweeps.outcome import Outcome, read_outcome
@@ -31,40 +31,16 @@ from runner.tables.rendering import FORMATS, as_markdown
 from runner.tables.results import (
     BEGUN,
     BEGUN_FILE,
-    ResultOrigin,
     RunResults,
-    read_results,
     result_name,
     write_result,
 )
-from runner.tables.table import BENCHMARK, COUNT, Table
+from runner.tables.table import BENCHMARK, COUNT
 from runner.training.build import build
 from runner.training.memory import require_gpu_memory, require_memory
 
 SWEEPS = Path("multirun", "table")
 """The folder of the sweeps of tables, below the working directory."""
-
-
-@dataclass(frozen=True)
-class TableFiles:
-    """A table with its configurations and the folder of its results.
-
-    path: its file. configs: run -> its present configuration. folder: the folder of its results.
-    """
-
-    table: Table
-    path: Path
-    configs: Mapping[str, Config]
-    folder: Path
-
-    def results(self) -> dict[str, RunResults]:
-        """Read the results of all runs."""
-        return read_results(self.folder, self.table, self.configs)
-
-    def origin(self) -> ResultOrigin:
-        """Return the entries that all results of this process have."""
-        commit = git_commit(Path(__file__).parent) or ""
-        return ResultOrigin(commit, self.table.criteria(), versions())
 
 
 def run_counts(files: TableFiles, runs: Iterable[str]) -> None:
@@ -134,14 +110,15 @@ class TableSweep:
         """Yield every trial of the runs, and before them those of the runs with which they are compared."""
         table = self.files.table
         wanted = {name for run in runs for name in (run, table.runs[run].against) if name}
-        launcher = compose_launcher(self.overrides)
+        launcher, composer = compose_launcher(self.overrides), RunComposer(self.config_dir)
         for run in (name for name in table.runs if name in wanted):
             for seed in table.seeds:
-                job = compose([*table.overrides(run), f"seed={seed}"], config_dir=self.config_dir)
-                config = job.config()
+                overrides = [*table.overrides(run), f"seed={seed}"]
+                composed = composer.compose(overrides)
+                config = from_composed(composed, overrides)
                 place = SweepPlace(self.directory, 0, {"run": run, "seed": str(seed)})
                 directory = self.directory / run / result_name(config, seed)
-                yield Trial(run, seed, config, replace(job, run_dir=directory, sweep=place, launcher=launcher))
+                yield Trial(run, seed, config, Job(composed, overrides, directory, place, launcher))
 
     def _plan(self, trials: Sequence[Trial]) -> Plan:
         """Return the plan with the jobs of earlier starts, and the launcher of this start."""

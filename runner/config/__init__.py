@@ -6,6 +6,6 @@ Read in this order:
 * ``configuration``: YAML to dataclasses. ``check``: combinations of keys.
 * ``safe_yaml`` and ``outcome``: stored configurations, and their comparison. ``changes``: values that are not defaults.
 * ``devices``, ``launcher``, ``monitor``: devices of a run, launchers of jobs, and the metric that decides the best run.
-* ``hydra_app``, ``hydra_sweep``, ``batch_sweeper``, ``command_line``, ``conf_dir``, ``error_text``: Hydra, its command
-  line and messages.
+* ``hydra_app``, ``hydra_sweep``, ``shared_choices``, ``batch_sweeper``, ``command_line``, ``conf_dir``,
+  ``error_text``: Hydra, its command line and messages.
 """

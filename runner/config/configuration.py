@@ -8,6 +8,7 @@ refused. No value of a configuration is a reference to code.
 import dataclasses
 import sys
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, cast
 
@@ -192,9 +193,26 @@ def _typed(schema: type, values: Mapping[str, Any], where: str) -> DictConfig:
             place = f"{where}.{section.name}" if where else section.name
             raise ConfigError(f"{place}: expected a section of keys, found {value!r}")
     try:
-        return cast(DictConfig, OmegaConf.merge(OmegaConf.structured(schema), dict(values)))
+        return _merged(schema, _Section(repr(values), values))
     except OmegaConfBaseException as error:
         raise ConfigError(describe(error, where)) from error
+
+
+@dataclasses.dataclass(frozen=True)
+class _Section:
+    """Plain values of a section, which are equal if their texts are."""
+
+    text: str
+    values: Mapping[str, Any] = dataclasses.field(compare=False)
+
+
+@lru_cache(maxsize=512)
+def _merged(schema: type, section: _Section) -> DictConfig:
+    """Return the values of a section in the nodes of its schema, which no caller changes.
+
+    OmegaConf needs milliseconds for a section, and the configurations of a sweep or a table differ in few sections.
+    """
+    return cast(DictConfig, OmegaConf.merge(OmegaConf.structured(schema), dict(section.values)))
 
 
 def _built(values: DictConfig, where: str) -> Any:

@@ -16,6 +16,7 @@ import hydra
 import yaml
 from hydra._internal.utils import get_args_parser
 from hydra.core.config_store import ConfigNode, ConfigStore
+from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.utils import JobReturn, JobStatus
@@ -39,6 +40,7 @@ from runner.config.hydra_sweep import (
 )
 from runner.config.launcher import BASIC, Launcher, SweepPlace
 from runner.config.schema import Config
+from runner.config.shared_choices import RunLoader, SharedChoices
 from runner.errors import ConfigError, ResourceError, RunnerError
 
 CONFIG_NAME = "config"
@@ -144,6 +146,33 @@ def compose(
         with open_dict(composed):
             del composed["hydra"]
     return Job(composed, task_overrides, run_dir)
+
+
+class RunComposer:
+    """Composes the configurations of many runs, much faster than :func:`compose` composes one after another.
+
+    The YAML files are read once, when a run first needs them.
+    """
+
+    def __init__(self, config_dir: Path | None = None) -> None:
+        """config_dir: a directory of the user's YAML files, searched last."""
+        self._config_dir = config_dir
+        self._shared: SharedChoices | None = None
+
+    def compose(self, overrides: Sequence[str]) -> DictConfig:
+        """Return the composed configuration of a run, without Hydra's settings.
+
+        Raises ConfigError if the configuration cannot be composed, or for an override of a setting of Hydra.
+        """
+        try:
+            if self._shared is None:
+                register_schemas()
+                with hydra.initialize_config_dir(str(conf_dir()), job_name=PROGRAM, version_base=VERSION_BASE):
+                    loader = RunLoader(GlobalHydra.instance().config_loader(), CONFIG_NAME, self._config_dir)
+                self._shared = SharedChoices(loader.choose, loader.files.group_exists)
+            return self._shared.compose(overrides)
+        except Exception as error:  # any error was caused by the overrides
+            raise _translated(error, overrides) from error
 
 
 def compose_launcher(overrides: Sequence[str]) -> Launcher:

@@ -21,6 +21,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
 from runner.config.launcher import Launcher, variables
 from runner.config.monitor import monitor_of_plain
+from runner.config.shared_choices import composed_jobs
 from runner.errors import ConfigError
 from runner.system.redaction import redact, redact_overrides
 
@@ -118,11 +119,14 @@ class BatchLauncher(BasicLauncher):
 
     def _composed(self, job_overrides: Sequence[Sequence[str]]) -> Iterator[DictConfig]:
         reported_s = time.monotonic()
+        assert self.hydra_context is not None
+        assert self.config is not None
+        compose = composed_jobs(self.hydra_context.config_loader, self.config)
         for number, overrides in enumerate(job_overrides):
             if time.monotonic() - reported_s >= _REPORT_EVERY_S:
                 reported_s = time.monotonic()
                 print(f"composed {number} of {len(job_overrides)} jobs", file=sys.stderr, flush=True)
-            yield self.hydra_context.config_loader.load_sweep_config(self.config, list(overrides))  # type: ignore
+            yield compose(overrides)
 
 
 # Hydra creates launchers only from classes in the package hydra_plugins, so this module is also registered there.

@@ -4,6 +4,7 @@ import dataclasses
 import hashlib
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -93,7 +94,8 @@ def with_defaults(plain: Mapping[str, Any], config: Config) -> dict[str, Any]:
     for name, own in plain.items():
         section = getattr(config, name, None)
         if isinstance(own, Mapping) and own.get("name") == getattr(section, "name", None):
-            complete[name] = filled(own, defaults_of(type(section))) if dataclasses.is_dataclass(section) else own
+            kind: Any = type(section)
+            complete[name] = filled(own, defaults_of(kind)) if dataclasses.is_dataclass(section) else own
     return complete
 
 
@@ -117,7 +119,8 @@ def filled(own: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any
     return {**defaults, **own, **both}
 
 
-def defaults_of(schema: type) -> dict[str, Any]:
+@cache
+def defaults_of(schema: type) -> Mapping[str, Any]:
     """Return the defaults of a dataclass of the configuration as plain data, without keys that have no default."""
     found: Any = OmegaConf.to_container(OmegaConf.structured(schema))
     return {key: default for key, default in found.items() if default != MISSING}

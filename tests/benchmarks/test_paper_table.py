@@ -16,7 +16,7 @@ from benchmarks.subjects import SubjectSpec
 from benchmarks.timed_single import CLIENTS
 from benchmarks.work import multiply_adds
 from runner.cli import main as runner
-from runner.commands.table import current, table_files
+from runner.commands.table_files import current, table_files
 from runner.config.conf_dir import conf_dir
 from runner.config.schema import Config
 from runner.tables.results import folder_of

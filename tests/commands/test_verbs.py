@@ -16,7 +16,7 @@ from runner.cli import main
 from runner.commands import doctor
 from runner.commands.list import KINDS, leading_comment, lines
 from runner.commands.new import KINDS as TEMPLATES
-from runner.commands.table import current, table_files
+from runner.commands.table_files import current, table_files
 from runner.config.conf_dir import TABLES, conf_dir
 from runner.config.groups import GROUPS
 from runner.engine.run.kernel_table import load_kernels

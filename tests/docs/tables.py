@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from runner.commands.table import current, table_files
+from runner.commands.table_files import TableReader, current
 from runner.config.conf_dir import conf_dir
 from runner.tables.rendering import as_markdown
 from runner.tables.table_file import table_names
@@ -93,7 +93,8 @@ the file is in the table; a run whose loss is no longer finite counts as a value
 
 def page() -> str:
     """Return the text of the page."""
-    pages = [as_markdown(current(table_files(path))) for path in table_names([conf_dir()]).values()]
+    reader = TableReader()
+    pages = [as_markdown(current(reader.read(path))) for path in table_names([conf_dir()]).values()]
     return "\n".join([_HEAD, *pages])
 
 

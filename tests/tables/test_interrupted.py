@@ -6,7 +6,7 @@ import subprocess
 import time
 from pathlib import Path
 
-from runner.commands.table import current, table_files
+from runner.commands.table_files import current, table_files
 from runner.engine.cluster.processes import runner_command
 from runner.records.run_directory import run_and_starts
 from runner.tables.results import Result, folder_of

@@ -12,7 +12,7 @@ import yaml
 
 from runner.checkpoint import load, newest
 from runner.cli import main
-from runner.commands.table import current, table_files
+from runner.commands.table_files import current, table_files
 from runner.config.configuration import to_plain
 from runner.data.synthetic import Synthetic
 from runner.engine.run.kernel_table import load_kernels

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from runner.cli import main
-from runner.commands.table import current, table_files
+from runner.commands.table_files import current, table_files
 from runner.config.conf_dir import conf_dir
 from runner.errors import ConfigError
 from runner.tables.results import folder_of

@@ -1,0 +1,78 @@
+"""The files of a table: its YAML file with the composed configurations of its runs, and its results."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from runner.config.conf_dir import conf_dir
+from runner.config.configuration import from_composed
+from runner.config.hydra_app import RunComposer
+from runner.config.schema import Config
+from runner.errors import ConfigError
+from runner.records.summary import git_commit, versions
+from runner.tables.cells import TableState, state_of
+from runner.tables.results import ResultOrigin, RunResults, folder_of, read_results
+from runner.tables.table import COUNT, Table
+from runner.tables.table_file import read_table
+
+
+@dataclass(frozen=True)
+class TableFiles:
+    """A table with its configurations and the folder of its results.
+
+    path: its file. configs: run -> its present configuration. folder: the folder of its results.
+    """
+
+    table: Table
+    path: Path
+    configs: Mapping[str, Config]
+    folder: Path
+
+    def results(self) -> dict[str, RunResults]:
+        """Read the results of all runs."""
+        return read_results(self.folder, self.table, self.configs)
+
+    def origin(self) -> ResultOrigin:
+        """Return the entries that all results of this process have."""
+        commit = git_commit(Path(__file__).parent) or ""
+        return ResultOrigin(commit, self.table.criteria(), versions())
+
+
+class TableReader:
+    """Reads the files of several tables, whose runs share YAML files."""
+
+    def __init__(self, config_dir: Path | None = None, results: Path | None = None) -> None:
+        """config_dir: folder of the user's YAML files. results: of all tables; None for the committed results."""
+        self._stored, self._own = RunComposer(), RunComposer(config_dir)
+        self._results = results
+
+    def read(self, path: Path) -> TableFiles:
+        """Read the file of a table and compose its runs. Raises ConfigError, naming a run that cannot be composed."""
+        table = read_table(path)
+        composer = self._stored if path.is_relative_to(conf_dir()) else self._own
+        configs = {run: _composed(table, run, composer) for run in table.runs}
+        folder = folder_of(path) if self._results is None else self._results / path.stem
+        return TableFiles(table, path, configs, folder)
+
+
+def table_files(path: Path, config_dir: Path | None = None, results: Path | None = None) -> TableFiles:
+    """Read the files of one table; arguments and errors as in :class:`TableReader`."""
+    return TableReader(config_dir, results).read(path)
+
+
+def current(files: TableFiles) -> TableState:
+    """Return a table with the stored results, decided."""
+    return state_of(files.table, files.results())
+
+
+def _composed(table: Table, run: str, composer: RunComposer) -> Config:
+    overrides = table.overrides(run)
+    try:
+        config = from_composed(composer.compose(overrides), overrides)
+    except ConfigError as error:
+        raise ConfigError(f"runs.{run}: {error}") from error
+    if table.kind != COUNT and config.cluster.threads_per_worker is None:
+        raise ConfigError(
+            f"runs.{run}: cluster.threads_per_worker is null; expected a number, because sums depend on the threads"
+        )
+    return config
