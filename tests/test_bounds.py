@@ -12,9 +12,9 @@ import pytest
 from runner.bounds import Bounds, Rate, bounds_of, out_of_bounds
 from runner.config.configuration import from_plain, to_plain
 from runner.config.groups import GROUPS
-from runner.config.hydra_app import compose
 from runner.config.schema import Config
 from runner.errors import ConfigError
+from tests.small_runs import composed_config
 
 OPTIONS: list[tuple[str, type]] = [
     ("", Config),
@@ -71,7 +71,7 @@ def undeclared(hint: Any) -> list[Any]:
 
 @pytest.fixture(scope="module")
 def default() -> dict[str, Any]:
-    return to_plain(compose(["parallelism=single"]).config())
+    return to_plain(composed_config("parallelism=single"))
 
 
 def with_value(plain: dict[str, Any], number: Number, value: object) -> dict[str, Any]:
@@ -139,7 +139,7 @@ def test_bounds_are_written_as_text(bounds: Bounds, text: str):
 
 def test_one_message_names_every_number_that_is_out_of_bounds():
     with pytest.raises(ConfigError) as caught:
-        compose(["seed=-1", "checkpoint.keep=1", "optimizer.lr=nan", "cluster.threads_per_worker=100000"]).config()
+        composed_config("seed=-1", "checkpoint.keep=1", "optimizer.lr=nan", "cluster.threads_per_worker=100000")
     assert str(caught.value).splitlines() == [
         "seed=-1: expected 0 to 9223372036854775807",
         "checkpoint.keep=1: expected 3 to 1000000000",

@@ -12,7 +12,6 @@ from runner.cli import main
 from runner.commands.rerun import repetition_here, repetition_of, verdict
 from runner.config.check import check
 from runner.config.configuration import dump, fix_machine_values, to_plain
-from runner.config.hydra_app import compose
 from runner.engine.compile.program import OneProcess, Program
 from runner.engine.graph.graph import Graph
 from runner.plugin.installing import PLUGINS
@@ -22,7 +21,7 @@ from runner.records.summary import Summary
 from runner.training.devices import in_one_process
 from tests.gpus import NO_DRIVER, gpu, machine
 from tests.refusal import Capture
-from tests.small_runs import SMALL, small_config, typed
+from tests.small_runs import SMALL, composed_config, small_config, typed
 
 BACKUPS = ("parallelism=sync_data", "parallelism.combine=parameter_server", "parallelism.backup_workers=1")
 SLOW = ("cluster=slow_worker",)
@@ -55,7 +54,7 @@ def test_without_its_gpus_a_run_is_repeated_on_the_cpu_without_guarantee(
     overrides: tuple[str, ...], tmp_path: Path
 ) -> None:
     (tmp_path / "endings-1.jsonl").touch()
-    config = fix_machine_values(compose([*SMALL, *overrides]).config(), 1, lambda: machine(gpu()))
+    config = fix_machine_values(composed_config(*SMALL, *overrides), 1, lambda: machine(gpu()))
     found = repetition_here(config, stored_at(tmp_path), lambda: NO_DRIVER)
     assert (found.config.cluster.device_taken, found.config.cluster.gpus, found.replayed) == ("cpu", None, None)
     assert found.doubt == "the run used a GPU, and the repetition uses the CPU: there is no NVIDIA driver: no libcuda"
@@ -66,7 +65,7 @@ def test_without_its_gpus_a_run_is_repeated_on_the_cpu_without_guarantee(
 def test_with_fewer_gpus_the_record_is_replayed_on_the_available_ones(tmp_path: Path) -> None:
     (tmp_path / "endings-1.jsonl").touch()
     two = machine(gpu(0), gpu(1))
-    config = fix_machine_values(compose([*SMALL, "parallelism=async_data"]).config(), 1, lambda: two)
+    config = fix_machine_values(composed_config(*SMALL, "parallelism=async_data"), 1, lambda: two)
     (tmp_path / "config-1.yaml").write_text(dump(config))
     found = repetition_here(config, stored_at(tmp_path), lambda: machine(gpu()))
     assert (config.cluster.gpus, found.config.cluster.gpus, found.doubt) == ([0, 1], [0, 0], "")
@@ -159,7 +158,7 @@ def test_keys_that_an_earlier_version_lacked_are_not_reported_as_changed(tmp_pat
     rounded = fix_machine_values(small_config(*BACKUPS, "cluster.tf32=true"), 1, lambda: NO_DRIVER)
     assert repetition_of(rounded, stored_at(tmp_path, starts=2)).doubt == "", "without a GPU, tf32 has no effect"
     here = machine(gpu())
-    on_gpu = fix_machine_values(compose([*SMALL, *BACKUPS, "cluster.tf32=true"]).config(), 1, lambda: here)
+    on_gpu = fix_machine_values(composed_config(*SMALL, *BACKUPS, "cluster.tf32=true"), 1, lambda: here)
     (tmp_path / "config-1.yaml").write_text(yaml.safe_dump(earlier | {"model": to_plain(on_gpu)["model"]}))
     doubt = repetition_of(on_gpu, stored_at(tmp_path, starts=2)).doubt
     assert "config-1.yaml differs in cluster.gpus, cluster.tf32, cluster.device_taken. All" in doubt

@@ -12,13 +12,12 @@ import runner
 from runner.cli import main
 from runner.commands.train import _continued
 from runner.config.configuration import dump, fix_machine_values, load_stored
-from runner.config.hydra_app import compose
 from runner.config.schema import FILLED_IN, Config
 from runner.kernels.gpu.discovery import Found
 from tests.fake_training import FakeTraining
 from tests.gpus import gpu, machine
 from tests.refusal import Capture
-from tests.small_runs import typed
+from tests.small_runs import composed_config, typed
 
 
 @pytest.fixture
@@ -26,7 +25,7 @@ def stored(folder: Path) -> Path:
     """Return the directory of a run of 30 epochs."""
     directory = folder / "stored run"
     directory.mkdir()
-    (directory / "config.yaml").write_text(dump(compose(["seed=7", "model=mlp"]).config()))
+    (directory / "config.yaml").write_text(dump(composed_config("seed=7", "model=mlp")))
     return directory
 
 
@@ -93,7 +92,7 @@ def test_cluster_keys_set_by_the_user_are_kept_and_others_follow_a_new_strategy(
     resumes: list[str],
     expected: tuple[int, int, float],
 ):
-    store(stored, fix_machine_values(compose(["model=mlp", *typed(named)]).config(), cores=cores))
+    store(stored, fix_machine_values(composed_config("model=mlp", *typed(named)), cores=cores))
     for resume in resumes:  # each resume reads the configuration that the previous resume stored
         assert main([f"resume={stored}", *typed(resume)]) == 0
         store(stored, fake_training.calls[-1].config)
@@ -107,14 +106,14 @@ def test_cluster_keys_set_by_the_user_are_kept_and_others_follow_a_new_strategy(
 def test_a_number_of_workers_that_a_new_strategy_does_not_allow_is_refused(
     fake_training: FakeTraining, stored: Path, capsys: Capture
 ):
-    store(stored, fix_machine_values(compose(["model=mlp", "cluster.workers=2"]).config(), cores=2))
+    store(stored, fix_machine_values(composed_config("model=mlp", "cluster.workers=2"), cores=2))
     assert main([f"resume={stored}", "parallelism=single"]) == 2
     assert "cluster.workers=2 and parallelism.workers=1 differ" in capsys.readouterr().err
     assert main([f"resume={stored}", "parallelism=single", "cluster.workers=1"]) == 0
 
 
 def test_patience_can_be_changed_and_can_be_removed_together_with_min_delta(fake_training: FakeTraining, stored: Path):
-    store(stored, compose(["train.patience=3", "train.min_delta=0.1"]).config())
+    store(stored, composed_config("train.patience=3", "train.min_delta=0.1"))
     assert main([f"resume={stored}", "train.patience=4"]) == 0
     assert main([f"resume={stored}", "train.patience=null", "train.min_delta=0"]) == 0
     trained = [(call.config.train.patience, call.config.train.min_delta) for call in fake_training.calls]

@@ -6,13 +6,13 @@ from runner.config.changes import changes
 from runner.config.conf_dir import conf_dir
 from runner.config.configuration import fix_machine_values
 from runner.config.groups import GROUPS
-from runner.config.hydra_app import compose
 from runner.config.schema import Config
 from runner.errors import ConfigError
+from tests.small_runs import composed_config
 
 
 def composed(*overrides: str) -> Config:
-    return compose(overrides).config()
+    return composed_config(*overrides)
 
 
 def option_files(group: str) -> list[str]:

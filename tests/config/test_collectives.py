@@ -7,12 +7,12 @@ import pytest
 from runner.commands.train import _continued
 from runner.config.configuration import fix_machine_values, to_plain
 from runner.config.devices import retake_devices, sums_text, take_devices
-from runner.config.hydra_app import compose
 from runner.config.outcome import differing_keys, outcome_hash
 from runner.config.schema import Config
 from runner.errors import ConfigError
 from runner.kernels.gpu.discovery import Found, Library
 from tests.gpus import NO_DRIVER, gpu, machine
+from tests.small_runs import composed_config
 
 SUMMED = ("parallelism=sync_data", "parallelism.workers=2", "parallelism.combine=all_reduce", "tracking=none")
 
@@ -29,7 +29,7 @@ WITHOUT = machine(gpu(0), gpu(1))
 
 def taken(found: Found, *overrides: str) -> Config:
     """Return a configuration with the devices of the machine ``found`` filled in."""
-    config = compose([*SUMMED, *overrides]).config()
+    config = composed_config(*SUMMED, *overrides)
     return replace(config, cluster=take_devices(config, lambda: found))
 
 
@@ -118,7 +118,7 @@ def test_a_run_continued_under_another_strategy_chooses_collectives_again(monkey
     monkeypatch.setattr(
         "runner.config.configuration.take_devices", lambda config, *rest: take_devices(config, lambda: TWO, *rest[1:])
     )
-    stored = fix_machine_values(compose([*SUMMED]).config(), 4)
+    stored = fix_machine_values(composed_config(*SUMMED), 4)
     assert stored.cluster.collectives == "nccl"
     assert _continued(stored, ["parallelism.workers=1"]).cluster.collectives == "none"
     assert _continued(stored, ["cluster.device=cpu"]).cluster.collectives is None

@@ -18,12 +18,12 @@ from runner.config.devices import (
     retake_devices,
     take_devices,
 )
-from runner.config.hydra_app import compose
 from runner.config.outcome import outcome_hash
 from runner.config.schema import Config
 from runner.errors import ConfigError, ResourceError
 from runner.kernels.gpu.discovery import NO_GPUS, Found
 from tests.gpus import NO_DRIVER, gpu, machine
+from tests.small_runs import composed_config
 
 TWO = ("parallelism=sync_data", "parallelism.workers=2", "tracking=none")
 SERVED = (*TWO, "parallelism.combine=parameter_server", "parallelism.servers=2")
@@ -32,7 +32,7 @@ SERVED = (*TWO, "parallelism.combine=parameter_server", "parallelism.servers=2")
 @cache
 def asked(*overrides: str) -> Config:
     """Return a checked configuration in which no values of the machine are filled in yet."""
-    return compose([*TWO, *overrides]).config()
+    return composed_config(*TWO, *overrides)
 
 
 def taken(found: Found, *overrides: str) -> Any:
@@ -95,8 +95,8 @@ def test_requested_gpus_can_be_shared_and_must_exist() -> None:
 
 def test_servers_are_on_the_cpu_unless_gpus_are_requested() -> None:
     here = machine(gpu(0), gpu(1), gpu(2))
-    assert take_devices(compose([*SERVED]).config(), lambda: here).gpus == [0, 1]
-    served = compose([*SERVED, "cluster.server_device=gpu"]).config()
+    assert take_devices(composed_config(*SERVED), lambda: here).gpus == [0, 1]
+    served = composed_config(*SERVED, "cluster.server_device=gpu")
     assert take_devices(served, lambda: here).gpus == [0, 1, 2, 0]
 
 
@@ -171,7 +171,7 @@ def test_impossible_devices_are_refused(overrides: list[str], message: str) -> N
 
 def test_cluster_gpus_needs_a_number_for_each_server_on_a_gpu() -> None:
     with pytest.raises(ConfigError, match=r"\[0, 0, 0\] .*workers=2 and 2 parameter server\(s\) on GPUs: .* 4 in all"):
-        compose([*SERVED, "cluster.server_device=gpu", "cluster.gpus=[0,0,0]"]).config()
+        composed_config(*SERVED, "cluster.server_device=gpu", "cluster.gpus=[0,0,0]")
 
 
 def test_the_stored_configuration_has_the_requested_and_the_used_devices() -> None:

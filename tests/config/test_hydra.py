@@ -13,7 +13,7 @@ from runner.commands.help_text import help_text, options
 from runner.config import conf_dir as module
 from runner.config.command_line import misplaced_verb, overrides_first, quoted, quoting_hint
 from runner.config.conf_dir import NestedGroup, conf_dir, nested_groups
-from runner.config.hydra_app import compose, compose_jobs
+from runner.config.hydra_app import compose_jobs
 from runner.config.schema import Config
 from runner.data.augmentation import Augment
 from runner.data.settings import limited_facts
@@ -21,7 +21,7 @@ from runner.errors import ConfigError, ResourceError, RunnerError
 from runner.strategies.downpour.pushed_server import POLICIES, Staleness
 from runner.training.build import build
 from runner.training.run import run
-from tests.small_runs import small_config
+from tests.small_runs import LARGE_PRESETS, composed_config, small_config
 
 
 @pytest.fixture
@@ -199,7 +199,7 @@ STRATEGIES = [
 
 def composed(*overrides: str) -> Config:
     """Return the checked configuration for the given overrides."""
-    return compose(list(overrides)).config()
+    return composed_config(*overrides)
 
 
 def test_preset_fast_trains_a_few_steps_with_checks() -> None:
@@ -238,12 +238,10 @@ def test_presets_can_be_built_for_every_strategy(overrides: tuple[str, ...]) -> 
         assert (experiment.config.trace, experiment.config.trace_steps) == trace
 
 
-LARGE = ("cifar100", "imagenet", "inception")
-"""Beginnings of the names of presets of large networks, which tests of training build."""
-EXPERIMENTS = [name for path in (conf_dir() / "experiment").glob("*.yaml") if not (name := path.stem).startswith(LARGE)]
+EXPERIMENTS = sorted(path.stem for path in (conf_dir() / "experiment").glob("*.yaml"))
 
 
-@pytest.mark.parametrize("experiment", sorted(EXPERIMENTS))
+@pytest.mark.parametrize("experiment", [name for name in EXPERIMENTS if not name.startswith(LARGE_PRESETS)])
 @pytest.mark.parametrize(("preset", "steps"), [("fast", 25), ("overfit", 300), ("profile", 30)])
 def test_presets_can_be_built_for_every_experiment(preset: str, steps: int, experiment: str) -> None:
     config = composed(f"+debug={preset}", f"experiment={experiment}", "cluster.threads_per_worker=1")

@@ -51,9 +51,10 @@ OVERRIDES = [
 
 
 def test_all_kinds_of_overrides_have_their_effect_and_none_on_the_next_run() -> None:
-    composer = RunComposer()
-    for overrides in [*OVERRIDES, *reversed(OVERRIDES)]:
-        require_equal(composer.compose(overrides), compose(overrides).composed)
+    composer, hydras = RunComposer(), [compose(overrides).composed for overrides in OVERRIDES]
+    pairs = list(zip(OVERRIDES, hydras, strict=True))
+    for overrides, each in [*pairs, *reversed(pairs)]:
+        require_equal(composer.compose(overrides), each)
 
 
 @pytest.mark.parametrize(

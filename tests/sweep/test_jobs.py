@@ -9,7 +9,6 @@ import pytest
 from runner.commands.planned_sweep import run_in_turn
 from runner.config.configuration import dump, fix_machine_values, load_stored
 from runner.config.devices import GpuShare
-from runner.config.hydra_app import compose
 from runner.config.launcher import Launcher
 from runner.config.schema import Config
 from runner.kernels.gpu.discovery import Found
@@ -18,7 +17,7 @@ from runner.sweeps.locks import place_lock
 from runner.sweeps.plan import FROZEN_FILE, PlannedJob
 from runner.system.machine import usable_cores
 from tests.gpus import NO_DRIVER, gpu, machine
-from tests.small_runs import SMALL, SMALL_MODEL
+from tests.small_runs import SMALL, SMALL_MODEL, composed_config
 
 
 def test_every_job_runs_and_the_first_failure_is_returned() -> None:
@@ -111,7 +110,7 @@ def job(number: int) -> PlannedJob:
 def freeze(folder: Path, number: int, *overrides: str) -> None:
     """Write the files of a job that has not run yet."""
     (folder / str(number)).mkdir()
-    config = compose([*SMALL, *SMALL_MODEL, *overrides]).config()
+    config = composed_config(*SMALL, *SMALL_MODEL, *overrides)
     (folder / str(number) / FROZEN_FILE).write_text(dump(config))
 
 

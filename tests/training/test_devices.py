@@ -9,7 +9,6 @@ import pytest
 from runner.commands.explain import explain_with_memory
 from runner.commands.explanation.devices import device_lines, plans_of
 from runner.config.configuration import fix_machine_values
-from runner.config.hydra_app import compose
 from runner.config.launcher import SweepPlace
 from runner.config.schema import Config
 from runner.engine.compile.plan import DevicePlan
@@ -27,6 +26,7 @@ from runner.training.experiment import Experiment
 from runner.training.run import run
 from tests.config.test_collectives import SUMMED, TWO, WITHOUT
 from tests.gpus import NO_DRIVER, gpu, gpu_kernels, machine, nccl_kernels
+from tests.small_runs import composed_config
 
 __all__ = ["gpu_kernels", "nccl_kernels"]
 
@@ -54,7 +54,7 @@ def emulated_gpus(request: pytest.FixtureRequest) -> None:
 
 def config_on(found: Found, *overrides: str) -> Config:
     """Return a small configuration, completed with the values of a machine that has four cores and these GPUs."""
-    return fix_machine_values(compose([*SMALL, *overrides]).config(), 4, lambda: found)
+    return fix_machine_values(composed_config(*SMALL, *overrides), 4, lambda: found)
 
 
 def placed(found: Found, *overrides: str) -> Experiment:

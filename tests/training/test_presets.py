@@ -12,6 +12,7 @@ from runner.tables.checking import with_synthetic_data
 from runner.training.build import build
 from runner.training.experiment import Experiment
 from runner.training.first_steps import first_steps
+from tests.small_runs import LARGE_PRESETS
 
 ALIKE = (
     *(f"imagenet_batch_{n}_{n}" for n in (256, 512, 1024)),
@@ -20,8 +21,6 @@ ALIKE = (
 )
 """Presets for ImageNet that differ from a tested one only in numbers of examples, rates or the schedule."""
 PRESETS = [name for name in options(conf_dir())["experiment"] if name not in ALIKE]
-LARGE = ("cifar100", "imagenet", "inception")
-"""Beginnings of the names of presets whose tests take seconds."""
 OWN = {
     "mnist_sandblaster": [],
     **{f"{data}_batch_1024_128": ["train.batch_size=4", "parallelism.fc_batch=2"] for data in ("cifar10", "imagenet")},
@@ -31,7 +30,7 @@ FASTER = {"imagenet_resnet": ["model.depth=50"]}
 """Preset -> overrides for a network that is planned faster."""
 STRATEGIES = {"single": ["parallelism=single"], "sync_data": ["parallelism=sync_data"], "own": []}
 CASES = [
-    pytest.param(preset, strategy, marks=[pytest.mark.slow] * preset.startswith(LARGE))
+    pytest.param(preset, strategy, marks=[pytest.mark.slow] * preset.startswith(LARGE_PRESETS))
     for preset in PRESETS
     for strategy in (["own"] if preset in OWN else ["single", "sync_data"])
 ]

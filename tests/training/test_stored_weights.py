@@ -15,7 +15,6 @@ import pytest
 from runner.checkpoint import find, load
 from runner.cli import main
 from runner.config.configuration import load_stored
-from runner.config.hydra_app import compose
 from runner.config.schema import LocalCluster
 from runner.engine.run import kernel_table
 from runner.errors import CheckpointError, ConfigError, ResourceError
@@ -28,7 +27,7 @@ from runner.training.run import run
 from tests.gpu.gpus import Gpu
 from tests.gpus import NO_DRIVER, gpu, gpu_kernels, machine
 from tests.kernels.gpu.emulation import EmulatedRuntime
-from tests.small_runs import small_config, train
+from tests.small_runs import composed_config, small_config, train
 
 __all__ = ["gpu_kernels"]
 
@@ -119,7 +118,7 @@ def test_a_gpu_that_cannot_hold_a_batch_or_lacks_a_kernel_is_refused_before_memo
 
 def test_bfloat16_needs_cpu_instructions_only_if_the_cpu_computes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("runner.system.machine.cpu_flags", lambda: frozenset({"avx2"}))
-    config = compose([*SMALL_DATA, "precision=bfloat16"]).config()
+    config = composed_config(*SMALL_DATA, "precision=bfloat16")
     assert one_device(config, 2, lambda: machine(gpu())).what.startswith("GPU 0")
     with pytest.raises(ConfigError, match="precision=bfloat16: expected a CPU with one of avx512_bf16, amx_bf16"):
         one_device(config, 2, lambda: NO_DRIVER)
