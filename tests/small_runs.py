@@ -18,9 +18,9 @@ LARGE_PRESETS = ("cifar100", "imagenet", "inception")
 """Beginnings of the names of presets in conf/experiment whose networks take seconds to build."""
 
 
-def small_config(*overrides: str) -> Config:
+def small_config(*overrides: str, config_dir: Path | None = None) -> Config:
     """Return the checked configuration of a small run on one core of a machine without GPUs."""
-    return copy.deepcopy(_composed(overrides))
+    return copy.deepcopy(_composed(overrides, config_dir))
 
 
 def train(folder: Path, *overrides: str, resume: bool = False) -> Summary:
@@ -28,22 +28,26 @@ def train(folder: Path, *overrides: str, resume: bool = False) -> Summary:
     return run(small_config(*overrides), folder, overrides=list(overrides), resume=resume)
 
 
-def composed_config(*overrides: str) -> Config:
-    """Return the checked configuration that Hydra composes from the project's YAML files and the present options."""
+def composed_config(*overrides: str, config_dir: Path | None = None) -> Config:
+    """Return the checked configuration that Hydra composes from YAML files and the present options.
+
+    config_dir: a directory of YAML files besides those of the project.
+    """
     schemas = tuple(schema for options in GROUPS.values() for schema in options.values())
-    return from_composed(_composer(schemas).compose(overrides), overrides)
+    return from_composed(_composer(schemas, config_dir).compose(overrides), overrides)
 
 
 @functools.cache
-def _composer(schemas: tuple[type, ...]) -> RunComposer:
+def _composer(schemas: tuple[type, ...], config_dir: Path | None) -> RunComposer:
     """Return a composer that keeps what it read: a composition by Hydra takes a quarter of a second."""
-    return RunComposer()
+    return RunComposer(config_dir)
 
 
 @functools.cache
-def _composed(overrides: tuple[str, ...]) -> Config:
+def _composed(overrides: tuple[str, ...], config_dir: Path | None) -> Config:
     model = () if any(override.startswith("model=") for override in overrides) else SMALL_MODEL
-    return fix_machine_values(composed_config(*SMALL, *model, *overrides), cores=1, look=lambda: NO_DRIVER)
+    config = composed_config(*SMALL, *model, *overrides, config_dir=config_dir)
+    return fix_machine_values(config, cores=1, look=lambda: NO_DRIVER)
 
 
 def typed(text: str) -> tuple[str, ...]:

@@ -3,7 +3,7 @@
 import argparse
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -11,6 +11,8 @@ from runner.commands.stored_network import write_output
 from runner.commands.table_files import TableFiles, TableReader, current
 from runner.commands.table_run import TableSweep, run_table
 from runner.config.conf_dir import conf_dir
+from runner.config.schema import worker_processes
+from runner.engine.graph.device import GPU
 from runner.errors import ConfigError, DataError, RunnerError
 from runner.system.console import verb_parser
 from runner.system.text import duration, text_table
@@ -19,7 +21,7 @@ from runner.tables.checking import REFUSED, STALE, checks
 from runner.tables.picture import PNG, as_png
 from runner.tables.rendering import FORMATS, as_text
 from runner.tables.results import RunResults
-from runner.tables.table import Table
+from runner.tables.table import BENCHMARK, COUNT, Table
 from runner.tables.table_file import find_table, table_names
 
 _EXAMPLE = """\
@@ -84,40 +86,65 @@ def _runs(table: Table, cells: Sequence[str] | None) -> list[str]:
 
 def _list(paths: Mapping[str, Path], reader: TableReader) -> str:
     """Return a line for each table, and below them the errors of tables that cannot be composed without a plugin."""
-    rows, errors = [], []
+    rows, notes = [], []
     for name, path in paths.items():
         try:
             files = reader.read(path)
             state = current(files)
+            rest = _rest(files, state.results)
         except RunnerError as error:
-            rows.append((name, "", "", "", "", "see the error below"))
-            errors.append(f"{name}: {error}")
+            rows.append((name, "", "", "", "", "", "", "see the error below"))
+            notes.append(f"{name}: {error}")
             continue
         values = {line.cell: line.sample is not None for line in state.lines}
         held = [claim.verdict for claim in state.claims]
         claims = f"{held.count('holds')} of {len(held)}" if held else ""
         exist = f"{sum(values.values())} of {len(values)}"
-        rows.append((name, state.table.kind, exist, claims, _rest(files, state.results), state.table.title))
-    return "\n\n".join([text_table(("table", "kind", "values", "claims hold", "to run", "title"), rows), *errors])
+        rows.append((name, state.table.kind, exist, claims, *rest, state.table.title))
+    if any(_UNKNOWN in row[5] for row in rows):
+        notes.append(_ESTIMATE)
+    headers = ("table", "kind", "values", "claims hold", "to run", "time", "needs", "title")
+    return "\n\n".join([text_table(headers, rows), *notes])
 
 
-def _rest(files: TableFiles, results: Mapping[str, RunResults]) -> str:
-    """Return what the values that do not exist yet need: runs, time (as far as other seeds tell), data and memory."""
-    needs: list[str] = []
-    lacking = {run: set(files.table.seeds or (None,)) - found.current.keys() for run, found in results.items()}
-    known = {run: [result.origin.seconds for result in found.current.values()] for run, found in results.items()}
-    if count := sum(map(len, lacking.values())):
-        needs.append(f"{count} runs" if count > 1 else "1 run")
-    if seconds := sum(len(seeds) * max(known[run], default=0.0) for run, seeds in lacking.items()):
-        needs.append(f"about {duration(seconds)}")
-    for run in (run for run, seeds in lacking.items() if seeds):
-        config, memory = files.configs[run], files.table.runs[run].memory_gib
-        needs += [] if memory is None else [f"{memory:g} GiB"]
+_UNKNOWN = "unknown"
+_ESTIMATE = (
+    f"time {_UNKNOWN}: no seed was run. `runner table run NAME --budget 0s` estimates the time by a few updates, "
+    "if the data are on this machine."
+)
+
+
+def _rest(files: TableFiles, results: Mapping[str, RunResults]) -> tuple[str, str, str]:
+    """Return what the values that do not exist yet need: the number of runs, their time, and data and hardware."""
+    seeds = files.table.seeds or (None,)
+    lacking = {run: len(set(seeds) - found.current.keys()) for run, found in results.items()}
+    lacking = {run: count for run, count in lacking.items() if count}
+    if not lacking:
+        return "", "", ""
+    seconds = files.seconds(results)
+    unknown = sum(count for run, count in lacking.items() if run not in seconds)
+    known = sum(count * seconds[run] for run, count in lacking.items() if run in seconds)
+    time = [f"about {duration(known)}"] if lacking.keys() & seconds.keys() else []
+    time += [f"{_UNKNOWN} for {unknown}" if time else _UNKNOWN] if unknown else []
+    return str(sum(lacking.values())), ", ".join(time), ", ".join(_needs(files, list(lacking)))
+
+
+def _needs(files: TableFiles, runs: Sequence[str]) -> Iterator[str]:
+    """Yield the largest number of workers of some runs, their devices and memory, and data that are missing here."""
+    configs = [files.configs[run] for run in runs]
+    most = max(configs, key=worker_processes)
+    workers, threads = worker_processes(most), most.cluster.threads_per_worker
+    if files.table.kind not in (COUNT, BENCHMARK):
+        yield f"{workers} worker{'s' * (workers > 1)} with {threads} thread{'s' * (threads > 1)}"
+    if any(config.cluster.device == GPU for config in configs):
+        yield "GPU"
+    if memory := [files.table.runs[run].memory_gib for run in runs if files.table.runs[run].memory_gib is not None]:
+        yield f"{max(each for each in memory if each is not None):g} GiB"
+    for data in {config.data.name: config.data for config in configs}.values():
         try:
-            config.data.require_present()
+            data.require_present()
         except DataError:
-            needs.append(f"data={config.data.name}")
-    return ", ".join(dict.fromkeys(needs))
+            yield f"data={data.name}"
 
 
 def _check(paths: Mapping[str, Path], reader: TableReader) -> int:

@@ -39,9 +39,6 @@ from runner.tables.table import BENCHMARK, COUNT
 from runner.training.build import build
 from runner.training.memory import require_gpu_memory, require_memory
 
-SWEEPS = Path("multirun", "table")
-"""The folder of the sweeps of tables, below the working directory."""
-
 
 def run_counts(files: TableFiles, runs: Iterable[str]) -> None:
     """Compute the missing counts of runs, one run after another; each is written at once."""
@@ -86,7 +83,7 @@ class TableSweep:
     @property
     def directory(self) -> Path:
         """The directory of the sweep."""
-        return (SWEEPS / self.files.path.stem).absolute()
+        return self.files.sweep
 
     def run(self, runs: Sequence[str]) -> int:
         """Run what is missing of the named runs and of the runs with which they are compared; return the exit code.
@@ -171,7 +168,7 @@ class TableSweep:
 
         Raises ConfigError, naming the run, if its strategy refuses its network.
         """
-        rows, chosen, left_s = [], list[Trial](), self.budget_s
+        rows, chosen, left_s, estimated = [], list[Trial](), self.budget_s, dict[str, float]()
         for run in dict.fromkeys(trial.run for trial in missing):
             trials = [trial for trial in missing if trial.run == run]
             try:
@@ -181,12 +178,14 @@ class TableSweep:
                 continue
             except ConfigError as error:
                 raise ConfigError(f"runs.{run}: {error}") from error
+            estimated[run] = seconds
             taken = trials if left_s is None else trials[: int(left_s // seconds) if seconds else len(trials)]
             left_s = None if left_s is None else left_s - seconds * len(taken)
             skipped = len(trials) - len(taken)
             note = f"{skipped} left out: beyond the budget" if skipped else ""
             rows.append((run, str(len(taken)), duration(seconds * len(taken)), note))
             chosen += taken
+        self.files.write_estimates(estimated)
         if rows:
             print(text_table(("run", "jobs", "about, without evaluations", ""), rows), file=sys.stderr, flush=True)
         return chosen

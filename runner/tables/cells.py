@@ -1,4 +1,4 @@
-"""The cells and the claims of a table, decided: our values over seeds next to published values."""
+"""The cells and the claims of a table, decided: our values over seeds or rounds next to published values."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from runner.tables.claims import ClaimVerdict, Comparison, decide, equivalent, every, lower
 from runner.tables.results import Result, RunResults
-from runner.tables.statistics import Sample, seeds_text, summary
+from runner.tables.statistics import ROUND, Sample, seeds_text, summary
 from runner.tables.table import (
     ASCENDING,
     AT_MOST,
@@ -26,10 +26,13 @@ from runner.tables.table import (
     Column,
     Table,
 )
+from runner.tables.two_samples import differences
 from runner.tables.verdict import number_of, verdict
 
 MISSING, STALE, INCOMPLETE = "missing", "stale", "incomplete"
 """Verdicts on a cell without values, with values of an earlier design only, and without the values of some seeds."""
+
+_Values = Mapping[int | None, float]
 
 HOLDS, FAILS, OPEN = "holds", "fails", "undecided"
 
@@ -135,7 +138,7 @@ def _lines(table: Table, results: Mapping[str, RunResults]) -> Iterator[Line]:
     for row, column, cell in table.cells():
         read = table.columns[column]
         values = list(values_of(table, results, row, column).values())
-        sample = summary(values) if values else None
+        sample = summary(values, table.repetition) if values else None
         reason, state = _absence(table, results, row, column, len(values))
         ours = None if sample is None else sample.median if read.statistic == "median" else sample.mean
         titles = table.rows[row].title, read.title
@@ -169,7 +172,7 @@ def _absence(table: Table, results: Mapping[str, RunResults], row: str, column: 
         mixed = f"the values are speeds of {len(machines)} kinds of machines"
         return (mixed, INCOMPLETE) if speed and len(machines) > 1 else ("", "")
     if values:
-        return f"{values} of {seeds_text(wanted)} have a value", INCOMPLETE
+        return f"{values} of {seeds_text(wanted, table.repetition)} have a value", INCOMPLETE
     if results[run].current and read.relative_to and not results[read.relative_to].current:
         return f"the run {read.relative_to}, to which it is relative, has no value", MISSING
     if results[run].current:
@@ -196,7 +199,7 @@ def _earlier(table: Table, results: Mapping[str, RunResults]) -> Iterator[str]:
                     text = "not finite" if center is None else f"{center:.6g}"
                     yield (
                         f"Earlier design of {name} (other {keys_text}), {column.title}: mean {text} over "
-                        f"{seeds_text(len(values))}; changed because: {reason}"
+                        f"{seeds_text(len(values), table.repetition)}; changed because: {reason}"
                     )
 
 
@@ -212,30 +215,37 @@ def _decided(table: Table, results: Mapping[str, RunResults]) -> Iterator[Decide
 
 def _compared(claim: Claim, table: Table, results: Mapping[str, RunResults]) -> Comparison | Decided:
     wanted = len(table.seeds) or 1
-    values = [list(values_of(table, results, *cell.split("/", 1)).values()) for cell in claim.cells]
-    lacking = [cell for cell, each in zip(claim.cells, values, strict=True) if len(each) < wanted]
-    lack = f"seeds without a value in {', '.join(lacking)}" if lacking else ""
+    cells = [values_of(table, results, *cell.split("/", 1)) for cell in claim.cells]
+    lacking = [cell for cell, each in zip(claim.cells, cells, strict=True) if len(each) < wanted]
+    lack = f"{table.repetition}s without a value in {', '.join(lacking)}" if lacking else ""
     if claim.relation == AT_MOST:
         assert claim.limit is not None
-        exceeding = [value for each in values for value in each if not value <= claim.limit]
+        exceeding = [value for each in cells for value in each.values() if not value <= claim.limit]
         if lacking and not exceeding:
             return Decided(claim.text, OPEN, lack)
-        largest = max((value for each in values for value in each), default=float("nan"))
+        largest = max((value for each in cells for value in each.values()), default=float("nan"))
         return Decided(claim.text, FAILS if exceeding else HOLDS, f"largest value {largest:.3g}, limit {claim.limit:g}")
     if lacking:
-        return Comparison(claim.test, min(map(len, values)), reason=lack)
-    samples = [summary(each) for each in values]
-    if claim.relation == EQUIVALENT:
-        assert claim.margin is not None
-        return equivalent(samples[0], samples[1], claim.margin)
-    first, *others = samples
+        return Comparison(claim.test, min(map(len, cells)), reason=lack, repetition=table.repetition)
+    first, *others = cells
     pairs = {
-        ASCENDING: list(pairwise(samples)),
+        ASCENDING: list(pairwise(cells)),
         LOWEST: [(first, other) for other in others],
         HIGHEST: [(other, first) for other in others],
+        EQUIVALENT: [(first, others[0])],
     }
-    parts = [lower(a, b, claim.test) for a, b in pairs[claim.relation]]
+    parts = [_of_two(claim, table, a, b) for a, b in pairs[claim.relation]]
     return parts[0] if len(parts) == 1 else every(parts)
+
+
+def _of_two(claim: Claim, table: Table, a: _Values, b: _Values) -> Comparison:
+    """Compare two cells: by pairs of equal rounds in a benchmark, otherwise as independent samples."""
+    of_rounds = differences(a, b) if table.repetition == ROUND else None
+    first, second = (summary(list(cell.values()), table.repetition) for cell in (a, b))
+    if claim.relation == EQUIVALENT:
+        assert claim.margin is not None
+        return equivalent(first, second, claim.margin, of_rounds)
+    return lower(first, second, claim.test, of_rounds)
 
 
 def _with_evidence(claim: Claim, found: ClaimVerdict) -> Decided:
@@ -250,5 +260,5 @@ def _with_evidence(claim: Claim, found: ClaimVerdict) -> Decided:
     if compared.effect is not None:
         facts.append(f"Hedges' g {sign * compared.effect:.2g}")
     if compared.difference is not None and found.seeds_needed is not None:
-        facts.append(f"{seeds_text(found.seeds_needed)} would decide it with a power of 80 %")
+        facts.append(f"{seeds_text(found.seeds_needed, compared.repetition)} would decide it with a power of 80 %")
     return Decided(claim.text, found.text, ", ".join(facts))

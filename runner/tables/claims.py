@@ -14,15 +14,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from runner.tables.statistics import CONFIDENCE, Interval, Sample, not_finite_text, seeds_text, t_interval
-from runner.tables.two_samples import degrees_of_freedom, deviations, hedges_g, permutation_p, tail, welch
+from runner.tables.statistics import CONFIDENCE, SEED, Interval, Sample, not_finite_text, seeds_text, t_interval
+from runner.tables.two_samples import (
+    degrees_of_freedom,
+    deviations,
+    hedges_g,
+    paired,
+    permutation_p,
+    sign_flip_p,
+    tail,
+    welch,
+)
 
 ALPHA = 0.05
 """Largest probability that claims of a table hold or fail wrongly, under the assumptions of their tests."""
 POWER = 0.8
 """Probability that the stated number of seeds decides a claim, if the effect seen is the true one."""
 FEWEST_SEEDS = 5
-"""Seeds per cell that a claim needs."""
+"""Seeds, or rounds, per cell that a claim needs."""
 MOST_SEEDS = 1000
 """Largest number of seeds that is stated as needed."""
 
@@ -31,9 +40,11 @@ MOST_SEEDS = 1000
 class Comparison:
     """The evidence for and against one claim, before the correction for several claims.
 
-    seeds: of the cell that has fewest. difference: of the two means, first minus second. deviations: of the two cells.
-    interval: of the difference, by Welch's t. effect: Hedges' g. margin: of an equivalence claim. reason: why the claim
-    cannot be tested, or "". parts: the claims that a conjunction joins; only they have a difference and an effect.
+    seeds: of the cell that has fewest. difference: of the two means, first minus second. deviations: of the two cells,
+    or for rounds of their differences, and 0. interval: of the difference, by the t of the test. effect: Hedges' g, of
+    seeds only. margin: of an equivalence claim. reason: why the claim cannot be tested, or "". parts: the claims that a
+    conjunction joins; only they have a difference and an effect. repetition: as in
+    :class:`~runner.tables.statistics.Sample`.
     """
 
     test: str
@@ -47,58 +58,83 @@ class Comparison:
     p_against: float = 1.0
     reason: str = ""
     parts: tuple["Comparison", ...] = ()
+    repetition: str = SEED
 
 
-def lower(a: Sample, b: Sample, test: str = "welch") -> Comparison:
+def lower(a: Sample, b: Sample, test: str = "welch", of_rounds: Sample | None = None) -> Comparison:
     """Test the claim that the mean of cell ``a`` is lower than the mean of ``b``; swap them for "higher".
 
-    The test is two-sided, and the sign of the difference decides which p-value gets the result.
+    of_rounds: for rounds, which are pairs, the differences ``a`` minus ``b``. The test is two-sided, and the sign of
+    the difference decides which p-value gets the result.
 
     * welch: the t-test for unequal variances (Welch, Biometrika 34, 1947). If neither cell has any spread, t does not
       exist, and the permutation test replaces it; ``Comparison.test`` names the test that was used.
     * permutation: of the difference of the means (Fisher, The Design of Experiments, 1935).
+
+    For rounds, these are the paired t-test and the permutation of the signs of the differences.
     """
-    if untested := obstacle(test, a, b):
+    names = _NAMES if of_rounds is None else _PAIRED_NAMES
+    if untested := obstacle(names[test], a, b):
         return untested
-    difference, error, freedom = welch(a, b)
+    difference, error, freedom = welch(a, b) if of_rounds is None else paired(of_rounds)
     used = test if error else "permutation"
-    p = permutation_p(a, b) if used == "permutation" else min(1.0, 2 * tail(abs(difference), error, freedom))
+    if used == "permutation":
+        p = permutation_p(a, b) if of_rounds is None else sign_flip_p(of_rounds)
+    else:
+        p = min(1.0, 2 * tail(abs(difference), error, freedom))
     return Comparison(
-        used,
+        names[used],
         min(a.n, b.n),
         difference,
-        deviations(a, b),
+        _deviations(a, b, of_rounds),
         t_interval(difference, error, freedom, CONFIDENCE),
-        hedges_g(a, b),
+        hedges_g(a, b) if of_rounds is None else None,
         p_for=p if difference < 0 else 1.0,
         p_against=p if difference > 0 else 1.0,
+        repetition=a.repetition,
     )
 
 
-def equivalent(a: Sample, b: Sample, margin: float) -> Comparison:
+_NAMES = {"welch": "welch", "permutation": "permutation"}
+_PAIRED_NAMES = {"welch": "paired t-test", "permutation": "permutation of signs"}
+"""Key ``test`` of a claim -> name of the test for cells of seeds, and for cells of rounds."""
+
+
+def _deviations(a: Sample, b: Sample, of_rounds: Sample | None) -> tuple[float, float]:
+    """Return two deviations that give the standard error and the degrees of freedom of the difference for n values."""
+    if of_rounds is None:
+        return deviations(a, b)
+    assert of_rounds.deviation is not None
+    return of_rounds.deviation, 0.0
+
+
+def equivalent(a: Sample, b: Sample, margin: float, of_rounds: Sample | None = None) -> Comparison:
     """Test the claim that the means of two cells differ by less than ``margin``, in units of the metric.
 
     Two one-sided tests (TOST; Schuirmann, J. Pharmacokinet. Biopharm. 15, 1987) with Welch's t. Without correction, the
     claim holds if the 90 % interval of the difference lies inside ± margin, and fails if the 95 % interval lies wholly
     outside; the result contains the 90 % interval. If neither cell has any spread, the interval is a point.
+    of_rounds: as in :func:`lower`; with the t of the differences.
 
     Raises ValueError if the margin is not finite and positive.
     """
     if not 0 < margin < math.inf:
         raise ValueError(f"margin={margin}: expected a finite number above 0")
-    if untested := obstacle("TOST", a, b, margin):
+    name = "TOST" if of_rounds is None else "paired TOST"
+    if untested := obstacle(name, a, b, margin):
         return untested
-    difference, error, freedom = welch(a, b)
+    difference, error, freedom = welch(a, b) if of_rounds is None else paired(of_rounds)
     return Comparison(
-        "TOST",
+        name,
         min(a.n, b.n),
         difference,
-        deviations(a, b),
+        _deviations(a, b, of_rounds),
         t_interval(difference, error, freedom, 1 - 2 * ALPHA),
-        hedges_g(a, b),
+        hedges_g(a, b) if of_rounds is None else None,
         margin,
         p_for=tail(margin - abs(difference), error, freedom),
         p_against=min(1.0, 2 * tail(abs(difference) - margin, error, freedom)),
+        repetition=a.repetition,
     )
 
 
@@ -121,6 +157,7 @@ def every(parts: Sequence[Comparison]) -> Comparison:
         p_against=min(1.0, len(parts) * min(part.p_against for part in parts)),
         reason="; ".join(dict.fromkeys(part.reason for part in parts if part.reason)),
         parts=tuple(parts),
+        repetition=parts[0].repetition,
     )
 
 
@@ -142,7 +179,11 @@ class ClaimVerdict:
     def text(self) -> str:
         """The verdict as a table shows it."""
         undecided = self.verdict == "undecided"
-        return f"undecided at {seeds_text(self.comparison.seeds)}" if undecided else self.verdict
+        return (
+            f"undecided at {seeds_text(self.comparison.seeds, self.comparison.repetition)}"
+            if undecided
+            else self.verdict
+        )
 
 
 def decide(claims: Sequence[Comparison]) -> list[ClaimVerdict]:
@@ -190,15 +231,16 @@ def seeds_needed(claim: Comparison, alpha: float, target: float = POWER) -> int 
 def power(claim: Comparison, n: int, alpha: float) -> float:
     """Return the probability that n seeds per cell decide a claim in the direction seen, if the effect seen is true.
 
-    The noncentral t-distribution with Welch's degrees of freedom gives the power of the t-test (Cohen, Statistical
-    Power Analysis, 1988, section 2.5). A permutation test gets the same power, or 0 if its smallest possible p-value is
+    The noncentral t-distribution with the degrees of freedom of the t-test gives its power (Cohen, Statistical Power
+    Analysis, 1988, section 2.5). A permutation test gets the same power, or 0 if its smallest possible p-value is
     above alpha. For TOST, the powers a and b of both tests give the lower bound a + b - 1.
     """
     from scipy import special, stats
 
     assert claim.difference is not None
     assert claim.deviations is not None
-    if claim.test == "permutation" and 2 / math.comb(2 * n, n) > alpha:
+    permutations = {"permutation": math.comb(2 * n, n), "permutation of signs": 2**n}.get(claim.test)
+    if permutations is not None and 2 / permutations > alpha:
         return 0.0
     size, margin = abs(claim.difference), claim.margin or 0.0
     error = math.hypot(*claim.deviations) / math.sqrt(n)
@@ -217,8 +259,9 @@ def obstacle(test: str, a: Sample, b: Sample, margin: float | None = None) -> Co
     reasons = [not_finite_text(each) for each in (a, b) if each.not_finite]
     seeds = min(a.n, b.n)
     if seeds < FEWEST_SEEDS:
-        reasons.append(f"fewer than {FEWEST_SEEDS} seeds")
+        reasons.append(f"fewer than {seeds_text(FEWEST_SEEDS, a.repetition)}")
     if not reasons:
         return None
     difference = None if a.mean is None or b.mean is None else a.mean - b.mean
-    return Comparison(test, seeds, difference, margin=margin, reason="; ".join(reasons))
+    reason = "; ".join(reasons)
+    return Comparison(test, seeds, difference, margin=margin, reason=reason, repetition=a.repetition)

@@ -120,7 +120,7 @@ def best_cells(state: TableState) -> set[str]:
 
 
 def reading_note(state: TableState) -> str:
-    """Return what the values of the table are: their kind, and the statistics with the number of seeds."""
+    """Return what the values of the table are: their kind, and the statistics with the number of seeds or rounds."""
     table = state.table
     if table.kind == COUNT:
         return "Count: sizes of networks, for which nothing is trained."
@@ -128,7 +128,7 @@ def reading_note(state: TableState) -> str:
     center = "mean" if not medians else "median" if len(medians) == len(table.columns) else ""
     center = center or f"mean (median of {', '.join(medians)})"
     spread = " ± standard deviation" if len(table.seeds) > 1 else ""
-    return f"{table.kind.capitalize()}: {center}{spread} over {seeds_text(len(table.seeds))}."
+    return f"{table.kind.capitalize()}: {center}{spread} over {seeds_text(len(table.seeds), table.repetition)}."
 
 
 def _pipes(headers: Sequence[str], rows: Iterator[Sequence[str]]) -> str:
@@ -234,15 +234,15 @@ def _origins(state: TableState) -> Iterator[str]:
     seeds = ", ".join(map(str, state.table.seeds))
     machines = dict.fromkeys(_machine(result) for result in found)
     commits = dict.fromkeys(_commit(result.origin.commit) for result in found)
-    word, libraries = "Seeds", ""
+    word, libraries = f"{state.table.repetition.capitalize()}s", ""
     if state.table.kind == BENCHMARK:
         versions = dict.fromkeys(f"{name} {each}" for result in found for name, each in result.origin.versions.items())
-        word, libraries = "Rounds", f"{', '.join(versions)}; "
+        libraries = f"{', '.join(versions)}; "
     runs = f"{duration(seconds)} of runs on {' and '.join(machines)}"
     yield f"{word} {seeds}; {runs}; {libraries}commit {' and '.join(commits)}."
     changed = sum(result.origin.criteria != state.table.criteria() for result in found)
     if changed:
-        yield f"Seeds, columns, tolerances or claims of the file were changed after {changed} of {len(found)} runs."
+        yield f"{word}, columns, tolerances or claims of the file were changed after {changed} of {len(found)} runs."
 
 
 def _commit(commit: str) -> str:

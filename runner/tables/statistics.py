@@ -1,4 +1,4 @@
-"""Statistics of one cell: its values over seeds, and the verdict against a published value.
+"""Statistics of one cell: its values over seeds or rounds, and the verdict against a published value.
 
 All functions are pure, and no result is rounded.
 
@@ -9,13 +9,15 @@ median is inconclusive, and a claim is undecided.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from statistics import mean, median, stdev
 from typing import Literal
 
 CONFIDENCE = 0.95
 """Confidence of intervals, unless an interval states another."""
+SEED, ROUND = "seed", "round"
+"""What the values of a cell are of: seeds of a training run, or rounds of a benchmark."""
 OVERFLOW = 1e150
 """Magnitude from which on a value counts as not finite."""
 
@@ -31,10 +33,10 @@ class Interval:
 
 @dataclass(frozen=True)
 class Sample:
-    """The values of one cell, one per seed. Statistics that do not exist are None.
+    """The values of one cell, one per seed or round. Statistics that do not exist are None.
 
     values: in ascending order. not_finite: number of values that are not finite. deviation: standard deviation with
-    divisor n - 1. interval: of the mean.
+    divisor n - 1. interval: of the mean. repetition: what the values are of, "seed" or "round".
     """
 
     values: tuple[float, ...]
@@ -46,9 +48,10 @@ class Sample:
     smallest: float | None = None
     largest: float | None = None
     interval: Interval | None = None
+    repetition: str = SEED
 
 
-def summary(values: Sequence[float]) -> Sample:
+def summary(values: Sequence[float], repetition: str = SEED) -> Sample:
     """Return the statistics of the values of a cell, in any order. Raise ValueError if there are no values.
 
     Mean and standard deviation are computed exactly and rounded once, so equal values have a deviation of zero. If n is
@@ -60,13 +63,14 @@ def summary(values: Sequence[float]) -> Sample:
     n = len(numbers)
     not_finite = sum(not abs(number) < OVERFLOW for number in numbers)
     if not_finite:
-        return Sample(numbers, n, not_finite)
+        return Sample(numbers, n, not_finite, repetition=repetition)
     center = mean(numbers)
     deviation = interval = None
     if n > 1:
         deviation = stdev(numbers)
         interval = t_interval(center, deviation / math.sqrt(n), n - 1, CONFIDENCE)
-    return Sample(numbers, n, 0, center, deviation, median(numbers), numbers[0], numbers[-1], interval)
+    found = Sample(numbers, n, 0, center, deviation, median(numbers), numbers[0], numbers[-1], interval)
+    return replace(found, repetition=repetition)
 
 
 def t_interval(center: float, error: float, freedom: float, confidence: float) -> Interval:
@@ -97,7 +101,7 @@ def median_interval(sample: Sample) -> Interval | None:
 class CellVerdict:
     """The verdict on a cell with a published value. value: ours. difference: ours minus the published value.
 
-    reason: why the values allow no other verdict, or "".
+    reason: why the values allow no other verdict, or "". repetition: as in :class:`Sample`.
     """
 
     published: float
@@ -109,11 +113,12 @@ class CellVerdict:
     seeds: int
     verdict: Literal["passes", "fails", "inconclusive", "none"]
     reason: str = ""
+    repetition: str = SEED
 
     @property
     def text(self) -> str:
         """The verdict as a table shows it."""
-        words = {"inconclusive": f"inconclusive at {seeds_text(self.seeds)}", "none": "no verdict"}
+        words = {"inconclusive": f"inconclusive at {seeds_text(self.seeds, self.repetition)}", "none": "no verdict"}
         return words.get(self.verdict, self.verdict)
 
 
@@ -147,7 +152,8 @@ def against_published(sample: Sample, published: float, tolerance: float, statis
     else:
         reason, verdict = "", placed(interval, published, tolerance)
     difference = None if value is None else value - published
-    return CellVerdict(published, tolerance, statistic, value, difference, interval, sample.n, verdict, reason)
+    found = CellVerdict(published, tolerance, statistic, value, difference, interval, sample.n, verdict, reason)
+    return replace(found, repetition=sample.repetition)
 
 
 def placed(interval: Interval, published: float, tolerance: float) -> Literal["passes", "fails", "inconclusive"]:
@@ -163,9 +169,9 @@ def decimal(number: float) -> Fraction:
     return Fraction(repr(float(number)))
 
 
-def seeds_text(seeds: int) -> str:
-    """Return "1 seed", "2 seeds" and so on."""
-    return f"{seeds} seed" if seeds == 1 else f"{seeds} seeds"
+def seeds_text(number: int, repetition: str = SEED) -> str:
+    """Return "1 seed", "2 seeds", "2 rounds" and so on."""
+    return f"{number} {repetition}" if number == 1 else f"{number} {repetition}s"
 
 
 def not_finite_text(sample: Sample) -> str:

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Annotated
 
 from runner.system.schema import OneOf
+from runner.tables.statistics import ROUND, SEED
 from runner.tables.verdict import Published
 
 COUNT, MEASURED, SMALL, BENCHMARK = KINDS = ("count", "measured", "small", "benchmark")
@@ -126,7 +127,7 @@ class Claim:
     """A statement that the table decides. text: the statement. cells: ROW/COLUMN. relation: one of :data:`RELATIONS`.
 
     margin, limit: of the relations ``equivalent`` and ``at_most``, in the unit of the metric. test: of the other
-    relations.
+    relations; in a benchmark, whose rounds are pairs, the paired t-test or the permutation of signs.
     """
 
     text: str
@@ -157,6 +158,11 @@ class Table:
     claims: dict[str, Claim] = field(default_factory=dict)
     reduced: str = ""
     note: str = ""
+
+    @property
+    def repetition(self) -> str:
+        """What the values of a cell are of."""
+        return ROUND if self.kind == BENCHMARK else SEED
 
     def cells(self) -> Iterator[tuple[str, str, Cell]]:
         """Yield (row, column, cell) in the order of the table."""

@@ -1,12 +1,13 @@
-"""Statistics of two cells: Welch's t, the permutation test and Hedges' g. Their deviations must exist."""
+"""Statistics of two cells, of seeds or of rounds: t-tests, permutation tests and Hedges' g. Deviations must exist."""
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
-from runner.tables.statistics import Sample, decimal
+from runner.tables.statistics import ROUND, Sample, decimal, summary
 
 PERMUTATIONS = 50_000
-"""The permutation test is exact up to this number of permutations, which two cells of nine seeds do not exceed."""
+"""Permutation tests are exact up to this number of permutations: for two cells of nine seeds, or of 15 rounds."""
 
 
 def deviations(a: Sample, b: Sample) -> tuple[float, float]:
@@ -23,6 +24,53 @@ def welch(a: Sample, b: Sample) -> tuple[float, float, float]:
     first, second = deviations(a, b)
     errors = first / math.sqrt(a.n), second / math.sqrt(b.n)
     return a.mean - b.mean, math.hypot(*errors), degrees_of_freedom(*errors, a.n, b.n)
+
+
+def differences(a: Mapping[Any, float], b: Mapping[Any, float]) -> Sample:
+    """Return the differences of two cells, ``a`` minus ``b``, in the rounds that both have.
+
+    The values of one round are a pair: what makes a machine slow for a while, slows both. The differences are exact
+    decimal numbers, rounded once.
+    """
+    pairs = [(a[each], b[each]) for each in a if each in b]
+    finite = [(x, y) if math.isfinite(x) and math.isfinite(y) else None for x, y in pairs]
+    found = [math.nan if pair is None else float(decimal(pair[0]) - decimal(pair[1])) for pair in finite]
+    return summary(found, ROUND)
+
+
+def paired(of: Sample) -> tuple[float, float, float]:
+    """Return the mean of differences, its standard error and its degrees of freedom (Student, Biometrika 6, 1908)."""
+    assert of.mean is not None
+    assert of.deviation is not None
+    return of.mean, of.deviation / math.sqrt(of.n), of.n - 1.0
+
+
+def sign_flip_p(of: Sample) -> float:
+    """Return the two-sided p-value of the permutation test of the mean of differences, whose signs are permuted.
+
+    Exact for at most ``PERMUTATIONS`` permutations, otherwise from that number of random ones, always the same.
+    """
+    import numpy as np
+    from scipy import stats
+
+    largest = max(abs(decimal(value)) for value in of.values)
+    if largest == 0:
+        return 1.0
+    # Exact scaling lets SciPy find ties.
+    scaled = [float(decimal(value) / largest) for value in of.values]
+
+    def mean(x: Any, axis: int) -> Any:
+        return x.mean(axis)
+
+    result = stats.permutation_test(
+        (scaled,),
+        mean,
+        permutation_type="samples",
+        vectorized=True,
+        n_resamples=PERMUTATIONS,
+        rng=np.random.default_rng(0),
+    )
+    return float(result.pvalue)
 
 
 def degrees_of_freedom(first: float, second: float, n_first: int, n_second: int) -> float:

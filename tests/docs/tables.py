@@ -21,6 +21,10 @@ runner table show network_sizes
 runner table export network_sizes --format csv --output sizes.csv
 ```
 
+`runner table list` shows for each table what exists, and what the rest needs: the number of runs, their time, workers,
+and data that are not on this machine. The time is that of seeds that were run, or else the estimate of the last
+`runner table run`, which estimates only with `--budget 0s`; otherwise it is unknown.
+
 `runner table run NAME` computes what is missing. Training runs are jobs of a sweep in `multirun/table/NAME`, with each
 seed of the file; a second start continues the first one, and repeats nothing. Before it begins it prints the jobs with
 their estimated times, and what it skips for lack of data or memory. `--cells ROW` chooses rows, `--budget 2h` limits
@@ -74,9 +78,9 @@ The runs of a table can use the options of a [plugin](plugins.md#a-table-with-a-
 A value is never shown without its kind. *count*: sizes of networks, counted in the graph; nothing is trained.
 *measured*: values of training runs, over seeds. *small*: of training runs that test the same claim with a smaller
 network, a smaller dataset or fewer epochs; the table says what is smaller, and decides only orders and ratios.
-*benchmark*: times of a step without update, of runner and other libraries on one machine. Its seeds are the numbers of
-rounds; in each round, all libraries compute the same network, one after the other. In a clone of the repository, `make
-bench-peers` installs the libraries, and `python -m benchmarks table NAME` measures the missing rounds.
+*benchmark*: times of a step without update, of runner and other libraries on one machine. The key `seeds` has the
+numbers of its rounds; in each round, all libraries compute the same network, one after the other. In a clone of the
+repository, `make bench-peers` installs the libraries, and `python -m benchmarks table NAME` measures missing rounds.
 
 Each published value has the code of its confidence. A value *passes* or *fails* against what a paper states (codes S
 and P), within a tolerance that the file states; `rounding` is half a unit of the last printed digit. Against a value
@@ -86,8 +90,10 @@ another code, is context and decides nothing. Over seeds, the 95 % interval of t
 
 A claim is a statement over cells. It *holds* or *fails* by a two-sided test (Welch's, or a permutation test; two
 one-sided tests for an equivalence) at 5 % with Holm's correction over all claims of the table, those without values
-included; otherwise it is *undecided*, with the number of seeds that would decide it with a power of 80 %. Every seed of
-the file is in the table; a run whose loss is no longer finite counts as a value that is not finite.
+included; otherwise it is *undecided*, with the number of seeds that would decide it with a power of 80 %. In a
+benchmark, the values of one round are a pair, because what slows a machine for a while slows all libraries: the test is
+the paired t-test of their differences, or a permutation of the signs. Every seed or round of the file is in the table;
+a run whose loss is no longer finite counts as a value that is not finite.
 """
 
 

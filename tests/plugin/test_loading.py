@@ -131,7 +131,7 @@ def with_mine(folder: Path, group: str, text: str) -> Config:
     install([written(folder, text)])
     (folder / group).mkdir()
     (folder / group / "mine.yaml").write_text("name: mine\n")
-    return small_config(f"hydra.searchpath=[file://{folder}]", f"{group}=mine")
+    return small_config(f"{group}=mine", config_dir=folder)
 
 
 @pytest.mark.parametrize(

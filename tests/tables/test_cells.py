@@ -98,6 +98,29 @@ def test_the_evidence_of_a_claim_has_the_sign_of_the_first_cell_minus_the_other(
         assert "difference 2, 95% interval 1.98 to 2.02, Hedges' g 9" in claim.evidence
 
 
+def test_claims_of_a_benchmark_are_decided_by_pairs_of_rounds() -> None:
+    """Two libraries in slow and fast rounds; the second one is always a little slower."""
+    cells: dict[str, Any] = {"a": {}, "b": {}}
+    document = {
+        "title": "t",
+        "kind": "benchmark",
+        "seeds": [1, 2, 3, 4, 5],
+        "columns": {name: {"title": name, "read": name, "unit": "ms"} for name in cells},
+        "runs": {"net": {}},
+        "rows": {"net": {"title": "net", "run": "net", "cells": cells}},
+        "claims": {"faster": {"text": "faster", "cells": ["net/a", "net/b"], "relation": "lowest"}},
+    }
+    table = LenientRecord(Table, complete=False).read(document)
+    noise = [0.01, -0.01, 0.02, 0.0, 0.01]
+    times = [(each, each + 0.1 + noise[each - 1]) for each in (1, 2, 3, 4, 5)]
+    results = {each: replace(result(each, a=a, b=b), kind="benchmark") for each, (a, b) in enumerate(times, 1)}
+    [claim] = state_of(table, {"net": RunResults(results)}).claims
+    assert claim.verdict == "holds"
+    assert claim.evidence.startswith("paired t-test, p = ")
+    [claim] = state_of(table, {"net": RunResults({each: results[each] for each in (1, 2)})}).claims
+    assert (claim.verdict, claim.evidence) == ("undecided at 2 rounds", "rounds without a value in net/a, net/b")
+
+
 def test_claims_without_values_count_in_the_correction() -> None:
     clear = {"cells": ["a/step", "b/step"], "relation": "ascending"}
     close = [value + 0.025 for value in LOW]

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from scipy import stats
 from scipy.special import gamma
 from statsmodels.stats.multitest import multipletests
-from statsmodels.stats.power import TTestIndPower
-from statsmodels.stats.weightstats import CompareMeans, ttost_ind
+from statsmodels.stats.power import TTestIndPower, TTestPower
+from statsmodels.stats.weightstats import CompareMeans, ttost_ind, ttost_paired
 
 from runner.tables.claims import Comparison, decide, equivalent, every, holm, lower, power, seeds_needed
 from runner.tables.statistics import Sample, summary
-from runner.tables.two_samples import hedges_g, permutation_p
+from runner.tables.two_samples import differences, hedges_g, permutation_p
 
 RNG = np.random.default_rng(16)
 PAIRS = [
@@ -112,6 +112,52 @@ def test_random_permutations_estimate_the_exact_test() -> None:
     found = permutation_p(*samples(a.tolist(), b.tolist()))
     assert abs(found - exact) < 4 * 2 * math.sqrt(exact / 2 * (1 - exact / 2) / 50_000)
     assert found == permutation_p(*samples(b.tolist(), a.tolist()))
+
+
+def of_rounds(a: list[float], b: list[float]) -> Sample:
+    return differences(dict(enumerate(a)), dict(enumerate(b)))
+
+
+@pytest.mark.parametrize("n", [5, 8, 15])
+@pytest.mark.parametrize("shift", [-1.0, 0.0, 0.3])
+def test_rounds_are_compared_as_scipy_and_statsmodels_compare_pairs(n: int, shift: float) -> None:
+    rng = np.random.default_rng(n)
+    a = rng.normal(5, 2, n)  # what a round has in common is larger than the difference
+    b = a - shift + rng.normal(0, 0.3, n)
+    pairs = of_rounds(a.tolist(), b.tolist())
+    expected = stats.ttest_rel(a, b)
+    found = lower(*samples(a.tolist(), b.tolist()), of_rounds=pairs)
+    assert found.test == "paired t-test"
+    assert smaller_p(found) == pytest.approx(expected.pvalue, rel=1e-9)
+    assert found.interval is not None
+    assert (found.interval.low, found.interval.high) == pytest.approx(expected.confidence_interval(), rel=1e-9)
+    same = equivalent(*samples(a.tolist(), b.tolist()), 0.2, pairs)
+    assert same.p_for == pytest.approx(max(each[1] for each in ttost_paired(a, b, -0.2, 0.2)[1:]), rel=1e-9)
+
+    flipped = lower(*samples(a.tolist(), b.tolist()), "permutation", pairs)
+    assert flipped.test == "permutation of signs"
+    signs = np.array(list(itertools.product([-1, 1], repeat=n)))
+    means = abs(signs @ np.array(pairs.values))
+    assert smaller_p(flipped) == pytest.approx(np.mean(means >= means[-1] - 1e-12))
+
+
+def test_rounds_are_paired_by_their_number_and_by_nothing_else() -> None:
+    a, b = {1: 1.0, 2: 2.0, 3: 3.0, 4: math.nan}, {3: 3.5, 2: 2.5, 4: 1.0, 1: 1.5, 9: 7.0}
+    assert differences({1: 0.3}, {1: 0.1}).values == (0.2,)
+    assert differences({**a, 4: 4.0}, {**b, 4: 4.5}).values == (-0.5,) * 4
+    assert differences(a, b).not_finite == 1
+    equal = of_rounds([1.0, 2.0, 3.0, 4.0, 5.0, 6.0], [2.0, 3.0, 4.0, 5.0, 6.0, 7.0])
+    found = lower(*samples([1.0, 2.0, 3.0, 4.0, 5.0, 6.0], [2.0, 3.0, 4.0, 5.0, 6.0, 7.0]), of_rounds=equal)
+    assert (found.test, found.p_for) == ("permutation of signs", pytest.approx(2 / 2**6)), "t needs a spread"
+
+
+@pytest.mark.parametrize("n", [5, 8, 15])
+@pytest.mark.parametrize("effect", [0.2, 0.8, 1.2])
+def test_the_power_for_rounds_equals_statsmodels(n: int, effect: float) -> None:
+    paired = Comparison("paired t-test", 2, effect, (1.0, 0.0))
+    expected = TTestPower().power(effect, n, 0.025, alternative="larger")
+    assert power(paired, n, 0.05) == pytest.approx(expected, rel=1e-9)
+    assert power(Comparison("permutation of signs", 2, effect, (1.0, 0.0)), 5, 0.05) == 0
 
 
 @pytest.mark.parametrize(("a", "b"), PAIRS)

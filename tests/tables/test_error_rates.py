@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from runner.tables.claims import Comparison, decide, equivalent, every, lower, seeds_needed
-from runner.tables.statistics import Sample, against_published, summary
-from runner.tables.two_samples import hedges_g
+from runner.tables.statistics import ROUND, Sample, against_published, summary
+from runner.tables.two_samples import differences, hedges_g
 
 Normal = tuple[float, float]
 """Mean and standard deviation of a cell."""
@@ -81,6 +81,36 @@ def test_claims_about_equal_cells_are_decided_at_the_rate_alpha(test, n, m, devi
     found = rates(lambda rng: verdict(lower(cell(rng, n, 3.0, deviation), cell(rng, m, 3.0), test)), count)
     assert near(found["holds"], expected / 2, count)
     assert near(found["fails"], expected / 2, count)
+
+
+def round_times(rng: np.random.Generator, n: int, shift: float = 0.0) -> tuple[Sample, Sample, Sample]:
+    """Return two cells of n rounds, and their differences; what a round has in common is ten times the other noise."""
+    common = rng.lognormal(0, 0.3, n)
+    a, b = (dict(enumerate((common + rng.normal(0, 0.03, n)).tolist())) for _ in range(2))
+    a = {each: value + shift for each, value in a.items()}
+    return summary(list(a.values()), ROUND), summary(list(b.values()), ROUND), differences(a, b)
+
+
+@pytest.mark.parametrize(("test", "expected"), [("welch", 0.05), ("permutation", 12 / 2**8)])
+def test_claims_about_equal_times_are_decided_at_the_rate_alpha(test: str, expected: float) -> None:
+    """Eight rounds; at most 12 of 256 permutations of signs have a p-value of at most 0.05."""
+
+    def experiment(rng: np.random.Generator) -> str:
+        a, b, pairs = round_times(rng, 8)
+        return verdict(lower(a, b, test, pairs))
+
+    count = 1000 if test == "welch" else 300
+    found = rates(experiment, count)
+    assert near(found["holds"], expected / 2, count)
+    assert near(found["fails"], expected / 2, count)
+
+
+def test_pairs_show_a_difference_that_independent_samples_hide() -> None:
+    def experiment(rng: np.random.Generator) -> str:
+        a, b, pairs = round_times(rng, 5, -0.15)
+        return f"{verdict(lower(a, b, of_rounds=pairs))} {verdict(lower(a, b))}"
+
+    assert rates(experiment, 200)["holds undecided"] > 0.9
 
 
 def test_all_claims_of_a_table_together_keep_alpha() -> None:

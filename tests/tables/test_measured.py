@@ -138,7 +138,9 @@ def test_a_table_uses_a_plugin_without_which_only_this_table_is_not_listed(own: 
     capsys.readouterr()
     assert main(listed) == 0
     out = capsys.readouterr().out
-    assert re.search(r"^other +measured +0 of 4 +0 of 2 +4 runs +Two ways$", out, re.MULTILINE)
+    assert re.search(
+        r"^other +measured +0 of 4 +0 of 2 +4 +unknown +1 worker with 1 thread +Two ways$", out, re.MULTILINE
+    )
     assert re.search(r"^mine +see the error below$", out, re.MULTILINE)
     assert "mine: runs.whole: In 'model/my_net': Could not load 'schema/model/my_net'.\n" in out
     assert "give the --plugin that defines it." in out
@@ -216,13 +218,32 @@ def test_the_list_states_what_is_left_to_run(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     base = [text for text in TABLE["base"] if not text.startswith("data")]
     runs = {"whole": {"overrides": ["data=digits"]}, "parts": {"overrides": ["data=mnist"], "against": "whole"}}
+    changed(own, base=base, runs=runs, seeds=[1, 2])
+    assert listed(own, capsys) == "measured  0 of 4  0 of 2  4  unknown  1 worker with 1 thread, data=mnist"
+    assert run(own, "--cells", "whole", "--budget", "0s") == 0
+    assert not list(folder_of(own).glob("*/*")), "only the time was estimated"
+    known = "about N s, unknown for"
+    assert listed(own, capsys) == f"measured  0 of 4  0 of 2  4  {known} 2  1 worker with 1 thread, data=mnist"
+    runs["whole"]["overrides"] += ["optimizer.lr=0.02"]
     changed(own, base=base, runs=runs, seeds=[1])
+    assert "  2  unknown  " in listed(own, capsys), "the estimate was that of another configuration"
     assert run(own, "--cells", "whole") == 0
     changed(own, base=base, runs=runs, seeds=[1, 2, 3])
+    assert listed(own, capsys) == f"measured  2 of 4  0 of 2  5  {known} 3  1 worker with 1 thread, data=mnist"
+
+
+def listed(own: Path, capsys: Capture) -> str:
+    """Return the line of the table in the list, without name and title; the note below the list must fit it."""
     capsys.readouterr()
     assert main(["table", "list", "--config-dir", str(own.parents[1])]) == 0
-    [line] = [line for line in capsys.readouterr().out.splitlines() if line.startswith("mine")]
-    assert re.search(r"measured +2 of 4 +0 of 2 +5 runs, about \d s, data=mnist +Two ways", line), line
+    text = capsys.readouterr().out
+    [line] = [line for line in text.splitlines() if line.startswith("mine")]
+    assert ("--budget 0s" in text) == ("unknown" in text)
+    return (
+        re.sub(r" {2,}", "  ", re.sub(r"about \d+ s", "about N s", line))
+        .removeprefix("mine  ")
+        .removesuffix("  Two ways")
+    )
 
 
 def test_a_run_of_another_program_is_not_continued(own: Path, capsys: Capture) -> None:

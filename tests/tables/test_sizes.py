@@ -192,7 +192,7 @@ def test_a_table_is_listed_and_exported(own: Path, tmp_path: Path, capsys: Captu
     table("run", "mine", own=own)
     capsys.readouterr()
     assert table("list", own=own) == 0
-    rows = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()}
+    rows = {line.split()[0]: line for line in capsys.readouterr().out.splitlines() if line}
     assert rows["mine"].split()[1:5] == ["count", "4", "of", "5"]
     assert "network_sizes" in rows
     for form in ("md", "csv", "text"):
