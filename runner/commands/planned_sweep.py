@@ -21,7 +21,7 @@ from runner.sweeps.locks import sweep_is_running
 from runner.sweeps.outcome import ENDED, has_ended, last_ended, note_failure, recorded
 from runner.sweeps.plan import FROZEN_FILE, Plan, PlannedJob
 from runner.sweeps.progress import Progress
-from runner.sweeps.report import NOTHING, report_plan
+from runner.sweeps.report import SweepRecord, report_plan
 from runner.system.console import DEBUG_OPTION
 from runner.system.machine import usable_cores
 
@@ -35,27 +35,54 @@ JOB_LOG = "job.log"
 class PlannedSweep:
     """A sweep whose lock the caller holds. The exit of the context, also after an error, reports on the sweep.
 
-    plan: may be replaced by a plan with more jobs. extra: added to the tracking record of the sweep. exit_code: the
-    exit code of the whole sweep, set at the exit of the context.
+    plan: may be replaced by a plan with more jobs. record: as in :func:`~runner.sweeps.report.report_plan`. exit_code:
+    the exit code of the whole sweep, set at the exit of the context.
     """
 
-    def __init__(self, plan: Plan, sweep_dir: Path, *, debug: bool = False, show: bool = True) -> None:
-        """debug: print the traceback of a job that fails. show: print the table of results."""
+    def __init__(
+        self,
+        plan: Plan,
+        sweep_dir: Path,
+        *,
+        debug: bool = False,
+        show: bool = True,
+        ended: Callable[[], None] = lambda: None,
+    ) -> None:
+        """debug: print the traceback of a job that fails. show: print the table of results.
+
+        ended: called after one or more jobs have ended, in another thread if jobs run in other processes.
+        """
         self.plan = plan
         self.exit_code = 0
-        self.extra = NOTHING
+        self.record: SweepRecord | None = None
         self.directory = sweep_dir
         self._debug = debug
         self._show = show
+        self._ended = ended
 
     def run(self, jobs: Sequence[PlannedJob], earlier: int = 0, later: int | None = 0) -> None:
         """Run those of ``jobs`` that have a frozen configuration; the others had an invalid configuration.
 
         earlier, later: number of jobs of other batches, see :class:`~runner.sweeps.progress.Progress`.
-        Raises ResourceError if the launcher returns before all jobs have ended.
+        After a failure of the launcher, the jobs that have not ended are launched again. Raises ResourceError if the
+        launcher returns before all jobs have ended.
         """
         frozen = [job for job in jobs if (self.directory / job.directory / FROZEN_FILE).exists()]
-        _run_all(self.plan, self.directory, frozen, self._debug, earlier + len(jobs) - len(frozen), later)
+        earlier += len(jobs) - len(frozen)
+        remaining = list(frozen)
+        while remaining:
+            before = {job.number: last_ended(self.directory / job.directory) for job in remaining}
+            done = earlier + len(frozen) - len(remaining)
+            progress = Progress(remaining, self.directory, before, done, later, self._ended)
+            failure = _launch(self.plan, self.directory, remaining, progress, self._debug)
+            undone = [job for job in remaining if not has_ended(self.directory / job.directory, before[job.number])]
+            if undone and (failure is None or len(undone) == len(remaining)):
+                again = self.plan.again or f"runner sweep resume {shlex.quote(str(self.directory))}"
+                raise ResourceError(
+                    f"launcher {self.plan.launcher.name} did not finish {len(undone)} of {len(remaining)} jobs "
+                    f"({failure or 'no error reported'}); continue with `{again}`"
+                ) from failure
+            remaining = undone
 
     def __enter__(self) -> Self:
         return self
@@ -64,7 +91,7 @@ class PlannedSweep:
         """Report on the sweep. Raises Interrupted if a job in this process was interrupted."""
         interrupted = isinstance(error, KeyboardInterrupt | ResourceError)
         self.exit_code = report_plan(
-            self.plan, self.directory, interrupted=interrupted, show=self._show, extra=self.extra
+            self.plan, self.directory, interrupted=interrupted, show=self._show, record=self.record
         )
         if isinstance(error, KeyboardInterrupt) and isinstance(error.__cause__, Interrupted):
             raise error.__cause__ from None
@@ -100,25 +127,6 @@ def task(composed: Mapping[str, Any]) -> None:
     except Interrupted as stop:
         # An interruption ends the whole sweep; Hydra does not treat a KeyboardInterrupt as the failure of one job.
         raise KeyboardInterrupt from stop
-
-
-def _run_all(
-    plan: Plan, sweep_dir: Path, jobs: Sequence[PlannedJob], debug: bool, earlier: int, later: int | None
-) -> None:
-    """Launch jobs until all have ended; after a failure of the launcher, relaunch the jobs that have not ended."""
-    remaining = list(jobs)
-    while remaining:
-        before = {job.number: last_ended(sweep_dir / job.directory) for job in remaining}
-        done = earlier + len(jobs) - len(remaining)
-        progress = Progress(remaining, sweep_dir, before, done, later)
-        failure = _launch(plan, sweep_dir, remaining, progress, debug)
-        undone = [job for job in remaining if not has_ended(sweep_dir / job.directory, before[job.number])]
-        if undone and (failure is None or len(undone) == len(remaining)):
-            raise ResourceError(
-                f"launcher {plan.launcher.name} did not finish {len(undone)} of {len(remaining)} jobs "
-                f"({failure or 'no error reported'}); continue with `runner sweep resume {shlex.quote(str(sweep_dir))}`"
-            ) from failure
-        remaining = undone
 
 
 def _launch(

@@ -138,6 +138,8 @@ def _resume(sweep_dir: Path, options: argparse.Namespace) -> int:
                 f"{sweep_dir}: the sweep was started in {plan.folder!r}, to which its relative paths refer; the "
                 f"working directory is {str(Path.cwd())!r}; change to the first folder and resume the sweep there"
             )
+        if plan.again:
+            raise ConfigError(f"{sweep_dir}: the jobs belong to a table, which stores their results; use: {plan.again}")
         _require_plugins(plan, sweep_dir)
         of_hydra = {name: getattr(options, name) for name in ("config_dir", "config_path", "config_name")}
         pairs = ((f"--{name.replace('_', '-')}", value) for name, value in of_hydra.items() if value is not None)

@@ -1,34 +1,28 @@
 """The files of a table: its YAML file with the composed configurations of its runs, and its results."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from runner.config.conf_dir import conf_dir
 from runner.config.configuration import from_composed
 from runner.config.hydra_app import RunComposer
 from runner.config.schema import Config
-from runner.errors import ConfigError, DataError
+from runner.errors import ConfigError
 from runner.records.summary import git_commit, versions
-from runner.system.json_file import JsonFile
-from runner.system.schema import LenientRecord
 from runner.tables.cells import TableState, state_of
-from runner.tables.results import ResultOrigin, RunResults, folder_of, read_results, result_name
+from runner.tables.results import (
+    ESTIMATES,
+    ESTIMATES_FILE,
+    Estimates,
+    ResultOrigin,
+    RunResults,
+    folder_of,
+    read_results,
+    result_name,
+)
 from runner.tables.table import COUNT, Table
 from runner.tables.table_file import read_table
-
-
-@dataclass(frozen=True)
-class Estimates:
-    """seconds: run with the hash of its configuration -> estimated seconds of one seed on this machine."""
-
-    seconds: dict[str, float] = field(default_factory=dict)
-
-
-_ESTIMATES_FILE = "estimates.json"
-_ESTIMATES: JsonFile[Estimates] = JsonFile(
-    LenientRecord(Estimates, complete=False), DataError, "delete the file; `runner table run` estimates again"
-)
 
 
 @dataclass(frozen=True)
@@ -54,17 +48,17 @@ class TableFiles:
 
     def seconds(self, results: Mapping[str, RunResults]) -> dict[str, float]:
         """Return run -> seconds of one seed: of a seed that was run, or else as ``runner table run`` estimated it."""
-        path = self.sweep / _ESTIMATES_FILE
-        estimates = _ESTIMATES.read(path).seconds if path.exists() else {}
+        path = self.sweep / ESTIMATES_FILE
+        estimates = ESTIMATES.read(path).seconds if path.exists() else {}
         estimated = {run: estimates[key] for run in self.configs if (key := self._estimate_of(run)) in estimates}
         known = {run: [each.origin.seconds for each in found.current.values()] for run, found in results.items()}
         return estimated | {run: max(seconds) for run, seconds in known.items() if seconds}
 
     def write_estimates(self, seconds: Mapping[str, float]) -> None:
         """Keep the estimated seconds of one seed of some runs."""
-        path = self.sweep / _ESTIMATES_FILE
-        before = _ESTIMATES.read(path).seconds if path.exists() else {}
-        _ESTIMATES.write(path, Estimates(before | {self._estimate_of(run): each for run, each in seconds.items()}))
+        path = self.sweep / ESTIMATES_FILE
+        before = ESTIMATES.read(path).seconds if path.exists() else {}
+        ESTIMATES.write(path, Estimates(before | {self._estimate_of(run): each for run, each in seconds.items()}))
 
     def _estimate_of(self, run: str) -> str:
         return f"{run}/{result_name(self.configs[run], None)}"

@@ -1,6 +1,7 @@
 """``runner table run``: compute the missing values of a table; training runs are the jobs of a planned sweep."""
 
 import os
+import shlex
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -20,7 +21,7 @@ from runner.sweeps.freezing import freeze_job, planned
 from runner.sweeps.locks import sweep_lock, table_lock
 from runner.sweeps.outcome import Outcome, read_outcome
 from runner.sweeps.plan import PLAN_FILE, Plan, PlannedJob
-from runner.sweeps.report import Extra
+from runner.sweeps.report import SweepRecord
 from runner.system.files import create_directory
 from runner.system.machine import usable_cores
 from runner.system.text import duration, text_table
@@ -32,6 +33,7 @@ from runner.tables.results import (
     BEGUN,
     BEGUN_FILE,
     RunResults,
+    folder_of,
     result_name,
     write_result,
 )
@@ -129,7 +131,15 @@ class TableSweep:
                 f"{self.files.path.stem} measures speeds; leave out the launcher"
             )
         name = f"table {self.files.path.stem}"
-        return Plan(os.getcwd(), [], launcher, list(stored), pinned_references(), name=name)
+        return Plan(os.getcwd(), [], launcher, list(stored), pinned_references(), name=name, again=self._command())
+
+    def _command(self) -> str:
+        """Return the command that runs what is missing."""
+        given = {"--config-dir": self.config_dir}
+        if self.files.folder != folder_of(self.files.path):
+            given["--results"] = self.files.folder.parent
+        words = [text for name, path in given.items() if path is not None for text in (name, str(path))]
+        return shlex.join(["runner", "table", "run", self.files.path.stem, *words])
 
     def _job_of(self, trial: Trial, plan: Plan) -> PlannedJob | None:
         directory = planned(trial.job).directory
@@ -221,22 +231,22 @@ class TableSweep:
         return plan
 
     def _train(self, chosen: Sequence[Trial], trials: Sequence[Trial], plan: Plan) -> int:
-        """Run the chosen trials, and store each result at once if they run in this process; return the exit code."""
+        """Run the chosen trials, and store each result as its job ends; return the exit code."""
         jobs = {trial: job for trial in chosen if (job := self._job_of(trial, plan)) is not None}
         ours = [self._job_of(trial, plan) for trial in trials]
         own = replace(plan, jobs=[replace(job, in_grid=job in ours) for job in plan.jobs])
         if not jobs and (not own.grid or self._is_exported()):
             return 0
         at_once = 1 if plan.launcher.shares_process else max(1, len(jobs))
-        with PlannedSweep(own, self.directory, show=False) as sweep:
-            sweep.extra = Extra(again=f"runner table run {self.files.path.stem}")
+        with PlannedSweep(own, self.directory, show=False, ended=lambda: self._collect(trials, plan)) as sweep:
+            sweep.record = SweepRecord()
             for start in range(0, len(jobs), at_once):
                 batch = dict(list(jobs.items())[start : start + at_once])
                 for trial in batch:
                     self._begin(trial)
                 sweep.run(list(batch.values()), start, len(jobs) - start - len(batch))
-                self._collect(trials, plan)
-            sweep.extra = self._exported()
+            self._collect(trials, plan)
+            sweep.record = self._exported()
         return sweep.exit_code
 
     def _begin(self, trial: Trial) -> None:
@@ -264,7 +274,7 @@ class TableSweep:
         state = state_of(self.files.table, self.files.results())
         return path.exists() and path.read_text(encoding="utf-8") == FORMATS["json"](state)
 
-    def _exported(self) -> Extra:
+    def _exported(self) -> SweepRecord:
         """Write the table into the directory of the sweep, for its tracking record."""
         state = state_of(self.files.table, self.files.results())
         paths = []
@@ -279,7 +289,7 @@ class TableSweep:
         values = {line.cell: line.sample is not None for line in state.lines}
         metrics = {**counts, "cells": len(values), "cells_with_value": sum(values.values())}
         numbers = {name: float(count) for name, count in metrics.items()}
-        return Extra(paths, as_markdown(state), numbers, f"runner table run {self.files.path.stem}")
+        return SweepRecord(paths, as_markdown(state), numbers)
 
     def _collect(self, trials: Sequence[Trial], plan: Plan) -> None:
         """Write the results of jobs that have ended and have none yet."""

@@ -27,6 +27,7 @@ _SECTIONS = (
     "train",
     "checkpoint",
 )
+_CALLBACKS = "callbacks"
 _START = ("init_from", "init_include", "init_exclude")
 _OF_GPUS = ("device_taken", "server_device", "tf32", "compare_plans", "collectives")
 """Keys of the cluster that affect the values of runs on GPUs."""
@@ -48,6 +49,8 @@ def outcome_hash(config: Config) -> str:
     """
     plain = dataclasses.asdict(config)
     decisive = {section: _decisive(section, plain[section]) for section in (*_SECTIONS, *_START)}
+    if plain[_CALLBACKS]:  # without callbacks, the hash is that of earlier versions
+        decisive[_CALLBACKS] = plain[_CALLBACKS]
     for key in config.parallelism.order_keys:
         del decisive["parallelism"][key]
     cluster = plain["cluster"]
@@ -64,9 +67,10 @@ def differing_keys(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[
     """
     keys: list[str] = []
     on_gpus = any((plain.get("cluster") or {}).get("device_taken") == GPU for plain in (first, second))
-    for section in (*_SECTIONS, *_START, "cluster"):
+    for section in (*_SECTIONS, *_START, _CALLBACKS, "cluster"):
         left_out = _OF_GPUS if section == "cluster" and not on_gpus else ()
-        one, other = (_decisive(section, plain.get(section), left_out) for plain in (first, second))
+        missing: Any = {} if section == _CALLBACKS else None  # earlier versions had no callbacks
+        one, other = (_decisive(section, plain.get(section, missing), left_out) for plain in (first, second))
         if one == other:
             continue
         if isinstance(one, Mapping) and isinstance(other, Mapping) and one.get("name") == other.get("name"):

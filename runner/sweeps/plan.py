@@ -56,6 +56,7 @@ class Plan:
     arguments: the command line. plugins: references to the plugins, each with the SHA-256 of the plugin's source.
     sweeper: name of Hydra's sweeper; a sweeper other than "basic" adds jobs depending on the results of earlier jobs.
     name: of the sweep in the tracking store; "" for the default, which names the swept keys.
+    again: the command that runs the remaining jobs, if it is not ``runner sweep resume``; otherwise "".
     """
 
     folder: str
@@ -65,6 +66,7 @@ class Plan:
     plugins: list[str] = field(default_factory=list)
     sweeper: str = BASIC
     name: str = ""
+    again: str = ""
 
     @property
     def grid(self) -> list[PlannedJob]:

@@ -3,7 +3,7 @@
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
@@ -28,10 +28,12 @@ class Progress:
         before: Mapping[int, int | None],
         earlier: int = 0,
         later: int | None = 0,
+        ended: Callable[[], None] = lambda: None,
     ) -> None:
         """before: number of a job -> time of its previous end, as in :func:`has_ended`.
 
         earlier: number of jobs that ended before ``jobs``. later: number of jobs that follow; None if it is not known.
+        ended: called after one or more jobs have ended, in the thread that found this.
         """
         self._pending = list(jobs)
         self._count = len(jobs)
@@ -39,6 +41,7 @@ class Progress:
         self._later = later
         self._sweep_dir = sweep_dir
         self._before = before
+        self._ended = ended
         self._started_s = time.monotonic()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="sweep-progress", daemon=True)
@@ -58,10 +61,14 @@ class Progress:
 
     def look(self) -> None:
         """Report the jobs that ended since the last call."""
-        for job in list(self._pending):
-            if has_ended(self._sweep_dir / job.directory, self._before[job.number]):
-                self._pending.remove(job)
-                print(self._line(job), file=sys.stderr, flush=True)
+        found = [
+            each for each in self._pending if has_ended(self._sweep_dir / each.directory, self._before[each.number])
+        ]
+        for job in found:
+            self._pending.remove(job)
+            print(self._line(job), file=sys.stderr, flush=True)
+        if found:
+            self._ended()
 
     def _line(self, job: PlannedJob) -> str:
         outcome = read_outcome(job, self._sweep_dir)

@@ -45,29 +45,26 @@ PLOT_FILE = "sweep.png"
 
 
 @dataclass(frozen=True)
-class Extra:
-    """Artifacts, description and metrics that replace the plot in the tracking record of a sweep.
-
-    again: the command that runs the remaining jobs; "" for that of a sweep.
-    """
+class SweepRecord:
+    """Artifacts, description and metrics that replace the plot in the tracking record of a sweep."""
 
     artifacts: Sequence[Path] = ()
     description: str = ""
     metrics: Mapping[str, float] = field(default_factory=dict)
-    again: str = ""
-
-
-NOTHING = Extra()
 
 
 def report_plan(
-    plan: Plan, directory: Path, *, interrupted: bool = False, show: bool = True, extra: Extra = NOTHING
+    plan: Plan, directory: Path, *, interrupted: bool = False, show: bool = True, record: SweepRecord | None = None
 ) -> int:
-    """Report on the jobs of a planned sweep; return the exit code. show: whether to print the table."""
+    """Report on the jobs of a planned sweep; return the exit code.
+
+    show: whether to print the table. record: None for the plot of the metric.
+    """
     outcomes = [read_outcome(job, directory) for job in plan.grid]
     frozen = _frozen_file(plan, directory)
     config = None if frozen is None else load_stored(frozen)
-    return report(outcomes, config, directory, interrupted=interrupted, show=show, extra=extra)
+    again = plan.again or f"runner sweep resume {shlex.quote(str(directory))}"
+    return report(outcomes, config, directory, interrupted=interrupted, show=show, record=record, again=again)
 
 
 def show_plan(plan: Plan, directory: Path) -> None:
@@ -107,36 +104,37 @@ def report(
     *,
     interrupted: bool,
     show: bool = True,
-    extra: Extra = NOTHING,
+    record: SweepRecord | None = None,
+    again: str = "",
 ) -> int:
     """Store the tables, end the sweep's tracking record, and return the exit code: 0 if all jobs finished.
 
     Pending tracking records of jobs that are not running are written to the store. After an interruption, the pending
     records are only reported, because the process should end soon. config: the configuration of one job; None if no
     job has a valid configuration, in which case there is no tracking record to end. show: whether to print the table.
+    record: None for the plot of the metric. again: the command that runs the remaining jobs, "" if there is none.
     """
     monitor = monitor_of_outcomes(outcomes)
     if show:
         _terminal_table(outcomes, monitor).print()
     files, description = write_tables(outcomes, monitor, directory)
-    if config is not None and config.tracking.pictures and extra == NOTHING:
+    if config is not None and config.tracking.pictures and record is None:
         files += filter(None, [draw_sweep(outcomes, monitor, directory / PLOT_FILE)])
     done = all(outcome.succeeded for outcome in outcomes)
     status = INTERRUPTED if interrupted else FINISHED if done else FAILED
     _write_late(directory, interrupted)
     if config is not None:
-        description = "\n\n".join(filter(None, (extra.description, description)))
-        files += extra.artifacts
+        record = record or SweepRecord()
+        description = "\n\n".join(filter(None, (record.description, description)))
+        files += record.artifacts
         result = _result(status, outcomes, monitor, files, description)
-        result = replace(result, metrics={**result.metrics, **extra.metrics})
+        result = replace(result, metrics={**result.metrics, **record.metrics})
         config.tracking.finish_sweep(directory, result)
     if status != FINISHED:
         jobs = f"{sum(outcome.failed for outcome in outcomes)} of {len(outcomes)} jobs failed"
         what = f"sweep interrupted, {jobs}" if interrupted else jobs
         # A sweep has no plan if its jobs were not known in advance; such a sweep cannot be resumed.
-        again = extra.again or f"runner sweep resume {shlex.quote(str(directory))}"
-        resume = f"; run the remaining jobs with: {again}"
-        more = resume if (directory / PLAN_FILE).exists() else ""
+        more = f"; run the remaining jobs with: {again}" if again and (directory / PLAN_FILE).exists() else ""
         print(f"runner: {what}; see {directory}{more}", file=sys.stderr)
     return 0 if done else FAILED_EXIT_CODE
 

@@ -86,6 +86,21 @@ BEGUN: JsonFile[ResultOrigin] = JsonFile(
     LenientRecord(ResultOrigin, complete=False), DataError, "delete the directory to run the job again"
 )
 
+
+@dataclass(frozen=True)
+class Estimates:
+    """Estimated times on this machine. seconds: run with the hash of its configuration -> seconds of one seed."""
+
+    seconds: dict[str, float] = field(default_factory=dict)
+
+
+ESTIMATES_FILE = "estimates.json"
+"""The file in the directory of a table's sweep with the estimated times of its runs."""
+
+ESTIMATES: JsonFile[Estimates] = JsonFile(
+    LenientRecord(Estimates, complete=False), DataError, "delete the file; `runner table run` estimates again"
+)
+
 _FILE: JsonFile[Result] = JsonFile(
     LenientRecord(Result, complete=False),
     DataError,

@@ -9,6 +9,7 @@ import yaml
 import runner
 from runner.cli import main
 from runner.config.configuration import from_plain, load_stored, to_plain
+from runner.config.outcome import differing_keys, outcome_hash
 from runner.errors import ConfigError
 from runner.plugin import install
 from runner.records.summary import Summary
@@ -124,6 +125,20 @@ def test_callbacks_that_do_not_fit_are_refused(callbacks: Any, complaint: str, p
     assert str(caught.value).startswith(complaint)
     del plain["callbacks"]  # as in a configuration of an earlier version
     assert from_plain(plain).callbacks == {}
+
+
+LIMIT = "callbacks.limit.steps"
+
+
+def test_callbacks_count_among_the_keys_that_change_the_values_of_a_run(plugin: str) -> None:
+    install([plugin])
+    without, two, three = (small_config(*given) for given in ([], [f"{LIMIT}=2"], [f"{LIMIT}=3"]))
+    assert differing_keys(to_plain(without), to_plain(two)) == ["callbacks.limit"]
+    assert differing_keys(to_plain(two), to_plain(three)) == ["callbacks.limit"]
+    assert differing_keys(to_plain(two), to_plain(two)) == []
+    earlier = {key: value for key, value in to_plain(without).items() if key != "callbacks"}
+    assert differing_keys(earlier, to_plain(without)) == []
+    assert len({outcome_hash(config) for config in (without, two, three)}) == 3
 
 
 @pytest.mark.parametrize("given", ["callbacks.limit.steps=1", "callbacks.limit={}", "callbacks={limit:{}}"])

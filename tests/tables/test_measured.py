@@ -6,13 +6,16 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import yaml
 
 from runner.checkpoint import load, newest
 from runner.cli import main
-from runner.commands.table_files import current, table_files
+from runner.commands.table import _list
+from runner.commands.table_files import TableReader, current, table_files
+from runner.commands.table_run import TableSweep
 from runner.config.configuration import to_plain
 from runner.data.synthetic import Synthetic
 from runner.engine.run.kernel_table import load_kernels
@@ -212,38 +215,31 @@ def test_a_network_that_its_strategy_refuses_is_refused_before_anything_runs(own
     assert not list(folder_of(own).glob("*/*"))
 
 
-def test_the_list_states_what_is_left_to_run(
-    own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
-) -> None:
+def test_the_list_states_what_is_left_to_run(own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     base = [text for text in TABLE["base"] if not text.startswith("data")]
     runs = {"whole": {"overrides": ["data=digits"]}, "parts": {"overrides": ["data=mnist"], "against": "whole"}}
     changed(own, base=base, runs=runs, seeds=[1, 2])
-    assert listed(own, capsys) == "measured  0 of 4  0 of 2  4  unknown  1 worker with 1 thread, data=mnist"
+    assert listed(own) == "measured  0 of 4  0 of 2  4  unknown  1 worker with 1 thread, data=mnist"
     assert run(own, "--cells", "whole", "--budget", "0s") == 0
     assert not list(folder_of(own).glob("*/*")), "only the time was estimated"
     known = "about N s, unknown for"
-    assert listed(own, capsys) == f"measured  0 of 4  0 of 2  4  {known} 2  1 worker with 1 thread, data=mnist"
+    assert listed(own) == f"measured  0 of 4  0 of 2  4  {known} 2  1 worker with 1 thread, data=mnist"
     runs["whole"]["overrides"] += ["optimizer.lr=0.02"]
     changed(own, base=base, runs=runs, seeds=[1])
-    assert "  2  unknown  " in listed(own, capsys), "the estimate was that of another configuration"
+    assert "  2  unknown  " in listed(own), "the estimate was that of another configuration"
     assert run(own, "--cells", "whole") == 0
     changed(own, base=base, runs=runs, seeds=[1, 2, 3])
-    assert listed(own, capsys) == f"measured  2 of 4  0 of 2  5  {known} 3  1 worker with 1 thread, data=mnist"
+    assert listed(own) == f"measured  2 of 4  0 of 2  5  {known} 3  1 worker with 1 thread, data=mnist"
 
 
-def listed(own: Path, capsys: Capture) -> str:
-    """Return the line of the table in the list, without name and title; the note below the list must fit it."""
-    capsys.readouterr()
-    assert main(["table", "list", "--config-dir", str(own.parents[1])]) == 0
-    text = capsys.readouterr().out
+def listed(own: Path) -> str:
+    """Return the line of the table in a list, without name and title; the note below the list must fit it."""
+    text = _list({"mine": own}, TableReader(own.parents[1]))
     [line] = [line for line in text.splitlines() if line.startswith("mine")]
-    assert ("--budget 0s" in text) == ("unknown" in text)
-    return (
-        re.sub(r" {2,}", "  ", re.sub(r"about \d+ s", "about N s", line))
-        .removeprefix("mine  ")
-        .removesuffix("  Two ways")
-    )
+    assert ("--budget 0s" in text) == ("unknown" in line)
+    line = re.sub(r"about \d+ s", "about N s", line).removeprefix("mine").removesuffix("Two ways")
+    return re.sub(r" {2,}", "  ", line).strip()
 
 
 def test_a_run_of_another_program_is_not_continued(own: Path, capsys: Capture) -> None:
@@ -360,6 +356,31 @@ def test_weights_of_different_networks_are_not_compared(tmp_path: Path) -> None:
 def test_the_digest_of_the_data_is_that_of_its_contents() -> None:
     first, equal, other = (Synthetic(shape=[1, 4, 4], data_seed=seed) for seed in (0, 0, 1))
     assert data_digest(first) == data_digest(equal) != data_digest(other)
+
+
+@pytest.mark.slow
+def test_results_are_stored_as_jobs_of_another_process_end(own: Path, capsys: Capture) -> None:
+    """Two processes run four jobs; the results of the first jobs are stored before the last one ends."""
+    counts = []
+    collect = TableSweep._collect
+
+    def counted(sweep: TableSweep, *arguments: Any) -> None:
+        collect(sweep, *arguments)
+        counts.append(len(list(folder_of(own).glob("*/*"))))
+
+    with patch.object(TableSweep, "_collect", counted):
+        assert run(own, "hydra/launcher=joblib", "hydra.launcher.n_jobs=2") == 0
+    assert counts[-1] == 4
+    assert any(0 < stored < 4 for stored in counts), counts
+
+
+def test_the_sweep_of_a_table_is_continued_by_the_table(own: Path, tmp_path: Path, capsys: Capture) -> None:
+    changed(own, seeds=[1])
+    assert run(own, "--cells", "whole", "--results", str(tmp_path / "mine")) == 0
+    capsys.readouterr()
+    text = refused(["sweep", "resume", "multirun/table/mine"], capsys)
+    command = f"runner table run mine --config-dir {own.parents[1]} --results {tmp_path / 'mine'}"
+    assert f"the jobs belong to a table, which stores their results; use: {command}" in text
 
 
 def test_a_table_is_one_parent_run_with_named_children(own: Path) -> None:
