@@ -1,7 +1,7 @@
 """The schema of the YAML files: plain dataclasses, one per section of a configuration.
 
 A field of :class:`Config` that belongs to a group holds one of the dataclasses in the group's table
-(:data:`runner.config.configuration.GROUPS`). The classes are not frozen; OmegaConf can check their field types.
+(:data:`runner.config.groups.GROUPS`). The classes are not frozen; OmegaConf can check their field types.
 """
 
 import dataclasses

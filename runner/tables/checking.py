@@ -53,21 +53,35 @@ def _tried(config: Config, memory_gib: float | None) -> str:
     Raises the error that refuses the run.
     """
     experiment = build(fix_machine_values(config, usable_cores()))
-    _require_memory(experiment, memory_gib)
+    note = _require_memory(experiment, memory_gib)
     found = with_synthetic_data(experiment)
     if isinstance(found, str):
-        return found
+        return "; ".join(filter(None, (note, found)))
     first_steps(found, _STEPS)
-    return ""
+    return note
 
 
-def _require_memory(experiment: Experiment, memory_gib: float | None) -> None:
-    """Raise ResourceError if the planned memory exceeds that of the file or, if it states none, of this machine."""
-    needed = sum(process.total for process in memory_of(experiment))
+def _require_memory(experiment: Experiment, memory_gib: float | None) -> str:
+    """Return a note if the data set does not fit into the memory of this machine, otherwise "".
+
+    Raises ResourceError if the other memory exceeds that of the file or, if it states none, of this machine. The data
+    set is no reason to refuse a table: the check needs none of it, and it depends on the source of the data.
+    """
+    processes = memory_of(experiment)
+    data = sum(process.data for process in processes)
+    needed = sum(process.total for process in processes) - data
     room = usable_memory() if memory_gib is None else int(memory_gib * 2**30)
     if needed > room:
         of = "this machine has" if memory_gib is None else "the file states"
-        raise ResourceError(f"the run needs {gib(needed)} of memory, {of} {gib(room)}; state its need in memory_gib")
+        raise ResourceError(
+            f"without its data, the run needs {gib(needed)} of memory, {of} {gib(room)}; state its need in memory_gib"
+        )
+    if needed + data <= usable_memory():
+        return ""
+    return (
+        f"the data take {gib(data)} of memory in {len(processes)} process(es), the rest of the run {gib(needed)}, and "
+        f"this machine has {gib(usable_memory())}"
+    )
 
 
 def with_synthetic_data(experiment: Experiment) -> Experiment | str:

@@ -59,8 +59,8 @@ class Run:
 
     overrides: follow those of the table. against: an earlier run in the file, with whose final weights those of this
     run are compared, seed by seed. changed: the reason why the overrides were changed after the run had results, which
-    then stay in the table as results of an earlier design. memory_gib: memory that the run needs, for a run that does
-    not fit most machines.
+    then stay in the table as results of an earlier design. memory_gib: memory that the run needs besides its data,
+    if it does not fit most machines.
     """
 
     overrides: tuple[str, ...] = ()

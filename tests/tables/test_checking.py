@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from runner.cli import main
+from runner.tables import checking
 from runner.tables.results import folder_of
-from tests.tables.test_measured import changed, own, run
+from tests.tables.test_measured import TABLE, changed, own, run
 
 __all__ = ["own"]
 
@@ -80,9 +81,29 @@ def test_a_run_that_cannot_be_planned_is_refused(
 
 def test_the_planned_memory_is_compared_with_that_of_the_file(own: Path, capsys: pytest.CaptureFixture[str]) -> None:
     changed(own, runs__parts__memory_gib=0.1)
-    assert states(own, capsys, 1)["parts"].startswith("refused the run needs 0.15 GiB of memory, the file states 0.10")
+    reason = "refused without its data, the run needs 0.15 GiB of memory, the file states 0.10 GiB; state its need"
+    assert states(own, capsys, 1)["parts"].startswith(reason)
     changed(own, runs__parts__memory_gib=0.2)
     assert states(own, capsys, 0)["parts"] == "unchecked it was not run"
+
+
+def test_data_that_do_not_fit_are_stated_and_the_run_is_tried(
+    own: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checking, "usable_memory", lambda: 1 << 29)
+    tried = []
+    monkeypatch.setattr(
+        checking, "first_steps", lambda experiment, steps: tried.append(experiment.facts.train_examples)
+    )
+    changed(own, base=[text if "examples=" not in text else "data.examples=100000000" for text in TABLE["base"]])
+    reason = (
+        r"unchecked the data take \S+ GiB of memory in 1 process\(es\), the rest of the run 0.15 GiB, and this .* 0.50"
+    )
+    assert re.match(reason, states(own, capsys, 0)["parts"])
+    assert len(tried) == 2
+    assert max(tried) < 1000, "few synthetic examples of the same shape"
+    monkeypatch.setattr(checking, "usable_memory", lambda: 1 << 20)
+    assert "refused without its data, the run needs 0.15 GiB" in states(own, capsys, 1)["parts"]
 
 
 def test_a_name_or_all_is_needed(capsys: pytest.CaptureFixture[str]) -> None:
