@@ -173,14 +173,19 @@ class Optimizer(ABC):
             found.append(rate if rule.lr_factor == 1.0 else rule.lr_factor * rate)
         return found
 
-    def rate_of(self, name: str, rates: Sequence[Expr]) -> Expr:
-        """Return the rate of the variable with this name by ``rules``, one of :meth:`rates`.
+    def rate_by_name(self, rates: Sequence[Expr]) -> Callable[[str], Expr]:
+        """Return a function that gives the rate of a variable, one of :meth:`rates`, by its name and ``rules``.
 
         Only ``rules`` count, which come first among ``parameter_rules``, because the local steps of ``async_data``
         leave out the factor of biases.
         """
-        place = place_of(read_rules(self.rules), name)
-        return rates[0 if place is None else 1 + place]
+        rules = read_rules(self.rules)
+
+        def rate_of(name: str) -> Expr:
+            place = place_of(rules, name)
+            return rates[0 if place is None else 1 + place]
+
+        return rate_of
 
     def _decaying(self, weight_decay: float | None, rate: Expr, step: Expr) -> Rule:
         """Return the rule with another weight decay, which is decoupled if configured; None for the decay of all."""

@@ -153,7 +153,6 @@ class Trainer:
 
     def _step(self) -> None:
         step, config = self.progress.done, self.experiment.config
-        rate = self.experiment.learning_rate(step)
         self._trace.before(step)
         started = time.perf_counter()
         answer = train_step(self._step_driver, self.experiment, step)
@@ -161,7 +160,7 @@ class Trainer:
         self._trace.after(step)
         loss = float(answer["loss"])
         if not math.isfinite(loss):
-            self._refuse_loss(step, loss, rate)
+            self._refuse_loss(step, loss, self.experiment.learning_rate(step))
         self.progress.done = step + 1
         self.progress.loss = loss
         self.progress.step_seconds.append(seconds)
@@ -175,7 +174,7 @@ class Trainer:
             self._record_metrics(
                 {
                     **{f"train/{name}": float(answer[name]) for name in (LOSS, *config.task.measures)},
-                    "train/learning_rate": rate,
+                    "train/learning_rate": self.experiment.learning_rate(step),
                     **self._step_driver.metrics(),
                     "perf/step_time_s": mean_s,
                     "perf/examples_per_s": config.train.batch_size / mean_s,

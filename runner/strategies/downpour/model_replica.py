@@ -167,12 +167,11 @@ class ModelReplica:
         graph, optimizer = self._served.graph, self._served.workload.optimizer
         targets = []
         with self._scope("descend"):
-            rates = optimizer.rates(Expr(graph, self._replica.learning_rate))
+            rate_of = optimizer.rate_by_name(optimizer.rates(Expr(graph, self._replica.learning_rate)))
             for copy, gradient in gradients:
                 with graph.layer(copy.layer):
                     w, g = Expr(graph, copy.tensor), Expr(graph, gradient)
-                    rate = optimizer.rate_of(copy.name, rates)
-                    targets.append(ops.assign(graph, w.tensor, (w - g * rate).tensor).node)
+                    targets.append(ops.assign(graph, w.tensor, (w - g * rate_of(copy.name)).tensor).node)
         return targets
 
     def _forget(self, shard: PushedServer) -> list[str]:
