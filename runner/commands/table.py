@@ -21,7 +21,7 @@ from runner.tables.checking import REFUSED, STALE, checks
 from runner.tables.picture import PNG, as_png
 from runner.tables.rendering import FORMATS, as_text
 from runner.tables.results import RunResults
-from runner.tables.table import BENCHMARK, COUNT, Table
+from runner.tables.table import BENCHMARK, COMPUTED, Table
 from runner.tables.table_file import find_table, table_names
 
 _EXAMPLE = """\
@@ -134,7 +134,7 @@ def _needs(files: TableFiles, runs: Sequence[str]) -> Iterator[str]:
     configs = [files.configs[run] for run in runs]
     most = max(configs, key=worker_processes)
     workers, threads = worker_processes(most), most.cluster.threads_per_worker
-    if files.table.kind not in (COUNT, BENCHMARK):
+    if files.table.kind not in (*COMPUTED, BENCHMARK):
         yield f"{workers} worker{'s' * (workers > 1)} with {threads} thread{'s' * (threads > 1)}"
     if any(config.cluster.device == GPU for config in configs):
         yield "GPU"

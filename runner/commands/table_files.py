@@ -21,7 +21,7 @@ from runner.tables.results import (
     read_results,
     result_name,
 )
-from runner.tables.table import COUNT, Table
+from runner.tables.table import COMPUTED, Table
 from runner.tables.table_file import read_table
 
 
@@ -102,7 +102,7 @@ def _composed(table: Table, run: str, composer: RunComposer) -> Config:
         config = from_composed(composer.compose(overrides), overrides)
     except ConfigError as error:
         raise ConfigError(f"runs.{run}: {error}") from error
-    if table.kind != COUNT and config.cluster.threads_per_worker is None:
+    if table.kind not in COMPUTED and config.cluster.threads_per_worker is None:
         raise ConfigError(
             f"runs.{run}: cluster.threads_per_worker is null; expected a number, because sums depend on the threads"
         )

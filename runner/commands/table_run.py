@@ -26,7 +26,7 @@ from runner.system.files import create_directory
 from runner.system.machine import usable_cores
 from runner.system.text import duration, text_table
 from runner.tables.cells import FAILS, HOLDS, state_of
-from runner.tables.measured import begun, count_sizes, data_digest, fingerprint, is_result, measured
+from runner.tables.measured import begun, count_sizes, data_digest, fingerprint, is_result, measured, simulated_times
 from runner.tables.picture import as_png
 from runner.tables.rendering import FORMATS, as_markdown
 from runner.tables.results import (
@@ -37,19 +37,24 @@ from runner.tables.results import (
     result_name,
     write_result,
 )
-from runner.tables.table import BENCHMARK, COUNT
+from runner.tables.table import BENCHMARK, COMPUTED, COUNT
 from runner.training.build import build
 from runner.training.memory import require_gpu_memory, require_memory
 
 
-def run_counts(files: TableFiles, runs: Iterable[str]) -> None:
-    """Compute the missing counts of runs, one run after another; each is written at once."""
+def run_computed(files: TableFiles, runs: Iterable[str]) -> None:
+    """Compute the missing counts or simulated times of runs, one run after another; each is written at once."""
     results, sizes = files.results(), {column.size for column in files.table.columns.values() if column.read}
     for run in runs:
         known = results[run].current.get(None)
         if known is None or sizes - known.values.keys():
-            config = files.configs[run]
-            written = write_result(files.folder, run, config, count_sizes(config, files.table.columns, files.origin()))
+            config, columns, origin = files.configs[run], files.table.columns, files.origin()
+            count = files.table.kind == COUNT
+            try:
+                found = count_sizes(config, columns, origin) if count else simulated_times(config, origin)
+            except ConfigError as error:
+                raise ConfigError(f"runs.{run}: {error}") from error
+            written = write_result(files.folder, run, config, found)
             print(f"{run}: {written}", file=sys.stderr, flush=True)
 
 
@@ -330,8 +335,8 @@ def run_table(files: TableFiles, runs: Sequence[str], sweep: TableSweep) -> int:
         )
     require_reasons(files, runs)
     with table_lock(files.folder):
-        if files.table.kind == COUNT:
-            run_counts(files, runs)
+        if files.table.kind in COMPUTED:
+            run_computed(files, runs)
             return 0
         return sweep.run(runs)
 

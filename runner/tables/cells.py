@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import TypeVar
 
 from runner.tables.claims import ClaimVerdict, Comparison, decide, equivalent, every, lower
 from runner.tables.results import Result, RunResults
@@ -12,7 +13,7 @@ from runner.tables.table import (
     ASCENDING,
     AT_MOST,
     BENCHMARK,
-    COUNT,
+    COMPUTED,
     EQUIVALENT,
     EXAMPLES,
     HIGHEST,
@@ -29,10 +30,13 @@ from runner.tables.table import (
 from runner.tables.two_samples import differences
 from runner.tables.verdict import number_of, verdict
 
-MISSING, STALE, INCOMPLETE = "missing", "stale", "incomplete"
-"""Verdicts on a cell without values, with values of an earlier design only, and without the values of some seeds."""
+MISSING, STALE, INCOMPLETE, FITTED = "missing", "stale", "incomplete", "fitted"
+"""Verdicts on a cell without values, with values of an earlier design only, without the values of some seeds, and with
+a value to which the description of the hardware was fitted."""
 
 _Values = Mapping[int | None, float]
+
+T = TypeVar("T")
 
 HOLDS, FAILS, OPEN = "holds", "fails", "undecided"
 
@@ -121,7 +125,7 @@ def reading(result: Result, column: Column) -> float | None:
 
     A metric at the end of a run that failed, or after that, is not a number.
     """
-    if result.kind == COUNT or not METRIC.fullmatch(column.read):
+    if result.kind in COMPUTED or not METRIC.fullmatch(column.read):
         return result.values.get(column.size)
     found = result.evaluations
     if UPDATES in column.at:
@@ -157,8 +161,8 @@ def _lines(table: Table, results: Mapping[str, RunResults]) -> Iterator[Line]:
             apart = away if away is None or read.unit == "%" else away / printed if printed else None
             if table.kind in (SMALL, BENCHMARK) and not each.tolerance:
                 apart = None  # values of other networks or machines have an order, and no difference
-            found = verdict(sample, each, "exact" if table.kind == COUNT else read.statistic)
-            yield replace(line, difference=apart, verdict=found)
+            found = verdict(sample, each, "exact" if table.kind in COMPUTED else read.statistic)
+            yield replace(line, difference=apart, verdict=FITTED if cell.fitted else found)
 
 
 def _absence(table: Table, results: Mapping[str, RunResults], row: str, column: str, values: int) -> tuple[str, str]:
@@ -217,7 +221,8 @@ def _compared(claim: Claim, table: Table, results: Mapping[str, RunResults]) -> 
     wanted = len(table.seeds) or 1
     cells = [values_of(table, results, *cell.split("/", 1)) for cell in claim.cells]
     lacking = [cell for cell, each in zip(claim.cells, cells, strict=True) if len(each) < wanted]
-    lack = f"{table.repetition}s without a value in {', '.join(lacking)}" if lacking else ""
+    of = "no value" if table.kind in COMPUTED else f"{table.repetition}s without a value"
+    lack = f"{of} in {', '.join(lacking)}" if lacking else ""
     if claim.relation == AT_MOST:
         assert claim.limit is not None
         exceeding = [value for each in cells for value in each.values() if not value <= claim.limit]
@@ -225,17 +230,31 @@ def _compared(claim: Claim, table: Table, results: Mapping[str, RunResults]) -> 
             return Decided(claim.text, OPEN, lack)
         largest = max((value for each in cells for value in each.values()), default=float("nan"))
         return Decided(claim.text, FAILS if exceeding else HOLDS, f"largest value {largest:.3g}, limit {claim.limit:g}")
+    if table.kind in COMPUTED:
+        return Decided(claim.text, OPEN, lack) if lacking else _without_test(claim, [each[None] for each in cells])
     if lacking:
         return Comparison(claim.test, min(map(len, cells)), reason=lack, repetition=table.repetition)
+    parts = [_of_two(claim, table, a, b) for a, b in _pairs(claim.relation, cells)]
+    return parts[0] if len(parts) == 1 else every(parts)
+
+
+def _pairs(relation: str, cells: Sequence[T]) -> list[tuple[T, T]]:
+    """Return the pairs that a relation compares; the first of a pair is the lower one, or one of two equal ones."""
     first, *others = cells
-    pairs = {
+    return {
         ASCENDING: list(pairwise(cells)),
         LOWEST: [(first, other) for other in others],
         HIGHEST: [(other, first) for other in others],
         EQUIVALENT: [(first, others[0])],
-    }
-    parts = [_of_two(claim, table, a, b) for a, b in pairs[claim.relation]]
-    return parts[0] if len(parts) == 1 else every(parts)
+    }[relation]
+
+
+def _without_test(claim: Claim, values: Sequence[float]) -> Decided:
+    """Decide a claim about values that no seed changes."""
+    away = [a - b for a, b in _pairs(claim.relation, values)]
+    held = all(abs(each) < (claim.margin or 0.0) for each in away) if claim.margin else all(each < 0 for each in away)
+    shown = ", ".join(f"{each:.3g}" for each in values)
+    return Decided(claim.text, HOLDS if held else FAILS, f"values {shown}")
 
 
 def _of_two(claim: Claim, table: Table, a: _Values, b: _Values) -> Comparison:

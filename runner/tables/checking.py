@@ -9,9 +9,9 @@ from runner.data.settings import DatasetSettings
 from runner.data.synthetic import Synthetic
 from runner.errors import ConfigError, DataError, ResourceError, RunnerError
 from runner.system.machine import usable_cores, usable_memory
-from runner.tables.measured import count_sizes, data_digest, fingerprint, kind_of_machine
+from runner.tables.measured import count_sizes, data_digest, fingerprint, kind_of_machine, simulated_times
 from runner.tables.results import Result, ResultOrigin, RunResults
-from runner.tables.table import BENCHMARK, COUNT, Table
+from runner.tables.table import BENCHMARK, COMPUTED, COUNT, SIMULATED, Table
 from runner.training.build import build
 from runner.training.experiment import Experiment
 from runner.training.first_steps import first_steps
@@ -41,7 +41,7 @@ def checks(table: Table, configs: Mapping[str, Config], results: Mapping[str, Ru
     """Yield the state of each run, in the order of the file."""
     for run, config in configs.items():
         try:
-            note = "" if table.kind == COUNT else _tried(config, table.runs[run].memory_gib)
+            note = "" if table.kind in COMPUTED else _tried(config, table.runs[run].memory_gib)
             yield _compared(table, run, config, results[run], note)
         except RunnerError as error:
             yield Checked(run, REFUSED, str(error))
@@ -129,6 +129,9 @@ def _compared(table: Table, run: str, config: Config, found: RunResults, note: s
         known = found.current[None].values
         same = count_sizes(config, table.columns, ResultOrigin()).values.items() <= known.items()
         return Checked(run, CURRENT if same else STALE, "" if same else "other values are counted now")
+    if table.kind == SIMULATED:
+        same = simulated_times(config, ResultOrigin()).values == found.current[None].values
+        return Checked(run, CURRENT if same else STALE, "" if same else "other times are simulated now")
     if table.kind == BENCHMARK:
         return Checked(run, UNCHECKED, "; ".join(filter(None, ("times are measured, not checked", note))))
     seeds = ((seed, result) for seed, result in found.current.items() if seed is not None)

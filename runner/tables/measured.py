@@ -21,11 +21,22 @@ from runner.records.summary import cpu_model, versions
 from runner.sweeps.outcome import ENDED, Outcome
 from runner.system.machine import cpu_flags, usable_cores
 from runner.tables.results import Evaluation, Result, ResultOrigin
-from runner.tables.table import COUNT, EXAMPLES_PER_S, PARAMETERS, STEP_TIME, WEIGHT_DIFFERENCE, Column
+from runner.tables.table import (
+    COUNT,
+    EXAMPLES_PER_S,
+    HOURS,
+    PARAMETERS,
+    SIMULATED,
+    STEP_TIME,
+    UPDATE_TIME,
+    WEIGHT_DIFFERENCE,
+    Column,
+)
 from runner.tracking.metrics_log import read_metrics
 from runner.training.build import build
 from runner.training.first_steps import FirstSteps, first_steps
 from runner.training.layers import layer_rows
+from runner.training.simulation import simulate
 
 _NUMERICAL = ("python", "numpy", "onednn", "llvmlite")
 _VECTORS = ("avx2", "avx512f", "avx512_bf16", "amx_bf16")
@@ -41,6 +52,17 @@ def count_sizes(config: Config, columns: Mapping[str, Column], origin: ResultOri
         counts = (row.parameters if column.read == PARAMETERS else row.multiply_adds for row in chosen)
         values[column.size] = float(sum(counts))
     return Result(COUNT, to_plain(config), values, origin=origin)
+
+
+SIMULATED_UPDATES = 5
+"""The number of updates of a simulation in a table."""
+
+
+def simulated_times(config: Config, origin: ResultOrigin) -> Result:
+    """Return the times of a configuration on the hardware that it describes; see :mod:`runner.training.simulation`."""
+    found = simulate(config, SIMULATED_UPDATES)
+    values = {UPDATE_TIME: found.step_s, HOURS: found.hours, EXAMPLES_PER_S: found.examples_per_s}
+    return Result(SIMULATED, to_plain(config), values, origin=origin)
 
 
 def is_result(outcome: Outcome) -> bool:

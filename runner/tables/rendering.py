@@ -15,7 +15,7 @@ from runner.system.text import duration, text_table
 from runner.tables.cells import Decided, Line, TableState
 from runner.tables.results import Result
 from runner.tables.statistics import seeds_text
-from runner.tables.table import BENCHMARK, COUNT, LOWEST
+from runner.tables.table import BENCHMARK, COMPUTED, COUNT, LOWEST, SIMULATED
 from runner.tables.verdict import CONFIDENCES
 
 _HEADERS = ("row", "column", "kind", "ours", "published", "source", "difference", "verdict")
@@ -124,6 +124,8 @@ def reading_note(state: TableState) -> str:
     table = state.table
     if table.kind == COUNT:
         return "Count: sizes of networks, for which nothing is trained."
+    if table.kind == SIMULATED:
+        return "Simulated: times on described hardware, for which nothing is trained."
     medians = [column.title for column in table.columns.values() if column.statistic == "median"]
     center = "mean" if not medians else "median" if len(medians) == len(table.columns) else ""
     center = center or f"mean (median of {', '.join(medians)})"
@@ -146,7 +148,7 @@ def _cells(line: Line) -> list[str]:
 
 def _ours(line: Line) -> str:
     """Return the text of a value with the number of its seeds, unless it is a count."""
-    if line.sample is None or line.ours is None or line.kind == COUNT:
+    if line.sample is None or line.ours is None or line.kind in COMPUTED:
         return value_text(line)
     return f"{value_text(line)} (n={line.sample.n})"
 
@@ -229,6 +231,9 @@ def _origins(state: TableState) -> Iterator[str]:
     """Yield, for tables of training runs, the seeds, the hours, the machine and the commit of the results."""
     found = [result for each in state.results.values() for result in each.current.values()]
     if state.table.kind == COUNT or not found:
+        return
+    if state.table.kind == SIMULATED:
+        yield f"Commit {' and '.join(dict.fromkeys(_commit(result.origin.commit) for result in found))}."
         return
     seconds = sum(result.origin.seconds for result in found)
     seeds = ", ".join(map(str, state.table.seeds))

@@ -1,7 +1,7 @@
 """Results of a table: committed JSON files that are never changed, ``results/TABLE/RUN/NAME.json``.
 
-NAME is ``count``, or ``seed-`` and the seed, with the first digits of the SHA-256 of the configuration. If the design
-of a run is changed, its new results have other names, and the earlier ones stay.
+NAME is ``count``, ``simulated``, or ``seed-`` and the seed, with the first digits of the SHA-256 of the configuration.
+If the design of a run is changed, its new results have other names, and the earlier ones stay.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ from runner.system.files import create_directory
 from runner.system.json_file import JsonFile
 from runner.system.redaction import redact
 from runner.system.schema import LenientRecord
-from runner.tables.table import Table
+from runner.tables.table import COUNT, Table
 
 FOLDER = "results"
 _DIGITS = 8
@@ -117,10 +117,10 @@ def folder_of(table: Path) -> Path:
     return table.parents[2] / FOLDER / table.stem
 
 
-def result_name(config: Config, seed: int | None) -> str:
-    """Return the name, without folder and ``.json``, of the result of a configuration."""
+def result_name(config: Config, seed: int | None, kind: str = COUNT) -> str:
+    """Return the name, without folder and ``.json``, of the result of a configuration; kind: that of the table."""
     digits = config_hash(to_plain(config))[:_DIGITS]
-    return f"count.{digits}" if seed is None else f"seed-{seed}.{digits}"
+    return f"{kind}.{digits}" if seed is None else f"seed-{seed}.{digits}"
 
 
 def write_result(folder: Path, run: str, config: Config, result: Result) -> Path:
@@ -128,7 +128,7 @@ def write_result(folder: Path, run: str, config: Config, result: Result) -> Path
 
     Raises ResourceError if the file cannot be written.
     """
-    path = folder / run / f"{result_name(config, result.seed)}.json"
+    path = folder / run / f"{result_name(config, result.seed, result.kind)}.json"
     try:
         create_directory(path.parent)
         _FILE.write(path, replace(result, configuration=redact(result.configuration)))
@@ -143,8 +143,8 @@ def write_result(folder: Path, run: str, config: Config, result: Result) -> Path
 class RunResults:
     """The results of one run.
 
-    current: seed (None for a count) -> result for the present configuration. files: seed -> its file. earlier: results
-    of earlier designs, each with the keys in which its configuration differs from the present one.
+    current: seed (None for a count or a simulation) -> result for the present configuration. files: seed -> its file.
+    earlier: results of earlier designs, each with the keys in which its configuration differs from the present one.
     """
 
     current: Mapping[int | None, Result] = field(default_factory=dict)
@@ -178,7 +178,7 @@ def _of_run(folder: Path, seeds: Sequence[int | None], config: Config) -> RunRes
             keys = [*keys, f"seed {result.seed}, which was removed"]
         if keys:
             earlier.append((result, keys))
-        elif result.seed in files and files[result.seed].stem == result_name(own, result.seed):
+        elif result.seed in files and files[result.seed].stem == result_name(own, result.seed, result.kind):
             continue  # a result of equal configuration, from before keys were renamed
         else:
             current[result.seed], files[result.seed] = result, file

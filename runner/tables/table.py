@@ -11,18 +11,26 @@ from runner.system.schema import OneOf
 from runner.tables.statistics import ROUND, SEED
 from runner.tables.verdict import Published
 
-COUNT, MEASURED, SMALL, BENCHMARK = KINDS = ("count", "measured", "small", "benchmark")
+COUNT, SIMULATED, MEASURED, SMALL, BENCHMARK = KINDS = ("count", "simulated", "measured", "small", "benchmark")
 """Kinds of tables. A value is never shown without its kind.
 
-count: sizes of networks, for which nothing is trained. measured: values of training runs. small: of training runs with
+count: sizes of networks, for which nothing is trained. simulated: times on described hardware, for which nothing is
+trained either. measured: values of training runs. small: of training runs with
 a smaller network, a smaller dataset or fewer epochs than in the paper, which can support an order or a ratio only.
 benchmark: seconds of a step, forward and backward pass without update, of runner and other libraries on one machine.
 """
 
+COMPUTED = (COUNT, SIMULATED)
+"""Kinds of tables whose values no seed changes."""
+
 PARAMETERS, MULTIPLY_ADDS = SIZES = ("parameters", "multiply_adds")
 """What a column of counts reads: trained values, and multiply-adds of the forward pass of one example."""
 
-STEP_TIME, EXAMPLES_PER_S = SPEEDS = ("step_time_s", "examples_per_s")
+UPDATE_TIME, HOURS, EXAMPLES_PER_S = TIMES = ("update_s", "hours", "examples_per_s")
+"""What a column of simulations reads: seconds of an update, hours of the whole training without evaluations, and
+examples per second."""
+
+STEP_TIME, _ = SPEEDS = ("step_time_s", EXAMPLES_PER_S)
 WEIGHT_DIFFERENCE = "weight_difference"
 READINGS = (*SPEEDS, WEIGHT_DIFFERENCE)
 """What a column of training runs reads besides metrics such as test/accuracy: the median seconds of a step, training
@@ -55,7 +63,7 @@ class Paper:
 
 @dataclass(frozen=True)
 class Run:
-    """A configuration, the unit that is executed: once for a count, else once with each seed of the table.
+    """A configuration, the unit that is executed: once for a count or a simulation, else with each seed of the table.
 
     overrides: follow those of the table. against: an earlier run in the file, with whose final weights those of this
     run are compared, seed by seed. changed: the reason why the overrides were changed after the run had results, which
@@ -73,15 +81,15 @@ class Run:
 class Column:
     """What the cells of a column read.
 
-    read: one of :data:`SIZES` in a table of counts; a library of ``benchmarks``, such as torch-eager, in a benchmark;
-    else a metric, such as test/accuracy, or one of :data:`READINGS`. missing: instead of ``read``, the reason why the
-    column has published values only. layers: kinds of layers that count; () for all. at: the place of a metric,
-    {updates: N}, or {examples: N} for the last evaluation with at most N training examples; {} for the end of the run.
-    relative_to: a run; values are divided by the value of that run with the same seed. gain: with ``relative_to``, the
-    quotient is inverted and reduced by 1, so that a step in half the time is a gain of 100 %. statistic: over
-    seeds, one of :data:`STATISTICS`. best: one of :data:`BEST`, the cell of the column, or of the row in a benchmark,
-    that LaTeX prints in bold; "" for none. unit: "%" for fractions that are shown in percent, or "ms" for seconds that
-    are shown in milliseconds.
+    read: one of :data:`SIZES` in a table of counts; one of :data:`TIMES` in one of simulations; a library of
+    ``benchmarks``, such as torch-eager, in a benchmark; else a metric, such as test/accuracy, or one of
+    :data:`READINGS`. missing: instead of ``read``, the reason why the column has published values only. layers: kinds
+    of layers that count; () for all. at: the place of a metric, {updates: N}, or {examples: N} for the last evaluation
+    with at most N training examples; {} for the end of the run. relative_to: a run; values are divided by the value of
+    that run with the same seed. gain: with ``relative_to``, the quotient is inverted and reduced by 1, so that a step
+    in half the time is a gain of 100 %. statistic: over seeds, one of :data:`STATISTICS`. best: one of :data:`BEST`,
+    the cell of the column, or of the row in a benchmark, that LaTeX prints in bold; "" for none. unit: "%" for
+    fractions that are shown in percent, or "ms" for seconds that are shown in milliseconds.
     """
 
     title: str
@@ -106,10 +114,13 @@ class Cell:
     """A value of a run, and the values that papers state for it.
 
     factor: multiplies the quotient of a column with ``relative_to``, such as N / (N + b) for the gain per process.
+    fitted: of a simulation, what was chosen so that the value is the published one; such a value is no prediction and
+    has no verdict.
     """
 
     published: tuple[Published, ...] = ()
     factor: float = 1.0
+    fitted: str = ""
 
 
 @dataclass(frozen=True)
@@ -142,7 +153,7 @@ class Claim:
 class Table:
     """The content of the file.
 
-    base: overrides of all runs. seeds: of each run, for all kinds but counts; in a benchmark, one for each round.
+    base: overrides of all runs. seeds: of each run, except for counts and simulations; in a benchmark, one per round.
     reduced: what is smaller than in the paper, for the kind ``small``. papers, runs, columns: by the names with which
     cells refer to them. rows: in the order of the table. note: a sentence below the table.
     """
@@ -178,6 +189,8 @@ class Table:
         """Return the SHA-256 of what decides: seeds, columns, published values, tolerances and claims."""
         claims = {name: replace(claim, text="") for name, claim in self.claims.items()}
         cells = {f"{row}/{column}": asdict(cell) for row, column, cell in self.cells()}
+        # A key that is not used changes no criteria of results from before the key existed.
+        cells = {name: {key: value for key, value in cell.items() if value != ""} for name, cell in cells.items()}
         columns = {name: asdict(replace(column, title="", best="")) for name, column in self.columns.items()}
         plain = [self.kind, self.seeds, columns, cells, {name: asdict(claim) for name, claim in claims.items()}]
         return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()

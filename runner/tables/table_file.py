@@ -12,14 +12,17 @@ from runner.system.schema import LenientRecord, Violation
 from runner.tables.table import (
     AT_MOST,
     BENCHMARK,
+    COMPUTED,
     COUNT,
     EQUIVALENT,
     EXAMPLES,
     LIBRARY,
     METRIC,
     READINGS,
+    SIMULATED,
     SIZES,
     SMALL,
+    TIMES,
     UPDATES,
     WEIGHT_DIFFERENCE,
     Claim,
@@ -87,8 +90,8 @@ def _faults(table: Table) -> Iterator[str]:
 
 
 def _faults_of_runs(table: Table) -> Iterator[str]:
-    if (table.kind == COUNT) == bool(table.seeds):
-        expected = "none for counts" if table.kind == COUNT else "a list such as [1, 2, 3, 4, 5]"
+    if (table.kind in COMPUTED) == bool(table.seeds):
+        expected = f"none for the kind {table.kind}" if table.kind in COMPUTED else "a list such as [1, 2, 3, 4, 5]"
         yield f"seeds: {list(table.seeds)}, expected {expected}"
     if len(set(table.seeds)) < len(table.seeds):
         yield f"seeds: {list(table.seeds)}, expected each seed once"
@@ -117,6 +120,9 @@ def _faults_of_column(column: Column, table: Table) -> Iterator[str]:
     elif table.kind == COUNT:
         if column.read not in SIZES:
             yield f"read: {column.read!r}, expected one of {', '.join(SIZES)} in a table of counts"
+    elif table.kind == SIMULATED:
+        if column.read not in TIMES:
+            yield f"read: {column.read!r}, expected one of {', '.join(TIMES)} in a table of simulations"
     elif column.read not in READINGS and not is_metric:
         yield f"read: {column.read!r}, expected a metric such as test/accuracy, or one of {', '.join(READINGS)}"
     if column.at and not (is_metric and len(column.at) == 1 and column.at.keys() <= {UPDATES, EXAMPLES}):

@@ -1,0 +1,125 @@
+"""Tables of simulated times: run, decided without tests, stale after a change of the hardware; the committed table."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from runner.cli import main
+from runner.commands.table_files import current, table_files
+from runner.config.conf_dir import conf_dir
+from runner.errors import ConfigError
+from runner.tables.table_file import read_table, table_names
+from tests.refusal import Capture, refused
+
+PLAIN: dict[str, Any] = {
+    "title": "Workers",
+    "kind": "simulated",
+    "base": ["cluster=ethernet", "model=mlp", "data=digits", "train.batch_size=96", "train.epochs=1"],
+    "papers": {"own": {"cite": "own estimate"}},
+    "columns": {
+        "hours": {"title": "hours", "read": "hours"},
+        "speedup": {"title": "speedup", "read": "examples_per_s", "relative_to": "one"},
+    },
+    "runs": {
+        "one": {"overrides": ["parallelism=single"]},
+        "two": {"overrides": ["parallelism=sync_data", "parallelism.workers=2"]},
+        "slow": {"overrides": ["parallelism=sync_data", "parallelism.workers=2", "++cluster.hardware.step_us=2000"]},
+    },
+    "rows": {
+        "one": {
+            "title": "1",
+            "run": "one",
+            "cells": {
+                "hours": {
+                    "published": [{"printed": "9", "paper": "own", "confidence": "S", "tolerance": "1 %"}],
+                    "fitted": "flops_per_s",
+                },
+                "speedup": {"published": [{"printed": "1", "paper": "own", "confidence": "S", "tolerance": "1 %"}]},
+            },
+        },
+        "two": {"title": "2", "run": "two", "cells": {"hours": {}, "speedup": {}}},
+        "slow": {"title": "2, slow host", "run": "slow", "cells": {"hours": {}}},
+    },
+    "claims": {
+        "slower": {"text": "the host costs time", "cells": ["two/hours", "slow/hours"], "relation": "ascending"},
+        "best": {"text": "the slow host is best", "cells": ["slow/hours", "two/hours"], "relation": "lowest"},
+        "equal": {
+            "text": "all are within an hour",
+            "cells": ["one/hours", "two/hours"],
+            "relation": "equivalent",
+            "margin": 1.0,
+        },
+    },
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "conf" / "table").mkdir(parents=True)
+    (tmp_path / "conf" / "table" / "workers.yaml").write_text(yaml.safe_dump(PLAIN, sort_keys=False))
+    return tmp_path / "conf"
+
+
+def test_simulations_are_run_once_decided_without_tests_and_checked(folder: Path, capsys: Capture) -> None:
+    assert main(["table", "run", "workers", "-cd", str(folder)]) == 0
+    found = current(table_files(folder / "table" / "workers.yaml", folder))
+    verdicts = {line.cell: (line.verdict, None if line.ours is None else line.ours > 0) for line in found.lines}
+    assert verdicts == {
+        "one/hours": ("fitted", True),
+        "one/speedup": ("passes", True),
+        "two/hours": ("", True),
+        "two/speedup": ("", True),
+        "slow/hours": ("", True),
+    }
+    assert [(claim.verdict, re.sub(r"[\d.]+(e-\d+)?", "N", claim.evidence)) for claim in found.claims] == [
+        ("holds", "values N, N"),
+        ("fails", "values N, N"),
+        ("holds", "values N, N"),
+    ]
+    assert "simulated" in capsys.readouterr().out
+    assert main(["table", "run", "workers", "-cd", str(folder)]) == 0
+    assert capsys.readouterr().err == ""
+    assert main(["table", "check", "workers", "-cd", str(folder)]) == 0
+    plain = {**PLAIN, "base": [*PLAIN["base"], "++cluster.hardware.message_us=50"]}
+    (folder / "table" / "workers.yaml").write_text(yaml.safe_dump(plain, sort_keys=False))
+    capsys.readouterr()
+    assert main(["table", "check", "workers", "-cd", str(folder)]) == 1
+    assert "the configuration changed in cluster.hardware" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"seeds": [1, 2]}, r"seeds: \[1, 2\], expected none for the kind simulated"),
+        (
+            {"columns": {**PLAIN["columns"], "hours": {"title": "hours", "read": "test/loss"}}},
+            r"columns.hours.read: 'test/loss', expected one of update_s, hours, examples_per_s in a table of sim",
+        ),
+    ],
+)
+def test_wrong_tables_of_simulations_are_refused(folder: Path, change: dict[str, Any], message: str) -> None:
+    path = folder / "table" / "workers.yaml"
+    path.write_text(yaml.safe_dump({**PLAIN, **change}, sort_keys=False))
+    with pytest.raises(ConfigError, match=message):
+        read_table(path)
+
+
+def test_a_run_without_hardware_is_refused_by_its_name(folder: Path, capsys: Capture) -> None:
+    path = folder / "table" / "workers.yaml"
+    plain = {**PLAIN, "base": PLAIN["base"][1:], "runs": {**PLAIN["runs"], "slow": dict(PLAIN["runs"]["two"])}}
+    path.write_text(yaml.safe_dump(plain, sort_keys=False))
+    message = refused(["table", "run", "workers", "-cd", str(folder)], capsys)
+    assert "runs.one: cluster.hardware=null: expected a described cluster" in message
+
+
+def test_the_predictions_of_krizhevskys_table_are_as_exact_as_stated() -> None:
+    found = current(table_files(table_names([conf_dir()])["krizhevsky_hours"]))
+    hours = [line for line in found.lines if line.cell.endswith("/hours") and line.published]
+    errors = [abs(line.difference) for line in hours if line.verdict != "fitted" and line.difference is not None]
+    assert len(errors) == 6
+    assert sum(errors) / 6 <= 0.07
+    assert max(errors) <= 0.18
+    assert {claim.verdict for claim in found.claims} == {"holds"}
