@@ -109,7 +109,7 @@ def test_wrong_tables_of_simulations_are_refused(folder: Path, change: dict[str,
 
 def test_a_run_without_hardware_is_refused_by_its_name(folder: Path, capsys: Capture) -> None:
     path = folder / "table" / "workers.yaml"
-    plain = {**PLAIN, "base": PLAIN["base"][1:], "runs": {**PLAIN["runs"], "slow": dict(PLAIN["runs"]["two"])}}
+    plain = {**PLAIN, "base": PLAIN["base"][1:], "runs": {**PLAIN["runs"], "slow": {}}}
     path.write_text(yaml.safe_dump(plain, sort_keys=False))
     message = refused(["table", "run", "workers", "-cd", str(folder)], capsys)
     assert "runs.one: cluster.hardware=null: expected a described cluster" in message
