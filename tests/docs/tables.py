@@ -78,6 +78,7 @@ The runs of a table can use the options of a [plugin](plugins.md#a-table-with-a-
 A value is never shown without its kind. *count*: sizes of networks, counted in the graph; nothing is trained.
 *measured*: values of training runs, over seeds. *small*: of training runs that test the same claim with a smaller
 network, a smaller dataset or fewer epochs; the table says what is smaller, and decides only orders and ratios.
+*simulated*: times on [described hardware](simulation.md); a value to which the description was fitted is so marked.
 *benchmark*: times of a step without update, of runner and other libraries on one machine. The key `seeds` has the
 numbers of its rounds; in each round, all libraries compute the same network, one after the other. In a clone of the
 repository, `make bench-peers` installs the libraries, and `python -m benchmarks table NAME` measures missing rounds.
