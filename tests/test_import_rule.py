@@ -146,7 +146,7 @@ ONLY_IN = {
     "llvmlite": "kernels.cpu.loading kernels.cpu.machine_code",
     "zmq": "engine.cluster.transport commands.doctor",
     "msgpack": "engine.cluster.transport",
-    "safetensors": "checkpoint",
+    "safetensors": "checkpoint data.records",
     "onnx": "api.onnx_file",
     "torch": "api.weights",
     "tensorboardX": "tracking",
