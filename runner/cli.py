@@ -186,13 +186,13 @@ _TEXTS = {
     "predict": "predict the classes or numbers of images or arrays with a trained network",
     "table": "rebuild the table of a paper (list, show, run, check, export)",
     "sweep": "finish an interrupted sweep (resume DIR), or print its table (status DIR)",
-    "data": "list the datasets, or fetch one into the cache",
+    "data": "list the datasets, fetch one, convert one to records, or inspect one",
     "ui": "show the recorded runs in the browser (MLflow, on this machine only)",
     "sync": "write records that wait in run directories (DIR...) to the tracking store",
     "doctor": "report what this machine and this installation offer, and what is missing",
     "new": "write a template for your own task, model, optimizer, dataset, strategy, op or table",
 }
-_MODULES = {"eval": "runner.commands.evaluate", "data": "runner.data.fetch"}
+_MODULES = {"eval": "runner.commands.evaluate"}
 """Verb -> the module whose ``main`` runs it. For verbs that are not listed, the module is ``runner.commands.VERB``."""
 
 VERBS: dict[str, Verb] = {

@@ -53,7 +53,7 @@ DIRECTORIES = {
 KEYS = ("resume=", "init_from=")
 """Overrides whose value is the directory of a run."""
 
-WORDS = {"sweep": ("resume", "status", "best", "plot"), "data": ("fetch", "list")}
+WORDS = {"sweep": ("resume", "status", "best", "plot"), "data": ("fetch", "list", "convert", "inspect")}
 """Verb -> the words that can follow it."""
 
 OVERRIDES = ("explain",)

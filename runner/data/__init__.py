@@ -2,11 +2,15 @@
 
 Read the modules in this order:
 
-* ``dataset`` and ``settings``: a dataset and its settings. ``pipeline``: batches. ``source``: a worker's input source.
+* ``dataset`` and ``settings``: a dataset and its settings. ``pipeline``, with ``order``, ``decoder`` and
+  ``stage_times``: batches. ``source``: a worker's input source.
 * ``digits`` and ``synthetic``: data without files.
 * ``published``, with ``origins``, ``archive`` and ``fetch``: datasets that are downloaded.
 * ``augmentation``: random changes of training examples.
 * ``own_files``, with ``arrays``, ``npz``, ``image_folder`` and ``pictures``: the user's files.
+* ``streamed``, with ``tfrecord``, ``records`` and ``encoded_files``: examples that are read when they are needed.
+* ``convert`` and ``inspection``: the work of ``runner data convert`` and ``runner data inspect``.
+* ``preprocessing``, with ``crops``, ``colour`` and ``decoding``: encoded images to arrays of one size.
 * ``cifar100``, ``imagenet``: published datasets, in the user's files.
 """
 
@@ -18,6 +22,7 @@ from runner.data.imagenet import ImageNet
 from runner.data.published import Cifar10, FashionMnist, Mnist
 from runner.data.settings import DatasetSettings
 from runner.data.synthetic import Synthetic
+from runner.data.tfrecord import TFRecord
 
 DATASETS: dict[str, type[DatasetSettings]] = {
     "digits": Digits,
@@ -29,4 +34,5 @@ DATASETS: dict[str, type[DatasetSettings]] = {
     "imagenet": ImageNet,
     "arrays": Arrays,
     "image_folder": ImageFolder,
+    "tfrecord": TFRecord,
 }

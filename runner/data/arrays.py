@@ -1,4 +1,4 @@
-"""The user's data as arrays in an .npz file."""
+"""The user's data as arrays in an .npz file, or in a folder of .npy files."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,8 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from runner.data.dataset import Dataset, Facts, Split
-from runner.data.npz import ArrayHeader, read_array, read_headers
+from runner.data.npz import ArrayHeader, map_array, read_array, read_headers
 from runner.data.own_files import OwnFiles
+from runner.data.streamed import MappedSplit
 from runner.errors import ConfigError, DataError
 from runner.fields import Field
 
@@ -29,7 +30,7 @@ _MOST_COLOURS = 4
 
 @dataclass
 class Arrays(OwnFiles):
-    """The user's arrays in a file written by ``numpy.savez`` or ``numpy.savez_compressed``.
+    """The user's arrays in a file of ``numpy.savez`` or ``numpy.savez_compressed``, or in a folder of .npy files.
 
     x_train, x_test: images of shape (N, H, W), (N, C, H, W) or (N, H, W, C), or rows of numbers (N, F); dtype uint8 (0
     to 255), float32 or float64 (any finite numbers). y_train, y_test: (N,) integers, labels from 0; or floats (N,) or
@@ -38,15 +39,24 @@ class Arrays(OwnFiles):
 
     layout: the order of four axes, "nchw" or "nhwc"; null to detect it, if only one of axes 1 and 3 has a length of at
     most 4.
+
+    stream: false to load all arrays; true to map x from the file into memory, so that only the examples of a batch are
+    read. The arrays must not be compressed; their checksums are not verified.
     """
 
     name: str = "arrays"
     layout: str | None = None
+    stream: bool = False
 
     def __post_init__(self) -> None:
         if self.layout not in (None, *LAYOUTS):
             raise ConfigError(f"data.layout={self.layout!r}: expected one of {', '.join(LAYOUTS)}, or null")
         super().__post_init__()
+
+    @property
+    def streamed(self) -> bool:
+        """Whether x is mapped from the file instead of loaded."""
+        return self.stream
 
     @property
     def ask(self) -> str:
@@ -60,7 +70,8 @@ class Arrays(OwnFiles):
         train, test = (_example_shape(headers[key].shape, layout) for key in ("x_train", "x_test"))
         if train != test:
             raise self._wrong("x_test", f"holds examples {test}", f"examples {train}, as in x_train")
-        self.require_room(headers["x_train"].nbytes + headers["x_test"].nbytes, "x_train and x_test")
+        if not self.stream:
+            self.require_room(headers["x_train"].nbytes + headers["x_test"].nbytes, "x_train and x_test")
         counts = headers["x_train"].shape[0], headers["x_test"].shape[0]
         if headers["y_train"].dtype.kind == "f":
             return Facts({"x": Field(train), "y": Field(self._target_shape(headers))}, *counts)
@@ -76,8 +87,9 @@ class Arrays(OwnFiles):
         self.facts()
         headers = self._headers()
         layout = self._layout(headers["x_train"].shape)
+        kind = MappedSplit if self.stream else Split
         train, test = (
-            Split({"x": self._inputs(f"x_{split}", layout), "y": self._targets(f"y_{split}", headers)})
+            kind({"x": self._inputs(f"x_{split}", layout), "y": self._targets(f"y_{split}", headers)})
             for split in ("train", "test")
         )
         return Dataset(self.name, train, test, self.normalisation_of(train["x"], _scale(headers)))
@@ -119,10 +131,13 @@ class Arrays(OwnFiles):
         return LAYOUTS[0] if first else LAYOUTS[1]
 
     def _inputs(self, key: str, layout: str) -> NDArray[Any]:
-        """Return x as (N, C, H, W) or (N, F). Raises DataError for a value that is not finite."""
-        inputs = self._finite(key, read_array(Path(self.path), key))
+        """Return x as (N, C, H, W) or (N, F). Raises DataError for a value that is not finite, if x is loaded."""
+        path = Path(self.path)
+        inputs = map_array(path, key) if self.stream else self._finite(key, read_array(path, key))
         if inputs.ndim == 3:
             return inputs[:, None]
+        if self.stream and inputs.ndim == 4 and layout == "nhwc":
+            return inputs.transpose(0, 3, 1, 2)
         return np.ascontiguousarray(inputs.transpose(0, 3, 1, 2)) if inputs.ndim == 4 and layout == "nhwc" else inputs
 
     def _finite(self, key: str, values: NDArray[Any]) -> NDArray[Any]:

@@ -1,5 +1,6 @@
-"""The facts and the contents of a dataset, and functions that split it into parts with the same class proportions."""
+"""The facts and the examples of a dataset, and functions that split it into parts with the same class proportions."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from runner.errors import DataError
 from runner.fields import Field, labelled
 from runner.kernels import philox
 
@@ -141,9 +143,39 @@ class Normalisation:
         return inputs
 
 
+class Examples(ABC):
+    """The examples of a split, in memory or read when a batch needs them. Several threads may read them at once."""
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """The number of examples N."""
+
+    @property
+    @abstractmethod
+    def strata(self) -> NDArray[np.int64]:
+        """(N,): the label of each example; splits keep the proportions of labels. All 0 if there are no labels."""
+
+    @abstractmethod
+    def take(self, examples: NDArray[np.int64]) -> Mapping[str, NDArray[Any]]:
+        """Return copies of the examples with these indices (S,), by field: field -> (S, ...).
+
+        Images that the dataset's preprocessing decodes are an array of :class:`EncodedImage` objects, (S,). Raises
+        DataError if an example cannot be read.
+        """
+
+    @property
+    def shards(self) -> NDArray[np.int64]:
+        """The numbers of examples in each file or other place of storage, in the order of the examples; sum N."""
+        return np.array([len(self)], np.int64)
+
+    def only(self, examples: NDArray[np.int64]) -> "Examples":
+        """Return the examples with these sorted indices as a split."""
+        return Subset(self, examples)
+
+
 @dataclass(frozen=True)
-class Split:
-    """Examples of one split.
+class Split(Examples):
+    """Examples in memory.
 
     arrays: field -> (N, ...): x as stored, uint8 or floats, such as images (N, C, H, W); labels as int64.
     """
@@ -161,18 +193,95 @@ class Split:
         """(N,): the label of each example; splits keep the proportions of labels. All 0 if there are no labels."""
         y = self.arrays.get("y")
         labels = y is not None and y.ndim == 1 and y.dtype.kind in "iu"
-        return y if y is not None and labels else np.zeros(len(self), np.int64)
+        return np.asarray(y, np.int64) if y is not None and labels else np.zeros(len(self), np.int64)
 
-    def take(self, examples: NDArray[np.int64]) -> "Split":
+    def take(self, examples: NDArray[np.int64]) -> Mapping[str, NDArray[Any]]:
         """Return copies of the examples with these indices."""
-        return Split({name: values[examples] for name, values in self.arrays.items()})
+        return {name: values[examples] for name, values in self.arrays.items()}
+
+    def only(self, examples: NDArray[np.int64]) -> "Split":
+        """Return copies of the examples with these indices as a split, so that the other examples can be released."""
+        return Split(self.take(examples))
+
+
+@dataclass(frozen=True)
+class Subset(Examples):
+    """Some examples of another split, of which nothing is copied. indices: sorted, of these examples."""
+
+    whole: Examples
+    indices: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    @property
+    def strata(self) -> NDArray[np.int64]:
+        """(N,): the label of each example; splits keep the proportions of labels."""
+        return self.whole.strata[self.indices]
+
+    def take(self, examples: NDArray[np.int64]) -> Mapping[str, NDArray[Any]]:
+        """Return copies of the examples at these positions among the examples of the subset."""
+        return self.whole.take(self.indices[examples])
+
+    @property
+    def shards(self) -> NDArray[np.int64]:
+        """The numbers of examples of the subset in each shard of the whole split."""
+        return np.diff(np.searchsorted(self.indices, np.cumsum(self.whole.shards)), prepend=0)
+
+
+@dataclass(frozen=True)
+class EncodedImage:
+    """An image that is not decoded yet.
+
+    content: a whole JPEG or PNG file. where: name of the image for messages: a file, or a file, offset and record.
+    boxes: (K, 4) float32, bounding boxes (top, left, bottom, right) as fractions of height and width; K may be 0.
+    """
+
+    content: bytes
+    where: str
+    boxes: NDArray[np.float32] | None = None
+
+
+class UndecodableImageError(DataError):
+    """An encoded image is damaged, or of a kind that is not read."""
+
+
+class Preprocessing(ABC):
+    """The conversion of encoded images to arrays of one shape. Several threads may call the methods at once."""
+
+    @property
+    @abstractmethod
+    def shape(self) -> tuple[int, int, int]:
+        """The shape (C, H, W) of every image."""
+
+    @property
+    @abstractmethod
+    def draws(self) -> int:
+        """The number of random numbers that :meth:`train` needs for an image."""
+
+    @abstractmethod
+    def train(self, image: EncodedImage, draws: NDArray[np.float64]) -> NDArray[Any]:
+        """Return a randomly distorted image (C, H, W), uint8 or float32 of 0 to 255. draws: (D,) numbers in [0, 1).
+
+        Raises UndecodableImageError.
+        """
+
+    @abstractmethod
+    def evaluate(self, image: EncodedImage) -> NDArray[Any]:
+        """Return the view (C, H, W), uint8 of 0 to 255, of an evaluation. Raises UndecodableImageError."""
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """A dataset in memory, whose splits have the fields of its :class:`Facts`."""
+    """A dataset whose splits have the fields of its :class:`Facts`.
+
+    preprocessing: the conversion of images that are stored encoded; None if examples are stored as arrays. skip_errors:
+    the number of undecodable images that a process tolerates.
+    """
 
     name: str
-    train: Split
-    test: Split
+    train: Examples
+    test: Examples
     normalisation: Normalisation
+    preprocessing: Preprocessing | None = None
+    skip_errors: int = 0

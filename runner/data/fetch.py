@@ -1,15 +1,12 @@
-"""The command ``runner data``: fetch a published dataset into the cache, or list all datasets."""
+"""Fetch a published dataset into the cache."""
 
-import argparse
 import hashlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from runner.data import DATASETS
 from runner.data.origins import ORIGINS, Archive, Origin
-from runner.data.own_files import OwnFiles
 from runner.data.published import PublishedDataset, cache_root, is_cached, read_verified
 from runner.errors import ConfigError, DataError, ResourceError
 
@@ -83,44 +80,3 @@ def _verify_archive(path: Path, archive: Archive) -> None:
         found = hashlib.file_digest(stream, algorithm).hexdigest()
     if found != expected:
         raise DataError(f"{archive.filename} is not the known file: {algorithm} is {found}, expected {expected}")
-
-
-def main(arguments: Sequence[str]) -> int:
-    """Run ``runner data`` with the arguments that follow it.
-
-    For wrong arguments, argparse ends the process with exit code 2; for other errors, see ``fetch``.
-    """
-    parser = argparse.ArgumentParser(
-        prog="runner data", description=__doc__, epilog="examples:  runner data list;  runner data fetch mnist"
-    )
-    commands = parser.add_subparsers(dest="command", required=True)
-    fetching = commands.add_parser("fetch", help="download a dataset into the cache")
-    fetching.add_argument("name", choices=ORIGINS, metavar="NAME", help=", ".join(ORIGINS))
-    listing = commands.add_parser("list", help="show all datasets and which are in the cache")
-    for command in (fetching, listing):
-        command.add_argument("--cache-dir", help=f"folder of fetched datasets (default: {cache_root(None)})")
-    options = parser.parse_args(arguments)
-    if options.command == "fetch":
-        fetch(options.name, options.cache_dir)
-    else:
-        print(_describe_datasets(cache_root(options.cache_dir)))
-    return 0
-
-
-def _describe_datasets(root: Path) -> str:
-    """Return a table of all datasets with default settings; the last column is the location of the data."""
-    lines = [f"{'name':14} {'shape':12} {'classes':>7} {'train':>7} {'test':>7}  where"]
-    for name, settings in DATASETS.items():
-        example = settings()
-        if isinstance(example, OwnFiles) and not example.path:
-            lines.append(f"{name:49}  your files: {example.ask}")
-            continue
-        where = "nothing to fetch"
-        if name in ORIGINS:
-            cached = is_cached(ORIGINS[name][0], root)
-            where = str(root / name) if cached else f"to get it: runner data fetch {name}"
-        facts = example.facts()
-        shape = "x".join(map(str, facts.shape))
-        counts = f"{facts.classes:7} {facts.train_examples:7} {facts.test_examples:7}"
-        lines.append(f"{name:14} {shape:12} {counts}  {where}")
-    return "\n".join(lines)

@@ -2,41 +2,49 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
-from runner.bounds import Bounds
 from runner.data.dataset import Dataset, Facts, Split
-from runner.data.own_files import OwnFiles
+from runner.data.encoded_files import EncodedFiles
+from runner.data.preprocessing import PreprocessingSettings
+from runner.data.streamed import ImageFiles
 from runner.errors import ConfigError, DataError
 
 SUFFIXES = (".png", ".jpg", ".jpeg")
 
 
 @dataclass
-class ImageFolder(OwnFiles):
+class ImageFolder(EncodedFiles):
     """The user's image files: PATH/train/CLASS/*.png and PATH/test/CLASS/*.png, or .jpg, .jpeg.
 
     The label of a class is the index of its folder in ``train``, sorted by name; images of a class are sorted by name.
     Names that begin with a dot are ignored. Files of other types raise DataError, so that no image is overlooked.
 
-    size: side, in pixels, of the square to which :func:`~runner.data.pictures.read_image` converts every image.
-    channels: 3 for RGB, 1 for grey. Images are decoded once, when the data are loaded, and kept as uint8. SPLITS: the
-    folders of the train and the test split.
+    stream: false to decode all images once, when the data are loaded, and keep them as uint8; true to decode images
+    when a batch needs them, which any preprocessing but "fit" requires. SPLITS: the folders of the train and the test
+    split.
     """
 
     SPLITS: ClassVar[tuple[str, str]] = ("train", "test")
 
     name: str = "image_folder"
-    size: Annotated[int, Bounds(1, 65_536)] = 32
-    channels: Annotated[int, Bounds(1, 3)] = 3
-    fits_images = True
+    stream: bool = False
 
     def __post_init__(self) -> None:
-        if self.channels not in (1, 3):
-            raise ConfigError(f"data.channels={self.channels}: expected 3 for colour or 1 for grey")
         super().__post_init__()
+        if not self.stream and (self.preprocessing != PreprocessingSettings() or self.skip_errors):
+            raise ConfigError(
+                f"data.stream=false with data.preprocessing.name={self.preprocessing.name} and data.skip_errors="
+                f"{self.skip_errors}: images that are loaded once have one size; use data.stream=true"
+            )
+
+    @property
+    def streamed(self) -> bool:
+        """Whether images are decoded when a batch needs them."""
+        return self.stream
 
     @property
     def ask(self) -> str:
@@ -51,7 +59,9 @@ class ImageFolder(OwnFiles):
         train, test = self._listed()
         counts = [sum(map(len, split.values())) for split in (train, test)]
         shape = (self.channels, self.size, self.size)
-        self.require_room(sum(counts) * int(np.prod(shape)), f"{sum(counts):,} images of {'x'.join(map(str, shape))}")
+        if not self.stream:
+            what = f"{sum(counts):,} images of {'x'.join(map(str, shape))}"
+            self.require_room(sum(counts) * int(np.prod(shape)), what)
         return Facts.labelled(shape, tuple(train), counts[0], counts[1])
 
     def scale(self) -> float:
@@ -59,8 +69,13 @@ class ImageFolder(OwnFiles):
         return 255.0
 
     def load(self) -> Dataset:
-        """Decode all images. Raises DataError, naming the file, if an image cannot be decoded."""
+        """List or decode all images. Raises DataError, naming the file, if an image cannot be decoded."""
         facts, listed = self.facts(), self._listed()
+        if self.stream:
+            files, scored = (ImageFiles(*_labelled(split, facts.class_names)) for split in listed)
+            preprocessing = self.image_preprocessing()
+            normalisation = self.normalisation_of_examples(files, preprocessing)
+            return Dataset(self.name, files, scored, normalisation, preprocessing, self.skip_errors)
         train, test = (self._split(split, facts.class_names) for split in listed)
         return Dataset(self.name, train, test, self.normalisation_of(train["x"], self.scale()))
 
@@ -79,12 +94,18 @@ class ImageFolder(OwnFiles):
         # Imported here, because most runs decode no images and need no Pillow.
         from runner.data.pictures import read_image
 
-        paths = [(path, label) for label, name in enumerate(class_names) for path in files.get(name, ())]
+        paths, labels = _labelled(files, class_names)
         shape = (self.channels, self.size, self.size)
         images = np.empty((len(paths), *shape), np.uint8)
-        for image, (path, _) in zip(images, paths, strict=True):
+        for image, path in zip(images, paths, strict=True):
             image[...] = read_image(path, shape)
-        return Split({"x": images, "y": np.array([label for _, label in paths], np.int64)})
+        return Split({"x": images, "y": labels})
+
+
+def _labelled(files: dict[str, list[Path]], class_names: tuple[str, ...]) -> tuple[list[Path], NDArray[np.int64]]:
+    """Return the files of all classes in the order of the classes, and the label of each."""
+    found = [(path, label) for label, name in enumerate(class_names) for path in files.get(name, ())]
+    return [path for path, _ in found], np.array([label for _, label in found], np.int64)
 
 
 def _classes(folder: Path, layout: str) -> dict[str, list[Path]]:

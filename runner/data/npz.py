@@ -1,7 +1,8 @@
 """Read .npz files from untrusted sources: the headers of all arrays, or one array at a time, and never a pickle.
 
-An .npz file is a zip file of .npy files (NumPy enhancement proposal 1). Shapes and dtypes are read from the first bytes
-of each .npy file. An array is allocated only if its shape and dtype match the size of the .npy file.
+An .npz file is a zip file of .npy files (NumPy enhancement proposal 1); a folder of .npy files is read like one. Shapes
+and dtypes are read from the first bytes of each .npy file. An array is allocated or mapped only if its shape and dtype
+match the size of the .npy file.
 """
 
 import math
@@ -28,6 +29,7 @@ MOST_ARRAYS = 64
 _MOST_AXES = 32
 _MOST_BYTES = 1 << 63
 _ENCRYPTED = 0x1
+_LOCAL_HEADER = 30
 # The accepted values of dtype.kind: booleans, integers, unsigned integers, floats and text.
 _KINDS = "biufU"
 _METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
@@ -55,16 +57,23 @@ class ArrayHeader:
 
 
 def read_headers(path: Path) -> dict[str, ArrayHeader]:
-    """Return the header of every array in the file, by name.
+    """Return the header of every array in the file, or in the folder of .npy files, by name.
 
     Raises DataError if the file is missing, damaged or not an .npz file, or holds anything but numbers and text.
     """
+    if path.is_dir():
+        return {file.stem: _file_header(file) for file in sorted(path.glob("*.npy"))[:MOST_ARRAYS]}
     with _opened(path) as archive:
         return {_array_name(member): _header(path, archive, member) for member in _members(path, archive)}
 
 
 def read_array(path: Path, name: str) -> NDArray[Any]:
     """Return the array ``name`` in C order. Raises DataError like :func:`read_headers`, or if it does not exist."""
+    if path.is_dir():
+        mapped = map_array(path, name)
+        if mapped.dtype.kind == "U":
+            _require_text(path, name, mapped.ravel())
+        return np.array(mapped)
     with _opened(path) as archive:
         found = {_array_name(member): member for member in _members(path, archive)}
         if name not in found:
@@ -80,6 +89,54 @@ def read_array(path: Path, name: str) -> NDArray[Any]:
     if header.fortran_order:
         return np.ascontiguousarray(values.reshape(header.shape[::-1]).transpose())
     return values.reshape(header.shape)
+
+
+def map_array(path: Path, name: str) -> NDArray[Any]:
+    """Return the array ``name`` mapped from the file into memory, read-only; nothing is read, and no checksum verified.
+
+    Raises DataError like :func:`read_array`, or if the array is compressed or not in C order.
+    """
+    if path.is_dir():
+        file, header, begin = path / f"{name}.npy", _file_header(path / f"{name}.npy"), 0
+    else:
+        file, (header, begin) = path, _place(path, name)
+    if header.fortran_order and len(header.shape) > 1:
+        raise DataError(f"{path}: array {name!r} is in Fortran order and cannot be mapped; expected C order")
+    try:
+        return np.memmap(file, header.dtype, "r", begin + header.begin, header.shape)
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path}: array {name!r} cannot be mapped: {error}; {_REMEDY}") from error
+
+
+def _place(path: Path, name: str) -> tuple[ArrayHeader, int]:
+    """Return the header of an array in an .npz file, and the position of its .npy file in the .npz file."""
+    with _opened(path) as archive:
+        found = {_array_name(member): member for member in _members(path, archive)}
+        if name not in found:
+            raise DataError(f"{path} has no array {name!r}; it has: {', '.join(found) or 'none'}")
+        member = found[name]
+        if member.compress_type != zipfile.ZIP_STORED:
+            raise DataError(
+                f"{path}: array {name!r} is compressed and cannot be mapped; write the file with numpy.savez, or use "
+                "data.stream=false"
+            )
+        header = _header(path, archive, member)
+        with open_regular(path) as file:
+            file.seek(member.header_offset)
+            local = file.read(_LOCAL_HEADER)
+        # The lengths of the name and of the extra field are repeated in front of the member, and can differ there.
+        lengths = int.from_bytes(local[26:28], "little") + int.from_bytes(local[28:30], "little")
+        return header, member.header_offset + _LOCAL_HEADER + lengths
+
+
+def _file_header(path: Path) -> ArrayHeader:
+    try:
+        with open_regular(path) as file:
+            return _checked_header(path, path.stem, file, path.stat().st_size)
+    except FileNotFoundError as error:
+        raise DataError(f"{path}: no such file; expected a NumPy array") from error
+    except DAMAGE as error:
+        raise DataError(f"{path} cannot be read as a NumPy array: {error}; write it again with numpy.save") from error
 
 
 @contextmanager
@@ -118,25 +175,29 @@ def _array_name(member: zipfile.ZipInfo) -> str:
 
 def _header(path: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> ArrayHeader:
     with archive.open(member) as stream:
-        version = npy.read_magic(cast(BinaryIO, stream))
-        if version not in _HEADERS:
-            raise DataError(f"{path}: array {member.filename!r} is of format {version}, expected (1, 0) or (2, 0)")
-        shape, fortran_order, dtype = _HEADERS[version](cast(BinaryIO, stream))
-        header = ArrayHeader(shape, dtype, fortran_order, stream.tell())
+        return _checked_header(path, _array_name(member), cast(BinaryIO, stream), member.file_size)
+
+
+def _checked_header(path: Path, name: str, stream: BinaryIO, size: int) -> ArrayHeader:
+    """Return the header of the .npy file of ``size`` bytes that a stream begins."""
+    version = npy.read_magic(stream)
+    if version not in _HEADERS:
+        raise DataError(f"{path}: array {name!r} is of format {version}, expected (1, 0) or (2, 0)")
+    shape, fortran_order, dtype = _HEADERS[version](stream)
+    header = ArrayHeader(shape, dtype, fortran_order, stream.tell())
     if dtype.kind not in _KINDS or dtype.subdtype is not None or not dtype.itemsize:
         raise DataError(
-            f"{path}: array {_array_name(member)!r} is of dtype {dtype}; expected numbers or text; convert it "
-            "with array.astype(...)"
+            f"{path}: array {name!r} is of dtype {dtype}; expected numbers or text; convert it with array.astype(...)"
         )
     if not _is_possible(shape, dtype.itemsize):
         raise DataError(
-            f"{path}: array {_array_name(member)!r} is of shape {shape}; expected at most {_MOST_AXES} "
+            f"{path}: array {name!r} is of shape {shape}; expected at most {_MOST_AXES} "
             f"non-negative dimensions and fewer than 2**63 bytes of data; {_REMEDY}"
         )
-    if header.begin + header.nbytes != member.file_size:
+    if header.begin + header.nbytes != size:
         raise DataError(
-            f"{path}: array {_array_name(member)!r} of {dtype}{list(shape)} takes {header.nbytes} bytes after its "
-            f"header of {header.begin}, but the file holds {member.file_size} for both; {_REMEDY}"
+            f"{path}: array {name!r} of {dtype}{list(shape)} takes {header.nbytes} bytes after its "
+            f"header of {header.begin}, but the file holds {size} for both; {_REMEDY}"
         )
     return header
 

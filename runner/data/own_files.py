@@ -1,7 +1,8 @@
 """The base class of datasets that are read from the user's files."""
 
+import math
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,23 +19,22 @@ from runner.errors import ConfigError, DataError
 _VALUES_PER_CHUNK = 1 << 20
 
 
-def channel_statistics(stored: NDArray[Any]) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Return mean and standard deviation of each channel of the examples ``stored`` (N, C, ...), N at least 1.
+def channel_statistics(
+    count: int, shape: tuple[int, ...], read: Callable[[int, int], NDArray[Any]]
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Return mean and standard deviation of each channel of ``count`` (1 or more) examples of ``shape`` (C, ...).
 
-    Both are computed in float64 over chunks of fixed order and size, so that equal images give bit-identical results.
+    read: returns the examples from one index to another; each is read twice. Both results are computed in float64 over
+    chunks of fixed order and size, so that equal images give bit-identical results.
     """
-    per_channel = stored.size // stored.shape[1]
-    others = (0, *range(2, stored.ndim))
-    mean = sum(chunk.sum(axis=others) for chunk in _chunks(stored)) / per_channel
+    per_channel = count * math.prod(shape[1:])
+    others = (0, *range(2, len(shape) + 1))
+    rows = max(1, _VALUES_PER_CHUNK // max(1, math.prod(shape)))
+    spans = [(start, min(start + rows, count)) for start in range(0, count, rows)]
+    mean = sum(read(*span).astype(np.float64).sum(axis=others) for span in spans) / per_channel
     centre = np.reshape(mean, (1, -1, *(1 for _ in others[1:])))
-    squares = sum(np.square(chunk - centre).sum(axis=others) for chunk in _chunks(stored))
+    squares = sum(np.square(read(*span).astype(np.float64) - centre).sum(axis=others) for span in spans)
     return tuple(map(float, mean)), tuple(map(float, np.sqrt(squares / per_channel)))
-
-
-def _chunks(stored: NDArray[Any]) -> Iterator[NDArray[np.float64]]:
-    rows = max(1, _VALUES_PER_CHUNK // max(1, stored[0].size))
-    for start in range(0, len(stored), rows):
-        yield stored[start : start + rows].astype(np.float64)
 
 
 @dataclass
@@ -46,7 +46,7 @@ class OwnFiles(DatasetSettings):
     :meth:`facts` ConfigError.
     mean, std: one number per channel for ``(pixel / scale - mean) / std``, where scale is 255 for uint8 and 1 for
     floats; null for the mean and standard deviation of the train split.
-    max_bytes: largest accepted size of all images together, in bytes; every process holds all images in memory.
+    max_bytes: largest accepted size, in bytes, of all examples together if every process holds them in memory.
     """
 
     path: str = ""
@@ -118,7 +118,8 @@ class OwnFiles(DatasetSettings):
         if nbytes > self.max_bytes:
             raise DataError(
                 f"{self.path}: {what} take {nbytes:,} bytes in memory, more than data.max_bytes={self.max_bytes:,}; "
-                "every process loads all images: use fewer or smaller images, or raise data.max_bytes"
+                "every process loads all examples: use data.stream=true, use fewer or smaller examples, or raise "
+                "data.max_bytes"
             )
 
     def normalisation_of(self, images: NDArray[Any], scale: float) -> Normalisation:
@@ -126,9 +127,15 @@ class OwnFiles(DatasetSettings):
 
         Raises DataError if a channel is constant.
         """
+        return self.normalisation_from(len(images), images.shape[1:], lambda lo, hi: images[lo:hi], scale)
+
+    def normalisation_from(
+        self, count: int, shape: tuple[int, ...], read: Callable[[int, int], NDArray[Any]], scale: float
+    ) -> Normalisation:
+        """Return the normalisation of examples that are read in parts; see :func:`channel_statistics`."""
         if self.mean is not None and self.std is not None:
             return Normalisation(scale, tuple(self.mean), tuple(self.std))
-        mean, std = channel_statistics(images)
+        mean, std = channel_statistics(count, shape, read)
         for channel, deviation in enumerate(std):
             if deviation == 0.0:
                 raise DataError(

@@ -5,13 +5,13 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
-from runner.data.dataset import Normalisation
+from runner.data.dataset import Normalisation, UndecodableImageError
 from runner.data.npz import DAMAGE
 from runner.errors import DataError
 from runner.system.files import open_regular
@@ -37,32 +37,54 @@ def read_image(path: Path, shape: tuple[int, int, int], *, fit: bool = True) -> 
     fit: False to refuse an image that would be cropped or resized, or would lose colours or opacity.
     Raises DataError, naming the file, if the image is damaged, too large or has more than 8 bits per colour.
     """
-    channels, height, width = shape
-    mode = _MODES[channels]
     try:
-        with open_regular(path) as file, Image.open(file, formats=_FORMATS) as image:
-            # Up to here, Pillow has read only the header.
-            _require_readable(path, image)
-            upright = ImageOps.exif_transpose(image)
-            if not fit:
-                _require_fitting(path, upright, mode, (width, height))
-            fitted = ImageOps.fit(upright.convert(mode), (width, height), Image.Resampling.BILINEAR)
+        with open_regular(path) as file:
+            return fitted_image(file, str(path), shape, fit=fit)
     except FileNotFoundError:
         raise DataError(f"{path}: no such file") from None
-    except _DAMAGE as error:
+    except OSError as error:
         raise DataError(f"{path} cannot be decoded: {error}; replace or remove it") from error
+
+
+def fitted_image(
+    file: BinaryIO, where: str, shape: tuple[int, int, int], *, fit: bool = True, inks: bool = False
+) -> NDArray[np.uint8]:
+    """Return the image in an open file like :func:`read_image`. where, inks: see :func:`upright_image`."""
+    channels, height, width = shape
+    mode = _MODES[channels]
+    upright = upright_image(file, where, inks=inks)
+    if not fit:
+        _require_fitting(where, upright, mode, (width, height))
+    fitted = ImageOps.fit(upright.convert(mode), (width, height), Image.Resampling.BILINEAR)
     return np.asarray(fitted, np.uint8).reshape(height, width, channels).transpose(2, 0, 1)
 
 
-def _require_readable(path: Path, image: Image.Image) -> None:
-    if image.mode not in _READABLE or image.width * image.height > MOST_PIXELS:
-        raise DataError(
-            f"{path} is a {image.mode} image of {image.width}x{image.height} pixels; expected mode "
-            f"{', '.join(_READABLE)} and at most {MOST_PIXELS:,} pixels; convert or remove it"
+def upright_image(file: BinaryIO, where: str, *, inks: bool = False) -> Image.Image:
+    """Return a decoded PNG or JPEG image, rotated according to its EXIF data. where: its name, for messages.
+
+    inks: whether to accept CMYK images, which lose accuracy if they are converted to RGB without a colour profile.
+    Raises UndecodableImageError if it is damaged, too large or has more than 8 bits per colour.
+    """
+    try:
+        with Image.open(file, formats=_FORMATS) as image:
+            # Up to here, Pillow has read only the header.
+            _require_readable(where, image, (*_READABLE, "CMYK") if inks else _READABLE)
+            upright = ImageOps.exif_transpose(image)
+            upright.load()
+            return upright
+    except _DAMAGE as error:
+        raise UndecodableImageError(f"{where} cannot be decoded: {error}; replace or remove it") from error
+
+
+def _require_readable(where: str, image: Image.Image, modes: tuple[str, ...]) -> None:
+    if image.mode not in modes or image.width * image.height > MOST_PIXELS:
+        raise UndecodableImageError(
+            f"{where} is a {image.mode} image of {image.width}x{image.height} pixels; expected mode "
+            f"{', '.join(modes)} and at most {MOST_PIXELS:,} pixels; convert or remove it"
         )
 
 
-def _require_fitting(path: Path, image: Image.Image, mode: str, size: tuple[int, int]) -> None:
+def _require_fitting(where: str, image: Image.Image, mode: str, size: tuple[int, int]) -> None:
     """Raise DataError if an image is not of ``size`` (width, height), or if conversion to ``mode`` would change it."""
     faults = []
     if image.size != size:
@@ -70,7 +92,7 @@ def _require_fitting(path: Path, image: Image.Image, mode: str, size: tuple[int,
     if image.mode not in _LOSSLESS[mode]:
         faults.append(f"its pixels are {image.mode}, the network takes {mode}")
     if faults:
-        raise DataError(f"{path}: {'; '.join(faults)}. Convert it with --resize, or beforehand")
+        raise DataError(f"{where}: {'; '.join(faults)}. Convert it with --resize, or beforehand")
 
 
 IMAGES = (".png", ".jpg", ".jpeg")

@@ -6,9 +6,10 @@ from typing import ClassVar
 
 import numpy as np
 
-from runner.bounds import Count, Rate
+from runner.bounds import Count, Rate, SmallCount
 from runner.data.augmentation import Augment
-from runner.data.dataset import Dataset, Facts, Normalisation, Split
+from runner.data.dataset import Dataset, Examples, Facts, Normalisation, Split
+from runner.data.order import Shuffle
 from runner.errors import ConfigError
 
 
@@ -16,10 +17,12 @@ from runner.errors import ConfigError
 class DatasetSettings(ABC):
     """Settings of one dataset. Creation raises ConfigError for invalid values.
 
-    cache_dir: folder of fetched datasets, None for the user's cache; ignored by datasets that need no download.
+    cache_dir: folder of fetched datasets and of indices of records, None for the user's cache.
     train_limit, test_limit: largest number of examples to use from a split, spread evenly over it; None for all.
     val_fraction: fraction of every class of the train split that becomes the validation split, drawn with the run's
     seed; 0 for no validation split.
+    shuffle: the order of the examples of an epoch. threads: how many threads of each process prepare its batches.
+    prefetch: how many batches each process prepares before they are needed.
     """
 
     fits_images: ClassVar[bool] = False
@@ -31,6 +34,9 @@ class DatasetSettings(ABC):
     train_limit: Count | None = None
     test_limit: Count | None = None
     val_fraction: Rate = 0.0
+    shuffle: Shuffle = field(default_factory=Shuffle)
+    threads: SmallCount = 1
+    prefetch: SmallCount = 1
 
     def __post_init__(self) -> None:
         facts: object = self.facts()
@@ -60,7 +66,12 @@ class DatasetSettings(ABC):
 
     @abstractmethod
     def load(self) -> Dataset:
-        """Read or generate the whole dataset, without limits. Raises DataError if it is missing or corrupt."""
+        """Return the whole dataset, without limits. Raises DataError if it is missing or corrupt."""
+
+    @property
+    def streamed(self) -> bool:
+        """Whether examples are read when a batch needs them; if not, every process holds all examples in memory."""
+        return False
 
 
 def limited_facts(settings: DatasetSettings) -> Facts:
@@ -74,30 +85,32 @@ def limited_facts(settings: DatasetSettings) -> Facts:
 
 
 def load_limited(settings: DatasetSettings) -> Dataset:
-    """Read or generate a dataset within its limits. Raises DataError if it is missing or corrupt."""
+    """Return a dataset within its limits. Raises DataError if it is missing or corrupt."""
     dataset = settings.load()
     _require_fields(settings, dataset)
     train, test = _limited(dataset.train, settings.train_limit), _limited(dataset.test, settings.test_limit)
     return replace(dataset, train=train, test=test)
 
 
-def _limited(split: Split, limit: int | None) -> Split:
+def _limited(split: Examples, limit: int | None) -> Examples:
     if limit is None or limit >= len(split):
         return split
     # The chosen examples are spread over the split, so that a split sorted by class does not lose whole classes.
     chosen = np.arange(limit) * len(split) // limit
-    return split.take(chosen)
+    return split.only(chosen)
 
 
 def _require_fields(settings: DatasetSettings, dataset: Dataset) -> None:
     """Raise ConfigError, with the place in the code, unless the splits have the fields and sizes of the facts."""
     facts, code = settings.facts(), type(settings).load.__code__
-    for split, arrays, count in (
-        ("train", dataset.train.arrays, facts.train_examples),
-        ("test", dataset.test.arrays, facts.test_examples),
+    for split, examples, count in (
+        ("train", dataset.train, facts.train_examples),
+        ("test", dataset.test, facts.test_examples),
     ):
+        if not isinstance(examples, Split):
+            continue  # the arrays of a batch are not known before it is read
         expected = {name: (count, *field.shape) for name, field in facts.fields.items()}
-        found = {name: values.shape for name, values in arrays.items()}
+        found = {name: values.shape for name, values in examples.arrays.items()}
         if found != expected:
             raise ConfigError(
                 f"data.name={settings.name}: {code.co_filename}:{code.co_firstlineno}: load returned a {split} split "

@@ -1,5 +1,6 @@
-"""A worker's input source, built from the data section of the configuration; it reads one step ahead."""
+"""A worker's input source, built from the data section of the configuration; it reads ahead."""
 
+import time
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Self
@@ -7,6 +8,7 @@ from typing import Self
 from runner.data import DATASETS
 from runner.data.pipeline import Batch, Pipeline
 from runner.data.settings import DatasetSettings, load_limited
+from runner.data.stage_times import InputWaits
 from runner.errors import ConfigError
 from runner.system.schema import LenientRecord, Violation
 
@@ -14,35 +16,42 @@ from runner.system.schema import LenientRecord, Violation
 class Prefetcher:
     """An input source that returns the batches of a pipeline and usually makes them before they are requested.
 
-    After a read of (split, step, lo, hi), a background thread reads (split, step + 1, lo, hi). It thus works one step
-    ahead even if each step reads several ranges (microbatches). Other batches, such as the first, are made on request.
+    After a read of (split, step, lo, hi), a background thread reads (split, s, lo, hi) for the next ``depth`` steps s.
+    It thus works ahead even if each step reads several ranges (microbatches). Other batches, such as the first, are
+    made on request.
     """
 
-    def __init__(self, source: Pipeline) -> None:
-        """Start a thread that reads ``source`` one step ahead; ``close`` ends the thread."""
+    def __init__(self, source: Pipeline, depth: int = 1) -> None:
+        """Start a thread that reads ``source`` up to ``depth`` steps ahead; ``close`` ends the thread."""
         self._source = source
+        self._depth = depth
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="prefetch")
-        self._ahead: dict[tuple[str, int, int], tuple[int, Future[Batch]]] = {}
+        self._ahead: dict[tuple[str, int, int], dict[int, Future[Batch]]] = {}
+        self._waits = InputWaits()
 
     def read(self, split: str, step: int, lo: int, hi: int) -> Batch:
         """Return examples lo..hi-1 of the whole batch of ``step``; see ``Pipeline.read``.
 
         Raises the error of the source for this read, and RuntimeError after ``close``.
         """
-        share = (split, lo, hi)
-        foreseen_step, future = self._ahead.pop(share, (None, None))
-        if future is not None and foreseen_step == step:
-            batch = future.result()
-        else:
-            if future is not None:
-                future.cancel()
-            batch = self._source.read(split, step, lo, hi)
-        self._ahead[share] = (step + 1, self._thread.submit(self._source.read, split, step + 1, lo, hi))
+        begin = time.perf_counter()
+        ahead = self._ahead.setdefault((split, lo, hi), {})
+        wanted = range(step, step + self._depth + 1)
+        for other in [each for each in ahead if each not in wanted]:
+            ahead.pop(other).cancel()
+        future = ahead.pop(step, None)
+        batch = self._source.read(split, step, lo, hi) if future is None else future.result()
+        for later in wanted[1:]:
+            if later not in ahead:
+                ahead[later] = self._thread.submit(self._source.read, split, later, lo, hi)
+        if split == "train" and future is not None:
+            self._waits.add(begin, time.perf_counter(), self._source.times, self._source.threads)
         return batch
 
     def close(self) -> None:
-        """Wait for the thread to end, and drop the batches made ahead."""
+        """Wait for the threads to end, and drop the batches made ahead."""
         self._thread.shutdown(wait=True, cancel_futures=True)
+        self._source.close()
         self._ahead.clear()
 
     def __enter__(self) -> Self:
@@ -89,5 +98,7 @@ def source_from_config(
         dtype=dtype,
         augment=settings.augment,
         val_fraction=settings.val_fraction,
+        shuffle=settings.shuffle,
+        threads=settings.threads,
     )
-    return Prefetcher(pipeline)
+    return Prefetcher(pipeline, settings.prefetch)

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +15,7 @@ from threadpoolctl import threadpool_info
 from runner.checkpoint import load, newest
 from runner.config.configuration import fix_machine_values, to_plain
 from runner.config.schema import Config
+from runner.data.dataset import EncodedImage, Examples, Split
 from runner.data.settings import DatasetSettings, load_limited
 from runner.errors import ConfigError, NumericError
 from runner.records.run_directory import METRICS_FILE
@@ -40,6 +42,7 @@ from runner.training.simulation import simulate
 
 _NUMERICAL = ("python", "numpy", "onednn", "llvmlite")
 _VECTORS = ("avx2", "avx512f", "avx512_bf16", "amx_bf16")
+_STREAMED_AT_ONCE = 256
 _LOSS, _EXAMPLES = "train/loss", "train/examples"
 
 
@@ -203,8 +206,17 @@ def data_digest(settings: DatasetSettings) -> str:
     dataset = load_limited(settings)
     digest = hashlib.sha256()
     for split in (dataset.train, dataset.test):
-        for name in sorted(split.arrays):
-            values = np.ascontiguousarray(split.arrays[name])
+        for name, values in _fields(split):
             digest.update(f"{name} {values.dtype.str} {values.shape}\n".encode())
-            digest.update(values.data)
+            for each in values if values.dtype == object else [np.ascontiguousarray(values)]:
+                digest.update(each.content if isinstance(each, EncodedImage) else each.data)
     return digest.hexdigest()[:16]
+
+
+def _fields(split: Examples) -> Iterator[tuple[str, NDArray[Any]]]:
+    """Yield each field of a split in memory by name or, of a streamed split, the fields of some examples at a time."""
+    if isinstance(split, Split):
+        yield from sorted(split.arrays.items())
+        return
+    for start in range(0, len(split), _STREAMED_AT_ONCE):
+        yield from sorted(split.take(np.arange(start, min(start + _STREAMED_AT_ONCE, len(split)))).items())

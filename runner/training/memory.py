@@ -26,6 +26,9 @@ PROGRAM_BYTES = 150 << 20
 CHECKPOINT_COPIES = 5
 """Copies of all variables in the process that writes a checkpoint: fetched, packed, and read back to verify them."""
 
+INDEX_BYTES = 64
+"""Bytes for each example of a streamed dataset: its place and label, and its places in the orders of two epochs."""
+
 _FETCH_COPIES = 2
 """Copies of tensors that a worker returns to the master: one in the worker, and one in shared memory."""
 
@@ -86,10 +89,17 @@ def memory_of(experiment: Experiment) -> list[ProcessMemory]:
 
 
 def dataset_bytes(experiment: Experiment) -> int:
-    """Return the bytes of both splits: a byte for each number of x, and 8 bytes for each number of another field."""
-    facts = experiment.facts
+    """Return the bytes of both splits: a byte for each number of x, and 8 bytes for each number of another field.
+
+    For a dataset that is streamed, return the bytes of its index and of the batches that are prepared ahead.
+    """
+    facts, train, data = experiment.facts, experiment.config.train, experiment.config.data
     example = sum(math.prod(field.shape) * (1 if name == "x" else 8) for name, field in facts.fields.items())
-    return (facts.train_examples + facts.test_examples) * example
+    examples = facts.train_examples + facts.test_examples
+    if data.streamed:
+        ahead: int = (data.prefetch + 1) * max(train.batch_size, train.eval_batch_size)
+        return examples * INDEX_BYTES + ahead * 4 * math.prod(facts.shape)
+    return examples * example
 
 
 def require_variables_fit(program: Program) -> None:
@@ -127,7 +137,7 @@ def require_fit(memory: Sequence[ProcessMemory], usable: int, room: int | None =
         f"the largest process, {largest.process}: {gib(largest.step)} in a step, {gib(largest.variables)} of "
         f"variables, {gib(largest.data)} of data, {gib(largest.checkpoint)} to write a checkpoint. Use a smaller "
         "train.batch_size or train.eval_batch_size, more train.microbatches (parallelism=single), train.recompute, "
-        "fewer workers, a smaller model, or data.train_limit"
+        "fewer workers, a smaller model, data.train_limit, or data.stream=true if the dataset has this key"
     )
     if (needed := sum(each.total for each in memory)) > usable:
         raise ResourceError(

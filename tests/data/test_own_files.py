@@ -346,7 +346,8 @@ def test_damaged_files_of_cifar100_are_refused(cifar100: Path, message: str) -> 
 def test_imagenet_is_an_image_folder_whose_test_split_is_val(folder: Path) -> None:
     expected = ImageFolder(path=str(folder), size=4).load()
     (folder / "test").rename(folder / "val")
-    found = ImageNet(path=str(folder), size=4).load()
+    assert ImageNet(path=str(folder)).streamed
+    found = ImageNet(path=str(folder), size=4, stream=False).load()
     for ours, theirs in ((found.train, expected.train), (found.test, expected.test)):
         for name in ("x", "y"):
             np.testing.assert_array_equal(ours[name], theirs[name], strict=True)

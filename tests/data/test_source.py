@@ -1,6 +1,7 @@
 """The input source of a worker: settings read from the configuration, batches, and prefetching."""
 
 import threading
+import time
 from dataclasses import asdict, dataclass
 from typing import Optional
 
@@ -17,6 +18,7 @@ from runner.data.digits import Digits
 from runner.data.pipeline import Batch
 from runner.data.settings import DatasetSettings
 from runner.data.source import Prefetcher, settings_from_config, source_from_config
+from runner.data.stage_times import InputWaits, StageTimes
 from runner.errors import ConfigError
 
 
@@ -84,7 +86,7 @@ def test_the_composed_section_of_a_dataset_is_read_unchanged(name: str):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"clases": 3}, r"data: unknown \['clases'\], expected the fields name, .*, val_fraction, shape"),
+        ({"clases": 3}, r"data: unknown \['clases'\], expected the fields name, .*, prefetch, shape"),
         ({"augment": {"crop": 3}}, r"data\.augment: unknown \['crop'\], expected the fields crop_padding, flip"),
         ({"augment": True}, r"data\.augment: True, expected a map of crop_padding"),
         ({"shape": [3, 2.5, 1]}, r"data\.shape\[1\]: 2\.5, expected a whole number"),
@@ -102,8 +104,12 @@ def test_wrong_keys_types_and_numbers_are_refused(change: dict[str, object], mes
 class Recorder:
     """A source whose batches contain the arguments of ``read``. It records its calls and fails at ``failing_step``."""
 
+    threads = 1
+
     def __init__(self, failing_step: int = -1) -> None:
         self.failing_step = failing_step
+        self.times = StageTimes(())
+        self.closed = False
         self.made: list[tuple[str, int, int, int, bool]] = []
         self.changed = threading.Condition()
 
@@ -116,6 +122,10 @@ class Recorder:
         if step == self.failing_step:
             raise ArithmeticError(f"no batch for step {step}")
         return {"index": np.array([len(split), step, lo, hi])}
+
+    def close(self) -> None:
+        """Record that the source was closed."""
+        self.closed = True
 
     def wait_for(self, count: int) -> None:
         """Wait until ``count`` reads have begun; fail after 20 seconds, so that a deadlock ends the test."""
@@ -130,10 +140,10 @@ READS = st.lists(
 
 
 @settings(deadline=None)
-@given(READS)
-def test_any_sequence_of_reads_equals_direct_reads(reads: list[tuple[str, int, int, int]]):
+@given(READS, st.integers(1, 3))
+def test_any_sequence_of_reads_equals_direct_reads(reads: list[tuple[str, int, int, int]], depth: int):
     source = Recorder()
-    with Prefetcher(source) as prefetcher:
+    with Prefetcher(source, depth) as prefetcher:
         for read in reads:
             np.testing.assert_array_equal(prefetcher.read(*read)["index"], source.read(*read)["index"])
 
@@ -150,6 +160,38 @@ def test_the_next_step_of_every_share_is_prefetched():
     shares = ((0, 4), (4, 8))
     at_once = [("train", 0, *share, False) for share in shares]
     assert sorted(source.made) == at_once + [("train", step, *share, True) for step in (1, 2) for share in shares]
+
+
+def test_as_many_steps_as_configured_are_prefetched_and_none_twice():
+    source = Recorder()
+    with Prefetcher(source, depth=3) as prefetcher:
+        for step in (0, 1, 2, 9):
+            prefetcher.read("train", step, 0, 4)
+            source.wait_for({0: 4, 1: 5, 2: 6, 9: 10}[step])
+    assert source.closed
+    steps = [step for _, step, *_ in source.made]
+    assert set(steps) == {0, 1, 2, 3, 4, 5, 9, 10, 11, 12}
+    assert len(steps) == len(set(steps))
+
+
+@pytest.mark.parametrize(("waiting", "warnings"), [(0.1, 0), (0.9, 1)])
+def test_waiting_for_input_is_warned_of_once_with_the_slowest_stage(
+    waiting: float, warnings: int, caplog: pytest.LogCaptureFixture
+):
+    times = StageTimes(("read", "decode"))
+    with times.of("read", 10):
+        pass
+    with times.of("decode", 1):
+        time.sleep(0.001)
+    waits = InputWaits()
+    for second in range(100):
+        waits.add(second, second + waiting, times, threads=3)
+    messages = [record.getMessage() for record in caplog.records]
+    assert len(messages) == warnings
+    for message in messages:
+        assert "waited for input in 9" in message
+        assert "the slowest stage is decode with 1." in message
+        assert "data.threads=3" in message
 
 
 def test_evaluation_between_steps_keeps_the_prefetched_train_batch():

@@ -1,5 +1,6 @@
 """TFRecord files: framing, examples and the index, against files and a library of TensorFlow, and with broken files."""
 
+import contextlib
 import struct
 from pathlib import Path
 
@@ -81,10 +82,8 @@ def test_any_features_are_restored(features: dict) -> None:
 
 @given(st.binary(max_size=40))
 def test_any_bytes_are_an_example_or_a_value_error(data: bytes) -> None:
-    try:
+    with contextlib.suppress(ValueError):
         decode(data)
-    except ValueError as error:
-        assert str(error)
 
 
 def test_unpacked_numbers_are_read() -> None:

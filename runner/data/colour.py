@@ -1,0 +1,119 @@
+"""Random distortions of the colours of an image (3, H, W) float32 of 0 to 1; each is computed from uniform draws."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+Pixels: TypeAlias = NDArray[np.float32]
+Draws: TypeAlias = NDArray[np.float64]
+
+_BRIGHTNESS = 32 / 255
+# Eigenvalues and eigenvectors (columns) of the covariance of the RGB values of ImageNet's pixels, scaled to 0 to 1.
+_EIGENVALUES = np.array([0.2175, 0.0188, 0.0045])
+_EIGENVECTORS = np.array([[-0.5675, 0.7192, 0.4009], [-0.5808, -0.0045, -0.8140], [-0.5836, -0.6948, 0.4203]])
+_PCA_SCALE = 0.1
+
+
+def _between(low: float, high: float, draw: float) -> np.float32:
+    return np.float32(low + (high - low) * draw)
+
+
+def _brightness(pixels: Pixels, draw: float) -> Pixels:
+    return pixels + _between(-_BRIGHTNESS, _BRIGHTNESS, draw)
+
+
+def _contrast(pixels: Pixels, draw: float) -> Pixels:
+    mean = pixels.mean(axis=(1, 2), keepdims=True, dtype=np.float64).astype(np.float32)
+    changed: Pixels = (pixels - mean) * _between(0.5, 1.5, draw) + mean
+    return changed
+
+
+def _saturation(pixels: Pixels, draw: float) -> Pixels:
+    """Multiply the saturation of the HSV model by 0.5 to 1.5. Only distances from the largest channel change."""
+    largest = pixels.max(axis=0)
+    saturation = np.divide(largest - pixels.min(axis=0), largest, out=np.zeros_like(largest), where=largest > 0)
+    # A saturation cannot exceed 1.
+    factor = np.minimum(_between(0.5, 1.5, draw), 1 / np.maximum(saturation, np.float32(1e-6)))
+    changed: Pixels = largest - (largest - pixels) * factor
+    return changed
+
+
+def _hue(pixels: Pixels, draw: float) -> Pixels:
+    """Rotate the hue of the HSV model by up to a fifth of the circle in either direction."""
+    red, green, blue = pixels
+    largest, smallest = pixels.max(axis=0), pixels.min(axis=0)
+    spread = largest - smallest
+    divisor = np.where(spread > 0, spread, np.float32(1))
+    sixth = np.where(
+        largest == red,
+        (green - blue) / divisor,
+        np.where(largest == green, 2 + (blue - red) / divisor, 4 + (red - green) / divisor),
+    )
+    sixth = sixth + 6 * _between(-0.2, 0.2, draw)
+    # Channel n is V - V S max(0, min(k, 4 - k, 1)) with k = (n + hue / 60 degrees) mod 6 and n = 5, 3, 1.
+    turned = (np.array([5, 3, 1], np.float32)[:, None, None] + sixth) % 6
+    changed: Pixels = largest - spread * np.clip(np.minimum(turned, 4 - turned), 0, 1)
+    return changed
+
+
+_ORDERS = (
+    (_brightness, _saturation, _hue, _contrast),
+    (_saturation, _brightness, _contrast, _hue),
+    (_contrast, _hue, _brightness, _saturation),
+    (_hue, _saturation, _contrast, _brightness),
+)
+
+
+def full(pixels: Pixels, draws: Draws) -> Pixels:
+    """Change brightness, saturation, hue and contrast in one of four orders, and clip. draws: (5,), the first for it.
+
+    Preprocessing of Inception in TensorFlow's models: brightness by up to 32/255, saturation and contrast by factors of
+    0.5 to 1.5, hue by up to 0.2 of the circle.
+    """
+    for change, draw in zip(_ORDERS[int(4 * draws[0])], draws[1:], strict=True):
+        pixels = change(pixels, float(draw))
+    clipped: Pixels = np.clip(pixels, 0, 1)
+    return clipped
+
+
+def fast(pixels: Pixels, draws: Draws) -> Pixels:
+    """Shift brightness and the two colour differences of YCbCr, and clip. draws: (3,).
+
+    The fast distortion of the guide to Inception v3 on Cloud TPU: Cb and Cr by up to 0.1, brightness by up to 32/255.
+    """
+    brightness = float(_between(-_BRIGHTNESS, _BRIGHTNESS, draws[0]))
+    blue, red = (float(_between(-0.1, 0.1, draw)) for draw in draws[1:])
+    shift = np.array([1.402 * red, -0.344136 * blue - 0.714136 * red, 1.772 * blue]) + brightness
+    clipped: Pixels = np.clip(pixels + shift.astype(np.float32)[:, None, None], 0, 1)
+    return clipped
+
+
+def pca(pixels: Pixels, draws: Draws) -> Pixels:
+    """Add noise along the principal components of colours, with standard deviation 0.1 of each. draws: (4,).
+
+    Krizhevsky et al. 2012, section 4.1. The result is not clipped.
+    """
+    radius, angle = np.sqrt(-2 * np.log1p(-draws[:2])), 2 * np.pi * draws[2:]
+    normal = np.concatenate([radius * np.cos(angle), radius * np.sin(angle)])[:3]
+    shift = _EIGENVECTORS @ (_PCA_SCALE * normal * _EIGENVALUES)
+    shifted: Pixels = pixels + shift.astype(np.float32)[:, None, None]
+    return shifted
+
+
+@dataclass(frozen=True)
+class Distortion:
+    """A distortion of colours. draws: the number of its draws."""
+
+    draws: int
+    apply: Callable[[Pixels, Draws], Pixels]
+
+
+DISTORTIONS: Mapping[str, Distortion] = {
+    "full": Distortion(5, full),
+    "fast": Distortion(3, fast),
+    "pca": Distortion(4, pca),
+}
+"""Distortions by their names in the configuration."""

@@ -1,0 +1,88 @@
+"""The stage of a pipeline that turns encoded images into arrays of one shape."""
+
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from runner.data.dataset import Dataset, EncodedImage, Examples, UndecodableImageError
+from runner.errors import DataError
+from runner.kernels import philox
+
+log = logging.getLogger(__name__)
+
+_Batch = Mapping[str, NDArray[Any]]
+
+
+class Decoder:
+    """Decodes the images of a dataset with its preprocessing, and counts images that cannot be decoded.
+
+    In a train batch, the following example of the split takes the place of an undecodable one, so the batch remains a
+    pure function of the step. In an evaluation, an undecodable image counts as padding.
+    """
+
+    def __init__(self, dataset: Dataset, seed: int) -> None:
+        assert dataset.preprocessing is not None, "arrays need no decoder"
+        self._preprocessing = dataset.preprocessing
+        self._key = philox.key(seed, f"{dataset.name}/preprocessing")
+        self._tolerated = dataset.skip_errors
+        self._skipped: set[str] = set()
+        self._lock = threading.Lock()
+
+    def train(
+        self, split: Examples, found: _Batch, examples: NDArray[np.int64], positions: NDArray[np.int64], step: int
+    ) -> _Batch:
+        """Return the fields of train examples with distorted images x (S, C, H, W).
+
+        found: the fields of ``examples`` (S,), indices in ``split``. positions: (S,) in the stream of a run. Raises
+        UndecodableImageError if more images cannot be decoded than are tolerated.
+        """
+        draws = philox.uniform(self._key, positions, self._preprocessing.draws, step)
+        images, fields = [], {name: values.copy() for name, values in found.items() if name != "x"}
+        for place, own in enumerate(draws):
+            example = int(examples[place])
+            pixels = self._or_skip(self._preprocessing.train, found["x"][place], own)
+            while pixels is None:
+                example = (example + 1) % len(split)
+                if example == examples[place]:
+                    raise DataError(f"{found['x'][place].where}: no image of its split can be decoded; replace them")
+                following = split.take(np.array([example], np.int64))
+                pixels = self._or_skip(self._preprocessing.train, following["x"][0], own)
+                for name, values in fields.items():
+                    values[place] = following[name][0]
+            images.append(pixels)
+        return {**fields, "x": self._stacked(images)}
+
+    def evaluate(self, found: _Batch) -> tuple[_Batch, NDArray[np.bool_]]:
+        """Return the fields of examples with images x (S, C, H, W), and (S,), whether each image was decoded.
+
+        The pixels of a tolerated undecodable image are 0. Raises UndecodableImageError if more images cannot be decoded
+        than are tolerated.
+        """
+        images = [self._or_skip(self._preprocessing.evaluate, image) for image in found["x"]]
+        black = np.zeros(self._preprocessing.shape, np.uint8)
+        decoded = np.array([image is not None for image in images], bool)
+        return {**found, "x": self._stacked([black if image is None else image for image in images])}, decoded
+
+    def _stacked(self, images: list[NDArray[Any]]) -> NDArray[Any]:
+        return np.stack(images) if images else np.zeros((0, *self._preprocessing.shape), np.uint8)
+
+    def _or_skip(
+        self, decode: Callable[..., NDArray[Any]], image: EncodedImage, *draws: NDArray[np.float64]
+    ) -> NDArray[Any] | None:
+        """Return a decoded image; None if it cannot be decoded and is tolerated."""
+        try:
+            return decode(image, *draws)
+        except UndecodableImageError as error:
+            with self._lock:
+                known = image.where in self._skipped
+                if not known and len(self._skipped) >= self._tolerated:
+                    raise
+                self._skipped.add(image.where)
+                count = len(self._skipped)
+            if not known:
+                log.warning("%s (%d of data.skip_errors=%d)", error, count, self._tolerated)
+            return None

@@ -1,0 +1,85 @@
+"""Decoding of a region of an encoded image to a given size, by libjpeg-turbo where it can."""
+
+import io
+import logging
+import math
+from functools import lru_cache
+
+import numpy as np
+import simplejpeg
+from numpy.typing import NDArray
+from PIL import Image
+
+from runner.data.crops import ImageSize, Region
+from runner.data.dataset import EncodedImage, UndecodableImageError
+from runner.data.pictures import MOST_PIXELS, upright_image
+
+log = logging.getLogger(__name__)
+
+_MODES = {1: "L", 3: "RGB"}
+_JPEG_COLOURS = {1: "GRAY", 3: "RGB"}
+_EXIF = b"Exif\x00\x00"
+_EXIF_WITHIN = 1 << 12
+
+
+class OpenedImage:
+    """An encoded image whose size is known, and whose regions can be decoded.
+
+    A JPEG image is decoded by libjpeg-turbo, at a reduced size if the region is resized to fewer pixels: the reduction
+    to n/8 of the size is part of the inverse cosine transform and saves most of the work. Other files, CMYK images and
+    images with EXIF data, which may be rotated, are decoded by Pillow.
+    """
+
+    def __init__(self, image: EncodedImage, channels: int) -> None:
+        """Read the header. channels: 3 for RGB or 1 for grey. Raises UndecodableImageError."""
+        self._image = image
+        self._channels = channels
+        self._pillow: Image.Image | None = None
+        content = image.content
+        if content[:2] == b"\xff\xd8" and _EXIF not in content[:_EXIF_WITHIN]:
+            try:
+                height, width, colours, _ = simplejpeg.decode_jpeg_header(content)
+            except ValueError as error:
+                raise self._damaged(error) from error
+            if height * width > MOST_PIXELS:
+                raise UndecodableImageError(
+                    f"{image.where} is of {width}x{height} pixels; expected at most {MOST_PIXELS:,} pixels; remove it"
+                )
+            if colours in ("Gray", "YCbCr", "RGB"):
+                self.size = ImageSize(height, width)
+                return
+            _log_once(image.where, colours)
+        self._pillow = upright_image(io.BytesIO(content), image.where, inks=True).convert(_MODES[channels])
+        self.size = ImageSize(self._pillow.height, self._pillow.width)
+
+    def region(self, region: Region, height: int, width: int) -> NDArray[np.uint8]:
+        """Return a region, resized by antialiased bilinear interpolation, as (C, height, width)."""
+        whole = self._pillow or self._decoded(height / region.height, width / region.width)
+        down, across = whole.height / self.size.height, whole.width / self.size.width
+        top, left = max(region.top * down, 0.0), max(region.left * across, 0.0)
+        bottom = min((region.top + region.height) * down, whole.height)
+        right = min((region.left + region.width) * across, whole.width)
+        resized = whole.resize((width, height), Image.Resampling.BILINEAR, (left, top, right, bottom))
+        return np.asarray(resized, np.uint8).reshape(height, width, self._channels).transpose(2, 0, 1)
+
+    def _decoded(self, down: float, across: float) -> Image.Image:
+        """Return the whole image, reduced at most by the factors ``down`` and ``across`` if they are below 1."""
+        least_height, least_width = (
+            min(math.ceil(side * min(factor, 1.0)), side)
+            for side, factor in ((self.size.height, down), (self.size.width, across))
+        )
+        try:
+            pixels = simplejpeg.decode_jpeg(
+                self._image.content, _JPEG_COLOURS[self._channels], min_height=least_height, min_width=least_width
+            )
+        except ValueError as error:
+            raise self._damaged(error) from error
+        return Image.fromarray(pixels[:, :, 0] if self._channels == 1 else pixels)
+
+    def _damaged(self, error: ValueError) -> UndecodableImageError:
+        return UndecodableImageError(f"{self._image.where} cannot be decoded: {error}; replace or remove it")
+
+
+@lru_cache(maxsize=1024)
+def _log_once(where: str, colours: str) -> None:
+    log.info("%s: its colours are %s, so it is decoded by Pillow", where, colours)

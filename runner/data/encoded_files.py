@@ -1,0 +1,79 @@
+"""The base class of datasets whose images are decoded when a batch needs them."""
+
+import logging
+from dataclasses import dataclass, field
+from typing import Annotated, Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from runner.bounds import Bounds, CountOrZero
+from runner.data.dataset import Examples, Normalisation
+from runner.data.own_files import OwnFiles
+from runner.data.preprocessing import ImagePreprocessing, PreprocessingSettings
+from runner.errors import ConfigError
+
+log = logging.getLogger(__name__)
+
+MOST_MEASURED = 10_000
+"""Largest number of train examples from which mean and standard deviation are computed, if they are not known."""
+
+
+@dataclass
+class EncodedFiles(OwnFiles):
+    """Settings of images that are stored as JPEG or PNG files, or in records.
+
+    size: side, in pixels, of the square images of a batch. channels: 3 for RGB, 1 for grey. preprocessing: how images
+    get this size. skip_errors: how many faulty records or undecodable images to leave out, with a warning for each.
+    """
+
+    fits_images: ClassVar[bool] = True
+
+    size: Annotated[int, Bounds(1, 65_536)] = 32
+    channels: Annotated[int, Bounds(1, 3)] = 3
+    preprocessing: PreprocessingSettings = field(default_factory=PreprocessingSettings)
+    skip_errors: CountOrZero = 0
+
+    def __post_init__(self) -> None:
+        if self.channels not in (1, 3):
+            raise ConfigError(f"data.channels={self.channels}: expected 3 for colour or 1 for grey")
+        self.image_preprocessing()
+        super().__post_init__()
+
+    def image_preprocessing(self) -> ImagePreprocessing:
+        """Return the preprocessing of encoded images. Raises ConfigError for invalid settings."""
+        return ImagePreprocessing(self.preprocessing.recipe(self.size, self.channels))
+
+    def known_normalisation(self) -> Normalisation | None:
+        """Return the normalisation of the settings or of the preprocessing; None if none is set."""
+        if self.mean is not None and self.std is not None:
+            return Normalisation(self.scale(), tuple(self.mean), tuple(self.std))
+        return self.image_preprocessing().recipe.normalisation
+
+    def normalisation(self) -> Normalisation:
+        """Return the known normalisation without reading images or, if there is none, compute it from train images."""
+        known = self.known_normalisation() if self.path else None
+        return super().normalisation() if known is None else known
+
+    def normalisation_of_examples(self, train: Examples, preprocessing: ImagePreprocessing | None) -> Normalisation:
+        """Return the known normalisation or one that gives train examples mean 0 and standard deviation 1.
+
+        At most ``MOST_MEASURED`` examples are read, spread evenly over the split, in the view of an evaluation.
+        Raises DataError if an example cannot be read or a channel is constant.
+        """
+        if (known := self.known_normalisation()) is not None:
+            return known
+        count = min(len(train), MOST_MEASURED)
+        measured = np.arange(count, dtype=np.int64) * len(train) // count
+        log.info(
+            "computing mean and deviation from %d of %d train examples; data.mean and data.std avoid this",
+            count,
+            len(train),
+        )
+
+        def read(lo: int, hi: int) -> NDArray[Any]:
+            x = train.take(measured[lo:hi])["x"]
+            return x if preprocessing is None else np.stack([preprocessing.evaluate(image) for image in x])
+
+        shape = read(0, 1).shape[1:]
+        return self.normalisation_from(count, shape, read, self.scale())

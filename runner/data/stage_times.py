@@ -1,0 +1,94 @@
+"""The time that each stage of an input pipeline takes, and the time that training waits for input."""
+
+import logging
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+log = logging.getLogger(__name__)
+
+_WINDOW_S = 10.0
+_LEAST_READS = 20
+_NOTABLE = 0.2
+"""Fraction of the time that training may wait for input before a warning is logged."""
+
+
+@dataclass(frozen=True)
+class StageTime:
+    """The work of one stage so far. seconds: summed over threads. examples: how many the stage has made."""
+
+    seconds: float = 0.0
+    examples: int = 0
+
+    @property
+    def per_example(self) -> float:
+        """Seconds for one example on one thread; 0 if the stage has made none."""
+        return self.seconds / self.examples if self.examples else 0.0
+
+
+class StageTimes:
+    """A thread-safe record of the times of stages, by name, in the order of the stages."""
+
+    def __init__(self, stages: Sequence[str]) -> None:
+        self._lock = threading.Lock()
+        self._times = {stage: StageTime() for stage in stages}
+
+    @contextmanager
+    def of(self, stage: str, examples: int) -> Iterator[None]:
+        """Add the time inside the block, which makes ``examples`` examples, to a stage."""
+        begin = time.perf_counter()
+        yield
+        seconds = time.perf_counter() - begin
+        with self._lock:
+            before = self._times[stage]
+            self._times[stage] = StageTime(before.seconds + seconds, before.examples + examples)
+
+    def so_far(self) -> dict[str, StageTime]:
+        """Return the times of the stages that have made an example."""
+        with self._lock:
+            return {stage: found for stage, found in self._times.items() if found.examples}
+
+    def slowest(self) -> str:
+        """Return the name of the stage with the longest time per example; "" if no example was made."""
+        found = self.so_far()
+        return max(found, key=lambda stage: found[stage].per_example, default="")
+
+
+class InputWaits:
+    """The time that training waits for batches; too much of it is logged once, with the slowest stage."""
+
+    def __init__(self) -> None:
+        self._begin: float | None = None
+        self._waited = 0.0
+        self._reads = 0
+        self._warned = False
+
+    def add(self, begin: float, end: float, times: StageTimes, threads: int) -> None:
+        """Add a read of a batch that was prepared ahead. begin, end: of the read, in seconds of one clock.
+
+        After every 10 seconds with at least 20 reads, a warning is logged if training waited for more than a fifth of
+        the time. times: of the stages. threads: that prepare batches.
+        """
+        if self._begin is None:
+            self._begin = begin
+        self._waited += end - begin
+        self._reads += 1
+        elapsed = end - self._begin
+        if elapsed < _WINDOW_S or self._reads < _LEAST_READS:
+            return
+        if self._waited > _NOTABLE * elapsed and not self._warned:
+            self._warned = True
+            slowest = times.slowest()
+            found = times.so_far()[slowest]
+            log.warning(
+                "training waited for input in %.0f %% of the last %.0f s; the slowest stage is %s with %.2f ms for "
+                "each example on one of data.threads=%d threads; raise data.threads if cores are free",
+                100 * self._waited / elapsed,
+                elapsed,
+                slowest,
+                1e3 * found.per_example,
+                threads,
+            )
+        self._begin, self._waited, self._reads = None, 0.0, 0

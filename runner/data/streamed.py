@@ -1,0 +1,182 @@
+"""Splits whose examples are read from files when a batch needs them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from runner.data.dataset import EncodedImage, Examples, Split, UndecodableImageError
+from runner.data.records.example import Value, decode
+from runner.data.records.index import ShardIndex
+from runner.errors import DataError
+from runner.system.files import open_regular
+
+_BOX = tuple(f"image/object/bbox/{side}" for side in ("ymin", "xmin", "ymax", "xmax"))
+
+
+class ImageFiles(Examples):
+    """Images in files, one each."""
+
+    def __init__(self, paths: Sequence[Path], labels: NDArray[np.int64]) -> None:
+        self._paths = paths
+        self._labels = labels
+
+    def __len__(self) -> int:
+        return len(self._paths)
+
+    @property
+    def strata(self) -> NDArray[np.int64]:
+        """(N,): the label of each example."""
+        return self._labels
+
+    def take(self, examples: NDArray[np.int64]) -> Mapping[str, NDArray[Any]]:
+        """Return x, encoded images, and y, labels. Raises UndecodableImageError if a file cannot be read."""
+        images = np.empty(len(examples), object)
+        for place, example in enumerate(examples):
+            path = self._paths[example]
+            try:
+                with open_regular(path) as file:
+                    images[place] = EncodedImage(file.read(), str(path))
+            except OSError as error:
+                raise UndecodableImageError(f"{path} cannot be read: {error.strerror}; restore it") from error
+        return {"x": images, "y": self._labels[examples]}
+
+
+@dataclass(frozen=True)
+class RecordFields:
+    """Where the fields of an example are in a record.
+
+    image: feature of x. label: feature of y. first_label: the label of the first class. shape, dtype: of x as raw bytes
+    or floats; None for encoded images. targets: K if y are K floats; 0 for a label.
+    """
+
+    image: str
+    label: str
+    first_label: int = 0
+    shape: tuple[int, ...] | None = None
+    dtype: str = "uint8"
+    targets: int = 0
+
+    @property
+    def wanted(self) -> tuple[str, ...]:
+        """The features to read."""
+        boxes = () if self.shape is not None else _BOX
+        return (self.image, *boxes, *((self.label,) if self.targets else ()))
+
+
+class Records(Examples):
+    """Examples in TFRecord files."""
+
+    def __init__(self, shards: Sequence[ShardIndex], fields: RecordFields) -> None:
+        self._files = shards
+        self._fields = fields
+        self._ends = np.cumsum(self.shards)
+
+    def __len__(self) -> int:
+        return int(self._ends[-1])
+
+    @property
+    def shards(self) -> NDArray[np.int64]:
+        """The number of records in each file."""
+        return np.array([len(shard) for shard in self._files], np.int64)
+
+    @cached_property
+    def _labels(self) -> NDArray[np.int64]:
+        return np.concatenate([shard.labels for shard in self._files]) - self._fields.first_label
+
+    @property
+    def strata(self) -> NDArray[np.int64]:
+        """(N,): the label of each example; 0 if examples have floats to predict."""
+        return self._labels if not self._fields.targets else np.zeros(len(self), np.int64)
+
+    def take(self, examples: NDArray[np.int64]) -> Mapping[str, NDArray[Any]]:
+        """Return x and y of records, reading each file in the order of its records.
+
+        Raises DataError, naming file, offset and record, if a record was damaged since the index was built, or does not
+        have the expected features.
+        """
+        fields = self._fields
+        x = (
+            np.empty(len(examples), object)
+            if fields.shape is None
+            else np.empty((len(examples), *fields.shape), fields.dtype)
+        )
+        y = np.empty((len(examples), fields.targets), np.float32) if fields.targets else self._labels[examples]
+        places = np.argsort(examples, kind="stable")
+        files = np.searchsorted(self._ends, examples[places], side="right")
+        for number in np.unique(files):
+            shard, first = self._files[number], self._ends[number] - len(self._files[number])
+            with shard.opened() as file:
+                for place in places[files == number]:
+                    record = int(examples[place] - first)
+                    where = f"{shard.path}: record {record} at offset {shard.offsets[record]}"
+                    features = _decoded(where, shard.read(file, record), fields.wanted)
+                    x[place] = self._input(where, features)
+                    if fields.targets:
+                        y[place] = _numbers(where, features, fields.label, (fields.targets,))
+        return {"x": x, "y": y}
+
+    def _input(self, where: str, features: Mapping[str, Value]) -> Any:
+        fields = self._fields
+        value = features.get(fields.image, [])
+        if fields.shape is None:
+            if not isinstance(value, list) or len(value) != 1:
+                raise DataError(
+                    f"{where}: feature {fields.image} holds {len(value)} values; expected one encoded image"
+                )
+            return EncodedImage(value[0], where, _boxes(features))
+        if isinstance(value, np.ndarray):
+            return _numbers(where, features, fields.image, fields.shape)
+        dtype = np.dtype(fields.dtype).newbyteorder("<")
+        expected = int(np.prod(fields.shape)) * dtype.itemsize
+        if len(value) != 1 or len(value[0]) != expected:
+            found = f"{len(value[0])} bytes" if len(value) == 1 else f"{len(value)} values"
+            raise DataError(
+                f"{where}: feature {fields.image} holds {found}; expected {expected} bytes, {dtype} of shape "
+                f"{fields.shape}, as data.shape and data.dtype state"
+            )
+        return np.frombuffer(value[0], dtype).reshape(fields.shape)
+
+
+def _decoded(where: str, data: bytes, wanted: tuple[str, ...]) -> Mapping[str, Value]:
+    try:
+        return decode(data, wanted)
+    except ValueError as error:
+        raise DataError(f"{where} is not a tf.train.Example: {error}; write the file again") from error
+
+
+def _numbers(where: str, features: Mapping[str, Value], name: str, shape: tuple[int, ...]) -> NDArray[Any]:
+    value = features.get(name, [])
+    if not isinstance(value, np.ndarray) or len(value) != np.prod(shape):
+        raise DataError(f"{where}: feature {name} holds {len(value)} values; expected {np.prod(shape)} numbers")
+    return value.reshape(shape)
+
+
+def _boxes(features: Mapping[str, Value]) -> NDArray[np.float32] | None:
+    """Return bounding boxes (K, 4) if a record has all four lists of floats, of equal lengths."""
+    sides = [features.get(name) for name in _BOX]
+    if not all(isinstance(side, np.ndarray) and side.dtype == np.float32 for side in sides):
+        return None
+    arrays = [np.asarray(side) for side in sides]
+    return np.stack(arrays, axis=1) if len({len(side) for side in arrays}) == 1 else None
+
+
+class MappedSplit(Split):
+    """Arrays that are mapped from a file into memory: the operating system reads and releases their pages."""
+
+    def take(self, examples: NDArray[np.int64]) -> Mapping[str, NDArray[Any]]:
+        """Return copies of the examples. Raises DataError if one of them is not finite."""
+        taken = super().take(examples)
+        x = taken["x"]
+        if x.dtype.kind == "f" and not np.isfinite(x).all():
+            wrong = examples[~np.isfinite(x).reshape(len(x), -1).all(axis=1)]
+            raise DataError(f"example {wrong[0]} of a mapped array is not finite; correct or remove it")
+        return taken
+
+    def only(self, examples: NDArray[np.int64]) -> Examples:  # type: ignore[override]
+        """Return the examples with these indices; nothing is copied."""
+        return Examples.only(self, examples)

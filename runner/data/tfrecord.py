@@ -1,0 +1,130 @@
+"""The user's data in TFRecord files, which are read when a batch needs them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+
+from runner.bounds import Bounds, Count, CountOrZero
+from runner.data.arrays import MOST_CLASSES
+from runner.data.dataset import Dataset, Facts, Normalisation
+from runner.data.encoded_files import EncodedFiles
+from runner.data.published import cache_root
+from runner.data.records.description import Description, read_description
+from runner.data.records.index import ShardIndex, index_of
+from runner.data.records.shards import shard_paths
+from runner.data.streamed import RecordFields, Records
+from runner.errors import ConfigError, DataError
+from runner.fields import Field
+
+_DTYPES = ("uint8", "float32", "float64")
+
+
+@dataclass
+class TFRecord(EncodedFiles):
+    """Shards of ``tf.train.Example`` records below PATH, such as PATH/train-00000-of-00008.
+
+    train, test: patterns of the files of each split: wildcards, or NAME@COUNT. image: feature with one encoded image,
+    raw bytes or floats; null for the one in dataset.json, else "image/encoded". label: feature with one integer; null
+    for the one in dataset.json, else "image/class/label". first_label: the label of the first class, 1 in the records
+    of ImageNet. classes: null for those in dataset.json, else up to the largest label. shape: of raw bytes or floats,
+    such as [3,32,32]; null for the one in dataset.json, else for encoded images. dtype: of raw bytes; null for uint8 or
+    the one in dataset.json. Files compressed with GZIP or ZLIB are expanded into the cache.
+    """
+
+    name: str = "tfrecord"
+    train: str = "train-*"
+    test: str = "test-*"
+    image: str | None = None
+    label: str | None = None
+    first_label: CountOrZero = 0
+    classes: Annotated[int, Bounds(1, MOST_CLASSES)] | None = None
+    shape: list[Count] | None = None
+    dtype: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.dtype not in (None, *_DTYPES):
+            raise ConfigError(f"data.dtype={self.dtype!r}: expected one of {', '.join(_DTYPES)}, or null")
+        super().__post_init__()
+
+    @property
+    def ask(self) -> str:
+        """Advice for a user who gave no path."""
+        return "name a folder of record files, as in data=tfrecord data.path=my_records"
+
+    @property
+    def streamed(self) -> bool:
+        """Records are always read when a batch needs them."""
+        return True
+
+    def facts_of_files(self) -> Facts:
+        """Return the facts of the index; the first call reads all files to build it. Raises DataError."""
+        train, test = self._indexed()
+        counts = [sum(map(len, shards)) for shards in (train, test)]
+        fields, described = self._fields(), self._described()
+        shape = (self.channels, self.size, self.size) if fields.shape is None else fields.shape
+        if fields.targets:
+            return Facts({"x": Field(shape), "y": Field((fields.targets,))}, counts[0], counts[1])
+        names = described.class_names if self.classes is None else ()
+        labels = [shard.labels for shards in (train, test) for shard in shards if len(shard)]
+        least, most = min(map(np.min, labels)) - self.first_label, max(map(np.max, labels)) - self.first_label
+        classes = self.classes or len(names) or int(most) + 1
+        if least < 0 or most >= classes or classes > MOST_CLASSES:
+            raise DataError(
+                f"{self.path}: labels are {least + self.first_label} to {most + self.first_label}; expected "
+                f"{self.first_label} to {self.first_label + classes - 1}, {classes} classes from data.first_label on"
+            )
+        return Facts.labelled(shape, names or tuple(map(str, range(classes))), counts[0], counts[1])
+
+    def scale(self) -> float:
+        """Return 255 for images and bytes, 1 for floats."""
+        fields = self._fields()
+        return 255.0 if fields.shape is None or fields.dtype == "uint8" else 1.0
+
+    def load(self) -> Dataset:
+        """Return splits that read records; only their index is in memory. Raises DataError for invalid files."""
+        fields = self._fields()
+        train, test = (Records(shards, fields) for shards in self._indexed())
+        preprocessing = self.image_preprocessing() if fields.shape is None else None
+        normalisation = self.normalisation_of_examples(train, preprocessing)
+        return Dataset(self._described().name, train, test, normalisation, preprocessing, self.skip_errors)
+
+    def known_normalisation(self) -> Normalisation | None:
+        """Return the normalisation of the settings, the preprocessing or dataset.json; None if none is set."""
+        return super().known_normalisation() or self._described().normalisation
+
+    def _described(self) -> Description:
+        return read_description(Path(self.path)) or Description(self.name)
+
+    def _fields(self) -> RecordFields:
+        described = self._described()
+        shape = described.shape if self.shape is None else tuple(self.shape)
+        return RecordFields(
+            self.image or described.image,
+            self.label or described.label,
+            self.first_label,
+            shape,
+            self.dtype or described.dtype,
+            described.targets,
+        )
+
+    def _indexed(self) -> tuple[Sequence[ShardIndex], Sequence[ShardIndex]]:
+        """Return the indices of both splits. Raises DataError if more records are faulty than are tolerated."""
+        fields, cache = self._fields(), cache_root(self.cache_dir) / "record_index"
+        label = "" if fields.targets else fields.label
+        train, test = (
+            [index_of(path, label, cache) for path in shard_paths(Path(self.path), pattern)]
+            for pattern in (self.train, self.test)
+        )
+        faults = [f"{shard.path}: {fault}" for shard in (*train, *test) for fault in shard.faults]
+        if len(faults) > self.skip_errors:
+            raise DataError(
+                f"{faults[0]}; {len(faults)} faults in all, more than data.skip_errors={self.skip_errors}: write the "
+                "file again, or raise data.skip_errors to leave faulty records out"
+            )
+        for split, shards in ((self.train, train), (self.test, test)):
+            if not sum(map(len, shards)):
+                raise DataError(f"{self.path}/{split} holds no valid record; expected 1 or more")
+        return train, test

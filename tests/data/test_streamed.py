@@ -1,0 +1,297 @@
+"""Streamed data: records and image files give the batches of the same data in memory, bit for bit."""
+
+import io
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from runner.data.arrays import Arrays
+from runner.data.augmentation import Augment
+from runner.data.convert import convert
+from runner.data.dataset import Subset
+from runner.data.image_folder import ImageFolder
+from runner.data.order import Shuffle, epoch_order
+from runner.data.pipeline import Batch, Pipeline
+from runner.data.preprocessing import PreprocessingSettings
+from runner.data.records.description import DESCRIPTION_FILE
+from runner.data.records.framing import framed
+from runner.data.records.shards import shard_name
+from runner.data.settings import DatasetSettings, limited_facts, load_limited
+from runner.data.tfrecord import TFRecord
+from runner.errors import ConfigError, DataError
+from tests.data.own_data import small_arrays, write_arrays, write_images
+
+
+def pipeline(settings: DatasetSettings, dtype: str = "float32") -> Pipeline:
+    return Pipeline(
+        load_limited(settings),
+        seed=3,
+        batch_size=5,
+        dtype=dtype,
+        augment=settings.augment,
+        val_fraction=settings.val_fraction,
+        shuffle=settings.shuffle,
+        threads=settings.threads,
+    )
+
+
+def batches(settings: DatasetSettings, dtype: str = "float32") -> list[Batch]:
+    source = pipeline(settings, dtype)
+    try:
+        splits = ("train", "test", *(("val",) if settings.val_fraction else ()))
+        return [source.read(split, step, lo, 5) for split in splits for step in range(4) for lo in (0, 2)]
+    finally:
+        source.close()
+
+
+def assert_equal_batches(found: list[Batch], expected: list[Batch]) -> None:
+    for ours, theirs in zip(found, expected, strict=True):
+        assert ours.keys() == theirs.keys()
+        for name in theirs:
+            np.testing.assert_array_equal(ours[name], theirs[name], strict=True)
+
+
+def varied_images(folder: Path) -> Path:
+    """Write images of several sizes and formats in two classes; return the folder."""
+    rng = np.random.default_rng(0)
+    for split, count in (("train", 7), ("test", 3)):
+        for name in ("cat", "dog"):
+            (folder / split / name).mkdir(parents=True)
+            for number in range(count):
+                pixels = rng.integers(0, 256, (20 + 3 * number, 30 - 2 * number, 3), np.uint8)
+                suffix = ("png", "jpg")[number % 2]
+                Image.fromarray(pixels).resize((24 + number, 22)).save(folder / split / name / f"{number}.{suffix}")
+    return folder
+
+
+AUGMENT = Augment(crop_padding=1, flip=True)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "float32", "float64"])
+@pytest.mark.parametrize("shape", [(3, 6, 5), (7,)])
+def test_converted_arrays_give_the_batches_of_the_arrays(dtype: str, shape: tuple[int, ...], tmp_path: Path) -> None:
+    augment = AUGMENT if len(shape) == 3 else Augment()
+    rng = np.random.default_rng(1)
+    changed = {
+        f"x_{split}": (rng.random((count, *shape)) * 255).astype(dtype) for split, count in (("train", 8), ("test", 4))
+    }
+    settings = Arrays(path=str(write_arrays(tmp_path / "my.npz", **changed)), augment=augment, val_fraction=0.25)
+    convert(settings, tmp_path / "records", (3, 2), report=lambda line: None)
+    records = TFRecord(
+        path=str(tmp_path / "records"), augment=augment, val_fraction=0.25, threads=2, cache_dir=str(tmp_path / "cache")
+    )
+    assert limited_facts(records) == limited_facts(settings)
+    assert records.normalisation() == settings.normalisation()
+    for inputs in ("float32", "float64"):
+        assert_equal_batches(batches(records, inputs), batches(settings, inputs))
+
+
+def test_converted_numbers_to_predict_are_restored(tmp_path: Path) -> None:
+    targets = {f"y_{split}": np.float32(np.arange(2 * n).reshape(n, 2)) / 3 for split, n in (("train", 8), ("test", 4))}
+    settings = Arrays(path=str(write_arrays(tmp_path / "my.npz", **targets)))
+    convert(settings, tmp_path / "records", (2, 1), report=lambda line: None)
+    records = TFRecord(path=str(tmp_path / "records"), cache_dir=str(tmp_path / "cache"))
+    assert limited_facts(records) == limited_facts(settings)
+    assert_equal_batches(batches(records), batches(settings))
+    precise = {name: values.astype(np.float64) + 1e-12 for name, values in targets.items()}
+    settings = Arrays(path=str(write_arrays(tmp_path / "my.npz", **precise)))
+    with pytest.raises(DataError, match="is not a float32; records hold float32 numbers: round y"):
+        convert(settings, tmp_path / "precise", (2, 1), report=lambda line: None)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_streamed_images_and_their_records_give_the_batches_of_loaded_images(channels: int, tmp_path: Path) -> None:
+    settings = ImageFolder(
+        path=str(varied_images(tmp_path / "images")), size=8, channels=channels, augment=AUGMENT, val_fraction=0.3
+    )
+    expected = batches(settings)
+    streamed = replace(settings, stream=True, threads=3)
+    assert streamed.streamed
+    assert_equal_batches(batches(streamed), expected)
+    convert(settings, tmp_path / "records", (4, 1), report=lambda line: None)
+    shared = {"size": 8, "channels": channels, "augment": AUGMENT, "val_fraction": 0.3}
+    records = TFRecord(path=str(tmp_path / "records"), cache_dir=str(tmp_path / "cache"), **shared)
+    assert limited_facts(records) == limited_facts(settings)
+    assert_equal_batches(batches(records), expected)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "float32"])
+@pytest.mark.parametrize("shape", [(6, 5), (3, 6, 5), (6, 5, 3), (7,)])
+def test_mapped_arrays_give_the_batches_of_loaded_arrays(dtype: str, shape: tuple[int, ...], tmp_path: Path) -> None:
+    stored = small_arrays(shape, dtype)
+    loaded = Arrays(path=str(write_arrays(tmp_path / "my.npz", **stored)), val_fraction=0.25)
+    expected = batches(loaded)
+    folder = tmp_path / "arrays"
+    folder.mkdir()
+    for name, values in stored.items():
+        np.save(folder / f"{name}.npy", values)
+    for settings in (replace(loaded, stream=True), replace(loaded, path=str(folder), stream=True)):
+        train = load_limited(settings).train
+        assert isinstance(train.take(np.arange(2))["x"], np.ndarray)
+        assert isinstance(train["x"].base, np.memmap) or isinstance(train["x"], np.memmap)
+        assert_equal_batches(batches(settings), expected)
+    assert_equal_batches(batches(replace(loaded, path=str(folder))), expected)
+    limited = replace(loaded, train_limit=6)
+    assert_equal_batches(batches(replace(limited, stream=True)), batches(limited))
+
+
+def test_arrays_that_cannot_be_mapped_are_refused(tmp_path: Path) -> None:
+    stored = small_arrays(dtype="float32")
+    np.savez_compressed(tmp_path / "small.npz", **stored)
+    with pytest.raises(
+        DataError, match=r"'x_train' is compressed and cannot be mapped; write the file with numpy\.savez"
+    ):
+        Arrays(path=str(tmp_path / "small.npz"), stream=True).load()
+    ordered = {**stored, "x_train": np.asfortranarray(stored["x_train"])}
+    with pytest.raises(DataError, match="'x_train' is in Fortran order and cannot be mapped"):
+        Arrays(path=str(write_arrays(tmp_path / "f.npz", **ordered)), stream=True).load()
+    stored["x_train"][3, 0, 0] = np.nan
+    settings = Arrays(path=str(write_arrays(tmp_path / "n.npz", **stored)), stream=True, mean=[0.0], std=[1.0])
+    with pytest.raises(DataError, match="example 3 of a mapped array is not finite"):
+        batches(settings)
+
+
+def test_limits_of_streamed_data_keep_the_examples_of_limited_arrays(tmp_path: Path) -> None:
+    settings = Arrays(path=str(write_arrays(tmp_path / "my.npz")), mean=[0.5], std=[0.3])
+    convert(settings, tmp_path / "records", (3, 1), report=lambda line: None)
+    limits = {"train_limit": 6, "test_limit": 3, "val_fraction": 0.5, "mean": [0.5], "std": [0.3]}
+    records = TFRecord(path=str(tmp_path / "records"), cache_dir=str(tmp_path / "cache"), **limits)
+    assert_equal_batches(batches(records), batches(replace(settings, **limits)))
+    train = load_limited(records).train
+    assert isinstance(train, Subset)
+    assert train.shards.tolist() == [3, 2, 1]
+
+
+def image_records(folder: Path, images: list[bytes]) -> Path:
+    from runner.data.records.example import encode
+
+    folder.mkdir()
+    for name in ("train", "test"):
+        records = [
+            framed(encode({"image/encoded": [content], "image/class/label": np.array([1 + number % 2])}))
+            for number, content in enumerate(images)
+        ]
+        (folder / shard_name(name, 0, 1)).write_bytes(b"".join(records))
+    return folder
+
+
+def png(value: int) -> bytes:
+    out = io.BytesIO()
+    Image.fromarray(np.full((4, 4, 3), value, np.uint8)).save(out, "png")
+    return out.getvalue()
+
+
+def test_the_labels_of_imagenet_records_begin_at_1(tmp_path: Path) -> None:
+    settings = {"path": str(image_records(tmp_path / "r", [png(0), png(9)])), "cache_dir": str(tmp_path), "size": 4}
+    assert TFRecord(**settings, first_label=1).facts().class_names == ("0", "1")
+    assert TFRecord(**settings).facts().classes == 3
+    with pytest.raises(DataError, match=r"labels are 1 to 2; expected 2 to 2, 1 classes from data\.first_label on"):
+        TFRecord(**settings, first_label=2, classes=1)
+
+
+def test_undecodable_images_are_replaced_in_training_and_masked_in_evaluations(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = image_records(tmp_path / "r", [png(10), b"no image", png(30), png(40)])
+    shared = {"path": str(folder), "cache_dir": str(tmp_path), "size": 4, "mean": [0.0] * 3, "std": [1 / 255] * 3}
+    with pytest.raises(DataError, match=r"train-00000-of-00001: record 1 at offset \d+ cannot be decoded"):
+        batches(TFRecord(**shared, first_label=1, skip_errors=0))
+    settings = TFRecord(**shared, first_label=1, skip_errors=2)
+    assert_equal_batches(batches(replace(settings, threads=2)), batches(settings))
+    source = pipeline(settings)
+    scored = source.read("test", 0, 0, 5)
+    np.testing.assert_array_equal(scored["mask"], [1, 0, 1, 1, 0])
+    np.testing.assert_allclose(scored["x"][:, 0, 0, 0], [10, 0, 30, 40, 40], rtol=1e-6)
+    trained = source.read("train", 0, 0, 4)
+    values = np.round(trained["x"][:, 0, 0, 0]).astype(int)
+    assert sorted(values) == [10, 30, 30, 40]
+    assert {(int(value), int(label)) for value, label in zip(values, trained["y"], strict=True)} == {
+        (10, 0),
+        (30, 0),
+        (40, 1),
+    }
+    assert "(1 of data.skip_errors=2)" in caplog.text
+    with pytest.raises(DataError, match="no image of its split can be decoded"):
+        pipeline(TFRecord(**shared | {"path": str(image_records(tmp_path / "bad", [b"?"]))}, skip_errors=9)).read(
+            "train", 0, 0, 1
+        )
+
+
+def test_faulty_records_are_refused_or_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    settings = Arrays(path=str(write_arrays(tmp_path / "my.npz")))
+    convert(settings, tmp_path / "records", (2, 1), report=lambda line: None)
+    shard = tmp_path / "records" / shard_name("train", 1, 2)
+    content = bytearray(shard.read_bytes())
+    content[20] ^= 1
+    shard.write_bytes(content[:-3])
+    shared = {"path": str(tmp_path / "records"), "cache_dir": str(tmp_path / "cache")}
+    with pytest.raises(
+        DataError, match=r"train-00001-of-00002: record 0 at offset 0: the checksum .*; 2 faults in all"
+    ):
+        TFRecord(**shared, skip_errors=1)
+    found = TFRecord(**shared, skip_errors=2)
+    assert found.facts().train_examples == 6
+    assert len(batches(found)) == 16
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"image": "absent"}, r"feature absent holds 0 values; expected 30 bytes, uint8 of shape \(1, 6, 5\)"),
+        ({"shape": [1, 6, 6]}, r"holds 30 bytes; expected 36 bytes"),
+        ({"dtype": "float64"}, r"holds 30 bytes; expected 240 bytes"),
+        ({"label": "absent"}, r"feature absent is None; expected one integer of 0 or more; 12 faults in all"),
+        ({"train": "train@3"}, r"train-00000-of-00003 is missing: 3 of 3 shards are missing"),
+    ],
+)
+def test_wrong_features_are_named_with_file_and_record(
+    changes: dict[str, object], message: str, tmp_path: Path
+) -> None:
+    convert(Arrays(path=str(write_arrays(tmp_path / "my.npz"))), tmp_path / "records", (2, 1), report=lambda line: None)
+    with pytest.raises(DataError, match=message):
+        batches(TFRecord(path=str(tmp_path / "records"), cache_dir=str(tmp_path / "cache"), **changes))
+
+
+def test_wrong_settings_and_a_damaged_description_are_refused(tmp_path: Path) -> None:
+    images = write_images(tmp_path / "images")
+    with pytest.raises(ConfigError, match=r"data\.stream=false with data\.preprocessing\.name=vgg .* use data\.stream"):
+        ImageFolder(path=str(images), preprocessing=PreprocessingSettings(name="vgg"))
+    with pytest.raises(ConfigError, match=r"data\.dtype='int8': expected one of uint8, float32, float64, or null"):
+        TFRecord(dtype="int8")
+    convert(ImageFolder(path=str(images)), tmp_path / "records", (1, 1), report=lambda line: None)
+    with pytest.raises(ConfigError, match=r"records is not empty: expected a new folder"):
+        convert(ImageFolder(path=str(images)), tmp_path / "records", (1, 1), report=lambda line: None)
+    (tmp_path / "records" / DESCRIPTION_FILE).write_text('{"version": 1, "name": 3}')
+    with pytest.raises(DataError, match=r"dataset\.json is damaged: name: 3, expected text"):
+        TFRecord(path=str(tmp_path / "records"), cache_dir=str(tmp_path / "cache"))
+
+
+SHARDS = st.lists(st.integers(0, 9), min_size=1, max_size=6).filter(any).map(np.array)
+
+
+@given(SHARDS, st.integers(1, 12), st.integers(1, 4), st.integers(0, 3))
+def test_a_window_moves_no_example_by_its_length_or_more(
+    shards: np.ndarray, window: int, interleave: int, seed: int
+) -> None:
+    order = epoch_order(Shuffle(window, interleave), shards, seed, "epoch/0")
+    assert sorted(order) == list(range(shards.sum()))
+    unmoved = epoch_order(Shuffle(1, interleave), shards, seed, "epoch/0")
+    moved = np.argsort(order) - np.argsort(unmoved)
+    assert (abs(moved) < window).all()
+    np.testing.assert_array_equal(order, epoch_order(Shuffle(window, interleave), shards, seed, "epoch/0"))
+    # Within one shard, the unmoved order is that of the file; with one lane, each shard is read at once.
+    for end, size in zip(np.cumsum(shards), shards, strict=True):
+        places = np.flatnonzero((unmoved >= end - size) & (unmoved < end))
+        assert (np.diff(unmoved[places]) == 1).all()
+        assert interleave > 1 or not size or places[-1] - places[0] == size - 1
+
+
+def test_interleaved_shards_are_read_in_turn() -> None:
+    order = epoch_order(Shuffle(1, 2), np.array([3, 3]), 0, "epoch/0")
+    assert order[:2].tolist() in ([0, 3], [3, 0])
+    assert sorted(order[2:4].tolist()) == [1, 4]
