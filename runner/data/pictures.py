@@ -9,7 +9,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageOps
+from PIL import Image, ImageOps, UnidentifiedImageError
 
 from runner.data.dataset import Normalisation, UndecodableImageError
 from runner.data.npz import DAMAGE
@@ -72,6 +72,10 @@ def upright_image(file: BinaryIO, where: str, *, inks: bool = False) -> Image.Im
             upright = ImageOps.exif_transpose(image)
             upright.load()
             return upright
+    except UnidentifiedImageError:
+        raise UndecodableImageError(
+            f"{where} cannot be decoded: cannot identify image file, expected {' or '.join(_FORMATS)}; replace it"
+        ) from None
     except _DAMAGE as error:
         raise UndecodableImageError(f"{where} cannot be decoded: {error}; replace or remove it") from error
 

@@ -10,10 +10,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from runner.data.convert import convert
+from runner.data.image_folder import ImageFolder
+from runner.data.records.example import encode
+from runner.data.records.framing import framed
+from runner.data.records.shards import shard_name
 from runner.kernels.cpu.onednn.library import SETTING
 from runner.records.summary import Summary
+from tests.data.own_data import write_images
 from tests.integration.command import QUIET, Command, processes_of, run_command, succeed, summary_of, wait_until
 from tests.small_runs import typed
 
@@ -297,3 +304,17 @@ def test_a_process_with_more_threads_than_before_stays_within_its_memory(
     threads, losses = zip(*(line.split() for line in command.output.splitlines()), strict=True)
     assert threads == ("1", "2", "4")
     assert len(set(losses)) == 1
+
+
+def test_an_image_that_a_worker_cannot_decode_is_named_with_file_offset_and_record(tmp_path: Path) -> None:
+    images = write_images(tmp_path / "images", side=8)
+    convert(ImageFolder(path=str(images)), tmp_path / "records", (1, 1), report=lambda line: None)
+    shard = tmp_path / "records" / shard_name("train", 0, 1)
+    no_image = encode({"image/encoded": [b"?"], "image/class/label": np.array([1])})
+    shard.write_bytes(shard.read_bytes() + framed(no_image))
+    chosen = typed(
+        "data=tfrecord data.path=records data.cache_dir=cache data.size=8 data.mean=[0,0,0] data.std=[1,1,1]"
+    )
+    command = run_command(tmp_path, *SHORT, *chosen, "train.batch_size=5")
+    assert command.code == 3
+    assert re.search(r"worker-\d: \S+train-00000-of-00001: record 4 at offset \d+ cannot be decoded", command.errors)

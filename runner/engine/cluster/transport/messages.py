@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 from runner.engine.cluster.transport.shared_memory import ArenaTensor
+from runner.errors import RunnerError
 from runner.system.schema import Integer, MapOf, Number, OneOf, Record, Text
 from runner.system.text import ascii_only
 
@@ -209,7 +210,10 @@ class Heartbeat(Message, kind="heartbeat", senders=HEARTBEAT_ROLES):
 
 @dataclass(frozen=True)
 class Failed(Message, kind="failed", senders=DEVICE_ROLES):
-    """The notice that the worker has failed. error: name of the error's class. The worker's log has the traceback."""
+    """The notice that the worker has failed. error: name of the error's class. The worker's log has the traceback.
+
+    Of a class that refines a class of runner's errors, the name is that of the class with the exit code.
+    """
 
     error: Annotated[str, Text(128)]
     text: Annotated[str, Text(MAX_ERROR_TEXT)]
@@ -217,7 +221,8 @@ class Failed(Message, kind="failed", senders=DEVICE_ROLES):
     @classmethod
     def of(cls, error: BaseException) -> "Failed":
         """Return the message for an exception, with its texts shortened to fit into a header."""
-        return cls(ascii_only(type(error).__name__)[:128], ascii_only(str(error))[:MAX_ERROR_TEXT])
+        kind = next((each for each in type(error).__mro__ if RunnerError in each.__bases__), type(error))
+        return cls(ascii_only(kind.__name__)[:128], ascii_only(str(error))[:MAX_ERROR_TEXT])
 
 
 @dataclass(frozen=True)
