@@ -10,6 +10,7 @@ VERBS: Mapping[str, str] = {
     "peers": "benchmarks.installing",
     "backup": "benchmarks.backup",
     "tracking": "benchmarks.tracking",
+    "input": "benchmarks.input",
     "gpu": "benchmarks.gpu.command",
     "table": "benchmarks.paper_table",
 }

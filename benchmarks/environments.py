@@ -15,6 +15,7 @@ REQUIREMENTS: Mapping[str, tuple[str, ...]] = {
     "jax": ("jax==0.10.2", "jaxlib==0.10.2", "numpy==2.4.6"),
     "mpi": ("mpi4py==4.1.2", "mpich==5.0.2", "numpy==2.4.6"),
     "tensorflow": ("tensorflow-cpu==2.21.0", "numpy==2.4.6"),
+    "images": ("torch==2.13.0", "simplejpeg==1.9.0", "pillow==13.0.0", "numpy==2.4.6"),
 }
 """Environment -> its requirements. To save disk space, configure pip with the index of torch's CPU builds."""
 

@@ -27,6 +27,7 @@ frameworks into a separate environment; the tables list missing frameworks as no
 are measured only if they are named. Their peers are MPI and Gloo; both are measured unless --subjects is none.
 `python -m benchmarks backup --output FILE` measures the benefit of a backup worker.
 `python -m benchmarks tracking --output FILE` measures the cost of a tracking store that is locked or unavailable.
+`python -m benchmarks input --output FILE` compares input pipelines on JPEG photographs.
 `python -m benchmarks table NAME` measures a table of the kind benchmark, such as one_machine, into results/."""
 
 

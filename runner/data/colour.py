@@ -33,29 +33,39 @@ def _contrast(pixels: Pixels, draw: float) -> Pixels:
 
 def _saturation(pixels: Pixels, draw: float) -> Pixels:
     """Multiply the saturation of the HSV model by 0.5 to 1.5. Only distances from the largest channel change."""
-    largest = pixels.max(axis=0)
-    saturation = np.divide(largest - pixels.min(axis=0), largest, out=np.zeros_like(largest), where=largest > 0)
-    # A saturation cannot exceed 1.
-    factor = np.minimum(_between(0.5, 1.5, draw), 1 / np.maximum(saturation, np.float32(1e-6)))
-    changed: Pixels = largest - (largest - pixels) * factor
+    red, green, blue = pixels
+    largest = np.maximum(np.maximum(red, green), blue)
+    spread = largest - np.minimum(np.minimum(red, green), blue)
+    # A saturation, spread / largest, cannot exceed 1.
+    factor = np.minimum(_between(0.5, 1.5, draw), largest / np.maximum(spread, np.float32(1e-30)))
+    changed: Pixels = pixels - largest
+    changed *= factor
+    changed += largest
     return changed
 
 
 def _hue(pixels: Pixels, draw: float) -> Pixels:
     """Rotate the hue of the HSV model by up to a fifth of the circle in either direction."""
     red, green, blue = pixels
-    largest, smallest = pixels.max(axis=0), pixels.min(axis=0)
+    largest = np.maximum(np.maximum(red, green), blue)
+    smallest = np.minimum(np.minimum(red, green), blue)
     spread = largest - smallest
-    divisor = np.where(spread > 0, spread, np.float32(1))
-    sixth = np.where(
-        largest == red,
-        (green - blue) / divisor,
-        np.where(largest == green, 2 + (blue - red) / divisor, 4 + (red - green) / divisor),
-    )
-    sixth = sixth + 6 * _between(-0.2, 0.2, draw)
-    # Channel n is V - V S max(0, min(k, 4 - k, 1)) with k = (n + hue / 60 degrees) mod 6 and n = 5, 3, 1.
-    turned = (np.array([5, 3, 1], np.float32)[:, None, None] + sixth) % 6
-    changed: Pixels = largest - spread * np.clip(np.minimum(turned, 4 - turned), 0, 1)
+    # The hue in sixths of the circle, before it is rotated; 0 for grey pixels, whose spread is 0.
+    is_red, is_green = largest == red, largest == green
+    sixth = np.where(is_red, green - blue, np.where(is_green, blue - red, red - green))
+    sixth /= np.maximum(spread, np.float32(1e-30))
+    sixth += np.where(is_red, np.float32(0), np.where(is_green, np.float32(2), np.float32(4)))
+    sixth += 6 * _between(-0.2, 0.2, draw)
+    sixth -= 6 * np.floor(sixth / 6)
+    changed = np.empty_like(pixels)
+    for channel, centre, sign, offset in ((0, 3, 1, -1), (1, 2, -1, 2), (2, 4, -1, 2)):
+        # The part of the spread that is added to the smallest channel: a trapezium over the circle.
+        part = np.abs(sixth - np.float32(centre), out=changed[channel])
+        part *= sign
+        part += offset
+        np.clip(part, 0, 1, out=part)
+        part *= spread
+        part += smallest
     return changed
 
 

@@ -189,8 +189,10 @@ class ImagePreprocessing(Preprocessing):
         if recipe.flip and draws[0] < 0.5:
             pixels = pixels[:, :, ::-1]
         if recipe.colour:
-            distorted = DISTORTIONS[recipe.colour].apply(pixels * np.float32(1 / _SCALE), draws[1 : 1 + colours])
-            pixels = distorted * np.float32(_SCALE)
+            # The layout of a decoded image is (H, W, C); channels are distorted one after the other.
+            planes = np.multiply(pixels, np.float32(1 / _SCALE), order="C")
+            pixels = DISTORTIONS[recipe.colour].apply(planes, draws[1 : 1 + colours])
+            pixels *= np.float32(_SCALE)
         return pixels
 
     def evaluate(self, image: EncodedImage) -> NDArray[Any]:

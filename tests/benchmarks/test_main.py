@@ -141,7 +141,7 @@ def test_an_unknown_value_is_refused_with_the_known_ones(
 
 
 def test_all_peers_or_the_named_ones_are_installed(capsys: pytest.CaptureFixture[str]) -> None:
-    assert parse_peers([]) == ("torch", "jax", "mpi", "tensorflow")
+    assert parse_peers([]) == ("torch", "jax", "mpi", "tensorflow", "images")
     assert parse_peers(["jax"]) == ("jax",)
     with pytest.raises(SystemExit):
         parse_peers(["caffe"])
@@ -189,7 +189,7 @@ def test_compared_cases_can_be_configured(name: str) -> None:
     assert configuration(["model=resnet_cifar", "data=synthetic", *SUBJECTS[name]]).parallelism.workers == 4
 
 
-@pytest.mark.parametrize("command", ["backup", "tracking"])
+@pytest.mark.parametrize("command", ["backup", "tracking", "input"])
 def test_a_command_has_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="0"):
         main([command, "--help"])
