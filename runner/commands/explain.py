@@ -11,6 +11,8 @@ from runner.config.configuration import fix_machine_values
 from runner.config.devices import look_at
 from runner.config.error_text import unknown_command_line_option
 from runner.config.schema import Config
+from runner.data.inspection import stage_lines
+from runner.data.own_files import OwnFiles
 from runner.kernels.gpu.discovery import Found
 from runner.kernels.gpu.driver import GpuFacts
 from runner.optimizers.lbfgs import Lbfgs
@@ -41,11 +43,17 @@ _OVERLAPPING = """\
 Clients of this strategy overlap: each is counted as often as it runs on average when all workers are equally fast, and
 the overlap is not estimated."""
 
+_MEASURED_BATCH = 64
+"""Largest number of examples in each batch that is read to measure the input stages."""
+
 _EVALUATION = "Bytes and messages are those of one evaluation of the batch; an update makes two or more."
 
 
 def explain(config: Config) -> str:
-    """Return a text on the layers, the devices, the planned memory and the transfers of a training step."""
+    """Return a text on the layers, the devices, the planned memory and the transfers of a training step.
+
+    If the data are streamed, a few batches are read to measure the stages of the input pipeline.
+    """
     return explain_with_memory(config, look_at(config.cluster))[0]
 
 
@@ -65,6 +73,7 @@ def explain_with_memory(config: Config, found: Found) -> tuple[str, list[Process
         *totals(rows),
         *_length_lines(experiment),
         *_rate_lines(experiment),
+        *_input_lines(experiment),
         *device_lines(experiment, found),
         *placed_lines(experiment),
         "",
@@ -112,6 +121,14 @@ def _rate_lines(experiment: Experiment) -> list[str]:
             f"{config.train.batch_size}, from {base.lr:.6g} and {base.weight_decay:.6g} for {scaling.base_batch}"
         )
     return [*lines, *(f"rule                    {rule}" for rule in optimizer.parameter_rules)]
+
+
+def _input_lines(experiment: Experiment) -> list[str]:
+    """Return lines on the measured times of the input stages if the data are streamed and their path is known."""
+    data, batch = experiment.config.data, min(experiment.config.train.batch_size, _MEASURED_BATCH)
+    if not data.streamed or (isinstance(data, OwnFiles) and not data.path):
+        return []
+    return [f"input                   {line}" for line in stage_lines(data, experiment.config.seed, batch)]
 
 
 _MIB = 2**20

@@ -26,7 +26,34 @@ def inspection(settings: DatasetSettings, seed: int, batch_size: int, sheet: Pat
     be read, ConfigError if ``sheet`` is given and the examples are not images, ResourceError if it cannot be written.
     """
     facts, dataset = limited_facts(settings), load_limited(settings)
-    pipeline = Pipeline(
+    pipeline = _pipeline(settings, dataset, seed, batch_size)
+    try:
+        lines = [*_facts(settings, facts, dataset), *_classes(facts, dataset)]
+        lines += [f"input        {line}" for line in _stages(pipeline, batch_size)]
+        if sheet is not None:
+            _write(sheet, contact_sheet(pipeline, facts.shape, dataset))
+            lines.append(
+                f"sheet        {sheet}: a train example in each row, first as in evaluations, then as in epochs"
+            )
+    finally:
+        pipeline.close()
+    return "\n".join(lines)
+
+
+def stage_lines(settings: DatasetSettings, seed: int, batch_size: int) -> list[str]:
+    """Return lines on the rate of the input pipeline and the time of each stage, measured with a few train batches.
+
+    Raises DataError if the data cannot be read.
+    """
+    pipeline = _pipeline(settings, load_limited(settings), seed, batch_size)
+    try:
+        return list(_stages(pipeline, batch_size))
+    finally:
+        pipeline.close()
+
+
+def _pipeline(settings: DatasetSettings, dataset: Dataset, seed: int, batch_size: int) -> Pipeline:
+    return Pipeline(
         dataset,
         seed=seed,
         batch_size=batch_size,
@@ -36,16 +63,6 @@ def inspection(settings: DatasetSettings, seed: int, batch_size: int, sheet: Pat
         shuffle=settings.shuffle,
         threads=settings.threads,
     )
-    try:
-        lines = [*_facts(settings, facts, dataset), *_classes(facts, dataset), *_stages(pipeline, batch_size)]
-        if sheet is not None:
-            _write(sheet, contact_sheet(pipeline, facts.shape, dataset))
-            lines.append(
-                f"sheet        {sheet}: a train example in each row, first as in evaluations, then as in epochs"
-            )
-    finally:
-        pipeline.close()
-    return "\n".join(lines)
 
 
 def _facts(settings: DatasetSettings, facts: Facts, dataset: Dataset) -> Iterator[str]:
@@ -88,11 +105,11 @@ def _stages(pipeline: Pipeline, batch_size: int) -> Iterator[str]:
         pipeline.read("train", step, 0, batch_size)
     seconds = time.perf_counter() - begin
     rate = _BATCHES * batch_size / seconds
-    yield f"input        {rate:,.0f} examples per second with data.threads={pipeline.threads}"
+    yield f"{rate:,.0f} examples per second with data.threads={pipeline.threads}"
     for stage, found in pipeline.times.so_far().items():
         earlier = before[stage]
         spent = (found.seconds - earlier.seconds) / (found.examples - earlier.examples)
-        yield f"  {stage:12} {1e3 * spent:9.4f} ms per example on one thread"
+        yield f"{stage:10} {1e3 * spent:9.4f} ms per example on one thread"
 
 
 def contact_sheet(pipeline: Pipeline, shape: tuple[int, ...], dataset: Dataset) -> bytes:

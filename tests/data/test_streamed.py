@@ -1,6 +1,7 @@
 """Streamed data: records and image files give the batches of the same data in memory, bit for bit."""
 
 import io
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,21 +11,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
+from runner.commands.explain import explain
 from runner.data.arrays import Arrays
 from runner.data.augmentation import Augment
 from runner.data.convert import convert
 from runner.data.dataset import Subset
 from runner.data.image_folder import ImageFolder
+from runner.data.inspection import inspection
 from runner.data.order import Shuffle, epoch_order
 from runner.data.pipeline import Batch, Pipeline
 from runner.data.preprocessing import PreprocessingSettings
 from runner.data.records.description import DESCRIPTION_FILE
+from runner.data.records.example import encode
 from runner.data.records.framing import framed
 from runner.data.records.shards import shard_name
 from runner.data.settings import DatasetSettings, limited_facts, load_limited
 from runner.data.tfrecord import TFRecord
 from runner.errors import ConfigError, DataError
 from tests.data.own_data import small_arrays, write_arrays, write_images
+from tests.small_runs import small_config
 
 
 def pipeline(settings: DatasetSettings, dtype: str = "float32") -> Pipeline:
@@ -168,8 +173,6 @@ def test_limits_of_streamed_data_keep_the_examples_of_limited_arrays(tmp_path: P
 
 
 def image_records(folder: Path, images: list[bytes]) -> Path:
-    from runner.data.records.example import encode
-
     folder.mkdir()
     for name in ("train", "test"):
         records = [
@@ -295,3 +298,38 @@ def test_interleaved_shards_are_read_in_turn() -> None:
     order = epoch_order(Shuffle(1, 2), np.array([3, 3]), 0, "epoch/0")
     assert order[:2].tolist() in ([0, 3], [3, 0])
     assert sorted(order[2:4].tolist()) == [1, 4]
+
+
+def test_an_inspection_shows_classes_and_stages_and_draws_a_sheet(tmp_path: Path) -> None:
+    settings = ImageFolder(path=str(varied_images(tmp_path / "images")), size=8, stream=True, augment=AUGMENT)
+    text = inspection(settings, 0, 4, tmp_path / "sheet.png")
+    for line in (
+        "data         image_folder, streamed",
+        "train        14 examples",
+        "classes      test: 2, with 3 to 3 examples",
+        "     1 dog                              7         3",
+        "examples per second with data.threads=1",
+    ):
+        assert line in text
+    assert re.findall(r"^input {8}(\w+) +[\d.]+ ms per example", text, re.M) == [
+        *("order", "read", "decode", "augment", "normalise")
+    ]
+    with Image.open(tmp_path / "sheet.png") as sheet:
+        pixels = np.asarray(sheet)
+    assert pixels.shape == (8 * 10, 9 * 10, 3)
+    plain = load_limited(settings)
+    first = plain.preprocessing.evaluate(plain.train.take(np.array([0]))["x"][0])
+    np.testing.assert_array_equal(pixels[:8, :8], first.transpose(1, 2, 0))
+    assert not np.array_equal(pixels[:8, 10:18], pixels[:8, 20:28])
+    with pytest.raises(ConfigError, match=r"--sheet: expected examples that are images .* found shape \(7,\)"):
+        inspection(
+            Arrays(path=str(write_arrays(tmp_path / "rows.npz", **small_arrays((7,))))), 0, 4, tmp_path / "x.png"
+        )
+
+
+def test_explain_measures_the_stages_of_streamed_data_only(tmp_path: Path) -> None:
+    assert "examples per second" not in explain(small_config())
+    folder = varied_images(tmp_path / "images")
+    text = explain(small_config("data=image_folder", f"data.path={folder}", "data.stream=true", "data.size=8"))
+    assert re.search(r"^input +decode +[\d.]+ ms per example on one thread$", text, re.M)
+    assert "examples per second" not in explain(small_config("data=imagenet", "data.size=8"))
