@@ -69,11 +69,18 @@ def main(arguments: Sequence[str]) -> int:
         metavar="FILE",
         help="JSON file for the results (default: in the run directory, one for each dataset and set of overrides)",
     )
+    parser.add_argument(
+        "--ten-views", action="store_true", help="average the probabilities of 10 views of each test image"
+    )
     options = parser.parse_intermixed_args(arguments)
     network = stored_network(options.checkpoint, options.which)
-    config, results = evaluated(network, options.overrides, options.config_dir)
+    config, results = evaluated(network, options.overrides, options.config_dir, ten_views=options.ten_views)
     # The file name also depends on the folder of YAML files, because two folders can define one option differently.
-    words = [*options.overrides, *([str(options.config_dir.absolute())] if options.config_dir else [])]
+    words = [
+        *options.overrides,
+        *(["--ten-views"] if options.ten_views else []),
+        *([str(options.config_dir.absolute())] if options.config_dir else []),
+    ]
     path = options.output or network.run_dir / _file_name(network, config, words)
     write_output(path, f"{json.dumps(results, indent=1)}\n".encode())
     print(_table(results, path))
@@ -81,7 +88,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def evaluated(
-    network: StoredNetwork, given: Sequence[str], config_dir: Path | None = None
+    network: StoredNetwork, given: Sequence[str], config_dir: Path | None = None, *, ten_views: bool = False
 ) -> tuple[Config, dict[str, Any]]:
     """Score a network; return the configuration with the overrides ``given``, and the results as plain data.
 
@@ -92,10 +99,10 @@ def evaluated(
     config = _changed(network.config, overrides, config_dir)
     device_config = with_device(replace(network.config, train=config.train), device_overrides)
     config.data.require_present()
-    from runner.training.inference import one_device, score
+    from runner.training.inference import one_device, score, score_views
 
     device = one_device(device_config, usable_cores())
-    scored = score(device, network.checkpoint, config.data, network.normalisation())
+    scored = (score_views if ten_views else score)(device, network.checkpoint, config.data, network.normalisation())
     return config, _results(network, config, device, scored)
 
 

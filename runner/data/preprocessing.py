@@ -18,11 +18,15 @@ from runner.data.crops import (
     central_square,
     random_area,
     random_square,
+    ten_views,
 )
 from runner.data.dataset import EncodedImage, Normalisation, Preprocessing
 from runner.errors import ConfigError
 
 _SCALE = 255.0
+
+VIEWS = 10
+"""The number of views of the 10-view test."""
 
 
 @dataclass(frozen=True)
@@ -34,8 +38,9 @@ class Recipe:
     region. covered: fraction of a bounding box in the region. attempts: how often a region is drawn before the whole
     image (if ``covered`` is set) or the central square is taken instead. flip: whether to mirror with probability 1/2.
     colour: name of a distortion; "" for none. evaluated_side: length of the shorter side of which an evaluation takes
-    the centre. evaluated_fraction: fraction of each side that an evaluation takes; None for the former. mean, std: the
-    normalisation of RGB, for numbers of 0 to 1.
+    the centre. evaluated_fraction: fraction of each side that an evaluation takes; None for the former. view: which of
+    the 10 views of ``ten_views`` an evaluation takes; None for the centre. mean, std: the normalisation of RGB, for
+    numbers of 0 to 1.
 
     With neither ``sides`` nor ``area``, images are cropped to the largest centred square, in training too.
     """
@@ -52,6 +57,7 @@ class Recipe:
     colour: str = ""
     evaluated_side: int | None = None
     evaluated_fraction: float | None = None
+    view: int | None = None
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
 
@@ -201,8 +207,23 @@ class ImagePreprocessing(Preprocessing):
         if recipe.evaluated_fraction is None and recipe.evaluated_side is None:
             return self._fitted(image)
         opened = self._opened(image)
-        pixels: NDArray[Any] = opened.region(self._central_region(opened.size), recipe.size, recipe.size)
-        return pixels
+        region, mirrored = self._central_region(opened.size), False
+        if recipe.view is not None:
+            region, mirrored = ten_views(opened.size, recipe.evaluated_side or recipe.size, recipe.size)[recipe.view]
+        pixels: NDArray[Any] = opened.region(region, recipe.size, recipe.size)
+        return pixels[:, :, ::-1] if mirrored else pixels
+
+    def ten_views(self) -> list["ImagePreprocessing"]:
+        """Return a preprocessing for each view of the 10-view test.
+
+        Raises ConfigError if evaluations do not take a square from a resized image.
+        """
+        if self.recipe.evaluated_side is None:
+            raise ConfigError(
+                "10 views: expected data.preprocessing.evaluated_side, the shorter side of the images of whose central "
+                "square the views are the corners and the centre"
+            )
+        return [ImagePreprocessing(replace(self.recipe, view=view)) for view in range(VIEWS)]
 
     def _random_region(self, size: ImageSize, draws: NDArray[np.float64], boxes: NDArray[np.float32] | None) -> Region:
         recipe = self.recipe

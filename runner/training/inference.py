@@ -1,6 +1,7 @@
 """Scores and predictions of a network, trained by any strategy, on one device of this machine."""
 
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from runner.config.devices import Look, look_at
 from runner.config.schema import Config
 from runner.data.dataset import Dataset, Facts, Normalisation
 from runner.data.pipeline import Pipeline
+from runner.data.preprocessing import VIEWS, ImagePreprocessing
 from runner.data.settings import DatasetSettings, limited_facts, load_limited
 from runner.engine.compile.program import Client, InputSource, Program
 from runner.engine.graph.device import GPU, Cluster, local_cluster, worker_task
@@ -113,9 +115,10 @@ def score(
         batch_size=size,
         dtype=state_dtype(config.precision),
         val_fraction=settings.val_fraction,
+        threads=settings.threads,
     )
     examples, metrics = {TEST: facts.test_examples, VALIDATION: facts.val_examples}, list(config.task.measures)
-    with _opened(device, checkpoint, pipeline) as session:
+    with closing(pipeline), _opened(device, checkpoint, pipeline) as session:
         return {
             split: evaluate(session, metrics, batches=-(-count // size), classes=facts.classes, split=split)
             for split, count in examples.items()
@@ -142,6 +145,53 @@ def answers(
         predicted = [session.run(PREDICT, step=step)["prediction"].copy() for step in batches]
     found: NDArray[np.float64] = config.task.answers(np.concatenate(predicted)[: len(inputs)].astype(np.float64))
     return found
+
+
+def score_views(
+    device: OneDevice, checkpoint: Path, settings: DatasetSettings, normalised_as: Normalisation
+) -> dict[str, Scores]:
+    """Score a classifier on the test split by the mean of the class probabilities of 10 views of each image.
+
+    Krizhevsky et al. 2012, section 4.1. Raises ConfigError if the data are no encoded images with classes, or if their
+    preprocessing has no views; otherwise like :func:`score`.
+    """
+    config: Any = device.config
+    facts, size = limited_facts(settings), config.train.eval_batch_size
+    dataset = _normalised_as(settings, normalised_as, config.data.name)
+    if not isinstance(dataset.preprocessing, ImagePreprocessing) or not facts.classes:
+        raise ConfigError(f"data={settings.name}: 10 views need images that are decoded for each batch, and classes")
+    views = [
+        Pipeline(replace(dataset, preprocessing=view), seed=config.seed, batch_size=size, dtype="float32")
+        for view in dataset.preprocessing.ten_views()
+    ]
+    hits: Counter[str] = Counter()
+    with _opened(device, checkpoint, _Views(views)) as session:
+        for batch in range(-(-facts.test_examples // size)):
+            predicted = [session.run(PREDICT, step=batch * VIEWS + view)["prediction"] for view in range(VIEWS)]
+            mean = np.mean([config.task.answers(each.astype(np.float64)) for each in predicted], axis=0)
+            scored = views[0].read(TEST, batch, 0, size)
+            real, y = scored["mask"] > 0, scored["y"]
+            places = (mean > mean[np.arange(size), y][:, None]).sum(axis=1)[real]
+            hits.update(
+                examples=int(real.sum()), accuracy=int((places < 1).sum()), top5_accuracy=int((places < 5).sum())
+            )
+    examples = hits.pop("examples")
+    right = {name: count / examples for name, count in hits.items()}
+    return {
+        TEST: Scores(right | {name.replace("accuracy", "error"): 1 - part for name, part in right.items()}, examples)
+    }
+
+
+class _Views:
+    """An input source whose step 10 b + v is batch b in view v."""
+
+    def __init__(self, views: Sequence[Pipeline]) -> None:
+        self._views = views
+
+    def read(self, split: str, step: int, lo: int, hi: int) -> Mapping[str, NDArray[Any]]:
+        """Return a share of the batch of a step."""
+        batch, view = divmod(step, len(self._views))
+        return self._views[view].read(split, batch, lo, hi)
 
 
 class _Given:

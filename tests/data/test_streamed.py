@@ -294,6 +294,12 @@ def test_a_window_moves_no_example_by_its_length_or_more(
         assert interleave > 1 or not size or places[-1] - places[0] == size - 1
 
 
+def test_most_examples_move_by_up_to_half_of_a_window() -> None:
+    shards = np.array([1000])
+    moved = np.argsort(epoch_order(Shuffle(100, 1), shards, 0, "epoch/0")) - np.arange(1000)
+    assert 40 < abs(moved).max() < 60
+
+
 def test_interleaved_shards_are_read_in_turn() -> None:
     order = epoch_order(Shuffle(1, 2), np.array([3, 3]), 0, "epoch/0")
     assert order[:2].tolist() in ([0, 3], [3, 0])

@@ -1,12 +1,22 @@
 """Training on records: under every strategy, and after a resume, the weights are those of training on arrays."""
 
+import json
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
+from PIL import Image
 
+from runner.checkpoint import newest
+from runner.cli import main
 from runner.data.convert import convert
 from runner.data.digits import Digits
-from tests.small_runs import train, typed
+from runner.data.preprocessing import ImagePreprocessing
+from runner.data.settings import load_limited
+from runner.errors import ConfigError
+from runner.training.inference import answers, one_device, score_views
+from tests.small_runs import small_config, train, typed
 
 STRATEGIES = {
     "single": "train.microbatches=2",
@@ -60,3 +70,41 @@ def test_a_resumed_run_on_records_ends_with_the_weights_of_a_whole_run(
     resumed = train(tmp_path / "run", *windowed, "train.steps=9", "data.threads=2", resume=True)
     assert resumed.weights_sha256 == whole.weights_sha256
     assert resumed.weights_sha256 != train(tmp_path / "full", *AUGMENTED, *records, "train.steps=9").weights_sha256
+
+
+def test_ten_views_are_scored_by_their_mean_probabilities(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    for split in ("train", "test"):
+        for label in range(3):
+            (tmp_path / "images" / split / str(label)).mkdir(parents=True)
+            for number in range(5):
+                pixels = rng.integers(0, 256, (10, 12, 3), np.uint8)
+                Image.fromarray(pixels).save(tmp_path / "images" / split / str(label) / f"{number}.png")
+    chosen = typed(
+        "data=image_folder data.path=images data.stream=true data.size=8 data.preprocessing.name=krizhevsky "
+        "data.preprocessing.sides=[10,10] data.preprocessing.evaluated_side=10 train.eval_batch_size=4 train.steps=30"
+    )
+    train(tmp_path / "run", *chosen)
+    assert main(["eval", "run", "--ten-views", "--output", "out.json"]) == 0
+    found = json.loads((tmp_path / "out.json").read_text())["results"]
+
+    config = small_config(*chosen)
+    data = load_limited(config.data)
+    taken = data.test.take(np.arange(15))
+    assert data.preprocessing is not None
+    device, checkpoint = one_device(config, 1), newest(tmp_path / "run" / "checkpoints")
+    means = []
+    for image in taken["x"]:
+        # The shorter side is 10 already, so that nothing is resized.
+        whole = ImagePreprocessing(replace(data.preprocessing.recipe, size=10, evaluated_side=10)).evaluate(image)
+        places = [(0, 0), (0, 2), (2, 0), (2, 2), (1, 1)]
+        views = np.stack([whole[:, top : top + 8, left : left + 8] for top, left in places])
+        inputs = data.normalisation.apply(np.concatenate([views, views[..., ::-1]]), np.dtype("float32"))
+        means.append(answers(device, checkpoint, inputs).mean(axis=0))
+    expected = float((np.argmax(means, axis=1) == taken["y"]).mean())
+    assert found["test/accuracy"] == pytest.approx(expected)
+    assert found["test/error"] == pytest.approx(1 - found["test/accuracy"])
+    assert found["test/top5_accuracy"] == 1.0
+    with pytest.raises(ConfigError, match="10 views need images that are decoded for each batch"):
+        score_views(device, checkpoint, small_config().data, data.normalisation)

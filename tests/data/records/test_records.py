@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from runner.data.records import framing
 from runner.data.records import index as records_index
 from runner.data.records.example import decode, encode
 from runner.data.records.framing import Fault, Record, framed, masked_crc, scan
@@ -149,6 +150,12 @@ def test_a_wrong_length_with_a_right_checksum_allocates_nothing(length: int, tmp
     (fault,) = index(path, tmp_path).faults
     assert str(length) in fault.reason
     assert fault.lost_bytes == 28
+
+
+def test_records_above_the_limit_are_faults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(framing, "MOST_BYTES", 10)
+    (fault,) = index(three(tmp_path), tmp_path).faults
+    assert f"the record has {SIZE - 16} bytes, expected at most 10" in str(fault)
 
 
 def test_records_without_a_label_are_faults(tmp_path: Path) -> None:
