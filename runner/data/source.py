@@ -1,5 +1,6 @@
 """A worker's input source, built from the data section of the configuration; it reads ahead."""
 
+import logging
 import time
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -11,6 +12,8 @@ from runner.data.settings import DatasetSettings, load_limited
 from runner.data.stage_times import InputWaits
 from runner.errors import ConfigError
 from runner.system.schema import LenientRecord, Violation
+
+log = logging.getLogger(__name__)
 
 
 class Prefetcher:
@@ -49,10 +52,16 @@ class Prefetcher:
         return batch
 
     def close(self) -> None:
-        """Wait for the threads to end, and drop the batches made ahead."""
+        """Wait for the threads to end, drop the batches made ahead, and log the times of the stages."""
         self._thread.shutdown(wait=True, cancel_futures=True)
         self._source.close()
         self._ahead.clear()
+        if waits := self._waits.batches:
+            log.info(
+                "input: %.1f s waited for %d batches; ms for each example on one thread: %s",
+                *(self._waits.seconds, waits, self._source.times),
+            )
+            self._waits = InputWaits()
 
     def __enter__(self) -> Self:
         return self

@@ -50,6 +50,9 @@ class StageTimes:
         with self._lock:
             return {stage: found for stage, found in self._times.items() if found.examples}
 
+    def __str__(self) -> str:
+        return ", ".join(f"{stage} {1e3 * found.per_example:.3g}" for stage, found in self.so_far().items())
+
     def slowest(self) -> str:
         """Return the name of the stage with the longest time per example; "" if no example was made."""
         found = self.so_far()
@@ -57,13 +60,18 @@ class StageTimes:
 
 
 class InputWaits:
-    """The time that training waits for batches; too much of it is logged once, with the slowest stage."""
+    """The time that training waits for batches; too much of it is logged once, with the slowest stage.
+
+    seconds, batches: the time waited so far, and the number of batches that were prepared ahead.
+    """
 
     def __init__(self) -> None:
         self._begin: float | None = None
         self._waited = 0.0
         self._reads = 0
         self._warned = False
+        self.seconds = 0.0
+        self.batches = 0
 
     def add(self, begin: float, end: float, times: StageTimes, threads: int) -> None:
         """Add a read of a batch that was prepared ahead. begin, end: of the read, in seconds of one clock.
@@ -75,6 +83,8 @@ class InputWaits:
             self._begin = begin
         self._waited += end - begin
         self._reads += 1
+        self.seconds += end - begin
+        self.batches += 1
         elapsed = end - self._begin
         if elapsed < _WINDOW_S or self._reads < _LEAST_READS:
             return

@@ -1,5 +1,6 @@
 """The input source of a worker: settings read from the configuration, batches, and prefetching."""
 
+import re
 import threading
 import time
 from dataclasses import asdict, dataclass
@@ -192,6 +193,19 @@ def test_waiting_for_input_is_warned_of_once_with_the_slowest_stage(
         assert "waited for input in 9" in message
         assert "the slowest stage is decode with 1." in message
         assert "data.threads=3" in message
+
+
+def test_the_times_of_the_stages_are_logged_at_the_end(caplog: pytest.LogCaptureFixture):
+    caplog.set_level("INFO")
+    with source_from_config({"name": "digits"}, seed=0, batch_size=8, dtype="float32") as source:
+        for step in range(3):
+            source.read("train", step, 0, 8)
+    (message,) = [record.getMessage() for record in caplog.records if record.name == "runner.data.source"]
+    assert re.fullmatch(
+        r"input: \S+ s waited for 2 batches; ms for each example on one thread: "
+        r"order \S+, read \S+, augment \S+, normalise \S+",
+        message,
+    )
 
 
 def test_evaluation_between_steps_keeps_the_prefetched_train_batch():
