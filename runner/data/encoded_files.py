@@ -2,7 +2,7 @@
 
 import logging
 from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,8 +27,6 @@ class EncodedFiles(OwnFiles):
     get this size. skip_errors: how many faulty records or undecodable images to leave out, with a warning for each.
     """
 
-    fits_images: ClassVar[bool] = True
-
     size: Annotated[int, Bounds(1, 65_536)] = 32
     channels: Annotated[int, Bounds(1, 3)] = 3
     preprocessing: PreprocessingSettings = field(default_factory=PreprocessingSettings)
@@ -39,6 +37,11 @@ class EncodedFiles(OwnFiles):
             raise ConfigError(f"data.channels={self.channels}: expected 3 for colour or 1 for grey")
         self.image_preprocessing()
         super().__post_init__()
+
+    @property
+    def fits_images(self) -> bool:
+        """Whether the examples are image files that are converted to one shape."""
+        return True
 
     def image_preprocessing(self) -> ImagePreprocessing:
         """Return the preprocessing of encoded images. Raises ConfigError for invalid settings."""

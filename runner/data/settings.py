@@ -2,7 +2,6 @@
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
 
 import numpy as np
 
@@ -24,9 +23,6 @@ class DatasetSettings(ABC):
     shuffle: the order of the examples of an epoch. threads: how many threads of each process prepare its batches.
     prefetch: how many batches each process prepares before they are needed.
     """
-
-    fits_images: ClassVar[bool] = False
-    """Whether the examples are image files, which :func:`~runner.data.pictures.read_image` converts to one shape."""
 
     name: str = ""
     augment: Augment = field(default_factory=Augment)
@@ -53,6 +49,11 @@ class DatasetSettings(ABC):
     @abstractmethod
     def facts(self) -> Facts:
         """Return the facts of the whole dataset, without limits and validation split; must not read images."""
+
+    @property
+    def fits_images(self) -> bool:
+        """Whether the examples are image files that are converted to one shape."""
+        return False
 
     def normalisation(self) -> Normalisation:
         """Return the normalisation of stored pixels. Raises DataError if it must read data and cannot."""

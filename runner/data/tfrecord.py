@@ -59,6 +59,11 @@ class TFRecord(EncodedFiles):
         """Records are always read when a batch needs them."""
         return True
 
+    @property
+    def fits_images(self) -> bool:
+        """Whether the records hold image files, not raw arrays."""
+        return self._fields().shape is None
+
     def facts_of_files(self) -> Facts:
         """Return the facts of the index; the first call reads all files to build it. Raises DataError."""
         train, test = self._indexed()

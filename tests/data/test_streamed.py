@@ -93,6 +93,7 @@ def test_converted_arrays_give_the_batches_of_the_arrays(dtype: str, shape: tupl
     )
     assert limited_facts(records) == limited_facts(settings)
     assert records.normalisation() == settings.normalisation()
+    assert not records.fits_images
     for inputs in ("float32", "float64"):
         assert_equal_batches(batches(records, inputs), batches(settings, inputs))
 
