@@ -183,6 +183,7 @@ _TEXTS = {
     "compare": "show the differences between two runs: configuration, code, machine, results",
     "list": "list models, data, optimizers, schedules, strategies, callbacks, experiments, debug presets",
     "eval": "score a trained network on its own dataset or another",
+    "adapt": "adapt a trained network to another domain without its labels",
     "predict": "predict the classes or numbers of images or arrays with a trained network",
     "table": "rebuild the table of a paper (list, show, run, check, export)",
     "sweep": "finish an interrupted sweep (resume DIR), or print its table (status DIR)",

@@ -78,7 +78,7 @@ MAY_IMPORT = {
     "config.check": "config.monitor config.schema errors engine.graph.device strategies.base tracking.base",
     "config.groups": "config tasks models optimizers strategies data tracking",
     "config.error_text": "callback config config.groups",
-    "config.configuration": "callback config config.error_text config.groups bounds errors kernels.gpu.discovery",
+    "config.configuration": "callback config config.error_text config.groups data bounds errors kernels.gpu.discovery",
     "config.changes": "config config.outcome config.configuration config.groups system.redaction",
     "config.outcome": "config config.configuration engine.graph.device",
     "config.devices": "kernels.gpu.driver config.schema errors engine.graph.device"
@@ -91,6 +91,7 @@ MAY_IMPORT = {
     "config.shared_choices": "",
     # Training. Only ``build`` connects the parts.
     "training": "callback system.console config config.configuration records strategies optimizers tasks fields data"
+    " models"
     " checkpoint tracking tracing plugin engine errors system.files system.json_file system.schema system.shutdown"
     " system.machine system.redaction system.text"
     " kernels.gpu.discovery kernels.gpu.driver kernels.registry",

@@ -4,7 +4,8 @@ Read in this order:
 
 * ``train``: training, ``resume=DIR``, and the table of results. ``planned_sweep`` and ``sweep``: sweeps.
 * ``explain`` (with ``explanation``), ``simulate``, ``list``, ``doctor`` and ``new``: for use before training.
-* ``data``: the work on datasets. ``evaluate`` and ``predict``, with ``stored_network``: the use of trained networks.
+* ``data``: the work on datasets. ``evaluate``, ``adapt`` and ``predict``, with
+  ``stored_network``: the use of trained networks.
 * ``compare``, ``rerun``, ``ui`` and ``sync``: the use of stored runs. ``table``, with ``table_files``
   and ``table_run``: tables of papers.
 * ``help_text``: ``runner --help``. ``completion``: completion in a shell. ``plugins``: the option ``--plugin``.

@@ -96,7 +96,7 @@ def evaluated(
     errors of :func:`~runner.training.inference.score`.
     """
     device_overrides, overrides = split_device(given)
-    config = _changed(network.config, overrides, config_dir)
+    config = with_other_data(network.config, overrides, config_dir, _MOVABLE, _OTHERWISE)
     device_config = with_device(replace(network.config, train=config.train), device_overrides)
     config.data.require_present()
     from runner.training.inference import one_device, score, score_views
@@ -106,9 +106,14 @@ def evaluated(
     return config, _results(network, config, device, scored)
 
 
-def _changed(stored: Config, overrides: Sequence[str], config_dir: Path | None) -> Config:
-    """Return the stored configuration with ``overrides``; raise ConfigError if the dataset does not fit the network."""
-    config = from_plain(overridden(stored, overrides, _MOVABLE, _OTHERWISE, config_dir=config_dir))
+def with_other_data(
+    stored: Config, overrides: Sequence[str], config_dir: Path | None, movable: Sequence[str], otherwise: str
+) -> Config:
+    """Return the stored configuration with ``overrides``; raise ConfigError if the dataset does not fit the network.
+
+    movable, otherwise: the keys that may be overridden, and the message for others.
+    """
+    config = from_plain(overridden(stored, overrides, movable, otherwise, config_dir=config_dir))
     check(replace(config, train=replace(config.train, monitor=None)))
     known, given = (_read_by(stored.task, each.data.facts()) for each in (stored, config))
     if known != given:

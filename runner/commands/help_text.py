@@ -7,6 +7,7 @@ from typing import Any
 
 import yaml
 
+from runner.config.adaptation import Adaptation
 from runner.config.conf_dir import TABLES, nested_groups
 from runner.config.schema import (
     CheckpointConfig,
@@ -51,6 +52,7 @@ _SECTIONS: dict[str, type] = {
     "": Config,
     "train.": TrainConfig,
     "checkpoint.": CheckpointConfig,
+    "adapt.": Adaptation,
     "debug.": DebugConfig,
     "cluster.": LocalCluster,
     "cluster.stragglers.": StragglersConfig,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from runner.commands.planned_sweep import PlannedSweep
 from runner.commands.table_files import TableFiles
-from runner.config.configuration import fix_machine_values, from_composed
+from runner.config.configuration import fix_machine_values, from_composed, target_of
 from runner.config.devices import look_at, require_devices
 from runner.config.hydra_app import Job, RunComposer, compose_launcher
 from runner.config.launcher import SweepPlace, jobs_at_once
@@ -211,6 +211,8 @@ class TableSweep:
         Raises DataError, ResourceError or ConfigError if this machine cannot run the trial.
         """
         trial.config.data.require_present()
+        if (target := target_of(trial.config)) is not None:
+            target.require_present()
         found = look_at(trial.config.cluster)
         config = fix_machine_values(trial.config, usable_cores())
         require_devices(config, found)
@@ -261,7 +263,9 @@ class TableSweep:
         continued, because its values would be those of neither.
         """
         path = trial.job.run_dir / BEGUN_FILE
-        now = begun(trial.config, self._digest(trial.config.data), self.files.origin())
+        target = target_of(trial.config)
+        data = "+".join(self._digest(each) for each in (trial.config.data, target) if each is not None)
+        now = begun(trial.config, data, self.files.origin())
         if not path.exists():
             BEGUN.write(path, now)
             return

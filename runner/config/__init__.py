@@ -2,7 +2,7 @@
 
 Read in this order:
 
-* ``schema``: the sections and their bounds. ``groups``: the options of each group.
+* ``schema``, with ``adaptation``: the sections and their bounds. ``groups``: the options of each group.
 * ``configuration``: YAML to dataclasses. ``check``: combinations of keys.
 * ``safe_yaml`` and ``outcome``: stored configurations, and their comparison. ``changes``: values that are not defaults.
 * ``devices``, ``launcher``, ``monitor``: devices of a run, launchers of jobs, and the metric that decides the best run.

@@ -24,6 +24,7 @@ from runner.config.devices import ALL_GPUS, GpuShare, Look, take_devices
 from runner.config.error_text import describe, unknown_callback
 from runner.config.groups import GROUPS
 from runner.config.schema import FILLED_IN, Config, worker_processes
+from runner.data.settings import DatasetSettings
 from runner.errors import ConfigError
 from runner.kernels.gpu.discovery import discover
 
@@ -135,7 +136,28 @@ def fix_machine_values(config: Config, cores: int, look: Look = discover, share:
         filled_in=[name for name in FILLED_IN if getattr(config.cluster, name) is None or name in before],
     )
     init_from = None if config.init_from is None else str(Path(config.init_from).absolute())
-    return dataclasses.replace(config, cluster=cluster, init_from=init_from)
+    adapt = dataclasses.replace(config.adapt, data=_resolved(config))
+    return dataclasses.replace(config, cluster=cluster, init_from=init_from, adapt=adapt)
+
+
+def target_of(config: Config) -> DatasetSettings | None:
+    """Return the settings of the dataset to which the network is adapted; None without adaptation.
+
+    Raises ConfigError, naming ``adapt.data``, for an unknown dataset or wrong settings.
+    """
+    if not config.adapt.data:
+        return None
+    try:
+        found: DatasetSettings = option_of("data", config.adapt.data)
+    except ConfigError as error:
+        raise ConfigError(f"adapt.data: {error}") from error
+    return found
+
+
+def _resolved(config: Config) -> dict[str, Any]:
+    """Return all keys of ``adapt.data``, with absolute paths."""
+    target = target_of(config)
+    return {} if target is None else _without_tuples(dataclasses.asdict(target))
 
 
 def option_of(group: str, values: object) -> Any:

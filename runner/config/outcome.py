@@ -67,7 +67,7 @@ def differing_keys(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[
     """
     keys: list[str] = []
     on_gpus = any((plain.get("cluster") or {}).get("device_taken") == GPU for plain in (first, second))
-    for section in (*_SECTIONS, *_START, _CALLBACKS, "cluster"):
+    for section in (*_SECTIONS, *_START, _CALLBACKS, "adapt", "cluster"):
         left_out = _OF_GPUS if section == "cluster" and not on_gpus else ()
         missing: Any = {} if section == _CALLBACKS else None  # earlier versions had no callbacks
         one, other = (_decisive(section, plain.get(section, missing), left_out) for plain in (first, second))

@@ -11,6 +11,7 @@ from typing import Annotated, Any, NoReturn
 from omegaconf import MISSING
 
 from runner.bounds import Bounds, Count, CountOrZero, NonNegative, Seed, SmallCount
+from runner.config.adaptation import Adaptation
 from runner.engine.graph.device import COLLECTIVES, COMPRESSIONS, CPU, DEVICE_TYPES, DISTRIBUTIONS, LONGEST_DELAY_S
 from runner.errors import ConfigError
 
@@ -198,6 +199,7 @@ class Config:
     train: TrainConfig = field(default_factory=TrainConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     debug: DebugConfig = field(default_factory=DebugConfig)
+    adapt: Adaptation = field(default_factory=Adaptation)
     callbacks: dict[str, Any] = field(
         default_factory=dict,
         metadata={"help": "callbacks of plugins, in the order of their calls: callbacks.NAME.KEY=VALUE"},

@@ -28,12 +28,12 @@ def batch_norm(
             net.parameter(f"moving_{key}", (channels,), Constant(value), trainable=False)
             for key, value in (("mean", 0.0), ("variance", 1.0))
         )
-        if not net.training:
+        if not (net.training or net.batch_statistics):
             given = (gamma, beta, mean.tensor, variance.tensor)
             return net.output(ops.batch_norm_inference(net.graph, x, *given, epsilon=epsilon))
         y, batch_mean, batch_variance = ops.batch_norm(net.graph, x, gamma, beta, epsilon=epsilon)
         net.advance(mean, batch_mean, decay)
-        net.advance(variance, batch_variance, decay)
+        net.advance(variance, batch_variance, decay, around=mean)
         return net.output(y)
 
 

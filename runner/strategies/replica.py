@@ -180,7 +180,9 @@ class Replica:
         with self.graph.absolute_scope(self._scoped(scope)), self.graph.device(self.device):
             yield
 
-    def builder(self, batch: Mapping[str, Tensor], variables: Variables, *, training: bool) -> NetworkBuilder:
+    def builder(
+        self, batch: Mapping[str, Tensor], variables: Variables, *, training: bool, batch_statistics: bool = False
+    ) -> NetworkBuilder:
         """Return a builder that adds to this replica the layers that compute a batch."""
         return NetworkBuilder(
             self.graph,
@@ -190,6 +192,7 @@ class Replica:
             training=training,
             step=self.step,
             index=batch["index"],
+            batch_statistics=batch_statistics,
             recompute=self.workload.recompute,
         )
 

@@ -172,7 +172,7 @@ def _evaluations(path: Path) -> Iterator[Evaluation]:
         for record in read_metrics(path):
             steps.setdefault(record.step, {}).update(record.values)
     for step, values in steps.items():
-        scored = {name: value for name, value in values.items() if name.startswith(("val/", "test/"))}
+        scored = {name: value for name, value in values.items() if name.startswith(("val/", "test/", "adapt/"))}
         if scored:
             loss = {_LOSS: values[_LOSS]} if _LOSS in values else {}
             yield Evaluation(step, int(values[_EXAMPLES]), {**loss, **scored})

@@ -66,7 +66,8 @@ def _panels(state: TableState) -> Panels:
         column, run = state.table.columns[name], state.table.rows[row].run
         if run and METRIC.fullmatch(column.read):
             scale, unit = (100, " (%)") if column.unit == "%" else (1, "")
-            if points := list(_points(column.read, scale, list(state.results[run].current.values()))):
+            points = list(_points(column.read, scale, list(state.results[run].current.values())))
+            if len(points) > 1:
                 panels.setdefault(column.read + unit, {})[run, state.table.rows[row].title] = points
     return panels
 

@@ -49,7 +49,10 @@ ascending: the mean of each cell is lower than that of the next. lowest, highest
 value of any seed exceeds ``limit``; this is decided without a test.
 """
 
-METRIC = re.compile(r"(train|val|test)/[a-z][a-z0-9_]*")
+ADAPT = "adapt"
+"""The section of metrics of adapted networks on the target, such as adapt/adabn/accuracy."""
+
+METRIC = re.compile(rf"(train|val|test)/[a-z][a-z0-9_]*|{ADAPT}/[a-z][a-z0-9_]*/[A-Za-z0-9_./-]+")
 LIBRARY = re.compile(r"[a-z][a-z0-9-]*")
 
 

@@ -10,6 +10,7 @@ from runner.config.conf_dir import TABLES
 from runner.errors import ConfigError
 from runner.system.schema import LenientRecord, Violation
 from runner.tables.table import (
+    ADAPT,
     AT_MOST,
     BENCHMARK,
     COMPUTED,
@@ -171,4 +172,9 @@ def _faults_of_claim(claim: Claim, table: Table) -> Iterator[str]:
 
 
 def _quantity(column: Column, table: Table) -> tuple[object, ...]:
-    return () if table.kind == BENCHMARK else (column.read, column.relative_to, column.gain)
+    if table.kind == BENCHMARK:
+        return ()
+    # "adapt/METHOD/METRIC" is the same quantity for all methods.
+    section, _, metric = column.read.partition("/")
+    read = (section, metric.partition("/")[2]) if section == ADAPT else column.read
+    return read, column.relative_to, column.gain

@@ -12,4 +12,5 @@ Read the modules in this order; the first five implement a run from its start to
   of a NaN. ``layers``: sizes of layers. ``graph_picture``: pictures of the graph. ``display``: progress on the terminal
   or in a notebook. ``inference``: scores and predictions of a trained network. ``exported``: such a network in
   a folder.
+* The package ``adaptation``: adaptation to another domain.
 """

@@ -110,7 +110,7 @@ def score(
     config: Any = device.config
     facts, size = limited_facts(settings), config.train.eval_batch_size
     pipeline = Pipeline(
-        _normalised_as(settings, normalised_as, config.data.name),
+        renormalised(settings, normalised_as, config.data.name),
         seed=config.seed,
         batch_size=size,
         dtype=state_dtype(config.precision),
@@ -219,17 +219,30 @@ def _opened(
     """Yield a session that holds the weights of a checkpoint."""
     config: Any = device.config
     facts = facts or config.data.facts()
+    program = ForwardPasses().build(workload_of(config, facts))
+    weights = weights_in(checkpoint, config, program.variables)
+    with opened(device, program, source, facts) as session:
+        session.run("restore", feeds=weights)
+        yield session
+
+
+@contextmanager
+def opened(device: OneDevice, program: Program, source: InputSource, facts: Facts) -> Iterator[LocalSession]:
+    """Yield a session of a program for one device, whose variables have no values yet.
+
+    Raises ResourceError if a GPU cannot hold a batch.
+    """
+    config: Any = device.config
     experiment = Experiment(
         config=config,
         facts=facts,
-        program=ForwardPasses().build(workload_of(config, facts)),
+        program=program,
         cluster=device.cluster,
         total_steps=0,
         steps_per_epoch=0.0,
         threads_per_worker=config.cluster.threads_per_worker,
         emulation=None,
     )
-    weights = _weights(checkpoint, config, experiment.program.variables)
     # Kernels are loaded first, because the thread limit applies only to libraries that are already loaded.
     registry = kernels_for(device.cluster.devices)
     if config.cluster.device_taken == GPU:
@@ -239,11 +252,10 @@ def _opened(
         threadpool_limits(experiment.threads_per_worker),
         closing(LocalSession(experiment.program, device.cluster, registry, source)) as session,
     ):
-        session.run("restore", feeds=weights)
         yield session
 
 
-def _weights(path: Path, config: Any, specs: Mapping[str, TensorSpec]) -> dict[str, NDArray[Any]]:
+def weights_in(path: Path, config: Any, specs: Mapping[str, TensorSpec]) -> dict[str, NDArray[Any]]:
     """Load the weights of a network, averages if the run kept them; other variables are left out."""
     stored = config.optimizer.evaluated(load(path).variables)
     wrong = [
@@ -256,7 +268,7 @@ def _weights(path: Path, config: Any, specs: Mapping[str, TensorSpec]) -> dict[s
     return {name: np.asarray(stored[name], dtype=spec.dtype, order="C") for name, spec in specs.items()}
 
 
-def _normalised_as(settings: DatasetSettings, known: Normalisation, trained_on: str) -> Dataset:
+def renormalised(settings: DatasetSettings, known: Normalisation, trained_on: str) -> Dataset:
     """Load a dataset within its limits, to be normalised by its own pixel range and the mean and std of training.
 
     Raises ConfigError if only this dataset or only the training dataset has a pixel range: then their units differ.

@@ -34,6 +34,7 @@ from runner.system.redaction import redact
 from runner.system.shutdown import StopRequest, at_the_end
 from runner.tracking import RunInfo, job_name, sweep_name
 from runner.tracking.base import BEST_NETWORK, GROUP_TAG, LAST_NETWORK, NO_NETWORK, SEED, group_of
+from runner.training.adaptation.storing import adapt_run, require_adaptation
 from runner.training.build import build, open_session
 from runner.training.comparison import measured_step_s, predicted_step_s, verdict
 from runner.training.devices import log_run_devices
@@ -126,6 +127,7 @@ def _prepare(config: Config, run_dir: Path, resume: bool) -> _Prepared:
     require_whole_record(experiment)
     require_record_of_one_configuration(config)
     experiment.config.data.require_present()
+    require_adaptation(config)
     require_memory(experiment)
     require_gpu_memory(experiment, found.gpus)
     if resume:
@@ -300,6 +302,8 @@ class _Run:
 
         with at_the_end("writing the summary", add_results), at_the_end("drawing plots", draw):
             trainer.run()
+            if config.adapt.data:
+                self._adapt(record, trainer.progress.done)
             self._note(weights_sha256=weights_sha256(trainer.variables()))
         expected = config.task.expected_loss(self.experiment.facts.fields)
         diverged = divergence(record.training_losses(), expected, self.experiment.advice_on_divergence)
@@ -308,6 +312,15 @@ class _Run:
             if config.train.fail_on_divergence:
                 raise diverged
             log.warning("%s", diverged)
+
+    def _adapt(self, record: Record, done: int) -> None:
+        """Adapt the network to the target of the configuration; record the scores there. done: updates of the run."""
+        found, files = adapt_run(self.experiment.config, self.directory)
+        record.metrics(done, found.metrics)
+        for path in files:
+            record.artifact(path)
+        for method, scores in found.scores.items():
+            log.info("on %s, %s: %s", self.experiment.config.adapt.data["name"], method, scores)
 
     def _record_artifacts(self, record: Record) -> None:
         """Record the configuration, the data, the uncommitted changes of the code, the graph and the placement."""

@@ -107,7 +107,11 @@ def test_a_configuration_error_exits_with_2_and_names_the_key(
         ("--epochs=5", "--epochs=5: no such option; write train.epochs=5", ""),
         ("explain seed=1 --epochs 5", "--epochs: no such option; write train.epochs=5", ""),
         ("--optimizer.lr 0.1 model=mlp", "--optimizer.lr: no such option; write optimizer.lr=0.1", ""),
-        ("--batch-size model=mlp", "--batch-size: no such option; write train.batch_size=VALUE", ""),
+        (
+            "--batch-size model=mlp",
+            "--batch-size: no such option; write train.batch_size=VALUE or adapt.batch_size=VALUE",
+            "",
+        ),
         (
             "--workers 2",
             "--workers: no such option; write parallelism.workers=2 or cluster.workers=2 or "
@@ -136,9 +140,9 @@ def test_a_configuration_error_exits_with_2_and_names_the_key(
         ("init_include=conv*", "init_include=conv*: expected a list; write init_include=[conv*]", ""),
         (
             "ls",
-            "unknown verb 'ls': did you mean 'list'? Expected one of explain, rerun, compare, list, eval, predict, "
-            "table, sweep, data, ui, sync, doctor, new, or overrides such as seed=1 or resume=DIR; without a verb, "
-            "runner trains",
+            "unknown verb 'ls': did you mean 'list'? Expected one of explain, rerun, compare, list, eval, adapt, "
+            "predict, table, sweep, data, ui, sync, doctor, new, or overrides such as seed=1 or resume=DIR; without a "
+            "verb, runner trains",
             "",
         ),
         ("seed=99999999999999999999", "seed=99999999999999999999: expected 0 to 9223372036854775807", ""),

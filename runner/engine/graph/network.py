@@ -16,11 +16,13 @@ class StateUpdate:
     """An update of a moving average: value <- decay * value + (1 - decay) * batch_value.
 
     batch_value is the statistic of the share of the batch that one copy processes; strategies combine these statistics.
+    around: for a variance, the variable of the mean around which it is computed; None for a mean.
     """
 
     variable: Variable
     batch_value: Tensor
     decay: float
+    around: Variable | None = None
 
 
 @dataclass(frozen=True)
@@ -79,9 +81,11 @@ class NetworkBuilder:
     """A builder that adds one copy of a network to a graph.
 
     dtype: dtype of activations. training: whether dropout is active and batch normalization uses the statistics of the
-    batch. step: () int64, index: (N,) int64; the random draws of a step are pure functions of ``seed``, ``step`` and
-    ``index``. recompute: kinds and shell patterns of names of the layers that the backward pass may recompute.
-    auxiliary: pairs of the prediction (N, outputs) of an auxiliary head and the weight of its loss.
+    batch. batch_statistics: whether batch normalization uses the statistics of the batch although ``training`` is
+    false, to collect the statistics of a domain. step: () int64, index: (N,) int64; the random draws of a step are pure
+    functions of ``seed``, ``step`` and ``index``. recompute: kinds and shell patterns of names of the layers that the
+    backward pass may recompute. auxiliary: pairs of the prediction (N, outputs) of an auxiliary head and the weight of
+    its loss.
     """
 
     graph: Graph
@@ -92,6 +96,7 @@ class NetworkBuilder:
     training: bool
     step: Tensor
     index: Tensor
+    batch_statistics: bool = False
     recompute: Sequence[str] = ()
     state_updates: list[StateUpdate] = field(default_factory=list, init=False)
     layer_outputs: dict[str, Tensor] = field(default_factory=dict, init=False)
@@ -146,6 +151,6 @@ class NetworkBuilder:
         self.layer_outputs[self.stamp.name] = tensor
         return tensor
 
-    def advance(self, variable: Variable, batch_value: Tensor, decay: float) -> None:
-        """Request the update of a moving average at the end of the step."""
-        self.state_updates.append(StateUpdate(variable, batch_value, decay))
+    def advance(self, variable: Variable, batch_value: Tensor, decay: float, *, around: Variable | None = None) -> None:
+        """Request the update of a moving average at the end of the step; see :class:`StateUpdate`."""
+        self.state_updates.append(StateUpdate(variable, batch_value, decay, around))

@@ -1,0 +1,134 @@
+"""The methods of adaptation, and their scores and divergences on a target domain."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from runner.config.adaptation import ADABN, ADABN_CORAL, CORAL, Adaptation
+from runner.data.dataset import Normalisation
+from runner.data.settings import DatasetSettings
+from runner.errors import ConfigError
+from runner.training.adaptation.coral import classifier
+from runner.training.adaptation.domains import SOURCE, TARGET, DomainProgram, DomainSession, Weights, opened_domains
+from runner.training.adaptation.moments import Moments, divergence
+from runner.training.inference import OneDevice
+
+UNADAPTED = "source"
+"""The name, among those of the methods, of the network as it was trained."""
+
+
+@dataclass
+class Adapted:
+    """The results of an adaptation.
+
+    examples: number of target examples whose inputs were used. scores: method, or :data:`UNADAPTED` -> metric -> value
+    on the test split of the target. divergence: method -> layer -> symmetric divergence of the outputs of the layer
+    between the source and the target, in nats (:func:`~runner.training.adaptation.moments.divergence`). curve: number
+    of target batches -> scores of AdaBN with as many batches. weights: method -> the variables that it changed.
+    """
+
+    examples: int
+    batch_size: int
+    scores: dict[str, Mapping[str, float]] = field(default_factory=dict)
+    divergence: dict[str, Mapping[str, float]] = field(default_factory=dict)
+    curve: dict[int, Mapping[str, float]] = field(default_factory=dict)
+    weights: dict[str, Weights] = field(default_factory=dict)
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """The scores and divergences as metrics, such as "adapt/adabn/accuracy" and "adapt/adabn_8/accuracy"."""
+        scored = {**self.scores, **{f"{ADABN}_{batches}": scores for batches, scores in self.curve.items()}}
+        found = {f"adapt/{name}/{metric}": value for name, scores in scored.items() for metric, value in scores.items()}
+        for method, layers in self.divergence.items():
+            found |= {f"adapt/{method}/divergence/{layer}": value for layer, value in layers.items()}
+        return found
+
+
+def adapt(
+    device: OneDevice, weights: Weights, normalisation: Normalisation, target: DatasetSettings, settings: Adaptation
+) -> Adapted:
+    """Adapt a network to a target by each method of ``settings``; return scores, divergences and new weights.
+
+    weights: all variables of the trained network. normalisation: that of training. The target's labels are used for
+    the scores on its test split only. Raises ConfigError if a method does not fit the network, and the errors of
+    :func:`~runner.training.adaptation.domains.opened_domains`.
+    """
+    with opened_domains(device, normalisation, target, settings.batch_size) as session:
+        require_adaptable(session.built, session.config, settings)
+        batches = min(settings.batches or session.batches[TARGET], session.batches[TARGET])
+        adapting = _Adapting(session, weights, settings, batches)
+        return adapting.run()
+
+
+def require_adaptable(built: DomainProgram, config: Any, settings: Adaptation) -> None:
+    """Raise ConfigError if a method does not fit the network of a configuration."""
+    methods, model = set(settings.methods), config.model.name
+    if methods & {ADABN, ADABN_CORAL} and not built.normalised:
+        raise ConfigError(
+            f"adapt.methods={settings.methods}: model={model} has no batch normalization, so {ADABN} changes nothing; "
+            f"choose a model with batch normalization, or [{CORAL}]"
+        )
+    if methods & {CORAL, ADABN_CORAL} and built.classifier is None:
+        raise ConfigError(
+            f"adapt.methods={settings.methods}: {CORAL} replaces the last layer, which must be dense with a bias; that "
+            f"of model={model} is not"
+        )
+
+
+class _Adapting:
+    """One adaptation in a session. batches: target batches for the statistics."""
+
+    def __init__(self, session: DomainSession, weights: Weights, settings: Adaptation, batches: int) -> None:
+        self._session = session
+        self._weights = weights
+        self._settings = settings
+        self._batches = batches
+        self._found = Adapted(batches * session.batch_size, session.batch_size)
+        self._source: Mapping[str, Moments] = {}
+        self._statistics: Weights = {}
+
+    def run(self) -> Adapted:
+        """Score and compare the network as trained, then after each method."""
+        self._session.restore(self._weights)
+        self._source = self._session.moments(SOURCE)
+        self._note(UNADAPTED)
+        if any(method != CORAL for method in self._settings.methods):
+            self._statistics = self._pooled()
+        for method in self._settings.methods:
+            changed: Weights = {} if method == CORAL else self._statistics
+            if method != ADABN:
+                changed = {**changed, **self._classifier(changed)}
+            self._found.weights[method] = changed
+            self._session.restore({**self._weights, **changed})
+            self._note(method)
+        return self._found
+
+    def _note(self, method: str) -> None:
+        """Score the network as it is now, and compare the domains."""
+        target = self._session.moments(TARGET)
+        self._found.scores[method] = self._session.scores().metrics
+        self._found.divergence[method] = {name: divergence(self._source[name], target[name]) for name in target}
+
+    def _pooled(self) -> Weights:
+        """Return the statistics of the target; score the network after each number of batches of ``curve``."""
+        statistics: Weights = {}
+        for batches, statistics in enumerate(self._session.statistics(self._batches), start=1):
+            if batches in self._settings.curve:
+                # The next statistics do not depend on the moving averages that are restored here.
+                self._session.restore({**self._weights, **statistics})
+                self._found.curve[batches] = self._session.scores().metrics
+        return statistics
+
+    def _classifier(self, statistics: Weights) -> Weights:
+        """Return the last layer of CORAL. statistics: those of the target, for the features of the target."""
+        place = self._session.built.classifier
+        assert place is not None, "checked before"
+        self._session.restore(self._weights)
+        source, labels = self._session.features(SOURCE)
+        self._session.restore({**self._weights, **statistics})
+        target, _ = self._session.features(TARGET)
+        weights, bias = classifier(source, labels, target, self._session.config)
+        dtype: Any = self._weights[place.weights].dtype
+        return {place.weights: np.asarray(weights, dtype), place.bias: np.asarray(bias, dtype)}

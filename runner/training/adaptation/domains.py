@@ -1,0 +1,247 @@
+"""The program that computes a network on a source and a target domain, and its session."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from runner.data.dataset import Normalisation
+from runner.data.pipeline import Pipeline
+from runner.data.settings import DatasetSettings, limited_facts
+from runner.engine.compile.program import Client, Fields, InputSlot, Program
+from runner.engine.graph import ops
+from runner.engine.graph.device import worker_task
+from runner.engine.graph.graph import Graph
+from runner.engine.graph.network import NetworkBuilder, Outputs
+from runner.engine.graph.tensor import Tensor, state_dtype
+from runner.engine.run.local_session import LocalSession
+from runner.errors import ConfigError
+from runner.strategies.base import Workload
+from runner.strategies.clients import program_of
+from runner.strategies.replica import Replica, cast_fields, placeholders
+from runner.training.adaptation.moments import Moments, pooled
+from runner.training.build import workload_of
+from runner.training.evaluation import TEST, Scores, evaluate
+from runner.training.inference import OneDevice, opened, renormalised
+
+SOURCE, TARGET = DOMAINS = ("source", "target")
+_TRAIN = "train"
+_STATISTICS, _MOMENTS, _FEATURES = "statistics", "moments", "features"
+_COMPARED = ("conv", "dense", "norm")
+"""Kinds of layers whose outputs are compared between the domains."""
+
+Array = NDArray[Any]
+Weights = Mapping[str, Array]
+"""Name of a variable of the network -> its value."""
+
+
+@dataclass(frozen=True)
+class Classifier:
+    """The last dense layer of a network. features: its input (N, F). weights, bias: names of its variables."""
+
+    features: Tensor
+    weights: str
+    bias: str
+
+
+@dataclass(frozen=True)
+class DomainProgram:
+    """A program with the usual clients except "train", and clients that read train batches of a domain.
+
+    "eval" reads the test split of the target. "statistics" fetches the mean and the variance of the batch in each batch
+    normalization of the target, by the names of the variables; each layer normalises by the batch, without dropout.
+    "moments/DOMAIN" fetches mean and variance of the outputs of layers, as in an evaluation: LAYER/mean and
+    LAYER/variance. "features/DOMAIN" fetches the input of the last dense layer, "features", and "y"; the client is
+    missing if the network has no such layer.
+
+    normalised: variable of a variance -> variable of its mean. layers: layer -> number of its neurons.
+    """
+
+    program: Program
+    normalised: Mapping[str, str]
+    layers: Mapping[str, int]
+    classifier: Classifier | None
+
+
+@dataclass(frozen=True)
+class _Pass:
+    """A forward pass over a batch of any domain. fed: field -> placeholder."""
+
+    net: NetworkBuilder
+    outputs: Outputs
+    fed: Mapping[str, Tensor]
+
+    def client(self, name: str, domain: str, fetches: Mapping[str, Tensor]) -> Client:
+        """Return a client that runs the pass on train batches of a domain."""
+        count = self.net.graph.spec(self.fed["index"]).shape[0]
+        slots = [InputSlot(tensor, f"{domain}/{_TRAIN}", field, 0, count) for field, tensor in self.fed.items()]
+        return Client(f"{name}/{domain}", fetches, inputs=tuple(slots), feeds={"step": (self.net.step,)}, exact=True)
+
+
+def domain_program(workload: Workload) -> DomainProgram:
+    """Return the program for one device. Raises ConfigError if a moving average of the network is not pooled."""
+    graph = Graph()
+    replica = Replica(graph, workload, device=worker_task(0))
+    scored = program_of(graph, [replica], [], scored=[replica.evaluate((0, workload.eval_batch_size), averages=False)])
+    slots = tuple(replace(slot, split=f"{TARGET}/{slot.split}") for slot in scored.clients["eval"].inputs)
+    clients = [replace(scored.clients["eval"], inputs=slots)]
+
+    by_batch = _passed(replica, _STATISTICS, batch_statistics=True)
+    updates = by_batch.net.state_updates
+    normalised = {update.variable.name: update.around.name for update in updates if update.around is not None}
+    if others := {each.variable.name for each in updates} - normalised.keys() - set(normalised.values()):
+        raise ConfigError(f"{min(others)} is a moving average without a variance: AdaBN pools batch normalization only")
+    clients.append(by_batch.client(_STATISTICS, TARGET, {each.variable.name: each.batch_value for each in updates}))
+
+    plain = _passed(replica, _MOMENTS, batch_statistics=False)
+    with replica.within(_MOMENTS):
+        layers, moments = _moments(plain.net)
+    clients += [plain.client(_MOMENTS, domain, moments) for domain in DOMAINS]
+    classifier = _classifier(replica, plain.outputs.prediction)
+    if classifier is not None:
+        fetches = {_FEATURES: classifier.features, "y": plain.fed["y"]}
+        clients += [plain.client(_FEATURES, domain, fetches) for domain in DOMAINS]
+    program = replace(scored, clients={**scored.clients, **{client.name: client for client in clients}})
+    return DomainProgram(program, normalised, layers, classifier)
+
+
+def _passed(replica: Replica, scope: str, *, batch_statistics: bool) -> _Pass:
+    with replica.within(scope):
+        fed = placeholders(replica.graph, replica.workload, replica.workload.batch_size)
+        batch = cast_fields(replica.graph, replica.workload, fed)
+        net = replica.builder(batch, replica.variables, training=False, batch_statistics=batch_statistics)
+        return _Pass(net, replica.workload.network(net, batch), fed)
+
+
+def _moments(net: NetworkBuilder) -> tuple[dict[str, int], dict[str, Tensor]]:
+    """Return layer -> number of neurons, and the tensors of mean and variance of each; a channel is a neuron."""
+    graph, layers, found = net.graph, dict[str, int](), dict[str, Tensor]()
+    for name, output in net.layer_outputs.items():
+        stamp, spec = graph.nodes[output.node].layer, graph.spec(output)
+        if stamp is None or stamp.kind not in _COMPARED or spec.rank not in (2, 4):
+            continue
+        layers[name] = spec.shape[1]
+        one, zero = (ops.fill(graph, value, (spec.shape[1],), net.state_dtype) for value in (1.0, 0.0))
+        _, found[f"{name}/mean"], found[f"{name}/variance"] = ops.batch_norm(graph, output, one, zero, epsilon=1.0)
+    return layers, found
+
+
+def _classifier(replica: Replica, prediction: Tensor) -> Classifier | None:
+    """Return the dense layer that computes the prediction; None if another layer does, or if it has no bias."""
+    stamp = replica.graph.nodes[prediction.node].layer
+    if stamp is None or stamp.kind != "dense":
+        return None
+    scope = prediction.node.rpartition("/")[0]
+    products = [node for node in replica.graph if node.op == "matmul" and node.name.rpartition("/")[0] == scope]
+    names = {variable.name for variable in replica.variables}
+    weights, bias = f"{stamp.name}/weights", f"{stamp.name}/bias"
+    if len(products) != 1 or not {weights, bias} <= names:
+        return None
+    return Classifier(products[0].inputs[0], weights, bias)
+
+
+class _Domains:
+    """An input source over two domains, whose splits are "source/train", "target/train" and "target/test"."""
+
+    def __init__(self, pipelines: Mapping[str, Pipeline]) -> None:
+        self._pipelines = pipelines
+
+    def read(self, split: str, step: int, lo: int, hi: int) -> Fields:
+        """Return examples of a batch of a split; see :meth:`Pipeline.read`."""
+        domain, _, split = split.partition("/")
+        return self._pipelines[domain].read(split, step, lo, hi)
+
+
+@dataclass(frozen=True)
+class DomainSession:
+    """A session of a :class:`DomainProgram`.
+
+    batch_size: examples of a train batch of both domains. batches: domain -> number of its whole batches, in which no
+    example is read twice.
+    """
+
+    session: LocalSession
+    built: DomainProgram
+    config: Any
+    batch_size: int
+    batches: Mapping[str, int]
+    test_batches: int
+    classes: int
+
+    def restore(self, weights: Weights) -> None:
+        """Set all variables of the network."""
+        self.session.run("restore", feeds={name: np.asarray(value, order="C") for name, value in weights.items()})
+
+    def scores(self) -> Scores:
+        """Return the scores on the test split of the target."""
+        metrics = list(self.config.task.measures)
+        return evaluate(self.session, metrics, batches=self.test_batches, classes=self.classes, split=TEST)
+
+    def statistics(self, batches: int) -> Iterator[dict[str, Array]]:
+        """Yield, after each target batch, the pooled statistics of every batch normalization, by variable."""
+        pools: dict[str, Moments] = {}
+        for fetched in self._fetched(_STATISTICS, TARGET, batches):
+            for name, around in self.built.normalised.items():
+                before = pools.get(name) or Moments.none(len(fetched[name]))
+                pools[name] = before.pooled(fetched[around], fetched[name])
+            values = {name: pool.variance for name, pool in pools.items()}
+            values |= {self.built.normalised[name]: pool.mean for name, pool in pools.items()}
+            yield {name: value.astype(fetched[name].dtype) for name, value in values.items()}
+
+    def moments(self, domain: str) -> dict[str, Moments]:
+        """Return layer -> moments of its outputs on all train batches of a domain."""
+        found = list(self._fetched(_MOMENTS, domain, self.batches[domain]))
+        return {
+            layer: pooled(((each[f"{layer}/mean"], each[f"{layer}/variance"]) for each in found), neurons)
+            for layer, neurons in self.built.layers.items()
+        }
+
+    def features(self, domain: str) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        """Return features (N, F) and labels (N,) of all train batches of a domain."""
+        found = list(self._fetched(_FEATURES, domain, self.batches[domain]))
+        features = np.concatenate([each[_FEATURES] for each in found]).astype(np.float64)
+        return features, np.concatenate([each["y"] for each in found])
+
+    def _fetched(self, client: str, domain: str, batches: int) -> Iterator[dict[str, Array]]:
+        for step in range(batches):
+            feeds = {"step": np.asarray(step, np.int64)}
+            fetched = self.session.run(f"{client}/{domain}", step=step, feeds=feeds)
+            yield {name: value.copy() for name, value in fetched.items()}
+
+
+@contextmanager
+def opened_domains(
+    device: OneDevice, normalisation: Normalisation, target: DatasetSettings, batch_size: int
+) -> Iterator[DomainSession]:
+    """Yield a session for the domain of the training data and for ``target``; its variables have no values yet.
+
+    normalisation: that of training, which both domains get. batch_size: largest number of examples in a train batch.
+    Raises ConfigError if the pixels of the domains have different units, DataError if data cannot be read,
+    ResourceError if a GPU cannot hold a batch.
+    """
+    config: Any = device.config
+    data = {SOURCE: config.data, TARGET: target}
+    examples = {domain: limited_facts(each).train_examples for domain, each in data.items()}
+    size = min(batch_size, *examples.values())
+    config = replace(config, train=replace(config.train, batch_size=size))
+    facts = config.data.facts()
+    built = domain_program(workload_of(config, facts))
+    source = _Domains({domain: _pipeline(each, normalisation, config) for domain, each in data.items()})
+    batches = {domain: count // size for domain, count in examples.items()}
+    tested = -(-limited_facts(target).test_examples // config.train.eval_batch_size)
+    with opened(replace(device, config=config), built.program, source, facts) as session:
+        yield DomainSession(session, built, config, size, batches, tested, facts.classes)
+
+
+def _pipeline(data: DatasetSettings, normalisation: Normalisation, config: Any) -> Pipeline:
+    return Pipeline(
+        renormalised(data, normalisation, config.data.name),
+        seed=config.seed,
+        batch_size=config.train.batch_size,
+        eval_batch_size=config.train.eval_batch_size,
+        dtype=state_dtype(config.precision),
+        val_fraction=data.val_fraction,
+    )

@@ -1,0 +1,65 @@
+"""Mean and variance of each neuron over the batches of a domain, and the divergence of two domains.
+
+The source is Li et al. 2016, "Revisiting batch normalization for practical domain adaptation", arXiv 1603.04779
+(AdaBN).
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Vector = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Mean and mean squared deviation of each neuron, (C,) float64, over equally large batches.
+
+    batches: the number of batches; 0 for mean 0 and variance 1 before any batch.
+    """
+
+    mean: Vector
+    variance: Vector
+    batches: int = 0
+
+    @classmethod
+    def none(cls, neurons: int) -> "Moments":
+        """Return the moments before the first batch."""
+        return cls(np.zeros(neurons), np.ones(neurons))
+
+    def pooled(self, mean: NDArray[np.floating], variance: NDArray[np.floating]) -> "Moments":
+        """Return the moments over the earlier batches and another one, which has the given mean and variance.
+
+        With n batches before and d the difference of the means: mean + d / (n + 1), and
+        (n variance + other variance) / (n + 1) + d^2 n / (n + 1)^2 (Chan, Golub and LeVeque 1983). These are exactly
+        the moments of all examples. AdaBN uses this online form (section 3.2).
+        """
+        n, total = self.batches, self.batches + 1
+        away = np.asarray(mean, np.float64) - self.mean
+        inside = (n * self.variance + np.asarray(variance, np.float64)) / total
+        return Moments(self.mean + away / total, inside + np.square(away) * (n / total**2), total)
+
+
+def pooled(parts: Iterable[tuple[NDArray[np.floating], NDArray[np.floating]]], neurons: int) -> Moments:
+    """Return the moments over all batches. parts: mean and variance (C,) of each batch."""
+    found = Moments.none(neurons)
+    for mean, variance in parts:
+        found = found.pooled(mean, variance)
+    return found
+
+
+def divergence(one: Moments, other: Moments) -> float:
+    """Return the symmetric Kullback-Leibler divergence of the domains, in nats, as the mean over the neurons.
+
+    Each neuron counts as normally distributed in each domain (AdaBN, equation 3). Neurons that are constant in a domain
+    are left out, because their divergence is infinite; if all are constant, the result is 0.
+    """
+    live = (one.variance > 0) & (other.variance > 0)
+    if not live.any():
+        return 0.0
+    squared = np.square(one.mean - other.mean)[live]
+    first, second = one.variance[live], other.variance[live]
+    # KL(i, j) + KL(j, i): the logarithms cancel each other.
+    return float(np.mean((first + squared) / (2 * second) + (second + squared) / (2 * first) - 1))
