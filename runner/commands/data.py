@@ -7,6 +7,7 @@ from pathlib import Path
 from runner.config import hydra_app
 from runner.data import DATASETS
 from runner.data.convert import convert
+from runner.data.domains import Domains
 from runner.data.fetch import fetch
 from runner.data.inspection import inspection
 from runner.data.origins import ORIGINS
@@ -76,6 +77,9 @@ def _describe_datasets(root: Path) -> str:
         example = settings()
         if isinstance(example, OwnFiles) and not example.path:
             lines.append(f"{name:49}  your files: {example.ask}")
+            continue
+        if isinstance(example, Domains):
+            lines.append(f"{name:49}  other datasets, one for each name: data.sources.NAME.name=DATASET")
             continue
         where = "nothing to fetch"
         if name in ORIGINS:

@@ -11,20 +11,25 @@ Read the modules in this order:
 * ``streamed``, with ``tfrecord``, ``records`` and ``encoded_files``: examples that are read when they are needed.
 * ``convert`` and ``inspection``: the work of ``runner data convert`` and ``runner data inspect``.
 * ``preprocessing``, with ``crops``, ``colour`` and ``decoding``: encoded images to arrays of one size.
-* ``cifar100``, ``imagenet``: published datasets, in the user's files.
+* ``domains``: several datasets, for batches of one domain each.
+* ``cifar100``, ``imagenet``, ``office31``: published datasets, in the user's files.
 """
 
 from runner.data.arrays import Arrays
 from runner.data.cifar100 import Cifar100
 from runner.data.digits import Digits
+from runner.data.domains import Domains
 from runner.data.image_folder import ImageFolder
 from runner.data.imagenet import ImageNet
+from runner.data.office31 import Office31
 from runner.data.published import Cifar10, FashionMnist, Mnist, Usps
-from runner.data.settings import DatasetSettings
+from runner.data.settings import DATASETS
 from runner.data.synthetic import Synthetic
 from runner.data.tfrecord import TFRecord
 
-DATASETS: dict[str, type[DatasetSettings]] = {
+__all__ = ["DATASETS"]
+
+DATASETS |= {
     "digits": Digits,
     "synthetic": Synthetic,
     "mnist": Mnist,
@@ -36,4 +41,6 @@ DATASETS: dict[str, type[DatasetSettings]] = {
     "arrays": Arrays,
     "image_folder": ImageFolder,
     "tfrecord": TFRecord,
+    "office31": Office31,
+    "domains": Domains,
 }

@@ -155,6 +155,11 @@ class Examples(ABC):
     def strata(self) -> NDArray[np.int64]:
         """(N,): the label of each example; splits keep the proportions of labels. All 0 if there are no labels."""
 
+    @property
+    def domains(self) -> NDArray[np.int64]:
+        """(N,): the number of the domain of each example. All 0 if there is one domain."""
+        return np.zeros(len(self), np.int64)
+
     @abstractmethod
     def take(self, examples: NDArray[np.int64]) -> Mapping[str, NDArray[Any]]:
         """Return copies of the examples with these indices (S,), by field: field -> (S, ...).
@@ -178,9 +183,11 @@ class Split(Examples):
     """Examples in memory.
 
     arrays: field -> (N, ...): x as stored, uint8 or floats, such as images (N, C, H, W); labels as int64.
+    domain_numbers: (N,) int64, the domain of each example, from 0; None for one domain. A train batch holds one domain.
     """
 
     arrays: Mapping[str, NDArray[Any]]
+    domain_numbers: NDArray[np.int64] | None = None
 
     def __len__(self) -> int:
         return len(self.arrays["x"])
@@ -195,13 +202,18 @@ class Split(Examples):
         labels = y is not None and y.ndim == 1 and y.dtype.kind in "iu"
         return np.asarray(y, np.int64) if y is not None and labels else np.zeros(len(self), np.int64)
 
+    @property
+    def domains(self) -> NDArray[np.int64]:
+        """(N,): the number of the domain of each example."""
+        return np.zeros(len(self), np.int64) if self.domain_numbers is None else self.domain_numbers
+
     def take(self, examples: NDArray[np.int64]) -> Mapping[str, NDArray[Any]]:
         """Return copies of the examples with these indices."""
         return {name: values[examples] for name, values in self.arrays.items()}
 
     def only(self, examples: NDArray[np.int64]) -> "Split":
         """Return copies of the examples with these indices as a split, so that the other examples can be released."""
-        return Split(self.take(examples))
+        return Split(self.take(examples), None if self.domain_numbers is None else self.domain_numbers[examples])
 
 
 @dataclass(frozen=True)
@@ -218,6 +230,11 @@ class Subset(Examples):
     def strata(self) -> NDArray[np.int64]:
         """(N,): the label of each example; splits keep the proportions of labels."""
         return self.whole.strata[self.indices]
+
+    @property
+    def domains(self) -> NDArray[np.int64]:
+        """(N,): the number of the domain of each example."""
+        return self.whole.domains[self.indices]
 
     def take(self, examples: NDArray[np.int64]) -> Mapping[str, NDArray[Any]]:
         """Return copies of the examples at these positions among the examples of the subset."""

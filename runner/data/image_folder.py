@@ -81,7 +81,7 @@ class ImageFolder(EncodedFiles):
 
     def _listed(self) -> tuple[dict[str, list[Path]], dict[str, list[Path]]]:
         """Return class -> files, for the train and the test split. Raises DataError if only the latter has a class."""
-        train, test = (_classes(Path(self.path) / split, self._layout()) for split in self.SPLITS)
+        train, test = (classes_in(Path(self.path) / split, self._layout()) for split in self.SPLITS)
         unknown = sorted(set(test) - set(train))
         if unknown:
             raise DataError(
@@ -108,7 +108,7 @@ def _labelled(files: dict[str, list[Path]], class_names: tuple[str, ...]) -> tup
     return [path for path, _ in found], np.array([label for _, label in found], np.int64)
 
 
-def _classes(folder: Path, layout: str) -> dict[str, list[Path]]:
+def classes_in(folder: Path, layout: str) -> dict[str, list[Path]]:
     """Return class -> image files of a split, sorted by name. Raises DataError for other files and empty folders.
 
     layout: the expected files, for messages.

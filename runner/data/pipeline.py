@@ -28,8 +28,10 @@ class Pipeline:
 
     Train batches are taken from an endless stream of the n examples: position p belongs to epoch p // n and has example
     order(epoch)[p % n]. Step s takes the ``batch_size`` positions that begin at s * batch_size, so no example is
-    dropped. Batches of "test" and "val" go through their split in order; the last one is padded. The
-    validation split is drawn from the train split, by seed and dataset name; its examples are not in the stream.
+    dropped. If the examples have K domains, each domain has a separate stream, and step s takes batch number s // K of
+    domain s % K: batch normalization then uses the statistics of one domain (AdaBN, arXiv 1603.04779, section 3.2).
+    Batches of "test" and "val" go through their split in order; the last one is padded. The validation split is drawn
+    from the train split, by seed and dataset name; its examples are not in the stream.
     Preprocessing and augmentation depend on the step and the position, so the number of shares has no effect, and
     threads can make parts of a share independently. No state is kept but caches and statistics.
     """
@@ -63,7 +65,8 @@ class Pipeline:
         self._decoder = None if dataset.preprocessing is None else Decoder(dataset, seed)
         self._shuffle = shuffle or Shuffle()
         # The orders of two epochs are kept, because the shares of a batch that spans two epochs need both.
-        self._epoch_order = lru_cache(maxsize=2)(self._draw_epoch_order)
+        self._streams = _streams(self._parts["train"])
+        self._epoch_order = lru_cache(maxsize=2 * len(self._streams))(self._draw_epoch_order)
         self.threads = threads
         self._pool = ThreadPoolExecutor(threads, "input") if threads > 1 else None
         self.times = StageTimes(STAGES)
@@ -102,7 +105,9 @@ class Pipeline:
 
     def _train_part(self, step: int, positions: NDArray[np.int64]) -> Batch:
         with self.times.of(ORDER, len(positions)):
-            examples = self._examples_at(positions)
+            turn, domain = divmod(step, len(self._streams))
+            own = positions - (step - turn) * self._batch_sizes["train"]
+            examples = self._examples_at(own, domain)
         found = self.distorted(examples, positions, step)
         return {**self._fed(found), "index": positions, "mask": np.ones(len(positions), self._dtype)}
 
@@ -136,19 +141,26 @@ class Pipeline:
             fed = {name: values.astype(dtypes[name], copy=False) for name, values in examples.items() if name != "x"}
             return {"x": self._dataset.normalisation.apply(examples["x"], self._dtype), **fed}
 
-    def _examples_at(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the train example at each position of the stream."""
-        epochs, offsets = np.divmod(positions, len(self._parts["train"]))
+    def _examples_at(self, positions: NDArray[np.int64], domain: int) -> NDArray[np.int64]:
+        """Return the train example at each position of the stream of a domain."""
+        stream = self._streams[domain]
+        epochs, offsets = np.divmod(positions, len(stream))
         examples = np.empty_like(positions)
         for epoch in np.unique(epochs):
             chosen = epochs == epoch
-            examples[chosen] = self._epoch_order(int(epoch))[offsets[chosen]]
-        return examples
+            examples[chosen] = self._epoch_order(int(epoch), domain)[offsets[chosen]]
+        return stream.indices[examples]
 
-    def _draw_epoch_order(self, epoch: int) -> NDArray[np.int64]:
-        return epoch_order(
-            self._shuffle, self._parts["train"].shards, self._seed, f"{self._dataset.name}/epoch/{epoch}"
-        )
+    def _draw_epoch_order(self, epoch: int, domain: int) -> NDArray[np.int64]:
+        name = f"{self._dataset.name}/epoch/{epoch}"
+        name = name if len(self._streams) == 1 else f"{name}/{domain}"
+        return epoch_order(self._shuffle, self._streams[domain].shards, self._seed, name)
+
+
+def _streams(train: Examples) -> list[Subset]:
+    """Return the train examples of each domain."""
+    domains = train.domains
+    return [Subset(train, np.flatnonzero(domains == number)) for number in np.unique(domains)]
 
 
 def _parts(dataset: Dataset, val_fraction: float, seed: int) -> dict[str, Examples]:

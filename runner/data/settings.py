@@ -1,6 +1,7 @@
 """The base class of dataset settings, and limits on the number of examples."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -10,6 +11,7 @@ from runner.data.augmentation import Augment
 from runner.data.dataset import Dataset, Examples, Facts, Normalisation, Split
 from runner.data.order import Shuffle
 from runner.errors import ConfigError
+from runner.system.schema import LenientRecord, Violation
 
 
 @dataclass
@@ -73,6 +75,24 @@ class DatasetSettings(ABC):
     def streamed(self) -> bool:
         """Whether examples are read when a batch needs them; if not, every process holds all examples in memory."""
         return False
+
+
+DATASETS: dict[str, type[DatasetSettings]] = {}
+"""Datasets by their names in the configuration; :mod:`runner.data` and plugins add theirs."""
+
+
+def settings_from_config(config: Mapping[str, object]) -> DatasetSettings:
+    """Return the settings that ``config`` ({"name": "digits", ...}) describes; keys other than "name" are optional.
+
+    Raises ConfigError for an unknown name, an unknown key, or a value of wrong type or out of range.
+    """
+    name = config.get("name")
+    if not isinstance(name, str) or name not in DATASETS:
+        raise ConfigError(f"unknown dataset: data.name is {name!r}; expected one of {', '.join(DATASETS)}")
+    try:
+        return LenientRecord(DATASETS[name], complete=False).read(dict(config), "data")
+    except Violation as violation:
+        raise ConfigError(str(violation)) from violation
 
 
 def limited_facts(settings: DatasetSettings) -> Facts:

@@ -6,12 +6,9 @@ from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Self
 
-from runner.data import DATASETS
 from runner.data.pipeline import Batch, Pipeline
-from runner.data.settings import DatasetSettings, load_limited
+from runner.data.settings import load_limited, settings_from_config
 from runner.data.stage_times import InputWaits
-from runner.errors import ConfigError
-from runner.system.schema import LenientRecord, Violation
 
 log = logging.getLogger(__name__)
 
@@ -70,20 +67,6 @@ class Prefetcher:
         self.close()
 
 
-def settings_from_config(config: Mapping[str, object]) -> DatasetSettings:
-    """Return the settings that ``config`` ({"name": "digits", ...}) describes; keys other than "name" are optional.
-
-    Raises ConfigError for an unknown name, an unknown key, or a value of wrong type or out of range.
-    """
-    name = config.get("name")
-    if not isinstance(name, str) or name not in DATASETS:
-        raise ConfigError(f"unknown dataset: data.name is {name!r}; expected one of {', '.join(DATASETS)}")
-    try:
-        return LenientRecord(DATASETS[name], complete=False).read(dict(config), "data")
-    except Violation as violation:
-        raise ConfigError(str(violation)) from violation
-
-
 def source_from_config(
     config: Mapping[str, object],
     *,
@@ -96,7 +79,7 @@ def source_from_config(
 
     batch_size: size of a train batch over all workers. eval_batch_size: the same for other splits; None for
     ``batch_size``. dtype: dtype of x and mask, "float32" or "float64". Raises ConfigError like
-    :func:`settings_from_config`, and DataError if the data cannot be read.
+    :func:`~runner.data.settings.settings_from_config`, and DataError if the data cannot be read.
     """
     settings = settings_from_config(config)
     pipeline = Pipeline(

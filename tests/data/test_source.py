@@ -16,8 +16,8 @@ from runner.data.augmentation import Augment
 from runner.data.dataset import Dataset, Facts
 from runner.data.digits import Digits
 from runner.data.pipeline import Batch
-from runner.data.settings import DatasetSettings
-from runner.data.source import Prefetcher, settings_from_config, source_from_config
+from runner.data.settings import DatasetSettings, settings_from_config
+from runner.data.source import Prefetcher, source_from_config
 from runner.data.stage_times import InputWaits, StageTime, StageTimes
 from runner.errors import ConfigError
 

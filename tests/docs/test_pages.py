@@ -34,7 +34,7 @@ BLOCK = re.compile(r"(?:<!-- (?P<said>[^>]*?) -->\n)?```(?P<language>\w+)\n(?P<t
 KINDS = ("run", "not run", "file")
 VERBS = re.compile(
     r"runner (--plugin \S+ )?"
-    r"(explain|simulate|data|ui|doctor|list|new|rerun|compare|eval|predict|sweep|sync|table)(?!\S)"
+    r"(explain|simulate|data|ui|doctor|list|new|rerun|compare|eval|adapt|predict|sweep|sync|table)(?!\S)"
 )
 
 

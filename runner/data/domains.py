@@ -1,0 +1,85 @@
+"""Several datasets as the domains of one, so that every train batch holds examples of one domain."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from runner.data.dataset import Dataset, Facts, Normalisation, Split
+from runner.data.settings import DatasetSettings, limited_facts, load_limited, settings_from_config
+from runner.errors import ConfigError
+
+
+@dataclass
+class Domains(DatasetSettings):
+    """Datasets with equal fields, joined in their order; a train batch holds examples of one of them, in turn.
+
+    sources: name of a domain -> settings of its dataset, with the key ``name``. The limits of a source apply to it; its
+    augmentation and validation split are those of this dataset. The inputs are normalised as those of the first source.
+    """
+
+    name: str = "domains"
+    sources: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.sources:
+            super().__post_init__()
+
+    def facts(self) -> Facts:
+        """Return the common fields and the sums of the example counts. Raises ConfigError if the fields differ."""
+        found = {name: limited_facts(each) for name, each in self._datasets().items()}
+        first, *others = found
+        for name in others:
+            if found[name].fields != found[first].fields:
+                one, other = (
+                    {key: str(each) for key, each in found[domain].fields.items()} for domain in (first, name)
+                )
+                raise ConfigError(
+                    f"data.sources: {first} has the fields {one}, {name} has {other}; expected equal fields"
+                )
+        counts = ([getattr(each, f"{split}_examples") for each in found.values()] for split in ("train", "test"))
+        return Facts(found[first].fields, *map(sum, counts))
+
+    def normalisation(self) -> Normalisation:
+        """Return the normalisation of the first source. Raises DataError if it must read data and cannot."""
+        return next(iter(self._datasets().values())).normalisation()
+
+    def require_present(self) -> None:
+        """Raise DataError if a source is missing, ConfigError if there is none."""
+        for each in self._datasets().values():
+            each.require_present()
+
+    def load(self) -> Dataset:
+        """Read all sources. Raises DataError if one is missing or corrupt, ConfigError if their units differ."""
+        loaded = {name: load_limited(each) for name, each in self._datasets().items()}
+        scales = {name: each.normalisation.scale for name, each in loaded.items()}
+        if len(set(scales.values())) > 1:
+            raise ConfigError(f"data.sources: stored pixels are divided by {scales}; expected one number")
+        first = next(iter(loaded.values()))
+        train, test = (_joined([getattr(each, split) for each in loaded.values()]) for split in ("train", "test"))
+        return replace(first, name=self.name, train=train, test=test)
+
+    def _datasets(self) -> dict[str, DatasetSettings]:
+        """Return domain -> settings. Raises ConfigError for wrong settings, or if there are none."""
+        if not self.sources:
+            raise ConfigError(
+                f"data.sources is empty: name the datasets of data={self.name}, as in data.sources.a.name=mnist "
+                "data.sources.b.name=fashion_mnist"
+            )
+        found = {}
+        for name, settings in self.sources.items():
+            if not isinstance(settings, Mapping):
+                raise ConfigError(f"data.sources.{name}: expected the settings of a dataset, found {settings!r}")
+            try:
+                found[name] = settings_from_config(settings)
+            except ConfigError as error:
+                raise ConfigError(f"data.sources.{name}: {error}") from error
+            if found[name].val_fraction:
+                raise ConfigError(f"data.sources.{name}.val_fraction: expected 0; set data.val_fraction instead")
+        return found
+
+
+def _joined(parts: list[Split]) -> Split:
+    arrays = {name: np.concatenate([part[name] for part in parts]) for name in parts[0].arrays}
+    return Split(arrays, np.repeat(np.arange(len(parts)), [len(part) for part in parts]))
