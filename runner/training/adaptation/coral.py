@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from runner.config.groups import GROUPS
 from runner.engine.graph.device import local_cluster
 from runner.engine.graph.tensor import state_dtype
 from runner.engine.run.kernel_table import kernels_for
@@ -20,11 +21,13 @@ from runner.fields import Field
 from runner.models.mlp import Mlp
 from runner.optimizers.lbfgs import Lbfgs
 from runner.strategies.base import Workload
-from runner.strategies.single import Single
 
 ITERATIONS = 100
 WEIGHT_DECAY = 1e-2
 """Iterations of L-BFGS and weight decay of the classifier, of which the papers state neither."""
+
+_ONE_DEVICE = "single"
+"""The option of ``parallelism`` that evaluates a batch several times on one device."""
 
 Matrix = NDArray[np.float64]
 
@@ -92,7 +95,7 @@ def _trained(features: Matrix, labels: NDArray[np.int64], config: Any) -> tuple[
         batch_size=len(features),
         eval_batch_size=1,
     )
-    program, cluster = Single().build(workload), local_cluster(1)
+    program, cluster = GROUPS["parallelism"][_ONE_DEVICE]().build(workload), local_cluster(1)
     batch = _WholeBatch(features.astype(dtype), labels)
     with closing(LocalSession(program, cluster, kernels_for(cluster.devices), batch)) as session:
         session.run("init")
