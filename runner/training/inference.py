@@ -157,7 +157,7 @@ def score_views(
     """
     config: Any = device.config
     facts, size = limited_facts(settings), config.train.eval_batch_size
-    dataset = _normalised_as(settings, normalised_as, config.data.name)
+    dataset = renormalised(settings, normalised_as, config.data.name)
     if not isinstance(dataset.preprocessing, ImagePreprocessing) or not facts.classes:
         raise ConfigError(f"data={settings.name}: 10 views need images that are decoded for each batch, and classes")
     views = [
