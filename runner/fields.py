@@ -5,6 +5,11 @@ from dataclasses import dataclass
 LABEL = "int64"
 """The dtype of labels."""
 
+BEGINS = "begins"
+"""The field of examples that continue each other: () int64, 1 for an example that does not continue the previous one.
+
+In a batch, the field is 1 for an example that does not continue the example in its row of the previous batch."""
+
 
 @dataclass(frozen=True)
 class Field:

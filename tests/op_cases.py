@@ -343,6 +343,20 @@ CASES: dict[str, list[Case]] = {
         Case((positive(2, 19), integers(19, 2), normal(2))),
     ],
     "sigmoid_cross_entropy": [Case((off_zero(3, 4), positive(3, 4)))],
+    # recurrent
+    "lstm": [
+        Case((normal(t, n, 4 * h), normal(h, 4 * h), normal(n, h), normal(n, h))) for t, n, h in [(3, 2, 3), (1, 3, 1)]
+    ],
+    "lstm_gradient": [
+        Case(
+            (
+                *(normal(t, n, h), normal(t, n, h), normal(h, 4 * h), normal(n, h), normal(t, n, h)),
+                *[normal(t, n, 4 * h)] * gates,
+            ),
+            tolerance=1e-4,
+        )
+        for t, n, h, gates in [(3, 2, 2, 1), (2, 2, 1, 2)]
+    ],
     # random
     "random_uniform": [Case((), {**_STREAM, "low": -1.0, "high": 3.0}, 0)],
     "random_normal": [Case((), {**_STREAM, "mean": 1.0, "stddev": 0.1}, 0)],

@@ -11,6 +11,7 @@ Read the modules in this order:
 * ``streamed``, with ``tfrecord``, ``records`` and ``encoded_files``: examples that are read when they are needed.
 * ``convert`` and ``inspection``: the work of ``runner data convert`` and ``runner data inspect``.
 * ``preprocessing``, with ``crops``, ``colour`` and ``decoding``: encoded images to arrays of one size.
+* ``text``, ``shakespeare``: sequences of words.
 * ``domains``: several datasets, for batches of one domain each.
 * ``cifar100``, ``imagenet``, ``office31``: published datasets, in the user's files.
 """
@@ -24,7 +25,9 @@ from runner.data.imagenet import ImageNet
 from runner.data.office31 import Office31
 from runner.data.published import Cifar10, FashionMnist, Mnist, Usps
 from runner.data.settings import DATASETS
+from runner.data.shakespeare import Shakespeare
 from runner.data.synthetic import Synthetic
+from runner.data.text import Lm1b, Text
 from runner.data.tfrecord import TFRecord
 
 __all__ = ["DATASETS"]
@@ -43,4 +46,7 @@ DATASETS |= {
     "tfrecord": TFRecord,
     "office31": Office31,
     "domains": Domains,
+    "shakespeare": Shakespeare,
+    "text": Text,
+    "lm1b": Lm1b,
 }

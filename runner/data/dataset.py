@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from runner.errors import DataError
-from runner.fields import Field, labelled
+from runner.fields import BEGINS, Field, labelled
 from runner.kernels import philox
 
 
@@ -156,6 +156,11 @@ class Examples(ABC):
         """(N,): the label of each example; splits keep the proportions of labels. All 0 if there are no labels."""
 
     @property
+    def is_sequence(self) -> bool:
+        """Whether the examples continue each other (field :data:`~runner.fields.BEGINS`)."""
+        return False
+
+    @property
     def domains(self) -> NDArray[np.int64]:
         """(N,): the number of the domain of each example. All 0 if there is one domain."""
         return np.zeros(len(self), np.int64)
@@ -194,6 +199,11 @@ class Split(Examples):
 
     def __getitem__(self, field: str) -> NDArray[Any]:
         return self.arrays[field]
+
+    @property
+    def is_sequence(self) -> bool:
+        """Whether the examples continue each other; then their order must be kept."""
+        return BEGINS in self.arrays
 
     @property
     def strata(self) -> NDArray[np.int64]:

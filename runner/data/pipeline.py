@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -13,6 +14,7 @@ from runner.data.dataset import Dataset, Examples, Subset, held_out, validation_
 from runner.data.decoder import Decoder
 from runner.data.order import Shuffle, epoch_order
 from runner.data.stage_times import StageTimes
+from runner.fields import BEGINS
 
 Batch = Mapping[str, NDArray[Any]]
 
@@ -25,6 +27,9 @@ _PARTS_PER_THREAD = 4
 
 class Pipeline:
     """An input source that serves a dataset; several threads may read it at once.
+
+    If examples continue each other (field :data:`~runner.fields.BEGINS`), see :class:`_Rows` for the batches.
+    Otherwise:
 
     Train batches are taken from an endless stream of the n examples: position p belongs to epoch p // n and has example
     order(epoch)[p % n]. Step s takes the ``batch_size`` positions that begin at s * batch_size, so no example is
@@ -61,6 +66,8 @@ class Pipeline:
         evaluated = eval_batch_size or batch_size
         self._batch_sizes = {split: batch_size if split == "train" else evaluated for split in self._parts}
         self._dtype = np.dtype(dtype)
+        self._rows = {split: _Rows(len(part), self._batch_sizes[split]) for split, part in self._parts.items()}
+        self._is_sequence = dataset.train.is_sequence
         self._augmenter = Augmenter(augment or Augment(), seed, dataset.name)
         self._decoder = None if dataset.preprocessing is None else Decoder(dataset, seed)
         self._shuffle = shuffle or Shuffle()
@@ -92,6 +99,8 @@ class Pipeline:
         batch_size = self._batch_sizes[split]
         if step < 0 or not 0 <= lo <= hi <= batch_size:
             raise ValueError(f"share [{lo}, {hi}) of step {step} does not exist: a batch has {batch_size} examples")
+        if self._is_sequence:
+            return self._continued_batch(split, step, np.arange(lo, hi, dtype=np.int64))
         positions = step * batch_size + np.arange(lo, hi, dtype=np.int64)
         if self._pool is None or len(positions) < 2:
             return self._made(split, step, positions)
@@ -134,12 +143,26 @@ class Pipeline:
                 mask *= decoded
         return {**self._fed(found), "index": positions, "mask": mask}
 
+    def _continued_batch(self, split: str, step: int, rows: NDArray[np.int64]) -> Batch:
+        """Return the rows of a batch of examples that continue those of the previous batch."""
+        order, batch_size = self._rows[split], self._batch_sizes[split]
+        chosen, mask = order.training(step, rows) if split == "train" else order.scored(step, rows)
+        examples = self._fed(self._parts[split].take(chosen))
+        begins = np.maximum(examples[BEGINS], step == 0)
+        index = step * batch_size + rows
+        return {**examples, BEGINS: begins, "index": index, "mask": mask.astype(self._dtype)}
+
     def _fed(self, examples: Batch) -> Batch:
-        """Return the fields of examples as the network reads them."""
+        """Return the fields of examples as the network reads them; signed integers x are no pixels, but numbers."""
         with self.times.of(NORMALISE, len(examples["x"])):
             dtypes = {name: np.int64 if each.dtype.kind in "iu" else self._dtype for name, each in examples.items()}
             fed = {name: values.astype(dtypes[name], copy=False) for name, values in examples.items() if name != "x"}
-            return {"x": self._dataset.normalisation.apply(examples["x"], self._dtype), **fed}
+            x = examples["x"]
+            is_numbers = x.dtype.kind == "i"
+            return {"x": x.astype(np.int64, copy=False) if is_numbers else self._normalised(x), **fed}
+
+    def _normalised(self, x: NDArray[Any]) -> NDArray[Any]:
+        return self._dataset.normalisation.apply(x, self._dtype)
 
     def _examples_at(self, positions: NDArray[np.int64], domain: int) -> NDArray[np.int64]:
         """Return the train example at each position of the stream of a domain."""
@@ -163,10 +186,40 @@ def _streams(train: Examples) -> list[Subset]:
     return [Subset(train, np.flatnonzero(domains == number)) for number in np.unique(domains)]
 
 
+@dataclass(frozen=True)
+class _Rows:
+    """The order of n examples that continue each other, in batches of B rows; the results are pure functions.
+
+    Row r starts at example r n / B, rounded down, and each batch contains the next example of each row. In training,
+    a row that reaches the end continues at the beginning, so each of the n examples is read once in n / B steps. In
+    an evaluation, a row ends where the next row starts. The field begins is 1 in the first batch, and for the examples
+    of the dataset that do not continue others.
+    """
+
+    count: int
+    batch_size: int
+
+    def training(self, step: int, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        """Return the examples of some rows in a step, and their mask."""
+        return (self._start(rows) + step) % self.count, np.ones(len(rows), bool)
+
+    def scored(self, step: int, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        """Return the examples of some rows in an evaluation batch, and a mask, 0 for rows that have ended."""
+        chosen = self._start(rows) + step
+        mask = chosen < self._start(rows + 1)
+        return np.minimum(chosen, self.count - 1), mask
+
+    def _start(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        return rows * self.count // self.batch_size
+
+
 def _parts(dataset: Dataset, val_fraction: float, seed: int) -> dict[str, Examples]:
     """Return name -> examples of the splits "train", "test" and, unless ``val_fraction`` is 0, "val"."""
     if not val_fraction:
         return {"train": dataset.train, "test": dataset.test}
     examples = held_out(len(dataset.train), val_fraction)
+    if dataset.train.is_sequence:
+        kept, taken = np.split(np.arange(len(dataset.train)), [len(dataset.train) - examples])
+        return {"train": Subset(dataset.train, kept), "val": Subset(dataset.train, taken), "test": dataset.test}
     kept, taken = validation_split(dataset.train.strata, examples, seed, dataset.name)
     return {"train": Subset(dataset.train, kept), "val": Subset(dataset.train, taken), "test": dataset.test}

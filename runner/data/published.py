@@ -60,8 +60,16 @@ class CachedArray:
 
 
 @dataclass(frozen=True)
+class PublishedFiles:
+    """A dataset whose files have known checksums. arrays: all files."""
+
+    name: str
+    arrays: tuple[CachedArray, ...]
+
+
+@dataclass(frozen=True)
 class PublishedDataset:
-    """A dataset whose files have known checksums. shape: (C, H, W) of one image."""
+    """A dataset of images whose files have known checksums. shape: (C, H, W) of one image."""
 
     name: str
     shape: tuple[int, int, int]
@@ -81,6 +89,10 @@ class PublishedDataset:
     def facts(self) -> Facts:
         """Image shape, class names and example counts."""
         return Facts.labelled(self.shape, self.class_names, self.train_labels.shape[0], self.test_labels.shape[0])
+
+
+Published = PublishedDataset | PublishedFiles
+"""A dataset with a name and files of known checksums."""
 
 
 def cache_root(cache_dir: str | Path | None) -> Path:
@@ -105,7 +117,7 @@ def read_verified(path: Path, array: CachedArray) -> bytes:
     return data
 
 
-def is_cached(published: PublishedDataset, root: Path) -> bool:
+def is_cached(published: Published, root: Path) -> bool:
     """Return whether every file of the dataset is in the cache and intact."""
     try:
         for array in published.arrays:
@@ -115,7 +127,7 @@ def is_cached(published: PublishedDataset, root: Path) -> bool:
     return True
 
 
-def require_cached(published: PublishedDataset, cache_dir: str | None) -> Path:
+def require_cached(published: Published, cache_dir: str | None) -> Path:
     """Return the folder of a dataset. If there is none, raises DataError with the command that fetches the dataset."""
     folder = cache_root(cache_dir) / published.name
     if not folder.is_dir():
@@ -126,20 +138,25 @@ def require_cached(published: PublishedDataset, cache_dir: str | None) -> Path:
     return folder
 
 
-def _remedy(published: PublishedDataset, cache_dir: str | None) -> str:
+def _remedy(published: Published, cache_dir: str | None) -> str:
     place = f" --cache-dir {cache_root(cache_dir)}" if cache_dir is not None else ""
     return f"runner data fetch {published.name}{place}"
 
 
-def load_published(published: PublishedDataset, cache_dir: str | None) -> Dataset:
-    """Read a dataset from the cache. If reading fails, raises DataError with the command that fetches the dataset."""
+def read_files(published: Published, cache_dir: str | None) -> list[NDArray[np.uint8]]:
+    """Read all files from the cache. If reading fails, raises DataError with the command that fetches the dataset."""
     folder = require_cached(published, cache_dir)
     try:
-        arrays = [decode_idx(read_verified(folder / each.filename, each), each.shape) for each in published.arrays]
+        return [decode_idx(read_verified(folder / each.filename, each), each.shape) for each in published.arrays]
     except DataError as error:
         raise DataError(
             f"dataset {published.name!r}: {error}; get it again with: {_remedy(published, cache_dir)}"
         ) from error
+
+
+def load_published(published: PublishedDataset, cache_dir: str | None) -> Dataset:
+    """Read a dataset from the cache. Raises DataError like :func:`read_files`."""
+    arrays = read_files(published, cache_dir)
     train, test = (
         Split({"x": images.reshape(-1, *published.shape), "y": labels.astype(np.int64)})
         for images, labels in (arrays[:2], arrays[2:])

@@ -19,9 +19,10 @@ class DatasetSettings(ABC):
     """Settings of one dataset. Creation raises ConfigError for invalid values.
 
     cache_dir: folder of fetched datasets and of indices of records, None for the user's cache.
-    train_limit, test_limit: largest number of examples to use from a split, spread evenly over it; None for all.
+    train_limit, test_limit: largest number of examples to use from a split, spread evenly over it; of examples that
+    continue each other, the first ones; None for all.
     val_fraction: fraction of every class of the train split that becomes the validation split, drawn with the run's
-    seed; 0 for no validation split.
+    seed; of examples that continue each other, the last part of the train split; 0 for no validation split.
     shuffle: the order of the examples of an epoch. threads: how many threads of each process prepare its batches.
     prefetch: how many batches each process prepares before they are needed.
     """
@@ -116,6 +117,8 @@ def load_limited(settings: DatasetSettings) -> Dataset:
 def _limited(split: Examples, limit: int | None) -> Examples:
     if limit is None or limit >= len(split):
         return split
+    if split.is_sequence:
+        return split.only(np.arange(limit))
     # The chosen examples are spread over the split, so that a split sorted by class does not lose whole classes.
     chosen = np.arange(limit) * len(split) // limit
     return split.only(chosen)

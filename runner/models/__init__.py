@@ -1,6 +1,6 @@
 """Models by their names in the configuration. To add a model, write its class and list it here.
 
-Read ``base`` first, then ``lenet``, ``residual`` before the files of residual networks, and every other file in any
+Read ``base`` first, then ``lenet``, ``lstm`` for language, ``residual`` before the files of residual networks, and every other file in any
 order: each describes one architecture.
 """
 
@@ -14,6 +14,7 @@ from runner.models.googlenet import GoogLeNet
 from runner.models.inception_bn import InceptionBn
 from runner.models.inception_v3 import InceptionV3
 from runner.models.lenet import LeNet
+from runner.models.lstm import Lstm
 from runner.models.mlp import Mlp
 from runner.models.overfeat import Overfeat
 from runner.models.resnet_cifar import ResNetCifar
@@ -36,6 +37,7 @@ MODELS: dict[str, type[Model]] = {
     "resnet_cifar": ResNetCifar,
     "resnet_imagenet": ResNetImageNet,
     "distbelief_vision": DistBeliefVision,
+    "lstm": Lstm,
 }
 
 __all__ = [
@@ -48,6 +50,7 @@ __all__ = [
     "InceptionBn",
     "InceptionV3",
     "LeNet",
+    "Lstm",
     "Mlp",
     "Overfeat",
     "ResNetCifar",

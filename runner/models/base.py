@@ -23,6 +23,22 @@ class Model(ABC):
         """
 
 
+@dataclass
+class SequenceModel(Model):
+    """The base class of models of sequences, whose output layer belongs to the task."""
+
+    @abstractmethod
+    def states(self, net: NetworkBuilder, x: Tensor, entries: int) -> list[Tensor]:
+        """Add the layers for inputs x (N, T), integers below ``entries``; return the outputs of all steps.
+
+        The outputs (T, N, features) are in consecutive parts along the axis of steps.
+        """
+
+    def forward(self, net: NetworkBuilder, x: Tensor, outputs: int) -> Tensor:
+        """Raise ConfigError, because only task=language has an output layer for all steps."""
+        raise ConfigError(f"model={self.name} computes an output for each word; expected task=language")
+
+
 def require(holds: bool, key: str, value: object, expected: str) -> None:
     """Raise ConfigError, naming the key of the ``model`` group, unless the condition holds."""
     if not holds:

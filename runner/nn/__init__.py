@@ -7,7 +7,7 @@ Images are (N, C, H, W). The name of a layer is unique within its network and pr
 arguments, which are a defect of the model.
 
 Read ``layer`` first: how a layer begins, and its parameters. Then ``features`` and ``activation``, ``windows`` with
-``local``, and ``normalization``.
+``local``, ``normalization``, and ``recurrent``.
 """
 
 from runner.nn.activation import dropout, gelu, relu, scale, sigmoid, softmax, tanh
@@ -15,6 +15,7 @@ from runner.nn.features import add, concat, dense, embedding, flatten, multiply
 from runner.nn.layer import new_layer
 from runner.nn.local import local_contrast_normalization, locally_connected
 from runner.nn.normalization import batch_norm, group_norm, layer_norm, local_response_normalization
+from runner.nn.recurrent import dropout_of_steps, embedding_of_steps, lstm
 from runner.nn.windows import (
     Padding,
     Size,

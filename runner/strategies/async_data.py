@@ -139,7 +139,7 @@ class AsyncData(Strategy):
         return Program(
             graph,
             {client.name: client for client in clients},
-            {variable.name: variable.spec for variable in served},
+            {variable.name: variable.whole for variable in served},
             workers=self.workers,
             servers=self.servers,
             step_driver=self._rules,

@@ -51,7 +51,7 @@ def train_client(
     return Client(
         TRAIN,
         fetches=metrics,
-        targets=tuple(targets),
+        targets=(*targets, *(node for replica in replicas for node in replica.carrying)),
         inputs=tuple(slot for replica in replicas for slot in replica.train_inputs),
         feeds={
             "step": tuple(each.step for each in fed),
@@ -102,11 +102,13 @@ def standing_clients(
     saved; "restore" sets a scratch variable that is a copy of a saved variable to the restored value, and any other
     scratch variable to its initial value.
     """
+    evaluation = _evaluation(graph, replicas, _scored(replicas) if scored is None else scored)
+    scratch = [*scratch, *(replica.eval_states for replica in replicas)]
     reset = tuple(v.initial for store in scratch for v in store)
     restore = _restore(graph, stores, scratch)
     return [
         Client("init", targets=(*(v.initial for store in stores for v in store), *reset), exact=True),
-        _evaluation(graph, replicas, _scored(replicas) if scored is None else scored),
+        evaluation,
         Client("save", fetches=_saved(graph, stores), exact=True),
         restore,
     ]
@@ -138,6 +140,7 @@ def _evaluation(graph: Graph, replicas: Sequence[Replica], scored: Sequence[Scor
     return Client(
         "eval",
         fetches=fetches,
+        targets=tuple(node for replica in replicas for node in replica.eval_carrying),
         inputs=tuple(slot for replica in replicas for slot in replica.eval_inputs),
         feeds={"step": tuple(replica.step for replica in replicas)},
         exact=True,

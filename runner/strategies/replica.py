@@ -9,9 +9,10 @@ from runner.engine.compile.program import InputSlot
 from runner.engine.graph import ops
 from runner.engine.graph.autodiff import gradients
 from runner.engine.graph.graph import Graph
-from runner.engine.graph.network import LOSS, NetworkBuilder, Outputs, StateUpdate
+from runner.engine.graph.network import LOSS, CarriedState, NetworkBuilder, Outputs, StateUpdate
 from runner.engine.graph.tensor import Tensor
 from runner.engine.graph.variables import Variable, Variables
+from runner.fields import BEGINS
 from runner.strategies.averaged import Averaged
 from runner.strategies.base import Workload
 
@@ -81,12 +82,28 @@ class Gradients:
 
 
 class Replica:
-    """One copy of the network on one device, with its variables, scalar inputs and shares of the batches."""
+    """One copy of the network on one device, with its variables, scalar inputs and shares of the batches.
+
+    carrying, eval_carrying: nodes that keep the carried state of a training step and of an evaluation batch for the
+    next one. eval_states: the state that evaluations carry, which checkpoints do not contain.
+    """
 
     def __init__(
-        self, graph: Graph, workload: Workload, *, device: str, prefix: str = "", variables: Variables | None = None
+        self,
+        graph: Graph,
+        workload: Workload,
+        *,
+        device: str,
+        prefix: str = "",
+        variables: Variables | None = None,
+        batch_size: int | None = None,
+        carries: bool = True,
     ) -> None:
-        """variables: the store of the network's variables; None for a new store on this device."""
+        """variables: the store of the network's variables; None for a new store on this device.
+
+        batch_size: the rows of the whole batch, of which carried state has one row each; None for the workload's.
+        carries: whether the copy can carry state; L-BFGS cannot, because it evaluates a batch several times.
+        """
         self.graph = graph
         self.workload = workload
         self.device = device
@@ -94,6 +111,13 @@ class Replica:
         if variables is None:
             variables = Variables(graph, seed=workload.seed, prefix=prefix, device=device)
         self.variables = variables
+        self.batch_size = workload.batch_size if batch_size is None else batch_size
+        self.carries = carries and not workload.optimizer.line_search
+        self.carrying: list[str] = []
+        self.eval_carrying: list[str] = []
+        self.eval_states = Variables(
+            graph, seed=workload.seed, prefix=f"{prefix}/eval_state" if prefix else "eval_state", device=device
+        )
         self.train_inputs: list[InputSlot] = []
         self.eval_inputs: list[InputSlot] = []
         with graph.absolute_scope(prefix), graph.device(device):
@@ -104,6 +128,7 @@ class Replica:
         """Continue in ``graph``, a rewritten graph that contains all nodes of this replica under the same names."""
         self.graph = graph
         self.variables.graph = graph
+        self.eval_states.graph = graph
 
     def compute_gradients(self, share: Share, scope: str) -> Gradients:
         """Add the forward and backward passes over a share of the training batch."""
@@ -115,8 +140,10 @@ class Replica:
         """Add the forward pass over a share of the training batch."""
         with self.within(scope):
             batch = self.inputs("train", share)
-            net = self.builder(batch, self.variables, training=True)
+            carried = CarriedState(self.variables, share, self.batch_size) if self.carries else None
+            net = self.builder(batch, self.variables, training=True, carried=carried)
             outputs = self.workload.network(net, batch)
+            self.carrying += net.carrying
             # A gradient is the sum over examples divided by the batch size, so that gradients of shares can be added.
             metrics = {name: self._share_of_mean(each, name) for name, each in outputs.summed.items()}
         return Forward(share, scope, net.state_updates, metrics)
@@ -172,7 +199,11 @@ class Replica:
         with graph.absolute_scope(self._scoped("eval")), graph.device(self.device):
             batch = self.inputs("test", share)
             variables = self.evaluated if averages else self.variables
-            return self.workload.network(self.builder(batch, variables, training=False), batch), batch
+            carried = CarriedState(self.eval_states, share, self.workload.eval_batch_size)
+            net = self.builder(batch, variables, training=False, carried=carried)
+            outputs = self.workload.network(net, batch)
+            self.eval_carrying += net.carrying
+            return outputs, batch
 
     @contextmanager
     def within(self, scope: str) -> Iterator[None]:
@@ -181,7 +212,13 @@ class Replica:
             yield
 
     def builder(
-        self, batch: Mapping[str, Tensor], variables: Variables, *, training: bool, batch_statistics: bool = False
+        self,
+        batch: Mapping[str, Tensor],
+        variables: Variables,
+        *,
+        training: bool,
+        batch_statistics: bool = False,
+        carried: CarriedState | None = None,
     ) -> NetworkBuilder:
         """Return a builder that adds to this replica the layers that compute a batch."""
         return NetworkBuilder(
@@ -194,6 +231,8 @@ class Replica:
             index=batch["index"],
             batch_statistics=batch_statistics,
             recompute=self.workload.recompute,
+            begins=batch.get(BEGINS),
+            carried=carried,
         )
 
     def inputs(self, split: str, share: Share) -> dict[str, Tensor]:

@@ -19,11 +19,13 @@ from runner.strategies.replica import Replica, advance, network_variables, rate_
 class ServedVariables(Variables):
     """The variables of a workload in a new graph, distributed over servers by size, with their optimizer slots.
 
-    placed: name of a variable -> device of its server. Raises ConfigError if there are more servers than variables.
+    placed: name of a variable -> device of its server. carries: whether workers can carry state from step to step.
+    Raises ConfigError if there are more servers than variables.
     """
 
-    def __init__(self, workload: Workload, servers: int) -> None:
+    def __init__(self, workload: Workload, servers: int, *, carries: bool = True) -> None:
         super().__init__(Graph(), seed=workload.seed)
+        self.carries = carries
         self.workload = workload
         self.placed = {name: server_task(j) for name, j in shard_by_size(specs_of(workload), servers).items()}
 
@@ -36,7 +38,15 @@ class ServedVariables(Variables):
         """
         device, prefix = worker_task(index), f"{role}_{index}"
         seen = view(self, prefix=prefix, device=device)
-        return Replica(self.graph, workload or self.workload, device=device, prefix=prefix, variables=seen)
+        return Replica(
+            self.graph,
+            workload or self.workload,
+            device=device,
+            prefix=prefix,
+            variables=seen,
+            batch_size=self.workload.batch_size,
+            carries=self.carries,
+        )
 
 
 class ReadVariables(Variables):
@@ -55,6 +65,9 @@ class ReadVariables(Variables):
         return self[kept.name]
 
     def _create(self, declared: Declaration, device: str) -> Variable:
+        if declared.part is not None:
+            # The rows of carried state stay on the worker that computes them.
+            return self._served.declare(declared, self.device)
         return self._seen(self._served.declare(declared, self._served.placed[declared.name]))
 
     def _seen(self, variable: Variable) -> Variable:
@@ -114,8 +127,8 @@ def shard_by_size(specs: Mapping[str, TensorSpec], servers: int) -> dict[str, in
 
 
 def specs_of(workload: Workload) -> dict[str, TensorSpec]:
-    """Return name -> spec of every variable of a network, in order of creation."""
-    return {variable.name: variable.spec for variable in network_variables(workload)}
+    """Return name -> spec of every variable of a network, in order of creation, except for carried state."""
+    return {variable.name: variable.spec for variable in network_variables(workload) if variable.part is None}
 
 
 class Server:

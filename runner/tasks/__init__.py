@@ -2,10 +2,11 @@
 
 from runner.tasks.base import Task
 from runner.tasks.classification import Classification
+from runner.tasks.language import Language
 from runner.tasks.measures import LOSSES, METRICS
 from runner.tasks.regression import Regression
 
-TASKS: dict[str, type[Task]] = {"classification": Classification, "regression": Regression}
+TASKS: dict[str, type[Task]] = {"classification": Classification, "regression": Regression, "language": Language}
 """Option of the group ``task`` -> the class whose fields are its settings."""
 
 __all__ = ["LOSSES", "METRICS", "TASKS"]

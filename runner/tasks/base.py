@@ -48,17 +48,20 @@ class Loss:
 
 @dataclass(frozen=True)
 class Metric:
-    """A metric: the mean of a value of each example.
+    """A metric: the mean of a value of each example, or a function of such means.
 
     direction: :data:`MIN` or :data:`MAX`. text: the format of its value in messages, such as ".2%" for a fraction.
     target, of_examples: the kind of targets and the function of a metric in the table ``METRICS``; a task computes its
-    other metrics itself.
+    other metrics itself. of_means: the function of the means of the loss and of the values that ``score`` returns, by
+    name; None for a metric that is such a mean. trained: whether the metric is computed in training steps.
     """
 
     direction: str
     text: str = ".4g"
     target: str = ""
     of_examples: OfExamples | None = None
+    of_means: Callable[[Mapping[str, float]], float] | None = None
+    trained: bool = True
 
     def value(self, prediction: Expr, target: Expr) -> Tensor:
         """Return the value of each example, (N,)."""
@@ -84,7 +87,7 @@ class Task(ABC):
     @property
     @abstractmethod
     def measures(self) -> Mapping[str, Metric]:
-        """The metrics that :meth:`score` returns, besides the loss."""
+        """The metrics, besides the loss; :meth:`score` returns those that are means."""
 
     @abstractmethod
     def outputs(self, fields: Mapping[str, Field]) -> int:
@@ -113,6 +116,21 @@ class Task(ABC):
         """Return a loss that an untrained network can have, to detect divergence; 0 if nothing is known."""
         return 0.0
 
+    def unit(self, fields: Mapping[str, Field]) -> tuple[str, int]:
+        """Return the name of the parts of an example by which speed is also reported, and their number."""
+        return "examples", 1
+
+    @property
+    def means(self) -> list[str]:
+        """The names of the metrics that are means of values of examples."""
+        return [name for name, metric in self.measures.items() if metric.of_means is None]
+
+    def scores(self, means: Mapping[str, float], *, training: bool = False) -> dict[str, float]:
+        """Return the loss and the metrics for the means over the examples of a step or of an evaluation."""
+        shown = {name: metric for name, metric in self.measures.items() if metric.trained or not training}
+        values = {name: each.of_means(means) if each.of_means else means[name] for name, each in shown.items()}
+        return {LOSS: means[LOSS], **values}
+
     def direction(self, metric: str) -> str:
         """Return the direction of a metric of this task, or of the loss."""
         return MIN if metric == LOSS else self.measures[metric].direction
@@ -132,8 +150,8 @@ class Task(ABC):
                     f"task={self.name}: score ignored the auxiliary heads of model={model.name}; "
                     "compute the losses by runner.tasks.base.training_losses, or set model.auxiliary_weight=0"
                 )
-            if scored.metrics.keys() != self.measures.keys():
-                found, expected = (", ".join(names) or "none" for names in (scored.metrics, self.measures))
+            if set(scored.metrics) != set(self.means):
+                found, expected = (", ".join(names) or "none" for names in (scored.metrics, self.means))
                 raise ConfigError(f"task={self.name}: score returned the metrics {found}; expected {expected}")
             return scored
 
@@ -173,6 +191,12 @@ def training_losses(net: NetworkBuilder, prediction: Expr, of_prediction: Callab
         own = Expr(net.graph, ops.as_dtype(net.graph, head, net.state_dtype))
         losses = losses + weight * of_prediction(own)
     return losses
+
+
+def probabilities(logits: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the softmax of logits (N, C) over the classes."""
+    raised = np.exp(logits - logits.max(axis=1, keepdims=True))
+    return np.asarray(raised / raised.sum(axis=1, keepdims=True))
 
 
 def chosen(key: str, names: list[str], table: Mapping[str, Any], target: str) -> None:

@@ -16,7 +16,7 @@ from runner.errors import ConfigError
 from runner.fields import Field, labelled
 from runner.models.base import Model
 from runner.nn import new_layer
-from runner.tasks.base import LABELS, MAX, Metric, Task, chosen, training_losses
+from runner.tasks.base import LABELS, MAX, Metric, Task, chosen, probabilities, training_losses
 from runner.tasks.measures import LOSSES, METRICS, smoothed_softmax, weights_of
 
 
@@ -90,8 +90,7 @@ class Classification(Task):
         """Return the probability of each class; those of a softmax add up to 1, those of logistic units need not."""
         if self.loss == "logistic":
             return np.asarray(1.0 / (1.0 + np.exp(-prediction)))
-        raised = np.exp(prediction - prediction.max(axis=1, keepdims=True))
-        return np.asarray(raised / raised.sum(axis=1, keepdims=True))
+        return probabilities(prediction)
 
     def expected_loss(self, fields: Mapping[str, Field]) -> float:
         """Return the loss of uniform guessing, ln(classes), times the largest weight of a class."""

@@ -1,7 +1,7 @@
 """Evaluation: scores of a split, the best value of the monitored metric, and early stopping."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,6 +16,7 @@ from runner.engine.graph.network import LOSS
 from runner.engine.run.session import scalar
 from runner.engine.run.step_driver import Clients
 from runner.system.text import significant
+from runner.tasks.base import Task
 
 TEST = "test"
 VALIDATION = "val"
@@ -28,7 +29,7 @@ _PREFIX = "monitor/"
 class Scores:
     """The result of one evaluation.
 
-    metrics: metric -> its mean over the examples, also of the loss. confusion: (C, C) int64; confusion[i, j] is the
+    metrics: metric -> its value over all examples, also of the loss. confusion: (C, C) int64; confusion[i, j] is the
     number of examples of class i that were predicted as class j; None if the task predicts no classes.
     """
 
@@ -49,25 +50,26 @@ def with_validation(program: Program) -> Program:
     return replace(program, clients={**program.clients, validating.name: validating})
 
 
-def evaluate(clients: Clients, metrics: Sequence[str], *, batches: int, classes: int, split: str = TEST) -> Scores:
+def evaluate(clients: Clients, task: Task, *, batches: int, classes: int, split: str = TEST) -> Scores:
     """Score the first ``batches`` evaluation batches of a split; padding and ignored examples do not count.
 
-    metrics: besides the loss. classes: the number of classes, for the confusion matrix of a task that predicts classes.
+    classes: the number of classes, for the confusion matrix of a task that predicts classes.
     """
-    sums, examples = dict.fromkeys((LOSS, *metrics), 0.0), 0
+    sums, weight, examples = dict.fromkeys((LOSS, *task.means), 0.0), 0.0, 0
     confusion: NDArray[np.int64] | None = None
     for batch in range(batches):
         feeds = {"step": scalar(batch, "int64")}
         answer: dict[str, NDArray[Any]] = clients.run(_CLIENTS[split], step=batch, feeds=feeds)
         for name in sums:
             sums[name] += float(answer[name])
+        weight += float(answer["mask"].sum(dtype=np.float64))
         real = answer["mask"] > 0
         examples += int(real.sum())
         if {"labels", "predictions"} <= answer.keys():
             confusion = np.zeros((classes, classes), np.int64) if confusion is None else confusion
             np.add.at(confusion, (answer["labels"][real], answer["predictions"][real]), 1)
-    means = {name: value / examples if examples else math.nan for name, value in sums.items()}
-    return Scores(means, examples, confusion)
+    means = {name: value / weight if weight else math.nan for name, value in sums.items()}
+    return Scores(task.scores(means), examples, confusion)
 
 
 @dataclass(frozen=True)

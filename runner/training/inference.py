@@ -117,10 +117,10 @@ def score(
         val_fraction=settings.val_fraction,
         threads=settings.threads,
     )
-    examples, metrics = {TEST: facts.test_examples, VALIDATION: facts.val_examples}, list(config.task.measures)
+    examples = {TEST: facts.test_examples, VALIDATION: facts.val_examples}
     with closing(pipeline), _opened(device, checkpoint, pipeline) as session:
         return {
-            split: evaluate(session, metrics, batches=-(-count // size), classes=facts.classes, split=split)
+            split: evaluate(session, config.task, batches=-(-count // size), classes=facts.classes, split=split)
             for split, count in examples.items()
             if count
         }

@@ -24,6 +24,7 @@ from runner.records.record import Record
 from runner.records.run_directory import RunDirectory
 from runner.system.shutdown import StopRequest, at_the_end
 from runner.system.text import significant
+from runner.tasks.base import Task
 from runner.tracing.window import TraceFiles, TraceWindow, recorded_steps
 from runner.training.display import Display
 from runner.training.evaluation import TEST, BestMetric, evaluate
@@ -173,13 +174,23 @@ class Trainer:
             mean_s = sum(since_last) / len(since_last)
             self._record_metrics(
                 {
-                    **{f"train/{name}": float(answer[name]) for name in (LOSS, *config.task.measures)},
+                    **{f"train/{name}": value for name, value in self._scored(answer).items()},
                     "train/learning_rate": self.experiment.learning_rate(step),
                     **self._step_driver.metrics(),
                     "perf/step_time_s": mean_s,
                     "perf/examples_per_s": config.train.batch_size / mean_s,
+                    **self._parts_per_s(config.train.batch_size / mean_s),
                 }
             )
+
+    def _scored(self, answer: Mapping[str, NDArray[Any]]) -> dict[str, float]:
+        task: Task = self.experiment.config.task
+        return task.scores({name: float(answer[name]) for name in (LOSS, *task.means)}, training=True)
+
+    def _parts_per_s(self, examples_per_s: float) -> dict[str, float]:
+        """Return the speed in parts of examples, such as words; empty if the task has no such parts."""
+        unit, count = self.experiment.config.task.unit(self.experiment.facts.fields)
+        return {f"perf/{unit}_per_s": examples_per_s * count}
 
     def _record_metrics(self, values: Mapping[str, float]) -> None:
         """Record values after the newest update; add the examples and seconds so far, as x axes of charts."""
@@ -205,7 +216,7 @@ class Trainer:
         scored: dict[str, float] = {}
         for split, batches in self.experiment.eval_batches.items():
             classes = self.experiment.facts.classes
-            scores = evaluate(self._session, list(task.measures), batches=batches, classes=classes, split=split)
+            scores = evaluate(self._session, task, batches=batches, classes=classes, split=split)
             scored |= scores.of(split)
             shown = [f"{split} {name} {task.text(name, value)}" for name, value in scores.metrics.items()]
             self._display.message(f"step {done}: {', '.join(shown)}")

@@ -14,6 +14,7 @@ from runner.engine.run.local_session import LocalSession
 from runner.errors import Interrupted
 from runner.kernels.registry import Registry
 from runner.records.summary import Summary
+from runner.tasks.classification import Classification
 from runner.tracking import read_metrics
 from runner.training import trainer
 from runner.training.build import build
@@ -82,7 +83,7 @@ def scores(*overrides: str, registry: Registry) -> dict[str, Scores]:
     ):
         session.run("init")
         return {
-            split: evaluate(session, ["accuracy"], batches=batches, classes=10, split=split)
+            split: evaluate(session, Classification(), batches=batches, classes=10, split=split)
             for split, batches in experiment.eval_batches.items()
         }
 

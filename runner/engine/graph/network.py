@@ -4,11 +4,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass, field, replace
 
+from runner.engine.graph import ops
 from runner.engine.graph.graph import Graph
-from runner.engine.graph.initializers import Initializer
+from runner.engine.graph.initializers import Constant, Initializer
 from runner.engine.graph.node import LayerStamp
 from runner.engine.graph.tensor import Tensor, TensorSpec, state_dtype
-from runner.engine.graph.variables import Variable, Variables
+from runner.engine.graph.variables import Declaration, Part, Variable, Variables
+from runner.errors import ConfigError
 
 
 @dataclass(frozen=True)
@@ -23,6 +25,20 @@ class StateUpdate:
     batch_value: Tensor
     decay: float
     around: Variable | None = None
+
+
+@dataclass(frozen=True)
+class CarriedState:
+    """The state that a copy of a network carries from one step to the next: one row for each of its examples.
+
+    variables: the store of the state. rows: (lo, hi), the copy's rows of a whole batch. batch_size: the rows of the
+    whole batch. The variables of a state are the rows lo..hi-1 of unsharded variables (batch_size, ...), so that
+    checkpoints do not depend on the division of the batch.
+    """
+
+    variables: Variables
+    rows: tuple[int, int]
+    batch_size: int
 
 
 @dataclass(frozen=True)
@@ -67,7 +83,7 @@ class Outputs(Answers):
 
 
 COUNTED = "counted"
-"""The name, among collected values, of a mask (N,): 1 for examples that count in an evaluation, 0 for ignored ones."""
+"""The name, among collected values, of the weights (N,) of examples in an evaluation: 0 for ignored ones, usually 1."""
 
 LOSS = "loss"
 """The name of the mean loss among the metrics of a step or an evaluation."""
@@ -84,8 +100,10 @@ class NetworkBuilder:
     batch. batch_statistics: whether batch normalization uses the statistics of the batch although ``training`` is
     false, to collect the statistics of a domain. step: () int64, index: (N,) int64; the random draws of a step are pure
     functions of ``seed``, ``step`` and ``index``. recompute: kinds and shell patterns of names of the layers that the
-    backward pass may recompute. auxiliary: pairs of the prediction (N, outputs) of an auxiliary head and the weight of
-    its loss.
+    backward pass may recompute. begins: (N,) int64, 1 for an example that does not continue the example in its row of
+    the previous batch; None if the data has no such field. carried: the place of carried state; None if it cannot be
+    carried. auxiliary: pairs of the prediction (N, outputs) of an auxiliary head and the weight of its loss. carrying:
+    the nodes that keep the state of this step for the next one.
     """
 
     graph: Graph
@@ -98,9 +116,12 @@ class NetworkBuilder:
     index: Tensor
     batch_statistics: bool = False
     recompute: Sequence[str] = ()
+    begins: Tensor | None = None
+    carried: CarriedState | None = None
     state_updates: list[StateUpdate] = field(default_factory=list, init=False)
     layer_outputs: dict[str, Tensor] = field(default_factory=dict, init=False)
     auxiliary: list[tuple[Tensor, float]] = field(default_factory=list, init=False)
+    carrying: list[str] = field(default_factory=list, init=False)
     _layer: LayerStamp | None = field(default=None, init=False)
 
     @property
@@ -154,3 +175,25 @@ class NetworkBuilder:
     def advance(self, variable: Variable, batch_value: Tensor, decay: float, *, around: Variable | None = None) -> None:
         """Request the update of a moving average at the end of the step; see :class:`StateUpdate`."""
         self.state_updates.append(StateUpdate(variable, batch_value, decay, around))
+
+    def state(self, name: str, units: int) -> Variable:
+        """Return the state ``<layer>/<name>`` that the examples of this copy carry from one step to the next.
+
+        Shape: (N, units), in the network's state dtype; zeros at the start of a run. Raises ConfigError if this copy
+        cannot carry state.
+        """
+        whole = self.carried
+        if whole is None:
+            raise ConfigError(
+                f"layer {self.stamp.name!r} ({self.stamp.kind}) carries its state from step to step, which L-BFGS, "
+                "backup workers, parallelism=hybrid, parallelism=sandblaster and parallelism.shard cannot do: use "
+                "parallelism=single, sync_data, model or async_data without these settings, or a model without such "
+                "layers"
+            )
+        part = Part(TensorSpec((whole.batch_size, units), self.state_dtype), 0, *whole.rows)
+        declared = Declaration(f"{self.stamp.name}/{name}", part.spec, Constant(0.0), False, False, self.stamp, part)
+        return whole.variables.declare(declared, whole.variables.device)
+
+    def carry(self, variable: Variable, value: Tensor) -> None:
+        """Keep ``value`` as a state of the next step."""
+        self.carrying.append(ops.assign(self.graph, variable.tensor, value).node)

@@ -11,6 +11,6 @@ Read in this order:
 * ``layouts``: tensor layouts. ``channels``: how blocks share per-channel work. ``element_loops``, ``element_kernels``
   and ``elementwise``: element-wise ops.
 * ``linear`` and ``cublas``: products. ``windows`` and ``cudnn``: convolution and pooling. ``collective``: NCCL.
-* ``normalization``, ``reduction``, ``rows``, ``shape``, ``structural``: one family of ops each.
+* ``normalization``, ``recurrent``, ``reduction``, ``rows``, ``shape``, ``structural``: one family of ops each.
   ``loading``: registration. ``described``: a GPU that exists only as a description.
 """

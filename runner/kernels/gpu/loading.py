@@ -8,7 +8,9 @@ from runner.kernels.gpu.platform import GpuPlatform
 from runner.kernels.gpu.runtime import Runtime
 from runner.kernels.registry import Registry
 
-FAMILIES = "collective cudnn.convolution elementwise linear normalization reduction rows shape structural windows"
+FAMILIES = (
+    "collective cudnn.convolution elementwise linear normalization recurrent reduction rows shape structural windows"
+)
 MODULES = tuple(import_module(f"runner.kernels.gpu.{name}") for name in FAMILIES.split())
 """Modules of kernels; each has ``kernels(runtime)``, which returns the kernels of the available libraries."""
 

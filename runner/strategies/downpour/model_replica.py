@@ -71,7 +71,7 @@ class ModelReplica:
         self.compute = Client(
             numbered("compute", index),
             fetches=computed.metrics,
-            targets=(*self._hold(values), *self._note(shards), *self._descend(gradients)),
+            targets=(*self._hold(values), *self._note(shards), *self._descend(gradients), *self._replica.carrying),
             inputs=tuple(self._replica.train_inputs),
             feeds={"step": (self._replica.step,), "learning_rate": (self._replica.learning_rate,)},
             deferred=True,

@@ -59,7 +59,7 @@ def with_backup_workers(
     back to each other server. Extra memory: (m + b) (P + M + 2) v bytes on the servers and P v on each worker.
     """
     replayed = None if replay is None else contributors_of(Path(replay), needed, len(cut) - needed)
-    served = ServedVariables(workload, servers)
+    served = ServedVariables(workload, servers, carries=False)
     kept = [Server(served.graph, workload, j) for j in range(servers)]
     copies = [served.replica(k, CopiedVariables) for k in range(len(cut))]
     inboxes = [_Inbox(served, k, kept[0].device) for k in range(len(cut))]

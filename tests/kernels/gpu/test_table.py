@@ -30,6 +30,7 @@ TOLERANCES: dict[tuple[str, ...], tuple[float, float, float]] = {
     ("reduce_sum", "reduce_mean"): (2e-5, 1e-13, 1e-2),
     ("exp", "log", "log1p", "sigmoid", "tanh", "pow", "random_normal"): (1e-6, 1e-13, 2**-7),
     ("erf",): (0.0, 1e-15, 0.0),
+    ("lstm",): (2e-5, 1e-12, 4e-2),
     ("max_pool", "avg_pool"): (1e-6, 1e-14, 1e-30),
 }
 """Prefixes of the names of ops -> relative and absolute tolerance in each of DTYPES. Other ops must match bit for bit.

@@ -9,6 +9,7 @@ compiler passes add have no functions; module docstrings define them. Read in th
 * ``common``: shape conditions and adapters for gradient formulas that all families share.
 * ``arithmetic``, ``structural``, ``shape``, ``reduction``, ``indexing``: the basic ops.
 * ``activation``, ``linear``, ``convolution``, ``pooling``, ``random``, ``loss``: the layers of networks.
+* ``recurrent``: layers over the steps of a sequence, with decompositions.
 * ``batch_normalization``, ``local_response_normalization``: layers with decompositions.
 * ``elementwise``: chains of element-wise ops, which passes fuse.
 * ``executor``: feeds, variables, transfers, and sums over workers.
@@ -54,6 +55,7 @@ from runner.engine.graph.ops.local_response_normalization import (
 from runner.engine.graph.ops.loss import sigmoid_cross_entropy, softmax_cross_entropy, softmax_cross_entropy_gradient
 from runner.engine.graph.ops.pooling import avg_pool, avg_pool_gradient, max_pool, max_pool_gather, max_pool_gradient
 from runner.engine.graph.ops.random import dropout_mask, random_normal, random_uniform
+from runner.engine.graph.ops.recurrent import lstm, lstm_gradient
 from runner.engine.graph.ops.reduction import argmax, broadcast_to, reduce_max, reduce_mean, reduce_sum
 from runner.engine.graph.ops.shape import (
     concat,

@@ -1,0 +1,253 @@
+"""Text as sequences of words: the vocabulary, the examples of a language model, and the user's text files.
+
+A text is a list of lines, each a list of words. Every line ends with the token :data:`END`. Words outside of the
+vocabulary are the token :data:`UNKNOWN`. The tokens of a split follow each other; example c holds the tokens c T ..
+c T + T - 1 as its input and the T tokens that follow each of them as its target.
+"""
+
+import re
+from abc import abstractmethod
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import chain
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+from numpy.typing import NDArray
+
+from runner.bounds import Bounds, SmallCount
+from runner.data.dataset import Dataset, Facts, Normalisation, Split
+from runner.data.settings import DatasetSettings
+from runner.errors import ConfigError, DataError
+from runner.fields import BEGINS, LABEL, Field
+from runner.system.files import open_regular
+
+END, UNKNOWN = "<end>", "<unk>"
+PADDING = -1
+"""The target after the last token of the test split, where an example is not full."""
+
+Lines = Iterable[Sequence[str]]
+_WORD = re.compile(r"[a-z]+(?:'[a-z]+)*|[0-9]+|[^\sa-z0-9]")
+_AS_STORED = Normalisation(1.0, (0.0,), (1.0,))
+
+
+def words(text: str) -> Iterator[list[str]]:
+    """Yield the words of each line that has any: in lower case, with inner apostrophes; punctuation marks are words."""
+    for line in text.lower().splitlines():
+        if found := _WORD.findall(line):
+            yield found
+
+
+def most_frequent(lines: Lines, size: int) -> tuple[str, ...]:
+    """Return the vocabulary of a text by falling frequency: END, UNKNOWN and the ``size`` - 2 most frequent words.
+
+    Equally frequent words are in alphabetical order. UNKNOWN counts as often as all words outside of the vocabulary.
+    """
+    counts: Counter[str] = Counter()
+    ends = 0
+    for line in lines:
+        counts.update(line)
+        ends += 1
+    kept = sorted(counts, key=lambda word: (-counts[word], word))[: size - 2]
+    unknown = sum(counts.values()) - sum(counts[word] for word in kept)
+    found = {**{word: counts[word] for word in kept}, END: ends, UNKNOWN: unknown}
+    return tuple(sorted(found, key=lambda word: (-found[word], word)))
+
+
+def tokens(lines: Lines, vocabulary: Sequence[str]) -> NDArray[np.int32]:
+    """Return the positions in the vocabulary of all words and line ends, (L,)."""
+    number = {word: position for position, word in enumerate(vocabulary)}
+    end, unknown = number[END], number[UNKNOWN]
+    return np.fromiter(
+        chain.from_iterable((*(number.get(word, unknown) for word in line), end) for line in lines), np.int32
+    )
+
+
+def examples(stream: NDArray[np.int32], steps: int, *, whole: bool) -> Split:
+    """Return a stream of tokens as examples of ``steps`` tokens, as described above.
+
+    whole: whether to leave out the last tokens if they do not fill an example; if not, their targets are padded.
+    """
+    count = example_count(len(stream), steps, whole=whole)
+    padded = stream
+    if not whole:
+        padded = np.full(count * steps + 1, PADDING, np.int32)
+        padded[: len(stream)] = stream
+    inputs, targets = (padded[first : first + count * steps].reshape(count, steps) for first in (0, 1))
+    begins = np.zeros(count, np.int64)
+    begins[:1] = 1
+    return Split({"x": np.maximum(inputs, 0), "y": targets, BEGINS: begins})
+
+
+def example_count(length: int, steps: int, *, whole: bool) -> int:
+    """Return the number of examples of ``length`` tokens; see :func:`examples`."""
+    return (length - 1) // steps if whole else -(-(length - 1) // steps)
+
+
+@dataclass
+class TextSettings(DatasetSettings):
+    """Settings of a text dataset.
+
+    steps: the number T of tokens of an example; gradients are propagated back through the layers of these tokens.
+    vocabulary: the number of different tokens.
+    """
+
+    steps: SmallCount = 20
+    vocabulary: Annotated[int, Bounds(3, 10**7)] = 10_000
+
+    @abstractmethod
+    def lines(self, split: str) -> Lines:
+        """Return the lines of split "train" or "test". Raises DataError if the text cannot be read."""
+
+    @abstractmethod
+    def stamp(self) -> tuple[object, ...]:
+        """Return a key that changes with the content of the text."""
+
+    def facts(self) -> Facts:
+        """Return the vocabulary and the numbers of examples, which are known after reading the text once."""
+        read = self._read()
+        return self.facts_for(read.vocabulary, len(read.train), len(read.test))
+
+    def facts_for(self, vocabulary: tuple[str, ...], train: int, test: int) -> Facts:
+        """Return the facts for a vocabulary and numbers of tokens. Raises ConfigError if no example fits."""
+        counts = [example_count(count, self.steps, whole=whole) for count, whole in ((train, True), (test, False))]
+        if min(counts) < 1:
+            raise ConfigError(
+                f"data.steps={self.steps}: the train split has {train} tokens and the test split {test}; expected more "
+                "tokens than data.steps; use fewer steps or a longer text"
+            )
+        shape = (self.steps,)
+        fields = {"x": Field(shape, LABEL, vocabulary), "y": Field(shape, LABEL, vocabulary), BEGINS: Field((), LABEL)}
+        return Facts(fields, *counts)
+
+    def normalisation(self) -> Normalisation:
+        """Return the normalisation that changes nothing, because inputs are numbers of words."""
+        return _AS_STORED
+
+    def load(self) -> Dataset:
+        """Read the text. Raises DataError if it is missing or damaged."""
+        read = self._read()
+        train, test = (
+            examples(each, self.steps, whole=whole) for each, whole in ((read.train, True), (read.test, False))
+        )
+        return Dataset(self.name, train, test, _AS_STORED)
+
+    def _read(self) -> "_Read":
+        return _read(_Source(type(self), self.stamp(), self))
+
+
+@dataclass(frozen=True)
+class _Read:
+    """The tokens of a text."""
+
+    vocabulary: tuple[str, ...]
+    train: NDArray[np.int32]
+    test: NDArray[np.int32]
+
+
+class _Source:
+    """The settings of a text, compared by the text's stamp and the size of the vocabulary."""
+
+    def __init__(self, kind: type, stamp: tuple[object, ...], settings: TextSettings) -> None:
+        self.settings = settings
+        self._key = (kind, stamp, settings.vocabulary)
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Source) and self._key == other._key
+
+
+@lru_cache(maxsize=2)
+def _read(source: _Source) -> _Read:
+    """Read a text once per process, because facts are asked for many times."""
+    settings = source.settings
+    vocabulary = most_frequent(settings.lines("train"), settings.vocabulary)
+    train, test = (tokens(settings.lines(split), vocabulary) for split in ("train", "test"))
+    return _Read(vocabulary, train, test)
+
+
+@dataclass
+class Text(TextSettings):
+    """The user's text in UTF-8: one sentence per line, with blanks between the words.
+
+    path: a folder with the files that the patterns ``train`` and ``test`` name, each in alphabetical order. Settings
+    without a path can be created, but have no facts.
+    """
+
+    name: str = "text"
+    path: str = ""
+    train: str = "train.txt"
+    test: str = "test.txt"
+
+    def __post_init__(self) -> None:
+        if self.path:
+            self.path = str(Path(self.path).expanduser().absolute())
+            super().__post_init__()
+
+    def facts(self) -> Facts:
+        """Return the facts of the text. Raises ConfigError without a path."""
+        if not self.path:
+            raise ConfigError(self._no_path())
+        return super().facts()
+
+    def require_present(self) -> None:
+        """Raise DataError if ``path`` is empty."""
+        if not self.path:
+            raise DataError(self._no_path())
+
+    def lines(self, split: str) -> Lines:
+        """Yield the words of each line that has any."""
+        for path in self._files(split):
+            with open_regular(path) as file:
+                for number, line in enumerate(file, start=1):
+                    try:
+                        found = line.decode("utf-8").split()
+                    except UnicodeDecodeError as error:
+                        raise DataError(f"{path}, line {number}: {error}; expected text in UTF-8") from error
+                    if found:
+                        yield found
+
+    def stamp(self) -> tuple[object, ...]:
+        """Return the name, the size and the time of the last change of each file."""
+        files = [path for split in ("train", "test") for path in self._files(split)]
+        return tuple((str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in files)
+
+    def _files(self, split: str) -> list[Path]:
+        pattern = self.train if split == "train" else self.test
+        if found := sorted(path for path in Path(self.path).glob(pattern) if path.is_file()):
+            return found
+        raise DataError(f"{self.path} has no file {pattern}; expected the {split} text; set data.{split} to its name")
+
+    def _no_path(self) -> str:
+        return f"data.path is not set: dataset {self.name!r} is read from your files; {self.ask}"
+
+    @property
+    def ask(self) -> str:
+        """Advice for a user who gave no path."""
+        return f"name a folder with the files {self.train} and {self.test}, as in data={self.name} data.path=my_text"
+
+
+@dataclass
+class Lm1b(Text):
+    """The One Billion Word Benchmark (Chelba et al. 2013), in the user's files.
+
+    path: the unpacked folder ``1-billion-word-language-modeling-benchmark-r13output``. Without a path, the facts are
+    those of the published benchmark, so that networks can be planned: 768,648,884 words in 30,301,028 sentences for
+    training, and 159,658 tokens in the first held-out file, with which results are reported.
+    """
+
+    name: str = "lm1b"
+    train: str = "training-monolingual.tokenized.shuffled/news.en-*"
+    test: str = "heldout-monolingual.tokenized.shuffled/news.en.heldout-00000-of-00050"
+    vocabulary: Annotated[int, Bounds(3, 10**7)] = 40_000
+
+    def facts(self) -> Facts:
+        """Return the facts of the files or, without a path, of the published benchmark."""
+        if self.path:
+            return super().facts()
+        return self.facts_for(tuple(map(str, range(self.vocabulary))), 768_648_884 + 30_301_028, 159_658)
