@@ -1,7 +1,7 @@
 """Models by their names in the configuration. To add a model, write its class and list it here.
 
-Read ``base`` first, then ``lenet``, ``lstm`` for language, ``residual`` before the files of residual networks, and every other file in any
-order: each describes one architecture.
+Read ``base`` first, then ``lenet``, ``lstm`` for language, ``residual`` before the files of residual networks, and
+every other file in any order: each describes one architecture.
 """
 
 from runner.models.alexnet import AlexNet

@@ -1,4 +1,7 @@
-"""Tasks: the fields that a network reads, its loss, and its metrics with their directions."""
+"""Tasks: the fields that a network reads, its loss, and its metrics with their directions.
+
+Read ``base`` first, then ``measures``, ``classification`` and ``regression``, and ``language``.
+"""
 
 from runner.tasks.base import Task
 from runner.tasks.classification import Classification

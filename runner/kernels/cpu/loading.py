@@ -57,10 +57,18 @@ def register_machine_code(registry: Registry) -> tuple[str, str]:
     if missing:
         registry.join = join_in_python
         return "", missing
-    from runner.kernels.cpu.machine_code import classification, compiler, elementwise, pooling, products, rows
+    from runner.kernels.cpu.machine_code import (
+        classification,
+        compiler,
+        elementwise,
+        pooling,
+        products,
+        recurrent,
+        rows,
+    )
 
     registry.join = compiler.join
-    for family in (elementwise, classification, rows, pooling, products):
+    for family in (elementwise, classification, rows, pooling, products, recurrent):
         family.register(registry)
     return version, ""
 

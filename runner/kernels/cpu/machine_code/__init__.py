@@ -6,4 +6,5 @@ Read in this order:
 * ``loops``: element-wise programs as loops. ``elementwise``: kernels with these loops. ``threads``: parallel loops.
 * ``rows``: sums, and kernels that process rows. ``classification``: cross-entropies.
 * ``pooling``: max pooling. ``products``: matrix products fused with the element-wise programs that read them.
+* ``activations``: functions of vectors. ``recurrent``: long short-term memory.
 """
