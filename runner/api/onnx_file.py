@@ -30,16 +30,19 @@ _SAME = {
 } | {"matmul": "MatMul", "add_n": "Sum"}
 """Op that needs no attributes in ONNX -> its ONNX operator."""
 
-_MOVING = ("transpose", "gather")
+_MOVING = ("transpose", "gather", "lstm", "slice", "reshape")
 """Ops that can read tensors whose first axis is not that of the examples."""
+
+_GATES = (0, 3, 1, 2)
+"""The order of the gates in ONNX, input, output, forget and candidate, as positions in our order."""
 
 
 def write_onnx(path: Path, network: StoredNetwork) -> Path:
     """Write a network as an ONNX file; return the absolute path.
 
-    Input "x": (N, ...) float32 in the units of the training data; the ONNX graph normalises the input. Output
-    "prediction": float32, the logits (N, classes) or the numbers (N, K). N is any number. The network computes in
-    float32, regardless of its precision in training.
+    Input "x": (N, ...) float32 in the units of the training data; the ONNX graph normalises the input. Numbers of words
+    are int64. Output "prediction": float32, the logits (N, classes) or the numbers (N, K). N is any number. The network
+    computes in float32, regardless of its precision in training; state that it carries between batches is 0.
 
     Raises ConfigError if the package onnx is missing or an op of the network has no ONNX operator, ResourceError if the
     file cannot be written.
@@ -89,6 +92,7 @@ class Translation:
     def model(self, prediction: Tensor, x: Tensor, shape: tuple[int, ...]) -> Any:
         """Return the ONNX model that computes ``prediction`` from ``x``, whose examples have this shape."""
         helper, kind = self.onnx.helper, self.onnx.TensorProto.FLOAT
+        of_x = kind if self.graph.spec(x).is_float else self.onnx.TensorProto.INT64
         of_prediction = self.graph.spec(prediction).shape[1:]
         self._normalise(x)
         for node in self._needed(prediction, x):
@@ -97,7 +101,7 @@ class Translation:
         graph = helper.make_graph(
             self.nodes,
             "runner",
-            [helper.make_tensor_value_info(INPUT, kind, [BATCH, *shape])],
+            [helper.make_tensor_value_info(INPUT, of_x, [BATCH, *shape])],
             [helper.make_tensor_value_info(OUTPUT, kind, [BATCH, *of_prediction])],
             [self.onnx.numpy_helper.from_array(value, name) for name, value in self.constants.items()],
         )
@@ -105,7 +109,10 @@ class Translation:
         return helper.make_model(graph, opset_imports=[opset], ir_version=helper.find_min_ir_version_for([opset]))
 
     def _normalise(self, x: Tensor) -> None:
-        """Add the normalisation of the input, x * factor - offset for each channel."""
+        """Add the normalisation of the input, x * factor - offset for each channel; integers stay as they are."""
+        if not self.graph.spec(x).is_float:
+            self._emit("Identity", [INPUT], _name(x))
+            return
         channels = (-1, *(1 for _ in self.graph.spec(x).shape[2:]))
         mean, std = (
             np.asarray(v, np.float64).reshape(channels) for v in (self.normalisation.mean, self.normalisation.std)
@@ -120,7 +127,7 @@ class Translation:
         wanted = {prediction.node}
         for node in reversed(list(self.graph)):
             if node.name in wanted:
-                wanted |= {tensor.node for tensor in node.inputs}
+                wanted |= {tensor.node for tensor in self._inputs(node)}
         return [node for node in self.graph if node.name in wanted and node.name != x.node]
 
     def _add(self, node: Node) -> None:
@@ -137,6 +144,11 @@ class Translation:
         if (axis := self._axis_of_examples(node)) is not None:
             self.batch_axis.update(dict.fromkeys(node.tensors, axis))
         operator, inputs, attributes = self._translated(node)
+        if operator == "LSTM":
+            # The second axis of the result is that of the directions, of which there is one.
+            self._emit(operator, inputs, f"{node.name}/directions", **attributes)
+            operator, attributes = "Squeeze", {}
+            inputs = [f"{node.name}/directions", self._integers(node, "direction", [1])]
         self._emit(operator, inputs, _name(node[0]), **attributes)
 
     def _translated(self, node: Node) -> tuple[str, list[str], dict[str, Any]]:
@@ -175,6 +187,11 @@ class Translation:
                 return "Transpose", inputs, {"perm": given["perm"]}
             case "gather" if self.batch_axis.get(node.inputs[0]) != 0:
                 return "Gather", inputs, {"axis": 0}
+            case "matmul":
+                turned = {"transA": int(given["transpose_a"]), "transB": int(given["transpose_b"])}
+                return "Gemm", inputs, turned
+            case "lstm":
+                return "LSTM", self._recurrent(node), {"hidden_size": node.outputs[0].shape[2]}
             case "slice" if node[0] not in self.batch_axis or self._keeps_examples(node):
                 return "Slice", [*inputs, *self._places(node)], {}
             case "reduce_mean" | "reduce_sum" | "reduce_max":
@@ -185,15 +202,58 @@ class Translation:
 
     def _axis_of_examples(self, node: Node) -> int | None:
         """Return the axis of examples of a node's outputs: that of its inputs, unless the node moves it."""
-        axis = next((self.batch_axis[tensor] for tensor in node.inputs if tensor in self.batch_axis), None)
+        axis = next((self.batch_axis[tensor] for tensor in self._inputs(node) if tensor in self.batch_axis), None)
         if axis is not None and node.op == "transpose":
             return int(node.attributes["perm"].index(axis))
+        if axis is not None and node.op == "reshape":
+            return self._axis_after(node, axis)
         return axis
 
+    def _axis_after(self, node: Node, axis: int) -> int:
+        """Return the axis of examples after a reshape, which may drop axes of one element before it."""
+        before, after = self._spec(node).shape, node.outputs[0].shape
+        if axis and after[0] == before[axis] and before[:axis] == (1,) * axis:
+            return 0
+        if after[axis : axis + 1] == before[axis : axis + 1]:
+            return axis
+        raise ConfigError(f"ONNX: node {node.name!r} joins examples with another axis; use a .safetensors file")
+
+    def _inputs(self, node: Node) -> Sequence[Tensor]:
+        """Return the tensors that the ONNX operator of a node reads, besides constants."""
+        return [self._input_of_steps(node)] if node.op == "lstm" else node.inputs
+
+    def _input_of_steps(self, node: Node) -> Tensor:
+        """Return the input (T, N, features) of a layer of long short-term memory, given its node of the recurrence."""
+        added = self._made_by(self._made_by(node.inputs[0], "reshape").inputs[0], "add")
+        product = self._made_by(added.inputs[0], "matmul")
+        if self.graph.nodes[node.inputs[2].node].op != "select":
+            raise ConfigError(f"ONNX: node {node.name!r} continues another node; train with model.chunks=1")
+        return self._made_by(product.inputs[0], "reshape").inputs[0]
+
+    def _made_by(self, tensor: Tensor, op: str) -> Node:
+        node = self.graph.nodes[tensor.node]
+        if node.op != op:
+            raise ConfigError(f"ONNX: node {node.name!r} is {node.op}, expected {op}; use a .safetensors file")
+        return node
+
+    def _recurrent(self, node: Node) -> list[str]:
+        """Return the inputs of the operator LSTM; its weights are transposed, and it has two biases."""
+        added = self._made_by(self._made_by(node.inputs[0], "reshape").inputs[0], "add")
+        product = self._made_by(added.inputs[0], "matmul")
+        read = [self.weights[tensor.node] for tensor in (product.inputs[1], node.inputs[1], added.inputs[1])]
+        own, recurrent, bias = (
+            np.concatenate([np.split(each, len(_GATES), axis=-1)[gate] for gate in _GATES], axis=-1) for each in read
+        )
+        both = np.concatenate([bias, np.zeros_like(bias)])
+        values = {"own": own.T[None], "recurrent": recurrent.T[None], "biases": both[None]}
+        constants = [self._constant(f"{node.name}/{what}", value) for what, value in values.items()]
+        return [_name(self._input_of_steps(node)), *constants]
+
     def _shape(self, node: Node) -> Sequence[int]:
-        """Return the new shape of a reshape; 0 stands for the number of examples, which the reshape keeps."""
+        """Return the new shape of a reshape; -1 stands for the number of examples, which the reshape keeps."""
         shape: Sequence[int] = node.outputs[0].shape
-        return (0, *shape[1:]) if node[0] in self.batch_axis else shape
+        axis = self.batch_axis.get(node[0])
+        return shape if axis is None else (*shape[:axis], -1, *shape[axis + 1 :])
 
     def _spec(self, node: Node) -> TensorSpec:
         """Return the shape and dtype of the first input of a node."""
@@ -215,13 +275,14 @@ class Translation:
 
     def _keeps_examples(self, node: Node) -> bool:
         """Return whether a slice keeps all examples in their order."""
-        examples = self._spec(node).shape[0]
-        return (node.attributes["size"][0], node.attributes["steps"][0]) == (examples, 1)
+        axis = self.batch_axis[node[0]]
+        examples = self._spec(node).shape[axis]
+        return (node.attributes["size"][axis], node.attributes["steps"][axis]) == (examples, 1)
 
     def _places(self, node: Node) -> list[str]:
         """Return the starts, ends, axes and steps of a slice, without the axis of examples."""
         begin, size, steps = (node.attributes[name] for name in ("begin", "size", "steps"))
-        axes = range(int(node[0] in self.batch_axis), len(begin))
+        axes = [axis for axis in range(len(begin)) if axis != self.batch_axis.get(node[0])]
         ends = [begin[axis] + size[axis] * steps[axis] for axis in axes]
         values = {
             "starts": [begin[axis] for axis in axes],

@@ -4,7 +4,8 @@ PyTorch names a parameter ``MODULE.weight``, and this package ``LAYER/weights``.
 layer. ``names`` maps layers to modules: {"conv1": "features.0"}.
 """
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,9 @@ _TO_TORCH = {**_SAME, _WEIGHTS: "weight", _TABLE: "weight", "moving_variance": "
 _NORM = {"weight": "gamma", "bias": "beta", "running_mean": "moving_mean", "running_var": "moving_variance"}
 _OTHER = {"weight": _WEIGHTS, "bias": "bias"}
 _COUNTER = "num_batches_tracked"
+_RECURRENT = {_WEIGHTS: "weight_ih", "recurrent": "weight_hh", "bias": "bias_ih"}
+"""Variable of a layer of long short-term memory -> parameter of PyTorch's LSTM, without the number of its layer."""
+_OF_LSTM = re.compile(r"(weight|bias)_(ih|hh)_l(\d+)")
 
 
 def write_safetensors(path: Path, weights: Mapping[str, NDArray[Any]]) -> Path:
@@ -35,7 +39,8 @@ def write_safetensors(path: Path, weights: Mapping[str, NDArray[Any]]) -> Path:
 def state_dict(weights: Mapping[str, NDArray[Any]], names: Mapping[str, str] | None = None) -> dict[str, Any]:
     """Return weights as tensors of PyTorch, for ``module.load_state_dict``.
 
-    Dense weights (features, units) become (units, features); other arrays keep their shape. weights: as
+    Dense weights (features, units) become (units, features); other arrays keep their shape. A layer of long short-term
+    memory becomes an LSTM of one layer, whose second bias is 0. weights: as
     :meth:`~runner.api.runs.Run.weights` returns them. names: layer -> module; other layers keep their names. Raises
     ConfigError if PyTorch is missing, or if a layer of ``names`` has no weights.
     """
@@ -45,6 +50,12 @@ def state_dict(weights: Mapping[str, NDArray[Any]], names: Mapping[str, str] | N
     for name, value in weights.items():
         layer, kind = _split(name)
         module = (names or {}).get(layer, layer)
+        if f"{layer}/recurrent" in weights:
+            array = torch.from_numpy(np.ascontiguousarray(value.T))
+            found[f"{module}.{_RECURRENT[kind]}_l0"] = array
+            if kind == "bias":
+                found[f"{module}.bias_hh_l0"] = torch.zeros_like(array)
+            continue
         array = value.T if kind == _WEIGHTS and value.ndim == 2 else value
         found[f"{module}.{_TO_TORCH.get(kind, kind)}"] = torch.from_numpy(np.ascontiguousarray(array))
         if kind == "moving_mean":
@@ -52,28 +63,60 @@ def state_dict(weights: Mapping[str, NDArray[Any]], names: Mapping[str, str] | N
     return found
 
 
-def from_state_dict(state: Mapping[str, Any], names: Mapping[str, str] | None = None) -> dict[str, NDArray[Any]]:
+def from_state_dict(
+    state: Mapping[str, Any], names: Mapping[str, str] | None = None, tables: Collection[str] = ()
+) -> dict[str, NDArray[Any]]:
     """Return a ``state_dict`` of PyTorch as weights, for ``runner.run(init_from=...)``; the inverse of `state_dict`.
 
-    state: name -> tensor or array. names: layer -> module; other modules are layers of the same name. A
-    matrix is read as the weights of a dense layer, although an Embedding has a matrix as well; pass that matrix as
-    LAYER/table. A run takes the weights whose names and shapes fit its network, and logs the weights that do not fit.
+    state: name -> tensor or array. names: layer -> module; other modules are layers of the same name. tables: layers
+    whose matrix is a table: an embedding, or the layer "softmax" of task=language; the matrix of any other layer is
+    read as dense weights. The layers of an LSTM of several layers are numbered: LAYER1, LAYER2. A run takes the weights
+    whose names and shapes fit its network, and logs the weights that do not fit.
     Raises ConfigError for a module of ``names`` without tensors.
     """
     layers = {module: layer for layer, module in (names or {}).items()}
     _require_layers(layers, {name.rpartition(".")[0] for name in state})
-    return dict(_variables(state, layers))
+    return dict(_variables(state, layers, tables))
 
 
-def _variables(state: Mapping[str, Any], layers: Mapping[str, str]) -> Iterator[tuple[str, NDArray[Any]]]:
+def _variables(
+    state: Mapping[str, Any], layers: Mapping[str, str], tables: Collection[str]
+) -> Iterator[tuple[str, NDArray[Any]]]:
     for name, tensor in state.items():
         module, _, kind = name.rpartition(".")
         if kind == _COUNTER:
             continue
-        value = np.asarray(tensor.detach().cpu().numpy() if hasattr(tensor, "detach") else tensor)
+        value = _array(tensor)
+        layer = layers.get(module, module)
+        if of_lstm := _OF_LSTM.fullmatch(kind):
+            yield from _recurrent(state, layer, name, of_lstm)
+            continue
+        if kind == "weight" and layer in tables:
+            yield f"{layer}/{_TABLE}", value
+            continue
         known = _NORM if _normalizes(state, module) else _OTHER
         array = value.T if kind == "weight" and value.ndim == 2 else value
-        yield f"{layers.get(module, module)}/{known.get(kind, kind)}", np.ascontiguousarray(array)
+        yield f"{layer}/{known.get(kind, kind)}", np.ascontiguousarray(array)
+
+
+def _recurrent(
+    state: Mapping[str, Any], layer: str, name: str, found: re.Match[str]
+) -> Iterator[tuple[str, NDArray[Any]]]:
+    """Yield the variable that a parameter of an LSTM becomes; the two biases become their sum."""
+    what, source, number = found.groups()
+    several = f"{name.removesuffix(found[0])}weight_ih_l1" in state
+    value = _array(state[name])
+    kind = f"{what}_{source}"
+    if kind == "bias_hh":
+        return
+    if kind == "bias_ih":
+        value = value + _array(state[name.replace("bias_ih", "bias_hh")])
+    variables = {parameter: variable for variable, parameter in _RECURRENT.items()}
+    yield f"{layer}{int(number) + 1 if several else ''}/{variables[kind]}", np.ascontiguousarray(value.T)
+
+
+def _array(tensor: Any) -> NDArray[Any]:
+    return np.asarray(tensor.detach().cpu().numpy() if hasattr(tensor, "detach") else tensor)
 
 
 def _normalizes(state: Mapping[str, Any], module: str) -> bool:

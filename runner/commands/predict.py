@@ -22,6 +22,7 @@ from runner.commands.stored_network import (
     write_output,
 )
 from runner.data.pictures import read_pictures
+from runner.data.text import TextSettings
 from runner.errors import ConfigError
 from runner.system.console import verb_parser
 from runner.system.machine import usable_cores
@@ -56,7 +57,8 @@ def main(arguments: Sequence[str]) -> int:
     parser = verb_parser(
         "predict",
         "Predict classes or numbers with a trained network. Inputs are PNG and JPEG images, or NumPy arrays (.npy) of "
-        f"one or several inputs in the units of the dataset.\n{DEVICE_HELP}.",
+        "one or several inputs in the units of the dataset. A language model predicts the word after each text in "
+        f"UTF-8.\n{DEVICE_HELP}.",
         _EXAMPLE,
     )
     add_arguments(parser)
@@ -101,21 +103,25 @@ def main(arguments: Sequence[str]) -> int:
 def predict(
     network: StoredNetwork, device: "OneDevice", files: Sequence[Path], *, top: int, resize: bool
 ) -> list[Prediction]:
-    """Return the predictions for the images in ``files``; see :func:`~runner.data.pictures.read_pictures`.
+    """Return the predictions for the images in ``files``, or for the words that follow the texts in them.
+
+    See :func:`~runner.data.pictures.read_pictures` and :meth:`~runner.data.text.TextSettings.contexts`.
 
     device: the device on which the network runs. resize: whether to crop and resize images, as is always done for a
     network trained on an image folder. Raises DataError if a file, CheckpointError if the checkpoint does not fit.
     """
     data = network.config.data
     facts, task = data.facts(), network.config.task
-    pictures = read_pictures(files, facts.shape, network.normalisation(), fit=resize or data.fits_images)
-    found = answers_of(network, device, np.stack([picture.pixels for picture in pictures]))
+    if isinstance(data, TextSettings):
+        inputs = data.contexts(files)
+    else:
+        pictures = read_pictures(files, facts.shape, network.normalisation(), fit=resize or data.fits_images)
+        inputs = [(picture.label, picture.pixels) for picture in pictures]
+    found = answers_of(network, device, np.stack([x for _, x in inputs]))
     names = task.columns(facts.fields)
     return [
-        Prediction(
-            picture.label, _largest(row, names, top) if task.ranked else tuple(zip(names, map(float, row), strict=True))
-        )
-        for picture, row in zip(pictures, found, strict=True)
+        Prediction(label, _largest(row, names, top) if task.ranked else tuple(zip(names, map(float, row), strict=True)))
+        for (label, _), row in zip(inputs, found, strict=True)
     ]
 
 

@@ -96,6 +96,10 @@ class Shakespeare(TextSettings):
         parts = [work[:at] if split == "train" else work[at:] for work, at in zip(works, cut, strict=True)]
         return list(chain.from_iterable(parts))
 
+    def split(self, text: str) -> Lines:
+        """Return the words of each line, as :func:`~runner.data.text.words` separates them."""
+        return words(text)
+
     def stamp(self) -> tuple[object, ...]:
         """Return the folder of the dataset, whose content never changes."""
         return (str(cache_root(self.cache_dir)),)

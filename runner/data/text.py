@@ -106,6 +106,28 @@ class TextSettings(DatasetSettings):
     def stamp(self) -> tuple[object, ...]:
         """Return a key that changes with the content of the text."""
 
+    def split(self, text: str) -> Lines:
+        """Return the words of each line of a text that has any."""
+        return (found for line in text.splitlines() if (found := line.split()))
+
+    def contexts(self, paths: Sequence[Path]) -> list[tuple[str, NDArray[np.int32]]]:
+        """Return the last ``steps`` words (T,) of the text in each file, with its path.
+
+        The last line is not ended, so that its next word can be predicted. Before a shorter text, there are ends of
+        lines. Raises DataError for a file that is no text in UTF-8.
+        """
+        vocabulary, found = self._read().vocabulary, []
+        end = vocabulary.index(END)
+        for path in paths:
+            try:
+                with open_regular(path) as file:
+                    text = file.read().decode("utf-8")
+            except (OSError, UnicodeDecodeError) as error:
+                raise DataError(f"{path}: {error}; expected a text in UTF-8") from error
+            given = tokens(self.split(text), vocabulary)[:-1][-self.steps :]
+            found.append((str(path), np.concatenate([np.full(self.steps - len(given), end, np.int32), given])))
+        return found
+
     def facts(self) -> Facts:
         """Return the vocabulary and the numbers of examples, which are known after reading the text once."""
         read = self._read()

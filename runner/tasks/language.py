@@ -141,7 +141,9 @@ class _Softmax:
         self._bias = net.parameter("bias", (words,), Constant(0.0)).tensor
         whole = parts[0] if len(parts) == 1 else ops.concat(graph, parts, 0)
         steps, rows, _ = graph.spec(whole).shape
-        self._rows = rows
+        self._last = ops.reshape(
+            graph, ops.slice(graph, whole, (steps - 1, 0, 0), (1, rows, features)), (rows, features)
+        )
         self._states = ops.reshape(graph, whole, (steps * rows, features))
 
     def logits(self) -> Expr:
@@ -151,9 +153,7 @@ class _Softmax:
 
     def last(self) -> Expr:
         """Add the logits (N, V) after the last step."""
-        count, features = self._net.graph.spec(self._states).shape
-        last = ops.slice(self._net.graph, self._states, (count - self._rows, 0), (self._rows, features))
-        return Expr(self._net.graph, self._logits_of(last))
+        return Expr(self._net.graph, self._logits_of(self._last))
 
     def sampled(self, truth: Expr, samples: int) -> Expr:
         """Add the logits (T N, 1 + samples) of the next word and of drawn words; see :class:`Language`."""

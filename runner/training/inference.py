@@ -129,7 +129,7 @@ def score(
 def answers(
     device: OneDevice, checkpoint: Path, inputs: NDArray[Any], facts: Facts | None = None
 ) -> NDArray[np.float64]:
-    """Return the task's answers (N, outputs), such as class probabilities, for normalised inputs (N, ...).
+    """Return the task's answers (N, outputs), such as class probabilities, for normalised inputs or words (N, ...).
 
     The answers are computed with the weights of ``checkpoint``. facts: the facts of the training data; None for the
     facts of the configuration's dataset. Raises CheckpointError if the checkpoint does not hold the network,
@@ -139,7 +139,8 @@ def answers(
     config: Any = device.config
     size = min(len(inputs), config.train.eval_batch_size)
     config = replace(config, train=replace(config.train, eval_batch_size=size))
-    source = _Given(inputs.astype(state_dtype(config.precision)), facts.fields)
+    own = state_dtype(config.precision)
+    source = _Given(inputs.astype(facts.fields["x"].dtype or own), facts.fields, own)
     with _opened(replace(device, config=config), checkpoint, source, facts) as session:
         batches = range(-(-len(inputs) // size))
         predicted = [session.run(PREDICT, step=step)["prediction"].copy() for step in batches]
@@ -197,9 +198,11 @@ class _Views:
 class _Given:
     """An input source over an array of inputs without targets; the last batch is padded with zeros."""
 
-    def __init__(self, inputs: NDArray[Any], fields: Mapping[str, Field]) -> None:
+    def __init__(self, inputs: NDArray[Any], fields: Mapping[str, Field], mask: str) -> None:
+        """mask: dtype of the field mask."""
         self._inputs = inputs
         self._others = {name: field for name, field in fields.items() if name != "x"}
+        self._mask = mask
 
     def read(self, split: str, step: int, lo: int, hi: int) -> Mapping[str, NDArray[Any]]:
         """Return batch number ``step``, of hi - lo inputs; ``lo`` is 0, because the one device gets whole batches."""
@@ -209,7 +212,7 @@ class _Given:
         x = np.zeros((count, *self._inputs.shape[1:]), self._inputs.dtype)
         x[real] = self._inputs[index[real]]
         others = {name: np.zeros((count, *each.shape), each.dtype or x.dtype) for name, each in self._others.items()}
-        return {"x": x, **others, "index": index, "mask": real.astype(x.dtype)}
+        return {"x": x, **others, "index": index, "mask": real.astype(self._mask)}
 
 
 @contextmanager

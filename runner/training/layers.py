@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from runner.engine.compile.cost import node_cost
 from runner.engine.graph import ops
 from runner.engine.graph.graph import Graph
-from runner.engine.graph.network import NetworkBuilder
+from runner.engine.graph.network import CarriedState, NetworkBuilder
 from runner.engine.graph.node import Node
 from runner.engine.graph.tensor import Tensor
 from runner.engine.graph.variables import Variables
+from runner.fields import BEGINS
 from runner.training.experiment import Experiment
 
-_MULTIPLYING = ("matmul", "conv2d", "conv2d_input_gradient")
+_MULTIPLYING = ("matmul", "conv2d", "conv2d_input_gradient", "lstm")
 """Ops whose floating-point operations are pairs of a multiplication and an addition."""
 _PASSING_ON = ("reshape", "identity")
 """Ops whose output shares memory with their input."""
@@ -64,14 +65,17 @@ def _network_of_one_example(experiment: Experiment) -> NetworkBuilder:
     batch = {
         field: ops.placeholder(graph, (1, *spec.shape[1:]), spec.dtype, name=field) for field, spec in specs.items()
     }
+    variables = Variables(graph, seed=config.seed)
     net = NetworkBuilder(
         graph,
-        Variables(graph, seed=config.seed),
-        dtype=specs["x"].dtype,
+        variables,
+        dtype=config.precision,
         seed=config.seed,
         training=True,
         step=ops.placeholder(graph, (), "int64", name="step"),
         index=batch["index"],
+        begins=batch.get(BEGINS),
+        carried=CarriedState(variables, (0, 1), 1),
     )
     config.task.network(config.model, experiment.facts.fields)(net, batch)
     return net
