@@ -26,7 +26,7 @@ from runner.data.office31 import Office31
 from runner.data.published import Cifar10, FashionMnist, Mnist, Usps
 from runner.data.settings import DATASETS
 from runner.data.shakespeare import Shakespeare
-from runner.data.synthetic import Synthetic
+from runner.data.synthetic import Synthetic, SyntheticText
 from runner.data.text import Lm1b, Text
 from runner.data.tfrecord import TFRecord
 
@@ -35,6 +35,7 @@ __all__ = ["DATASETS"]
 DATASETS |= {
     "digits": Digits,
     "synthetic": Synthetic,
+    "synthetic_text": SyntheticText,
     "mnist": Mnist,
     "fashion_mnist": FashionMnist,
     "cifar10": Cifar10,

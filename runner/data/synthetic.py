@@ -1,4 +1,4 @@
-"""Images of any shape and number, made in memory, for benchmarks and tests."""
+"""Images of any shape and number, and texts of any length, made in memory, for benchmarks and tests."""
 
 from dataclasses import dataclass, field
 from typing import Annotated
@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from runner.bounds import Bounds, Count, Seed
 from runner.data.dataset import Dataset, Facts, Normalisation, Split
 from runner.data.settings import DatasetSettings
+from runner.data.text import END, UNKNOWN, Lines, TextSettings, Tokens
 from runner.errors import ConfigError
 from runner.kernels import philox
 
@@ -81,3 +82,44 @@ class Synthetic(DatasetSettings):
         count = int(np.prod(shape))
         words = philox.bits(philox.key(self.data_seed, f"{self.name}/{stream}"), index, (count + 3) // 4)
         return words.astype("<u4").view(np.uint8)[:, :count].reshape(len(index), *shape)
+
+
+@dataclass
+class SyntheticText(TextSettings):
+    """A text without lines, made in memory: word v, counted from 0, is drawn with a frequency of 1 / (v + 1).
+
+    tokens, test_tokens: lengths of the splits. data_seed: seed of all draws.
+    """
+
+    name: str = "synthetic_text"
+    tokens: Count = 20_000
+    test_tokens: Count = 2_000
+    data_seed: Seed = 0
+
+    def read(self) -> Tokens:
+        """Draw both splits."""
+        return Tokens(self._names, self._drawn("train", self.tokens), self._drawn("test", self.test_tokens))
+
+    def facts(self) -> Facts:
+        """Return the facts according to the settings; nothing is drawn."""
+        return self.facts_for(self._names, self.tokens, self.test_tokens)
+
+    def lines(self, split: str) -> Lines:
+        """Return the whole split as one line."""
+        found = self.read()
+        stream = found.train if split == "train" else found.test
+        return [[found.vocabulary[number] for number in stream]]
+
+    def stamp(self) -> tuple[object, ...]:
+        """Return the settings that determine the text."""
+        return self.vocabulary, self.tokens, self.test_tokens, self.data_seed
+
+    @property
+    def _names(self) -> tuple[str, ...]:
+        return (END, UNKNOWN, *(f"word {number}" for number in range(2, self.vocabulary)))
+
+    def _drawn(self, split: str, count: int) -> NDArray[np.int32]:
+        words = philox.bits(philox.key(self.data_seed, f"{self.name}/{split}"), np.arange(1), count)[0]
+        sums = np.cumsum(1.0 / np.arange(1, self.vocabulary + 1))
+        found: NDArray[np.int64] = np.searchsorted(sums / sums[-1], words / 2.0**32, side="right")
+        return np.minimum(found, self.vocabulary - 1).astype(np.int32)

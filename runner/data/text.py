@@ -116,7 +116,7 @@ class TextSettings(DatasetSettings):
         The last line is not ended, so that its next word can be predicted. Before a shorter text, there are ends of
         lines. Raises DataError for a file that is no text in UTF-8.
         """
-        vocabulary, found = self._read().vocabulary, []
+        vocabulary, found = self.read().vocabulary, []
         end = vocabulary.index(END)
         for path in paths:
             try:
@@ -130,7 +130,7 @@ class TextSettings(DatasetSettings):
 
     def facts(self) -> Facts:
         """Return the vocabulary and the numbers of examples, which are known after reading the text once."""
-        read = self._read()
+        read = self.read()
         return self.facts_for(read.vocabulary, len(read.train), len(read.test))
 
     def facts_for(self, vocabulary: tuple[str, ...], train: int, test: int) -> Facts:
@@ -151,19 +151,20 @@ class TextSettings(DatasetSettings):
 
     def load(self) -> Dataset:
         """Read the text. Raises DataError if it is missing or damaged."""
-        read = self._read()
+        read = self.read()
         train, test = (
             examples(each, self.steps, whole=whole) for each, whole in ((read.train, True), (read.test, False))
         )
         return Dataset(self.name, train, test, _AS_STORED)
 
-    def _read(self) -> "_Read":
+    def read(self) -> "Tokens":
+        """Return the tokens of both splits. Raises DataError if the text cannot be read."""
         return _read(_Source(type(self), self.stamp(), self))
 
 
 @dataclass(frozen=True)
-class _Read:
-    """The tokens of a text."""
+class Tokens:
+    """The tokens of a text: positions in its vocabulary, (L,) for each split."""
 
     vocabulary: tuple[str, ...]
     train: NDArray[np.int32]
@@ -185,12 +186,12 @@ class _Source:
 
 
 @lru_cache(maxsize=2)
-def _read(source: _Source) -> _Read:
+def _read(source: _Source) -> Tokens:
     """Read a text once per process, because facts are asked for many times."""
     settings = source.settings
     vocabulary = most_frequent(settings.lines("train"), settings.vocabulary)
     train, test = (tokens(settings.lines(split), vocabulary) for split in ("train", "test"))
-    return _Read(vocabulary, train, test)
+    return Tokens(vocabulary, train, test)
 
 
 @dataclass

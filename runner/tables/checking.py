@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 from runner.config.configuration import fix_machine_values
 from runner.config.schema import Config
 from runner.data.settings import DatasetSettings
-from runner.data.synthetic import Synthetic
+from runner.data.synthetic import Synthetic, SyntheticText
+from runner.data.text import TextSettings
 from runner.errors import ConfigError, DataError, ResourceError, RunnerError
 from runner.system.machine import usable_cores, usable_memory
 from runner.tables.measured import count_sizes, data_digest, fingerprint, kind_of_machine, simulated_times
@@ -103,6 +104,9 @@ def with_synthetic_data(experiment: Experiment) -> Experiment | str:
 
 def _synthetic(data: DatasetSettings, examples: int) -> DatasetSettings | None:
     """Return synthetic images of the same shape, the dataset itself if it needs no download, or None."""
+    if isinstance(data, TextSettings):
+        tokens = examples * data.steps + 1
+        return SyntheticText(steps=data.steps, vocabulary=data.vocabulary, tokens=tokens, test_tokens=tokens)
     facts = data.facts()
     if len(facts.shape) == len(Synthetic().shape) and facts.class_names and facts.fields.keys() == {"x", "y"}:
         return Synthetic(

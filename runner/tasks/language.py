@@ -113,7 +113,9 @@ class Language(Task):
             truth = apply(ops.select, ignored, given.scalar(0), given)
         with net.layer("softmax", "dense"):
             logits = layer.sampled(truth, self.samples) if sampled else layer.logits()
-            last = layer.last()
+            # The last words of all examples have the last rows of the logits. An evaluation computes them again, so
+            # that a prediction alone needs no other rows.
+            last = _last_rows(logits, rows) if net.training else layer.last()
         with net.layer("loss", "loss"):
             labels = ops.fill(graph, 0.0, (steps * rows,), LABEL) if sampled else truth.tensor
             losses = Expr(graph, ops.softmax_cross_entropy(graph, logits.tensor, labels)[0])
@@ -208,6 +210,11 @@ class _Softmax:
         place = apply(ops.cast, numbers, dtype=self._net.state_dtype) + 1.0
         probability = apply(ops.log1p, 1.0 / place) * (samples / math.log(self._words + 1))
         return apply(ops.log, probability)
+
+
+def _last_rows(x: Expr, rows: int) -> Expr:
+    count, columns = x.spec.shape
+    return Expr(x.graph, ops.slice(x.graph, x.tensor, (count - rows, 0), (rows, columns)))
 
 
 def _exp(value: float) -> float:
