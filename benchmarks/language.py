@@ -1,8 +1,9 @@
 """Words per second of the LSTM language model, next to PyTorch on the same machine.
 
-``python -m benchmarks.language`` measures training steps of LSTM-512-512 over 10,000 words with the full softmax: 20 rows
-of 35 words, SGD and gradients clipped by their global norm, float32. Each side runs in its own process, in turns; the
-environment ``torch`` must be installed (``make bench-peers ARGS=torch``), or ``--torch PYTHON`` names an interpreter.
+``python -m benchmarks.language`` measures training steps of LSTM-512-512 over 10,000 words with the full softmax: 20
+rows of 35 words, SGD and gradients clipped by their global norm, float32. Each side runs in its own process, in turns;
+the environment ``torch`` must be installed (``make bench-peers ARGS=torch``), or ``--torch PYTHON`` names an
+interpreter.
 ``--clock cpu`` measures the CPU time of the process in place of wall time, for one thread on a busy machine.
 """
 
