@@ -326,6 +326,17 @@ def _convolutions() -> None:
     add("conv2d_fused", fused, values([[[[np.nan, -1.0, 2.0]]]]), values([[[[1.0]]]]))
 
 
+def _recurrent() -> None:
+    """Add LSTMs whose units fill whole vectors, with blocks of rows of several sizes, and with saturated gates."""
+    for steps, rows, units, scale in ((3, 13, 32, 1.0), (2, 1, 16, 1.0), (1, 7, 48, 40.0)):
+        states = [normal(steps, rows, units)] * 3
+        weights = spread(units, 4 * units, scale=0.1)
+        gates = spread(steps, rows, 4 * units, scale=scale)
+        add("lstm", {}, gates, weights, normal(rows, units), normal(rows, units))
+        dh, dc, c = states
+        add("lstm_gradient", {}, dh, dc, weights, normal(rows, units), c, spread(steps, rows, 4 * units, scale=0.5))
+
+
 def _elements() -> None:
     """Add functions that element-wise programs cannot contain, comparisons, selection, and programs."""
     for op in ("exp", "log", "log1p", "sigmoid", "tanh", "sign"):
@@ -349,6 +360,6 @@ def _elements() -> None:
 
 for _add_family in (
     *(_functions, _elements, _normalization, _responses, _pooling, _random, _reductions, _shapes, _casts, _structure),
-    *(_rows, _products, _convolutions),
+    *(_rows, _products, _recurrent, _convolutions),
 ):
     _add_family()
