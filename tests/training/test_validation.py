@@ -5,7 +5,9 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from runner.checkpoint import BEST, find, load
 from runner.config.schema import Config
@@ -15,6 +17,7 @@ from runner.errors import Interrupted
 from runner.kernels.registry import Registry
 from runner.records.summary import Summary
 from runner.tasks.classification import Classification
+from runner.tasks.language import Language
 from runner.tracking import read_metrics
 from runner.training import trainer
 from runner.training.build import build
@@ -269,3 +272,16 @@ def test_a_checkpoint_stores_the_whole_state(state: BestMetric) -> None:
 def test_an_evaluation_that_is_not_due_changes_the_best_value_only() -> None:
     state = after(ACCURACY, [0.5, 0.4])
     assert state.updated(ACCURACY, 25, 0.9, counted=False) == BestMetric(0.9, 25, 0.5, 1)
+
+
+class Weighted:
+    """Clients whose evaluation batches have a loss of 3 for one example and of 1 for another with half its weight."""
+
+    def run(self, client: str, *, step: int, feeds: object) -> dict[str, NDArray[np.float64]]:
+        return {"loss": np.array(3.0 + 0.5 * 1.0), "mask": np.array([1.0, 0.5, 0.0])}
+
+
+def test_means_of_an_evaluation_are_weighted_and_metrics_are_functions_of_them() -> None:
+    found = evaluate(Weighted(), Language(), batches=2, classes=0)
+    assert found.examples == 4
+    assert found.metrics == pytest.approx({"loss": 3.5 / 1.5, "perplexity": np.exp(3.5 / 1.5)})
