@@ -20,6 +20,7 @@ from tests.samples import (
     integers,
     normal,
     off_zero,
+    permuted,
     positive,
     single,
     value,
@@ -246,6 +247,11 @@ CASES: dict[str, list[Case]] = {
     "scatter_add": [
         Case((integers(5, 3, 2), normal(3, 2, 4)), {"rows": 5}),
         Case((integers(2, 9), normal(9)), {"rows": 4}),
+    ],
+    "add_equal_rows": [Case((integers(4, 7), normal(7, 3))), Case((integers(2, 5, dtype="int32"), normal(5)))],
+    "put_rows": [
+        Case((normal(6, 3), permuted(6, 4), normal(4, 3)), {}, 0),
+        Case((normal(4), permuted(4, 4), normal(4)), {}, 0),
     ],
     "one_hot": [Case((integers(4, 5),), {"depth": 4, "dtype": PRECISION}, 0)],
     # linear

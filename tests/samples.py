@@ -80,6 +80,11 @@ def integers(below: int, *shape: int, dtype: str = "int64") -> Sample:
     return lambda rng: rng.integers(0, below, shape).astype(dtype)
 
 
+def permuted(below: int, count: int) -> Sample:
+    """Return a sample of ``count`` different integers from 0 to below - 1."""
+    return lambda rng: rng.permutation(below)[:count].astype("int64")
+
+
 def booleans(*shape: int) -> Sample:
     """Return a sample of truth values."""
     return lambda rng: rng.random(shape) < 0.5

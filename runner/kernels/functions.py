@@ -29,6 +29,27 @@ def function_kernel(
     return Kernel(op, device_type, library, 0, FLOATS, arrange_plain, bind, function)
 
 
+def update_kernel(op: str, function: Callable[..., None]) -> Kernel:
+    """Wrap a function that changes its first array as a kernel on the CPU, whose output is the changed array.
+
+    If the output does not share memory with the first input, the input is copied first and stays as it is.
+    """
+
+    def bind(attributes: Attributes, arrangement: Arrangement, buffers: Buffers) -> Bound:
+        source, *others = (_read_only(operand.array) for operand in buffers.inputs)
+        target = buffers.outputs[0].array
+        in_place = buffers.inputs[0].address == buffers.outputs[0].address
+
+        def call() -> None:
+            if not in_place:
+                np.copyto(target, source)
+            function(target, *others, **attributes)
+
+        return call
+
+    return Kernel(op, "cpu", "numpy", 0, FLOATS, arrange_in_place, bind)
+
+
 def results(function: Callable[..., Any], inputs: Sequence[Array], attributes: Attributes) -> tuple[Any, ...]:
     """Call the function of a kernel and return all outputs; bfloat16 inputs are converted to float32 first."""
     wide = [each.astype(np.float32) if each.dtype.name == "bfloat16" else each for each in inputs]

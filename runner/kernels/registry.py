@@ -14,7 +14,7 @@ from runner.kernels.contract import (
     Spec,
     refuse_native_calls,
 )
-from runner.kernels.functions import function_kernel
+from runner.kernels.functions import function_kernel, update_kernel
 from runner.kernels.platform import CommunicatorLibrary, PlatformOf
 
 
@@ -117,6 +117,19 @@ def reference(op: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         REGISTRY.add(function_kernel(op, function))
+        return function
+
+    return decorate
+
+
+def update(op: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Register a plain NumPy function as the reference kernel of ``op``, whose output is its changed first input.
+
+    The function takes the inputs as arrays and the attributes as keywords, and changes the first array.
+    """
+
+    def decorate(function: Callable[..., None]) -> Callable[..., None]:
+        REGISTRY.add(update_kernel(op, function))
         return function
 
     return decorate

@@ -37,11 +37,12 @@ def embedding(
     """Add an embedding, which maps every integer of x to a trained vector: (N, ...) -> (N, ..., features).
 
     x: int32 or int64 from 0 to entries - 1; another value raises an error when the step runs. initializer: of the
-    variable table (entries, features); None for normal numbers with standard deviation 1.
+    variable table (entries, features); None for normal numbers with standard deviation 1. Strategies can send and
+    update only the rows that a batch looks up (:mod:`runner.engine.graph.rows`).
     """
     with new_layer(net, name, "embedding"):
         table = net.parameter("table", (entries, features), initializer or Normal(1.0), decayed=True)
-        return net.output(ops.as_dtype(net.graph, ops.gather(net.graph, table.tensor, x), net.dtype))
+        return net.output(ops.as_dtype(net.graph, net.lookup(table, x), net.dtype))
 
 
 def flatten(net: NetworkBuilder, x: Tensor, *, name: str) -> Tensor:

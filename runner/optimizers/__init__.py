@@ -3,6 +3,7 @@
 Read the modules in this order:
 
 * ``base``: settings, the rule of an update, slots, and the factor that clips gradients.
+* ``row_updates``: the same rules for a few rows of a table.
 * ``parameter_rules``, ``batch_scaling``, ``averages``: settings of all optimizers.
 * ``sgd`` (with momentum), ``adam`` (with Adagrad and RMSProp): rules that compute an update from one gradient.
 * ``lbfgs``: L-BFGS, as commands to a ``VectorMachine``; ``line_search``: the length of its steps.

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 from runner.bounds import NonNegative, Positive, Rate
 from runner.engine.graph import ops
@@ -19,6 +20,8 @@ class Adagrad(Optimizer):
 
     Weight decay is an L2 penalty: weight_decay * w is added to the gradient first. Slot: squares, which holds s.
     """
+
+    keeps_rows: ClassVar[bool] = True
 
     name: str = "adagrad"
     lr: Positive = 0.05

@@ -10,12 +10,14 @@ from runner.engine.graph import ops
 from runner.engine.graph.expression import Expr, apply
 from runner.engine.graph.graph import Graph
 from runner.engine.graph.op import ShapeError
+from runner.engine.graph.rows import Gradient, Rows, dense, mapped, spec_of, tensor_of
 from runner.engine.graph.tensor import Tensor
 from runner.engine.graph.variables import Variable, Variables
 from runner.errors import ConfigError
 from runner.optimizers.averages import AVERAGE, WeightsAverage, average_of
 from runner.optimizers.batch_scaling import BatchScaling
 from runner.optimizers.parameter_rules import ParameterRule, place_of, read_rules, require_used
+from runner.optimizers.row_updates import TouchedRows
 from runner.optimizers.schedules import Schedule
 
 
@@ -70,10 +72,17 @@ class Optimizer(ABC):
     The state of an optimizer is held in slots. A slot is a variable that is named after a trained variable, such as
     "conv1/weights/velocity", and is on the same device and in the same checkpoints.
 
-    line_search: whether an update evaluates its batch several times, which not every strategy supports.
+    lazy: how an optimizer whose rule changes rows without a gradient, by momentum, running averages, weight decay or
+    ``average``, updates a table of which a batch looks up a few rows. If false, all rows are updated, which takes work
+    in proportion to the table. If true, only the rows of the batch and of their slots are updated, and decay and
+    averages of a row wait until its next update (TensorFlow's LazyAdamOptimizer); the results differ.
+
+    line_search: whether an update evaluates its batch several times, which not every strategy supports. keeps_rows:
+    whether a rule without weight decay leaves elements whose gradient is 0 as they are, slots included.
     """
 
     line_search: ClassVar[bool] = False
+    keeps_rows: ClassVar[bool] = False
 
     name: str = ""
     lr: Positive = 0.01
@@ -83,6 +92,7 @@ class Optimizer(ABC):
     rules: list[Any] = field(default_factory=list)
     batch_scaling: BatchScaling = field(default_factory=BatchScaling)
     average: WeightsAverage = field(default_factory=WeightsAverage)
+    lazy: bool = False
 
     def __post_init__(self) -> None:
         read_rules(self.rules)
@@ -219,10 +229,21 @@ class Optimizer(ABC):
 
         return update
 
+    def updates_rows(self, variable: Variable) -> bool:
+        """Return whether the update of a variable changes only the rows that a gradient names."""
+        if self.lazy:
+            return True
+        rules = read_rules(self.rules)
+        place = place_of(rules, variable.name)
+        decay = None if place is None else rules[place].weight_decay
+        if decay is None:
+            decay = self.weight_decay if variable.decayed else 0.0
+        return self.keeps_rows and decay == 0.0 and self.average.decay is None
+
     def assign(
         self,
         variables: Variables,
-        gradients: Sequence[tuple[Variable, Tensor]],
+        gradients: Sequence[tuple[Variable, Gradient]],
         *,
         learning_rate: Tensor,
         step: Tensor,
@@ -231,8 +252,8 @@ class Optimizer(ABC):
 
         variables: the store of the variables and slots; nodes are added to its graph. gradients: pairs of variable and
         gradient, already clipped (:meth:`clipped`); a gradient is any tensor of the graph with the variable's shape and
-        dtype. learning_rate: of shape :attr:`rate_shape`, in the variables' dtype. step: an int64 scalar, the number of
-        the step, from 0.
+        dtype, or rows of one. learning_rate: of shape :attr:`rate_shape`, in the variables' dtype. step: an int64
+        scalar, the number of the step, from 0.
         Each node records the layer of the variable that it updates; the caller sets the scope and device of the nodes.
         """
         if not gradients:
@@ -243,21 +264,23 @@ class Optimizer(ABC):
     def clipped(
         self,
         graph: Graph,
-        gradients: Sequence[tuple[Variable, Tensor]],
-        counted: Sequence[Tensor] | None = None,
-    ) -> list[tuple[Variable, Tensor]]:
+        gradients: Sequence[tuple[Variable, Gradient]],
+        counted: Sequence[Gradient] | None = None,
+    ) -> list[tuple[Variable, Gradient]]:
         """Return the pairs of variable and gradient, with gradients scaled down to ``clip_norm`` if necessary.
 
-        For arguments and errors, see :meth:`clip_factor`.
+        Rows become a tensor of the size of their table if the update changes all rows (:meth:`updates_rows`). For
+        arguments and errors, see :meth:`clip_factor`.
         """
+        gradients = [(v, each if self.updates_rows(v) else dense(graph, each)) for v, each in gradients]
         factor = self.clip_factor(graph, gradients, counted)
         return list(gradients) if factor is None else shortened(graph, gradients, factor)
 
     def clip_factor(
         self,
         graph: Graph,
-        gradients: Sequence[tuple[Variable, Tensor]],
-        counted: Sequence[Tensor] | None = None,
+        gradients: Sequence[tuple[Variable, Gradient]],
+        counted: Sequence[Gradient] | None = None,
     ) -> Tensor | None:
         """Return the scalar factor that clips the gradients, in their dtype; None if there is no limit or no gradient.
 
@@ -267,7 +290,7 @@ class Optimizer(ABC):
         """
         for variable, gradient in gradients:
             # Arithmetic broadcasts, so a gradient of another shape would not be detected later.
-            if (found := graph.spec(gradient)) != variable.spec:
+            if (found := spec_of(graph, gradient)) != variable.spec:
                 name = variable.name
                 raise ShapeError(f"the gradient {gradient} of variable {name!r} is {found}; expected {variable.spec}")
         if self.clip_norm is None or not gradients:
@@ -283,12 +306,26 @@ class Optimizer(ABC):
         return direction + self.weight_decay * w
 
 
-def assign_by(rule: Rule, variables: Variables, variable: Variable, gradient: Tensor) -> list[str]:
+def assign_by(rule: Rule, variables: Variables, variable: Variable, gradient: Gradient) -> list[str]:
     """Add the update of one variable and its slots by a rule; return the names of the assign nodes."""
     graph = variables.graph
     with graph.name_scope(variable.name), graph.layer(variable.layer):
+        values = updated(rule, variables, variable, gradient)
+        return [ops.assign(graph, state.tensor, value).node for state, value in values]
+
+
+def updated(rule: Rule, variables: Variables, variable: Variable, gradient: Gradient) -> list[tuple[Variable, Tensor]]:
+    """Return a variable and its slots, each with its value after an update by a rule.
+
+    If the gradient holds rows, the rule is applied to these rows of the variable and of the slots.
+    """
+    graph = variables.graph
+    if not isinstance(gradient, Rows):
         values = rule(State.of(variables, variable), Expr(graph, gradient))
-        return [ops.assign(graph, state.tensor, value.tensor).node for state, value in values]
+        return [(state.variable, value.tensor) for state, value in values]
+    rows = TouchedRows(variables, gradient)
+    values = rule(State.of(rows, rows.of(variable)), Expr(graph, rows.total))
+    return [(rows.table(state.variable), rows.put(state.variable, value.tensor)) for state, value in values]
 
 
 def require(holds: bool, key: str, value: object, expected: str) -> None:
@@ -297,21 +334,32 @@ def require(holds: bool, key: str, value: object, expected: str) -> None:
         raise ConfigError(f"optimizer.{key}={value}: expected {expected}")
 
 
-def global_norm(graph: Graph, tensors: Sequence[Tensor]) -> Tensor:
+def global_norm(graph: Graph, tensors: Sequence[Gradient]) -> Tensor:
     """Return the Euclidean norm, a scalar, of float tensors of one dtype, taken together as one vector.
 
-    Squares are summed in that dtype, tensor by tensor in the given order. In float32 a norm beyond 1.8e19 overflows to
-    infinity. The tensors may be on several devices: the squares of each tensor are summed on its device, and the norm
-    is computed from these sums on the caller's device.
+    Rows count as the tensor that they stand for: values with equal indices are added first. Squares are summed in that
+    dtype, tensor by tensor in the given order. In float32 a norm beyond 1.8e19 overflows to infinity. The tensors may
+    be on several devices: the squares of each tensor are summed on its device, and the norm is computed from these sums
+    on the caller's device.
     """
     squares = []
     for tensor in tensors:
-        with graph.device(graph.nodes[tensor.node].device):
-            squares.append(ops.reduce_sum(graph, ops.square(graph, tensor)))
+        with graph.device(graph.nodes[tensor_of(tensor).node].device):
+            squares.append(ops.reduce_sum(graph, _squares(graph, tensor)))
     return ops.sqrt(graph, ops.add_n(graph, squares), name="global_norm")
 
 
-def clip_factor(graph: Graph, tensors: Sequence[Tensor], limit: float) -> Tensor:
+def _squares(graph: Graph, gradient: Gradient) -> Tensor:
+    """Return the squares of the elements of a gradient; of rows with equal indices, only the first is not 0."""
+    if not isinstance(gradient, Rows):
+        return ops.square(graph, gradient)
+    totals, first = ops.add_equal_rows(graph, gradient.indices, gradient.values)
+    spec = graph.spec(totals)
+    mask = ops.reshape(graph, first, (spec.shape[0], *(1 for _ in spec.shape[1:])))
+    return ops.mul(graph, ops.square(graph, totals), mask)
+
+
+def clip_factor(graph: Graph, tensors: Sequence[Gradient], limit: float) -> Tensor:
     """Return the scalar min(1, limit / global norm) in the dtype of the tensors (Pascanu et al. 2013, algorithm 1).
 
     limit: the largest norm after clipping, above 0. The factor is exactly 1 if the norm is at most ``limit``, and NaN
@@ -325,12 +373,12 @@ def clip_factor(graph: Graph, tensors: Sequence[Tensor], limit: float) -> Tensor
     return (factor + (norm - norm)).tensor
 
 
-def shortened(graph: Graph, gradients: Sequence[tuple[Of, Tensor]], factor: Tensor) -> list[tuple[Of, Tensor]]:
+def shortened(graph: Graph, gradients: Sequence[tuple[Of, Gradient]], factor: Tensor) -> list[tuple[Of, Gradient]]:
     """Multiply each gradient by a scalar factor, on the gradient's device; return the pairs with the new gradients."""
     clipped = []
     for variable, gradient in gradients:
-        with graph.name_scope("clip"), graph.device(graph.nodes[gradient.node].device):
-            clipped.append((variable, ops.mul(graph, gradient, factor)))
+        with graph.name_scope("clip"), graph.device(graph.nodes[tensor_of(gradient).node].device):
+            clipped.append((variable, mapped(gradient, lambda each: ops.mul(graph, each, factor))))
     return clipped
 
 

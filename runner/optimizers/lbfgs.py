@@ -54,6 +54,7 @@ class Lbfgs(Optimizer):
         require(not decoupled, "decoupled_weight_decay", "true", "false; the decay is part of the objective")
         require(not self.rules, "rules", self.rules, "no rules; the line search finds one step for all variables")
         require(not scaling.active, "batch_scaling", scaling, "rate=none and weight_decay=false; lr is always 1")
+        require(not self.lazy, "lazy", "true", "false; L-BFGS updates all rows of a table")
         require(average.decay is None, "average.decay", average.decay, "null; L-BFGS keeps no averages")
 
     @property

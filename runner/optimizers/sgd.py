@@ -1,6 +1,7 @@
 """Stochastic gradient descent, plain and with momentum."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from runner.bounds import Positive, Rate
 from runner.engine.graph.expression import Expr
@@ -11,6 +12,8 @@ from runner.optimizers.parameter_rules import ParameterRule
 @dataclass
 class Sgd(Optimizer):
     """w <- w - lr * (g + weight_decay * w)."""
+
+    keeps_rows: ClassVar[bool] = True
 
     name: str = "sgd"
 

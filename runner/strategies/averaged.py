@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from runner.engine.graph.tensor import Tensor
 from runner.engine.graph.variables import Declaration, Variable, Variables
 from runner.optimizers.averages import AVERAGE
 
@@ -12,6 +13,11 @@ class Averaged(Variables):
     def __init__(self, store: Variables) -> None:
         super().__init__(store.graph, seed=store.seed, prefix=store.prefix, device=store.device)
         self._store = store
+
+    def lookup(self, table: Variable, indices: Tensor) -> Tensor:
+        """Add a node for rows of the average of a table, or of the table itself if it is not trained."""
+        own = self._store[table.name]
+        return self._store.lookup(self._store.copy(own, AVERAGE) if own.trainable else own, indices)
 
     def _create(self, declared: Declaration, device: str) -> Variable:
         variable = self._store.declare(declared, device)

@@ -115,8 +115,10 @@ class Strategy(ABC):
     """The base class of all strategies; the fields are the settings.
 
     splits_batch: whether every worker computes a share of each batch. line_search: whether an update may evaluate its
-    batch several times, as L-BFGS does. order_keys: keys that decide the order in which clients run, but not the
-    computation; runs that differ in these keys alone can repeat each other.
+    batch several times, as L-BFGS does. keeps_rows: whether the gradient of a table of which a batch looks up a few
+    rows stays a list of rows until the update; if not, it becomes a tensor of the size of the table. order_keys: keys
+    that decide the order in which clients run, but not the computation; runs that differ in these keys alone can repeat
+    each other.
     """
 
     name: str = ""
@@ -124,6 +126,7 @@ class Strategy(ABC):
 
     splits_batch: ClassVar[bool] = True
     line_search: ClassVar[bool] = False
+    keeps_rows: ClassVar[bool] = False
     order_keys: ClassVar[tuple[str, ...]] = ()
 
     @abstractmethod
@@ -179,6 +182,12 @@ class Strategy(ABC):
             yield (
                 f"optimizer={facts.optimizer.name} with parallelism={self.name}: only single and sandblaster support "
                 "a line search; use one of them, or another optimizer"
+            )
+
+        if facts.optimizer.lazy and not self.keeps_rows:
+            yield (
+                f"optimizer.lazy=true with parallelism={self.name}: gradients of tables have the size of the table, so "
+                "all rows are updated; use optimizer.lazy=false, or parallelism=single, model or sync_data"
             )
 
     def _faults_of_shares(self, facts: TrainingFacts) -> Iterator[str]:

@@ -158,7 +158,7 @@ def _whole(graph: Graph, stores: Sequence[Variables], held: Sequence[Variable]) 
     first = held[0]
     if first.part is None or len(held) == 1:
         return first.tensor
-    with graph.absolute_scope("save"), graph.device(stores[0].device):
+    with graph.absolute_scope("save"), graph.device(stores[0].device_of(first)):
         return ops.concat(graph, [each.tensor for each in held], axis=first.part.axis, name=first.name)
 
 

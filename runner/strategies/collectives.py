@@ -13,6 +13,7 @@ from dataclasses import replace
 from runner.engine.compile.passes.rewriting import fresh_name
 from runner.engine.graph import ops
 from runner.engine.graph.graph import Graph
+from runner.engine.graph.rows import Gradient, Rows, joined, tensor_of
 from runner.engine.graph.tensor import Tensor
 from runner.strategies.replica import Gradients, Share, ordered_sum, shares
 
@@ -98,6 +99,19 @@ def all_reduce(graph: Graph, parts: Sequence[Tensor], devices: Sequence[str], na
     return totals
 
 
+def all_gather(graph: Graph, parts: Sequence[Rows], devices: Sequence[str], name: str) -> list[Rows]:
+    """Gather the rows of one table on every worker, in worker order: the sum of the gradients that they stand for.
+
+    parts: rows of K workers, the k-th on ``devices[k]``. Bytes on the wire, for n rows of b bytes and indices of i
+    bytes: every worker sends its rows to all others, (K - 1) n (b + i) per worker and K (K - 1) n (b + i) in all.
+    """
+    totals = []
+    for k in range(len(devices)):
+        with _on_worker(graph, devices, name, k):
+            totals.append(joined(graph, parts))
+    return totals
+
+
 @contextmanager
 def _on_worker(graph: Graph, devices: Sequence[str], name: str, k: int) -> Iterator[None]:
     """Add nodes on worker k, in its scope of the reduction ``name``."""
@@ -154,24 +168,32 @@ def exchange(
     computed: the results of each worker; worker k is on ``devices[k]``. Neighbouring gradients share a message of up to
     ``bucket_bytes``. The messages are exchanged in the order of backpropagation, from the last layer to the first.
     Statistics share the message of the last gradients: they exist earlier, but a separate message would cost more. A
-    bucket has the name and layer of its first variable. ``settled`` updates join ``state_updates`` without a sum.
+    bucket has the name and layer of its first variable. ``settled`` updates join ``state_updates`` without a sum. Rows
+    of tables are not summed, but gathered on every worker (:func:`all_gather`), with each ``combine``.
 
     Bytes on the wire: all workers together send 2 (K - 1) times the bytes of one worker's tensors; with ``all_reduce``,
     K (K - 1) times.
     """
     count = len(computed[0].gradients)
-    # The tensors of each worker in the order of the exchange: gradients from last to first, then statistics.
-    ordered = [[*own.parts[:count][::-1], *own.parts[count:]] for own in computed]
-    sums: list[list[Tensor]] = [[] for _ in devices]
-    for bucket in in_buckets([graph.spec(tensor).nbytes for _, tensor in ordered[0]], bucket_bytes):
-        first, members = ordered[0][bucket.start][0], [[own[i][1] for i in bucket] for own in ordered]
+    columns = [(own[0][0], [part for _, part in own]) for own in zip(*(each.parts for each in computed), strict=True)]
+    sums: dict[int, Sequence[Gradient]] = {}
+    tensors: list[int] = []
+    # Gradients are exchanged from last to first, then statistics.
+    for place in [*range(count)[::-1], *range(count, len(columns))]:
+        variable, parts = columns[place]
+        if rows := [part for part in parts if isinstance(part, Rows)]:
+            with graph.layer(variable.layer):
+                sums[place] = all_gather(graph, rows, devices, variable.name)
+        else:
+            tensors.append(place)
+    for bucket in in_buckets([graph.spec(tensor_of(columns[place][1][0])).nbytes for place in tensors], bucket_bytes):
+        places = tensors[bucket.start : bucket.stop]
+        first = columns[places[0]][0]
+        members = [[tensor_of(columns[place][1][k]) for place in places] for k in range(len(devices))]
         with graph.layer(first.layer):
             totals = combine_bucket(graph, members, devices, first.name, combine)
-        for own, total in zip(sums, totals, strict=True):
-            own += total
-    exchanged = [
-        own.with_parts([*total[:count][::-1], *total[count:]]) for own, total in zip(computed, sums, strict=True)
-    ]
+        sums.update(zip(places, zip(*totals, strict=True), strict=True))
+    exchanged = [own.with_parts([sums[i][k] for i in range(len(columns))]) for k, own in enumerate(computed)]
     return [replace(own, state_updates=[*own.state_updates, *own.settled], settled=()) for own in exchanged]
 
 

@@ -9,6 +9,7 @@ from runner.engine.compile.program import Program
 from runner.engine.graph.autodiff import gradients
 from runner.engine.graph.device import worker_task
 from runner.engine.graph.graph import Graph
+from runner.engine.graph.rows import Gradient
 from runner.engine.graph.tensor import Tensor
 from runner.engine.graph.variables import Variable
 from runner.errors import ConfigError
@@ -181,7 +182,7 @@ def _clipped_together(
 
 
 def _clipped(
-    replicas: Sequence[Replica], pairs: Sequence[Pairs], counted: Sequence[Tensor] | None = None
+    replicas: Sequence[Replica], pairs: Sequence[Pairs], counted: Sequence[Gradient] | None = None
 ) -> list[Pairs]:
     """Clip the gradients of all workers by their norm, which is computed on the first worker."""
     first = replicas[0]

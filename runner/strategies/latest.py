@@ -5,9 +5,10 @@ from dataclasses import replace
 
 from runner.engine.graph import ops
 from runner.engine.graph.expression import Expr
+from runner.engine.graph.rows import Gradient
 from runner.engine.graph.tensor import Tensor
 from runner.engine.graph.variables import Declaration, Variable, Variables
-from runner.optimizers.base import Optimizer, State
+from runner.optimizers.base import Optimizer, updated
 from runner.strategies.replica import Replica
 
 
@@ -25,7 +26,7 @@ class Latest(Variables):
         return super().__getitem__(name) if name in self._by_name else self._store[name]
 
     def update(
-        self, optimizer: Optimizer, gradients: Sequence[tuple[Variable, Tensor]], learning_rate: Tensor, step: Tensor
+        self, optimizer: Optimizer, gradients: Sequence[tuple[Variable, Gradient]], learning_rate: Tensor, step: Tensor
     ) -> None:
         """Add an update from clipped gradients; afterwards, this view has the new values of variables and slots.
 
@@ -34,8 +35,7 @@ class Latest(Variables):
         rule = optimizer.updates(Expr(self.graph, learning_rate), Expr(self.graph, step))
         for variable, gradient in gradients:
             with self.graph.name_scope(variable.name), self.graph.layer(variable.layer):
-                values = rule(State.of(self, self.now(variable)), Expr(self.graph, gradient))
-                self.advance([(state.variable, value.tensor) for state, value in values])
+                self.advance(updated(rule, self, self.now(variable), gradient))
 
     def advance(self, values: Sequence[tuple[Variable, Tensor]]) -> None:
         """Set the latest values of variables."""

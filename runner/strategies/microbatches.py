@@ -5,12 +5,12 @@ from dataclasses import replace
 from runner.engine.compile.program import Program
 from runner.engine.graph import ops
 from runner.engine.graph.graph import Graph
-from runner.engine.graph.tensor import Tensor
+from runner.engine.graph.rows import Gradient, mapped
 from runner.engine.graph.variables import Variable
 from runner.strategies.base import Workload
 from runner.strategies.clients import program
 from runner.strategies.latest import Latest, number_of_update
-from runner.strategies.replica import Forward, Gradients, Replica, advanced, batch_metrics, ordered_sum, shares, summed
+from runner.strategies.replica import Forward, Gradients, Replica, advanced, batch_metrics, shares, summed, total_of
 
 
 def in_microbatches(workload: Workload, device: str) -> Program:
@@ -37,7 +37,7 @@ def computed_in_parts(workload: Workload, device: str) -> tuple[Replica, Gradien
     ]
     metrics = batch_metrics(replica, computed)
     with graph.device(device), graph.absolute_scope("train/total"):
-        totals = summed(computed, lambda _, parts: ordered_sum(graph, parts))
+        totals = summed(computed, lambda _, parts: total_of(graph, parts))
     return replica, replace(totals, metrics=metrics)
 
 
@@ -80,7 +80,7 @@ def in_stale_parts(workload: Workload, device: str) -> Program:
     return program(graph, [replica], metrics=metrics, targets=targets)
 
 
-def _of_own_mean(replica: Replica, passed: Forward) -> list[tuple[Variable, Tensor]]:
+def _of_own_mean(replica: Replica, passed: Forward) -> list[tuple[Variable, Gradient]]:
     """Return the gradient of a part's mean loss: the part's summand of the batch gradient, times batch / part size."""
     graph, (lo, hi) = replica.graph, passed.share
     weighted = replica.differentiate(passed)
@@ -88,7 +88,7 @@ def _of_own_mean(replica: Replica, passed: Forward) -> list[tuple[Variable, Tens
         return weighted
     with graph.absolute_scope(f"{passed.scope}/own_mean"), graph.device(replica.device):
         return [
-            (variable, ops.scale(graph, gradient, replica.workload.batch_size / (hi - lo)))
+            (variable, mapped(gradient, lambda each: ops.scale(graph, each, replica.workload.batch_size / (hi - lo))))
             for variable, gradient in weighted
         ]
 

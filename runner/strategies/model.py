@@ -57,6 +57,7 @@ class ModelParallel(Strategy):
     """
 
     splits_batch: ClassVar[bool] = False
+    keeps_rows: ClassVar[bool] = True
 
     name: str = "model"
     workers: SmallCount = 2

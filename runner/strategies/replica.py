@@ -9,7 +9,8 @@ from runner.engine.compile.program import InputSlot
 from runner.engine.graph import ops
 from runner.engine.graph.autodiff import gradients
 from runner.engine.graph.graph import Graph
-from runner.engine.graph.network import LOSS, CarriedState, NetworkBuilder, Outputs, StateUpdate
+from runner.engine.graph.network import LOSS, CarriedState, Lookup, NetworkBuilder, Outputs, StateUpdate
+from runner.engine.graph.rows import Gradient, Rows, dense, joined
 from runner.engine.graph.tensor import Tensor
 from runner.engine.graph.variables import Variable, Variables
 from runner.fields import BEGINS
@@ -44,10 +45,12 @@ class Pass:
 class Forward(Pass):
     """The forward pass of one copy, from images to loss.
 
-    metrics: loss and metrics by name: sums over the share, divided by the size of the whole batch.
+    metrics: loss and metrics by name: sums over the share, divided by the size of the whole batch. lookups: the rows
+    of tables that the pass reads.
     """
 
     metrics: Mapping[str, Tensor]
+    lookups: Sequence[Lookup] = ()
 
     @property
     def loss(self) -> Tensor:
@@ -61,23 +64,26 @@ class Gradients:
 
     The results, summed over the shares, are the loss and metrics, the gradients and the statistics of the batch.
     settled: updates of moving averages whose values are final, equal in all copies and not summed.
+
+    A gradient may hold rows of a table (:class:`~runner.engine.graph.rows.Rows`).
     """
 
     metrics: Mapping[str, Tensor]
-    gradients: Sequence[tuple[Variable, Tensor]]
+    gradients: Sequence[tuple[Variable, Gradient]]
     state_updates: Sequence[StateUpdate]
     settled: Sequence[StateUpdate] = ()
 
     @property
-    def parts(self) -> list[tuple[Variable, Tensor]]:
+    def parts(self) -> list[tuple[Variable, Gradient]]:
         """The gradients and statistics to be summed over the copies, each with its variable."""
         return [*self.gradients, *((each.variable, each.batch_value) for each in self.state_updates)]
 
-    def with_parts(self, tensors: Sequence[Tensor]) -> "Gradients":
-        """Return these results with other tensors in place of :attr:`parts`, in the same order."""
-        given = iter(tensors)
-        pairs = [(variable, next(given)) for variable, _ in self.gradients]
-        updates = [replace(each, batch_value=next(given)) for each in self.state_updates]
+    def with_parts(self, parts: Sequence[Gradient]) -> "Gradients":
+        """Return these results with others in place of :attr:`parts`, in the same order."""
+        count = len(self.gradients)
+        pairs = [(variable, given) for (variable, _), given in zip(self.gradients, parts[:count], strict=True)]
+        statistics = [each for each in parts[count:] if not isinstance(each, Rows)]
+        updates = [replace(each, batch_value=v) for each, v in zip(self.state_updates, statistics, strict=True)]
         return replace(self, gradients=pairs, state_updates=updates)
 
 
@@ -146,18 +152,47 @@ class Replica:
             self.carrying += net.carrying
             # A gradient is the sum over examples divided by the batch size, so that gradients of shares can be added.
             metrics = {name: self._share_of_mean(each, name) for name, each in outputs.summed.items()}
-        return Forward(share, scope, net.state_updates, metrics)
+        return Forward(share, scope, net.state_updates, metrics, net.lookups)
 
-    def differentiate(self, forward: Forward) -> list[tuple[Variable, Tensor]]:
-        """Add the backward pass of a forward pass; return each trainable variable with the gradient of the loss."""
-        scope = self._scoped(f"{forward.scope}/gradients")
+    def differentiate(self, forward: Forward) -> list[tuple[Variable, Gradient]]:
+        """Add the backward pass of a forward pass; return each trainable variable with the gradient of the loss.
+
+        The gradient of a table holds rows (:mod:`runner.engine.graph.rows`) if no node reads the table except lookups,
+        and if the lookups of a whole batch have fewer indices than the table has rows or the optimizer is lazy. This
+        rule does not depend on the share, so that the copies of all strategies add the same values in the same order.
+        """
+        scope, trained = self._scoped(f"{forward.scope}/gradients"), self.variables.trainable
+        read, share = [each.rows for each in forward.lookups], forward.share
         with self.within(forward.scope):
-            found = gradients(self.graph, [forward.loss], [v.tensor for v in self.variables.trainable], scope=scope)
-        return self.paired(self.variables.trainable, found, forward.scope)
+            xs = [*(variable.tensor for variable in trained), *read]
+            found = gradients(self.graph, [forward.loss], xs, scope=scope, stop=read)
+            pairs = list(zip(forward.lookups, found[len(trained) :], strict=True))
+            totals = [
+                self._with_lookups(
+                    variable, whole, [each for each in pairs if each[0].table.name == variable.name], share
+                )
+                for variable, whole in zip(trained, found, strict=False)
+            ]
+        return self.paired(trained, totals, forward.scope)
+
+    def _with_lookups(
+        self, table: Variable, whole: Tensor | None, lookups: Sequence[tuple[Lookup, Tensor | None]], share: Share
+    ) -> Gradient | None:
+        """Return the sum of the gradient ``whole`` of a table and the gradients of its lookups."""
+        graph = self.graph
+        parts = [Rows(each.indices, dy, table.spec) for each, dy in lookups if dy is not None]
+        if not parts:
+            return whole
+        rows = joined(graph, parts)
+        of_batch = graph.spec(rows.indices).size * self.workload.batch_size // (share[1] - share[0])
+        if whole is None and (of_batch < table.spec.shape[0] or self.workload.optimizer.lazy):
+            return rows
+        total = dense(graph, rows)
+        return total if whole is None else ops.add(graph, whole, total)
 
     def paired(
-        self, variables: Sequence[Variable], found: Sequence[Tensor | None], scope: str
-    ) -> list[tuple[Variable, Tensor]]:
+        self, variables: Sequence[Variable], found: Sequence[Gradient | None], scope: str
+    ) -> list[tuple[Variable, Gradient]]:
         """Return each variable with its gradient, which is zero if the loss does not depend on the variable."""
         with self.within(scope):
             return [(v, self._or_zeros(v, each)) for v, each in zip(variables, found, strict=True)]
@@ -168,13 +203,13 @@ class Replica:
         with self.within(passed.scope):
             return [weighted(self.graph, update, weight) for update in passed.state_updates]
 
-    def apply(self, totals: Sequence[tuple[Variable, Tensor]], state_updates: Sequence[StateUpdate]) -> list[str]:
+    def apply(self, totals: Sequence[tuple[Variable, Gradient]], state_updates: Sequence[StateUpdate]) -> list[str]:
         """Add the optimizer's update and the updates of moving averages; return the assign nodes to run."""
         with self.within("update"):
             clipped = self.workload.optimizer.clipped(self.graph, totals)
         return self.assign(clipped, state_updates)
 
-    def assign(self, clipped: Sequence[tuple[Variable, Tensor]], state_updates: Sequence[StateUpdate]) -> list[str]:
+    def assign(self, clipped: Sequence[tuple[Variable, Gradient]], state_updates: Sequence[StateUpdate]) -> list[str]:
         """Add the same updates as :meth:`apply`, from gradients that are already clipped."""
         graph = self.graph
         with self.within("update"):
@@ -249,7 +284,7 @@ class Replica:
         total = ops.reduce_sum(self.graph, per_example, axes=(0,))
         return scaled(self.graph, total, 1.0 / self.workload.batch_size, self.workload.state_dtype, name)
 
-    def _or_zeros(self, variable: Variable, gradient: Tensor | None) -> Tensor:
+    def _or_zeros(self, variable: Variable, gradient: Gradient | None) -> Gradient:
         if gradient is not None:
             return gradient
         return ops.fill(self.graph, 0.0, variable.spec.shape, variable.spec.dtype)
@@ -260,6 +295,17 @@ def network_variables(workload: Workload) -> list[Variable]:
     scratch = Replica(Graph(), workload, device="")
     scratch.forward((0, 1), "train")
     return list(scratch.variables)
+
+
+def looked_up_tables(workload: Workload) -> list[str]:
+    """Return the names of the variables that a network reads by lookups and in no other way, in order of creation."""
+    scratch = Replica(Graph(), workload, device="")
+    lookups = scratch.forward((0, 1), "train").lookups
+    rows = {each.rows.node for each in lookups}
+    readers = scratch.graph.consumers()
+    names = dict.fromkeys(each.table.name for each in lookups)
+    tables = [scratch.variables[name] for name in names]
+    return [v.name for v in tables if all(node.name in rows or node.op == "assign" for node in readers[v.tensor])]
 
 
 def rate_input(graph: Graph, workload: Workload) -> Tensor:
@@ -310,7 +356,13 @@ def ordered_sum(graph: Graph, parts: Sequence[Tensor], name: str = "sum") -> Ten
     return parts[0] if len(parts) == 1 else ops.add_n(graph, parts, name=name)
 
 
-def summed(computed: Sequence[Gradients], total: Callable[[Variable, Sequence[Tensor]], Tensor]) -> Gradients:
+def total_of(graph: Graph, parts: Sequence[Gradient], name: str = "sum") -> Gradient:
+    """Return the sum of gradients of one variable in the given order; the rows of tables are concatenated."""
+    rows = [part for part in parts if isinstance(part, Rows)]
+    return joined(graph, rows) if rows else ordered_sum(graph, [p for p in parts if not isinstance(p, Rows)], name)
+
+
+def summed(computed: Sequence[Gradients], total: Callable[[Variable, Sequence[Gradient]], Gradient]) -> Gradients:
     """Return the first copy's results, each part replaced by ``total(variable, tensors of all copies)``."""
     columns = zip(*(each.parts for each in computed), strict=True)
     return computed[0].with_parts([total(column[0][0], [tensor for _, tensor in column]) for column in columns])

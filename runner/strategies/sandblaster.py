@@ -7,6 +7,7 @@ from typing import ClassVar
 from runner.bounds import SmallCount
 from runner.engine.compile.program import Client, InputSlot, Program
 from runner.engine.graph import ops
+from runner.engine.graph.rows import all_dense
 from runner.engine.graph.tensor import Tensor
 from runner.errors import ConfigError
 from runner.optimizers.base import Optimizer
@@ -153,7 +154,7 @@ class _Building:
             found = replica.compute_gradients((begin, begin + size), f"portion_of_{size}")
             require_no_averages(found.state_updates)
             inputs = tuple(replace(slot, parts=len(self._portions)) for slot in replica.train_inputs[known:])
-            gradients = [gradient for _, gradient in found.gradients]
+            gradients = [gradient for _, gradient in all_dense(self._graph, found.gradients)]
             yield _Computation(size, inputs, found.metrics, gradients)
 
     def _compute(self, worker: int, computation: _Computation, inbox: Sequence[Tensor]) -> Client:

@@ -8,26 +8,43 @@ from runner.engine.graph.device import server_task, worker_task
 from runner.engine.graph.expression import Expr
 from runner.engine.graph.graph import Graph
 from runner.engine.graph.network import StateUpdate
+from runner.engine.graph.rows import Gradient
 from runner.engine.graph.tensor import Tensor, TensorSpec
-from runner.engine.graph.variables import Declaration, Variable, Variables
+from runner.engine.graph.variables import Declaration, Part, Variable, Variables
 from runner.errors import ConfigError
 from runner.optimizers.base import assign_by
 from runner.strategies.base import Workload
-from runner.strategies.replica import Replica, advance, network_variables, rate_input
+from runner.strategies.replica import Replica, advance, looked_up_tables, network_variables, rate_input, shares
 
 
 class ServedVariables(Variables):
-    """The variables of a workload in a new graph, distributed over servers by size, with their optimizer slots.
+    """The variables of a workload in a new graph, distributed over servers, with their optimizer slots.
 
-    placed: name of a variable -> device of its server. carries: whether workers can carry state from step to step.
-    Raises ConfigError if there are more servers than variables.
+    lookups: whether rows of tables are looked up on the servers, for tables that the network reads only by lookups. If
+    there are several servers, such a table is cut into columns, an equal share for each server. A lookup then takes a
+    share of its rows from every server, whatever the indices, so that plans stay static; if a table were cut into
+    ranges of rows, the sizes of messages would depend on the indices. Other variables are whole, distributed by size.
+
+    placed: name of a whole variable -> device of its server. columns: name of a table that is cut -> its parts and
+    their devices. remote: names of the tables whose rows are looked up on the servers, and of their copies. carries:
+    whether workers can carry state from step to step. Raises ConfigError if a server has no variable.
     """
 
-    def __init__(self, workload: Workload, servers: int, *, carries: bool = True) -> None:
+    def __init__(self, workload: Workload, servers: int, *, carries: bool = True, lookups: bool = False) -> None:
         super().__init__(Graph(), seed=workload.seed)
         self.carries = carries
         self.workload = workload
-        self.placed = {name: server_task(j) for name, j in shard_by_size(specs_of(workload), servers).items()}
+        specs = specs_of(workload)
+        self.remote = set(looked_up_tables(workload) if lookups else ())
+        self.columns = {
+            name: [(Part(spec, 1, *share), server_task(j)) for j, share in enumerate(shares(spec.shape[1], servers))]
+            for name, spec in specs.items()
+            if name in self.remote and spec.rank > 1 and spec.shape[1] >= servers > 1
+        }
+        whole = {name: spec for name, spec in specs.items() if name not in self.columns}
+        # Every server has columns of each table, so it needs no other variable.
+        filled = shard_by_size(whole, min(servers, len(whole)) if self.columns else servers) if whole else {}
+        self.placed = {name: server_task(j) for name, j in filled.items()}
 
     def replica(
         self, index: int, view: "type[ReadVariables]", role: str = "replica", workload: Workload | None = None
@@ -59,23 +76,50 @@ class ReadVariables(Variables):
 
     def copy(self, of: Variable, name: str) -> Variable:
         """Return the worker's view of a served copy of a variable; see :meth:`Variables.copy`."""
-        kept = self._served.copy(self._served[of.name], name)
-        if kept.name not in self:
-            self._by_name[kept.name] = {None: self._seen(kept)}
-        return self[kept.name]
+        kept = [self._served.copy(part, name) for part in self._served.parts(of.name)]
+        if of.name in self._served.remote:
+            self._served.remote.add(kept[0].name)
+        if kept[0].name not in self:
+            self._by_name[kept[0].name] = {None: self._seen(kept)}
+        return self[kept[0].name]
+
+    def lookup(self, table: Variable, indices: Tensor) -> Tensor:
+        """Add nodes that select rows of a table: on its servers, which send only the rows, or of the tensor read."""
+        if table.name not in self._served.remote:
+            return super().lookup(table, indices)
+        graph, rows = self.graph, []
+        for part in self._served.parts(table.name):
+            with graph.device(self._served.device_of(part)):
+                rows.append(self._served.lookup(part, indices))
+        return self._on_worker(rows, graph.spec(indices).rank, "looked_up")
 
     def _create(self, declared: Declaration, device: str) -> Variable:
         if declared.part is not None:
             # The rows of carried state stay on the worker that computes them.
             return self._served.declare(declared, self.device)
-        return self._seen(self._served.declare(declared, self._served.placed[declared.name]))
+        if declared.name not in self._served.columns:
+            return self._seen([self._served.declare(declared, self._served.placed[declared.name])])
+        columns = self._served.columns[declared.name]
+        return self._seen(
+            [self._served.declare(replace(declared, spec=part.spec, part=part), where) for part, where in columns]
+        )
 
-    def _seen(self, variable: Variable) -> Variable:
-        """Return a served variable with the tensor that the worker reads."""
-        graph = self.graph
-        with graph.absolute_scope(f"{self.prefix}/read"), graph.device(self.device), graph.layer(variable.layer):
+    def _seen(self, parts: Sequence[Variable]) -> Variable:
+        """Return a served variable, given whole or in parts, with the tensor that the worker reads."""
+        graph, first = self.graph, parts[0]
+        with graph.absolute_scope(f"{self.prefix}/read"), graph.device(self.device), graph.layer(first.layer):
             # Gradients are taken with respect to this node, so that their partial sums are computed on the worker.
-            return replace(variable, tensor=self._local_tensor(variable))
+            if first.part is None:
+                return replace(first, tensor=self._local_tensor(first))
+            tensor = self._on_worker([part.tensor for part in parts], first.part.axis, first.name)
+            return replace(first, tensor=tensor, spec=first.whole, part=None)
+
+    def _on_worker(self, parts: Sequence[Tensor], axis: int, name: str) -> Tensor:
+        """Add a node of the worker that reads a tensor, or that joins its parts."""
+        with self.graph.device(self.device):
+            if len(parts) == 1:
+                return ops.identity(self.graph, parts[0], name=name)
+            return ops.concat(self.graph, parts, axis=axis, name=name)
 
     def _local_tensor(self, variable: Variable) -> Tensor:
         """Add the worker's tensor of a served variable."""
@@ -147,7 +191,7 @@ def update_served(
     workload: Workload,
     served: Variables,
     servers: Sequence[Server],
-    gradients: Sequence[tuple[Variable, Tensor]],
+    gradients: Sequence[tuple[Variable, Gradient]],
 ) -> list[str]:
     """Add the optimizer's update of every variable on its server; return the assign nodes to run."""
     rules = {}

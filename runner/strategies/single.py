@@ -7,6 +7,7 @@ from typing import ClassVar
 from runner.bounds import SmallCount
 from runner.engine.compile.program import TRAIN, OneProcess, Program
 from runner.engine.graph.device import worker_task
+from runner.engine.graph.rows import dense
 from runner.optimizers.lbfgs import Lbfgs
 from runner.strategies.base import Strategy, TrainingFacts, Workload
 from runner.strategies.clients import program
@@ -27,6 +28,7 @@ class Single(Strategy):
 
     splits_batch: ClassVar[bool] = False
     line_search: ClassVar[bool] = True
+    keeps_rows: ClassVar[bool] = True
 
     name: str = "single"
     workers: SmallCount = 1
@@ -67,7 +69,7 @@ def _minimising(optimizer: Lbfgs, replica: Replica, computed: Gradients) -> Prog
     """Return the program in which ``train`` evaluates a batch and other clients run the commands of L-BFGS."""
     require_no_averages(computed.state_updates)
     vectors = Vectors(replica.graph, replica.variables, optimizer.history)
-    objective = vectors.objective(optimizer, [total for _, total in computed.gradients])
+    objective = vectors.objective(optimizer, [dense(replica.graph, total) for _, total in computed.gradients])
     commands = {client.name: client for client in vectors.clients(deferred=False)}
     plain = program(replica.graph, [replica], metrics=computed.metrics, targets=objective.targets)
     train = plain.clients[TRAIN]

@@ -1,13 +1,13 @@
 """``sync_data``: synchronous data parallelism. Every worker holds the network and computes its share of each batch."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
 from runner.bounds import BytesOrZero, SmallCount, SmallCountOrZero
 from runner.engine.compile.program import Program
 from runner.errors import ConfigError
-from runner.strategies.base import Processes, Race, Strategy, Workload, require_one_of
+from runner.strategies.base import Processes, Race, Strategy, TrainingFacts, Workload, require_one_of
 from runner.strategies.collectives import ALL_REDUCE, COMBINES
 from runner.strategies.replica import Gradients, Replica, Share, shares
 from runner.strategies.synchronous.backup_workers import with_backup_workers
@@ -58,6 +58,7 @@ class SyncData(Strategy):
     """
 
     order_keys: ClassVar[tuple[str, ...]] = ("replay",)
+    keeps_rows: ClassVar[bool] = True
 
     name: str = "sync_data"
     workers: SmallCount = 2
@@ -114,6 +115,16 @@ class SyncData(Strategy):
     def examples_per_update(self, batch_size: int) -> int:
         """Return the number of examples in the shares of all workers, backup workers included."""
         return -(-batch_size * self.processes.workers // self.workers)
+
+    def faults(self, facts: TrainingFacts) -> Iterator[str]:
+        """Yield faults, including a lazy optimizer with settings for which gradients of tables do not stay rows."""
+        yield from super().faults(facts)
+        if facts.optimizer.lazy and (self.backup_workers or self.statistics == "pooled"):
+            yield (
+                f"optimizer.lazy=true with parallelism.backup_workers={self.backup_workers} and "
+                f"parallelism.statistics={self.statistics}: gradients of tables have the size of the table, so all "
+                "rows are updated; use optimizer.lazy=false, or backup_workers=0 and statistics=shares"
+            )
 
     def build(self, workload: Workload) -> Program:
         """Return the program for ``combine``. Raises ConfigError if the file ``replay`` does not fit the run."""

@@ -23,8 +23,11 @@ def node_cost(graph: Graph, node: Node) -> Cost:
 
 
 def node_seconds(graph: Graph, node: Node, device: Device) -> float:
-    """Estimate a node's seconds: dispatch plus the longer of arithmetic and memory time; 0 for ops in ``RESIDENT``."""
-    if node.op in RESIDENT:
+    """Estimate a node's seconds: dispatch plus the longer of arithmetic and memory time; 0 for ops in ``RESIDENT``.
+
+    An assign of a table with new rows takes no time, because the rows are written in the memory of the variable.
+    """
+    if node.op in RESIDENT or (node.op == "assign" and graph.nodes[node.inputs[1].node].op == "put_rows"):
         return 0.0
     cost = node_cost(graph, node)
     return DISPATCH_S + max(cost.flops / device.flops_per_s, cost.nbytes / device.bytes_per_s)

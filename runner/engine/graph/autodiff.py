@@ -4,7 +4,7 @@
 paths join. The result consists of ordinary nodes, which can be differentiated again, placed on devices and fetched.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from runner.engine.graph import op as op_table
 from runner.engine.graph.graph import Graph
@@ -20,10 +20,12 @@ def gradients(
     grad_ys: Sequence[Tensor] | None = None,
     *,
     scope: str = "gradients",
+    stop: Collection[Tensor] = (),
 ) -> list[Tensor | None]:
     """Add nodes for d(sum of <grad_y, y>)/dx; return one tensor per x, or None for an x that no y depends on.
 
     ys, xs: any float tensors of the graph. grad_ys: the gradient of each y, of y's shape and dtype; ones by default.
+    stop: outputs of nodes through which no gradient flows further back, although these outputs may be xs.
     Gradient nodes have the device constraint and the layer of their forward nodes. Raises ShapeError if a path to
     an x passes through an op that is declared not differentiable.
     """
@@ -32,11 +34,11 @@ def gradients(
         for y, gradient in zip(ys, _seeds(graph, ys, grad_ys), strict=True):
             arrived.setdefault(y, []).append(gradient)
         on_path = _nodes_on_path(graph, ys, xs)
-        targets = set(xs)
+        targets, ends = set(xs), {tensor.node for tensor in stop}
         for node in reversed([graph.nodes[name] for name in on_path]):
             # The outputs' gradients are complete: this reverse walk has already visited all consumers.
             totals = [_total(graph, node, arrived, tensor) for tensor in node.tensors]
-            leads_further = any(tensor in targets or tensor.node in on_path for tensor in node.inputs)
+            leads_further = node.name not in ends and any(t in targets or t.node in on_path for t in node.inputs)
             if any(total is not None for total in totals) and leads_further:
                 _propagate(graph, node, totals, arrived, on_path, targets)
         return [_total(graph, graph.nodes[x.node], arrived, x) for x in xs]

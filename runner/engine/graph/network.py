@@ -42,6 +42,15 @@ class CarriedState:
 
 
 @dataclass(frozen=True)
+class Lookup:
+    """The rows of a table that a network reads: ``rows`` (n, ...) are table[indices], with ``indices`` (n,)."""
+
+    table: Variable
+    indices: Tensor
+    rows: Tensor
+
+
+@dataclass(frozen=True)
 class Answers:
     """Results for N examples, in the network's state dtype if they are floats.
 
@@ -119,6 +128,7 @@ class NetworkBuilder:
     begins: Tensor | None = None
     carried: CarriedState | None = None
     state_updates: list[StateUpdate] = field(default_factory=list, init=False)
+    lookups: list[Lookup] = field(default_factory=list, init=False)
     layer_outputs: dict[str, Tensor] = field(default_factory=dict, init=False)
     auxiliary: list[tuple[Tensor, float]] = field(default_factory=list, init=False)
     carrying: list[str] = field(default_factory=list, init=False)
@@ -171,6 +181,18 @@ class NetworkBuilder:
         """Record ``tensor`` as the output of the current layer, for `runner explain`, and return it."""
         self.layer_outputs[self.stamp.name] = tensor
         return tensor
+
+    def lookup(self, table: Variable, indices: Tensor) -> Tensor:
+        """Return table[indices] along axis 0, and record the lookup.
+
+        table: (R, ...); indices: integers of shape I within 0..R-1, else the step raises an error; output: I + (...).
+        A strategy can send and update only these rows of the table, if no other node reads the table.
+        """
+        graph, shape = self.graph, self.graph.spec(indices).shape
+        flat = indices if len(shape) == 1 else ops.reshape(graph, indices, (-1,))
+        rows = self.variables.lookup(table, flat)
+        self.lookups.append(Lookup(table, flat, rows))
+        return rows if len(shape) == 1 else ops.reshape(graph, rows, (*shape, *table.spec.shape[1:]))
 
     def advance(self, variable: Variable, batch_value: Tensor, decay: float, *, around: Variable | None = None) -> None:
         """Request the update of a moving average at the end of the step; see :class:`StateUpdate`."""

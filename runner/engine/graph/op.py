@@ -43,6 +43,7 @@ InferRule = Callable[[Sequence[TensorSpec], Attributes], Sequence[TensorSpec]]
 GradientRule = Callable[[Builder, Node, Sequence[Tensor | None]], Sequence[Tensor | None]]
 Decomposition = Callable[[Builder, Sequence[Tensor], Attributes], Sequence[Tensor]]
 FlopsRule = Callable[[Sequence[TensorSpec], Sequence[TensorSpec], Attributes], int]
+BytesRule = Callable[[Sequence[TensorSpec], Sequence[TensorSpec]], int]
 
 
 class ShapeError(ValueError):
@@ -79,6 +80,11 @@ def no_flops(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], attrib
     return 0
 
 
+def all_bytes(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> int:
+    """Return the number of bytes of an op that reads all its inputs and writes all its outputs."""
+    return sum(spec.nbytes for spec in (*inputs, *outputs))
+
+
 @dataclass(frozen=True)
 class OpDef:
     """Definition of one op.
@@ -90,6 +96,7 @@ class OpDef:
     attributes: attribute name -> kind (int, float, bool, str, dtype, bytes or ints); a node has exactly these.
     arity: number of inputs, or None for any number of at least one.
     flops: number of floating-point operations as a function of input specs, output specs and attributes.
+    moved: number of bytes read and written as a function of input specs and output specs.
     stateful: whether nodes read or write state besides their inputs; such nodes are never merged or folded.
     decompose: the same mathematics in simpler ops, for second derivatives and as the reference for fused kernels.
     executed_by: "kernel"; "executor" for the engine's own instructions; or "communicator" for operations of a
@@ -102,14 +109,14 @@ class OpDef:
     arity: int | None
     attributes: Mapping[str, str] = field(default_factory=dict)
     flops: FlopsRule = output_flops
+    moved: BytesRule = all_bytes
     stateful: bool = False
     decompose: Decomposition | None = None
     executed_by: str = "kernel"
 
     def cost(self, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], attributes: Attributes) -> Cost:
         """Return the work of a node with these specs."""
-        moved = sum(spec.nbytes for spec in (*inputs, *outputs))
-        return Cost(self.flops(inputs, outputs, attributes), moved)
+        return Cost(self.flops(inputs, outputs, attributes), self.moved(inputs, outputs))
 
     def output_specs(self, inputs: Sequence[TensorSpec], attributes: Attributes) -> tuple[TensorSpec, ...]:
         """Return the output specs; raises ShapeError naming the op and the condition that does not hold."""

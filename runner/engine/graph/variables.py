@@ -29,10 +29,10 @@ class Part:
         return TensorSpec(tuple(shape), self.whole.dtype)
 
     def cut(self, graph: Graph, whole: Tensor) -> Tensor:
-        """Add a node that cuts this part from ``whole``, a value of the unsharded variable."""
-        begin = [0] * self.whole.rank
-        begin[self.axis] = self.begin
-        return ops.slice(graph, whole, begin=begin, size=self.spec.shape)
+        """Add a node that cuts this part from ``whole``, a value of the unsharded variable, or from rows of one."""
+        begin, size = [0] * self.whole.rank, list(graph.spec(whole).shape)
+        begin[self.axis], size[self.axis] = self.begin, self.end - self.begin
+        return ops.slice(graph, whole, begin=begin, size=size)
 
 
 class _MaybePart:
@@ -161,6 +161,10 @@ class Variables:
         created = self._create(declared, device)
         self._by_name.setdefault(declared.name, {})[declared.part] = created
         return created
+
+    def lookup(self, table: Variable, indices: Tensor) -> Tensor:
+        """Add a node for table[indices] along axis 0: (R, ...), integers of shape I -> I + (...)."""
+        return ops.gather(self.graph, table.tensor, indices)
 
     def slot(self, of: Variable, name: str, initial: float = 0.0) -> Variable:
         """Return optimizer state of ``of``, e.g. "conv1/weights/momentum", with its spec, part and device."""

@@ -1,4 +1,4 @@
-"""Gather, scatter without atomic additions, one-hot rows, softmax along rows, and cross-entropies of logits.
+"""Gather, scatter and sums of rows without atomic additions, one-hot rows, softmax along rows, and cross-entropies.
 
 If an index or a label is out of range, a kernel sets a status. The indices may be overwritten before the host reads the
 status, so a second launch, which ends at once if all indices are valid, records the first invalid index."""
@@ -40,10 +40,12 @@ _RECORD = 24
 
 
 def kernels(runtime: Runtime) -> list[Kernel]:
-    """Return the kernels of gather, scatter_add, one_hot, softmax, and cross-entropies."""
+    """Return the kernels of gather, scatter_add, updates of rows, one_hot, softmax, and cross-entropies."""
     table: dict[str, tuple[Arrange, Bind]] = {
         "gather": (arrange_plain, _gather),
         "scatter_add": (arrange_plain, _scatter_add),
+        "add_equal_rows": (arrange_plain, _add_equal_rows),
+        "put_rows": (arrange_in_place, _put_rows),
         "one_hot": (arrange_plain, _one_hot),
         "softmax": (arrange_in_place, partial(_bind, "softmax")),
         "log_softmax": (arrange_in_place, partial(_bind, "log_softmax")),
@@ -77,6 +79,31 @@ def _scatter_add(runtime: Runtime, attributes: Attributes, buffers: Buffers) -> 
     function = _function(runtime, "scatter_add", updates, indices)
     fixed: list[Argument] = [indices, updates, y, np.int64(count), np.int64(columns), np.int64(rows)]
     return in_order([zeros, refusing(runtime, "scatter_add", indices, rows, function, count, fixed)])
+
+
+def _add_equal_rows(runtime: Runtime, attributes: Attributes, buffers: Buffers) -> StreamCall:
+    indices, updates = buffers.inputs
+    count, *row = updates.spec.shape
+    function = _function(runtime, "add_equal_rows", updates, indices)
+    arguments: list[Argument] = [indices, updates, *buffers.outputs, np.int64(count), np.int64(math.prod(row))]
+    return launch(function, count, arguments) if count else StreamCall(lambda stream: None)
+
+
+def _put_rows(runtime: Runtime, attributes: Attributes, buffers: Buffers) -> StreamCall:
+    (table, indices, values), (y,) = buffers.inputs, buffers.outputs
+    rows, *row = table.spec.shape
+    itemsize = numpy_dtype(table.spec.dtype).itemsize
+    kept = shape.copy(runtime, itemsize, [(rows * math.prod(row), 1, 1)], table.address, y.address)
+    unit, ((columns, _),) = shape.in_units([(math.prod(row), 1)], itemsize, (values.address, y.address))
+    count = math.prod(indices.spec.shape) * columns
+    if not count:
+        return kept
+    source = text("indexing", T=shape.UNITS[unit], A="float32", I=indices.spec.dtype)
+    fixed: list[Argument] = [indices, values, y, np.int64(count), np.int64(columns), np.int64(rows)]
+    written = refusing(
+        runtime, "put_rows", indices, rows, runtime.function(source, "put_rows"), blocks_for(runtime, count), fixed
+    )
+    return in_order([kept, written])
 
 
 def _one_hot(runtime: Runtime, attributes: Attributes, buffers: Buffers) -> StreamCall:

@@ -3,7 +3,7 @@
 import numpy as np
 
 from runner.kernels.contract import Array
-from runner.kernels.registry import reference
+from runner.kernels.registry import reference, update
 
 
 def check_range(op: str, indices: Array, count: int) -> None:
@@ -34,6 +34,22 @@ def scatter_add(indices: Array, updates: Array, *, rows: int) -> Array:
     total = np.zeros((rows, *updates.shape[indices.ndim :]), updates.dtype)
     np.add.at(total, indices, updates)
     return total
+
+
+@reference("add_equal_rows")
+def add_equal_rows(indices: Array, updates: Array) -> tuple[Array, Array]:
+    _, first, place = np.unique(indices, return_index=True, return_inverse=True)
+    totals = np.zeros((len(first), *updates.shape[1:]), updates.dtype)
+    np.add.at(totals, place, updates)
+    is_first = np.zeros(len(indices), updates.dtype)
+    is_first[first] = 1
+    return totals[place], is_first
+
+
+@update("put_rows")
+def put_rows(table: Array, indices: Array, rows: Array) -> None:
+    check_range("put_rows", indices, len(table))
+    table[indices] = rows
 
 
 @reference("one_hot")

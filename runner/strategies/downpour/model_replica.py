@@ -8,6 +8,7 @@ from runner.engine.compile.program import Client
 from runner.engine.graph import ops
 from runner.engine.graph.expression import Expr
 from runner.engine.graph.network import StateUpdate
+from runner.engine.graph.rows import all_dense
 from runner.engine.graph.tensor import Tensor
 from runner.engine.graph.variables import Variable
 from runner.strategies.base import Workload
@@ -58,10 +59,11 @@ class ModelReplica:
         self._replica = served.replica(index, CopiedVariables if options.copies else ReadVariables, workload=own)
         computed = self._replica.compute_gradients(share, "train")
         with self._scope("clip"):
-            gradients = workload.optimizer.clipped(served.graph, computed.gradients)
+            # Gradients of several steps are added in memory, so those of tables have the size of the table.
+            gradients = all_dense(served.graph, workload.optimizer.clipped(served.graph, computed.gradients))
         self._trained = [variable for variable, _ in gradients]
         self._averages = computed.state_updates
-        values = replace(computed, gradients=gradients).parts
+        values = [*gradients, *((each.variable, each.batch_value) for each in computed.state_updates)]
         self._held = {variable.name: self._kept(f"held/{variable.name}", variable) for variable, _ in values}
         self._fetched = [self._counter(f"fetched_{shard.index}") for shard in shards]
         self._counted = [self._counter(f"counted_{shard.index}") for shard in shards]

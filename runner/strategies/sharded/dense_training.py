@@ -8,14 +8,15 @@ from runner.engine.graph import ops
 from runner.engine.graph.autodiff import gradients
 from runner.engine.graph.graph import Graph
 from runner.engine.graph.network import LOSS, StateUpdate
+from runner.engine.graph.rows import Gradient
 from runner.engine.graph.tensor import Tensor
 from runner.engine.graph.variables import Variable
 from runner.strategies.latest import Latest, number_of_update
-from runner.strategies.replica import Replica, advance, ordered_sum, scaled, weighted
+from runner.strategies.replica import Replica, advance, ordered_sum, scaled, total_of, weighted
 from runner.strategies.sharded.hybrid_layers import DensePass, Rows, add_dense
 from runner.strategies.sharded.network_parts import PartsOf
 
-Pairs = Sequence[tuple[Variable, Tensor]]
+Pairs = Sequence[tuple[Variable, Gradient]]
 """Variables with their gradients."""
 
 
@@ -68,7 +69,7 @@ class DenseTraining:
         for replica, passes in zip(self._replicas, self._pending, strict=True):
             with replica.within("train/dense"):
                 of = [variable for variable, _ in passes[0]]
-                totals = [ordered_sum(self.graph, [own[i][1] for own in passes]) for i in range(len(of))]
+                totals = [total_of(self.graph, [own[i][1] for own in passes]) for i in range(len(of))]
             summed.append(list(zip(of, totals, strict=True)))
             passes.clear()
         return summed

@@ -9,6 +9,7 @@ from runner.engine.graph import ops
 from runner.engine.graph.graph import Graph
 from runner.engine.graph.initializers import Constant
 from runner.engine.graph.node import LayerStamp
+from runner.engine.graph.rows import Gradient, dense
 from runner.engine.graph.tensor import Tensor
 from runner.engine.graph.variables import Variable, Variables
 from runner.optimizers.base import shortened
@@ -100,8 +101,9 @@ class _Inbox:
         self._first = first
 
     def keep(self, computed: Gradients) -> Gradients:
-        """Add nodes that store the results of a share; return the stored results."""
-        stored = computed.with_parts([self._kept(variable.name, part, variable) for variable, part in computed.parts])
+        """Add nodes that store the results of a share; return the stored results. The rows of tables become tensors."""
+        values = [(variable, dense(self._served.graph, part)) for variable, part in computed.parts]
+        stored = computed.with_parts([self._kept(variable.name, value, variable) for variable, value in values])
         return replace(stored, metrics={name: self._kept(name, each) for name, each in computed.metrics.items()})
 
     def _kept(self, name: str, value: Tensor, of: Variable | None = None) -> Tensor:
@@ -127,11 +129,12 @@ class _Choice:
             if not counts.even:
                 self.scale = ops.placeholder(graph, (), counts.dtype, name="scale")
 
-    def total(self, name: str, parts: Sequence[Tensor], layer: LayerStamp | None = None) -> Tensor:
+    def total(self, name: str, parts: Sequence[Gradient], layer: LayerStamp | None = None) -> Tensor:
         """Add the sum of the parts that count, in worker order. parts: one tensor per worker."""
         graph = self._graph
         with graph.absolute_scope(f"reduce/{name}"), graph.device(self._device), graph.layer(layer):
-            total = ordered_sum(graph, [self._counted(i, parts) for i in range(len(self.workers))])
+            kept = [dense(graph, part) for part in parts]
+            total = ordered_sum(graph, [self._counted(i, kept) for i in range(len(self.workers))])
             return total if self.scale is None else ops.mul(graph, total, self.scale)
 
     def _counted(self, position: int, parts: Sequence[Tensor]) -> Tensor:

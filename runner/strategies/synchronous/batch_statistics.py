@@ -14,6 +14,7 @@ from runner.engine.graph.autodiff import gradients
 from runner.engine.graph.graph import Graph
 from runner.engine.graph.network import StateUpdate
 from runner.engine.graph.node import Node
+from runner.engine.graph.rows import Gradient
 from runner.engine.graph.tensor import Tensor
 from runner.engine.graph.variables import Variable
 from runner.strategies.replica import Forward, Gradients, Pass, Replica, Share, ordered_sum
@@ -116,7 +117,7 @@ def _nothing(replicas: Sequence[Replica]) -> list[list[StateUpdate]]:
     return [[] for _ in replicas]
 
 
-def _together(replicas: Sequence[Replica], passes: Sequence[Forward]) -> list[list[tuple[Variable, Tensor]]]:
+def _together(replicas: Sequence[Replica], passes: Sequence[Forward]) -> list[list[tuple[Variable, Gradient]]]:
     """Differentiate the sum of the losses with respect to the variables of every replica."""
     wanted = [replica.variables.trainable for replica in replicas]
     found = iter(

@@ -1,17 +1,18 @@
 """Synchronous data parallelism in which all workers contribute to each update, by a collective or parameter servers."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from runner.engine.compile.program import Program
 from runner.engine.graph import ops
 from runner.engine.graph.device import worker_task
 from runner.engine.graph.graph import Graph
-from runner.engine.graph.tensor import Tensor
+from runner.engine.graph.rows import Gradient, Rows, mapped, tensor_of
 from runner.engine.graph.variables import Variable
 from runner.strategies.base import Workload
 from runner.strategies.clients import program
 from runner.strategies.collectives import COMBINES, exchange
-from runner.strategies.replica import Gradients, Replica, batch_metrics, ordered_sum, shares, summed
+from runner.strategies.replica import Gradients, Replica, batch_metrics, shares, summed, total_of
 from runner.strategies.servers import ReadVariables, ServedVariables, Server, advance_served, update_served
 from runner.strategies.synchronous.batch_statistics import Compute
 
@@ -46,17 +47,18 @@ def held_back(replicas: Sequence[Replica], computed: Sequence[Gradients]) -> lis
 def _held(replica: Replica, computed: Gradients) -> Gradients:
     graph = replica.graph
     with graph.absolute_scope(f"{replica.prefix}/train/held"), graph.device(replica.device):
-        there = [ops.identity(graph, part, name="there") for _, part in computed.parts]
-        with graph.control_dependencies(tensor.node for tensor in there):
-            held = [ops.identity(graph, tensor, name="held") for tensor in there]
+        there = [mapped(part, lambda each: ops.identity(graph, each, name="there")) for _, part in computed.parts]
+        with graph.control_dependencies(tensor_of(part).node for part in there):
+            held = [mapped(part, lambda each: ops.identity(graph, each, name="held")) for part in there]
     return computed.with_parts(held)
 
 
 def with_servers(workload: Workload, workers: int, servers: int, compute: Compute) -> Program:
     """Return the program of K workers that read all variables from S servers and send them their gradients.
 
-    Each variable is kept whole on one server, together with its optimizer slots
-    (:func:`~runner.strategies.servers.shard_by_size`). In each step a worker reads every variable that it needs,
+    Each variable is kept on one server, and tables that are only looked up in columns on all servers, together with
+    their optimizer slots (:class:`~runner.strategies.servers.ServedVariables`). Of such a table, the indices and the
+    selected rows travel to and from the workers. In each step a worker reads every other variable that it needs,
     computes the gradients of its share of the batch and sends each gradient to the server of the variable. This server
     adds the gradients in worker order, ((g0 + g1) + g2) + ..., and applies the optimizer. Servers also keep the moving
     averages of batch normalisation. The statistics of each worker are sent and summed like gradients; if all workers
@@ -69,25 +71,43 @@ def with_servers(workload: Workload, workers: int, servers: int, compute: Comput
     Every worker but the first also sends its loss and its metrics, b each, to the first worker. For clipping by global
     norm, each other server sends b for each of its trained variables to the first server and receives b from it.
     """
-    served = ServedVariables(workload, servers)
+    served = ServedVariables(workload, servers, lookups=True)
     kept = [Server(served.graph, workload, j) for j in range(servers)]
     replicas = [served.replica(k, ReadVariables) for k in range(workers)]
     computed = compute(replicas, shares(workload.batch_size, workers))
     graph = served.graph = replicas[0].graph
     metrics = batch_metrics(replicas[0], computed)
 
-    def total(variable: Variable, parts: Sequence[Tensor]) -> Tensor:
-        device = served.device_of(served[variable.name])
+    def total(variable: Variable, parts: Sequence[Gradient]) -> Gradient:
+        device = served.device_of(variable)
         with graph.absolute_scope(f"reduce/{variable.name}"), graph.device(device), graph.layer(variable.layer):
             # The identity puts the sum on the server even for one worker, so that nodes that read it are placed there.
-            return ops.identity(graph, ordered_sum(graph, parts), name="total")
+            return mapped(total_of(graph, parts), lambda each: ops.identity(graph, each, name="total"))
 
-    totals = summed(computed, total)
+    columns = zip(*(own.gradients for own in computed), strict=True)
+    sums = [
+        (part, total(part, [_cut(graph, part, gradient) for _, gradient in column]))
+        for column in columns
+        for part in served.parts(column[0][0].name)
+    ]
+    others = [replace(own, gradients=()) for own in computed]
+    totals = summed(others, lambda copy, parts: total(served[copy.name], parts))
     with graph.absolute_scope("update"), graph.device(kept[0].device):
-        gradients = workload.optimizer.clipped(graph, [(served[copy.name], sum_) for copy, sum_ in totals.gradients])
+        gradients = workload.optimizer.clipped(graph, sums)
     targets = [
         *update_served(graph, workload, served, kept, gradients),
         # Statistics that need no sum are equal on all workers; the first sends them.
         *advance_served(graph, served, [*totals.settled, *totals.state_updates]),
     ]
     return program(graph, replicas, metrics=metrics, targets=targets, variables=served, servers=kept)
+
+
+def _cut(graph: Graph, variable: Variable, gradient: Gradient) -> Gradient:
+    """Return the part of a worker's gradient that belongs to a served variable, cut on the worker."""
+    part = variable.part
+    if part is None:
+        return gradient
+    device = graph.nodes[tensor_of(gradient).node].device
+    with graph.absolute_scope(f"reduce/{variable.name}"), graph.layer(variable.layer), graph.device(device):
+        own = part.cut(graph, tensor_of(gradient))
+    return Rows(gradient.indices, own, part.spec) if isinstance(gradient, Rows) else own

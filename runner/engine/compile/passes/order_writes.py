@@ -2,7 +2,7 @@
 
 In a step, reads of a variable return its value at the start of the step, and an ``assign`` replaces this value. A
 variable has memory for one value, so all reads, including reads through aliases, must run before the write. The write
-is the assign or, if only assigns read its result, a fused update that writes directly into the variable's memory.
+is the assign or, if only assigns read its result, an update that writes directly into the variable's memory.
 """
 
 import heapq
@@ -16,8 +16,8 @@ from runner.engine.graph.node import Node
 from runner.engine.graph.op import ShapeError
 from runner.engine.graph.tensor import Tensor
 
-UPDATES = frozenset({"elementwise", "matmul_elementwise"})
-"""Ops of fused updates of variables."""
+UPDATES = frozenset({"elementwise", "matmul_elementwise", "put_rows"})
+"""Ops of updates that can compute in the memory of a variable."""
 
 
 def order_writes(graph: Graph) -> Graph:

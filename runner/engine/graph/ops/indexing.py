@@ -1,4 +1,7 @@
-"""Access to rows by index: gather, its adjoint scatter_add, and one-hot encoding."""
+"""Access to rows by index: gather, its adjoint scatter_add, updates of single rows, and one-hot encoding.
+
+``add_equal_rows`` and ``put_rows`` update a few rows of a large table without work on its other rows.
+"""
 
 from collections.abc import Sequence
 
@@ -22,6 +25,28 @@ def scatter_add(graph: Builder, indices: Tensor, updates: Tensor, *, rows: int, 
     indices: integers of shape I within 0..rows-1; updates: I + (...). Updates of the same row are added in their order.
     """
     return graph.add("scatter_add", [indices, updates], {"rows": rows}, name=name)[0]
+
+
+def add_equal_rows(
+    graph: Builder, indices: Tensor, updates: Tensor, *, name: str | None = None
+) -> tuple[Tensor, Tensor]:
+    """Add a node for the sum, at each position, of all updates with the same index, and for the first positions.
+
+    indices: (n,) integers; updates: (n, ...) floats. Outputs: sums (n, ...), in which positions with equal indices have
+    equal rows; and first (n,), of the updates' dtype, which is 1 at the first position of each index and 0 elsewhere.
+    Updates with the same index are added in their order, as by ``scatter_add``, but no table is needed.
+    """
+    node = graph.add("add_equal_rows", [indices, updates], name=name)
+    return node[0], node[1]
+
+
+def put_rows(graph: Builder, table: Tensor, indices: Tensor, rows: Tensor, *, name: str | None = None) -> Tensor:
+    """Add a node for ``table`` (R, ...) with rows[i] in place of the row indices[i]; the other rows do not change.
+
+    indices: (n,) integers within 0..R-1; rows: (n, ...). Positions with equal indices must have equal rows. If the
+    output shares memory with ``table``, as in an assign to the variable that is the table, only these rows are written.
+    """
+    return graph.add("put_rows", [table, indices, rows], name=name, colocate_with=[table.node])[0]
 
 
 def one_hot(graph: Builder, indices: Tensor, *, depth: int, dtype: str, name: str | None = None) -> Tensor:
@@ -49,6 +74,28 @@ def _infer_scatter_add(specs: Sequence[TensorSpec], attributes: Attributes) -> S
     return [TensorSpec((attributes["rows"], *updates.shape[indices.rank :]), updates.dtype)]
 
 
+def _infer_add_equal_rows(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequence[TensorSpec]:
+    indices, updates = specs
+    expect_dtype(indices, INTEGERS, "indices")
+    expect_dtype(updates, FLOATS, "updates")
+    _expect_a_row_for_each(indices, updates)
+    return [updates, TensorSpec(indices.shape, updates.dtype)]
+
+
+def _infer_put_rows(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequence[TensorSpec]:
+    table, indices, rows = specs
+    expect_dtype(indices, INTEGERS, "indices")
+    expect(table.rank > 0, "a table with at least one dimension", table)
+    _expect_a_row_for_each(indices, rows)
+    expect(rows.shape[1:] == table.shape[1:] and rows.dtype == table.dtype, f"rows of the table {table}", rows)
+    return [table]
+
+
+def _expect_a_row_for_each(indices: TensorSpec, rows: TensorSpec) -> None:
+    expect(indices.rank == 1, "indices with one dimension", indices)
+    expect(rows.shape[:1] == indices.shape, f"a row for each of the indices {indices}", rows)
+
+
 def _infer_one_hot(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequence[TensorSpec]:
     (indices,) = specs
     expect_dtype(indices, INTEGERS, "indices")
@@ -63,11 +110,28 @@ def _gather_gradient(graph: Builder, node: Node, dy: Tensor) -> Sequence[Tensor 
     return [scatter_add(graph, indices, dy, rows=graph.spec(params).shape[0]), None]
 
 
+def _sums_gradient(graph: Builder, node: Node, gradients: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
+    dy = gradients[0]
+    # The sums are a symmetric linear function of the updates; the first positions depend on the indices alone.
+    return [None, None if dy is None else add_equal_rows(graph, node.inputs[0], dy)[0]]
+
+
+def _gathered_bytes(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> int:
+    """Return the bytes of the indices, and of the selected rows, which are read and written."""
+    return inputs[1].nbytes + 2 * outputs[0].nbytes
+
+
+def _put_bytes(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> int:
+    """Return the bytes of the indices, and of the new rows, which are read and written in the memory of the table."""
+    return inputs[1].nbytes + 2 * inputs[2].nbytes
+
+
 _ENCODING = {"depth": "int", "dtype": "dtype"}
+_AN_UPDATE = NotDifferentiable("it updates a variable; differentiate the new rows instead")
 _FROM_INTEGERS = NotDifferentiable("its input is an integer")
 
 register(
-    OpDef("gather", _infer_gather, _gather_gradient, arity=2, flops=no_flops),
+    OpDef("gather", _infer_gather, _gather_gradient, arity=2, flops=no_flops, moved=_gathered_bytes),
     OpDef(
         "scatter_add",
         _infer_scatter_add,
@@ -76,5 +140,7 @@ register(
         attributes={"rows": "int"},
         flops=lambda inputs, outputs, attributes: inputs[1].size,
     ),
+    OpDef("add_equal_rows", _infer_add_equal_rows, _sums_gradient, arity=2),
+    OpDef("put_rows", _infer_put_rows, _AN_UPDATE, arity=3, flops=no_flops, moved=_put_bytes),
     OpDef("one_hot", _infer_one_hot, _FROM_INTEGERS, arity=1, attributes=_ENCODING, flops=no_flops),
 )

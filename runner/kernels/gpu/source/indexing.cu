@@ -55,6 +55,35 @@ extern "C" __global__ void scatter_add(const I *indices, const T *updates, T *y,
     }
 }
 
+// Launched with one block per index. The block of each index adds the updates of all equal indices, in order.
+extern "C" __global__ void add_equal_rows(const I *indices, const T *updates, T *sums, T *first, int64 count,
+                                          int64 columns) {
+    __shared__ int earlier;
+    int64 position = blockIdx.x, index = indices[position];
+    if (threadIdx.x == 0) earlier = 0;
+    __syncthreads();
+    for (int64 i = threadIdx.x; i < position; i += blockDim.x)
+        if (indices[i] == index) earlier = 1;
+    __syncthreads();
+    if (threadIdx.x == 0) first[position] = T(A(!earlier));
+    for (int64 column = threadIdx.x; column < columns; column += blockDim.x) {
+        A total = A(0);
+        for (int64 i = 0; i < count; ++i)
+            if (indices[i] == index) total += (A)updates[i * columns + column];
+        sums[position * columns + column] = T(total);
+    }
+}
+
+// Equal indices have equal rows, so the order of the writes does not matter.
+extern "C" __global__ void put_rows(const I *indices, const T *values, T *table, int64 count, int64 columns,
+                                    int64 rows, int *failure) {
+    for (int64 i = first_element(); i < count; i += stride_of_grid()) {
+        int64 place = quotient(i, columns), column = i - place * columns, index = indices[place];
+        if (is_row(index, rows)) table[index * columns + column] = values[i];
+        else *failure = 1;
+    }
+}
+
 extern "C" __global__ void one_hot(const I *indices, T *y, int64 count, int64 depth, int *failure) {
     for (int64 i = first_element(); i < count; i += stride_of_grid()) {
         int64 place = quotient(i, depth), column = i - place * depth, index = indices[place];

@@ -129,5 +129,5 @@ def test_only_ops_that_move_data_have_no_flops() -> None:
         graph, _, node = case.build(op)
         work[op] = max(work[op], node_cost(graph, node).flops)
     moving = "identity convert stop_gradient fill constant cast truncate_to_bfloat16 broadcast_to reshape transpose"
-    moving += " concat split slice slice_gradient pad gather one_hot"
+    moving += " concat split slice slice_gradient pad gather put_rows one_hot"
     assert {op for op, flops in work.items() if flops == 0} == set(moving.split())

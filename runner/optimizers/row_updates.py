@@ -1,0 +1,45 @@
+"""The update of a few rows of a table and of its slots, by the same formulas as the update of a whole variable."""
+
+from dataclasses import replace
+
+from runner.engine.graph import ops
+from runner.engine.graph.rows import Rows
+from runner.engine.graph.tensor import Tensor
+from runner.engine.graph.variables import Variable, Variables
+
+
+class TouchedRows(Variables):
+    """A view of a store in which a table and its slots have only the rows that a gradient names, (n, ...) each.
+
+    total: the gradient of each of these rows (n, ...): the sum of all values with its index. A row that is named
+    several times appears as often, with equal values, and its update is computed as often.
+    """
+
+    def __init__(self, store: Variables, gradient: Rows) -> None:
+        super().__init__(store.graph, seed=store.seed, prefix=store.prefix, device=store.device)
+        self._store = store
+        self._indices = gradient.indices
+        self._tables: dict[Tensor, Variable] = {}
+        self.total, _ = ops.add_equal_rows(store.graph, gradient.indices, gradient.values)
+
+    def of(self, table: Variable) -> Variable:
+        """Return a variable of the store with its rows as tensor."""
+        rows = self._store.lookup(table, self._indices)
+        self._tables[rows] = table
+        return replace(table, tensor=rows)
+
+    def table(self, rows: Variable) -> Variable:
+        """Return the variable of the store for a variable of this view."""
+        return self._tables[rows.tensor]
+
+    def put(self, rows: Variable, values: Tensor) -> Tensor:
+        """Add a node for the table of ``rows`` with new values (n, ...) of these rows."""
+        return ops.put_rows(self.graph, self.table(rows).tensor, self._indices, values)
+
+    def slot(self, of: Variable, name: str, initial: float = 0.0) -> Variable:
+        """Return the rows of a slot; see :meth:`Variables.slot`."""
+        return self.of(self._store.slot(self.table(of), name, initial))
+
+    def copy(self, of: Variable, name: str) -> Variable:
+        """Return the rows of a copy; see :meth:`Variables.copy`."""
+        return self.of(self._store.copy(self.table(of), name))

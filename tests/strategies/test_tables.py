@@ -1,0 +1,273 @@
+"""Tables of which a batch looks up a few rows: results like those of whole gradients, under all strategies."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from runner import nn
+from runner.engine.compile.compile import compile_signature
+from runner.engine.compile.program_plans import ProgramPlans
+from runner.engine.graph import ops
+from runner.engine.graph.device import local_cluster
+from runner.engine.graph.initializers import he_normal
+from runner.engine.graph.network import NetworkBuilder, Outputs
+from runner.engine.run.session import scalar
+from runner.fields import Field
+from runner.kernels.registry import Registry
+from runner.optimizers.adam import Adagrad, Adam, RmsProp
+from runner.optimizers.averages import WeightsAverage
+from runner.optimizers.base import Optimizer
+from runner.optimizers.lbfgs import Lbfgs
+from runner.optimizers.sgd import HeavyBall, Momentum, Sgd
+from runner.strategies.async_data import AsyncData
+from runner.strategies.base import Workload
+from runner.strategies.hybrid import Hybrid
+from runner.strategies.model import ModelParallel
+from runner.strategies.sandblaster import Sandblaster
+from runner.strategies.single import Single
+from runner.strategies.sync_data import SyncData
+from runner.tasks.regression import regress
+from tests.strategies.networks import TEST_BATCH, Batch
+from tests.strategies.training import Placed, begun, difference, expect_same_bits, rate_of
+
+ENTRIES, FEATURES, BATCH = 60, 5, 12
+FIELDS = {"x": Field((3,), "int64"), "y": Field((2,))}
+
+
+@dataclass(frozen=True)
+class Words:
+    """An endless source of three words and two numbers; the first five words appear often."""
+
+    batch_size: int
+
+    def read(self, split: str, step: int, lo: int, hi: int) -> dict[str, NDArray[Any]]:
+        """Return rows lo..hi-1 of the batch; the last three of a test batch are padding."""
+        size = TEST_BATCH if split == "test" else self.batch_size
+        rng = np.random.default_rng([step, split == "test"])
+        x = np.where(rng.random((size, 3)) < 0.5, rng.integers(0, 5, (size, 3)), rng.integers(0, ENTRIES, (size, 3)))
+        rows = {
+            "x": x,
+            "y": np.stack([np.sin(x).sum(axis=1), (x % 2).sum(axis=1)], axis=1),
+            "index": step * size + np.arange(size),
+            "mask": (np.arange(size) < size - 3 * (split == "test")).astype(np.float64),
+        }
+        return {name: values[lo:hi] for name, values in rows.items()}
+
+
+def bag(net: NetworkBuilder, batch: Batch) -> Outputs:
+    """Build a network that looks up two tables; one of them twice, with indices of different shapes."""
+    graph = net.graph
+    with net.layer("words", "embedding"):
+        table = net.parameter("table", (ENTRIES, FEATURES), he_normal(4), decayed=True)
+        first = ops.reshape(
+            graph, ops.slice(graph, batch["x"], begin=(0, 0), size=(graph.spec(batch["x"]).shape[0], 1)), (-1,)
+        )
+        own, around = net.lookup(table, first), ops.reduce_sum(graph, net.lookup(table, batch["x"]), axes=(1,))
+        h = net.output(ops.mul(graph, own, around))
+    h = nn.add(net, h, nn.embedding(net, first, ENTRIES, FEATURES, name="other"), name="sum")
+    return regress(net, nn.dense(net, h, 2, name="fc"), batch["y"])
+
+
+def whole(net: NetworkBuilder, batch: Batch) -> Outputs:
+    """Build the same network with gradients of the size of the tables."""
+    net.lookup = lambda table, indices: ops.gather(net.graph, table.tensor, indices)  # type: ignore[method-assign]
+    return bag(net, batch)
+
+
+def tied(net: NetworkBuilder, batch: Batch) -> Outputs:
+    """Build a network that looks up a table and also multiplies by it."""
+    graph = net.graph
+    with net.layer("words", "embedding"):
+        table = net.parameter("table", (ENTRIES, FEATURES), he_normal(400))
+        h = ops.reduce_sum(graph, net.lookup(table, batch["x"]), axes=(1,))
+        h = net.output(ops.matmul(graph, h, table.tensor, transpose_b=True))
+    return regress(net, nn.dense(net, h, 2, name="fc"), batch["y"])
+
+
+def workload_of(optimizer: Optimizer, network: Any = bag, microbatches: int = 1) -> Workload:
+    return Workload(network, optimizer, FIELDS, "float64", 7, BATCH, TEST_BATCH, microbatches)
+
+
+def run_of(strategy: Any, workload: Workload, registry: Registry) -> tuple[Any, list[float], dict[str, Any]]:
+    """Return the weights after four steps, the loss of each step, and the results of an evaluation."""
+    with begun(strategy, workload, registry, source=Words(workload.batch_size)) as trainer:
+        losses = [float(trainer.step_driver.update(step, rate_of(step, "float64"))["loss"]) for step in range(4)]
+        weights = trainer.weights()
+        scored = trainer.session.run("eval", step=0, feeds={"step": scalar(0, "int64")})
+        return weights, losses, {name: value.copy() for name, value in scored.items()}
+
+
+def ops_of(strategy: Any, workload: Workload, registry: Registry) -> list[str]:
+    """Return the ops of a compiled training step."""
+    program = strategy.build(workload)
+    cluster = local_cluster(program.workers, program.servers)
+    compiled = compile_signature(program.graph, program.clients["train"].signature, cluster, registry)
+    return [node.op for part in compiled.parts.values() for node in part.graph]
+
+
+EXACT = {
+    "sgd": Sgd(),
+    "clipped": Sgd(clip_norm=0.3),
+    "adagrad": Adagrad(clip_norm=0.5),
+    "without decay of tables": Sgd(weight_decay=0.1, rules=[{"match": "*table", "weight_decay": 0.0}]),
+}
+CHANGING = {
+    "momentum": Momentum(),
+    "nesterov": HeavyBall(nesterov=True),
+    "adam": Adam(),
+    "rmsprop": RmsProp(),
+    "decay": Sgd(weight_decay=0.1),
+    "decoupled": Adagrad(weight_decay=0.1, decoupled_weight_decay=True),
+    "average": Sgd(average=WeightsAverage(decay=0.9)),
+}
+
+
+@pytest.mark.parametrize("name", sorted(EXACT | CHANGING))
+def test_rows_give_the_results_of_whole_gradients(name: str, registry: Registry) -> None:
+    optimizer = (EXACT | CHANGING)[name]
+    found, expected = (run_of(Single(), workload_of(optimizer, network), registry) for network in (bag, whole))
+    assert difference(found[0], expected[0]) < 1e-12
+    assert found[1] == pytest.approx(expected[1], rel=1e-12)
+    assert ("put_rows" in ops_of(Single(), workload_of(optimizer), registry)) is (name in EXACT)
+
+
+@pytest.mark.parametrize("name", sorted(CHANGING))
+def test_a_lazy_update_changes_only_the_rows_of_the_batch_by_the_rule(name: str, registry: Registry) -> None:
+    lazy = replace(CHANGING[name], lazy=True)
+    with (
+        begun(Single(), workload_of(lazy), registry, source=Words(BATCH)) as trainer,
+        begun(Single(), workload_of(CHANGING[name]), registry, source=Words(BATCH)) as other,
+    ):
+        for step in range(3):
+            before = dict(trainer.weights())
+            other.restore(before)
+            trainer.step_driver.update(step, rate_of(step, "float64"))
+            other.step_driver.update(step, rate_of(step, "float64"))
+            after, expected = trainer.weights(), other.weights()
+            x = Words(BATCH).read("train", step, 0, BATCH)["x"]
+            for key, value in after.items():
+                if "table" not in key:
+                    np.testing.assert_allclose(value, expected[key], rtol=1e-12, atol=1e-14)
+                    continue
+                touched = np.isin(np.arange(ENTRIES), x if key.startswith("words") else x[:, 0])
+                np.testing.assert_allclose(value[touched], expected[key][touched], rtol=1e-12, atol=1e-14, err_msg=key)
+                np.testing.assert_array_equal(value[~touched], before[key][~touched], err_msg=key)
+
+
+def test_a_table_that_is_also_read_whole_has_a_whole_gradient(registry: Registry) -> None:
+    strategies = [Single(), SyncData(workers=2), SyncData(workers=2, combine="parameter_server", servers=2)]
+    plain = workload_of(Sgd(), tied)
+    weights = [run_of(strategy, plain, registry)[0] for strategy in strategies]
+    for found in weights[1:]:
+        assert difference(found, weights[0]) < 1e-12
+    assert "put_rows" not in ops_of(Single(), plain, registry)
+
+
+SERVERS = {f"servers {s}": SyncData(workers=2, combine="parameter_server", servers=s) for s in (1, 2, 4)}
+STRATEGIES = {
+    **SERVERS,
+    "reduce": SyncData(workers=3),
+    "held back": SyncData(workers=2, overlap=False),
+    "ring": SyncData(workers=3, combine="ring_all_reduce"),
+    "all reduce": SyncData(workers=2, combine="all_reduce"),
+    "model": Placed(ModelParallel(workers=2)),
+    "pipeline": Placed(ModelParallel(workers=2, concurrent_steps=3)),
+    "downpour": AsyncData(workers=1, loop="direct"),
+    "hybrid": Hybrid(workers=3, scheme="b"),
+}
+
+
+@pytest.mark.parametrize("optimizer", [Adagrad(clip_norm=0.5), Momentum(lazy=True), Adam()], ids=lambda o: o.name)
+@pytest.mark.parametrize("name", sorted(STRATEGIES))
+def test_strategies_train_tables_like_single(name: str, optimizer: Optimizer, registry: Registry) -> None:
+    if not getattr(STRATEGIES[name], "keeps_rows", True):
+        optimizer = replace(optimizer, lazy=False)
+    found = run_of(STRATEGIES[name], workload_of(optimizer), registry)
+    expected = run_of(Single(), workload_of(optimizer), registry)
+    assert difference(found[0], expected[0]) < 1e-12
+    assert found[1] == pytest.approx(expected[1], rel=1e-12)
+    for key, value in expected[2].items():
+        np.testing.assert_allclose(found[2][key], value, rtol=1e-11, atol=1e-12, err_msg=key)
+
+
+def test_sandblaster_trains_tables_like_single(registry: Registry) -> None:
+    workload = workload_of(Lbfgs(history=3))
+    found, expected = (run_of(s, workload, registry) for s in (Sandblaster(workers=2, portions_per_worker=2), Single()))
+    assert difference(found[0], expected[0]) < 1e-12
+
+
+@pytest.mark.parametrize("name", ["reduce", "servers 2"])
+def test_workers_add_rows_like_microbatches_bit_for_bit(name: str, registry: Registry) -> None:
+    strategy = STRATEGIES[name]
+    found = run_of(strategy, workload_of(Adagrad()), registry)
+    expected = run_of(Single(), workload_of(Adagrad(), microbatches=strategy.workers), registry)
+    expect_same_bits(found[0], expected[0])
+
+
+def test_averages_of_rows_are_evaluated_on_the_servers(registry: Registry) -> None:
+    workload = workload_of(Sgd(average=WeightsAverage(decay=0.9), lazy=True))
+    expected = run_of(Single(), workload, registry)
+    for strategy in SERVERS.values():
+        found = run_of(strategy, workload, registry)
+        np.testing.assert_allclose(found[2]["loss"], expected[2]["loss"], rtol=1e-11)
+
+
+def _bytes_of(strategy: SyncData, entries: int, registry: Registry) -> list[int]:
+    def network(net: NetworkBuilder, batch: Batch) -> Outputs:
+        h = ops.reduce_sum(net.graph, nn.embedding(net, batch["x"], entries, 8, name="words"), axes=(1,))
+        return regress(net, nn.dense(net, h, 2, name="fc", bias=None), batch["y"])
+
+    with begun(strategy, workload_of(Sgd(), network), registry, source=Words(BATCH)) as trainer:
+        before = trainer.session.sent_bytes()
+        trainer.step_driver.update(0, rate_of(0, "float64"))
+        return [after - now for after, now in zip(trainer.session.sent_bytes(), before, strict=True)]
+
+
+def test_only_rows_and_indices_are_sent(registry: Registry) -> None:
+    ids, row, weights = 3 * BATCH // 2, 8 * 8, 8 * 2 * 8
+    metrics = 2 * 8
+    for entries in (60, 1000):
+        found = _bytes_of(SyncData(workers=2, combine="sharded_reduce"), entries, registry)
+        # Each worker sends its rows and indices, and, of the dense layer, a half of its gradient and a half of the sum.
+        assert found == [ids * (row + 8) + weights, ids * (row + 8) + weights + metrics]
+        for servers in (1, 2):
+            strategy = SyncData(workers=2, combine="parameter_server", servers=servers)
+            found = _bytes_of(strategy, entries, registry)
+            # Both workers send indices to every server, receive rows, and send gradients of rows.
+            assert sum(found) == 2 * ids * (2 * row + 8 * servers) + 2 * 2 * weights + metrics
+
+
+def planned(entries: int, registry: Registry, dtype: str = "float32", **options: Any) -> tuple[dict[str, int], float]:
+    """Return the bytes of the arenas of training and evaluation, and the estimated seconds of a training step."""
+
+    def network(net: NetworkBuilder, batch: Batch) -> Outputs:
+        h = ops.reduce_sum(net.graph, nn.embedding(net, batch["x"], entries, 1024, name="words"), axes=(1,))
+        return regress(net, nn.dense(net, h, 2, name="fc", bias=None), batch["y"])
+
+    workload = replace(workload_of(Adagrad(clip_norm=1.0), network), dtype=dtype)
+    program = (
+        SyncData(workers=2, combine="parameter_server", **options).build(workload)
+        if options
+        else Single().build(workload)
+    )
+    plans = ProgramPlans(program, local_cluster(program.workers, program.servers), registry)
+    arenas = {
+        f"{name} {device}": plan.arena_bytes
+        for name in ("train", "eval")
+        for device, plan in plans.plans(program.clients[name].signature).items()
+    }
+    return arenas, plans.compiled(program.clients["train"].signature).step_s
+
+
+@pytest.mark.parametrize("options", [{}, {"servers": 4}], ids=["single", "servers"])
+def test_a_step_of_a_table_of_16_gb_is_planned_like_that_of_a_small_table(
+    options: dict[str, Any], registry: Registry
+) -> None:
+    """The tables have 256 KB and 16 GB of 4 KB rows (TensorFlow, OSDI 2016, section 6.1)."""
+    small, large = planned(64, registry, **options), planned(1 << 22, registry, **options)
+    assert small[0] == large[0]
+    assert small[1] == pytest.approx(large[1], rel=1e-12)
+    assert max(large[0].values()) < 4 << 20
