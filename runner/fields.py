@@ -17,11 +17,13 @@ class Field:
 
     shape: without the axis of examples. dtype: None for floats, whose dtype the precision of a run decides. names: the
     names of the classes if the field is a label, or of the K numbers if the shape is (K,); () if there are no names.
+    counts: how often each of the named values occurs in the training split, if this is known; otherwise ().
     """
 
     shape: tuple[int, ...]
     dtype: str | None = None
     names: tuple[str, ...] = ()
+    counts: tuple[int, ...] = ()
 
     def __str__(self) -> str:
         return f"{self.dtype or 'float'}[{','.join(map(str, self.shape))}]"

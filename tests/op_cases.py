@@ -366,6 +366,7 @@ CASES: dict[str, list[Case]] = {
     # random
     "random_uniform": [Case((), {**_STREAM, "low": -1.0, "high": 3.0}, 0)],
     "random_normal": [Case((), {**_STREAM, "mean": 1.0, "stddev": 0.1}, 0)],
+    "uniform_rows": [Case((value(4, "int64"), integers(99, 3)), {**_STREAM}, 0)],
     "dropout_mask": [Case((value(4, "int64"), integers(99, 3)), {**_STREAM, "rate": 0.4, "first": 0}, 0)],
 }
 

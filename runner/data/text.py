@@ -10,7 +10,7 @@ from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import chain
 from pathlib import Path
 from typing import Annotated
@@ -131,10 +131,13 @@ class TextSettings(DatasetSettings):
     def facts(self) -> Facts:
         """Return the vocabulary and the numbers of examples, which are known after reading the text once."""
         read = self.read()
-        return self.facts_for(read.vocabulary, len(read.train), len(read.test))
+        return self.facts_for(read.vocabulary, len(read.train), len(read.test), read.counts)
 
-    def facts_for(self, vocabulary: tuple[str, ...], train: int, test: int) -> Facts:
-        """Return the facts for a vocabulary and numbers of tokens. Raises ConfigError if no example fits."""
+    def facts_for(self, vocabulary: tuple[str, ...], train: int, test: int, word_counts: tuple[int, ...] = ()) -> Facts:
+        """Return the facts for a vocabulary and numbers of tokens. Raises ConfigError if no example fits.
+
+        word_counts: how often each word occurs in the training split; () if this is not known.
+        """
         counts = [example_count(count, self.steps, whole=whole) for count, whole in ((train, True), (test, False))]
         if min(counts) < 1:
             raise ConfigError(
@@ -142,7 +145,11 @@ class TextSettings(DatasetSettings):
                 "tokens than data.steps; use fewer steps or a longer text"
             )
         shape = (self.steps,)
-        fields = {"x": Field(shape, LABEL, vocabulary), "y": Field(shape, LABEL, vocabulary), BEGINS: Field((), LABEL)}
+        fields = {
+            "x": Field(shape, LABEL, vocabulary, word_counts),
+            "y": Field(shape, LABEL, vocabulary),
+            BEGINS: Field((), LABEL),
+        }
         return Facts(fields, *counts)
 
     def normalisation(self) -> Normalisation:
@@ -169,6 +176,11 @@ class Tokens:
     vocabulary: tuple[str, ...]
     train: NDArray[np.int32]
     test: NDArray[np.int32]
+
+    @cached_property
+    def counts(self) -> tuple[int, ...]:
+        """The number of occurrences of each word in the training split."""
+        return tuple(np.bincount(self.train, minlength=len(self.vocabulary)).tolist())
 
 
 class _Source:

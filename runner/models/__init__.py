@@ -19,6 +19,7 @@ from runner.models.mlp import Mlp
 from runner.models.overfeat import Overfeat
 from runner.models.resnet_cifar import ResNetCifar
 from runner.models.resnet_imagenet import ResNetImageNet
+from runner.models.skip_gram import SkipGram
 from runner.models.vgg import VggA, VggD
 
 MODELS: dict[str, type[Model]] = {
@@ -38,6 +39,7 @@ MODELS: dict[str, type[Model]] = {
     "resnet_imagenet": ResNetImageNet,
     "distbelief_vision": DistBeliefVision,
     "lstm": Lstm,
+    "skip_gram": SkipGram,
 }
 
 __all__ = [
@@ -55,6 +57,7 @@ __all__ = [
     "Overfeat",
     "ResNetCifar",
     "ResNetImageNet",
+    "SkipGram",
     "VggA",
     "VggD",
 ]

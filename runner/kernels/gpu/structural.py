@@ -62,6 +62,7 @@ def kernels(runtime: Runtime) -> list[Kernel]:
         "constant": (arrange_plain, _bind_constant),
         "random_uniform": (arrange_plain, partial(_bind_draws, "uniform", lambda g: (g["low"], g["high"] - g["low"]))),
         "random_normal": (arrange_plain, partial(_bind_draws, "normal", lambda g: (g["mean"], g["stddev"]))),
+        "uniform_rows": (arrange_plain, _bind_rows),
         "dropout_mask": (arrange_plain, _bind_mask),
     }
     elements = {"cast": _cast, "truncate_to_bfloat16": _truncate}
@@ -169,6 +170,14 @@ def _bind_draws(
     count = math.prod(y.spec.shape)
     arguments: list[Argument] = [y, np.int64(count), *_key(attributes), *map(np.float64, parameters(attributes))]
     return launch(_function(runtime, y.spec, name), blocks_for(runtime, count), arguments)
+
+
+def _bind_rows(runtime: Runtime, attributes: Attributes, buffers: Buffers) -> StreamCall:
+    (y,) = buffers.outputs
+    rows, columns = y.spec.shape[0], math.prod(y.spec.shape[1:])
+    arguments: list[Argument] = [*buffers.inputs, y, np.int64(rows), np.int64(columns), *_key(attributes)]
+    groups = rows * (columns // _WORDS_AT_ONCE + 1)
+    return launch(_function(runtime, y.spec, "uniform_rows"), blocks_for(runtime, groups), arguments)
 
 
 def _bind_mask(runtime: Runtime, attributes: Attributes, buffers: Buffers) -> StreamCall:

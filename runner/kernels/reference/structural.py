@@ -127,6 +127,12 @@ def random_normal(*, shape: tuple[int, ...], dtype: str, seed: int, key: str, me
     return scaled.reshape(shape)
 
 
+@reference("uniform_rows")
+def uniform_rows(step: Array, index: Array, *, shape: tuple[int, ...], dtype: str, seed: int, key: str) -> Array:
+    draws = philox.uniform(philox.key(seed, key), index, math.prod(shape[1:]), int(step))
+    return draws.astype(dtype).reshape(shape)
+
+
 @reference("dropout_mask")
 def dropout_mask(
     step: Array, index: Array, *, shape: tuple[int, ...], dtype: str, rate: float, seed: int, key: str, first: int

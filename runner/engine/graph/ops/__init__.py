@@ -54,7 +54,7 @@ from runner.engine.graph.ops.local_response_normalization import (
 )
 from runner.engine.graph.ops.loss import sigmoid_cross_entropy, softmax_cross_entropy, softmax_cross_entropy_gradient
 from runner.engine.graph.ops.pooling import avg_pool, avg_pool_gradient, max_pool, max_pool_gather, max_pool_gradient
-from runner.engine.graph.ops.random import dropout_mask, random_normal, random_uniform
+from runner.engine.graph.ops.random import dropout_mask, random_normal, random_uniform, uniform_rows
 from runner.engine.graph.ops.recurrent import lstm, lstm_gradient
 from runner.engine.graph.ops.reduction import argmax, broadcast_to, reduce_max, reduce_mean, reduce_sum
 from runner.engine.graph.ops.shape import (

@@ -62,6 +62,25 @@ def dropout_mask(
     return graph.add("dropout_mask", [step, index], attributes, name=name)[0]
 
 
+def uniform_rows(
+    graph: Builder,
+    step: Tensor,
+    index: Tensor,
+    *,
+    shape: Sequence[int],
+    dtype: str,
+    seed: int,
+    key: str,
+    name: str | None = None,
+) -> Tensor:
+    """Add a node for uniform draws from [0, 1), cast to ``dtype``, of which each row belongs to an example.
+
+    step: int64 scalar; index: (N,) int64 global example indices; shape: (N, ...). The draws of a row are a function of
+    (seed, key, step, index of the row), independent of the other rows and of N.
+    """
+    return graph.add("uniform_rows", [step, index], _stream(shape, dtype, seed, key), name=name)[0]
+
+
 def _stream(shape: Sequence[int], dtype: str, seed: int, key: str) -> dict[str, object]:
     return {"shape": tuple(shape), "dtype": dtype, "seed": seed, "key": key}
 
@@ -72,12 +91,17 @@ def _infer_draws(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequenc
     return [spec]
 
 
-def _infer_mask(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequence[TensorSpec]:
+def _infer_rows(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequence[TensorSpec]:
     step, index = specs
-    (mask,) = _infer_draws(specs, attributes)
+    (drawn,) = _infer_draws(specs, attributes)
     expect(step == TensorSpec((), "int64"), "step as an int64 scalar", step)
-    one_per_row = index == TensorSpec(mask.shape[:1], "int64") and mask.rank > 0
-    expect(one_per_row, f"one index per row of {mask}", index)
+    one_per_row = index == TensorSpec(drawn.shape[:1], "int64") and drawn.rank > 0
+    expect(one_per_row, f"one index per row of {drawn}", index)
+    return [drawn]
+
+
+def _infer_mask(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequence[TensorSpec]:
+    (mask,) = _infer_rows(specs, attributes)
     expect(0.0 <= attributes["rate"] < 1.0, "a rate within [0, 1)", attributes["rate"])
     expect(attributes["first"] >= 0, "a first draw from 0", attributes["first"])
     return [mask]
@@ -89,5 +113,6 @@ _STREAM = {"shape": "ints", "dtype": "dtype", "seed": "int", "key": "str"}
 register(
     OpDef("random_uniform", _infer_draws, _A_DRAW, arity=0, attributes={**_STREAM, "low": "float", "high": "float"}),
     OpDef("random_normal", _infer_draws, _A_DRAW, arity=0, attributes={**_STREAM, "mean": "float", "stddev": "float"}),
+    OpDef("uniform_rows", _infer_rows, _A_DRAW, arity=2, attributes=_STREAM),
     OpDef("dropout_mask", _infer_mask, _A_DRAW, arity=2, attributes={**_STREAM, "rate": "float", "first": "int"}),
 )

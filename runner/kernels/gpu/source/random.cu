@@ -45,6 +45,19 @@ extern "C" __global__ void normal(T *y, int64 count, int64 key0, int64 key1, dou
     }
 }
 
+// y (rows, columns): uniform numbers from the words of each row's index. A thread computes a group of four elements.
+extern "C" __global__ void uniform_rows(const int64 *step, const int64 *index, T *y, int64 rows, int64 columns,
+                                        int64 key0, int64 key1) {
+    const int64 groups = (columns + 3) / 4;
+    for (int64 k = first_element(); k < rows * groups; k += stride_of_grid()) {
+        const int64 row = k / groups, group = k % groups;
+        const Words words = draw((uint32)key0, (uint32)key1, (uint64)group, (uint64)index[row], (uint32)*step);
+#pragma unroll
+        for (int w = 0; w < 4; ++w)
+            if (4 * group + w < columns) y[row * columns + 4 * group + w] = (T)(C)(words.of[w] * 0x1p-32);
+    }
+}
+
 // mask (rows, columns): 0 if the 32-bit word of an element is below the threshold, else `kept`. A row uses the words
 // of its index from position `first` on. A thread computes the elements of one group of four words.
 extern "C" __global__ void dropout_mask(const int64 *step, const int64 *index, T *mask, int64 rows, int64 columns,

@@ -1,0 +1,200 @@
+"""Skip-gram with negative sampling: the same steps as in PyTorch, drawn words, neighbours, and all strategies."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from runner.engine.run.session import scalar
+from runner.errors import ConfigError
+from runner.fields import Field
+from runner.kernels import philox
+from runner.kernels.registry import Registry
+from runner.models import Mlp, SkipGram
+from runner.optimizers.adam import Adagrad
+from runner.optimizers.base import Optimizer
+from runner.optimizers.sgd import Sgd
+from runner.strategies.base import Workload
+from runner.strategies.single import Single
+from runner.strategies.sync_data import SyncData
+from runner.tasks.embeddings import Embeddings, _Noise
+from tests.strategies.networks import TEST_BATCH
+from tests.strategies.training import begun, difference
+
+WORDS, STEPS, BATCH, FEATURES, SEED = 400, 5, 4, 6, 7
+COUNTS = tuple(1 + 1000 // (1 + word) for word in range(WORDS))
+NAMES = tuple(f"w{word}" for word in range(WORDS))
+FIELDS = {"x": Field((STEPS,), "int64", NAMES, COUNTS), "y": Field((STEPS,), "int64", NAMES)}
+TASK = Embeddings(window=2, negatives=3)
+
+
+@dataclass(frozen=True)
+class Texts:
+    """An endless source of words; the last word of a test example is padding."""
+
+    batch_size: int = BATCH
+
+    def read(self, split: str, step: int, lo: int, hi: int) -> dict[str, NDArray[Any]]:
+        """Return rows lo..hi-1 of the batch."""
+        size = TEST_BATCH if split == "test" else self.batch_size
+        words = np.random.default_rng([step, split == "test"]).integers(0, 20, (size, STEPS + 1))
+        y = words[:, 1:].copy()
+        if split == "test":
+            y[:, -2:] = -1
+        rows = {
+            "x": words[:, :-1],
+            "y": y,
+            "index": step * size + np.arange(size),
+            "mask": np.ones(size),
+        }
+        return {name: values[lo:hi] for name, values in rows.items()}
+
+
+def workload_of(optimizer: Optimizer, microbatches: int = 1) -> Workload:
+    network = TASK.network(SkipGram(features=FEATURES), FIELDS)
+    return Workload(network, optimizer, FIELDS, "float64", SEED, BATCH, TEST_BATCH, microbatches)
+
+
+def pairs_of(steps: int, window: int) -> list[tuple[int, int]]:
+    """Return (centre, context) positions in the order of the task."""
+    found = []
+    for distance in range(1, window + 1):
+        found += [(t, t + distance) for t in range(steps - distance)]
+        found += [(t + distance, t) for t in range(steps - distance)]
+    return found
+
+
+def drawn(step: int, index: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the drawn words (N, P, K) of a training step."""
+    noise, pairs = _Noise.of(np.array(COUNTS) ** 0.75), len(pairs_of(STEPS, 2))
+    key = philox.key(SEED, "contexts/negatives")
+    first, second = philox.uniform(key, index, 2 * pairs * 3, step).reshape(len(index), 2, pairs, 3).swapaxes(0, 1)
+    entry = (first * WORDS).astype(np.int64)
+    return np.where(second < noise.kept[entry], entry, noise.other[entry])
+
+
+@pytest.mark.parametrize("optimizer", [Sgd(), Adagrad()], ids=lambda each: each.name)
+def test_five_steps_equal_those_of_pytorch(optimizer: Optimizer, registry: Registry) -> None:
+    torch = pytest.importorskip("torch")
+    steps = range(5)
+    with begun(Single(), workload_of(optimizer), registry, source=Texts()) as trainer:
+        start = {name: value.copy() for name, value in trainer.weights().items()}
+        losses, weights = [], []
+        for step in steps:
+            losses.append(float(trainer.step_driver.update(step, scalar(0.5, "float64"))["loss"]))
+            weights.append({name: value.copy() for name, value in trainer.weights().items()})
+    tables = [torch.nn.Embedding(WORDS, FEATURES, sparse=True, dtype=torch.float64) for _ in range(2)]
+    for table, name in zip(tables, ("words/table", "contexts/table"), strict=True):
+        table.weight.data.copy_(torch.from_numpy(start[name]))
+    parameters = [each.weight for each in tables]
+    if optimizer.name == "sgd":
+        rule = torch.optim.SGD(parameters, lr=0.5)
+    else:
+        rule = torch.optim.Adagrad(parameters, lr=0.5, eps=0.0)
+    of_centre, of_context = np.array(pairs_of(STEPS, 2)).T
+    for step in steps:
+        batch = Texts().read("train", step, 0, BATCH)
+        words = torch.from_numpy(np.ascontiguousarray(batch["x"]))
+        negatives = torch.from_numpy(drawn(step, batch["index"]))
+        context = words[:, of_context]
+        v = tables[0](words[:, of_centre])
+        near = (v * tables[1](context)).sum(-1)
+        far = (v[:, :, None] * tables[1](negatives)).sum(-1)
+        against = -torch.nn.functional.logsigmoid(-far) * (negatives != context[:, :, None])
+        loss = (against.sum(-1) - torch.nn.functional.logsigmoid(near)).mean()
+        rule.zero_grad()
+        loss.backward()
+        assert losses[step] == pytest.approx(loss.item(), rel=1e-8)
+        if optimizer.name == "sgd":
+            rule.step()
+            for parameter, name in zip(parameters, ("words/table", "contexts/table"), strict=True):
+                np.testing.assert_allclose(weights[step][name], parameter.detach().numpy(), rtol=1e-8, atol=1e-14)
+            # The gradient is the change of the weights, divided by the rate.
+            continue
+        with torch.no_grad():
+            for parameter in parameters:
+                # A gradient may be 0, for which PyTorch's rule with eps 0 is not a number.
+                gradient = parameter.grad.to_dense()
+                state = rule.state[parameter]["sum"]
+                state += gradient**2
+                parameter -= 0.5 * torch.where(
+                    state > 0, gradient / state.clamp(min=1e-300).sqrt(), torch.zeros(()).double()
+                )
+        for parameter, name in zip(parameters, ("words/table", "contexts/table"), strict=True):
+            np.testing.assert_allclose(weights[step][name], parameter.detach().numpy(), rtol=1e-8, atol=1e-14)
+
+
+def test_words_are_drawn_by_their_counts_to_the_power() -> None:
+    weights = np.array(COUNTS) ** 0.75
+    noise = _Noise.of(weights)
+    found = noise.kept.copy()
+    np.add.at(found, noise.other, 1.0 - noise.kept)
+    np.testing.assert_allclose(found / WORDS, weights / weights.sum(), rtol=1e-12)
+    words = drawn(3, np.arange(3000))
+    assert np.bincount(words.ravel(), minlength=WORDS)[0] / words.size == pytest.approx(
+        weights[0] / weights.sum(), rel=0.03
+    )
+
+
+def test_the_first_loss_is_that_of_contexts_of_zero_and_padding_does_not_count(registry: Registry) -> None:
+    with begun(Single(), workload_of(Sgd()), registry, source=Texts()) as trainer:
+        loss = float(trainer.step_driver.update(0, scalar(0.0, "float64"))["loss"])
+        # Some of the drawn words equal the context.
+        assert 3 * np.log(2.0) < loss <= TASK.expected_loss(FIELDS) == pytest.approx(4 * np.log(2.0))
+        weights = dict(trainer.weights())
+        rng = np.random.default_rng(0)
+        trainer.restore({name: rng.standard_normal(value.shape) for name, value in weights.items()})
+        before = trainer.session.run("eval", step=0, feeds={"step": scalar(0, "int64")})["loss"].copy()
+        again = trainer.session.run("eval", step=0, feeds={"step": scalar(9, "int64")})["loss"]
+    assert before == again > 0
+
+
+def test_the_prediction_is_the_similarity_to_all_words() -> None:
+    from runner.engine.graph import ops
+    from runner.engine.graph.graph import Graph
+    from runner.engine.graph.network import NetworkBuilder
+    from runner.engine.graph.variables import Variables
+    from tests.oracles import evaluate
+
+    graph = Graph()
+    variables = Variables(graph, seed=1)
+    x, y = (ops.placeholder(graph, (2, STEPS), "int64", name=name) for name in "xy")
+    step, index = ops.placeholder(graph, (), "int64"), ops.placeholder(graph, (2,), "int64")
+    net = NetworkBuilder(graph, variables, dtype="float64", seed=1, training=False, step=step, index=index)
+    prediction = TASK.network(SkipGram(features=FEATURES), FIELDS)(net, {"x": x, "y": y}).prediction
+    table = np.random.default_rng(0).standard_normal((WORDS, FEATURES))
+    words = np.array([[3, 1, 1, 1, 1], [399, 0, 0, 0, 0]])
+    (found,) = evaluate(graph, [prediction], {x: words, variables["words/table"].tensor: table})
+    unit = table / np.linalg.norm(table, axis=1, keepdims=True)
+    expected = unit[[3, 399]] @ unit.T
+    expected[[0, 1], [3, 399]] = -1.0
+    np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize(
+    "strategy",
+    [SyncData(workers=2), SyncData(workers=2, combine="parameter_server", servers=3)],
+    ids=["reduce", "servers"],
+)
+def test_strategies_train_word_vectors_like_single(strategy: SyncData, registry: Registry) -> None:
+    workload = workload_of(Adagrad())
+    found = []
+    for each in (strategy, Single()):
+        with begun(each, workload, registry, source=Texts()) as trainer:
+            for step in range(3):
+                trainer.step_driver.update(step, scalar(0.5, "float64"))
+            found.append({name: value.copy() for name, value in trainer.weights().items()})
+    assert difference(*found) < 1e-12
+
+
+def test_other_models_and_data_are_refused() -> None:
+    with pytest.raises(
+        ConfigError, match="task=embeddings with model=mlp: expected vectors of words; use model=skip_gr"
+    ):
+        TASK.network(Mlp(), FIELDS)
+    with pytest.raises(ConfigError, match=r"the field x of the dataset is float\[3\]; expected the numbers of T words"):
+        TASK.outputs({"x": Field((3,)), "y": Field((3,))})
+    with pytest.raises(ConfigError, match="model=skip_gram has vectors of words; expected task=embeddings"):
+        SkipGram().forward(None, None, 3)  # type: ignore[arg-type]
