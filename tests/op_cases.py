@@ -364,7 +364,9 @@ CASES: dict[str, list[Case]] = {
         for t, n, h, gates in [(3, 2, 2, 1), (2, 2, 1, 2)]
     ],
     # random
-    "random_uniform": [Case((), {**_STREAM, "low": -1.0, "high": 3.0}, 0)],
+    "random_uniform": [
+        Case((), {**_STREAM, "low": -1.0, "high": 3.0, "part": part}, 0) for part in [(), (5, 9, 2), (15, 40, 20)]
+    ],
     "random_normal": [Case((), {**_STREAM, "mean": 1.0, "stddev": 0.1}, 0)],
     "uniform_rows": [Case((value(4, "int64"), integers(99, 3)), {**_STREAM}, 0)],
     "dropout_mask": [Case((value(4, "int64"), integers(99, 3)), {**_STREAM, "rate": 0.4, "first": 0}, 0)],

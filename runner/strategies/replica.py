@@ -298,14 +298,12 @@ def network_variables(workload: Workload) -> list[Variable]:
 
 
 def looked_up_tables(workload: Workload) -> list[str]:
-    """Return the names of the variables that a network reads by lookups and in no other way, in order of creation."""
+    """Return the names of the variables whose gradients hold rows, in order of creation; see ``differentiate``."""
     scratch = Replica(Graph(), workload, device="")
-    lookups = scratch.forward((0, 1), "train").lookups
-    rows = {each.rows.node for each in lookups}
-    readers = scratch.graph.consumers()
-    names = dict.fromkeys(each.table.name for each in lookups)
-    tables = [scratch.variables[name] for name in names]
-    return [v.name for v in tables if all(node.name in rows or node.op == "assign" for node in readers[v.tensor])]
+    forward = scratch.forward((0, 1), "train")
+    if not forward.lookups:
+        return []
+    return [variable.name for variable, gradient in scratch.differentiate(forward) if isinstance(gradient, Rows)]
 
 
 def rate_input(graph: Graph, workload: Workload) -> Tensor:

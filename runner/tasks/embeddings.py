@@ -42,7 +42,7 @@ class Embeddings(Task):
     are functions of the run's seed, the step and the example; in evaluations, of the seed and the example. Drawn words
     that equal the context do not count, as in word2vec.
 
-    The prediction for an example is the cosine similarity of its first word to all words, with -1 for the word itself,
+    The prediction for an example is the cosine similarity of its last word to all words, with -1 for the word itself,
     so that the largest numbers belong to the nearest neighbours.
     """
 
@@ -123,8 +123,8 @@ class Embeddings(Task):
         if net.training:
             return Outputs(loss, {}, {}, loss)
         with net.layer("words", "embedding"):
-            first = ops.reshape(graph, ops.slice(graph, x, begin=(0, 0), size=(rows, 1)), (rows,))
-            return Outputs(loss, {}, {}, _similarity(graph, table.tensor, first))
+            last = ops.reshape(graph, ops.slice(graph, x, begin=(0, steps - 1), size=(rows, 1)), (rows,))
+            return Outputs(loss, {}, {}, _similarity(graph, table.tensor, last))
 
 
 def _spans(window: int, steps: int) -> list[tuple[Span, Span]]:

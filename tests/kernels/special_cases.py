@@ -150,7 +150,7 @@ def _pooling() -> None:
 def _random() -> None:
     stream = {"seed": 7, "key": "conv1/w", "dtype": PRECISION}
     shapes: tuple[Shape, ...] = ((), (0, 4), (1000,), (1001,), (2, 3, 4, 5))
-    uniform, usual = {"low": -1.0, "high": 3.1}, {"mean": 1.0, "stddev": 0.1}
+    uniform, usual = {"low": -1.0, "high": 3.1, "part": ()}, {"mean": 1.0, "stddev": 0.1}
     masked: tuple[Shape, ...] = ((3, 5), (4,), (0, 4), (2, 0), (3, 2, 3, 3), (2, 515))
     step = values((1 << 33) + 4, "int64")
     for shape in shapes:

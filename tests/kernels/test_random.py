@@ -1,11 +1,14 @@
 """Random draws depend only on seed, key, step and index; the generator gives the published outputs."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
+from runner.engine.graph.tensor import TensorSpec
+from runner.engine.graph.variables import Part
 from runner.kernels import philox
 from runner.kernels.contract import Array
 from runner.kernels.reference.structural import dropout_mask, random_normal, random_uniform
@@ -56,6 +59,19 @@ def test_draws_fill_their_interval_and_have_the_expected_moments() -> None:
     draws = random_normal(shape=(100, 100), dtype="float64", mean=2.0, stddev=0.5, **STREAM)
     assert draws.mean() == pytest.approx(2.0, abs=0.02)
     assert draws.std() == pytest.approx(0.5, abs=0.02)
+
+
+@pytest.mark.parametrize("shape", [(700, 300), (3, 70_000), (4, 5, 6)])
+@pytest.mark.parametrize("axis", [0, 1])
+def test_a_part_has_the_draws_of_the_whole(shape: tuple[int, ...], axis: int) -> None:
+    stream = {**STREAM, "dtype": "float32", "low": -2.0, "high": 3.0}
+    # One block of draws without chunks is the definition.
+    draws = philox.uniform(philox.key(STREAM["seed"], STREAM["key"]), np.zeros(1, np.int64), math.prod(shape))
+    whole = (-2.0 + 5.0 * draws).astype(np.float32).reshape(shape)
+    np.testing.assert_array_equal(random_uniform(shape=shape, **stream), whole)
+    part = Part(TensorSpec(shape, "float32"), axis, 1, shape[axis] - 1)
+    cut = whole[tuple(slice(1, -1) if k == axis else slice(None) for k in range(len(shape)))]
+    np.testing.assert_array_equal(random_uniform(shape=part.spec.shape, part=part.elements, **stream), cut)
 
 
 @pytest.mark.parametrize(

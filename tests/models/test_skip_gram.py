@@ -165,7 +165,7 @@ def test_the_prediction_is_the_similarity_to_all_words() -> None:
     net = NetworkBuilder(graph, variables, dtype="float64", seed=1, training=False, step=step, index=index)
     prediction = TASK.network(SkipGram(features=FEATURES), FIELDS)(net, {"x": x, "y": y}).prediction
     table = np.random.default_rng(0).standard_normal((WORDS, FEATURES))
-    words = np.array([[3, 1, 1, 1, 1], [399, 0, 0, 0, 0]])
+    words = np.array([[1, 1, 1, 1, 3], [0, 0, 0, 0, 399]])
     (found,) = evaluate(graph, [prediction], {x: words, variables["words/table"].tensor: table})
     unit = table / np.linalg.norm(table, axis=1, keepdims=True)
     expected = unit[[3, 399]] @ unit.T

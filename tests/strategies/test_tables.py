@@ -12,7 +12,7 @@ from runner.engine.compile.compile import compile_signature
 from runner.engine.compile.program_plans import ProgramPlans
 from runner.engine.graph import ops
 from runner.engine.graph.device import local_cluster
-from runner.engine.graph.initializers import he_normal
+from runner.engine.graph.initializers import Uniform, he_normal
 from runner.engine.graph.network import NetworkBuilder, Outputs
 from runner.engine.run.session import scalar
 from runner.fields import Field
@@ -23,7 +23,7 @@ from runner.optimizers.base import Optimizer
 from runner.optimizers.lbfgs import Lbfgs
 from runner.optimizers.sgd import HeavyBall, Momentum, Sgd
 from runner.strategies.async_data import AsyncData
-from runner.strategies.base import Workload
+from runner.strategies.base import TrainingFacts, Workload
 from runner.strategies.hybrid import Hybrid
 from runner.strategies.model import ModelParallel
 from runner.strategies.sandblaster import Sandblaster
@@ -215,6 +215,21 @@ def test_averages_of_rows_are_evaluated_on_the_servers(registry: Registry) -> No
         np.testing.assert_allclose(found[2]["loss"], expected[2]["loss"], rtol=1e-11)
 
 
+def test_several_updates_of_rows_in_one_step_equal_those_of_whole_gradients(registry: Registry) -> None:
+    strategy = Placed(ModelParallel(workers=2, concurrent_steps=3, pipeline="stale"))
+    found, expected = (run_of(strategy, workload_of(Adagrad(), network), registry) for network in (bag, whole))
+    assert difference(found[0], expected[0]) < 1e-12
+
+
+def test_strategies_that_need_whole_gradients_refuse_a_lazy_optimizer() -> None:
+    facts = TrainingFacts(Momentum(lazy=True), BATCH, TEST_BATCH, 1, False, "none")
+    for strategy in (AsyncData(workers=1), Hybrid(workers=2)):
+        assert any("optimizer.lazy=true with parallelism=" in fault for fault in strategy.faults(facts))
+    pooled = SyncData(workers=2, statistics="pooled")
+    assert any("and parallelism.statistics=pooled: grad" in fault for fault in pooled.faults(facts))
+    assert not [*SyncData(workers=2).faults(facts), *Single().faults(facts)]
+
+
 def _bytes_of(strategy: SyncData, entries: int, registry: Registry) -> list[int]:
     def network(net: NetworkBuilder, batch: Batch) -> Outputs:
         h = ops.reduce_sum(net.graph, nn.embedding(net, batch["x"], entries, 8, name="words"), axes=(1,))
@@ -241,10 +256,11 @@ def test_only_rows_and_indices_are_sent(registry: Registry) -> None:
 
 
 def planned(entries: int, registry: Registry, dtype: str = "float32", **options: Any) -> tuple[dict[str, int], float]:
-    """Return the bytes of the arenas of training and evaluation, and the estimated seconds of a training step."""
+    """Return the bytes of the arenas of each client, and the estimated seconds of a training step."""
 
     def network(net: NetworkBuilder, batch: Batch) -> Outputs:
-        h = ops.reduce_sum(net.graph, nn.embedding(net, batch["x"], entries, 1024, name="words"), axes=(1,))
+        h = nn.embedding(net, batch["x"], entries, 1024, name="words", initializer=Uniform(-1.0, 1.0))
+        h = ops.reduce_sum(net.graph, h, axes=(1,))
         return regress(net, nn.dense(net, h, 2, name="fc", bias=None), batch["y"])
 
     workload = replace(workload_of(Adagrad(clip_norm=1.0), network), dtype=dtype)
@@ -256,7 +272,7 @@ def planned(entries: int, registry: Registry, dtype: str = "float32", **options:
     plans = ProgramPlans(program, local_cluster(program.workers, program.servers), registry)
     arenas = {
         f"{name} {device}": plan.arena_bytes
-        for name in ("train", "eval")
+        for name in ("train", "eval", "init")
         for device, plan in plans.plans(program.clients[name].signature).items()
     }
     return arenas, plans.compiled(program.clients["train"].signature).step_s

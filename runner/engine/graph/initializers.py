@@ -50,6 +50,12 @@ class Uniform:
         """Add a random_uniform node."""
         return ops.random_uniform(graph, spec.shape, spec.dtype, seed=seed, key=key, low=self.low, high=self.high)
 
+    def build_part(self, graph: Graph, spec: TensorSpec, part: tuple[int, int, int], *, seed: int, key: str) -> Tensor:
+        """Add a node for a part of the whole value, which is not computed. part: as of ``random_uniform``."""
+        return ops.random_uniform(
+            graph, spec.shape, spec.dtype, seed=seed, key=key, low=self.low, high=self.high, part=part
+        )
+
 
 def he_normal(fan: int) -> Normal:
     """Return the normal initializer with variance 2 / fan (He et al. 2015), for layers followed by ReLU.

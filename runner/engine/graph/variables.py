@@ -1,12 +1,13 @@
 """The variables of one replica of a network, on one or more devices, named as in the unsharded network."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
 
 from runner.engine.graph import ops
 from runner.engine.graph.graph import Graph
-from runner.engine.graph.initializers import Constant, Initializer
+from runner.engine.graph.initializers import Constant, Initializer, Uniform
 from runner.engine.graph.node import LayerStamp
 from runner.engine.graph.op import ShapeError
 from runner.engine.graph.tensor import Tensor, TensorSpec
@@ -27,6 +28,12 @@ class Part:
         shape = list(self.whole.shape)
         shape[self.axis] = self.end - self.begin
         return TensorSpec(tuple(shape), self.whole.dtype)
+
+    @property
+    def elements(self) -> tuple[int, int, int]:
+        """The elements of the unsharded variable, as the part (columns, stride, first) of ``random_uniform``."""
+        row = math.prod(self.whole.shape[self.axis + 1 :])
+        return (self.end - self.begin) * row, self.whole.shape[self.axis] * row, self.begin * row
 
     def cut(self, graph: Graph, whole: Tensor) -> Tensor:
         """Add a node that cuts this part from ``whole``, a value of the unsharded variable, or from rows of one."""
@@ -206,8 +213,14 @@ def _expect_of_one(held: Variable, declared: Declaration) -> None:
 
 
 def _initial(graph: Graph, declared: Declaration, seed: int) -> Tensor:
-    """Add nodes for the initial value. A shard receives its part of the unsharded variable's initial value."""
+    """Add nodes for the initial value. A shard receives its part of the unsharded variable's initial value.
+
+    Constants and uniform draws of a shard need no memory for the unsharded variable.
+    """
     if declared.part is None or isinstance(declared.initializer, CopyOf):
         return declared.initializer.build(graph, declared.spec, seed=seed, key=declared.name)
+    if isinstance(declared.initializer, Uniform) and declared.spec.size:
+        where = declared.part.elements
+        return declared.initializer.build_part(graph, declared.spec, where, seed=seed, key=declared.name)
     whole = declared.initializer.build(graph, declared.part.whole, seed=seed, key=declared.name)
     return declared.part.cut(graph, whole)

@@ -60,7 +60,7 @@ def kernels(runtime: Runtime) -> list[Kernel]:
         "convert": (_arrange_convert, _bind_convert),
         "fill": (arrange_plain, _bind_fill),
         "constant": (arrange_plain, _bind_constant),
-        "random_uniform": (arrange_plain, partial(_bind_draws, "uniform", lambda g: (g["low"], g["high"] - g["low"]))),
+        "random_uniform": (arrange_plain, _bind_uniform),
         "random_normal": (arrange_plain, partial(_bind_draws, "normal", lambda g: (g["mean"], g["stddev"]))),
         "uniform_rows": (arrange_plain, _bind_rows),
         "dropout_mask": (arrange_plain, _bind_mask),
@@ -170,6 +170,16 @@ def _bind_draws(
     count = math.prod(y.spec.shape)
     arguments: list[Argument] = [y, np.int64(count), *_key(attributes), *map(np.float64, parameters(attributes))]
     return launch(_function(runtime, y.spec, name), blocks_for(runtime, count), arguments)
+
+
+def _bind_uniform(runtime: Runtime, attributes: Attributes, buffers: Buffers) -> StreamCall:
+    (y,) = buffers.outputs
+    count = math.prod(y.spec.shape)
+    whole = max(1, count)
+    part = attributes["part"] or (whole, whole, 0)
+    bounds = np.float64(attributes["low"]), np.float64(attributes["high"] - attributes["low"])
+    arguments: list[Argument] = [y, np.int64(count), *_key(attributes), *bounds, *map(np.int64, part)]
+    return launch(_function(runtime, y.spec, "uniform"), blocks_for(runtime, count), arguments)
 
 
 def _bind_rows(runtime: Runtime, attributes: Attributes, buffers: Buffers) -> StreamCall:

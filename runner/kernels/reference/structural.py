@@ -16,6 +16,9 @@ from runner.kernels.registry import reference
 
 Ints = tuple[int, ...]
 
+_DRAWS_AT_ONCE = 1 << 16
+"""The number of uniform draws per block, small enough that the working arrays stay in the CPU cache."""
+
 QUIET = np.uint16(0x0040)
 """The highest mantissa bit of bfloat16. A number with this bit and all exponent bits set is a NaN."""
 
@@ -113,10 +116,21 @@ def pad(x: Array, *, low: tuple[int, ...], high: tuple[int, ...]) -> Array:
 
 
 @reference("random_uniform")
-def random_uniform(*, shape: tuple[int, ...], dtype: str, seed: int, key: str, low: float, high: float) -> Array:
-    draws = philox.uniform(philox.key(seed, key), np.zeros(1, np.int64), math.prod(shape))[0]
-    scaled: Array = low + (high - low) * draws
-    return scaled.reshape(shape).astype(dtype)
+def random_uniform(
+    *, shape: tuple[int, ...], dtype: str, seed: int, key: str, low: float, high: float, part: Ints = ()
+) -> Array:
+    drawn = np.empty(math.prod(shape), dtype)
+    stream, index = philox.key(seed, key), np.zeros(1, np.int64)
+    # A whole tensor is drawn in rows of any length, so that the working arrays are small.
+    columns, stride, first = part or (_DRAWS_AT_ONCE, _DRAWS_AT_ONCE, 0)
+    rows, at_once = -(-drawn.size // columns), max(1, _DRAWS_AT_ONCE // stride)
+    for begin in range(0, rows, at_once):
+        count = min(at_once, rows - begin)
+        needed = columns if count == 1 else count * stride
+        draws = philox.uniform(stream, index, needed, first=begin * stride + first).reshape(count, -1)[:, :columns]
+        target = drawn[begin * columns : (begin + count) * columns]
+        target[:] = (low + (high - low) * draws.ravel()[: len(target)]).astype(dtype)
+    return drawn.reshape(shape)
 
 
 @reference("random_normal")

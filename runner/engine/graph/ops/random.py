@@ -16,10 +16,15 @@ def random_uniform(
     key: str,
     low: float = 0.0,
     high: float = 1.0,
+    part: Sequence[int] = (),
     name: str | None = None,
 ) -> Tensor:
-    """Add a node for float64 uniform draws from [low, high), cast to ``dtype``; (seed, key) determines the draws."""
-    attributes = {**_stream(shape, dtype, seed, key), "low": low, "high": high}
+    """Add a node for float64 uniform draws from [low, high), cast to ``dtype``; (seed, key) determines the draws.
+
+    part: () for a whole tensor; or three numbers (columns, stride, first), with which element i of the output, in C
+    order, is element (i // columns) * stride + first + i % columns of a whole tensor with these draws.
+    """
+    attributes = {**_stream(shape, dtype, seed, key), "low": low, "high": high, "part": tuple(part)}
     return graph.add("random_uniform", (), attributes, name=name)[0]
 
 
@@ -91,6 +96,14 @@ def _infer_draws(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequenc
     return [spec]
 
 
+def _infer_uniform(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequence[TensorSpec]:
+    part = attributes["part"]
+    if part:
+        fits = len(part) == 3 and 0 < part[0] <= part[1] and part[2] >= 0
+        expect(fits, "a part (columns, stride, first) with 0 < columns <= stride and first >= 0", part)
+    return _infer_draws(specs, attributes)
+
+
 def _infer_rows(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequence[TensorSpec]:
     step, index = specs
     (drawn,) = _infer_draws(specs, attributes)
@@ -108,10 +121,11 @@ def _infer_mask(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequence
 
 
 _A_DRAW = NotDifferentiable("its output is random")
+_UNIFORM = {"low": "float", "high": "float", "part": "ints"}
 _STREAM = {"shape": "ints", "dtype": "dtype", "seed": "int", "key": "str"}
 
 register(
-    OpDef("random_uniform", _infer_draws, _A_DRAW, arity=0, attributes={**_STREAM, "low": "float", "high": "float"}),
+    OpDef("random_uniform", _infer_uniform, _A_DRAW, arity=0, attributes={**_STREAM, **_UNIFORM}),
     OpDef("random_normal", _infer_draws, _A_DRAW, arity=0, attributes={**_STREAM, "mean": "float", "stddev": "float"}),
     OpDef("uniform_rows", _infer_rows, _A_DRAW, arity=2, attributes=_STREAM),
     OpDef("dropout_mask", _infer_mask, _A_DRAW, arity=2, attributes={**_STREAM, "rate": "float", "first": "int"}),

@@ -29,9 +29,13 @@ __device__ __forceinline__ double uniform_at(uint32 key0, uint32 key1, int64 pos
     return word * 0x1p-32;
 }
 
-extern "C" __global__ void uniform(T *y, int64 count, int64 key0, int64 key1, double low, double width) {
-    for (int64 i = first_element(); i < count; i += stride_of_grid())
-        y[i] = (T)(C)(low + width * uniform_at((uint32)key0, (uint32)key1, i));
+// The elements of a part of a whole tensor: runs of `columns` elements, which begin at `first` and are `stride` apart.
+extern "C" __global__ void uniform(T *y, int64 count, int64 key0, int64 key1, double low, double width, int64 columns,
+                                   int64 stride, int64 first) {
+    for (int64 i = first_element(); i < count; i += stride_of_grid()) {
+        const int64 position = i / columns * stride + first + i % columns;
+        y[i] = (T)(C)(low + width * uniform_at((uint32)key0, (uint32)key1, position));
+    }
 }
 
 // The Box-Muller transform: the first half of the uniform draws gives the radii, the second half the angles.
