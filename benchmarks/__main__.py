@@ -12,6 +12,7 @@ VERBS: Mapping[str, str] = {
     "tracking": "benchmarks.tracking",
     "input": "benchmarks.input",
     "gpu": "benchmarks.gpu.command",
+    "null_step": "benchmarks.null_step",
     "table": "benchmarks.paper_table",
 }
 """Verb -> module whose ``main`` runs the verb. A module is imported on use, so that "gpu" needs no Hydra or MLflow."""
