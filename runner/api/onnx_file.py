@@ -27,7 +27,7 @@ _SAME = {
         *("add", "sub", "mul", "div", "neg", "exp", "log", "sqrt", "erf"),
         *("abs", "relu", "sigmoid", "tanh", "identity"),
     )
-} | {"matmul": "MatMul", "add_n": "Sum"}
+} | {"matmul": "MatMul", "add_n": "Sum", "maximum": "Max", "greater": "Greater", "select": "Where"}
 """Op that needs no attributes in ONNX -> its ONNX operator."""
 
 _MOVING = ("transpose", "gather", "lstm", "slice", "reshape")
@@ -187,6 +187,10 @@ class Translation:
                 return "Transpose", inputs, {"perm": given["perm"]}
             case "gather" if self.batch_axis.get(node.inputs[0]) != 0:
                 return "Gather", inputs, {"axis": 0}
+            case "one_hot":
+                depth = self._integers(node, "depth", [given["depth"]])
+                values = self._constant(f"{node.name}/values", np.array([0.0, 1.0], _FLOAT))
+                return "OneHot", [*inputs, depth, values], {"axis": -1}
             case "matmul":
                 turned = {"transA": int(given["transpose_a"]), "transB": int(given["transpose_b"])}
                 return "Gemm", inputs, turned

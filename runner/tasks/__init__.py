@@ -1,6 +1,6 @@
 """Tasks: the fields that a network reads, its loss, and its metrics with their directions.
 
-Read ``base`` first, then ``measures``, ``classification`` and ``regression``, and ``language``.
+Read ``base`` first, then ``measures``, ``classification`` and ``regression``, ``language``, and ``embeddings``.
 """
 
 from runner.tasks.base import Task
