@@ -61,6 +61,7 @@ def register_machine_code(registry: Registry) -> tuple[str, str]:
         classification,
         compiler,
         elementwise,
+        indexing,
         pooling,
         products,
         recurrent,
@@ -68,7 +69,7 @@ def register_machine_code(registry: Registry) -> tuple[str, str]:
     )
 
     registry.join = compiler.join
-    for family in (elementwise, classification, rows, pooling, products, recurrent):
+    for family in (elementwise, classification, rows, indexing, pooling, products, recurrent):
         family.register(registry)
     return version, ""
 

@@ -1,0 +1,102 @@
+"""Sums of rows by index: compiled loops add the rows in their order; NumPy finds equal indices."""
+
+import math
+from collections.abc import Callable
+from functools import cache
+
+import numpy as np
+from llvmlite import ir
+
+from runner.kernels.contract import Arrangement, Array, Attributes, Bound, Buffers, Kernel, NativeCall, Offers, Specs
+from runner.kernels.cpu.machine_code.compiler import MachineCode, join
+from runner.kernels.cpu.machine_code.elementwise import LIBRARY, PRIORITY
+from runner.kernels.cpu.machine_code.instructions import INDEX, STORED, Lanes, Value, load, store
+from runner.kernels.cpu.machine_code.rows import Row, write_module
+from runner.kernels.functions import arrange_plain
+from runner.kernels.reference.rows import check_range
+from runner.kernels.registry import Registry
+
+DTYPE = "float32"
+DTYPES = frozenset({DTYPE})
+_PLACE_BYTES = 8
+
+
+def register(registry: Registry) -> None:
+    """Add the kernels of this family."""
+    registry.add(Kernel("scatter_add", "cpu", LIBRARY, PRIORITY, DTYPES, _arrange_scatter, _bind_scatter))
+    registry.add(Kernel("add_equal_rows", "cpu", LIBRARY, PRIORITY, DTYPES, _arrange_equal, _bind_equal))
+
+
+def _arrange_scatter(attributes: Attributes, inputs: Specs, outputs: Specs, offered: Offers) -> Arrangement | None:
+    """Reserve scratch memory for the place of each row; refuse integers."""
+    if inputs[1].dtype != DTYPE:
+        return None
+    plain = arrange_plain(attributes, inputs, outputs, offered)
+    return Arrangement(plain.inputs, plain.outputs, math.prod(inputs[0].shape) * _PLACE_BYTES)
+
+
+def _arrange_equal(attributes: Attributes, inputs: Specs, outputs: Specs, offered: Offers) -> Arrangement:
+    """Reserve scratch memory for the place of each row and for the sum of each different index."""
+    plain = arrange_plain(attributes, inputs, outputs, offered)
+    return Arrangement(plain.inputs, plain.outputs, inputs[0].shape[0] * _PLACE_BYTES + inputs[1].nbytes)
+
+
+def _bind_scatter(attributes: Attributes, arrangement: Arrangement, buffers: Buffers) -> Bound:
+    indices, updates = (operand.array for operand in buffers.inputs)
+    (total,) = (operand.array for operand in buffers.outputs)
+    place = buffers.host_scratch[: indices.size * _PLACE_BYTES].view(np.int64)
+    add = _adding(place, updates, total)
+
+    def call() -> None:
+        check_range("scatter_add", indices, len(total))
+        place[:] = indices.ravel()
+        total.fill(0)
+        add()
+
+    return call
+
+
+def _bind_equal(attributes: Attributes, arrangement: Arrangement, buffers: Buffers) -> Bound:
+    indices, updates = (operand.array for operand in buffers.inputs)
+    sums, is_first = (operand.array for operand in buffers.outputs)
+    scratch, count = buffers.host_scratch, len(indices) * _PLACE_BYTES
+    place = scratch[:count].view(np.int64)
+    totals = scratch[count : count + updates.nbytes].view(updates.dtype).reshape(updates.shape)
+    add = _adding(place, updates, totals)
+
+    def call() -> None:
+        _, first, place[:] = np.unique(indices, return_index=True, return_inverse=True)
+        totals[: len(first)] = 0
+        add()
+        # With the mode "raise", NumPy would write to a copy of the output.
+        np.take(totals, place, axis=0, out=sums, mode="clip")
+        is_first.fill(0)
+        is_first[first] = 1
+
+    return call
+
+
+def _adding(place: Array, rows: Array, total: Array) -> Callable[[], int]:
+    """Return a function that adds row i of ``rows`` (n, ...) to row place[i] of ``total``, for i = 0, 1, ..."""
+    code = _compiled()
+    addresses = np.array([array.ctypes.data for array in (place, rows, total)], np.intp)
+    columns = math.prod(total.shape[1:])
+    arguments = (int(addresses.ctypes.data), len(place), columns, 0)
+    return join([NativeCall(code.address("rows"), arguments, (code, addresses, place, rows, total))])
+
+
+@cache
+def _compiled() -> MachineCode:
+    """Compile total[place[i]] += rows[i] for all i in order. Arrays: place (int64), rows, total."""
+
+    def add_row(row: Row) -> None:
+        builder = row.builder
+        target = builder.mul(builder.load(row.of_vector(0, INDEX, row.number), typ=INDEX), row.columns)
+
+        def add(lanes: Lanes, column: Value) -> None:
+            at: ir.Instruction = row.of_vector(2, STORED[DTYPE], builder.add(target, column))
+            store(builder, lanes, DTYPE, builder.fadd(load(builder, lanes, DTYPE, at), row.load(1, lanes, column)), at)
+
+        row.for_columns(DTYPE, add)
+
+    return MachineCode(write_module(3, add_row))
