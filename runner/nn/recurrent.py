@@ -34,7 +34,7 @@ def embedding_of_steps(
         turned, steps = ops.transpose(net.graph, x, (1, 0)), net.graph.spec(x).shape[1]
         sizes = [steps // chunks + (part < steps % chunks) for part in range(chunks)]
         parts = [turned] if chunks == 1 else ops.split(net.graph, turned, 0, sizes)
-        found = [ops.as_dtype(net.graph, ops.gather(net.graph, table.tensor, each), net.dtype) for each in parts]
+        found = [ops.as_dtype(net.graph, net.lookup(table, each), net.dtype) for each in parts]
         net.output(found[-1])
         return found
 

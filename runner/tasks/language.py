@@ -139,8 +139,8 @@ class _Softmax:
         self._net = net
         self._words = words
         scale = features**-0.5
-        self._table = net.parameter("table", (words, features), Uniform(-scale, scale), decayed=True).tensor
-        self._bias = net.parameter("bias", (words,), Constant(0.0)).tensor
+        self._table = net.parameter("table", (words, features), Uniform(-scale, scale), decayed=True)
+        self._bias = net.parameter("bias", (words,), Constant(0.0))
         whole = parts[0] if len(parts) == 1 else ops.concat(graph, parts, 0)
         steps, rows, _ = graph.spec(whole).shape
         self._last = ops.reshape(
@@ -175,15 +175,15 @@ class _Softmax:
 
     def _logits_of(self, states: Tensor) -> Tensor:
         graph, dtype = self._net.graph, self._net.dtype
-        table, bias = (ops.as_dtype(graph, each, dtype) for each in (self._table, self._bias))
+        table, bias = (ops.as_dtype(graph, each, dtype) for each in (self._table.tensor, self._bias.tensor))
         logits = ops.add(graph, ops.matmul(graph, states, table, transpose_b=True), bias)
         return ops.as_dtype(graph, logits, self._net.state_dtype)
 
     def _rows_of(self, numbers: Expr) -> Expr:
-        return Expr(numbers.graph, ops.gather(numbers.graph, self._table, numbers.tensor))
+        return Expr(numbers.graph, self._net.lookup(self._table, numbers.tensor))
 
     def _biases_of(self, numbers: Expr) -> Expr:
-        return Expr(numbers.graph, ops.gather(numbers.graph, self._bias, numbers.tensor))
+        return Expr(numbers.graph, self._net.lookup(self._bias, numbers.tensor))
 
     def _drawn(self, samples: int) -> Expr:
         """Add the numbers of the drawn words, (samples,) int64: a function of seed, layer and step."""

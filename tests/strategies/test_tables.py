@@ -15,8 +15,9 @@ from runner.engine.graph.device import local_cluster
 from runner.engine.graph.initializers import Uniform, he_normal
 from runner.engine.graph.network import NetworkBuilder, Outputs
 from runner.engine.run.session import scalar
-from runner.fields import Field
+from runner.fields import BEGINS, Field
 from runner.kernels.registry import Registry
+from runner.models import Lstm
 from runner.optimizers.adam import Adagrad, Adam, RmsProp
 from runner.optimizers.averages import WeightsAverage
 from runner.optimizers.base import Optimizer
@@ -29,6 +30,7 @@ from runner.strategies.model import ModelParallel
 from runner.strategies.sandblaster import Sandblaster
 from runner.strategies.single import Single
 from runner.strategies.sync_data import SyncData
+from runner.tasks.language import Language
 from runner.tasks.regression import regress
 from tests.strategies.networks import TEST_BATCH, Batch
 from tests.strategies.training import Placed, begun, difference, expect_same_bits, rate_of
@@ -228,6 +230,38 @@ def test_strategies_that_need_whole_gradients_refuse_a_lazy_optimizer() -> None:
     pooled = SyncData(workers=2, statistics="pooled")
     assert any("and parallelism.statistics=pooled: grad" in fault for fault in pooled.faults(facts))
     assert not [*SyncData(workers=2).faults(facts), *Single().faults(facts)]
+
+
+@dataclass(frozen=True)
+class Sentences:
+    """An endless source of five words and the words that follow them."""
+
+    batch_size: int
+
+    def read(self, split: str, step: int, lo: int, hi: int) -> dict[str, NDArray[Any]]:
+        """Return rows lo..hi-1 of the batch."""
+        size = TEST_BATCH if split == "test" else self.batch_size
+        words = np.random.default_rng([step, split == "test"]).integers(0, 20, (size, 6))
+        rows = {"x": words[:, :-1], "y": words[:, 1:], BEGINS: np.full(size, int(step == 0))}
+        rows |= {"index": step * size + np.arange(size), "mask": np.ones(size)}
+        return {name: values[lo:hi] for name, values in rows.items()}
+
+
+@pytest.mark.parametrize("name", ["reduce", "servers 2"])
+def test_a_sampled_softmax_sends_and_updates_only_the_rows_of_its_words(name: str, registry: Registry) -> None:
+    words = tuple(map(str, range(400)))
+    fields = {"x": Field((5,), "int64", words), "y": Field((5,), "int64", words), BEGINS: Field((), "int64")}
+    network = Language(loss="sampled_softmax", samples=4).network(Lstm(units=[4], embedding=3), fields)
+    workload = Workload(network, Adagrad(), fields, "float64", 7, BATCH, TEST_BATCH)
+    found = []
+    for strategy in (STRATEGIES[name], Single()):
+        with begun(strategy, workload, registry, source=Sentences(BATCH)) as trainer:
+            for step in range(3):
+                trainer.step_driver.update(step, rate_of(step, "float64"))
+            found.append({key: value.copy() for key, value in trainer.weights().items() if "/state" not in key})
+    assert difference(*found) < 1e-12
+    # The tables of the embedding and of the softmax, its bias, and the slot of each.
+    assert ops_of(Single(), workload, registry).count("put_rows") == 6
 
 
 def _bytes_of(strategy: SyncData, entries: int, registry: Registry) -> list[int]:
