@@ -78,7 +78,8 @@ class Optimizer(ABC):
     averages of a row wait until its next update (TensorFlow's LazyAdamOptimizer); the results differ.
 
     line_search: whether an update evaluates its batch several times, which not every strategy supports. keeps_rows:
-    whether a rule without weight decay leaves elements whose gradient is 0 as they are, slots included.
+    whether a rule without weight decay leaves elements whose gradient is 0 as they are, slots included; it is not
+    inherited.
     """
 
     line_search: ClassVar[bool] = False
@@ -238,7 +239,9 @@ class Optimizer(ABC):
         decay = None if place is None else rules[place].weight_decay
         if decay is None:
             decay = self.weight_decay if variable.decayed else 0.0
-        return self.keeps_rows and decay == 0.0 and self.average.decay is None
+        # A subclass may have another rule, so it must declare the property itself.
+        keeps_rows = vars(type(self)).get("keeps_rows", False)
+        return keeps_rows and decay == 0.0 and self.average.decay is None
 
     def assign(
         self,

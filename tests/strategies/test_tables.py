@@ -12,6 +12,7 @@ from runner.engine.compile.compile import compile_signature
 from runner.engine.compile.program_plans import ProgramPlans
 from runner.engine.graph import ops
 from runner.engine.graph.device import local_cluster
+from runner.engine.graph.expression import Expr
 from runner.engine.graph.initializers import Uniform, he_normal
 from runner.engine.graph.network import NetworkBuilder, Outputs
 from runner.engine.run.session import scalar
@@ -20,7 +21,7 @@ from runner.kernels.registry import Registry
 from runner.models import Lstm
 from runner.optimizers.adam import Adagrad, Adam, RmsProp
 from runner.optimizers.averages import WeightsAverage
-from runner.optimizers.base import Optimizer
+from runner.optimizers.base import Optimizer, Rule
 from runner.optimizers.lbfgs import Lbfgs
 from runner.optimizers.sgd import HeavyBall, Momentum, Sgd
 from runner.strategies.async_data import AsyncData
@@ -220,6 +221,20 @@ def test_averages_of_rows_are_evaluated_on_the_servers(registry: Registry) -> No
 def test_several_updates_of_rows_in_one_step_equal_those_of_whole_gradients(registry: Registry) -> None:
     strategy = Placed(ModelParallel(workers=2, concurrent_steps=3, pipeline="stale"))
     found, expected = (run_of(strategy, workload_of(Adagrad(), network), registry) for network in (bag, whole))
+    assert difference(found[0], expected[0]) < 1e-12
+
+
+class Drifting(Sgd):
+    """A rule that changes all elements."""
+
+    def rule(self, learning_rate: Expr, step: Expr) -> Rule:
+        """Return the rule w <- w - g * rate - 0.1."""
+        usual = super().rule(learning_rate, step)
+        return lambda w, g: [(state, value - 0.1) for state, value in usual(w, g)]
+
+
+def test_an_optimizer_does_not_inherit_that_it_keeps_rows(registry: Registry) -> None:
+    found, expected = (run_of(Single(), workload_of(Drifting(), network), registry) for network in (bag, whole))
     assert difference(found[0], expected[0]) < 1e-12
 
 
