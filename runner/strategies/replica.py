@@ -183,12 +183,14 @@ class Replica:
         parts = [Rows(each.indices, dy, table.spec) for each, dy in lookups if dy is not None]
         if not parts:
             return whole
-        rows = joined(graph, parts)
+        with graph.layer(table.layer):
+            rows = joined(graph, parts)
         of_batch = graph.spec(rows.indices).size * self.workload.batch_size // (share[1] - share[0])
         if whole is None and (of_batch < table.spec.shape[0] or self.workload.optimizer.lazy):
             return rows
-        total = dense(graph, rows)
-        return total if whole is None else ops.add(graph, whole, total)
+        with graph.layer(table.layer):
+            total = dense(graph, rows)
+            return total if whole is None else ops.add(graph, whole, total)
 
     def paired(
         self, variables: Sequence[Variable], found: Sequence[Gradient | None], scope: str
