@@ -45,7 +45,8 @@ examples:
 class Prediction:
     """The prediction for one input.
 
-    values: (class name, probability) of the most likely classes, most likely first; or (name, number) of all numbers.
+    values: (class name, number) of the classes with the largest numbers, largest first, such as probabilities or, for
+    words, similarities; or (name, number) of all numbers.
     """
 
     label: str
@@ -92,9 +93,10 @@ def main(arguments: Sequence[str]) -> int:
 
     device = one_device(device_config, usable_cores())
     predictions = predict(network, device, list(map(Path, files)), top=options.top or _TOP, resize=options.resize)
-    print(_table(predictions, ranked))
+    number = network.config.task.ranked_by if ranked else None
+    print(_table(predictions, number))
     if options.output is not None:
-        text = (_json if options.output.suffix == ".json" else _csv)(predictions, ranked)
+        text = (_json if options.output.suffix == ".json" else _csv)(predictions, number)
         write_output(options.output, text.encode())
     print(f"computed on {device.what}", file=sys.stderr)
     return 0
@@ -146,10 +148,11 @@ def probability_text(probability: float) -> str:
     return "<0.0001" if 0 < probability < 0.00005 else f"{probability:.4f}"
 
 
-def _table(predictions: Sequence[Prediction], ranked: bool) -> str:
+def _table(predictions: Sequence[Prediction], number: str | None) -> str:
+    """Return the predictions as a table. number: the name of the number of each class; None if there are no classes."""
     first = predictions[0].values
-    if ranked:
-        titles = ("file", "class and probability", *(f"{place}." for place in range(2, len(first) + 1)))
+    if number is not None:
+        titles = ("file", f"class and {number}", *(f"{place}." for place in range(2, len(first) + 1)))
         cells = [[f"{name} {probability_text(p)}" for name, p in each.values] for each in predictions]
     else:
         titles = ("file", *(name for name, _ in first))
@@ -159,22 +162,26 @@ def _table(predictions: Sequence[Prediction], ranked: bool) -> str:
     return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
 
 
-def _json(predictions: Sequence[Prediction], ranked: bool) -> str:
+def _json(predictions: Sequence[Prediction], number: str | None) -> str:
+    """Return JSON. number: see :func:`_table`."""
     rows: list[Mapping[str, object]] = [
-        {"file": each.label, "classes": [{"class": name, "probability": p} for name, p in each.values]}
-        if ranked
+        {"file": each.label, "classes": [{"class": name, number: p} for name, p in each.values]}
+        if number is not None
         else {"file": each.label, "numbers": dict(each.values)}
         for each in predictions
     ]
     return json.dumps(rows, indent=1) + "\n"
 
 
-def _csv(predictions: Sequence[Prediction], ranked: bool) -> str:
-    """Return CSV with a row for each input and rank, or with a row for each input and a column for each number."""
+def _csv(predictions: Sequence[Prediction], number: str | None) -> str:
+    """Return CSV with a row for each input and rank, or with a row for each input and a column for each number.
+
+    number: see :func:`_table`.
+    """
     stream = io.StringIO()
     writer = csv.writer(stream)
-    if ranked:
-        writer.writerow(("file", "place", "class", "probability"))
+    if number is not None:
+        writer.writerow(("file", "place", "class", number))
         for each in predictions:
             writer.writerows((each.label, place, name, p) for place, (name, p) in enumerate(each.values, start=1))
     else:

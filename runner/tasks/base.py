@@ -74,8 +74,8 @@ class Task(ABC):
     """The base class of all tasks; its dataclass fields are the settings of the task.
 
     fields: the names of the dataset's fields that the network reads. monitor: the metric by which checkpoints and runs
-    are compared unless ``train.monitor`` is set. ranked: whether an answer has a probability for each class, of which
-    the largest are of interest.
+    are compared unless ``train.monitor`` is set. ranked: whether an answer has a number for each class, of which the
+    largest are of interest. ranked_by: the name of this number.
     """
 
     name: str = ""
@@ -83,6 +83,7 @@ class Task(ABC):
     fields: ClassVar[tuple[str, ...]] = ("x", "y")
     monitor: ClassVar[str] = LOSS
     ranked: ClassVar[bool] = False
+    ranked_by: ClassVar[str] = "probability"
 
     @property
     @abstractmethod

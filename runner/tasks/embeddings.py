@@ -53,6 +53,7 @@ class Embeddings(Task):
 
     fields: ClassVar[tuple[str, ...]] = ("x", "y")
     ranked: ClassVar[bool] = True
+    ranked_by: ClassVar[str] = "similarity"
 
     @property
     def measures(self) -> Mapping[str, Metric]:

@@ -47,6 +47,7 @@ def test_a_run_finds_the_neighbours_of_words(run: Run, tmp_path: Path, capsys: p
         (tmp_path / "word.txt").write_text(words[0])
         assert predict.main([str(run.directory), str(tmp_path / "word.txt"), "--top=2", "cluster.device=cpu"]) == 0
         out = capsys.readouterr().out
+        assert "class and similarity" in out
         assert all(f" {word} 0." in out for word in words[1:]), out
 
 
