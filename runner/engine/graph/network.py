@@ -183,11 +183,13 @@ class NetworkBuilder:
         return tensor
 
     def lookup(self, table: Variable, indices: Tensor) -> Tensor:
-        """Return table[indices] along axis 0, and record the lookup.
+        """Return table[indices] along axis 0; in training, record the lookup.
 
         table: (R, ...); indices: integers of shape I within 0..R-1, else the step raises an error; output: I + (...).
         A strategy can send and update only these rows of the table, if no other node reads the table.
         """
+        if not self.training:
+            return self.variables.lookup(table, indices)
         graph, shape = self.graph, self.graph.spec(indices).shape
         flat = indices if len(shape) == 1 else ops.reshape(graph, indices, (-1,))
         rows = self.variables.lookup(table, flat)
