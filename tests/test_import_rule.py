@@ -34,7 +34,7 @@ MAY_IMPORT = {
     "kernels.cpu.dispatch": "kernels.contract",
     "kernels.cpu.onednn": "kernels.memory kernels.contract kernels.registry kernels.reference.rows"
     " kernels.cpu.dispatch",
-    "kernels.cpu.machine_code": "kernels.contract kernels.functions kernels.registry kernels.elementwise"
+    "kernels.cpu.machine_code": "kernels.contract kernels.memory kernels.functions kernels.registry kernels.elementwise"
     " kernels.reference.rows kernels.cpu.dispatch",
     "kernels.cpu.loading": "kernels.registry kernels.cpu.onednn kernels.cpu.machine_code kernels.cpu.dispatch",
     # Kernels of a GPU: they use CUDA through one protocol, except for the module that implements it.

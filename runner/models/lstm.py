@@ -1,9 +1,10 @@
 """Recurrent networks for language: an embedding of words and layers of long short-term memory."""
 
 from dataclasses import dataclass, field
+from typing import Annotated
 
 from runner import nn
-from runner.bounds import Count, Rate, SmallCount
+from runner.bounds import Bounds, Count, Rate, SmallCount
 from runner.engine.graph.initializers import Uniform
 from runner.engine.graph.network import NetworkBuilder
 from runner.engine.graph.tensor import Tensor
@@ -26,7 +27,7 @@ class Lstm(SequenceModel):
     units: list[Count] = field(default_factory=lambda: [512, 512])
     embedding: Count = 512
     dropout: Rate = 0.0
-    forget_bias: float = 1.0
+    forget_bias: Annotated[float, Bounds(-1e38, 1e38)] = 1.0
     init_scale: Rate = 0.05
     chunks: SmallCount = 1
 

@@ -227,7 +227,7 @@ ONE = {"printed": "1", "paper": "book", "confidence": "S"}
 @pytest.mark.parametrize(
     ("edits", "messages"),
     [
-        ({"kind": "guess"}, ["kind: 'guess', expected one of count, measured, small"]),
+        ({"kind": "guess"}, ["kind: 'guess', expected one of count, simulated, measured, small"]),
         ({"columns__all__read": "seconds"}, ["columns.all.read: 'seconds', expected one of parameters, multiply_adds"]),
         (
             {"rows__one__run": "four"},

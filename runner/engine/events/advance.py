@@ -40,17 +40,19 @@ def advance(state: State, first: int) -> None:
 def _complete_instant(state: State) -> None:
     """Process everything that happens at the present time.
 
-    A free unit chooses among its ready activities when nothing else is left to happen. Links are divided once.
+    A free unit chooses among its ready activities when nothing else is left to happen, and then links are divided. By
+    rounding, a flow can have nothing left to move; it then ends at this time too.
     """
     counters = state.counters[0]
     while True:
         while counters.queued > 0 and state.queue[0].time == counters.now:
             _end_phase(state, next_activity(state))
-        if state.work[TOUCHED_UNITS][0] == 0:
-            break
-        _start_on_units(state)
-    if state.work[TOUCHED_LINKS][0] > 0:
-        _divide_links(state)
+        if state.work[TOUCHED_UNITS][0] > 0:
+            _start_on_units(state)
+        elif state.work[TOUCHED_LINKS][0] > 0:
+            _divide_links(state)
+        else:
+            return
 
 
 @njit(cache=True)

@@ -224,7 +224,6 @@ OWN_CLASSES = [kind for kind in RunnerError.__subclasses__() if kind is not Inte
 OTHERS: list[tuple[BaseException, str]] = [
     (ZeroDivisionError("a defect"), "worker-1: ZeroDivisionError: a defect"),
     (AssertionError(), "worker-1: AssertionError: "),
-    (NonFiniteLossError(3, "not of a worker"), "worker-1: NonFiniteLossError: not of a worker"),
     (Interrupted(signal.SIGINT), "worker-1: Interrupted: stopped by SIGINT"),
 ]
 
@@ -233,6 +232,8 @@ OTHERS: list[tuple[BaseException, str]] = [
     ("error", "kind", "text"),
     [
         *((kind("node 'fc1' broke"), kind, "worker-1: node 'fc1' broke") for kind in OWN_CLASSES),
+        # Of a class that a message cannot name, the nearest class above is raised.
+        (NonFiniteLossError(3, "not of a worker"), NumericError, "worker-1: not of a worker"),
         *((error, RunnerError, f"{text}\nThe traceback is in its log: LOGS/worker-1.log") for error, text in OTHERS),
     ],
     ids=lambda value: type(value).__name__,

@@ -106,9 +106,9 @@ def test_signature_is_compiled_and_planned_once(monkeypatch: pytest.MonkeyPatch)
     compiled: list[Signature] = []
     compile_placed: Callable[..., Any] = program_plans.compile_placed
 
-    def counting(graph: Graph, signature: Signature, *rest: Any) -> Any:
+    def counting(graph: Graph, signature: Signature, *rest: Any, **more: Any) -> Any:
         compiled.append(signature)
-        return compile_placed(graph, signature, *rest)
+        return compile_placed(graph, signature, *rest, **more)
 
     monkeypatch.setattr(program_plans, "compile_placed", counting)
     plans = planned(strange(), **CLIENTS)

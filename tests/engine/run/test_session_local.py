@@ -113,9 +113,9 @@ def test_plans_are_made_once_per_signature(registry: Registry, monkeypatch: pyte
     compiled: list[object] = []
     compile_placed = program_plans.compile_placed
 
-    def counting(graph: Graph, signature: Any, *rest: Any) -> Any:
+    def counting(graph: Graph, signature: Any, *rest: Any, **more: Any) -> Any:
         compiled.append(signature)
-        return compile_placed(graph, signature, *rest)
+        return compile_placed(graph, signature, *rest, **more)
 
     monkeypatch.setattr(program_plans, "compile_placed", counting)
     same = client("again", [BACK], feeds=[X])
