@@ -26,7 +26,16 @@ from runner.system.files import create_directory
 from runner.system.machine import usable_cores
 from runner.system.text import duration, text_table
 from runner.tables.cells import FAILS, HOLDS, state_of
-from runner.tables.measured import begun, count_sizes, data_digest, fingerprint, is_result, measured, simulated_times
+from runner.tables.measured import (
+    begun,
+    count_sizes,
+    data_digest,
+    data_digests,
+    fingerprint,
+    is_result,
+    measured,
+    simulated_times,
+)
 from runner.tables.picture import as_png
 from runner.tables.rendering import FORMATS, as_markdown
 from runner.tables.results import (
@@ -263,9 +272,7 @@ class TableSweep:
         continued, because its values would be those of neither.
         """
         path = trial.job.run_dir / BEGUN_FILE
-        target = target_of(trial.config)
-        data = "+".join(self._digest(each) for each in (trial.config.data, target) if each is not None)
-        now = begun(trial.config, data, self.files.origin())
+        now = begun(trial.config, data_digests(trial.config, self._digest), self.files.origin())
         if not path.exists():
             BEGUN.write(path, now)
             return

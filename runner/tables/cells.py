@@ -47,7 +47,7 @@ class Line:
 
     row, column: titles. cell: ROW/COLUMN. sample: our values; None if there are none. ours: their mean or median;
     None if it does not exist. difference: from the published value; relative to it, or in points for fractions in
-    percent. verdict: "" for a published value that decides nothing. reason: why our values are missing or stale.
+    percent. verdict: "" for a published value that decides nothing. reason: why ours are missing, stale or fitted.
     """
 
     row: str
@@ -161,8 +161,13 @@ def _lines(table: Table, results: Mapping[str, RunResults]) -> Iterator[Line]:
             apart = away if away is None or read.unit == "%" else away / printed if printed else None
             if table.kind in (SMALL, BENCHMARK) and not each.tolerance:
                 apart = None  # values of other networks or machines have an order, and no difference
+            if cell.fitted:
+                yield replace(
+                    line, difference=apart, verdict=FITTED, reason=f"the {cell.fitted} was fitted to this value"
+                )
+                continue
             found = verdict(sample, each, "exact" if table.kind in COMPUTED else read.statistic)
-            yield replace(line, difference=apart, verdict=FITTED if cell.fitted else found)
+            yield replace(line, difference=apart, verdict=found)
 
 
 def _absence(table: Table, results: Mapping[str, RunResults], row: str, column: str, values: int) -> tuple[str, str]:

@@ -3,14 +3,14 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from runner.config.configuration import fix_machine_values
+from runner.config.configuration import fix_machine_values, target_of
 from runner.config.schema import Config
 from runner.data.settings import DatasetSettings
 from runner.data.synthetic import Synthetic, SyntheticText
 from runner.data.text import TextSettings
 from runner.errors import ConfigError, DataError, ResourceError, RunnerError
 from runner.system.machine import usable_cores, usable_memory
-from runner.tables.measured import count_sizes, data_digest, fingerprint, kind_of_machine, simulated_times
+from runner.tables.measured import count_sizes, data_digest, data_digests, fingerprint, kind_of_machine, simulated_times
 from runner.tables.results import Result, ResultOrigin, RunResults
 from runner.tables.table import BENCHMARK, COMPUTED, COUNT, SIMULATED, Table
 from runner.training.build import build
@@ -148,10 +148,11 @@ def _compared(table: Table, run: str, config: Config, found: RunResults, note: s
 def _same_program(config: Config, result: Result) -> tuple[str, str]:
     """Return the state of one result, and the reason. config: with the seed of the result."""
     try:
-        config.data.require_present()
+        for data in filter(None, (config.data, target_of(config))):
+            data.require_present()
     except DataError as error:
         return UNCHECKED, str(error)
-    if (digest := data_digest(config.data)) != result.origin.data:
+    if (digest := data_digests(config, data_digest)) != result.origin.data:
         return STALE, f"the data changed: digest {digest}, at the run {result.origin.data}"
     if not result.origin.first_steps:
         return UNCHECKED, "no weights after the first updates are stored: concurrent processes decide them"

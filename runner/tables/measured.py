@@ -3,7 +3,7 @@
 import hashlib
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_info
 
 from runner.checkpoint import load, newest
-from runner.config.configuration import fix_machine_values, to_plain
+from runner.config.configuration import fix_machine_values, target_of, to_plain
 from runner.config.schema import Config
 from runner.data.dataset import EncodedImage, Examples, Split
 from runner.data.settings import DatasetSettings, load_limited
@@ -77,7 +77,7 @@ def is_result(outcome: Outcome) -> bool:
 def begun(config: Config, data: str, origin: ResultOrigin) -> ResultOrigin:
     """Return the origin with the facts that are found before a run: the program's first updates, machine and data.
 
-    config: the composed configuration with the seed. data: :func:`data_digest`. origin: the entries of all results.
+    config: the composed configuration with the seed. data: :func:`data_digests`. origin: the entries of all results.
     """
     first = fingerprint(config).weights_sha256
     return replace(origin, data=data, machine=kind_of_machine(config), first_steps=first)
@@ -196,6 +196,15 @@ def _variables(run: Path) -> dict[str, NDArray[np.float64]]:
     if path is None:
         raise ConfigError(f"{run}: expected a run with a checkpoint, with whose weights others are compared")
     return {name: np.asarray(value, np.float64) for name, value in load(path).variables.items()}
+
+
+def data_digests(config: Config, digest: Callable[[DatasetSettings], str]) -> str:
+    """Return the digest of the dataset and, if the network is adapted to a target domain, "+" and the target's digest.
+
+    digest: :func:`data_digest`, or a cache of it.
+    """
+    target = target_of(config)
+    return digest(config.data) if target is None else f"{digest(config.data)}+{digest(target)}"
 
 
 def data_digest(settings: DatasetSettings) -> str:

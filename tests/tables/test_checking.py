@@ -61,6 +61,15 @@ def test_results_are_current_until_program_data_or_configuration_change(
     assert states(own, capsys, 1)["whole"] == "stale the configuration changed in optimizer.lr"
 
 
+def test_results_of_an_adapted_network_depend_on_both_datasets(own: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    adapted = ["adapt.data={name:synthetic,shape:[1,4,4],classes:3,data_seed:9}", "adapt.methods=[coral]"]
+    changed(own, runs__whole__overrides=adapted)
+    assert run(own) == 0
+    assert states(own, capsys, 0)["whole"] == "current"
+    edited(own, lambda result: result["origin"].update(data=result["origin"]["data"].partition("+")[0]))
+    assert states(own, capsys, 1)["whole"].startswith("stale the data changed: digest ")
+
+
 @pytest.mark.parametrize(
     ("overrides", "run_of_row", "reason"),
     [

@@ -67,6 +67,8 @@ def test_simulations_are_run_once_decided_without_tests_and_checked(folder: Path
     assert main(["table", "run", "workers", "-cd", str(folder)]) == 0
     found = current(table_files(folder / "table" / "workers.yaml", folder))
     verdicts = {line.cell: (line.verdict, None if line.ours is None else line.ours > 0) for line in found.lines}
+    reasons = {line.reason for line in found.lines if line.verdict == "fitted"}
+    assert reasons == {"the flops_per_s was fitted to this value"}
     assert verdicts == {
         "one/hours": ("fitted", True),
         "one/speedup": ("passes", True),
