@@ -4,6 +4,7 @@ import dataclasses
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from types import NoneType
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 
@@ -54,22 +55,43 @@ _UNDECLARED = {int: Bounds(-(2**63), 2**63 - 1), float: Bounds(-sys.float_info.m
 def out_of_bounds(schema: type, values: Mapping[str, Any], where: str) -> Iterator[str]:
     """Yield an error line for each key whose number, or one of whose numbers, is out of the bounds of its field.
 
-    schema: a dataclass. values: field name -> value, a mapping if the field is a dataclass. where: the section's key.
+    schema: a dataclass. values: field name -> value, a mapping if the field is a section. where: the section's key.
     """
     hints = get_type_hints(schema, include_extras=True)
     for field in dataclasses.fields(schema):
         hint, value = hints[field.name], values.get(field.name)
         key = f"{where}.{field.name}" if where else field.name
-        if dataclasses.is_dataclass(hint):
-            if isinstance(value, Mapping):
-                yield from out_of_bounds(hint, value, key)  # type: ignore[arg-type]
+        inner, named = section_of(hint)
+        if inner is not None:
+            for name, section in sections(value, named).items():
+                yield from out_of_bounds(inner, section, f"{key}.{name}" if named else key)
             continue
         bounds = bounds_of(hint)
-        numbers = value if isinstance(value, list) else [] if value is None else [value]
+        # A missing value is a text here, and is reported when the configuration is built.
+        numbers = value if isinstance(value, list) else [value] if isinstance(value, int | float) else []
         if bounds is not None and not all(number in bounds for number in numbers):
             each = "a list of numbers, each " if isinstance(value, list) else ""
             optional = ", or null" if type(None) in get_args(hint) else ""
             yield f"{key}={value}: expected {each}{bounds}{optional}"
+
+
+def section_of(hint: Any) -> tuple[type | None, bool]:
+    """Return the dataclass of a field that is a section, and whether the field maps names to sections.
+
+    The dataclass is None for any other field.
+    """
+    inner = (
+        next((each for each in get_args(hint) if each is not NoneType), hint) if NoneType in get_args(hint) else hint
+    )
+    named = get_origin(inner) is dict
+    inner = get_args(inner)[1] if named else inner
+    return (inner, named) if isinstance(inner, type) and dataclasses.is_dataclass(inner) else (None, False)
+
+
+def sections(value: object, named: bool) -> dict[str, Mapping[str, Any]]:
+    """Return the sections in the value of a field by name, under "" if the field is one section; {} for None."""
+    found = value if named and isinstance(value, Mapping) else {"": value}
+    return {str(name): each for name, each in found.items() if isinstance(each, Mapping)}
 
 
 def bounds_of(hint: Any) -> Bounds | None:

@@ -74,13 +74,13 @@ MAY_IMPORT = {
     # Plugins: files of the user that add models, optimizers, strategies and data sets.
     "plugin": "callback tasks models optimizers strategies data engine kernels.contract errors system.files",
     # The configuration consists of the dataclasses of the packages that it configures.
-    "config": "bounds errors system.files engine.graph.device",
+    "config": "bounds errors system.files engine.graph.device engine.simulate.hardware",
     "config.check": "config.monitor config.schema errors engine.graph.device strategies.base tracking.base",
-    "config.groups": "config tasks models optimizers strategies data tracking",
+    "config.groups": "bounds config tasks models optimizers strategies data tracking",
     "config.error_text": "callback config config.groups",
     "config.configuration": "callback config config.error_text config.groups data bounds errors kernels.gpu.discovery",
     "config.changes": "config config.outcome config.configuration config.groups system.redaction",
-    "config.outcome": "config config.configuration engine.graph.device",
+    "config.outcome": "bounds config config.configuration engine.graph.device",
     "config.devices": "kernels.gpu.driver config.schema errors engine.graph.device"
     " kernels.gpu.discovery system.machine",
     "config.monitor": "config.schema tasks engine.graph.network errors",

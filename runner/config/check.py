@@ -145,6 +145,11 @@ def _emulation(config: Config) -> Iterator[str]:
         )
 
 
+def _hardware(config: Config) -> Iterator[str]:
+    if config.cluster.hardware is not None:
+        yield from (f"cluster.hardware.{fault}" for fault in config.cluster.hardware.faults())
+
+
 def _devices(config: Config) -> Iterator[str]:
     cluster = config.cluster
     for key, value, off in (
@@ -201,6 +206,7 @@ _RULES = (
     _line_search,
     _compression,
     _emulation,
+    _hardware,
     _devices,
     _gpus,
     _tracking,

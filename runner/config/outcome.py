@@ -10,6 +10,7 @@ from typing import Any
 
 from omegaconf import MISSING, OmegaConf
 
+from runner.bounds import section_of, sections
 from runner.config import safe_yaml
 from runner.config.configuration import of_this_version, to_plain
 from runner.config.schema import Config
@@ -94,12 +95,23 @@ def with_defaults(plain: Mapping[str, Any], config: Config) -> dict[str, Any]:
     A section with another option than in ``config`` is not changed, because its schema can belong to a plugin.
     """
     plain = of_this_version(plain)
-    complete = filled(plain, defaults_of(Config))
+    complete = _completed(plain, Config)
     for name, own in plain.items():
         section = getattr(config, name, None)
         if isinstance(own, Mapping) and own.get("name") == getattr(section, "name", None):
             kind: Any = type(section)
-            complete[name] = filled(own, defaults_of(kind)) if dataclasses.is_dataclass(section) else own
+            complete[name] = _completed(own, kind) if dataclasses.is_dataclass(section) else own
+    return complete
+
+
+def _completed(own: Mapping[str, Any], schema: type) -> dict[str, Any]:
+    """Return ``own`` values with the default of every missing key, also in sections that are null by default."""
+    complete = filled(own, defaults_of(schema))
+    for each in dataclasses.fields(schema):
+        inner, named = section_of(each.type)
+        if inner is not None and isinstance(complete.get(each.name), Mapping):
+            found = {name: _completed(section, inner) for name, section in sections(complete[each.name], named).items()}
+            complete[each.name] = found if named else found[""]
     return complete
 
 

@@ -13,6 +13,7 @@ from omegaconf import MISSING
 from runner.bounds import Bounds, Count, CountOrZero, NonNegative, Seed, SmallCount
 from runner.config.adaptation import Adaptation
 from runner.engine.graph.device import COLLECTIVES, COMPRESSIONS, CPU, DEVICE_TYPES, DISTRIBUTIONS, LONGEST_DELAY_S
+from runner.engine.simulate.hardware import Hardware
 from runner.errors import ConfigError
 
 
@@ -146,9 +147,8 @@ class LocalCluster:
     latency_ms: Annotated[float, Bounds(0, 10_000)] | None = key(None, "latency of every link, ms; null: unchanged")
     stragglers: StragglersConfig = field(default_factory=StragglersConfig)
     emulate: bool = key(False, "emulate these links and stragglers by waiting")
-    hardware: dict[str, Any] | None = field(
-        default=None,
-        metadata={"help": "kinds of devices, their places and links, for `runner simulate`; null: not described"},
+    hardware: Hardware | None = key(
+        None, "kinds of devices, their places and links, for `runner simulate`; null: not described"
     )
 
     def __post_init__(self) -> None:

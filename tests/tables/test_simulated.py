@@ -26,7 +26,7 @@ PLAIN: dict[str, Any] = {
     "runs": {
         "one": {"overrides": ["parallelism=single"]},
         "two": {"overrides": ["parallelism=sync_data", "parallelism.workers=2"]},
-        "slow": {"overrides": ["parallelism=sync_data", "parallelism.workers=2", "++cluster.hardware.step_us=2000"]},
+        "slow": {"overrides": ["parallelism=sync_data", "parallelism.workers=2", "cluster.hardware.step_us=2000"]},
     },
     "rows": {
         "one": {
@@ -85,7 +85,7 @@ def test_simulations_are_run_once_decided_without_tests_and_checked(folder: Path
     assert main(["table", "run", "workers", "-cd", str(folder)]) == 0
     assert capsys.readouterr().err == ""
     assert main(["table", "check", "workers", "-cd", str(folder)]) == 0
-    plain = {**PLAIN, "base": [*PLAIN["base"], "++cluster.hardware.message_us=50"]}
+    plain = {**PLAIN, "base": [*PLAIN["base"], "cluster.hardware.message_us=50"]}
     (folder / "table" / "workers.yaml").write_text(yaml.safe_dump(plain, sort_keys=False))
     capsys.readouterr()
     assert main(["table", "check", "workers", "-cd", str(folder)]) == 1

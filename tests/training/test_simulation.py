@@ -5,6 +5,8 @@ from typing import Any
 
 import pytest
 
+from runner.config.check import check
+from runner.config.configuration import option_of, to_plain
 from runner.config.schema import Config
 from runner.engine.graph.device import task_of
 from runner.engine.simulate.activities import segments
@@ -13,14 +15,14 @@ from runner.errors import ConfigError, ResourceError
 from runner.training.simulation import Simulated, session_of, simulate
 from tests.small_runs import small_config, typed
 
-HARDWARE = {
+HARDWARE: dict[str, Any] = {
     "kinds": {"cpu": {"flops_per_s": 1e10, "bytes_per_s": 1e9, "launch_us": 4.0, "copies": True}},
     "workers": {"kind": "cpu", "at": "worker*"},
     "servers": {"kind": "cpu", "at": "server*"},
-    "links": [
-        {"between": ["worker*", "switch"], "gbyte_per_s": 0.5, "latency_us": 8.0},
-        {"between": ["server*", "switch"], "gbyte_per_s": 0.25, "latency_us": 16.0},
-    ],
+    "links": {
+        "workers": {"between": ["worker*", "switch"], "gbyte_per_s": 0.5, "latency_us": 8.0},
+        "servers": {"between": ["server*", "switch"], "gbyte_per_s": 0.25, "latency_us": 16.0},
+    },
     "message_us": 2.0,
 }
 
@@ -40,7 +42,9 @@ STRATEGIES = (
 def described(strategy: str, **changes: Any) -> Config:
     """Return a configuration of a small network on the hardware above, with some of its keys replaced."""
     config = small_config(*typed(strategy), "train.batch_size=24")
-    config.cluster.hardware = {**copy.deepcopy(HARDWARE), **changes}
+    hardware = {**copy.deepcopy(HARDWARE), **changes}
+    config.cluster = option_of("cluster", {**to_plain(config)["cluster"], "hardware": hardware})
+    check(config)
     return config
 
 
@@ -49,7 +53,7 @@ def scaled(factor: float) -> dict[str, Any]:
     found = copy.deepcopy(HARDWARE)
     for name, power in (("flops_per_s", 1), ("bytes_per_s", 1), ("launch_us", -1)):
         found["kinds"]["cpu"][name] *= factor**power
-    for link in found["links"]:
+    for link in found["links"].values():
         link["gbyte_per_s"] *= factor
         link["latency_us"] /= factor
     return {**found, "message_us": found["message_us"] / factor}
@@ -99,13 +103,11 @@ def test_a_single_device_takes_the_sum_of_its_instructions() -> None:
 
 def test_workers_with_fixed_shares_and_free_sums_take_the_time_of_one() -> None:
     def step_s(strategy: str, batch_size: int) -> Simulated:
-        config = described(strategy, message_us=0.0)
-        config.train.batch_size = batch_size
-        kinds = config.cluster.hardware["kinds"]
         # Only the first layer takes time worth mentioning; transfers and sums take almost none.
-        kinds["cpu"] |= {"flops_per_s": 1e6, "bytes_per_s": 1e30, "launch_us": 0.0, "copies": False}
-        for link in config.cluster.hardware["links"]:
-            link |= {"gbyte_per_s": 1e30, "latency_us": 0.0}
+        kinds = {"cpu": {"flops_per_s": 1e6, "bytes_per_s": 1e30}}
+        links = {"all": {"between": ["worker*", "switch"], "gbyte_per_s": 1e28}}
+        config = described(strategy, kinds=kinds, links=links, message_us=0.0)
+        config.train.batch_size = batch_size
         return simulate(config, 2)
 
     one = step_s("parallelism=single", 24)
@@ -117,7 +119,7 @@ def test_workers_with_fixed_shares_and_free_sums_take_the_time_of_one() -> None:
 
 def test_infinitely_fast_devices_take_the_time_of_the_busiest_link() -> None:
     kinds = {"cpu": {"flops_per_s": 1e30, "bytes_per_s": 1e30}}
-    links = [{"between": ["worker*", "switch"], "gbyte_per_s": 0.001}]
+    links = {"all": {"between": ["worker*", "switch"], "gbyte_per_s": 0.001}}
     found = simulate(described(STRATEGIES[1], kinds=kinds, links=links, message_us=0.0), 2)
     bound = max(bytes_ / 1e6 for bytes_ in found.carried.values())
     assert bound <= found.step_s < 2.1 * bound
@@ -127,25 +129,39 @@ def test_infinitely_fast_devices_take_the_time_of_the_busiest_link() -> None:
 def test_a_shared_bus_carries_one_direction_at_a_time() -> None:
     def step_s(shared: bool) -> float:
         kinds = {"cpu": {"flops_per_s": 1e30, "bytes_per_s": 1e30}}
-        links = [{"between": ["worker0", "worker1"], "gbyte_per_s": 0.001, "shared": shared}]
+        links = {"bus": {"between": ["worker0", "worker1"], "gbyte_per_s": 0.001, "shared": shared}}
         return simulate(described("parallelism=sync_data parallelism.workers=2", kinds=kinds, links=links), 2).step_s
 
     assert step_s(shared=True) == pytest.approx(2.0 * step_s(shared=False), rel=0.05)
 
 
+def linked(*between: str, gbyte_per_s: float = 1.0) -> dict[str, Any]:
+    """Return the change of the hardware above to one description of links."""
+    return {"links": {"link": {"between": list(between), "gbyte_per_s": gbyte_per_s}}}
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"nodes": 3}, r"cluster.hardware: unknown \['nodes'\], expected the fields kinds, workers"),
-        ({"workers": {"kind": "tpu", "at": "worker*"}}, r"workers.kind='tpu': expected one of cpu"),
-        ({"workers": {"kind": "cpu", "at": "machine[0-1]"}}, r"has 2 places, expected 3 or more"),
-        ({"links": []}, r"cluster.hardware: no link leads from 'worker0' to 'worker1'; add links between them"),
-        ({"links": [{"between": ["worker*", "a"], "gbyte_per_s": 0.0}]}, r"gbyte_per_s: 0.0, expected above 0"),
+        ({"nodes": 3}, r"cluster.hardware.nodes: no such key; .*\nKeys of cluster.hardware: kinds, work"),
+        ({"kinds": {"cpu": {"flops": 1.0}}}, r"cluster.hardware.kinds.cpu.flops: no such key; did you mean 'flops_per"),
+        ({"kinds": {"cpu": {"flops_per_s": 1.0}}}, r"cluster.hardware.kinds.cpu.bytes_per_s: missing value"),
         (
-            {"links": [{"between": ["worker*"], "gbyte_per_s": 1.0}]},
-            r"between=\['worker\*'\]: expected the names of two",
+            {"kinds": {"cpu": {**HARDWARE["kinds"]["cpu"], "type": "tpu"}}},
+            r"cluster.hardware.kinds.cpu.type='tpu': expected one of cpu, gpu",
         ),
-        ({"links": [{"between": ["a[0-2]", "b[0-1]"], "gbyte_per_s": 1.0}]}, r"3 and 2 places, expected equally many"),
+        ({"workers": {"kind": "tpu", "at": "worker*"}}, r"cluster.hardware.workers.kind='tpu': expected one of cpu"),
+        ({"workers": {"kind": "cpu", "at": "machine[0-1]"}}, r"has 2 places, expected 3 or more"),
+        ({"routes": "any"}, r"cluster.hardware.routes='any': expected one of shortest, tree"),
+        ({"links": {}}, r"cluster.hardware: no link leads from 'worker0' to 'worker1'; add links between them"),
+        (linked("worker*", "a", gbyte_per_s=0.0), r"cluster.hardware.links.link.gbyte_per_s=0.0: expected above 0"),
+        (linked("worker*"), r"links.link.between=\['worker\*'\]: expected the names of two places"),
+        (linked("a[0-2]", "b[0-1]"), r"links.link.between=.*: 3 and 2 places, expected equally many"),
+        (linked("worker*", "worker*"), r"links.link: the link between 'worker0' and 'worker0' closes a cycle"),
+        (
+            {"links": {**linked("worker*", "a")["links"], "second": linked("worker0", "worker1")["links"]["link"]}},
+            r"cluster.hardware: links.second: the link between 'worker0' and 'worker1' closes a cycle, expected one r",
+        ),
     ],
 )
 def test_wrong_hardware_is_refused(changes: dict[str, Any], message: str) -> None:
@@ -153,11 +169,20 @@ def test_wrong_hardware_is_refused(changes: dict[str, Any], message: str) -> Non
         simulate(described(STRATEGIES[1], **changes), 1)
 
 
+def test_places_with_several_routes_need_the_shortest() -> None:
+    links = {
+        **linked("worker*", "switch", gbyte_per_s=0.001)["links"],
+        "direct": {"between": ["worker0", "worker1"], "gbyte_per_s": 0.001},
+    }
+    found = simulate(described("parallelism=sync_data parallelism.workers=2", links=links, routes="shortest"), 1)
+    assert {link for link, nbytes in found.carried.items() if nbytes} == {"worker0 -> worker1", "worker1 -> worker0"}
+
+
 def test_missing_parts_of_the_hardware_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"cluster.hardware=null: expected a described cluster"):
         simulate(small_config(), 1)
     with pytest.raises(ConfigError, match=r"servers=null: expected a kind and places for 2 parameter servers"):
         simulate(described(STRATEGIES[3], servers=None), 1)
-    kinds = {"cpu": {**HARDWARE["kinds"]["cpu"], "memory_gib": 1e-6}}  # type: ignore[index]
+    kinds = {"cpu": {**HARDWARE["kinds"]["cpu"], "memory_gib": 1e-6}}
     with pytest.raises(ResourceError, match=r"worker/task:0/device:cpu:0 needs 0.00 GiB, and its kind has 1e-06 GiB"):
         simulate(described("parallelism=single", kinds=kinds), 1)

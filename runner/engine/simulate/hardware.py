@@ -1,13 +1,16 @@
-"""The description of a cluster's hardware: kinds of devices, their places, and the links between places."""
+"""The description of a cluster's hardware: kinds of devices, their places, and the links between places.
+
+The dataclasses are the schema of ``cluster.hardware``; they are not frozen, so that OmegaConf can check their types.
+"""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Annotated
 
 from runner.bounds import Bounds, NonNegative, Positive
 from runner.engine.graph.device import CPU, DEVICE_TYPES
-from runner.system.schema import LenientRecord, Violation
+from runner.system.schema import Violation
 
 Fraction = Annotated[float, Bounds(0, 1, above=True)]
 
@@ -17,7 +20,7 @@ ANY = "*"
 _RANGE = re.compile(r"(.*)\[(\d+)-(\d+)\](.*)")
 
 
-@dataclass(frozen=True)
+@dataclass
 class DeviceKind:
     """The rates of a kind of device.
 
@@ -39,12 +42,8 @@ class DeviceKind:
     memory_gib: Positive | None = None
     source: str = ""
 
-    def __post_init__(self) -> None:
-        if self.type not in DEVICE_TYPES:
-            raise Violation(f"type={self.type!r}: expected one of {', '.join(DEVICE_TYPES)}")
 
-
-@dataclass(frozen=True)
+@dataclass
 class Group:
     """The devices of one role. kind: name of their kind. at: the place of each, as in "gpu[0-7]" or "worker*"."""
 
@@ -52,7 +51,7 @@ class Group:
     at: str
 
 
-@dataclass(frozen=True)
+@dataclass
 class Wire:
     """Links between places, each with its own capacity in each direction.
 
@@ -61,45 +60,49 @@ class Wire:
     directions share the capacity. source: where the numbers come from.
     """
 
-    between: tuple[str, ...]
+    between: list[str]
     gbyte_per_s: Positive
     latency_us: NonNegative = 0.0
     shared: bool = False
     source: str = ""
 
-    def __post_init__(self) -> None:
-        if len(self.between) != 2:
-            raise Violation(f"between={list(self.between)}: expected the names of two places")
+
+SHORTEST, TREE = ROUTES = ("shortest", "tree")
 
 
-@dataclass(frozen=True)
+@dataclass
 class Hardware:
     """The hardware of a cluster.
 
+    kinds: name -> kind of device. links: name -> links between places. routes: "tree" if there is exactly one route
+    between two places, so that links form no cycle; "shortest" for the route with the fewest links, of equally short
+    ones that of the first links, as in a torus. about: a note on the description.
     message_us: microseconds that the sending device's host spends on every message, one message after the other.
     step_us: microseconds of serial work of the host before every step, during which no device computes.
     """
 
     kinds: dict[str, DeviceKind]
     workers: Group
-    links: tuple[Wire, ...] = ()
+    links: dict[str, Wire] = field(default_factory=dict)
     servers: Group | None = None
+    routes: str = TREE
     message_us: NonNegative = 0.0
     step_us: NonNegative = 0.0
-    about: str = field(default="")
+    about: str = ""
 
-    def __post_init__(self) -> None:
+    def faults(self) -> Iterator[str]:
+        """Yield a line for each value that does not fit the others: the key, the value, and what was expected."""
+        for name, kind in self.kinds.items():
+            if kind.type not in DEVICE_TYPES:
+                yield f"kinds.{name}.type={kind.type!r}: expected one of {', '.join(DEVICE_TYPES)}"
         for role, group in (("workers", self.workers), ("servers", self.servers)):
             if group is not None and group.kind not in self.kinds:
-                raise Violation(f"{role}.kind={group.kind!r}: expected one of {', '.join(self.kinds)}")
-
-
-_SCHEMA = LenientRecord(Hardware, complete=False)
-
-
-def read_hardware(plain: Mapping[str, Any], where: str) -> Hardware:
-    """Return the hardware that a mapping describes; raises Violation, which names the key below ``where``."""
-    return _SCHEMA.read(dict(plain), where)
+                yield f"{role}.kind={group.kind!r}: expected one of {', '.join(self.kinds)}"
+        for name, wire in self.links.items():
+            if len(wire.between) != 2:
+                yield f"links.{name}.between={wire.between}: expected the names of two places"
+        if self.routes not in ROUTES:
+            yield f"routes={self.routes!r}: expected one of {', '.join(ROUTES)}"
 
 
 def places(group: Group, count: int) -> list[str]:

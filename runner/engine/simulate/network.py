@@ -7,14 +7,18 @@ from fnmatch import fnmatchcase
 from functools import cached_property
 
 from runner.engine.graph.device import server_task, worker_task
-from runner.engine.simulate.hardware import ANY, Hardware, Wire, expanded, places
+from runner.engine.simulate.hardware import ANY, TREE, Hardware, Wire, expanded, places
 from runner.system.schema import Violation
 
 
 @dataclass(frozen=True)
 class Link:
-    """One link. name: "from -> to", or "a -- b" if both directions share it. latency_s: seconds for each message."""
+    """One link. name: "from -> to", or "a -- b" if both directions share it. latency_s: seconds for each message.
 
+    wire: name of the description of the link.
+    """
+
+    wire: str
     name: str
     bytes_per_s: float
     latency_s: float
@@ -67,7 +71,8 @@ class Network:
 def network_of(hardware: Hardware, workers: int, servers: int) -> Network:
     """Return the network of a cluster with ``workers`` workers and ``servers`` parameter servers.
 
-    Raises Violation if the hardware has too few places, or names no places for parameter servers.
+    Raises Violation if the hardware has too few places, names no places for parameter servers, or has links that form
+    a cycle although ``routes`` is "tree".
     """
     if servers and hardware.servers is None:
         raise Violation(f"servers=null: expected a kind and places for {servers} parameter servers")
@@ -76,22 +81,37 @@ def network_of(hardware: Hardware, workers: int, servers: int) -> Network:
         place |= dict(zip(map(server_task, range(servers)), places(hardware.servers, servers), strict=True))
     links: list[Link] = []
     neighbours: dict[str, list[tuple[str, int]]] = {}
-    for wire in hardware.links:
-        for one, other in _pairs(wire, list(place.values())):
+    joined: dict[str, str] = {}
+    for key, wire in hardware.links.items():
+        for one, other in _pairs(key, wire, list(place.values())):
+            ends = _joined(joined, one), _joined(joined, other)
+            if one == other or (hardware.routes == TREE and ends[0] == ends[1]):
+                raise Violation(
+                    f"links.{key}: the link between {one!r} and {other!r} closes a cycle, expected one route between "
+                    "two places; remove a link, or use routes=shortest"
+                )
+            joined[ends[0]] = ends[1]
             for source, target in ((one, other), (other, one)):
                 if not wire.shared or source == one:
                     name = f"{one} -- {other}" if wire.shared else f"{source} -> {target}"
-                    links.append(Link(name, 1e9 * wire.gbyte_per_s, 1e-6 * wire.latency_us))
+                    links.append(Link(key, name, 1e9 * wire.gbyte_per_s, 1e-6 * wire.latency_us))
                 neighbours.setdefault(source, []).append((target, len(links) - 1))
     return Network(tuple(links), place, neighbours)
 
 
-def _pairs(wire: Wire, devices: Sequence[str]) -> Iterator[tuple[str, str]]:
+def _joined(joined: dict[str, str], place: str) -> str:
+    """Return the place that stands for all places that links join with this one."""
+    while place in joined:
+        place = joined[place]
+    return place
+
+
+def _pairs(key: str, wire: Wire, devices: Sequence[str]) -> Iterator[tuple[str, str]]:
     """Yield the two places of each link of a wire. devices: the places of devices, which a star can stand for."""
     first, second = (_named(name, devices) for name in wire.between)
     if len(first) != len(second) and 1 not in (len(first), len(second)):
         raise Violation(
-            f"between={list(wire.between)}: {len(first)} and {len(second)} places, expected equally many, or one"
+            f"links.{key}.between={wire.between}: {len(first)} and {len(second)} places, expected equally many, or one"
         )
     count = max(len(first), len(second)) if first and second else 0
     for number in range(count):
