@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from runner.bounds import Bounds
+from runner.data.colour import DISTORTIONS
 from runner.errors import ConfigError
 from runner.kernels import philox
 from runner.system.schema import LenientRecord, Violation
@@ -43,12 +44,19 @@ class Augment:
 
     crop_padding: width of the black border (stored value 0) that is added before a region of the original size is cut
     out at a random position; 0 for no crop. flip: whether to mirror each image left to right with probability 1/2.
-    others: name -> settings of an augmentation from a plugin; these follow the crop and the flip, in this order.
+    colour: full, fast or pca, a distortion of the colours of 8-bit images that follows; null for none. others: name ->
+    settings of an augmentation from a plugin; these follow last, in this order.
     """
 
     crop_padding: Annotated[int, Bounds(0, 65_536)] = 0
     flip: bool = False
+    colour: str | None = None
     others: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.colour is not None and self.colour not in DISTORTIONS:
+            expected = ", ".join(DISTORTIONS)
+            raise ConfigError(f"data.augment.colour={self.colour!r}: expected {expected}, or null")
 
     @property
     def of_images(self) -> bool:
@@ -94,6 +102,11 @@ class Augment:
                 f"data.augment: expected no crop and no flip, because the examples of dataset {data!r} are not "
                 f"images (C, H, W) but have shape {shape}"
             )
+        if self.colour and (len(shape) != 3 or shape[0] != 3):
+            raise ConfigError(
+                f"data.augment.colour={self.colour}: expected null, because the examples of dataset {data!r} are not "
+                f"RGB images (3, H, W) but have shape {shape}"
+            )
         smallest = min(shape[1:], default=0)
         if self.crop_padding and self.crop_padding >= smallest:
             raise ConfigError(
@@ -109,6 +122,7 @@ class Augmenter:
         """data: name of the dataset, which is part of the keys of all draws."""
         self._augment = augment
         self._key = philox.key(seed, f"{data}/augment")
+        self._colour_key = philox.key(seed, f"{data}/augment/colour")
         others = {each.name: each for each in augment.chosen()}
         self._others = [(each, philox.key(seed, f"{data}/augment/{name}")) for name, each in others.items()]
 
@@ -116,6 +130,8 @@ class Augmenter:
         """Return changed examples. x: (S, ...) as stored. positions: (S,) of the examples in the stream of a run."""
         if self._augment.of_images:
             x = self._augment.apply(x, philox.uniform(self._key, positions, DRAWS_PER_IMAGE, step))
+        if self._augment.colour:
+            x = self._distorted(x, self._augment.colour, positions, step)
         for augmentation, key in self._others:
             changed = augmentation.apply(x, philox.uniform(key, positions, augmentation.draws, step))
             if changed.shape != x.shape or changed.dtype != x.dtype:
@@ -125,3 +141,12 @@ class Augmenter:
                 )
             x = changed
         return x
+
+    def _distorted(self, x: NDArray[Any], colour: str, positions: NDArray[np.int64], step: int) -> NDArray[Any]:
+        if x.dtype != np.uint8:
+            raise ConfigError(f"data.augment.colour={colour}: expected images of 8 bits per channel, found {x.dtype}")
+        distortion = DISTORTIONS[colour]
+        draws = philox.uniform(self._colour_key, positions, distortion.draws, step)
+        pixels = (each / np.float32(255) for each in x)
+        changed = [distortion.apply(image, own) for image, own in zip(pixels, draws, strict=True)]
+        return np.rint(255 * np.clip(np.stack(changed), 0, 1)).astype(np.uint8)

@@ -7,11 +7,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from runner.data.augmentation import AUGMENTATIONS, Augment, Augmentation
+from runner.data.augmentation import AUGMENTATIONS, Augment, Augmentation, Augmenter
+from runner.data.colour import DISTORTIONS
 from runner.data.pipeline import Pipeline
 from runner.data.settings import load_limited
 from runner.data.synthetic import Synthetic
 from runner.errors import ConfigError
+from runner.kernels import philox
 from tests.plugin_tables import example, restored_tables
 
 
@@ -57,6 +59,19 @@ def test_draws_depend_on_the_seed_and_not_on_shares_or_other_augmentations() -> 
     np.testing.assert_array_equal((both == both.min()).all(axis=1), (whole == whole.min()).all(axis=1))
 
 
+def test_colours_of_8_bit_images_are_distorted_after_the_crop() -> None:
+    images = np.random.default_rng(1).integers(0, 256, (6, 3, 5, 4)).astype(np.uint8)
+    positions = np.arange(6)
+    changed = Augmenter(Augment(colour="fast", flip=True), 4, "mine").apply(images, positions, 2)
+    flipped = Augmenter(Augment(flip=True), 4, "mine").apply(images, positions, 2)
+    draws = philox.uniform(philox.key(4, "mine/augment/colour"), positions, 3, 2)
+    for image, before, own in zip(changed, flipped, draws, strict=True):
+        expected = DISTORTIONS["fast"].apply(before / np.float32(255), own)
+        np.testing.assert_array_equal(image, np.rint(255 * expected))
+    with pytest.raises(ConfigError, match=r"data\.augment\.colour=fast: expected images of 8 bits .*, found float64"):
+        Augmenter(Augment(colour="fast"), 4, "mine").apply(images / 255, positions, 2)
+
+
 @pytest.mark.parametrize(
     ("others", "message"),
     [
@@ -69,6 +84,19 @@ def test_draws_depend_on_the_seed_and_not_on_shares_or_other_augmentations() -> 
 def test_wrong_settings_are_refused(others: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         settings(others=others)
+    assert str(caught.value).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("colour", "message"),
+    [
+        ("fasts", "data.augment.colour='fasts': expected full, fast, pca, or null"),
+        ("fast", "data.augment.colour=fast: expected null, because the examples of dataset 'synthetic' are not "),
+    ],
+)
+def test_wrong_colours_are_refused(colour: str, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        settings(colour=colour)
     assert str(caught.value).startswith(message)
 
 
