@@ -50,8 +50,8 @@ MAY_IMPORT = {
     " kernels.platform kernels.philox",
     "engine.run.kernel_table": "engine.graph errors kernels.contract kernels.functions kernels.cpu.loading"
     " kernels.gpu.cuda kernels.gpu.described kernels.gpu.loading kernels.reference kernels.registry",
-    "engine.simulate": "engine.compile engine.events engine.graph engine.run.step_driver bounds errors system.schema"
-    " kernels.contract kernels.registry",
+    "engine.simulate": "engine.compile engine.events engine.graph engine.run.recording"
+    " engine.run.step_driver engine.run.timeline bounds errors system.schema kernels.contract kernels.registry",
     "engine.cluster": "engine.run engine.compile engine.graph engine.cluster.transport errors system.schema"
     " system.text kernels.contract kernels.registry kernels.platform",
     "engine.cluster.transport": "errors system.schema system.text",
@@ -76,7 +76,7 @@ MAY_IMPORT = {
     # The configuration consists of the dataclasses of the packages that it configures.
     "config": "bounds errors system.files engine.graph.device engine.simulate.hardware",
     "config.check": "config.monitor config.schema errors engine.graph.device strategies.base tracking.base",
-    "config.groups": "bounds config tasks models optimizers strategies data tracking",
+    "config.groups": "config tasks models optimizers strategies data tracking",
     "config.error_text": "callback config config.groups",
     "config.configuration": "callback config config.error_text config.groups data bounds errors kernels.gpu.discovery",
     "config.changes": "config config.outcome config.configuration config.groups system.redaction",

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from runner.commands.plugins import require_session_classes
+from runner.commands.simulated_text import simulated_text
 from runner.commands.sweep import OptimizedSweep, start
 from runner.config import hydra_app
 from runner.config.check import check
@@ -164,6 +165,8 @@ _MIB = 2**20
 
 def results_table(summary: Summary) -> str:
     """Return aligned lines with the results, the speed and the directory of a run."""
+    if summary.simulation is not None:
+        return simulated_text(summary, summary.simulation)
     facts = list(_facts(summary))
     width = max(len(name) for name, _ in facts)
     return "\n".join(f"{name:<{width}}  {value}" for name, value in facts)

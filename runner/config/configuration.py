@@ -122,8 +122,11 @@ def fix_machine_values(config: Config, cores: int, look: Look = discover, share:
     A run stores the result, so a resumed run with the same threads and devices computes equal values bit for bit.
     ``cluster.filled_in`` names the keys that were null before. cores: number of cores that the run may use. look:
     function that finds the GPUs. share: the job's share of the GPUs if other jobs run at the same time.
-    Raises ResourceError for a requested GPU that does not exist.
+    A simulated run depends on no machine, so its configuration is returned as it is. Raises ResourceError for a
+    requested GPU that does not exist.
     """
+    if config.simulate.updates is not None:
+        return config
     workers = worker_processes(config)
     threads = config.cluster.threads_per_worker or max(1, cores // workers)
     cores_each = config.cluster.cores_per_worker or cores / workers

@@ -3,7 +3,6 @@
 import dataclasses
 from collections.abc import Iterator, Mapping
 
-from runner.bounds import section_of
 from runner.config.schema import CLUSTERS, Config
 from runner.data import DATASETS
 from runner.models import MODELS
@@ -50,6 +49,5 @@ def group_of(schema: object) -> tuple[str, str] | None:
 def _keys(schema: type) -> Iterator[str]:
     for field in dataclasses.fields(schema):
         yield field.name
-        inner, named = section_of(field.type)
-        if inner is not None and not named:
-            yield from (f"{field.name}.{key}" for key in _keys(inner))
+        if dataclasses.is_dataclass(field.type):
+            yield from (f"{field.name}.{key}" for key in _keys(field.type))  # type: ignore[arg-type]

@@ -66,6 +66,13 @@ class DebugConfig:
     check_finite: bool = key(False, "check every kernel's outputs and name the first non-finite one")
 
 
+@dataclass
+class SimulateConfig:
+    """The simulation of a run instead of its training."""
+
+    updates: Count | None = key(None, "updates simulated on cluster.hardware; null: the run trains")
+
+
 Index = Annotated[int, Bounds(0, 4095)]
 
 
@@ -200,6 +207,7 @@ class Config:
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     debug: DebugConfig = field(default_factory=DebugConfig)
     adapt: Adaptation = field(default_factory=Adaptation)
+    simulate: SimulateConfig = field(default_factory=SimulateConfig)
     callbacks: dict[str, Any] = field(
         default_factory=dict,
         metadata={"help": "callbacks of plugins, in the order of their calls: callbacks.NAME.KEY=VALUE"},

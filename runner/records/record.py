@@ -36,6 +36,7 @@ def summary_tags(summary: Summary) -> dict[str, str]:
         "runner.run_dir": summary.output_dir,
         COMMIT_TAG: summary.git_commit,
         "runner.emulated": summary.emulated,
+        "runner.simulated": "" if summary.simulation is None else "true",
         "runner.repeats": summary.repeats,
         "runner.plugins": ", ".join(f"{name} sha256:{digest}" for name, digest in summary.plugins.items()),
         "runner.cpu_model": summary.cpu_model,
@@ -62,6 +63,8 @@ def description(summary: Summary, what: str) -> str:
     """Return Markdown about an ended run: what was trained, how, and with which result. what: the task, as text."""
     ended = f"{summary.status} after {summary.steps:,} updates ({summary.examples:,} examples)"
     lines = [f"**{what}**, {summary.workers} worker(s): {ended} in {summary.wall_seconds:.1f} s."]
+    if summary.simulation is not None:
+        lines.append(f"All times are predicted. Training takes {summary.simulation.hours:,.2f} hours.")
     last = [f"{name} {value:.4g}" for name, value in summary.final.items() if name.startswith(_EVALUATED)]
     if last:
         lines.append(f"Last: {', '.join(last)}.")

@@ -24,8 +24,9 @@ from runner.system.machine import cpu_facts
 from runner.system.redaction import redact_overrides, redact_text
 from runner.system.schema import LenientRecord, Record, Violation
 
-SCHEMA_VERSION = 4
-STATUSES = ("finished", "diverged", "failed", "interrupted")
+SCHEMA_VERSION = 5
+SIMULATED = "simulated"
+STATUSES = ("finished", "diverged", SIMULATED, "failed", "interrupted")
 _DISTRIBUTIONS = {
     "runner": "runner-dataflow",
     "numpy": "numpy",
@@ -56,15 +57,45 @@ class Failure:
 
 
 @dataclass(frozen=True)
+class LinkUse:
+    """The use of a link. bytes: carried in an update. utilization: fraction of its capacity that is used."""
+
+    bytes: float
+    utilization: float
+
+
+@dataclass(frozen=True)
+class Simulation:
+    """The result of a simulated run.
+
+    hours: predicted time of the whole training, without evaluations. speedup: examples per second, relative to one
+    worker with parallelism=single and the same batch; null if this strategy cannot train it. parts_s: compute,
+    communication, waiting, input -> seconds of an update, the mean over the workers; see :mod:`runner.tracing.parts`.
+    devices: device -> part -> fraction of its time. links: links that carry something. costs: kind of device or link ->
+    origin of its numbers.
+    """
+
+    hours: float
+    speedup: float | None
+    parts_s: dict[str, float]
+    devices: dict[str, dict[str, float]]
+    links: dict[str, LinkUse]
+    costs: dict[str, str]
+
+
+@dataclass(frozen=True)
 class Summary:
-    """Schema 4 of summary.json. New in 4: ``headline``, ``evaluations``, ``changed``, and the status "diverged".
+    """Schema 5 of summary.json. New in 5: ``simulation``, and the status "simulated".
+
+    New in 4: ``headline``, ``evaluations``, ``changed``, and the status "diverged".
 
     New in 3: ``devices`` and ``device_reason``. New in 2: ``provenance`` and ``repeats``.
 
     Identity, always known:
-      schema_version     4
+      schema_version     5
       run_id             the run's identifier, the same after a resume
-      status             "finished", "diverged" (finished, but the training loss exploded), "failed" or "interrupted"
+      status             "finished", "diverged" (finished, but the training loss exploded), "simulated" (nothing was
+                         trained: all times are predicted), "failed" or "interrupted"
       error              the ``Failure`` of a run that failed, was interrupted, or diverged with
                          train.fail_on_divergence=true, else null
       config_hash        SHA-256 of the resolved configuration, as returned by ``config_hash``
@@ -112,6 +143,7 @@ class Summary:
       best_step          number of updates at the first evaluation with the best value; null if there is none
       best_checkpoint    the checkpoint of the best step, relative to output_dir; null if none is kept as the best
       weights_sha256     SHA-256 over all variables, sorted by unsharded name, as row-major arrays
+      simulation         the ``Simulation`` of a simulated run, else null
     """
 
     run_id: str
@@ -160,6 +192,7 @@ class Summary:
     best_step: int | None = None
     best_checkpoint: str | None = None
     weights_sha256: str | None = None
+    simulation: Simulation | None = None
 
     def __post_init__(self) -> None:
         if self.status not in STATUSES:
@@ -223,10 +256,10 @@ def cpu_model() -> str:
 def in_order(metrics: Iterable[str]) -> list[str]:
     """Return the metrics that a table shows: those of the test split, those of the validation split, the training loss.
 
-    The metrics of a split have the given order, with the loss last.
+    The metrics of a split have the given order, with the loss last. Metrics of a simulation count as a split.
     """
     found = list(metrics)
-    of_splits = [[name for name in found if name.startswith(f"{split}/")] for split in ("test", "val")]
+    of_splits = [[name for name in found if name.startswith(f"{split}/")] for split in ("test", "val", SIMULATED)]
     names = [name for split in of_splits for name in sorted(split, key=lambda name: name.endswith("/loss"))]
     return [*names, *(name for name in found if name == "train/loss")]
 

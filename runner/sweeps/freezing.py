@@ -94,7 +94,7 @@ def checked_config(job: Job) -> Config:
     DataError if the machine cannot run the configuration.
     """
     config = job.config()
-    if job.launcher is not None and job.launcher.is_local:
+    if config.simulate.updates is None and job.launcher is not None and job.launcher.is_local:
         require_precision(config)
         config.data.require_present()
     return config

@@ -9,7 +9,7 @@ from pathlib import Path
 from runner.config.monitor import Monitor
 from runner.errors import DirectoryInUseError, Interrupted, RunnerError
 from runner.records.run_directory import SUMMARY_FILE, holds_run
-from runner.records.summary import Failure, Summary, cpu_model, versions
+from runner.records.summary import SIMULATED, Failure, Summary, cpu_model, versions
 from runner.sweeps.locks import job_is_running
 from runner.sweeps.plan import PlannedJob, job_label
 from runner.tasks.base import MAX
@@ -24,7 +24,10 @@ _RECORDS = (FAILURE_FILE, SUMMARY_FILE)
 FINISHED, DIVERGED, FAILED, INTERRUPTED = "finished", "diverged", "failed", "interrupted"
 RUNNING, KILLED, NOT_STARTED = "running", "killed", "not started"
 
-ENDED = (FINISHED, DIVERGED)
+COMPLETE = (FINISHED, SIMULATED)
+"""Statuses of jobs whose metrics count."""
+
+ENDED = (*COMPLETE, DIVERGED)
 """Statuses of jobs that reached their last step."""
 
 
@@ -69,6 +72,11 @@ class Outcome:
     def failed(self) -> bool:
         """Whether the job ended with an error and was not interrupted."""
         return self.status == FAILED or (self.status == DIVERGED and self.error is not None)
+
+    @property
+    def complete(self) -> bool:
+        """Whether the job reached its last step, and its loss did not explode."""
+        return self.status in COMPLETE
 
     @property
     def metrics(self) -> Mapping[str, float]:

@@ -4,14 +4,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from runner.config.monitor import Monitor
-from runner.sweeps.outcome import FINISHED, Outcome
+from runner.sweeps.outcome import Outcome
 from runner.sweeps.table import SEED, shown_value, swept_values
 from runner.tracking.plots import Series, metric_over_keys
 
 
 def draw_sweep(outcomes: Sequence[Outcome], monitor: Monitor, path: Path) -> Path | None:
     """Draw a panel for each swept key; return ``path``, or None if no two finished jobs differ."""
-    finished = [job for job in outcomes if job.status == FINISHED and monitor.metric in job.metrics]
+    finished = [job for job in outcomes if job.complete and monitor.metric in job.metrics]
     swept = swept_values(finished) if len(finished) > 1 else []
     names = list(dict.fromkeys(key for values in swept for key in values))
     keys = [key for key in names if key != SEED or len(names) == 1]

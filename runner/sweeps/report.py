@@ -75,7 +75,7 @@ def show_plan(plan: Plan, directory: Path) -> None:
 
 def best_directory(plan: Plan, directory: Path) -> Path:
     """Return the directory of the finished job with the best metric. Raises ConfigError if no job finished."""
-    finished = [job for job in (read_outcome(job, directory) for job in plan.grid) if job.status == FINISHED]
+    finished = [job for job in (read_outcome(job, directory) for job in plan.grid) if job.complete]
     monitor = monitor_of_outcomes(finished)
     if not finished:
         raise ConfigError(f"{directory}: expected a sweep with a finished job; `runner sweep status` shows its jobs")

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from runner.config.monitor import Monitor
 from runner.records.summary import in_order
-from runner.sweeps.outcome import FINISHED, Outcome
+from runner.sweeps.outcome import Outcome
 from runner.system.redaction import redact_overrides
 from runner.system.text import significant, text_table
 
@@ -121,7 +121,7 @@ def sweep_table(outcomes: Sequence[Outcome], monitor: Monitor) -> SweepTable:
 
 def rank_of(outcome: Outcome, monitor: Monitor) -> tuple[bool, float, float]:
     """Return the sort key of a job, smallest for the best."""
-    return rank(outcome.status == FINISHED, outcome.metrics, monitor)
+    return rank(outcome.complete, outcome.metrics, monitor)
 
 
 def swept_values(outcomes: Sequence[Outcome]) -> list[dict[str, str]]:
@@ -191,7 +191,7 @@ class OverSeeds:
     @property
     def finished(self) -> list[Outcome]:
         """The jobs with a result."""
-        return [outcome for outcome in self.outcomes if outcome.status == FINISHED]
+        return [outcome for outcome in self.outcomes if outcome.complete]
 
     def values(self, metric: str) -> list[float]:
         """Return the values of a metric, one for each seed that has one."""
@@ -199,10 +199,10 @@ class OverSeeds:
 
     @property
     def status(self) -> str:
-        """``FINISHED`` if all jobs finished; otherwise the number of jobs with each status."""
+        """The status if all jobs have the same one and a result; otherwise the number of jobs with each status."""
         counts = Counter(outcome.status for outcome in self.outcomes)
-        if list(counts) == [FINISHED]:
-            return FINISHED
+        if len(counts) == 1 and self.finished:
+            return next(iter(counts))
         return ", ".join(f"{count} {status}" for status, count in counts.items())
 
 

@@ -19,7 +19,7 @@ from runner.tracking.records import VALUES, Metrics
 _log = logging.getLogger(__name__)
 
 BEST = "best"
-SECTIONS = ("train", "val", "test", "adapt", BEST, "perf", "comm", "system")
+SECTIONS = ("train", "val", "test", "adapt", BEST, "simulated", "perf", "comm", "system")
 _METRIC_NAME = re.compile(rf"({'|'.join(SECTIONS)})/[A-Za-z0-9_.\-]+(/[A-Za-z0-9_.\-]+)*")
 
 

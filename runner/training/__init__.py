@@ -2,12 +2,13 @@
 
 Read the modules in this order; the first five implement a run from its start to its end:
 
-* ``run``: the entry point, which trains a checked configuration in a directory and returns a summary.
+* ``run``: the entry point, which trains or simulates a checked configuration in a directory and returns a summary.
 * ``trainer``: the loop of steps. ``evaluation``: scores, the best metric, early stopping.
 * ``saving``: the start, progress and checkpoints of a run. ``summary``: the facts and results of a run.
 * ``build`` makes an ``experiment`` from a configuration; ``devices`` and ``placement`` assign its devices;
   ``preconditions`` and ``memory`` refuse runs that cannot work; ``initial_weights`` reads ``init_from``.
-* ``simulation``: the times of a configuration on described hardware. ``comparison``: step times of other strategies.
+* ``simulated_run``: a run that is simulated, not trained. ``simulation``: the times of a configuration on described
+  hardware. ``recording``: what every run stores. ``comparison``: step times of other strategies.
   ``first_steps``: the weights after the first updates. ``divergence``: losses that exploded. ``non_finite``: the origin
   of a NaN. ``layers``: sizes of layers. ``graph_picture``: pictures of the graph. ``display``: progress on the terminal
   or in a notebook. ``inference``: scores and predictions of a trained network. ``exported``: such a network in

@@ -12,7 +12,7 @@ from typing import Any
 
 from runner.callback import Callback
 from runner.checkpoint import CheckpointMeta, weights_sha256
-from runner.config.configuration import dump, to_plain
+from runner.config.configuration import to_plain
 from runner.config.devices import look_at, require_devices
 from runner.config.launcher import SweepPlace
 from runner.config.schema import Config
@@ -21,19 +21,15 @@ from runner.engine.run.session import Session
 from runner.errors import NonFiniteLossError, RunnerError
 from runner.kernels.gpu.discovery import Found
 from runner.plugin import plugin_errors, provenance
-from runner.plugin.session import session_sources
 from runner.records.data_facts import DataRecord, read_record, record_of, splits_of, write_record
 from runner.records.provenance import provenance_here
-from runner.records.record import CHANGED_TAG, Record, summary_tags
-from runner.records.run_directory import SESSION_FOLDER, RunDirectory
-from runner.records.stored_run import write_plugins
+from runner.records.record import Record
+from runner.records.run_directory import RunDirectory
 from runner.records.summary import Summary
 from runner.system.console import NOT_ON_TERMINAL, logging_to
 from runner.system.files import replace_durably
-from runner.system.redaction import redact
 from runner.system.shutdown import StopRequest, at_the_end
-from runner.tracking import RunInfo, job_name, sweep_name
-from runner.tracking.base import BEST_NETWORK, GROUP_TAG, LAST_NETWORK, NO_NETWORK, SEED, group_of
+from runner.tracking.base import BEST_NETWORK, LAST_NETWORK, NO_NETWORK
 from runner.training.adaptation.storing import adapt_run, require_adaptation
 from runner.training.build import build, open_session
 from runner.training.comparison import measured_step_s, predicted_step_s, verdict
@@ -57,7 +53,9 @@ from runner.training.preconditions import (
     require_same_plugins,
     require_whole_record,
 )
+from runner.training.recording import names_of, open_record, store_configuration, store_plugins
 from runner.training.saving import Start, continued_start
+from runner.training.simulated_run import run_simulated
 from runner.training.summary import draft_summary, status_of, with_error, with_results
 from runner.training.trainer import Trainer
 
@@ -74,7 +72,7 @@ def run(
     repeats: str = "",
     callbacks: Sequence[Callback] = (),
 ) -> Summary:
-    """Train a configuration in ``run_dir`` and return the summary, which is also written as ``summary.json``.
+    """Train or simulate a configuration in ``run_dir``; return the summary, which is also written as ``summary.json``.
 
     callbacks: objects that are called after the callbacks of the configuration.
     resume: continue from the newest checkpoint in ``run_dir``. repeats: run_id, for the summary, of the run that this
@@ -82,11 +80,13 @@ def run(
     ConfigError if the code of a plugin failed.
     """
     with plugin_errors(provenance()):
+        if config.simulate.updates is not None:
+            return run_simulated(config, run_dir, overrides=overrides, sweep=sweep, resume=resume)
         prepared = _prepare(config if resume else with_checkpoint_named(config), run_dir, resume)
         with _opened_directory(prepared, run_dir, resume) as directory:
-            draft = log_run_devices(
-                prepared.experiment, prepared.found, draft_summary(prepared.experiment, directory, overrides)
-            )
+            experiment = prepared.experiment
+            draft = draft_summary(experiment.config, directory, overrides, str(experiment.emulation or ""))
+            draft = log_run_devices(experiment, prepared.found, draft)
             origin, changes = provenance_here()
             if changes:
                 replace_durably(directory.code_diff, changes.encode())
@@ -94,7 +94,7 @@ def run(
             if sweep is not None and sweep.gpus:
                 log.info("devices: %s", sweep.gpus)
             called = [*copy.deepcopy(list(config.callbacks.values())), *callbacks]
-            return _Run(draft, prepared.experiment, directory, sweep, prepared.start, called).execute()
+            return _Run(draft, experiment, directory, sweep, prepared.start, called).execute()
 
 
 @dataclass(frozen=True)
@@ -116,6 +116,8 @@ def _prepare(config: Config, run_dir: Path, resume: bool) -> _Prepared:
     """Check everything that can be checked before the run directory is opened; nothing is written."""
     notes = [*require_same_plugins(run_dir), *require_same_data(config, run_dir)] if resume else []
     notes += changed_machine_values(config, run_dir) if resume else []
+    if config.cluster.hardware is not None:
+        notes.append("cluster.hardware has no effect on training, which uses this machine; see `runner simulate`")
     for note in notes:
         log.warning("%s", note)  # only to the terminal, because the log of the run is not open yet
     found = look_at(config.cluster)
@@ -146,16 +148,10 @@ def _opened_directory(prepared: _Prepared, run_dir: Path, resume: bool) -> Itera
         directory.summary_json.unlink(missing_ok=True)  # the summary of an earlier start
         if prepared.placement is None:
             directory.placement_json.unlink(missing_ok=True)
-        write_plugins(directory.path, provenance())
-        for name, source in session_sources().items():
-            (directory.path / SESSION_FOLDER).mkdir(exist_ok=True)
-            replace_durably(directory.path / SESSION_FOLDER / name, source.encode())
+        store_plugins(directory)
         if prepared.data is not None:
             write_record(directory.path, prepared.data)
-        config = prepared.experiment.config
-        plain = to_plain(config)
-        # Stored last, because a directory with a configuration counts as a run. private: only the owner may read it.
-        directory.store_configuration(dump(config).encode(), private=redact(plain) != plain)
+        store_configuration(directory, prepared.experiment.config)
         yield directory
 
 
@@ -209,7 +205,7 @@ class _Run:
         with StopRequest(), at_the_end("closing the record", lambda error: record.close(self.summary.status)):
             if best_step is not None:
                 record.best(best_step)
-            record.result(self.summary, self._names())
+            record.result(self.summary, names_of(self.experiment.config))
             if error is None:
                 self._record_network(record)
 
@@ -284,7 +280,9 @@ class _Run:
 
     def _train(self, session: Session, start: Start, stop: StopRequest) -> None:
         directory, config = self.directory, self.experiment.config
-        record = self.record = self._open_record(start.step)
+        resumed = self.new_start is None
+        record = open_record(config, directory, self.sweep, self.summary, first_step=start.step, resumed=resumed)
+        self.record = record
         self._record_artifacts(record)
         meta = CheckpointMeta(self.summary.config_hash, directory.run_id, directory.epoch, 0, start.progress)
         trainer = Trainer(
@@ -337,27 +335,3 @@ class _Run:
             if not directory.placement_json.exists():
                 placed.placement.write(directory.placement_json)
             record.artifact(directory.placement_json)
-
-    def _names(self) -> str:
-        """Return the names of the model, the dataset and the strategy, as text."""
-        config = self.experiment.config
-        return f"{config.model.name} {config.data.name} {config.parallelism.name}"
-
-    def _open_record(self, first_step: int) -> Record:
-        config, directory, sweep = self.experiment.config, self.directory, self.sweep
-        tags = summary_tags(self.summary)
-        if self.new_start is None:
-            tags.pop(CHANGED_TAG, None)  # a resumed run keeps the tag of its first start
-        if sweep is not None and SEED in sweep.swept:
-            tags[GROUP_TAG] = group_of(sweep.swept, sweep.directory)
-        info = RunInfo(
-            run_id=directory.run_id,
-            name=job_name(sweep.swept) if sweep is not None and sweep.swept else self._names(),
-            run_dir=directory.path,
-            tags=tags,
-            first_step=first_step + 1 if first_step else 0,
-            history=directory.metrics_jsonl if self.new_start is None else None,
-            sweep_dir=None if sweep is None else sweep.directory,
-            sweep_name="" if sweep is None else sweep.name or sweep_name(sweep.swept, sweep.directory),
-        )
-        return Record(directory, config.tracking.create(directory.path), info, config.tracking.pictures)

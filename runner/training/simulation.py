@@ -1,8 +1,9 @@
 """The simulation of a configuration on described hardware: the same program, plans and step driver as in a run."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 
@@ -12,12 +13,16 @@ from runner.engine.compile.program import Program
 from runner.engine.graph.device import GPU, Cluster, Device, server_device, worker_device
 from runner.engine.graph.tensor import state_dtype
 from runner.engine.run.kernel_table import load_described_kernels, load_kernels
+from runner.engine.run.recording import SEND
 from runner.engine.run.step_driver import bind
 from runner.engine.simulate.hardware import DeviceKind, Hardware
-from runner.engine.simulate.network import network_of
+from runner.engine.simulate.network import Network, network_of
 from runner.engine.simulate.session import SimulatedSession, Totals
+from runner.engine.simulate.spans import LinkSpan
 from runner.errors import ConfigError, ResourceError
 from runner.system.schema import Violation
+from runner.tracing.parts import device_parts
+from runner.tracing.timeline_index import TimelineIndex, Update
 from runner.training.build import program_of
 from runner.training.placement import place_layers
 
@@ -25,22 +30,40 @@ HARDWARE = "cluster.hardware"
 
 
 @dataclass(frozen=True)
+class SimulatedTimeline:
+    """The spans of the devices and links of a simulation, and its updates."""
+
+    index: TimelineIndex
+    links: Sequence[LinkSpan]
+    updates: Sequence[Update]
+
+
+@dataclass(frozen=True)
 class Simulated:
     """The result of a simulation.
 
-    step_s: seconds of one update, the mean over the simulated updates. examples: examples of one update. hours: the
-    time of the whole training, without evaluations. busy: device -> fraction of the time in which it computes. carried:
-    link -> bytes of one update. utilization: link -> fraction of its capacity that is used. memory_bytes: device ->
-    planned memory.
+    update_s: seconds of each simulated update. examples: examples of one update. hours: the time of the whole training,
+    without evaluations. busy: device -> fraction of the time in which it computes. carried: link -> bytes of one
+    update. utilization: link -> fraction of its capacity that is used. memory_bytes: device -> planned memory.
+    sent_bytes: device -> bytes that it sends in one update. parts: device -> part of an update -> its seconds; see
+    :mod:`runner.tracing.parts`. timeline: of the simulated updates.
     """
 
-    step_s: float
+    update_s: Sequence[float]
     examples: int
     hours: float
     busy: Mapping[str, float]
     carried: Mapping[str, float]
     utilization: Mapping[str, float]
     memory_bytes: Mapping[str, int]
+    sent_bytes: Mapping[str, float]
+    parts: Mapping[str, Mapping[str, float]]
+    timeline: "SimulatedTimeline"
+
+    @property
+    def step_s(self) -> float:
+        """Seconds of one update, the mean over the simulated updates."""
+        return sum(self.update_s) / len(self.update_s)
 
     @property
     def examples_per_s(self) -> float:
@@ -48,8 +71,11 @@ class Simulated:
         return self.examples / self.step_s
 
 
-def simulate(config: Config, steps: int) -> Simulated:
+def simulate(config: Config, steps: int, *, fits: bool = True) -> Simulated:
     """Simulate ``steps`` updates of a checked configuration after a first one, which is not counted.
+
+    fits: whether the memory of each device must be large enough. With ``config.trace``, the timeline has a span for
+    each instruction, otherwise one for consecutive instructions that wait for no transfer.
 
     Raises ConfigError if the cluster is not described or the description does not fit the strategy, and ResourceError
     if the memory of a device is too small.
@@ -59,21 +85,26 @@ def simulate(config: Config, steps: int) -> Simulated:
     updates = config.train.steps or math.ceil((config.train.epochs or 0) * facts.train_examples / examples)
     try:
         session = session_of(config, updates)
-        memory = _memory(session)
-        before, after = _played(session, config, steps)
+        memory = memory_of(session, fits=fits)
+        marks = _played(session, config, steps)
     except Violation as error:
         raise ConfigError(f"{HARDWARE}: {error}") from error
+    before, after = marks[0], marks[-1]
     seconds = after.now - before.now
+    timeline = _timeline(session, marks, detail=config.trace)
     carried = {link: after.carried[link] - before.carried[link] for link in after.carried}
     capacity = {link.name: link.bytes_per_s for link in session.network.links}
     return Simulated(
-        step_s=seconds / steps,
+        update_s=[late.now - early.now for early, late in pairwise(marks)],
         examples=examples,
         hours=updates * seconds / steps / 3600.0,
         busy={device: (after.busy_s[device] - before.busy_s[device]) / seconds for device in after.busy_s},
         carried={link: nbytes / steps for link, nbytes in carried.items()},
         utilization={link: nbytes / seconds / capacity[link] for link, nbytes in carried.items()},
         memory_bytes=memory,
+        sent_bytes=_sent_bytes(timeline, session.devices),
+        parts=device_parts(timeline.index, timeline.updates),
+        timeline=timeline,
     )
 
 
@@ -81,25 +112,43 @@ def session_of(config: Config, updates: int) -> SimulatedSession:
     """Return a session on a virtual clock. updates: number of updates in the whole run. Raises as :func:`simulate`."""
     hardware, strategy = hardware_of(config), config.parallelism
     program = replace(program_of(config, limited_facts(config.data), updates), one_process=None)
-    cluster = described_cluster(hardware, program)
+    network = network_of(hardware, program.workers, program.servers)
+    cluster = described_cluster(hardware, program, network)
     described = any(device.type == GPU for device in cluster.devices)
     registry = load_described_kernels() if described else load_kernels()
     if strategy.layer_placement is not None:
         program = place_layers(strategy.layer_placement, program, cluster, registry).program
-    return SimulatedSession(program, cluster, registry, hardware)
+    return SimulatedSession(program, cluster, registry, hardware, network)
 
 
-def _played(session: SimulatedSession, config: Config, steps: int) -> tuple[Totals, Totals]:
-    """Make updates; return the totals after the first update and after ``steps`` further ones."""
+def _played(session: SimulatedSession, config: Config, steps: int) -> list[Totals]:
+    """Make updates; return the totals after the first update and after each of ``steps`` further ones."""
     driver = bind(session.program.step_driver, session)
     optimizer = config.optimizer.for_batch(config.train.batch_size)
     rates = np.zeros(optimizer.rate_shape, state_dtype(config.precision))
     driver.update(0, rates)
-    before = session.totals()
+    marks = [session.totals()]
     for step in range(1, steps + 1):
         driver.update(step, rates)
-    driver.synchronize()
-    return before, session.totals()
+        if step == steps:
+            driver.synchronize()
+        marks.append(session.totals())
+    return marks
+
+
+def _timeline(session: SimulatedSession, marks: Sequence[Totals], *, detail: bool) -> SimulatedTimeline:
+    spans, links = session.timeline(marks[0].now, detail=detail)
+    ns = [round(1e9 * mark.now) for mark in marks]
+    updates = [Update(step, begin, end) for step, (begin, end) in enumerate(pairwise(ns), 1)]
+    return SimulatedTimeline(TimelineIndex(spans), links, updates)
+
+
+def _sent_bytes(timeline: SimulatedTimeline, devices: Sequence[str]) -> dict[str, float]:
+    first, sent = timeline.updates[0].begin_ns, dict.fromkeys(devices, 0.0)
+    for span in timeline.index.timeline.spans:
+        if span.kind == SEND and span.end_ns > first:
+            sent[span.device] += span.nbytes / len(timeline.updates)
+    return sent
 
 
 def hardware_of(config: Config) -> Hardware:
@@ -110,15 +159,14 @@ def hardware_of(config: Config) -> Hardware:
     return hardware
 
 
-def described_cluster(hardware: Hardware, program: Program) -> Cluster:
+def described_cluster(hardware: Hardware, program: Program, network: Network) -> Cluster:
     """Return the devices of a program with the rates of the described hardware, for its plans."""
     devices = [_device(hardware.kinds[hardware.workers.kind], worker_device, k) for k in range(program.workers)]
     if hardware.servers is not None:
         devices += [_device(hardware.kinds[hardware.servers.kind], server_device, k) for k in range(program.servers)]
-    links = network_of(hardware, program.workers, program.servers).links
-    if not links:
+    if not network.links:
         return Cluster(tuple(devices))
-    slowest = min(links, key=lambda link: link.bytes_per_s)
+    slowest = min(network.links, key=lambda link: link.bytes_per_s)
     return Cluster(tuple(devices), latency_s=slowest.latency_s, bytes_per_s=slowest.bytes_per_s)
 
 
@@ -128,8 +176,11 @@ def _device(kind: DeviceKind, named: Callable[[int, str], str], number: int) -> 
     return Device(named(number, kind.type), *rates, gpu)
 
 
-def _memory(session: SimulatedSession) -> dict[str, int]:
-    """Return device -> bytes of variables and of the largest step; raises ResourceError if a device is too small."""
+def memory_of(session: SimulatedSession, *, fits: bool = True) -> dict[str, int]:
+    """Return device -> bytes of variables and of the largest step.
+
+    Raises ResourceError if a device is too small, unless ``fits`` is false.
+    """
     variables: dict[str, dict[str, int]] = {device: {} for device in session.devices}
     arenas = dict.fromkeys(session.devices, 0)
     for client in session.program.training:
@@ -139,7 +190,7 @@ def _memory(session: SimulatedSession) -> dict[str, int]:
     needed = {device: sum(variables[device].values()) + arenas[device] for device in session.devices}
     for device, nbytes in needed.items():
         room = session.kind(device).memory_gib
-        if room is not None and nbytes > room * 2**30:
+        if fits and room is not None and nbytes > room * 2**30:
             raise ResourceError(
                 f"{device} needs {nbytes / 2**30:.2f} GiB, and its kind has {room:g} GiB ({HARDWARE}): use a smaller "
                 "batch, train.recompute, or another strategy"

@@ -8,7 +8,7 @@ from pathlib import Path
 from runner.config.changes import changes
 from runner.config.configuration import to_plain
 from runner.config.monitor import keeps_best, monitor_of
-from runner.config.schema import Config
+from runner.config.schema import Config, worker_processes
 from runner.engine.run.session import Session
 from runner.errors import DivergenceError, Interrupted, RunnerError
 from runner.plugin import provenance
@@ -17,27 +17,25 @@ from runner.records.record import Record
 from runner.records.run_directory import RunDirectory
 from runner.records.summary import Failure, Summary, config_hash, cpu_model, git_commit, step_time, versions
 from runner.tasks.base import MAX, MIN
-from runner.training.experiment import Experiment
 from runner.training.saving import Progress
 
 
-def draft_summary(experiment: Experiment, directory: RunDirectory, overrides: Sequence[str]) -> Summary:
+def draft_summary(config: Config, directory: RunDirectory, overrides: Sequence[str], emulated: str = "") -> Summary:
     """Return the summary of a run before it starts, with status "failed" until the result is known."""
-    config = experiment.config
     return Summary(
         run_id=directory.run_id,
         status="failed",
         config_hash=config_hash(to_plain(config)),
         output_dir=str(directory.path),
         strategy=config.parallelism.name,
-        workers=experiment.program.workers,
+        workers=worker_processes(config),
         versions=versions(),
         platform=platform.platform(),
         cpu_model=cpu_model(),
         overrides=list(overrides),
         changed=changes(config),
         git_commit=git_commit(Path(__file__).parent),
-        emulated=str(experiment.emulation or ""),
+        emulated=emulated,
         plugins=provenance(),
     )
 

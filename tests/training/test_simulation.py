@@ -12,6 +12,7 @@ from runner.engine.graph.device import task_of
 from runner.engine.simulate.activities import segments
 from runner.engine.simulate.costs import instruction_seconds
 from runner.errors import ConfigError, ResourceError
+from runner.tracing.parts import PARTS
 from runner.training.simulation import Simulated, session_of, simulate
 from tests.small_runs import small_config, typed
 
@@ -138,6 +139,34 @@ def test_a_shared_bus_carries_one_direction_at_a_time() -> None:
 def linked(*between: str, gbyte_per_s: float = 1.0) -> dict[str, Any]:
     """Return the change of the hardware above to one description of links."""
     return {"links": {"link": {"between": list(between), "gbyte_per_s": gbyte_per_s}}}
+
+
+@pytest.mark.parametrize("detail", [True, False])
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_parts_of_every_device_add_up_to_the_update(strategy: str, detail: bool) -> None:
+    config = described(strategy, step_us=20.0)
+    config.trace = detail
+    found = simulate(config, 3)
+    for device, parts in found.parts.items():
+        assert sum(parts.values()) == pytest.approx(found.step_s, rel=1e-4)
+        assert min(parts.values()) >= 0.0
+        # Computations that began before the first update, or end after the last one, count in one of the two only.
+        if "async" not in strategy:
+            assert parts["compute"] == pytest.approx(found.busy[device] * found.step_s, rel=1e-3)
+
+
+def test_parts_name_what_a_device_waits_for() -> None:
+    def parts(**changes: Any) -> dict[str, float]:
+        found = simulate(described(STRATEGIES[1], **changes), 2)
+        return {part: sum(own[part] for own in found.parts.values()) for part in PARTS}
+
+    slow = parts(links=linked("worker*", "switch", gbyte_per_s=1e-5)["links"])
+    assert max(slow, key=slow.__getitem__) == "communication"
+    fast = parts(links=linked("worker*", "switch", gbyte_per_s=1e20)["links"], message_us=0.0)
+    assert fast["communication"] == pytest.approx(0.0, abs=1e-8)
+    assert fast["waiting"] > 0.0
+    read = parts(step_us=1e6)
+    assert read["input"] == pytest.approx(3.0, rel=0.01)
 
 
 @pytest.mark.parametrize(

@@ -14,10 +14,12 @@ from runner.engine.compile.program_plans import ProgramPlans
 from runner.engine.events.loop import EventLoop
 from runner.engine.graph.device import Cluster, DeviceName
 from runner.engine.run.step_driver import Finished
+from runner.engine.run.timeline import Timeline
 from runner.engine.simulate.activities import Run
 from runner.engine.simulate.costs import instruction_seconds, node_seconds_of
 from runner.engine.simulate.hardware import DeviceKind, Hardware
-from runner.engine.simulate.network import Network, network_of
+from runner.engine.simulate.network import Network
+from runner.engine.simulate.spans import Executed, LinkSpan, Times, link_spans, timeline_of
 from runner.errors import RunnerError
 from runner.kernels.contract import Array
 from runner.kernels.registry import Registry
@@ -25,7 +27,7 @@ from runner.kernels.registry import Registry
 
 @dataclass
 class _Launched:
-    """A client that runs. end: number of the activity that ends the run. turns: see ``Finished``."""
+    """A client that runs. end: number of the activity that ends the run."""
 
     client: Client
     step: int
@@ -47,15 +49,17 @@ class SimulatedSession:
     Fetches are zeros, because no arrays are computed.
     """
 
-    def __init__(self, program: Program, cluster: Cluster, registry: Registry, hardware: Hardware) -> None:
-        """Make a virtual cluster. Raises Violation if the hardware has too few places or no link between two devices.
+    def __init__(
+        self, program: Program, cluster: Cluster, registry: Registry, hardware: Hardware, network: Network
+    ) -> None:
+        """Make a virtual cluster. Raises Violation if there is no route between two devices that communicate.
 
-        cluster: its devices have the types that ``hardware`` states.
+        cluster: its devices have the types that ``hardware`` states. network: the links of ``hardware``.
         """
         self.program = program
         self._planned = ProgramPlans(program, cluster, registry, node_seconds_of(self.kind))
         self._hardware = hardware
-        self.network: Network = network_of(hardware, program.workers, program.servers)
+        self.network = network
         self.devices = tuple(device.name for device in cluster.devices)
         self._units = {device: number for number, device in enumerate(self.devices)}
         # Each device has a second unit, on which its host sends one message after the other.
@@ -64,12 +68,29 @@ class SimulatedSession:
         self._launched: dict[int, _Launched] = {}
         self._ended: deque[int] = deque()
         self._launches = 0
+        self._executed: list[Executed] = []
 
     def totals(self) -> Totals:
         """Return the totals so far."""
         busy = dict(zip(self.devices, self._loop.busy_s.tolist(), strict=False))
         names = (link.name for link in self.network.links)
         return Totals(self._loop.now, busy, dict(zip(names, self._loop.carried.tolist(), strict=True)))
+
+    @property
+    def now(self) -> float:
+        """Seconds on the virtual clock."""
+        return self._loop.now
+
+    def timeline(self, begin_s: float, *, detail: bool) -> tuple[Timeline, list[LinkSpan]]:
+        """Return the spans of all runs that end after ``begin_s``, of the devices and of the links.
+
+        detail: see :func:`~runner.engine.simulate.spans.timeline_of`. No client may be running.
+        """
+        times = Times(self._loop.starts, self._loop.ends)
+        executed = [each for each in self._executed if times.ends[each.end] > begin_s]
+        plans = {each.client.name: self.plans(each.client.name) for each in executed}
+        links = list(link_spans(executed, times, self.network))
+        return timeline_of(executed, times, plans, self.program.graph, detail=detail), links
 
     def kind(self, device: str) -> DeviceKind:
         """Return the kind of a device."""
@@ -102,10 +123,13 @@ class SimulatedSession:
         return Finished(ended.client.name, ended.step, self._zeros(ended.client))
 
     def _begin(self, client: Client, step: int) -> None:
+        first = len(self._loop)
         host = self._loop.add(1e-6 * self._hardware.step_us)
         numbers = self._run_of(client).add_to(self._loop, self._units, rank=float(self._launches), after=[host])
         end = self._loop.add(after=numbers or [host], watched=True)
         self._launched[end] = _Launched(client, step, end)
+        base, run = end - len(numbers), self._run_of(client)
+        self._executed.append(Executed(client, self._launches, step, run, first, base, len(numbers), end))
         self._launches += 1
 
     def _next_end(self) -> _Launched:

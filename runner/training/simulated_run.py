@@ -1,0 +1,140 @@
+"""One simulated run: the same directory, summary and tracking record as a training run, with predicted times."""
+
+import dataclasses
+import logging
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from statistics import fmean
+
+from runner.config.check import training_facts
+from runner.config.configuration import option_of, to_plain
+from runner.config.launcher import SweepPlace
+from runner.config.schema import Config
+from runner.engine.graph.device import DeviceName
+from runner.engine.simulate.hardware import Hardware
+from runner.records.provenance import provenance_here
+from runner.records.record import Record
+from runner.records.run_directory import RunDirectory
+from runner.records.summary import SIMULATED, LinkUse, Simulation, Summary, step_time
+from runner.system.console import NOT_ON_TERMINAL, logging_to
+from runner.system.shutdown import at_the_end
+from runner.tasks.base import MAX
+from runner.tracing.parts import PARTS
+from runner.training.recording import names_of, open_record, store_configuration, store_plugins
+from runner.training.simulation import Simulated, hardware_of, simulate
+from runner.training.summary import draft_summary, with_error
+
+log = logging.getLogger(__name__)
+
+METRIC = f"{SIMULATED}/examples_per_s"
+"""The metric by which simulated runs are compared."""
+
+
+def run_simulated(
+    config: Config, run_dir: Path, *, overrides: Sequence[str], sweep: SweepPlace | None, resume: bool
+) -> Summary:
+    """Simulate ``config.simulate.updates`` updates and return the summary, which is also written as ``summary.json``.
+
+    A resumed simulation starts again. Raises as :func:`~runner.training.simulation.simulate`, after the summary has
+    been written.
+    """
+    assert config.simulate.updates is not None, "the configuration of a simulated run"
+    with RunDirectory.open(run_dir, resume) as directory, logging_to(directory.log):
+        store_plugins(directory)
+        store_configuration(directory, config)
+        summary, started = draft_summary(config, directory, overrides), time.monotonic()
+        summary = dataclasses.replace(summary, provenance=provenance_here()[0])
+
+        def end(error: BaseException | None) -> None:
+            if error is not None:
+                log.error("%s", error, extra=NOT_ON_TERMINAL)
+                with_error(summary, error).write(directory.summary_json)
+
+        with at_the_end("writing the summary", end):
+            found = simulate(config, config.simulate.updates)
+            speedup = speedup_of(config, found)
+            summary = with_simulation(summary, config, found, speedup, time.monotonic() - started)
+            summary.write(directory.summary_json)
+        record = open_record(config, directory, sweep, summary)
+        with at_the_end("closing the record", lambda error: record.close("failed" if error else "finished")):
+            _record(record, summary, config)
+    return summary
+
+
+def _record(record: Record, summary: Summary, config: Config) -> None:
+    record.configuration(to_plain(config))
+    record.metrics(summary.steps, summary.headline)
+    record.result(summary, names_of(config))
+
+
+def speedup_of(config: Config, found: Simulated) -> float | None:
+    """Return examples per second, relative to one worker of the cluster with the same batch.
+
+    The memory of the single worker is not limited. None if parallelism=single cannot train the configuration.
+    """
+    single = option_of("parallelism", {"name": "single"})
+    cluster = dataclasses.replace(config.cluster, workers=None, compression="none")
+    alone = dataclasses.replace(config, parallelism=single, cluster=cluster, trace=False)
+    if any(single.faults(training_facts(alone))):
+        return None
+    return found.examples_per_s / simulate(alone, 1, fits=False).examples_per_s
+
+
+def with_simulation(
+    summary: Summary, config: Config, found: Simulated, speedup: float | None, seconds: float
+) -> Summary:
+    """Return the summary with the results of a simulation. seconds: wall time of the simulation."""
+    hardware, steps = hardware_of(config), len(found.update_s)
+    names = {device: process_name(device) for device in found.memory_bytes}
+    workers = [device for device in found.parts if DeviceName.parse(device).job == "worker"]
+    fractions = {
+        names[device]: {part: own[part] / found.step_s for part in PARTS} for device, own in found.parts.items()
+    }
+    links = {name: LinkUse(nbytes, found.utilization[name]) for name, nbytes in found.carried.items() if nbytes}
+    metrics = {"examples_per_s": found.examples_per_s, "hours": found.hours, "speedup": speedup}
+    return dataclasses.replace(
+        summary,
+        status=SIMULATED,
+        devices={device: kind_of(hardware, device) for device in names},
+        device_reason="simulated: cluster.hardware",
+        steps=steps,
+        examples=steps * found.examples,
+        wall_seconds=seconds,
+        step_time_s=step_time(found.update_s),
+        examples_per_s=found.examples_per_s,
+        headline={f"{SIMULATED}/{name}": value for name, value in metrics.items() if value is not None},
+        monitor=METRIC,
+        direction=MAX,
+        bytes_sent_per_worker=[round(steps * nbytes) for nbytes in found.sent_bytes.values()],
+        peak_memory_bytes={names[device]: nbytes for device, nbytes in found.memory_bytes.items()},
+        simulation=Simulation(
+            hours=found.hours,
+            speedup=speedup,
+            parts_s={part: fmean(found.parts[device][part] for device in workers) for part in PARTS},
+            devices=fractions,
+            links=links,
+            costs=dict(origins(hardware)),
+        ),
+    )
+
+
+def process_name(device: str) -> str:
+    """Return the name of a device's process in a run, such as "worker-0"."""
+    name = DeviceName.parse(device)
+    return f"{name.job}-{name.task}"
+
+
+def kind_of(hardware: Hardware, device: str) -> str:
+    """Return the kind of a device."""
+    group = hardware.servers if DeviceName.parse(device).job == "ps" else hardware.workers
+    assert group is not None, "a simulated parameter server has a kind"
+    return group.kind
+
+
+def origins(hardware: Hardware) -> Iterator[tuple[str, str]]:
+    """Yield the key of each kind and of each link with the origin of its costs: roofline or assumed, and its source."""
+    for name, kind in hardware.kinds.items():
+        yield f"kinds.{name}", f"roofline: {kind.source or 'assumed'}"
+    for name, link in hardware.links.items():
+        yield f"links.{name}", link.source or "assumed"

@@ -1,0 +1,79 @@
+"""``runner simulate``: a run directory, a summary and a comparison as of a real run, sweeps, and refusals."""
+
+from pathlib import Path
+
+import pytest
+
+from runner.cli import main
+from runner.records.summary import Summary
+from runner.tracing.parts import PARTS
+from tests.refusal import Capture, refused
+
+CLUSTER = (
+    "cluster=ethernet",
+    "model=mlp",
+    "model.hidden=[8]",
+    "parallelism=sync_data",
+    "tracking=none",
+    "simulate.updates=2",
+)
+
+
+def simulated(folder: Path, *overrides: str) -> Summary:
+    assert main(["simulate", *CLUSTER, *overrides, f"hydra.run.dir={folder}"]) == 0
+    return Summary.read(folder / "summary.json")
+
+
+def test_a_simulated_run_is_stored_and_compared_like_a_real_one(tmp_path: Path, capsys: Capture) -> None:
+    slow = simulated(tmp_path / "slow", "cluster.hardware.links.workers.gbyte_per_s=0.01")
+    shown = capsys.readouterr().out
+    assert "simulated: nothing was trained" in shown
+    assert "worker0 -> switch" in shown
+    assert "machine" in shown
+    assert (slow.status, slow.steps, slow.monitor) == ("simulated", 2, "simulated/examples_per_s")
+    assert slow.simulation is not None
+    assert slow.weights_sha256 is None
+    assert sum(slow.simulation.parts_s.values()) == pytest.approx(slow.step_time_s["median"], rel=1e-3)
+    assert list(slow.simulation.devices) == list(slow.peak_memory_bytes) == ["worker-0", "worker-1"]
+    assert all(set(parts) == set(PARTS) for parts in slow.simulation.devices.values())
+    assert slow.simulation.costs["links.workers"] == "assumed"
+    assert slow.headline["simulated/speedup"] == slow.simulation.speedup != 1.0
+    sent = slow.simulation.links["worker0 -> switch"].bytes
+    assert slow.bytes_sent_per_worker[0] == pytest.approx(2 * sent)
+    fast = simulated(tmp_path / "fast")
+    assert fast.step_time_s["median"] < slow.step_time_s["median"]
+    assert fast.bytes_sent_per_worker == slow.bytes_sent_per_worker
+    assert main(["compare", str(tmp_path / "slow"), str(tmp_path / "fast")]) == 0
+    shown = capsys.readouterr().out
+    assert "cluster.hardware.links.workers.gbyte_per_s" in shown
+    assert "headline.simulated/hours" in shown
+
+
+def test_one_worker_is_as_fast_as_itself(tmp_path: Path) -> None:
+    found = simulated(tmp_path / "run", "parallelism=single")
+    assert found.simulation is not None
+    assert found.simulation.speedup == pytest.approx(1.0)
+
+
+def test_a_sweep_of_simulations_has_a_table(tmp_path: Path, capsys: Capture) -> None:
+    swept = ["parallelism.workers=1,2", "cluster.hardware.links.workers.latency_us=25,50"]
+    assert main(["simulate", "-m", *CLUSTER, *swept, f"hydra.sweep.dir={tmp_path}"]) == 0
+    header, *rows = (tmp_path / "jobs.csv").read_text().splitlines()
+    assert header.startswith("job,parallelism_workers,cluster_hardware_links_workers_latency_us,simulated_examples_per")
+    assert [row.split(",")[1] for row in rows] == ["1", "1", "2", "2"]
+    assert all(",simulated," in row for row in rows)
+    assert main(["sweep", "best", str(tmp_path)]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == str(tmp_path / "0")
+
+
+def test_wrong_simulations_are_refused(tmp_path: Path, capsys: Capture) -> None:
+    place = f"hydra.run.dir={tmp_path / 'run'}"
+    assert "simulate.updates=0: expected 1 to" in refused(["simulate", *CLUSTER, "simulate.updates=0", place], capsys)
+    assert "cluster.hardware=null: expected a d" in refused(["simulate", *CLUSTER, "cluster=local", place], capsys)
+    assert Summary.read(tmp_path / "run" / "summary.json").status == "failed"
+
+
+def test_training_warns_that_described_hardware_has_no_effect(tmp_path: Path) -> None:
+    arguments = [*CLUSTER[:-1], "parallelism=single", "train.steps=1", "tracking.pictures=false"]
+    assert main([*arguments, f"hydra.run.dir={tmp_path}"]) == 0
+    assert "cluster.hardware has no effect on training" in (tmp_path / "run.log").read_text()
