@@ -51,7 +51,8 @@ MAY_IMPORT = {
     "engine.run.kernel_table": "engine.graph errors kernels.contract kernels.functions kernels.cpu.loading"
     " kernels.gpu.cuda kernels.gpu.described kernels.gpu.loading kernels.reference kernels.registry",
     "engine.simulate": "engine.compile engine.events engine.graph engine.run.recording"
-    " engine.run.step_driver engine.run.timeline bounds errors system.schema kernels.contract kernels.registry",
+    " engine.run.step_driver engine.run.timeline bounds errors system.schema"
+    " kernels.contract kernels.philox kernels.registry",
     "engine.cluster": "engine.run engine.compile engine.graph engine.cluster.transport errors system.schema"
     " system.text kernels.contract kernels.registry kernels.platform",
     "engine.cluster.transport": "errors system.schema system.text",

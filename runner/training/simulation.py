@@ -42,14 +42,16 @@ class SimulatedTimeline:
 class Simulated:
     """The result of a simulation.
 
-    update_s: seconds of each simulated update. examples: examples of one update. hours: the time of the whole training,
-    without evaluations. busy: device -> fraction of the time in which it computes. carried: link -> bytes of one
-    update. utilization: link -> fraction of its capacity that is used. memory_bytes: device -> planned memory.
+    update_s: seconds of each simulated update. worker_step_s: seconds from the start of a step of a worker to the start
+    of its next step, of all workers in rising order. examples: examples of one update. hours: the time of the whole
+    training, without evaluations. busy: device -> fraction of the time in which it computes. carried: link -> bytes of
+    one update. utilization: link -> fraction of its capacity that is used. memory_bytes: device -> planned memory.
     sent_bytes: device -> bytes that it sends in one update. parts: device -> part of an update -> its seconds; see
     :mod:`runner.tracing.parts`. timeline: of the simulated updates.
     """
 
     update_s: Sequence[float]
+    worker_step_s: Sequence[float]
     examples: int
     hours: float
     busy: Mapping[str, float]
@@ -96,6 +98,7 @@ def simulate(config: Config, steps: int, *, fits: bool = True) -> Simulated:
     capacity = {link.name: link.bytes_per_s for link in session.network.links}
     return Simulated(
         update_s=[late.now - early.now for early, late in pairwise(marks)],
+        worker_step_s=worker_step_s(session.begun, before.now),
         examples=examples,
         hours=updates * seconds / steps / 3600.0,
         busy={device: (after.busy_s[device] - before.busy_s[device]) / seconds for device in after.busy_s},
@@ -108,6 +111,11 @@ def simulate(config: Config, steps: int, *, fits: bool = True) -> Simulated:
     )
 
 
+def worker_step_s(begun: Mapping[str, Sequence[float]], first: float) -> list[float]:
+    """Return the seconds between consecutive starts of each client, in rising order, of starts not before ``first``."""
+    return sorted(end - start for starts in begun.values() for start, end in pairwise(starts) if start >= first)
+
+
 def session_of(config: Config, updates: int) -> SimulatedSession:
     """Return a session on a virtual clock. updates: number of updates in the whole run. Raises as :func:`simulate`."""
     hardware, strategy = hardware_of(config), config.parallelism
@@ -118,7 +126,7 @@ def session_of(config: Config, updates: int) -> SimulatedSession:
     registry = load_described_kernels() if described else load_kernels()
     if strategy.layer_placement is not None:
         program = place_layers(strategy.layer_placement, program, cluster, registry).program
-    return SimulatedSession(program, cluster, registry, hardware, network)
+    return SimulatedSession(program, cluster, registry, hardware, network, config.seed)
 
 
 def _played(session: SimulatedSession, config: Config, steps: int) -> list[Totals]:
@@ -130,8 +138,8 @@ def _played(session: SimulatedSession, config: Config, steps: int) -> list[Total
     marks = [session.totals()]
     for step in range(1, steps + 1):
         driver.update(step, rates)
-        if step == steps:
-            driver.synchronize()
+        if step == steps and not any(client.deferred for client in session.program.training):
+            driver.synchronize()  # ends an incomplete round; deferred clients would only end their part of a later one
         marks.append(session.totals())
     return marks
 

@@ -10,6 +10,7 @@ from typing import Annotated
 
 from runner.bounds import Bounds, NonNegative, Positive
 from runner.engine.graph.device import CPU, DEVICE_TYPES
+from runner.engine.simulate.disturbances import Disturbances
 from runner.system.schema import Violation
 
 Fraction = Annotated[float, Bounds(0, 1, above=True)]
@@ -78,7 +79,8 @@ class Hardware:
     between two places, so that links form no cycle; "shortest" for the route with the fewest links, of equally short
     ones that of the first links, as in a torus. about: a note on the description.
     message_us: microseconds that the sending device's host spends on every message, one message after the other.
-    step_us: microseconds of serial work of the host before every step, during which no device computes.
+    step_us: microseconds of serial work of the host before every step, during which no device computes. disturbances:
+    see :mod:`runner.engine.simulate.disturbances`.
     """
 
     kinds: dict[str, DeviceKind]
@@ -88,6 +90,7 @@ class Hardware:
     routes: str = TREE
     message_us: NonNegative = 0.0
     step_us: NonNegative = 0.0
+    disturbances: Disturbances = field(default_factory=Disturbances)
     about: str = ""
 
     def faults(self) -> Iterator[str]:
@@ -103,6 +106,7 @@ class Hardware:
                 yield f"links.{name}.between={wire.between}: expected the names of two places"
         if self.routes not in ROUTES:
             yield f"routes={self.routes!r}: expected one of {', '.join(ROUTES)}"
+        yield from (f"disturbances.{fault}" for fault in self.disturbances.faults())
 
 
 def places(group: Group, count: int) -> list[str]:

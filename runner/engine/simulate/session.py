@@ -1,7 +1,7 @@
 """The clients of a program on a virtual clock: the step driver of a strategy runs them as on real devices."""
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -12,12 +12,14 @@ from runner.engine.compile.plan import DevicePlan
 from runner.engine.compile.program import Client, Program
 from runner.engine.compile.program_plans import ProgramPlans
 from runner.engine.events.loop import EventLoop
-from runner.engine.graph.device import Cluster, DeviceName
+from runner.engine.graph.device import Cluster, DeviceName, task_of
 from runner.engine.run.step_driver import Finished
 from runner.engine.run.timeline import Timeline
 from runner.engine.simulate.activities import Run
 from runner.engine.simulate.costs import instruction_seconds, node_seconds_of
+from runner.engine.simulate.draws import Draws
 from runner.engine.simulate.hardware import DeviceKind, Hardware
+from runner.engine.simulate.input_reads import InputReads
 from runner.engine.simulate.network import Network
 from runner.engine.simulate.spans import Executed, LinkSpan, Times, link_spans, timeline_of
 from runner.errors import RunnerError
@@ -50,11 +52,18 @@ class SimulatedSession:
     """
 
     def __init__(
-        self, program: Program, cluster: Cluster, registry: Registry, hardware: Hardware, network: Network
+        self,
+        program: Program,
+        cluster: Cluster,
+        registry: Registry,
+        hardware: Hardware,
+        network: Network,
+        seed: int = 0,
     ) -> None:
         """Make a virtual cluster. Raises Violation if there is no route between two devices that communicate.
 
-        cluster: its devices have the types that ``hardware`` states. network: the links of ``hardware``.
+        cluster: its devices have the types that ``hardware`` states. network: the links of ``hardware``. seed: of the
+        disturbances.
         """
         self.program = program
         self._planned = ProgramPlans(program, cluster, registry, node_seconds_of(self.kind))
@@ -62,8 +71,12 @@ class SimulatedSession:
         self.network = network
         self.devices = tuple(device.name for device in cluster.devices)
         self._units = {device: number for number, device in enumerate(self.devices)}
-        # Each device has a second unit, on which its host sends one message after the other.
-        self._loop = EventLoop([link.bytes_per_s for link in self.network.links], 2 * len(self.devices))
+        # Each device has a second unit, on which its host sends one message after the other, and a third, on which its
+        # host reads batches.
+        self._loop = EventLoop([link.bytes_per_s for link in self.network.links], 3 * len(self.devices))
+        self._draws = Draws(hardware.disturbances, seed)
+        self._reads: dict[str, InputReads] = {}
+        self._begun: dict[str, list[float]] = {}
         self._runs: dict[str, Run] = {}
         self._launched: dict[int, _Launched] = {}
         self._ended: deque[int] = deque()
@@ -91,6 +104,11 @@ class SimulatedSession:
         plans = {each.client.name: self.plans(each.client.name) for each in executed}
         links = list(link_spans(executed, times, self.network))
         return timeline_of(executed, times, plans, self.program.graph, detail=detail), links
+
+    @property
+    def begun(self) -> Mapping[str, Sequence[float]]:
+        """Client that is slowed (see ``Client``) -> the seconds on the clock at which its steps began."""
+        return self._begun
 
     def kind(self, device: str) -> DeviceKind:
         """Return the kind of a device."""
@@ -123,14 +141,39 @@ class SimulatedSession:
         return Finished(ended.client.name, ended.step, self._zeros(ended.client))
 
     def _begin(self, client: Client, step: int) -> None:
+        plans = self._planned.plans(client.signature)
         first = len(self._loop)
         host = self._loop.add(1e-6 * self._hardware.step_us)
-        numbers = self._run_of(client).add_to(self._loop, self._units, rank=float(self._launches), after=[host])
-        end = self._loop.add(after=numbers or [host], watched=True)
+        begin = [*self._batches(client, plans, host)] or [host]
+        rank, late = float(self._launches), self._delays_s(client, plans, step)
+        numbers = self._run_of(client).add_to(self._loop, self._units, rank=rank, delays_s=late, after=begin)
+        end = self._loop.add(after=numbers or begin, watched=True)
         self._launched[end] = _Launched(client, step, end)
         base, run = end - len(numbers), self._run_of(client)
         self._executed.append(Executed(client, self._launches, step, run, first, base, len(numbers), end))
         self._launches += 1
+
+    def _delays_s(self, client: Client, plans: Mapping[str, DevicePlan], step: int) -> dict[str, float]:
+        """Return device -> seconds by which a step begins late on it."""
+        if not client.slowed:
+            return {}
+        now = self._loop.now
+        self._begun.setdefault(client.name, []).append(now)
+        return {device: self._draws.delay_s(self._place(device), step, now) for device in plans}
+
+    def _batches(self, client: Client, plans: Mapping[str, DevicePlan], host: int) -> Iterator[int]:
+        """Yield, for each device whose input can be late, the activity after which the step has its batch."""
+        for device, plan in plans.items():
+            source = self._draws.input_of(self._place(device)) if client.inputs else None
+            fed = {feed.tensor for feed in plan.feeds}
+            shares = {(slot.lo, slot.hi) for slot in client.inputs if slot.tensor in fed}
+            if source is not None and shares:
+                unit = 2 * len(self.devices) + self._units[device]
+                reads = self._reads.setdefault(device, InputReads(self._loop, unit, source.ahead))
+                yield reads.take(sum(hi - lo for lo, hi in shares) / source.examples_per_s, host)
+
+    def _place(self, device: str) -> str:
+        return self.network.place[task_of(device)]
 
     def _next_end(self) -> _Launched:
         if not self._ended:

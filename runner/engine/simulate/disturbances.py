@@ -1,0 +1,76 @@
+"""Disturbances of a simulated cluster: delays of devices, failures, and input that is slower than the computation.
+
+The dataclasses are part of the schema of ``cluster.hardware``; see :mod:`runner.engine.simulate.hardware`.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Annotated
+
+from runner.bounds import Bounds, Count, NonNegative, Positive
+
+CONSTANT, EXPONENTIAL, LOGNORMAL = DISTRIBUTIONS = ("constant", "exponential", "lognormal")
+
+Probability = Annotated[float, Bounds(0, 1, above=True)]
+
+
+@dataclass
+class Delay:
+    """A delay of the devices at some places in each of their steps, before the first computation.
+
+    at: the places, as in "worker*". distribution: of the delays. median_ms: their median in milliseconds. sigma:
+    lognormal: standard deviation of the natural logarithm. probability: of a delay in a step of a device. source: where
+    the numbers come from.
+    """
+
+    at: str
+    median_ms: Positive
+    distribution: str = CONSTANT
+    sigma: NonNegative = 0.0
+    probability: Probability = 1.0
+    source: str = ""
+
+
+@dataclass
+class Failures:
+    """Failures of the devices at some places, each independent of the others, at a constant rate.
+
+    A device that has failed begins its next step after a restart. at: the places. mean_hours: mean time between two
+    failures of a device. restart_s: seconds from the failure to the next step, with the time of repeated work. source:
+    where the numbers come from.
+    """
+
+    at: str
+    mean_hours: Positive
+    restart_s: Positive
+    source: str = ""
+
+
+@dataclass
+class Input:
+    """The input of the workers at some places. at: the places. examples_per_s: read by each worker. ahead: number of
+    batches that are read before the worker needs them. source: where the numbers come from."""
+
+    at: str
+    examples_per_s: Positive
+    ahead: Count = 1
+    source: str = ""
+
+
+@dataclass
+class Disturbances:
+    """The disturbances of a cluster by name; a device can have several of them."""
+
+    delays: dict[str, Delay] = field(default_factory=dict)
+    failures: dict[str, Failures] = field(default_factory=dict)
+    input: Input | None = None
+
+    def faults(self) -> Iterator[str]:
+        """Yield a line for each value that does not fit the others: the key, the value, and what was expected."""
+        for name, delay in self.delays.items():
+            where = f"delays.{name}"
+            if delay.distribution not in DISTRIBUTIONS:
+                yield f"{where}.distribution={delay.distribution!r}: expected one of {', '.join(DISTRIBUTIONS)}"
+            elif (delay.sigma > 0) != (delay.distribution == LOGNORMAL):
+                expected = "above 0" if delay.distribution == LOGNORMAL else f"0 unless distribution={LOGNORMAL}"
+                yield f"{where}.sigma={delay.sigma}: expected {expected}"
