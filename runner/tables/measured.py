@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from runner.config.configuration import fix_machine_values, target_of, to_plain
 from runner.config.schema import Config
 from runner.data.dataset import EncodedImage, Examples, Split
 from runner.data.settings import DatasetSettings, load_limited
+from runner.engine.simulate.disturbances import Disturbances
 from runner.errors import ConfigError, NumericError
 from runner.records.run_directory import METRICS_FILE
 from runner.records.summary import cpu_model, versions
@@ -29,6 +31,8 @@ from runner.tables.table import (
     HOURS,
     PARAMETERS,
     SIMULATED,
+    STEP_MEDIAN,
+    STEP_P90,
     STEP_TIME,
     UPDATE_TIME,
     WEIGHT_DIFFERENCE,
@@ -38,7 +42,7 @@ from runner.tracking.metrics_log import read_metrics
 from runner.training.build import build
 from runner.training.first_steps import FirstSteps, first_steps
 from runner.training.layers import layer_rows
-from runner.training.simulation import simulate
+from runner.training.simulation import hardware_of, simulate
 
 _NUMERICAL = ("python", "numpy", "onednn", "llvmlite")
 _VECTORS = ("avx2", "avx512f", "avx512_bf16", "amx_bf16")
@@ -58,13 +62,20 @@ def count_sizes(config: Config, columns: Mapping[str, Column], origin: ResultOri
 
 
 SIMULATED_UPDATES = 5
-"""The number of updates of a simulation in a table."""
+"""The number of updates of a simulation in a table, if no disturbance makes updates different."""
 
 
 def simulated_times(config: Config, origin: ResultOrigin) -> Result:
-    """Return the times of a configuration on the hardware that it describes; see :mod:`runner.training.simulation`."""
-    found = simulate(config, SIMULATED_UPDATES)
+    """Return the times of a configuration on the hardware that it describes; see :mod:`runner.training.simulation`.
+
+    If the hardware has disturbances, all ``train.steps`` updates are simulated; the first one is not counted.
+    """
+    hardware, steps = hardware_of(config), config.train.steps
+    every = hardware.disturbances != Disturbances() and steps is not None and steps > 1
+    found = simulate(config, steps - 1 if every and steps is not None else SIMULATED_UPDATES)
     values = {UPDATE_TIME: found.step_s, HOURS: found.hours, EXAMPLES_PER_S: found.examples_per_s}
+    if times := found.worker_step_s:
+        values |= {STEP_MEDIAN: median(times), STEP_P90: times[math.ceil(0.9 * len(times)) - 1]}
     return Result(SIMULATED, to_plain(config), values, origin=origin)
 
 

@@ -26,9 +26,15 @@ COMPUTED = (COUNT, SIMULATED)
 PARAMETERS, MULTIPLY_ADDS = SIZES = ("parameters", "multiply_adds")
 """What a column of counts reads: trained values, and multiply-adds of the forward pass of one example."""
 
-UPDATE_TIME, HOURS, EXAMPLES_PER_S = TIMES = ("update_s", "hours", "examples_per_s")
-"""What a column of simulations reads: seconds of an update, hours of the whole training without evaluations, and
-examples per second."""
+UPDATE_TIME, HOURS, EXAMPLES_PER_S, STEP_MEDIAN, STEP_P90 = TIMES = (
+    "update_s",
+    "hours",
+    "examples_per_s",
+    "worker_step_median_s",
+    "worker_step_p90_s",
+)
+"""What a column of simulations reads: seconds of an update, hours of the whole training without evaluations, examples
+per second, and the median and the 90th percentile of the seconds between the starts of two steps of a worker."""
 
 STEP_TIME, _ = SPEEDS = ("step_time_s", EXAMPLES_PER_S)
 WEIGHT_DIFFERENCE = "weight_difference"

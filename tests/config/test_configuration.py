@@ -21,6 +21,13 @@ from runner.errors import ConfigError, SecurityError
 OPTIONS = [(group, name) for group, table in GROUPS.items() for name in table]
 PRESETS = {
     ("cluster", "ethernet"): "local",
+    ("cluster", "dgx_pair"): "local",
+    ("cluster", "distbelief"): "local",
+    ("cluster", "null_k40"): "local",
+    ("cluster", "rack"): "local",
+    ("cluster", "servers_k40"): "local",
+    ("cluster", "titan_x"): "local",
+    ("cluster", "tpu_v2"): "local",
     ("cluster", "k20x8"): "local",
     ("cluster", "slow_network"): "local",
     ("cluster", "slow_worker"): "local",

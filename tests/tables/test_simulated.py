@@ -98,7 +98,7 @@ def test_simulations_are_run_once_decided_without_tests_and_checked(folder: Path
         ({"seeds": [1, 2]}, r"seeds: \[1, 2\], expected none for the kind simulated"),
         (
             {"columns": {**PLAIN["columns"], "hours": {"title": "hours", "read": "test/loss"}}},
-            r"columns.hours.read: 'test/loss', expected one of update_s, hours, examples_per_s in a table of sim",
+            r"columns.hours.read: 'test/loss', expected one of update_s, hours, examples_per_s, worker_step_median_s, ",
         ),
     ],
 )

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from runner.config.check import check
+from runner.config.conf_dir import conf_dir
 from runner.config.configuration import option_of, to_plain
 from runner.config.schema import Config
 from runner.engine.graph.device import task_of
@@ -13,7 +14,7 @@ from runner.engine.simulate.activities import segments
 from runner.engine.simulate.costs import instruction_seconds
 from runner.errors import ConfigError, ResourceError
 from runner.tracing.parts import PARTS
-from runner.training.simulation import Simulated, session_of, simulate
+from runner.training.simulation import Simulated, hardware_of, session_of, simulate
 from tests.small_runs import small_config, typed
 
 HARDWARE: dict[str, Any] = {
@@ -215,3 +216,23 @@ def test_missing_parts_of_the_hardware_are_refused() -> None:
     kinds = {"cpu": {**HARDWARE["kinds"]["cpu"], "memory_gib": 1e-6}}
     with pytest.raises(ResourceError, match=r"worker/task:0/device:cpu:0 needs 0.00 GiB, and its kind has 1e-06 GiB"):
         simulate(described("parallelism=single", kinds=kinds), 1)
+
+
+def test_a_torus_has_routes_although_its_links_form_a_cycle() -> None:
+    ring = {"ring": {"between": ["worker[0-2]", "next[0-2]"], "gbyte_per_s": 1.0}}
+    back = {"back": {"between": ["next[0-2]", "worker[1-3]"], "gbyte_per_s": 1.0}}
+    closed = {"closed": {"between": ["next2", "worker0"], "gbyte_per_s": 1.0}}
+    found = simulate(described(STRATEGIES[1], links={**ring, **back, **closed}, routes="shortest"), 1)
+    assert found.carried["worker0 -> next0"] > 0
+
+
+SHIPPED = [path.stem for path in (conf_dir() / "cluster").glob("*.yaml") if "hardware:" in path.read_text()]
+
+
+@pytest.mark.parametrize("cluster", SHIPPED)
+def test_every_number_of_a_shipped_cluster_has_a_source(cluster: str) -> None:
+    config = small_config(f"cluster={cluster}")
+    hardware = hardware_of(config)
+    assert hardware.about
+    assert all(each.source for each in (*hardware.kinds.values(), *hardware.links.values()))
+    assert simulate(config, 1).step_s > 0

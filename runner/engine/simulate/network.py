@@ -90,7 +90,8 @@ def network_of(hardware: Hardware, workers: int, servers: int) -> Network:
                     f"links.{key}: the link between {one!r} and {other!r} closes a cycle, expected one route between "
                     "two places; remove a link, or use routes=shortest"
                 )
-            joined[ends[0]] = ends[1]
+            if ends[0] != ends[1]:
+                joined[ends[0]] = ends[1]
             for source, target in ((one, other), (other, one)):
                 if not wire.shared or source == one:
                     name = f"{one} -- {other}" if wire.shared else f"{source} -> {target}"
