@@ -26,6 +26,7 @@ PRESETS = {
     ("cluster", "null_k40"): "local",
     ("cluster", "rack"): "local",
     ("cluster", "servers_k40"): "local",
+    ("cluster", "servers_k40_shared"): "local",
     ("cluster", "titan_x"): "local",
     ("cluster", "tpu_v2"): "local",
     ("cluster", "k20x8"): "local",
