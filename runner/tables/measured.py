@@ -18,7 +18,6 @@ from runner.config.configuration import fix_machine_values, target_of, to_plain
 from runner.config.schema import Config
 from runner.data.dataset import EncodedImage, Examples, Split
 from runner.data.settings import DatasetSettings, load_limited
-from runner.engine.simulate.disturbances import Disturbances
 from runner.errors import ConfigError, NumericError
 from runner.records.run_directory import METRICS_FILE
 from runner.records.summary import cpu_model, versions
@@ -71,7 +70,7 @@ def simulated_times(config: Config, origin: ResultOrigin) -> Result:
     If the hardware has disturbances, all ``train.steps`` updates are simulated; the first one is not counted.
     """
     hardware, steps = hardware_of(config), config.train.steps
-    every = hardware.disturbances != Disturbances() and steps is not None and steps > 1
+    every = hardware.disturbances.any and steps is not None and steps > 1
     found = simulate(config, steps - 1 if every and steps is not None else SIMULATED_UPDATES)
     values = {UPDATE_TIME: found.step_s, HOURS: found.hours, EXAMPLES_PER_S: found.examples_per_s}
     if times := found.worker_step_s:

@@ -65,6 +65,11 @@ class Disturbances:
     failures: dict[str, Failures] = field(default_factory=dict)
     input: Input | None = None
 
+    @property
+    def any(self) -> bool:
+        """Whether there is a disturbance, so that updates differ."""
+        return bool(self.delays or self.failures or self.input)
+
     def faults(self) -> Iterator[str]:
         """Yield a line for each value that does not fit the others: the key, the value, and what was expected."""
         for name, delay in self.delays.items():

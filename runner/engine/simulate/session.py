@@ -97,10 +97,11 @@ class SimulatedSession:
     def timeline(self, begin_s: float, *, detail: bool) -> tuple[Timeline, list[LinkSpan]]:
         """Return the spans of all runs that end after ``begin_s``, of the devices and of the links.
 
-        detail: see :func:`~runner.engine.simulate.spans.timeline_of`. No client may be running.
+        detail: see :func:`~runner.engine.simulate.spans.timeline_of`. Runs that have not ended are left out.
         """
         times = Times(self._loop.starts, self._loop.ends)
-        executed = [each for each in self._executed if times.ends[each.end] > begin_s]
+        ended = (each for each in self._executed if each.end not in self._launched)
+        executed = [each for each in ended if times.ends[each.end] > begin_s]
         plans = {each.client.name: self.plans(each.client.name) for each in executed}
         links = list(link_spans(executed, times, self.network))
         return timeline_of(executed, times, plans, self.program.graph, detail=detail), links
@@ -142,7 +143,6 @@ class SimulatedSession:
 
     def _begin(self, client: Client, step: int) -> None:
         plans = self._planned.plans(client.signature)
-        first = len(self._loop)
         host = self._loop.add(1e-6 * self._hardware.step_us)
         begin = [*self._batches(client, plans, host)] or [host]
         rank, late = float(self._launches), self._delays_s(client, plans, step)
@@ -150,7 +150,7 @@ class SimulatedSession:
         end = self._loop.add(after=numbers or begin, watched=True)
         self._launched[end] = _Launched(client, step, end)
         base, run = end - len(numbers), self._run_of(client)
-        self._executed.append(Executed(client, self._launches, step, run, first, base, len(numbers), end))
+        self._executed.append(Executed(client, self._launches, step, run, host, begin, base, len(numbers), end))
         self._launches += 1
 
     def _delays_s(self, client: Client, plans: Mapping[str, DevicePlan], step: int) -> dict[str, float]:

@@ -27,8 +27,8 @@ class Executed:
     """One run of a client on the event loop.
 
     number: how many runs of all clients came before. first: number of its first activity, which is the work of the host
-    before the run. base, count: number of the first activity of ``run``, and how many these are. end: number of the
-    activity that ends the run.
+    before the run. inputs: numbers of the activities that end when the run has its batch. base, count: number of the
+    first activity of ``run``, and how many these are. end: number of the activity that ends the run.
     """
 
     client: Client
@@ -36,6 +36,7 @@ class Executed:
     step: int
     run: Run
     first: int
+    inputs: Sequence[int]
     base: int
     count: int
     end: int
@@ -161,9 +162,9 @@ class _Device:
         self.free = end
 
     def _input(self, of: Executed) -> Iterator[RawSpan]:
-        """Yield the span of the host's work before a run, unless the device is busy for longer."""
+        """Yield the span of the host's work and of the wait for a batch, unless the device is busy for longer."""
         begin = max(self.free, float(self.times.starts[of.first]))
-        end = float(self.times.ends[of.first : of.base].max(initial=0.0))
+        end = max(float(self.times.ends[row]) for row in of.inputs)
         if end > begin:
             yield self._span(of, 0, INPUT, begin, end)
             self.free = end
