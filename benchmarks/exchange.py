@@ -17,7 +17,7 @@ from runner.engine.graph.graph import Graph
 from runner.engine.graph.tensor import Tensor
 from runner.engine.run.kernel_table import load_kernels
 from runner.engine.run.session import Session
-from runner.records.summary import versions
+from runner.records.summary import joining_facts, versions
 from runner.strategies.collectives import ring_all_reduce
 from runner.strategies.replica import ordered_sum
 
@@ -103,6 +103,7 @@ class Exchanging:
                     epoch=1,
                     logs=self._folder,
                     threads=1,
+                    facts=joining_facts({}),
                 )
             )
             self._nbytes = nbytes

@@ -145,35 +145,38 @@ def _run_module(module: str, arguments: Sequence[str]) -> int:
 
 
 def _worker_options(arguments: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="runner worker", description="One worker of a run (internal).")
-    parser.add_argument("--address", required=True, help="address of the master")
-    parser.add_argument("--role", required=True, help="job name of the device, such as worker")
-    parser.add_argument("--index", required=True, type=int, help="task number of the device")
-    parser.add_argument("--token-file", required=True, type=Path, help="file of mode 0600 with the run's token")
-    parser.add_argument("--run", required=True, help="identifier of the run")
-    parser.add_argument("--epoch", required=True, type=int, help="number of this start of the run")
-    parser.add_argument("--parent", required=True, type=int, help="process id of the master")
-    parser.add_argument("--peers", required=True, type=int, help="number of workers")
-    parser.add_argument("--servers", required=True, type=int, help="number of parameter servers")
-    parser.add_argument("--queued-messages", required=True, type=int, help="limit of queued messages for each peer")
+    parser = argparse.ArgumentParser(
+        prog="runner worker",
+        description="Join a run as one of its processes. The run prints the command to type if cluster/launcher=hosts.",
+    )
+    parser.add_argument("--join", required=True, metavar="ADDRESS", help="address that the run printed")
+    parser.add_argument("--key", required=True, metavar="FILE", type=Path, help="file of mode 0600, made by the run")
+    parser.add_argument("--parent", type=int, help="process id of the run, if the run started this process")
     return parser.parse_args(arguments)
 
 
 def _die_with_master(arguments: Sequence[str]) -> None:
-    """Have Linux kill this worker when its master dies, even while plugins and NumPy are imported."""
-    from runner.engine.cluster.processes import die_with_parent
+    """Have Linux kill a worker that its master started when the master dies, even while NumPy is imported."""
+    parent = _worker_options(arguments).parent
+    if parent is not None:
+        from runner.engine.cluster.processes import die_with_parent
 
-    die_with_parent(_worker_options(arguments).parent)
+        die_with_parent(parent)
 
 
 def _worker(arguments: Sequence[str]) -> int:
     from runner.data.source import source_from_config
     from runner.engine.cluster.worker_process import WorkerOptions
     from runner.engine.cluster.worker_process import main as worker_main
+    from runner.plugin import loadable
+    from runner.records.summary import joining_facts
 
-    options = vars(_worker_options(arguments))
-    del options["parent"]
-    return worker_main(WorkerOptions(**options), lambda description: source_from_config(**description))
+    options = _worker_options(arguments)
+    return worker_main(
+        WorkerOptions(options.join, options.key),
+        joining_facts(loadable()),
+        lambda description: source_from_config(**description),
+    )
 
 
 _TEXTS = {

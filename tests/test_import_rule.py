@@ -111,7 +111,8 @@ MAY_IMPORT = {
     "api": "callback commands sweeps training config config.groups config.configuration config.hydra_app data"
     " checkpoint plugin records tracking system.machine system.files errors engine kernels.elementwise",
     "testing": "tasks fields models optimizers strategies engine errors",
-    "cli": "commands config records system.console data errors engine.cluster.processes engine.cluster.worker_process",
+    "cli": "commands config records system.console data plugin errors engine.cluster.processes"
+    " engine.cluster.worker_process",
     "__main__": "cli",
     "": "api nn testing data.settings tasks models.base optimizers.base optimizers.schedules plugin callback errors",
 }

@@ -6,7 +6,7 @@ Each check yields one line per fault, with the keys, their values, the expected 
 from collections.abc import Iterable, Iterator
 
 from runner.config.monitor import keeps_best, monitor_of, monitored
-from runner.config.schema import Config, server_processes, worker_processes
+from runner.config.schema import HOSTS, Config, server_processes, worker_processes
 from runner.engine.graph.device import CPU, GPU, NCCL
 from runner.errors import ConfigError
 from runner.strategies.base import TrainingFacts
@@ -150,6 +150,26 @@ def _hardware(config: Config) -> Iterator[str]:
         yield from (f"cluster.hardware.{fault}" for fault in config.cluster.hardware.faults())
 
 
+def _hosts(config: Config) -> Iterator[str]:
+    launcher, expected = config.cluster.launcher, worker_processes(config) + server_processes(config)
+    if launcher.kind != HOSTS:
+        return
+    if not launcher.address:
+        yield "cluster.launcher.address=null with cluster/launcher=hosts: set the address that the hosts reach"
+    if sum(launcher.hosts.values()) != expected:
+        yield (
+            f"cluster.launcher.hosts={dict(launcher.hosts)}: expected {expected} processes in all, of workers and "
+            "parameter servers, such as "
+            f"'cluster.launcher.hosts={{a: 1, b: {max(1, expected - 1)}}}'"
+        )
+    if config.cluster.emulate:
+        yield "cluster.emulate=true with cluster/launcher=hosts: real links are not emulated; use emulate=false"
+    if config.cluster.device == GPU or config.cluster.gpus is not None:
+        yield "cluster.device=gpu with cluster/launcher=hosts: GPUs of other hosts are not assigned yet; use device=cpu"
+    if config.cluster.one_process:
+        yield "cluster.one_process=true with cluster/launcher=hosts: expected false or null"
+
+
 def _devices(config: Config) -> Iterator[str]:
     cluster = config.cluster
     for key, value, off in (
@@ -207,6 +227,7 @@ _RULES = (
     _compression,
     _emulation,
     _hardware,
+    _hosts,
     _devices,
     _gpus,
     _tracking,

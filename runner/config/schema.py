@@ -104,6 +104,33 @@ class StragglersConfig:
             _refuse("stragglers.sigma", self.sigma, expected)
 
 
+LOCAL, HOSTS = LAUNCHERS = ("local", "hosts")
+
+
+@dataclass
+class LauncherConfig:
+    """Who starts the processes of a run, and how they are connected; see ``docs/many-machines.md``."""
+
+    kind: str = key(LOCAL, "local: the run starts its processes; hosts: users start them on the listed hosts")
+    over_tcp: bool = key(False, "kind=local: connect over loopback TCP with CURVE and share no memory")
+    address: str | None = key(None, "kind=hosts: address of this host that the other hosts reach, HOST or HOST:PORT")
+    hosts: dict[str, SmallCount] = field(
+        default_factory=dict, metadata={"help": "kind=hosts: host -> number of its processes, such as {a: 2, b: 2}"}
+    )
+    connections: Annotated[int, Bounds(1, 15)] = key(
+        1, "connections for large tensors from one process to another over TCP"
+    )
+    join_s: Annotated[float, Bounds(1, 86_400)] = key(300.0, "kind=hosts: seconds within which all processes must join")
+
+    def __post_init__(self) -> None:
+        if self.kind not in LAUNCHERS:
+            _refuse("launcher.kind", repr(self.kind), f"one of {', '.join(LAUNCHERS)}")
+        if self.kind == LOCAL and (self.address or self.hosts):
+            _refuse("launcher.kind", self.kind, "hosts, because launcher.address or launcher.hosts is set")
+        if self.kind == HOSTS and self.over_tcp:
+            _refuse("launcher.over_tcp", "true", "false with kind=hosts, whose hosts always connect over TCP")
+
+
 AUTO = "auto"
 
 FILLED_IN = ("workers", "threads_per_worker", "cores_per_worker", "gpus", "collectives")
@@ -153,6 +180,7 @@ class LocalCluster:
     )
     latency_ms: Annotated[float, Bounds(0, 10_000)] | None = key(None, "latency of every link, ms; null: unchanged")
     stragglers: StragglersConfig = field(default_factory=StragglersConfig)
+    launcher: LauncherConfig = field(default_factory=LauncherConfig)
     emulate: bool = key(False, "emulate these links and stragglers by waiting")
     hardware: Hardware | None = key(
         None, "kinds of devices, their places and links, for `runner simulate`; null: not described"

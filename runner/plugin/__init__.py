@@ -10,7 +10,16 @@ its start, before it reads the tables. ``session`` adds classes of a Python sess
 """
 
 from runner.plugin.contract import Plugin
-from runner.plugin.installing import changed_plugins, install, pinned_references, plugin_notes, provenance
+from runner.plugin.installing import changed_plugins, install, loadable, pinned_references, plugin_notes, provenance
 from runner.plugin.loading import plugin_errors
 
-__all__ = ["Plugin", "changed_plugins", "install", "pinned_references", "plugin_errors", "plugin_notes", "provenance"]
+__all__ = [
+    "Plugin",
+    "changed_plugins",
+    "install",
+    "loadable",
+    "pinned_references",
+    "plugin_errors",
+    "plugin_notes",
+    "provenance",
+]

@@ -42,8 +42,12 @@ def pinned_references() -> list[str]:
 
     Classes of a Python session are left out, because another process cannot import them.
     """
-    files = {reference: sha256 for reference, sha256 in PLUGINS.items() if not reference.startswith(SESSION)}
-    return [f"{reference}{PIN}{sha256}" for reference, sha256 in files.items()]
+    return [f"{reference}{PIN}{sha256}" for reference, sha256 in loadable().items()]
+
+
+def loadable() -> dict[str, str]:
+    """Return reference -> SHA-256 of the source for the plugins that another process can load."""
+    return {reference: sha256 for reference, sha256 in PLUGINS.items() if not reference.startswith(SESSION)}
 
 
 def _extend(plugin: Plugin) -> None:

@@ -248,6 +248,20 @@ def versions() -> dict[str, str]:
     return found
 
 
+def joining_facts(plugins: Mapping[str, str]) -> dict[str, str]:
+    """Return the facts that must be equal in all processes of a run, because results depend on them.
+
+    These are the versions of the libraries, the instruction sets of the CPU for which kernels differ, and the plugins.
+    plugins: reference -> SHA-256 of the source.
+    """
+    facts = cpu_facts()
+    flags = set(facts.get("flags", "").split())
+    sets = [name for name in ("fma", "avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16") if name in flags]
+    found = {name: version for name, version in versions().items() if name != "mlflow"}
+    found["cpu"] = " ".join([platform.machine(), facts.get("vendor_id", ""), *sets])
+    return found | {f"plugin {Path(reference).name}": sha256 for reference, sha256 in plugins.items()}
+
+
 def cpu_model() -> str:
     """Return the model of the CPU, as the operating system names it."""
     return cpu_facts().get("model name") or platform.processor() or platform.machine()

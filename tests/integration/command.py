@@ -122,8 +122,12 @@ def wait_until(condition: Callable[[], bool], what: str = "the awaited event") -
 
 
 def processes_of(run_id: str) -> list[int]:
-    """Return the ids of the processes that have the id of the run on their command lines."""
-    return [process.pid for process in psutil.process_iter(["cmdline"]) if run_id in (process.info["cmdline"] or [])]
+    """Return the ids of the processes that have the id of the run on their command lines, in the name of a file."""
+    return [
+        process.pid
+        for process in psutil.process_iter(["cmdline"])
+        if any(f"/{run_id}." in argument for argument in process.info["cmdline"] or [])
+    ]
 
 
 def abandoned_directories() -> list[str]:
@@ -138,4 +142,5 @@ def _worker_index(process: psutil.Process) -> str | None:
         arguments = process.cmdline()
     except psutil.NoSuchProcess:
         return None
-    return arguments[arguments.index("--index") + 1] if "--index" in arguments else None
+    key = arguments[arguments.index("--key") + 1] if "--key" in arguments else ""
+    return key.rpartition("-")[2].removesuffix(".key") or None

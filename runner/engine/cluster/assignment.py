@@ -25,9 +25,10 @@ class Assignment:
     """A worker's part of one client.
 
     device: full name of the device that runs the part. inputs: tensors that the worker reads from its input source.
-    arenas: peer name -> shared-memory arena of the process, for all participating processes; the master's arena holds
-    the feeds. layouts: variable -> layout that the master's plans chose. plan: the device's plan, which is not sent,
-    because every process derives the same plan from the other fields.
+    arenas: peer name -> arena of the process, for all participating processes, without a path if the worker does not
+    share memory with that process; the master's arena holds the feeds. layouts: variable -> layout that the master's
+    plans chose. plan: the device's plan, which is not sent, because every process derives the same plan from the other
+    fields.
     """
 
     device: str
@@ -112,6 +113,12 @@ def sent_sizes(plan: DevicePlan) -> dict[str, int]:
     }
     sizes.update({fetch_key(tensor): plan.slots[slot].spec.nbytes for tensor, slot in plan.fetches.items()})
     return sizes
+
+
+def all_sent_sizes(plan: DevicePlan) -> list[int]:
+    """Return the bytes of every value that this device sends, once for each receiver, and of every fetched value."""
+    sent = [plan.slots[each.inputs[0]].spec.nbytes for each in plan.instructions if each.op == "send"]
+    return sent + [plan.slots[slot].spec.nbytes for slot in plan.fetches.values()]
 
 
 def senders(plan: DevicePlan) -> dict[str, str]:

@@ -2,23 +2,26 @@
 
 import time
 from collections import deque
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
-from runner.engine.cluster.assignment import peer_of
+from runner.engine.cluster.assignment import all_sent_sizes, peer_of
 from runner.engine.cluster.emulation import Emulation
+from runner.engine.cluster.joining import host_facts
+from runner.engine.cluster.launchers import Launcher, LocalLauncher
 from runner.engine.cluster.remote_plan import RemotePlan, RemoteTrace
 from runner.engine.cluster.transport import messages
 from runner.engine.cluster.transport.encoding import encode_document
 from runner.engine.cluster.transport.endpoint import Identity
 from runner.engine.cluster.transport.heartbeat import HeartbeatMonitor
-from runner.engine.cluster.transport.private_directory import new_token
+from runner.engine.cluster.transport.ticket import new_token
 from runner.engine.cluster.worker_group import SPARE_MESSAGES, WorkerGroup, start_workers
 from runner.engine.cluster.worker_setup import WorkerSetup, new_communicator_setup
 from runner.engine.compile.compile import Signature
+from runner.engine.compile.plan import DevicePlan
 from runner.engine.compile.program import Client, InputSlot, Program
 from runner.engine.compile.program_plans import ProgramPlans
 from runner.engine.graph.device import DEFAULT_GPU_OPTIONS, Cluster, DeviceName
@@ -41,12 +44,13 @@ from runner.kernels.registry import Registry
 
 
 class ClusterSession:
-    """A context manager that runs a program on worker processes of this machine; entering starts the workers.
+    """A context manager that runs a program on worker processes; entering starts the workers.
 
     source: plain description from which each worker builds its input source, or None. threads: kernel threads of
     each worker. logs: folder for the workers' logs. epoch: number of this start of run ``run_id``. monitor: checks
     heartbeats; None for a monitor with default limits. emulation: delays added to transfers and steps, or None.
-    worker_options: additional command-line options of the workers; they must not contain secrets.
+    launcher: starts the workers; None for processes of this machine. facts: facts that must be equal in all processes,
+    such as versions; see :mod:`~runner.engine.cluster.joining`.
 
     Raises ResourceError if the GPUs cannot set up a communicator. Raises ClusterError within two seconds of a worker's
     death, with the worker's name, its exit code and the last lines of its log. If a worker reports an error, the error
@@ -64,10 +68,11 @@ class ClusterSession:
         epoch: int,
         logs: Path,
         threads: int,
+        facts: Mapping[str, str],
         check_finite: bool = False,
         monitor: HeartbeatMonitor | None = None,
         emulation: Emulation | None = None,
-        worker_options: Sequence[str] = (),
+        launcher: Launcher | None = None,
     ) -> None:
         self._program = program
         self._planned = ProgramPlans(program, cluster, registry)
@@ -83,8 +88,9 @@ class ClusterSession:
         self._identity = Identity(run_id, epoch, messages.MASTER_ROLE, 0, new_token())
         self._logs = logs
         self._threads = threads
-        self._worker_options = worker_options
-        self._monitor = monitor or HeartbeatMonitor()
+        self._launcher: Launcher = launcher or LocalLauncher(logs, threads)
+        self._facts = {**host_facts(), **facts}
+        self._monitor = monitor or HeartbeatMonitor(silence_s=self._launcher.silence_s)
         self._workers = _worker_names(cluster)
         self._sent, self._peaks = (dict.fromkeys(self._workers, 0) for _ in range(2))
         self._libraries: dict[str, set[str]] = {device.type: set() for device in cluster.devices}
@@ -102,12 +108,13 @@ class ClusterSession:
             start_workers(
                 self._workers,
                 self._identity,
-                encode_document(self._setup.to_document()),
+                lambda addresses: encode_document(replace(self._setup, addresses=addresses).to_document()),
+                self._launcher,
+                facts=self._facts,
                 logs=self._logs,
                 threads=self._threads,
                 queued_messages=self._messages_per_step() + SPARE_MESSAGES,
                 monitor=self._monitor,
-                options=self._worker_options,
             )
         )
         return self
@@ -126,6 +133,7 @@ class ClusterSession:
         fed = expand_feeds(planned, feeds or {})
         plan = self._load(planned)
         number = self._begin(plan, fed)
+        plan.send_feeds(self._group.endpoint, step)
         for worker in plan.plans:
             self._group.send(worker, messages.Run(plan.name, step, self._delay_s(planned, worker, step)))
         done = self._group.gather(
@@ -152,6 +160,7 @@ class ClusterSession:
         plan = self._load(planned)
         number = self._begin(plan, fed)
         self._launched[client] = self._by_plan[plan.name] = _LaunchedRun(planned, plan, step, number, begin_ns)
+        plan.send_feeds(self._group.endpoint, step)
         for worker in plan.plans:
             self._group.send(worker, messages.Launch(plan.name, step, self._delay_s(planned, worker, step)))
 
@@ -220,7 +229,8 @@ class ClusterSession:
             name = f"{client.name}-{len(self._plans)}"
             compiled, plans = self._planned.compiled(signature), self._planned.plans(signature)
             place = (group.directory, self._identity.epoch)
-            plan = RemotePlan(name, client, compiled, plans, self._planned.layouts, *place)
+            plan = RemotePlan(name, client, compiled, plans, self._planned.layouts, *place, group.sharing)
+            plan.expect_fetches(group.arrivals)
             for worker, assignment in plan.assignments.items():
                 group.send(worker, messages.Load(name), encode_document(assignment.to_document()))
             group.gather(plan.plans, messages.Loaded, lambda answer: answer.plan == name)
@@ -244,15 +254,13 @@ class ClusterSession:
         self._peaks[worker] = _statistic(worker, answer, PEAK_MEMORY)
 
     def _messages_per_step(self) -> int:
-        """Return the largest number of unread messages from one worker to another: those of two steps.
+        """Return the largest number of unread messages from one process to another: those of two steps.
 
-        A step is one run of the client that sends most, or of all deferred clients, which may run at the same time.
+        Without shared memory, a message has at most ``FRAME_BYTES`` bytes of a tensor. A step is one run of the client
+        that sends most, or of all deferred clients, which may run at the same time.
         """
         sends = {
-            client.name: max(
-                sum(node.op == "send" for node in part.graph)
-                for part in self._planned.compiled(client.signature).parts.values()
-            )
+            client.name: max(map(_messages_of, self._planned.plans(client.signature).values()))
             for client in self._program.clients.values()
         }
         at_once = sum(sends[client.name] for client in self._program.training)
@@ -279,6 +287,16 @@ def _worker_names(cluster: Cluster) -> list[str]:
     if sorted(names) != sorted(expected):
         raise ValueError(f"devices of {', '.join(names)}: expected one device for each of {', '.join(expected)}")
     return names
+
+
+def _messages_of(plan: DevicePlan) -> int:
+    """Return the number of messages that carry the tensors of one step from or to a process without shared memory."""
+    feeds = sum(_frames(feed.spec.nbytes) for feed in plan.feeds)
+    return feeds + sum(map(_frames, all_sent_sizes(plan)))
+
+
+def _frames(nbytes: int) -> int:
+    return max(1, -(-nbytes // messages.FRAME_BYTES))
 
 
 def _statistic(worker: str, answer: messages.Done, name: str) -> int:

@@ -9,9 +9,10 @@ from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
+from runner.engine.cluster.arrivals import Arrivals
 from runner.engine.cluster.transport import messages
 from runner.engine.cluster.transport.endpoint import Endpoint, Received
-from runner.engine.cluster.transport.shared_memory import ArenaTensor
+from runner.engine.cluster.transport.shared_memory import ArenaReader, ArenaTensor
 from runner.errors import ClusterError, SecurityError
 from runner.system.text import printable
 
@@ -57,13 +58,18 @@ class Mailbox:
         self._endpoint = endpoint
         self._pause = pause
         self._senders: dict[tuple[str, str], str] = {}
+        self._arrivals = Arrivals()
         self._tensors: dict[tuple[str, str], messages.TensorReady] = {}
         self._queued: deque[Request] = deque()
         self._read_at = self.resumed_at = clock()
         """resumed_at: time of the first read after the latest gap in which the worker was busy or stopped."""
 
-    def expect(self, plan: str, senders: Mapping[str, str]) -> None:
-        """Accept the tensors of a plan. senders: key -> the peer that sends the tensor once per step."""
+    def expect(self, plan: str, senders: Mapping[str, str], copies: Mapping[str, ArenaReader] | None = None) -> None:
+        """Accept the tensors of a plan. senders: key -> the peer that sends the tensor once per step.
+
+        copies: key -> reader of the sender's arena, for tensors that arrive in parts.
+        """
+        self._arrivals.expect(plan, copies or {})
         self._senders.update({(plan, key): peer for key, peer in senders.items()})
 
     def next(self, timeout_s: float) -> Request | None:
@@ -109,6 +115,9 @@ class Mailbox:
         match received.message:
             case messages.TensorReady() as message:
                 self._store(received, message)
+            case messages.TensorPart():
+                if (ready := self._arrivals.add(received)) is not None:
+                    self._store(received, ready)
             case messages.Hello() | messages.Welcome():
                 pass  # The endpoint has admitted the caller; no answer is needed.
             case _:

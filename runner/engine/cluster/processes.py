@@ -18,7 +18,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from runner.engine.cluster.transport.messages import split_name
 from runner.errors import ClusterError, Interrupted, ResourceError, RunnerError
 from runner.system.text import printable_lines
 
@@ -57,16 +56,6 @@ def runner_command() -> list[str]:
     assert spec is not None
     assert spec.origin is not None
     return [sys.executable, "-P", spec.origin]
-
-
-def worker_argv(address: str, name: str, token_file: Path) -> list[str]:
-    """Return the command line of process ``name``, without secrets. ``address``: address of the master's inbox."""
-    role, index = split_name(name)
-    return [
-        *runner_command(),
-        *("worker", "--address", address, "--role", role, "--index", str(index)),
-        *("--token-file", str(token_file), "--parent", str(os.getpid())),
-    ]
 
 
 def tail(path: Path, lines: int = TAIL_LINES) -> list[str]:

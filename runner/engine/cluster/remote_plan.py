@@ -1,14 +1,23 @@
 """Remote plans and traces: the master's objects for the plans that workers run and the spans that they record."""
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
+from runner.engine.cluster.arrivals import Arrivals, send_parts
 from runner.engine.cluster.assignment import Assignment, feed_key, feed_sizes, fetch_key, peer_of, sent_sizes
 from runner.engine.cluster.transport.encoding import decode_document, encode_document
-from runner.engine.cluster.transport.messages import MASTER, Done, StartTrace, StopTrace, Traced
-from runner.engine.cluster.transport.shared_memory import ArenaReader, ArenaWriter, create_arena, unlink_arena
+from runner.engine.cluster.transport.endpoint import Endpoint
+from runner.engine.cluster.transport.messages import MASTER, Done, StartTrace, StopTrace, TensorReady, Traced
+from runner.engine.cluster.transport.shared_memory import (
+    ArenaReader,
+    ArenaSpec,
+    ArenaTensor,
+    ArenaWriter,
+    create_arena,
+    unlink_arena,
+)
 from runner.engine.cluster.worker_group import WorkerGroup
 from runner.engine.compile.compile import Compiled
 from runner.engine.compile.plan import DevicePlan
@@ -25,6 +34,7 @@ class RemotePlan:
     """The parts of one client on the workers, and the shared memory for the client's feeds and fetches.
 
     plans, assignments: worker -> plan or assignment, for participating workers only. begun: number of steps begun.
+    copied: workers that do not share memory with the master, sorted.
     """
 
     def __init__(
@@ -36,10 +46,12 @@ class RemotePlan:
         layouts: Callable[[str], Mapping[str, Layout]],
         directory: Path,
         epoch: int,
+        sharing: Collection[str] | None = None,
     ) -> None:
         """Create the arenas (shared memory) in ``directory``. Raises ResourceError if there is not enough space.
 
         plans: device -> plan, for every participating device. layouts: returns the layouts of a device's variables.
+        sharing: workers that share memory with the master and one another; None for all.
         """
         self.name = name
         self.begun = 0
@@ -52,15 +64,25 @@ class RemotePlan:
         for device, plan in plans.items():
             sizes[MASTER].update(feed_sizes(plan, inputs[device]))
             sizes[peer_of(device)] = sent_sizes(plan)
+        together = {MASTER, *(sizes if sharing is None else sharing)} & sizes.keys()
         self._arenas = {
-            owner: create_arena(directory, f"{name} {owner}", owner, epoch, needed) for owner, needed in sizes.items()
+            owner: create_arena(directory, f"{name} {owner}", owner, epoch, needed)
+            if owner in together and len(together) > 1
+            else ArenaSpec(f"{name} {owner}", owner, epoch, "", needed)
+            for owner, needed in sizes.items()
         }
         self.assignments = {
             peer_of(device): Assignment(
-                device, part, inputs[device], self._arenas, dict(layouts(device)), plans[device]
+                device,
+                part,
+                inputs[device],
+                self._arenas if peer_of(device) in together else {o: spec.copy for o, spec in self._arenas.items()},
+                dict(layouts(device)),
+                plans[device],
             )
             for device, part in compiled.parts.items()
         }
+        self.copied = sorted(sizes.keys() - together)
         self.plans: Mapping[str, DevicePlan] = {peer_of(device): plan for device, plan in plans.items()}
         self._feeds = {
             feed.tensor: feed.spec
@@ -70,6 +92,7 @@ class RemotePlan:
         }
         self._writer = ArenaWriter(self._arenas[MASTER])
         self._readers = {owner: ArenaReader(spec) for owner, spec in self._arenas.items() if owner != MASTER}
+        self._fed: dict[str, ArenaTensor] = {}
 
     def unlink(self) -> None:
         """Remove the files of the arenas. Every worker must have opened these files before."""
@@ -77,12 +100,26 @@ class RemotePlan:
             unlink_arena(spec)
 
     def feed(self, values: Mapping[Tensor, Any]) -> None:
-        """Copy the plan's feeds into shared memory; raises RunnerError for a wrong shape or dtype."""
+        """Copy the plan's feeds into the master's arena; raises RunnerError for a wrong shape or dtype."""
         for tensor, spec in self._feeds.items():
-            self._writer.put(feed_key(tensor), fed_array(tensor, values[tensor], spec))
+            self._fed[feed_key(tensor)] = self._writer.put(feed_key(tensor), fed_array(tensor, values[tensor], spec))
+
+    def send_feeds(self, endpoint: Endpoint, step: int) -> None:
+        """Send the bytes of the feeds of a step to the workers that do not share memory with the master."""
+        for worker in self.copied:
+            assignment = self.assignments[worker]
+            for key in feed_sizes(assignment.plan, assignment.inputs):
+                ready = TensorReady(self.name, step, key, self._fed[key])
+                send_parts(endpoint, worker, ready, self._writer.memory(key).data)
+
+    def expect_fetches(self, arrivals: Arrivals) -> None:
+        """Accept the bytes of fetched values from the workers that do not share memory with the master."""
+        for worker in self.copied:
+            keys = map(fetch_key, self.assignments[worker].plan.fetches)
+            arrivals.expect(self.name, dict.fromkeys(keys, self._readers[worker]))
 
     def fetch(self, tensor: Tensor) -> Array:
-        """Copy a fetched value out of shared memory, which the plan's next step overwrites."""
+        """Copy a fetched value out of the arena, which the plan's next step overwrites."""
         device, local = self._compiled.location[tensor]
         spec = self._compiled.parts[device].graph.spec(local)
         return self._readers[peer_of(device)].read(fetch_key(local), spec.dtype, spec.shape).copy()

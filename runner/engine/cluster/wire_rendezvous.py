@@ -1,4 +1,7 @@
-"""The rendezvous between processes: values are in shared-memory arenas, and messages carry references to them."""
+"""The rendezvous between processes: values are in arenas, and messages carry references to them.
+
+A receiver that shares memory with the sender reads the value there; to any other receiver, the bytes are sent as well.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -6,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from runner.engine.cluster.arrivals import send_parts
 from runner.engine.cluster.assignment import peer_of
 from runner.engine.cluster.emulation import Links
 from runner.engine.cluster.mailbox import Mailbox
@@ -20,7 +24,8 @@ from runner.kernels.contract import Array
 class WireRendezvous:
     """The :class:`~runner.engine.run.rendezvous.Rendezvous` of one plan.
 
-    writer: writes this process's arena. readers: peer -> reader of the peer's arena. links: emulated links, or None.
+    writer: writes this process's arena. readers: peer -> reader of the peer's arena, or of a copy if the peer does not
+    share memory with this process. links: emulated links, or None.
     """
 
     plan: str
@@ -39,11 +44,15 @@ class WireRendezvous:
         return _of_size(self.readers[peer_of(source)].memory(sent_tensor(key)), nbytes, key)
 
     def send(self, step: int, key: str, destination: str, value: Array) -> None:
-        """Send a reference to the value; first copy the value to the arena, unless it was computed there."""
+        """Send a reference to the value or its bytes; first copy it to the arena, unless it was computed there."""
         reference = self.writer.put(sent_tensor(key), value)
         peer = peer_of(destination)
         due = 0.0 if self.links is None else self.links.due(peer, value.nbytes)
-        self.endpoint.send(peer, TensorReady(self.plan, step, key, reference, due))
+        ready = TensorReady(self.plan, step, key, reference, due)
+        if self.readers[peer].spec.is_copy:
+            send_parts(self.endpoint, peer, ready, self.writer.memory(sent_tensor(key)).data)
+        else:
+            self.endpoint.send(peer, ready)
 
     def receive(self, step: int, key: str, source: str) -> Array:
         """Wait for the reference, check it, and return a view of the value, valid until the step ends."""

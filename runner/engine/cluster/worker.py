@@ -6,12 +6,22 @@ A thread of ZeroMQ transfers bytes meanwhile, so sends overlap with kernels.
 """
 
 import logging
+import time
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from runner.engine.cluster.assignment import Assignment, feed_key, fetch_key, peer_of, receivers, senders
+from runner.engine.cluster.arrivals import send_parts
+from runner.engine.cluster.assignment import (
+    Assignment,
+    feed_key,
+    feed_sizes,
+    fetch_key,
+    peer_of,
+    receivers,
+    senders,
+)
 from runner.engine.cluster.emulation import Links
 from runner.engine.cluster.mailbox import LaunchQueue, Mailbox, QueuedLaunch, Request, Stopped
 from runner.engine.cluster.transport import messages
@@ -44,7 +54,8 @@ class Worker:
     """The state of a worker, and the handlers of the messages that it receives.
 
     mailbox: reads from ``endpoint``, which is connected to the master at ``address``. peers: names of all workers and
-    parameter servers, including this one.
+    parameter servers, including this one. The setup states their addresses; those that it does not state have inboxes
+    in the directory of the master's inbox.
     """
 
     endpoint: Endpoint
@@ -61,6 +72,7 @@ class Worker:
         self._connected: set[str] = set()
         self._check_finite: bool | None = None
         self._links: Links | None = None
+        self._addresses: Mapping[str, str] = {}
         self._plans: dict[str, _LoadedPlan] = {}
         self._trace: tuple[Recorder, list[DeviceExecutor]] | None = None
         self._launched = LaunchQueue(self.mailbox)
@@ -113,6 +125,8 @@ class Worker:
                 self._start_trace(read_plans(decode_document(received.frames[0])))
             case messages.StopTrace():
                 self._stop_trace()
+            case messages.AskTime(asked_ns=asked_ns):
+                self.endpoint.send(messages.MASTER, messages.Time(asked_ns, time.monotonic_ns()))
             case messages.Shutdown():
                 self._synchronize()
                 raise Stopped
@@ -132,6 +146,7 @@ class Worker:
         if setup.communicator is not None and setup.communicator.join(self.registry, self.endpoint.name):
             self._leave_communicator = self.registry.communicators[setup.communicator.library].leave
         self._check_finite = setup.check_finite
+        self._addresses = setup.addresses
         if setup.source is not None:
             self._source = self.make_source(setup.source)
         self.progress.enter(messages.IDLE, 0)
@@ -171,7 +186,9 @@ class Worker:
         shared = SharedReading(self._source, {assignment.device: assignment.inputs})
         inputs = ReadAhead(executor, partial(shared.read, assignment.device))
         received = senders(assignment.plan)
-        self.mailbox.expect(plan, received)
+        sources = received | dict.fromkeys(feed_sizes(assignment.plan, assignment.inputs), messages.MASTER)
+        copied = {key: readers[owner] for key, owner in sources.items() if readers[owner].spec.is_copy}
+        self.mailbox.expect(plan, received | {key: sources[key] for key in copied}, copied)
         self._plans[plan] = _LoadedPlan(
             assignment, executor, inputs, writer, readers[messages.MASTER], frozenset(received)
         )
@@ -187,7 +204,7 @@ class Worker:
         if unknown := peers - set(self.peers):
             raise SecurityError(f"plan sends to {', '.join(sorted(unknown))}: expected one of {', '.join(self.peers)}")
         for peer in sorted(peers - self._connected):
-            self.endpoint.connect(peer, sibling_address(self.address, peer))
+            self.endpoint.connect(peer, self._addresses.get(peer) or sibling_address(self.address, peer))
         self._connected |= peers
 
     def _plan(self, plan: str, step: int) -> "_LoadedPlan":
@@ -200,13 +217,21 @@ class Worker:
         loaded = self._plan(plan, step)
         if delay_s:
             loaded.executor.before_run(step, DELAY, lambda: self.mailbox.wait(delay_s, step))
-        # Some feeds are read from this worker's input source; the master has copied the other feeds to shared memory.
+        # Some feeds are read from this worker's input source; the master has written the other feeds to its arena.
         feeds = dict(loaded.inputs.read(step))
+        copied = loaded.feeds.spec.is_copy
         for feed in loaded.assignment.plan.feeds:
             if feed.tensor not in feeds:
-                feeds[feed.tensor] = loaded.feeds.read(feed_key(feed.tensor), feed.spec.dtype, feed.spec.shape)
+                key = feed_key(feed.tensor)
+                if copied:
+                    self.mailbox.tensor(plan, step, key)
+                feeds[feed.tensor] = loaded.feeds.read(key, feed.spec.dtype, feed.spec.shape)
         for tensor, value in loaded.inputs.run(step, feeds).items():
-            loaded.writer.put(fetch_key(tensor), value)
+            key = fetch_key(tensor)
+            reference = loaded.writer.put(key, value)
+            if copied:
+                ready = messages.TensorReady(plan, step, key, reference)
+                send_parts(self.endpoint, messages.MASTER, ready, loaded.writer.memory(key).data)
         self.endpoint.send(messages.MASTER, messages.Done(plan, step, {PEAK_MEMORY: float(peak_rss_bytes()), **stats}))
         self.progress.enter(messages.IDLE, step)
 

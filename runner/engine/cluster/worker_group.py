@@ -1,23 +1,29 @@
 """The worker processes of a session, and the messages between the master and the workers."""
 
-import os
+import logging
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
 
-from runner.engine.cluster.processes import Supervisor, thread_budget, worker_argv
+from runner.engine.cluster.arrivals import Arrivals
+from runner.engine.cluster.joining import HOST, MEMORY, difference
+from runner.engine.cluster.launchers import Launcher
+from runner.engine.cluster.processes import Supervisor
 from runner.engine.cluster.transport import messages
 from runner.engine.cluster.transport.endpoint import Endpoint, Identity, Limits, Received
-from runner.engine.cluster.transport.heartbeat import HeartbeatMonitor
-from runner.engine.cluster.transport.private_directory import inbox_address, private_directory, write_token
+from runner.engine.cluster.transport.heartbeat import HeartbeatMonitor, Verdict
+from runner.engine.cluster.transport.private_directory import inbox_address, private_directory
+from runner.engine.cluster.transport.ticket import Ticket, new_keys
 from runner.engine.cluster.transport.zmq_endpoint import ZmqEndpoint
 from runner.engine.cluster.transport.zmq_sockets import open_context
 from runner.errors import ClusterError, Interrupted, RunnerError
 from runner.system.text import printable, printable_lines
+
+log = logging.getLogger(__name__)
 
 SPARE_MESSAGES = 256
 """Number of messages of one peer that an inbox can queue; a worker's inbox can also queue all messages of a step."""
@@ -29,7 +35,6 @@ _DRAIN_S = 0.2
 """Longest time in seconds for which a check reads messages before it examines processes and heartbeats."""
 
 _FINAL_ERROR_S = 0.2
-_JOIN_S = 60.0
 _BYE_S = 10.0
 _EXIT_S = 5.0
 _SEND_S = 1.0
@@ -43,42 +48,56 @@ Answer = TypeVar("Answer", bound=messages.Message)
 def start_workers(
     workers: Sequence[str],
     identity: Identity,
-    setup: bytes,
+    setup: Callable[[Mapping[str, str]], bytes],
+    launcher: Launcher,
     *,
+    facts: Mapping[str, str],
     logs: Path,
     threads: int,
     queued_messages: int,
     monitor: HeartbeatMonitor,
-    options: Sequence[str] = (),
 ) -> "Iterator[WorkerGroup]":
     """Start worker processes and set them up; on exit, end all processes and free the shared memory.
 
-    workers: names of all processes, including parameter servers. identity: the master's identity. setup: the setup
-    document. logs: folder for the workers' logs. threads: threads per worker for computing. queued_messages: how many
-    messages one worker may send to another before the receiver reads. monitor: checks heartbeats. options: additional
-    command-line options of the workers, without secrets.
+    workers: names of all processes, including parameter servers. identity: the master's identity, without keys. setup:
+    returns the setup document for given addresses of inboxes. facts: see :mod:`~runner.engine.cluster.joining`. logs:
+    folder for the workers' logs. threads: threads per worker for computing. queued_messages: how many messages one
+    worker may send to another before the receiver reads. monitor: checks heartbeats.
 
     Raises ResourceError if a process cannot be started, and the errors of :meth:`WorkerGroup.gather`.
     """
     servers = sum(messages.split_name(worker)[0] == messages.SERVER_ROLE for worker in workers)
-    peers = len(workers) - servers
-    limits = Limits(peers, servers, queued_messages=SPARE_MESSAGES, send_timeout_s=_SEND_S)
+    peers, lanes = len(workers) - servers, launcher.lanes
+    keys = new_keys([messages.MASTER, *workers]) if launcher.has_keys else {}
+    identity = replace(identity, keys=keys.get(messages.MASTER))
+    queue = queued_messages if launcher.has_keys else SPARE_MESSAGES
+    limits = Limits(peers, servers, queued_messages=queue, send_timeout_s=_SEND_S)
     with (
         private_directory() as directory,
-        open_context(3 * len(workers) + 4) as context,
-        ZmqEndpoint(context, identity, address := inbox_address(directory, messages.MASTER), limits) as endpoint,
+        open_context((2 + lanes) * len(workers) + 4, identity.keys, lanes) as context,
+        ZmqEndpoint(context, identity, launcher.listen(directory), limits) as endpoint,
+        closing(launcher),
         Supervisor() as supervisor,
     ):
-        group = WorkerGroup(workers, directory, endpoint, supervisor, monitor)
+        group = WorkerGroup(workers, directory, endpoint, supervisor, monitor, logs, launcher, facts)
         for worker in workers:
-            argv = [
-                *worker_argv(address, worker, write_token(directory, worker, identity.token)),
-                *("--run", identity.run, "--epoch", str(identity.epoch)),
-                *("--peers", str(peers), "--servers", str(servers), "--queued-messages", str(queued_messages)),
-                *options,
-            ]
-            monitor.watch(worker, time.monotonic())
-            supervisor.start(worker, argv, logs / f"{worker}.log", {**os.environ, **thread_budget(threads)})
+            role, index = messages.split_name(worker)
+            own = keys.get(worker)
+            ticket = Ticket(
+                identity.run,
+                identity.epoch,
+                role,
+                index,
+                identity.token,
+                None if own is None else own.secret,
+                {} if own is None else own.public,
+                peers=peers,
+                servers=servers,
+                queued_messages=queued_messages,
+                lanes=lanes,
+                threads=threads,
+            )
+            launcher.start(worker, ticket, endpoint.address, supervisor, directory)
         endpoint.wake_on(supervisor.pidfds)
         group.set_up(setup)
         yield group
@@ -89,7 +108,8 @@ def start_workers(
 class WorkerGroup:
     """Started workers, addressed by name. Created by :func:`start_workers`.
 
-    directory: private directory of sockets and arenas. clock: the clock that ``endpoint`` and ``monitor`` use.
+    directory: private directory of sockets and arenas. logs: folder for the workers' logs. facts: the master's facts,
+    which those of the workers must equal. clock: the clock that ``endpoint`` and ``monitor`` use.
     """
 
     workers: Sequence[str]
@@ -97,6 +117,9 @@ class WorkerGroup:
     endpoint: Endpoint
     supervisor: Supervisor
     monitor: HeartbeatMonitor
+    logs: Path
+    launcher: Launcher
+    facts: Mapping[str, str] = field(default_factory=dict)
     clock: Callable[[], float] = time.monotonic
 
     def __post_init__(self) -> None:
@@ -104,6 +127,8 @@ class WorkerGroup:
         self._next_check = self._checked_at + _CHECK_S
         self._unread: deque[Received] = deque()
         self._failed = False
+        self._joined: dict[str, messages.Hello] = {}
+        self.arrivals = Arrivals()
 
     def send(self, worker: str, message: messages.Message, *documents: bytes) -> None:
         """Send a message. If the worker has ended, raises the error that ended the worker.
@@ -148,15 +173,58 @@ class WorkerGroup:
         with self._mark_failure():
             return next(self._answers(self.workers, kinds, None))
 
-    def set_up(self, document: bytes) -> None:
-        """Wait for every worker's hello, answer it, and send the setup document."""
-        self.gather(self.workers, messages.Hello, limit_s=_JOIN_S)
+    def set_up(self, document: Callable[[Mapping[str, str]], bytes]) -> None:
+        """Wait until every worker has joined, and send the setup document.
+
+        document: returns the document. Its argument has the addresses of the inboxes, by worker; it is empty if the
+        inboxes are in the private directory.
+
+        A worker with other facts than the master is refused. If the launcher started it, raises ClusterError with the
+        reason; otherwise, another process may join in its place. Raises ClusterError if not all workers join in time.
+        """
+        with self._mark_failure():
+            for worker in self.supervisor.workers:
+                self.monitor.watch(worker, self.clock())
+            missing = set(self.workers)
+            hellos = self._answers(missing, (messages.Hello,), self.launcher.join_s)
+            while missing:
+                worker, hello, _ = next(hellos)
+                if worker in missing and self._admits(worker, hello):
+                    self._joined[worker] = hello
+                    missing.remove(worker)
+                    self.endpoint.connect(worker, hello.address or inbox_address(self.directory, worker))
+                    self.send(worker, messages.Welcome())
+                    if worker not in self.supervisor.workers:
+                        self.monitor.watch(worker, self.clock())
+        addresses = {worker: hello.address for worker, hello in self._joined.items() if hello.address}
         for worker in self.workers:
-            self.endpoint.connect(worker, inbox_address(self.directory, worker))
-            self.send(worker, messages.Welcome())
-        # From now on, all workers are listening, so that plans can make workers connect to each other.
-        for worker in self.workers:
-            self.send(worker, messages.Setup(), document)
+            self.send(worker, messages.Setup(), document(addresses))
+
+    def _admits(self, worker: str, hello: messages.Hello) -> bool:
+        """Return whether a worker may join; if not, send it the reason."""
+        reason = difference(hello.facts, self.facts)
+        if reason:
+            where = f"on {hello.facts.get(HOST, 'an unknown host')} (pid {hello.pid})"
+            log.warning("%s %s was refused: %s", worker, where, reason)
+            self.endpoint.refuse(worker, reason)
+            if worker in self.supervisor.workers:
+                raise ClusterError(f"{worker} {where} was refused: {reason}")
+        return not reason
+
+    @property
+    def sharing(self) -> list[str]:
+        """The workers that share memory with the master and with one another."""
+        own = self.facts.get(MEMORY, "")
+        return [
+            worker
+            for worker in self.workers
+            if self.launcher.shares_memory and self._joined[worker].facts.get(MEMORY, "") == own
+        ]
+
+    def _named(self, worker: str) -> str:
+        """Return the name of a worker, with its host if the launcher did not start it on this host."""
+        place = self.launcher.place(worker)
+        return f"{worker} on {place}" if place else worker
 
     def shut_down(self) -> None:
         """Send shutdown to every worker and wait until all exit; the supervisor ends workers that do not exit in time.
@@ -192,10 +260,9 @@ class WorkerGroup:
             now = self.clock()
             if limit_s is not None and not self._unread and now > max(begun, self._resumed_at) + limit_s:
                 late = sorted(missing)
-                logs = ", ".join(str(self.supervisor.workers[worker].log_path) for worker in late)
-                raise ClusterError(
-                    f"no {kinds[0].kind!r} from {', '.join(late)} within {limit_s:g} s; see their logs: {logs}"
-                )
+                logs = ", ".join(str(self._log(worker)) for worker in late)
+                names = ", ".join(map(self._named, late))
+                raise ClusterError(f"no {kinds[0].kind!r} from {names} within {limit_s:g} s; see their logs: {logs}")
             received = self._unread.popleft() if self._unread else self._receive(max(0.0, self._next_check - now))
             if received is None:
                 self._next_check = now  # Check now: the next check is due, or a process has died.
@@ -222,7 +289,7 @@ class WorkerGroup:
             self._resumed_at = now
         self._checked_at = now
         while self.clock() <= now + _DRAIN_S and (received := self._receive(0.0)) is not None:
-            if not isinstance(received.message, messages.Heartbeat):
+            if not isinstance(received.message, messages.Heartbeat | messages.Log | messages.TensorPart):
                 self._unread.append(received)
         try:
             self.supervisor.check()
@@ -230,12 +297,22 @@ class WorkerGroup:
             raise self._root_cause(death) from None
         # Pass the time read above: if the master was stopped since then, the next check notices the gap.
         if verdicts := self.monitor.tick(now):
-            process = self.supervisor.workers[verdicts[0].worker]
-            process.dump_stack()
-            raise ClusterError(
-                f"{verdicts[0]}; the stacks of its threads, unless the process is stopped, are in {process.log_path}"
-            )
+            raise ClusterError(self._describe(verdicts[0]))
         self._next_check = self.clock() + _CHECK_S
+
+    def _describe(self, verdict: Verdict) -> str:
+        """Return the text of an error about a silent or stuck worker; make a worker of this host dump its stacks."""
+        process = self.supervisor.workers.get(verdict.worker)
+        if process is None:
+            return (
+                f"{verdict}; it is on {self.launcher.place(verdict.worker)}, which may be cut off or stopped; messages "
+                f"of the worker until then are in {self._log(verdict.worker)}"
+            )
+        process.dump_stack()
+        return f"{verdict}; the stacks of its threads, unless the process is stopped, are in {process.log_path}"
+
+    def _log(self, worker: str) -> Path:
+        return self.logs / f"{worker}.log"
 
     def _root_cause(self, error: RunnerError, reporter: str = "") -> RunnerError:
         """Return the cause of ``error``, which may be a consequence of another worker's failure.
@@ -258,13 +335,23 @@ class WorkerGroup:
             return death
         return error
 
+    def _keep(self, worker: str, lines: str) -> None:
+        """Append lines of a worker's log to its file, unless the process on this host writes the file itself."""
+        if worker not in self.supervisor.workers:
+            with open(self._log(worker), "a", encoding="utf-8") as file:
+                file.writelines(f"{line}\n" for line in printable_lines(lines, lines=_MOST_LINES, width=_MOST_COLUMNS))
+
     def _handle_report(self, received: Received, now: float) -> RunnerError | None:
-        """Handle a heartbeat; return the error of a worker that reports a failure."""
+        """Handle a heartbeat, log lines or a part of a fetched tensor; return the error of a worker that failed."""
         match received.message:
             case messages.Heartbeat(section=section, step=step):
-                self.monitor.heartbeat(messages.process_of_heartbeat(received.source), section, step, now)
+                self.monitor.heartbeat(messages.process_of(received.source), section, step, now)
             case messages.Failed() as failed:
-                return _reported_error(received.source, failed, self.supervisor.workers[received.source].log_path)
+                return _reported_error(self._named(received.source), failed, self._log(received.source))
+            case messages.Log(lines=lines):
+                self._keep(messages.process_of(received.source), lines)
+            case messages.TensorPart():
+                self.arrivals.add(received)
         return None
 
 

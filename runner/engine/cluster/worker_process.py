@@ -1,76 +1,125 @@
-"""The process of a worker or parameter server: it connects to the master, sends heartbeats and runs the main loop."""
+"""The process of a worker or parameter server: it joins the run, sends heartbeats and runs the main loop."""
 
 import logging
+import os
+import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from threadpoolctl import threadpool_limits
+
+from runner.engine.cluster.joining import host_facts
 from runner.engine.cluster.mailbox import RECEIVE_LIMIT_S, Mailbox
 from runner.engine.cluster.processes import dump_stacks_on_signal
-from runner.engine.cluster.transport.endpoint import Identity, Limits
+from runner.engine.cluster.transport.endpoint import Identity
 from runner.engine.cluster.transport.heartbeat import HeartbeatThread, Progress
-from runner.engine.cluster.transport.messages import DEVICE_ROLES, MASTER, heartbeat_role, process_names
-from runner.engine.cluster.transport.private_directory import read_token, sibling_address
+from runner.engine.cluster.transport.messages import (
+    MASTER,
+    MAX_ERROR_TEXT,
+    Hello,
+    Welcome,
+    heartbeat_role,
+    process_names,
+)
+from runner.engine.cluster.transport.private_directory import own_address
+from runner.engine.cluster.transport.ticket import read_ticket
 from runner.engine.cluster.transport.zmq_endpoint import Outbox, ZmqEndpoint
 from runner.engine.cluster.transport.zmq_sockets import open_context
 from runner.engine.cluster.worker import SourceMaker, Worker
 from runner.engine.run.kernel_table import load_kernels
-from runner.errors import ConfigError
+from runner.errors import ClusterError, SecurityError
+from runner.system.text import ascii_only
+
+log = logging.getLogger(__name__)
+
+_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
 @dataclass(frozen=True)
 class WorkerOptions:
-    """The command-line options of a worker; the token is in a file of mode 0600.
+    """The command-line options of a worker. join: address of the master. key: file with the worker's ticket."""
 
-    peers, servers: numbers of workers and parameter servers. queued_messages: how many messages one peer may send
-    before this worker reads. Raises ConfigError for a role that runs no device.
-    """
-
-    address: str
-    role: str
-    index: int
-    token_file: Path
-    run: str
-    epoch: int
-    peers: int
-    servers: int
-    queued_messages: int
-
-    def __post_init__(self) -> None:
-        if self.role not in DEVICE_ROLES:
-            raise ConfigError(f"--role {self.role!r}: expected one of {', '.join(DEVICE_ROLES)}")
-
-    @property
-    def limits(self) -> Limits:
-        """The limits of the worker's connections.
-
-        A stopped master accepts no connection until it continues, so the time limit for connections is long.
-        """
-        return Limits(self.peers, self.servers, queued_messages=self.queued_messages, connect_timeout_s=RECEIVE_LIMIT_S)
+    join: str
+    key: Path
 
 
-def main(options: WorkerOptions, make_source: SourceMaker) -> int:
+def main(options: WorkerOptions, facts: Mapping[str, str], make_source: SourceMaker) -> int:
     """Run a worker until the master sends shutdown; return the exit code.
 
-    make_source: builds the input source from its description, which the master sends as plain data.
+    facts: compared with those of the master, see :mod:`~runner.engine.cluster.joining`. make_source: builds the input
+    source from its description, which the master sends as plain data.
+
+    Raises SecurityError if the ticket cannot be used, ClusterError if the master cannot be reached or refuses the
+    worker.
     """
     dump_stacks_on_signal()
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    identity = Identity(options.run, options.epoch, options.role, options.index, read_token(options.token_file))
-    limits = options.limits
-    own_address = sibling_address(options.address, identity.name)
+    logging.basicConfig(level=logging.INFO, format=_FORMAT)
+    ticket = read_ticket(options.key)
+    # A stopped master accepts no connection until it continues, so the time limit is long.
+    identity, limits = ticket.identity, ticket.limits(connect_timeout_s=RECEIVE_LIMIT_S)
+    registry = load_kernels()  # before the number of threads is limited, which applies only to loaded libraries
     progress = Progress()
-    processes = process_names(options.peers, options.servers)
-    with open_context(3 * len(processes) + 6) as context:
+    processes = process_names(ticket.peers, ticket.servers)
+    connections = (2 + ticket.lanes) * len(processes) + 6
+    with (
+        open_context(connections, identity.keys, ticket.lanes) as context,
+        ZmqEndpoint(context, identity, own_address(options.join, identity.name), limits) as endpoint,
+    ):
+        endpoint.join(MASTER, options.join, {**host_facts(), **facts})
+        _wait_for_welcome(endpoint)
+        options.key.unlink(missing_ok=True)
 
         def open_heartbeat() -> Outbox:
-            beat = Identity(identity.run, identity.epoch, heartbeat_role(identity.role), identity.index, identity.token)
+            role = heartbeat_role(identity.role)
+            beat = Identity(identity.run, identity.epoch, role, identity.index, identity.token, identity.keys)
             outbox = Outbox(context, beat, limits)
-            outbox.connect(MASTER, options.address)
+            outbox.connect(MASTER, options.join)
             return outbox
 
-        with ZmqEndpoint(context, identity, own_address, limits) as endpoint:
-            endpoint.connect(MASTER, options.address)
-            with HeartbeatThread(open_heartbeat, progress) as heartbeat:
-                mailbox = Mailbox(endpoint)
-                worker = Worker(endpoint, mailbox, options.address, processes, make_source, load_kernels(), progress)
-                return worker.serve(heartbeat.check)
+        over_tcp = identity.keys is not None
+        with (
+            HeartbeatThread(open_heartbeat, progress, lost=_exit_without_master if over_tcp else _ignore) as heartbeat,
+            threadpool_limits(ticket.threads),
+        ):
+            if over_tcp:
+                logging.getLogger().addHandler(_LinesToMaster(heartbeat))
+                log.info("%s has joined the run; its process is %d", identity.name, os.getpid())
+            mailbox = Mailbox(endpoint)
+            worker = Worker(endpoint, mailbox, options.join, processes, make_source, registry, progress)
+            return worker.serve(heartbeat.check)
+
+
+def _wait_for_welcome(endpoint: ZmqEndpoint) -> None:
+    """Wait until the master has accepted this worker; raises ClusterError if the master refuses it or ends."""
+    while True:
+        received = endpoint.receive(RECEIVE_LIMIT_S)
+        if received is None:
+            raise ClusterError(f"{endpoint.name} was not accepted by the master within {RECEIVE_LIMIT_S:g} s")
+        if isinstance(received.message, Welcome):
+            return
+        if not isinstance(received.message, Hello):
+            raise SecurityError(f"{received.message.kind!r} from {received.source}, expected a welcome")
+
+
+class _LinesToMaster(logging.Handler):
+    """A handler that sends log lines to the master, which keeps them with the other records of the run."""
+
+    def __init__(self, heartbeat: HeartbeatThread) -> None:
+        super().__init__()
+        self.setFormatter(logging.Formatter(_FORMAT))
+        self._lines = heartbeat.lines
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Queue the text of a record for the heartbeat thread."""
+        self._lines.put(ascii_only(self.format(record))[:MAX_ERROR_TEXT])
+
+
+def _exit_without_master() -> None:
+    """End this process at once: the main thread may be computing, or waiting for a worker that has ended."""
+    print("the connection to the master is lost: this worker ends", file=sys.stderr, flush=True)
+    os._exit(ClusterError.exit_code)
+
+
+def _ignore() -> None:
+    """Do nothing: on one host, the kernel ends a worker whose master has ended."""

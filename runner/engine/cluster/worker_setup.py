@@ -110,7 +110,8 @@ class WorkerSetup:
 
     source: plain data that describes an input source, or None. check_finite: reject values that are not finite. link:
     emulated link to every other process, or None. gpus: GPU number by worker name. use: options of the GPUs.
-    communicator: setup of the GPUs' communicator, or None if no collective library is used.
+    communicator: setup of the GPUs' communicator, or None if no collective library is used. addresses: addresses of the
+    inboxes of the processes; a process that is missing has its inbox in the directory of the master's inbox.
     """
 
     source: Mapping[str, Any] | None
@@ -119,6 +120,7 @@ class WorkerSetup:
     gpus: Mapping[str, int] = field(default_factory=dict)
     use: GpuOptions = DEFAULT_GPU_OPTIONS
     communicator: CommunicatorSetup | None = None
+    addresses: Mapping[str, str] = field(default_factory=dict)
 
     def to_document(self) -> dict[str, Any]:
         """Return the setup as plain data."""
@@ -146,4 +148,5 @@ _SETUP = Record(
             members=ListOf(_PEER, _MAX_WORKERS),
         )
     ),
+    addresses=MapOf(_PEER, Text(256), _MAX_WORKERS),
 )

@@ -12,13 +12,14 @@ import pytest
 
 from runner.engine.cluster import worker_group
 from runner.engine.cluster.cluster_session import ClusterSession
-from runner.engine.cluster.transport.private_directory import inbox_path, private_directory
+from runner.engine.cluster.transport.private_directory import private_directory
 from runner.engine.compile.program import Program
 from runner.engine.graph.device import local_cluster
 from runner.engine.run.session import Session
 from runner.kernels.contract import Array
 from runner.kernels.registry import Registry
 from runner.optimizers.sgd import Momentum
+from runner.records.summary import joining_facts
 from runner.strategies.sync_data import SyncData
 from tests.engine.cluster.virtual_cluster import VirtualCluster, there_and_back, virtual_cluster
 from tests.integration.command import processes_of
@@ -51,20 +52,20 @@ class Sessions:
         """Return a new session; the caller enters its ``with`` block."""
         self.run_ids.append(secrets.token_hex(8))
         own: dict[str, Any] = {"run_id": self.run_ids[-1], "epoch": 1, "logs": self.logs, "threads": 1}
+        own["facts"] = joining_facts({})
         cluster = local_cluster(program.workers, program.servers)
         return ClusterSession(program, cluster, self._registry, source, **(own | options))
 
     def worker(self, index: int, role: str = "worker") -> psutil.Process:
         """Return the process of worker ``index`` or, if the role is "ps", of parameter server ``index``."""
         processes = map(psutil.Process, processes_of(self.run_ids[-1]))
-        wanted = (role, str(index))
-        (found,) = (each for each in processes if (_option(each, "--role"), _option(each, "--index")) == wanted)
+        (found,) = (each for each in processes if _option(each, "--key").endswith(f".{role}-{index}.key"))
         return found
 
     @property
     def directory(self) -> Path:
         """The private directory of the newest session."""
-        return inbox_path(_option(self.worker(0), "--address")).parent
+        return Path(_option(self.worker(0), "--key")).parent
 
 
 def _option(process: psutil.Process, name: str) -> str:

@@ -111,10 +111,12 @@ from runner.engine.cluster.cluster_session import ClusterSession
 from runner.engine.graph.device import local_cluster
 from runner.engine.run.kernel_table import load_kernels
 from runner.engine.cluster.transport.heartbeat import HeartbeatMonitor
+from runner.records.summary import joining_facts
 from tests.engine.cluster.conftest import PROGRAM, SOURCE, train
 
 monitor = HeartbeatMonitor(silence_s={SILENCE_S})
 run = dict(run_id=sys.argv[1], epoch=1, logs=Path(sys.argv[2]), threads=1, monitor=monitor)
+run["facts"] = joining_facts({{}})
 
 def beat():
     while True:

@@ -12,6 +12,7 @@ import pytest
 
 from runner.data.source import source_from_config
 from runner.engine.cluster.cluster_session import ClusterSession
+from runner.engine.cluster.launchers import LocalLauncher
 from runner.engine.graph.device import Cluster, Device, local_cluster, server_device, worker_device
 from runner.engine.run.interleaving import Ending, Recorded
 from runner.engine.run.local_session import LocalSession
@@ -61,6 +62,23 @@ def test_workers_compute_the_result_of_one_process(
     sent = [after - earlier for after, earlier in zip(session.sent_bytes(), before, strict=True)]
     assert sent == expected[1].sent_bytes()
     assert min(sent) > 0
+
+
+@pytest.mark.parametrize("lanes", [1, 3])
+def test_workers_without_shared_memory_compute_the_same(
+    sessions: Sessions, expected: tuple[list[Weights], LocalSession], lanes: int
+) -> None:
+    """Over TCP, no process maps memory of another one."""
+    with sessions.new(launcher=LocalLauncher(sessions.logs, 1, over_tcp=True, lanes=lanes)) as session:
+        before = session.sent_bytes()
+        expect_same_losses(losses(session), expected[0])
+        assert session.sent_bytes() != before
+        assert list(sessions.directory.iterdir()) == [], "no socket, no arena, and no ticket is left"
+        processes = ["self", *(sessions.worker(k).pid for k in range(WORKERS))]
+        maps = [Path(f"/proc/{each}/maps").read_text() for each in processes]
+        assert not [text for text in maps if str(sessions.directory) in text]
+        session.run("restore", feeds=session.run("save"))
+        expect_same_bits(session.run("save"), expected[0][-1])
 
 
 def test_clients_of_one_signature_read_their_own_inputs(sessions: Sessions, registry: Registry) -> None:
@@ -259,4 +277,4 @@ def test_two_devices_of_one_process_are_refused(
 ) -> None:
     cluster = Cluster(tuple(map(Device, devices)))
     with pytest.raises(ValueError, match=f"expected one device for each of {names}"):
-        ClusterSession(PROGRAM, cluster, registry, None, run_id="r", epoch=1, logs=tmp_path, threads=1)
+        ClusterSession(PROGRAM, cluster, registry, None, run_id="r", epoch=1, logs=tmp_path, threads=1, facts={})

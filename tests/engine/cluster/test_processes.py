@@ -14,8 +14,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-import runner
-from runner.engine.cluster.processes import Exit, Supervisor, WorkerProcess, tail, thread_budget, worker_argv
+from runner.engine.cluster.launchers import join_arguments
+from runner.engine.cluster.processes import Exit, Supervisor, WorkerProcess, runner_command, tail, thread_budget
 from runner.engine.cluster.transport.endpoint import Limits
 from runner.engine.cluster.transport.private_directory import inbox_address, private_directory
 from runner.engine.cluster.transport.zmq_endpoint import ZmqEndpoint
@@ -216,17 +216,6 @@ def test_thread_budget_reaches_the_libraries(start: Start) -> None:
     assert worker.log_path.read_text() == "[1]\n"
 
 
-def test_command_line_contains_no_secret(tmp_path: Path) -> None:
-    argv = worker_argv("ipc:///dev/shm/run/master-0", "worker-3", tmp_path / "token-worker-3")
-    assert argv[1:] == [
-        *("-P", str(Path(runner.__file__).with_name("__main__.py"))),
-        *("worker", "--address", "ipc:///dev/shm/run/master-0", "--role", "worker"),
-        *("--index", "3", "--token-file", str(tmp_path / "token-worker-3"), "--parent", str(os.getpid())),
-    ]
-    of_server = worker_argv("ipc:///dev/shm/run/master-0", "ps-1", tmp_path / "token")
-    assert of_server[of_server.index("--role") : of_server.index("--token-file")] == ["--role", "ps", "--index", "1"]
-
-
 def test_tail_of_a_log_is_limited_and_escaped(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_bytes(b"x" * 10**6 + b"\n\xff\x1b[0m\nlast\n")
@@ -275,9 +264,8 @@ def test_worker_dies_with_its_killed_master() -> None:
 def test_worker_dies_with_a_master_killed_during_the_imports(tmp_path: Path) -> None:
     plugin = tmp_path / "slow.py"
     plugin.write_text("import os, signal\nprint(os.getpid(), flush=True)\nsignal.pause()\n")
-    argv = worker_argv("ipc:///dev/shm/run/master-0", "worker-0", tmp_path / "token")
-    numbers = ("--run", "run", "--epoch", "1", "--peers", "1", "--servers", "0", "--queued-messages", "1")
-    expect_death_with_parent(*argv[1:], *numbers, "--plugin", str(plugin))
+    argv = [*runner_command(), *join_arguments("ipc:///dev/shm/run/master-0", tmp_path / "key", [])]
+    expect_death_with_parent(*argv[1:], "--plugin", str(plugin))
 
 
 def test_worker_without_a_master_reports_it() -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from runner.engine.cluster.launchers import LocalLauncher
 from runner.engine.cluster.processes import STACK_SIGNAL, Supervisor
 from runner.engine.cluster.transport.endpoint import Received
 from runner.engine.cluster.transport.heartbeat import SILENCE_S, HeartbeatMonitor
@@ -44,7 +45,9 @@ class Stage:
         self.monitor = HeartbeatMonitor()
         clock = self.network.clock
         master = self._endpoint(MASTER)
-        self.group = WorkerGroup(WORKERS, logs, master, supervisor, self.monitor, lambda: clock.now)
+        self.group = WorkerGroup(
+            WORKERS, logs, master, supervisor, self.monitor, logs, LocalLauncher(logs, 1), clock=lambda: clock.now
+        )
         self.peers = {name: self._endpoint(name) for name in (*WORKERS, "worker_heartbeat-0", "worker_heartbeat-1")}
         for name, peer in self.peers.items():
             peer.connect(MASTER)
@@ -96,14 +99,14 @@ def stage(supervisor: Supervisor, tmp_path: Path) -> Stage:
 @pytest.fixture
 def ready(stage: Stage) -> Stage:
     """Return a group after setup."""
-    stage.group.set_up(b"")
+    stage.group.set_up(lambda addresses: b"")
     for worker in WORKERS:
         stage.heard(worker)
     return stage
 
 
 def test_workers_are_set_up_after_all_hellos(stage: Stage) -> None:
-    stage.group.set_up(b"document")
+    stage.group.set_up(lambda addresses: b"document")
     for worker in WORKERS:
         received = [stage.peers[worker].receive(0) for _ in range(3)]
         assert [each.message.kind for each in received if each] == ["hello", "welcome", "setup"]
@@ -329,7 +332,7 @@ def test_worker_may_be_silent_after_shutdown(supervisor: Supervisor, tmp_path: P
     stage = Stage(supervisor, tmp_path, command=("/bin/true",))
     for worker in WORKERS:
         supervisor.expect_exit(worker)
-    stage.group.set_up(b"")
+    stage.group.set_up(lambda addresses: b"")
     stage.send("worker_heartbeat-0", Heartbeat(IDLE, 3))
     stage.send("worker-0", Loaded("p"), after_s=0.1)
     stage.group.gather(["worker-0"], Loaded)

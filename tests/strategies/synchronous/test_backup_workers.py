@@ -27,6 +27,7 @@ from runner.errors import ConfigError, RunnerError
 from runner.kernels.registry import Registry
 from runner.optimizers.base import Optimizer
 from runner.optimizers.sgd import Momentum
+from runner.records.summary import joining_facts
 from runner.strategies.base import Workload
 from runner.strategies.clients import program
 from runner.strategies.replica import Replica, ordered_sum, shares, summed
@@ -197,6 +198,7 @@ def test_processes_with_emulated_delays_equal_single_over_the_shares_that_counte
     }
     cluster = local_cluster(made.workers, made.servers)
     own: dict[str, Any] = {"run_id": secrets.token_hex(8), "epoch": 1, "logs": tmp_path, "threads": 1}
+    own["facts"] = joining_facts({})
     with (
         source_from_config(**described) as source,
         ClusterSession(made, cluster, registry, described, **own, emulation=SLOW) as session,

@@ -38,14 +38,16 @@ class Drop(StrEnum):
     NO_HELLO = "first message of a connection is not hello"
     BAD_TOKEN = "hello with a wrong token"
     DUPLICATE = "sequence number seen before"
+    TWICE = "second connection under one name"
 
 
 @dataclass
 class _Caller:
-    """The peer of one connection. expected: sequence number of its next message."""
+    """The peer of one connection. lane: see ``Hello``. expected: sequence number of its next message."""
 
     name: str
     role: str
+    lane: int
     expected: int
 
 
@@ -58,23 +60,29 @@ class Admission:
     def __init__(self, identity: Identity, peers: int, servers: int = 0) -> None:
         """``servers``: number of parameter servers. ``peers``: number of peers of every other role."""
         self.drops: Counter[Drop] = Counter()
+        self.refused: list[tuple[bytes, str]] = []
+        """(connection, reason) of callers that are to be told the reason why they were not admitted."""
         self._identity = identity
         self._peers = peers
         self._servers = servers
         self._callers: dict[bytes, _Caller] = {}
 
-    def admit(self, connection: bytes, header: bytes | memoryview, frames: Sequence[memoryview]) -> Received | None:
+    def admit(
+        self, connection: bytes, header: bytes | memoryview, frames: Sequence[memoryview], process: str = ""
+    ) -> Received | None:
         """Return the message to deliver, or None if it was dropped and counted.
+
+        process: name of the process to which the connection's CURVE key belongs; "" if the run has no keys.
 
         Raises SecurityError if a peer of this run violated the protocol, ClusterError if messages were lost.
         """
         caller = self._callers.get(connection)
         if caller is None:
-            return self._admit_unknown(connection, header, frames)
+            return self._admit_unknown(connection, header, frames, process)
         return self._admit_peer(caller, header, frames)
 
     def _admit_unknown(
-        self, connection: bytes, header: bytes | memoryview, frames: Sequence[memoryview]
+        self, connection: bytes, header: bytes | memoryview, frames: Sequence[memoryview], process: str
     ) -> Received | None:
         try:
             envelope, message = decode_header(header)
@@ -88,12 +96,25 @@ class Admission:
         elif not hmac.compare_digest(message.token.encode(), self._identity.token.encode()):
             self._drop(Drop.BAD_TOKEN, f"from {envelope.src}")
         else:
-            name = self._check_hello(envelope, message, frames)
-            self._callers[connection] = _Caller(name, message.role, expected=1)
+            name = self._check_hello(envelope, message, frames, process)
+            if any((caller.name, caller.lane) == (name, message.lane) for caller in self._callers.values()):
+                self._drop(Drop.TWICE, name)
+                self.refused.append((connection, f"{name} has joined the run already, in another process"))
+                return None
+            self._callers[connection] = _Caller(name, message.role, message.lane, expected=1)
             return Received(name, replace(message, token=""))
         return None
 
-    def _check_hello(self, envelope: Envelope, hello: messages.Hello, frames: Sequence[memoryview]) -> str:
+    def forget(self, name: str) -> list[bytes]:
+        """Forget the connections of a peer, so that another process may join under its name; return them."""
+        found = [connection for connection, caller in self._callers.items() if caller.name == name]
+        for connection in found:
+            del self._callers[connection]
+        return found
+
+    def _check_hello(
+        self, envelope: Envelope, hello: messages.Hello, frames: Sequence[memoryview], process: str
+    ) -> str:
         """Return the name of a caller with the right token; raises SecurityError if the caller breaks the protocol."""
         allowed = CALLERS[self._identity.role]
         indices = self._servers if hello.role in _SERVER_ROLES else self._peers
@@ -110,8 +131,8 @@ class Admission:
                 f"hello of {name}: sent as {source}, number {envelope.seq}, with {len(frames)} frames; "
                 f"expected {name}, number 0, no frames"
             )
-        if any(caller.name == name for caller in self._callers.values()):
-            raise SecurityError(f"second connection of {name} to {self._identity.name} in one epoch")
+        if self._identity.keys is not None and messages.process_of(name) != process:
+            raise SecurityError(f"hello of {name} with the key of {process or 'no process of this run'}")
         return name
 
     def _admit_peer(self, caller: _Caller, header: bytes | memoryview, frames: Sequence[memoryview]) -> Received | None:

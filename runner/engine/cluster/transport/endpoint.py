@@ -2,15 +2,16 @@
 
 :mod:`~runner.engine.cluster.transport.zmq_endpoint` implements the interface. The guarantees are:
 
-* A peer has at most one inbox, and one connection to every peer it sends to. A connection begins with a hello that
-  contains the run's token, and preserves the order of messages.
+* A peer has at most one inbox, and one connection to every peer it sends to; over TCP, large tensors have further
+  connections, called lanes. A connection begins with a hello that contains the run's token, and preserves the order of
+  messages.
 * A message is delivered at most once. A lost message is detected when the sender's next message arrives, and raises
   :class:`~runner.errors.ClusterError`.
 * Messages of another run or epoch are dropped.
 * An endpoint may be used only by the thread that created it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -21,14 +22,26 @@ Frame = bytes | memoryview
 
 
 @dataclass(frozen=True)
+class Keys:
+    """CURVE keys as Z85 text. secret: of this process. public: process name -> public key, for all processes."""
+
+    secret: str = field(repr=False)
+    public: Mapping[str, str] = field(repr=False)
+
+
+@dataclass(frozen=True)
 class Identity:
-    """The run of an endpoint, its role and index, and the run's token. epoch: number of this start of the run."""
+    """The run of an endpoint, its role and index, and the run's token. epoch: number of this start of the run.
+
+    keys: the keys for connections over TCP; None if all processes are on one host and connect over ``ipc://``.
+    """
 
     run: str
     epoch: int
     role: str
     index: int
     token: str = field(repr=False)
+    keys: Keys | None = None
 
     @property
     def name(self) -> str:
@@ -47,6 +60,7 @@ class Limits:
     peers: number of peers of each role except parameter servers; a peer opens at most three connections. servers:
     number of parameter servers. queued_messages: how many messages one peer may send before the receiver reads, at
     least all messages of one step. connect_timeout_s, send_timeout_s: times after which a peer counts as unreachable.
+    lanes: connections from one worker to another over TCP; of several, the first has only messages and small tensors.
     """
 
     peers: int
@@ -54,6 +68,7 @@ class Limits:
     queued_messages: int = 4096
     connect_timeout_s: float = 10.0
     send_timeout_s: float = 10.0
+    lanes: int = 1
 
 
 @dataclass(frozen=True)
@@ -79,7 +94,9 @@ class Endpoint(Protocol):
         """
 
     def send(self, peer: str, message: Message, frames: Sequence[Frame] = ()) -> None:
-        """Queue a message for a connected peer. The frames are copied: the caller may reuse their memory.
+        """Queue a message for a connected peer. The frames are copied, so that the caller may reuse their memory.
+
+        Except the bytes of a ``TensorPart``, which must not change until the receiver has finished the step.
 
         Raises ClusterError if the peer is gone or accepts no message within the send time-out, ValueError if the
         message or its frames violate the schema.
@@ -90,6 +107,9 @@ class Endpoint(Protocol):
 
         Raises ClusterError if messages were lost, SecurityError if a peer of this run violated the protocol.
         """
+
+    def refuse(self, peer: str, reason: str) -> None:
+        """Send ``peer``, whose hello has been received, the reason why it may not join, and forget its connection."""
 
     def close(self) -> None:
         """Close the inbox and all connections within a bounded time. May be called again."""

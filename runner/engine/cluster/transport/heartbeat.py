@@ -14,14 +14,16 @@ from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from enum import StrEnum
+from queue import SimpleQueue
 from typing import Protocol
 
 import zmq
 
-from runner.engine.cluster.transport.messages import IDLE, LOAD, MASTER, SETUP, STEP, Heartbeat
+from runner.engine.cluster.transport.messages import IDLE, LOAD, MASTER, SETUP, STEP, Heartbeat, Log
 from runner.errors import ClusterError, RunnerError
 
 INTERVAL_S = 0.5
+MOST_UNSENT = 3
 _STOP_S = 15.0
 """Time limit in seconds for stopping the thread."""
 
@@ -29,7 +31,7 @@ _STOP_S = 15.0
 class HeartbeatOutbox(Protocol):
     """The outbox of the heartbeat thread, connected to the master."""
 
-    def offer(self, peer: str, message: Heartbeat) -> bool:
+    def offer(self, peer: str, message: Heartbeat | Log) -> bool:
         """Queue the message if there is room; return whether it was queued."""
 
     def close(self) -> None:
@@ -59,9 +61,20 @@ class HeartbeatThread:
     """A thread that sends :class:`Progress` to the master every ``interval_s`` seconds. A context manager."""
 
     def __init__(
-        self, open_outbox: Callable[[], HeartbeatOutbox], progress: Progress, interval_s: float = INTERVAL_S
+        self,
+        open_outbox: Callable[[], HeartbeatOutbox],
+        progress: Progress,
+        interval_s: float = INTERVAL_S,
+        lost: Callable[[], None] = lambda: None,
     ) -> None:
-        """``open_outbox``: opens and connects the outbox in the new thread, because a socket belongs to its thread."""
+        """``open_outbox``: opens and connects the outbox in the new thread, because a socket belongs to its thread.
+
+        lost: called in the thread if ``MOST_UNSENT`` heartbeats in a row cannot be sent, as when the connection over
+        TCP to the master is closed.
+        """
+        self.lines: SimpleQueue[str] = SimpleQueue()
+        """Lines of the worker's log, which the thread sends to the master."""
+        self._lost = lost
         self._open_outbox = open_outbox
         self._progress = progress
         self._interval_s = interval_s
@@ -87,11 +100,17 @@ class HeartbeatThread:
     def _run(self) -> None:
         try:
             with closing(self._open_outbox()) as outbox:
+                unsent = 0
                 while True:
                     # If the queue is full, this heartbeat is skipped. A master that reads no messages does not check
                     # heartbeats either, and receives the queued heartbeats when it reads again.
-                    outbox.offer(MASTER, self._progress.now)
-                    if self._stopping.wait(self._interval_s):
+                    unsent = 0 if outbox.offer(MASTER, self._progress.now) else unsent + 1
+                    if unsent == MOST_UNSENT:
+                        self._lost()
+                    stopping = self._stopping.wait(self._interval_s)
+                    while not self.lines.empty():
+                        outbox.offer(MASTER, Log(self.lines.get()))
+                    if stopping:
                         return
         except (RunnerError, zmq.ZMQError) as error:
             self._failure = error

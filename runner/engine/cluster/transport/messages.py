@@ -9,7 +9,7 @@ separate peer, such as ``ps_heartbeat-0``, because the thread has a separate con
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, ClassVar
 
 from runner.engine.cluster.transport.shared_memory import ArenaTensor
@@ -58,14 +58,19 @@ def heartbeat_role(role: str) -> str:
     return role + _HEARTBEAT
 
 
-def process_of_heartbeat(heartbeat: str) -> str:
-    """Return the name of the process whose heartbeat thread is named ``heartbeat``."""
-    role, index = split_name(heartbeat)
+def process_of(name: str) -> str:
+    """Return the name of the process in which peer ``name``, possibly a heartbeat thread, runs."""
+    role, index = split_name(name)
     return peer_name(role.removesuffix(_HEARTBEAT), index)
 
 
+MAX_PROCESSES = 2**20
 MAX_NAME = 512
 MAX_ERROR_TEXT = 4096
+MAX_LANES = 16
+
+FRAME_BYTES = 256 * 2**10
+"""Largest number of bytes of a tensor in one frame. See ``docs/many-machines.md`` for the measurement."""
 
 LONGEST_WAIT_S = 200.0
 """Longest delay in seconds that a message may request from its receiver; shorter than the limit for a stuck step."""
@@ -80,6 +85,7 @@ Step = Annotated[int, Integer()]
 PlanId = Annotated[str, Text(64)]
 Name = Annotated[str, Text(MAX_NAME)]
 Section = Annotated[str, OneOf(SECTIONS)]
+Facts = Annotated[Mapping[str, str], MapOf(Text(MAX_NAME), Text(MAX_NAME), 300)]
 Numbers = Annotated[Mapping[str, float], MapOf(Text(MAX_NAME), Number(), 64)]
 
 
@@ -88,7 +94,10 @@ KINDS: "dict[str, type[Message]]" = {}
 
 
 class Message:
-    """The base of all messages. senders: roles that may send this kind. has_document: whether it has a document."""
+    """The base of all messages. senders: roles that may send this kind.
+
+    has_document: whether a frame follows the header: a document or, for :class:`TensorPart`, bytes of a tensor.
+    """
 
     kind: ClassVar[str]
     senders: ClassVar[tuple[str, ...]]
@@ -103,13 +112,25 @@ class Message:
 class Hello(Message, kind="hello", senders=ROLES):
     """The first message of every connection: the caller's name, authenticated by the run's token.
 
-    The token is cleared before the message is delivered, so that it cannot end up in a log.
+    The token is cleared before the message is delivered, so that it cannot end up in a log. lane: number of the
+    connection among those from the same caller. A worker that joins the run also sends ``address``, the address of its
+    inbox, and ``facts``, which the master compares with its own: see ``joining``.
     """
 
     role: Annotated[str, OneOf(ROLES)]
     index: Index
     pid: Annotated[int, Integer(low=1)]
     token: Annotated[str, Text(128)]
+    lane: Annotated[int, Integer(high=MAX_LANES)] = 0
+    address: Annotated[str, Text(256)] = ""
+    facts: Facts = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Refused(Message, kind="refused", senders=(MASTER_ROLE,)):
+    """The master's answer, on the caller's own connection, to a hello that the master does not accept."""
+
+    reason: Annotated[str, Text(MAX_ERROR_TEXT)]
 
 
 @dataclass(frozen=True)
@@ -186,6 +207,21 @@ class Traced(Message, kind="traced", senders=DEVICE_ROLES, has_document=True):
 
 
 @dataclass(frozen=True)
+class AskTime(Message, kind="ask-time", senders=MASTERS):
+    """The request for the time of this worker's clock. asked_ns: the master's monotonic time."""
+
+    asked_ns: Annotated[int, Integer()]
+
+
+@dataclass(frozen=True)
+class Time(Message, kind="time", senders=DEVICE_ROLES):
+    """The answer to :class:`AskTime`. now_ns: the worker's monotonic time."""
+
+    asked_ns: Annotated[int, Integer()]
+    now_ns: Annotated[int, Integer()]
+
+
+@dataclass(frozen=True)
 class TensorReady(Message, kind="tensor", senders=(MASTER_ROLE, *DEVICE_ROLES)):
     """A reference to the value of a send node, for the recv node with the same (plan, step, key).
 
@@ -201,11 +237,34 @@ class TensorReady(Message, kind="tensor", senders=(MASTER_ROLE, *DEVICE_ROLES)):
 
 
 @dataclass(frozen=True)
+class TensorPart(Message, kind="part", senders=(MASTER_ROLE, *DEVICE_ROLES), has_document=True):
+    """A part of a tensor for a process that does not share memory with the sender; the frame contains the bytes.
+
+    start: position of the bytes in the tensor, a multiple of ``FRAME_BYTES``. The parts of one tensor may arrive in any
+    order; all have the other fields of the tensor's :class:`TensorReady`.
+    """
+
+    plan: PlanId
+    step: Step
+    key: Name
+    reference: Annotated[ArenaTensor, Record(ArenaTensor)]
+    start: Annotated[int, Integer()]
+    due: Annotated[float, Number(low=0.0)] = 0.0
+
+
+@dataclass(frozen=True)
 class Heartbeat(Message, kind="heartbeat", senders=HEARTBEAT_ROLES):
     """The current section and step of a worker's main loop, sent by its heartbeat thread."""
 
     section: Section
     step: Step
+
+
+@dataclass(frozen=True)
+class Log(Message, kind="log", senders=HEARTBEAT_ROLES):
+    """Lines of the log of a worker whose log is not on the master's host, sent by its heartbeat thread."""
+
+    lines: Annotated[str, Text(MAX_ERROR_TEXT)]
 
 
 @dataclass(frozen=True)

@@ -1,12 +1,8 @@
-"""The private directory of a run, with its sockets, tokens and shared memory: mode 0700, removed at the end of the run.
+"""The private directory of a run, with its sockets, tickets and shared memory: mode 0700, removed when the run ends.
 
 ``ipc://`` sockets are protected only by file permissions, so no other user may have access. The directory is in
 /dev/shm if available, so that its files are in memory. The process that creates the directory locks it. The kernel
 releases the lock even after ``kill -9``, and the next run removes directories that are no longer locked.
-
-The token of a run is a secret that a process must present to be admitted. The token is passed in a file of mode 0600,
-never in arguments or the environment, which other processes can read. Each reader has a separate token file and removes
-the file after reading, so a token file can be read only once.
 """
 
 import fcntl
@@ -15,13 +11,14 @@ import logging
 import os
 import re
 import secrets
+import socket
 import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from runner.errors import ConfigError, ResourceError, SecurityError
+from runner.errors import ClusterError, ConfigError, ResourceError, SecurityError
 
 log = logging.getLogger(__name__)
 
@@ -120,48 +117,6 @@ def _remove(path: Path) -> None:
     path.rmdir()
 
 
-_TOKEN = re.compile(r"[0-9a-f]{64}")
-
-
-def new_token() -> str:
-    """Return 256 fresh random bits as 64 hexadecimal digits."""
-    return secrets.token_hex(32)
-
-
-def write_token(directory: Path, reader: str, token: str) -> Path:
-    """Write the token to a new file for one reader, such as ``worker-0``, and return the path of the file."""
-    path = directory / f"token-{reader}"
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
-    with open(descriptor, "w", encoding="ascii") as file:
-        file.write(token)
-    return path
-
-
-def read_token(path: Path) -> str:
-    """Return the token in ``path`` and remove the file.
-
-    Raises SecurityError unless ``path`` is a regular file that only this user can read and that contains only a token.
-    """
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    except OSError as error:
-        raise SecurityError(f"token file {path}: {error.strerror}; each token file can be read once") from error
-    with open(descriptor, "rb") as file:
-        status = os.fstat(descriptor)
-        mode = stat.S_IMODE(status.st_mode)
-        if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid() or mode & 0o077:
-            raise SecurityError(
-                f"token file {path}: mode {mode:04o} of user {status.st_uid}, "
-                f"expected a regular file with mode 0600 of user {os.geteuid()}"
-            )
-        content = file.read(65)
-    path.unlink()
-    token = content.decode("ascii", "replace")
-    if not _TOKEN.fullmatch(token):
-        raise SecurityError(f"token file {path}: expected 64 hexadecimal digits and nothing else")
-    return token
-
-
 MAX_SOCKET_PATH = 107
 """Maximum length of a Unix socket path in bytes: the size of ``sun_path`` without the terminating null byte."""
 
@@ -196,21 +151,50 @@ def sibling_address(address: str, name: str) -> str:
     return inbox_address(inbox_path(address).parent, name)
 
 
-def check_bind_address(address: str) -> None:
-    """Raise SecurityError unless ``address`` is a socket in a private directory or a loopback address."""
+def check_bind_address(address: str, has_keys: bool) -> None:
+    """Raise SecurityError unless ``address`` is a socket in a private directory, or an IP address and there are keys.
+
+    Other users of a host can connect to its loopback addresses, so these need keys as well.
+    """
     if address.startswith(_IPC):
         check_private(inbox_path(address).parent)
-        return
-    if not (address.startswith(_TCP) and _is_loopback(address)):
+    elif not has_keys:
         raise SecurityError(
-            f"refused to listen on {address!r}: beyond this host a socket needs CURVE keys; "
-            "expected ipc:// in a private directory, or tcp://127.0.0.1:PORT"
+            f"refused to listen on {address!r} without CURVE keys; expected ipc:// in a private directory, or keys"
         )
+    elif not _is_ip_address(address):
+        raise SecurityError(f"refused to listen on {address!r}: expected tcp://IP:PORT with an IP address of this host")
 
 
-def _is_loopback(address: str) -> bool:
-    host = address.removeprefix(_TCP).rpartition(":")[0].strip("[]")
+def _is_ip_address(address: str) -> bool:
+    """Return whether an address names one network interface; a wildcard such as 0.0.0.0 names all of them."""
     try:
-        return ipaddress.ip_address(host).is_loopback
+        return not ipaddress.ip_address(tcp_host(address)).is_unspecified
     except ValueError:
-        return False  # A name or wildcard may resolve to another address, so it does not count as loopback.
+        return False
+
+
+def tcp_host(address: str) -> str:
+    """Return the host of a ``tcp://HOST:PORT`` address; raises ValueError for any other address."""
+    host, colon, port = address.removeprefix(_TCP).rpartition(":")
+    if not (address.startswith(_TCP) and host and colon and (port == "*" or port.isdigit())):
+        raise ValueError(f"address {address!r}: expected tcp://HOST:PORT")
+    return host.strip("[]")
+
+
+def own_address(address: str, name: str) -> str:
+    """Return the address on which peer ``name`` of this host listens so that the process at ``address`` can reach it.
+
+    For ``ipc://``, a socket in the same directory; for ``tcp://``, a free port on the network interface that leads to
+    ``address``. Raises ClusterError if no interface leads there or the host's name is unknown.
+    """
+    if not address.startswith(_TCP):
+        return sibling_address(address, name)
+    try:
+        family, _, _, _, target = socket.getaddrinfo(tcp_host(address), 9, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect(target)  # sends nothing; the kernel chooses the interface
+            host = probe.getsockname()[0]
+    except (OSError, ValueError) as error:
+        raise ClusterError(f"{name} cannot reach {address}: {error}") from error
+    return f"{_TCP}[{host}]:*" if ":" in host else f"{_TCP}{host}:*"

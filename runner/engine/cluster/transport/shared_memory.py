@@ -4,6 +4,9 @@ An arena belongs to one sending process and one plan. The master creates the fil
 file, and the master then unlinks the file. The kernel frees the memory when the last process ends. Only a message with
 a reference (arena, offset, length, epoch) is sent over the socket.
 
+Processes that do not share memory, such as processes on different hosts, hold separate copies of an arena with the same
+layout; the bytes of each tensor are sent over the socket and copied into the receiver's copy.
+
 Every tensor has a key and a slot (a range of bytes), which its sender writes only before it sends a step's reference.
 :class:`~runner.engine.run.rendezvous.Rendezvous` states when slots may be reused and how long views are valid.
 """
@@ -14,7 +17,7 @@ import os
 import secrets
 import stat
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -112,8 +115,9 @@ class ArenaSlot:
 class ArenaSpec:
     """The data with which a process opens an arena.
 
-    name: unique in the run, used in references. owner: the peer that writes. epoch: the run's epoch. path: the file.
-    sizes: key -> bytes; :func:`lay_out` derives the offsets.
+    name: unique in the run, used in references. owner: the peer that writes. epoch: the run's epoch. path: the file, or
+    "" if the process does not share the owner's memory and holds a separate copy. sizes: key -> bytes; :func:`lay_out`
+    derives the offsets.
     """
 
     name: Annotated[str, Text(128)]
@@ -121,6 +125,16 @@ class ArenaSpec:
     epoch: Annotated[int, Integer()]
     path: Annotated[str, Text(4096)]
     sizes: Annotated[Mapping[str, int], MapOf(Text(512), Integer(), 2**20)]
+
+    @property
+    def is_copy(self) -> bool:
+        """Whether the process has a separate copy of the arena, which shares no memory with the owner."""
+        return not self.path
+
+    @property
+    def copy(self) -> "ArenaSpec":
+        """The specification for a process that does not share the owner's memory."""
+        return replace(self, path="")
 
 
 def lay_out(sizes: Mapping[str, int]) -> dict[str, ArenaSlot]:
@@ -167,7 +181,8 @@ def create_arena(directory: Path, name: str, owner: str, epoch: int, sizes: Mapp
 
 def unlink_arena(spec: ArenaSpec) -> None:
     """Remove the file of an arena that every process has opened; the mappings keep the memory."""
-    Path(spec.path).unlink()
+    if not spec.is_copy:
+        Path(spec.path).unlink()
 
 
 class ArenaWriter:
@@ -201,13 +216,29 @@ class ArenaWriter:
 
 
 class ArenaReader:
-    """The arena of another process, mapped read-only."""
+    """The arena of another process, mapped read-only, or a copy of the arena, which :meth:`fill` writes."""
 
     def __init__(self, spec: ArenaSpec) -> None:
         """Map the file; raises SecurityError if its kind, mode, owner or size is wrong."""
         self.spec = spec
         self._slots = lay_out(spec.sizes)
-        self._memory = memoryview(_map_file(spec, mmap.PROT_READ))
+        self._mapped = _map_file(spec, mmap.PROT_READ)
+        self._memory = memoryview(self._mapped).toreadonly()
+
+    def fill(self, key: str, reference: ArenaTensor, start: int, data: memoryview) -> None:
+        """Copy bytes that the owner sent into a copy of the arena. start: position of ``data`` in the tensor.
+
+        Raises SecurityError unless the reference points to the slot of ``key`` and the bytes are inside the slot.
+        """
+        slot = self._require(key, reference)
+        if not self.spec.is_copy:
+            raise SecurityError(f"{self.spec.owner} sent bytes of {printable(key)}, which it shares in memory")
+        if start + data.nbytes > slot.nbytes:
+            raise SecurityError(
+                f"{self.spec.owner} sent bytes {start} to {start + data.nbytes} of {printable(key)}, which has "
+                f"{slot.nbytes} bytes"
+            )
+        memoryview(self._mapped)[slot.offset + start : slot.offset + start + data.nbytes] = data
 
     def memory(self, key: str) -> NDArray[np.uint8]:
         """Return the read-only bytes of a slot; raises KeyError for an unknown key.
@@ -222,6 +253,11 @@ class ArenaReader:
 
         Raises SecurityError unless the reference points exactly to this arena's slot of ``key``.
         """
+        self._require(key, reference)
+        return self.read(key, reference.dtype, reference.shape)
+
+    def _require(self, key: str, reference: ArenaTensor) -> ArenaSlot:
+        """Return the slot of ``key``; raises SecurityError unless the reference points exactly to this slot."""
         slot = self._slots.get(key)
         expected = None if slot is None else (self.spec.name, self.spec.epoch, slot.offset, slot.nbytes)
         actual = (reference.arena, reference.epoch, reference.offset, reference.length)
@@ -230,7 +266,7 @@ class ArenaReader:
                 f"tensor {printable(key)} of {self.spec.owner}: reference to (arena, epoch, offset, length) "
                 f"{printable(str(actual))}, expected {expected or f'a key of arena {self.spec.name}'}"
             )
-        return self.read(key, reference.dtype, reference.shape)
+        return slot
 
     def read(self, key: str, dtype: str, shape: tuple[int, ...]) -> NDArray[Any]:
         """Return a read-only view of the tensor of ``key`` with this dtype and shape.
@@ -246,7 +282,9 @@ class ArenaReader:
 
 
 def _map_file(spec: ArenaSpec, protection: int) -> mmap.mmap:
-    """Map the whole file after checking its kind, mode, owner and size."""
+    """Map the whole file after checking its kind, mode, owner and size; for a copy, return private memory."""
+    if spec.is_copy:
+        return mmap.mmap(-1, arena_bytes(spec.sizes), mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     writable = bool(protection & mmap.PROT_WRITE)
     try:
         descriptor = os.open(spec.path, (os.O_RDWR if writable else os.O_RDONLY) | os.O_NOFOLLOW)

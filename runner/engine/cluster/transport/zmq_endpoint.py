@@ -1,21 +1,33 @@
 """An endpoint between processes: an inbox and an outbox over ZeroMQ.
 
-Threads of libzmq transfer the bytes, so that messages are sent and received while Python computes.
+Threads of libzmq transfer the bytes, so that messages are sent and received while Python computes. Over TCP, large
+tensors have separate connections, so that they delay no other message and several threads can encrypt them.
 """
 
+import logging
 import math
 import os
 import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import zmq
 
 from runner.engine.cluster.transport.admission import Admission, Drop
-from runner.engine.cluster.transport.encoding import check_frames, encode_header
+from runner.engine.cluster.transport.curve import USER_ID
+from runner.engine.cluster.transport.encoding import check_frames, decode_header, encode_header
 from runner.engine.cluster.transport.endpoint import Frame, Identity, Limits, Received
-from runner.engine.cluster.transport.messages import Hello, Message
+from runner.engine.cluster.transport.messages import (
+    DEVICE_ROLES,
+    FRAME_BYTES,
+    Hello,
+    Message,
+    Refused,
+    TensorPart,
+    split_name,
+)
 from runner.engine.cluster.transport.private_directory import check_bind_address, inbox_path
 from runner.engine.cluster.transport.zmq_sockets import (
     HANDSHAKE_MS,
@@ -25,7 +37,10 @@ from runner.engine.cluster.transport.zmq_sockets import (
     configure_outbox,
     milliseconds,
 )
-from runner.errors import ClusterError
+from runner.errors import ClusterError, SecurityError
+from runner.system.text import printable
+
+log = logging.getLogger(__name__)
 
 _MAX_PARTS = 3
 """Largest number of message parts: the routing id that ROUTER prepends, a header and a document."""
@@ -38,12 +53,11 @@ class _Connection:
     """A connected socket and the sequence number of its next message."""
 
     socket: Socket
-    address: str
     sequence: int = 0
 
 
 class Outbox:
-    """All outgoing connections of one peer: one DEALER socket per receiver, connected to the receiver's inbox.
+    """All outgoing connections of one peer: DEALER sockets, connected to the inboxes of the receivers.
 
     ZeroMQ sockets are not thread-safe: all methods raise RuntimeError in any thread except the one that created the
     outbox.
@@ -54,26 +68,32 @@ class Outbox:
         self._context = context
         self._identity = identity
         self._limits = limits
-        self._connections: dict[str, _Connection] = {}
+        self._connections: dict[str, list[_Connection]] = {}
 
-    def connect(self, peer: str, address: str) -> None:
+    def connect(self, peer: str, address: str, facts: Mapping[str, str] | None = None, own_address: str = "") -> None:
         """Connect to the inbox of ``peer`` and send hello; see
         :class:`~runner.engine.cluster.transport.endpoint.Endpoint`.
 
-        The inbox must be bound already.
+        The inbox must be bound already. facts, own_address: sent with the hello by a process that joins the run.
         """
         self._check_thread()
         if peer in self._connections:
             raise ValueError(f"{self._identity.name} is already connected to {peer}")
         if address.startswith("ipc://") and not inbox_path(address).exists():
             raise ClusterError(f"{self._identity.name} cannot reach {peer}: no process listens on {address}")
-        self._connections[peer] = _Connection(self._shake_hands(peer, address), address)
         identity = self._identity
-        self.send(peer, Hello(identity.role, identity.index, os.getpid(), identity.token))
+        between_workers = identity.role in DEVICE_ROLES and split_name(peer)[0] in DEVICE_ROLES
+        lanes = self._limits.lanes if between_workers and identity.keys is not None else 1
+        connections = self._connections[peer] = []
+        for lane in range(lanes):
+            connections.append(_Connection(self._shake_hands(peer, address)))
+            hello = Hello(identity.role, identity.index, os.getpid(), identity.token, lane, own_address, facts or {})
+            self._queue(connections[lane], hello, (), flags=0)
 
     def send(self, peer: str, message: Message, frames: Sequence[Frame] = ()) -> None:
         """Queue a message for ``peer``; see :class:`~runner.engine.cluster.transport.endpoint.Endpoint`."""
-        if not self._queue(peer, message, frames, flags=0):
+        self._check_thread()
+        if not self._queue(self._lane(peer, message), message, frames, flags=0):
             raise ClusterError(
                 f"{self._identity.name} could not send {message.kind!r} to {peer} for "
                 f"{self._limits.send_timeout_s:g} s: the peer has ended, or its queue of "
@@ -82,26 +102,32 @@ class Outbox:
 
     def offer(self, peer: str, message: Message) -> bool:
         """Queue a message if there is room; return whether it was queued."""
-        return self._queue(peer, message, (), flags=zmq.NOBLOCK)
+        self._check_thread()
+        return self._queue(self._connections[peer][0], message, (), flags=zmq.NOBLOCK)
 
     def close(self) -> None:
         """Close all connections; queued messages may still be sent while the sockets linger."""
         self._check_thread()
-        for connection in self._connections.values():
+        for connection in chain.from_iterable(self._connections.values()):
             connection.socket.close()
 
     def _check_thread(self) -> None:
         if threading.get_ident() != self._thread:
             raise RuntimeError(f"endpoint {self._identity.name} was used by a thread that did not create it")
 
-    def _queue(self, peer: str, message: Message, frames: Sequence[Frame], flags: int) -> bool:
-        self._check_thread()
-        connection = self._connections[peer]
+    def _lane(self, peer: str, message: Message) -> _Connection:
+        """Return the connection for a message: the first, or the others in turn for the parts of a large tensor."""
+        first, *others = self._connections[peer]
+        if not others or not isinstance(message, TensorPart) or message.reference.length <= FRAME_BYTES:
+            return first
+        return others[message.start // FRAME_BYTES % len(others)]
+
+    def _queue(self, connection: _Connection, message: Message, frames: Sequence[Frame], flags: int) -> bool:
         views = [memoryview(frame) for frame in frames]
         check_frames(message, views)
         header = encode_header(self._identity.envelope(connection.sequence), message)
         try:
-            connection.socket.send_multipart([header, *views], flags)
+            connection.socket.send_multipart([header, *views], flags, copy=not isinstance(message, TensorPart))
         except zmq.Again:
             return False
         connection.sequence += 1
@@ -115,11 +141,23 @@ class Outbox:
         limit_ms = milliseconds(self._limits.connect_timeout_s)
         for _ in range(math.ceil(limit_ms / HANDSHAKE_MS)):
             socket: Socket = self._context.socket(zmq.DEALER)
-            configure_outbox(socket, self._limits)
-            socket.connect(address)
-            if socket.poll(min(limit_ms, HANDSHAKE_MS), zmq.POLLOUT):
+            configure_outbox(socket, self._limits, self._identity, peer)
+            denied = socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_FAILED_AUTH)
+            try:
+                socket.connect(address)
+                connected = socket.poll(min(limit_ms, HANDSHAKE_MS), zmq.POLLOUT)
+                refused = not connected and denied.poll(0)
+            finally:
+                socket.disable_monitor()
+                denied.close()
+            if connected:
                 return socket
             socket.close(linger=0)
+            if refused:
+                raise SecurityError(
+                    f"{peer} on {address} refused the key of {self._identity.name}: it is not a key of this "
+                    "start of the run; use a key file that the run has written since it started"
+                )
         raise ClusterError(
             f"{self._identity.name} cannot reach {peer} on {address}: no answer within "
             f"{self._limits.connect_timeout_s:g} s"
@@ -134,23 +172,28 @@ class ZmqEndpoint(Outbox):
     """
 
     def __init__(self, context: Context, identity: Identity, address: str, limits: Limits) -> None:
-        """Bind the inbox. Raises SecurityError as ``check_bind_address`` does, ClusterError for an address in use."""
+        """Bind the inbox. Raises SecurityError as ``check_bind_address`` does, ClusterError for an address in use.
+
+        The attribute ``address`` is the address of the inbox, with the port that the system chose for the port ``*``.
+        """
         super().__init__(context, identity, limits)
-        check_bind_address(address)
+        check_bind_address(address, has_keys=identity.keys is not None)
         self._admission = Admission(identity, limits.peers, limits.servers)
         self._path = inbox_path(address) if address.startswith("ipc://") else None
         if self._path is not None and self._path.exists():
             # Without this check, libzmq would silently replace the socket of the process that listens there.
             raise ClusterError(f"{identity.name}: {self._path} exists; another process has that role and index")
         self._socket: Socket = context.socket(zmq.ROUTER)
-        configure_inbox(self._socket, limits)
+        configure_inbox(self._socket, limits, identity.keys)
         try:
             self._socket.bind(address)
         except zmq.ZMQError as error:
             self._socket.close()
             raise ClusterError(f"{identity.name} cannot listen on {address}: {error.strerror}") from error
+        self.address = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
         self._poller = zmq.Poller()
         self._poller.register(self._socket, zmq.POLLIN)
+        self._answers: Socket | None = None
 
     @property
     def name(self) -> str:
@@ -161,6 +204,18 @@ class ZmqEndpoint(Outbox):
     def drops(self) -> Mapping[Drop, int]:
         """Number of messages dropped so far, by reason."""
         return self._admission.drops
+
+    def join(self, peer: str, address: str, facts: Mapping[str, str]) -> None:
+        """Connect to the master as a process that joins the run. If the master refuses, :meth:`receive` raises."""
+        self.connect(peer, address, facts, self.address)
+        self._answers = self._connections[peer][0].socket
+        self._poller.register(self._answers, zmq.POLLIN)
+
+    def refuse(self, peer: str, reason: str) -> None:
+        """Refuse a peer; see :class:`~runner.engine.cluster.transport.endpoint.Endpoint`."""
+        self._check_thread()
+        for connection in self._admission.forget(peer):
+            self._refuse(connection, reason)
 
     def wake_on(self, descriptors: Sequence[int]) -> None:
         """Also end a wait in :meth:`receive` when one of ``descriptors``, such as a pidfd, becomes readable."""
@@ -187,6 +242,8 @@ class ZmqEndpoint(Outbox):
                 return None
             remaining_s = max(0.0, deadline - time.monotonic())
             ready = dict(self._poller.poll(milliseconds(remaining_s)))
+            if self._answers in ready:
+                self._raise_refusal()
             if not ready or not (self._socket in ready or self._socket.poll(_FINAL_MESSAGE_MS)):
                 return None
 
@@ -224,4 +281,22 @@ class ZmqEndpoint(Outbox):
         connection = parts[0].bytes
         header = parts[1].buffer if len(parts) > 1 else memoryview(b"")
         frames = tuple(part.buffer.toreadonly() for part in parts[2:])
-        return self._admission.admit(connection, header, frames)
+        process = "" if self._identity.keys is None else str(parts[0].get(USER_ID))
+        received = self._admission.admit(connection, header, frames, process)
+        while self._admission.refused:
+            self._refuse(*self._admission.refused.pop())
+        return received
+
+    def _refuse(self, connection: bytes, reason: str) -> None:
+        header = encode_header(self._identity.envelope(0), Refused(reason))
+        try:
+            self._socket.send_multipart([connection, header], zmq.NOBLOCK)
+        except zmq.ZMQError as error:
+            log.info("a process that was refused has ended: %s", error.strerror)
+
+    def _raise_refusal(self) -> None:
+        assert self._answers is not None
+        _, message = decode_header(self._answers.recv_multipart()[0])
+        if isinstance(message, Refused):
+            raise ClusterError(f"the master refused {self.name}: {printable(message.reason)}")
+        raise SecurityError(f"the master answered {self.name} with {message.kind!r}, expected a refusal or no answer")

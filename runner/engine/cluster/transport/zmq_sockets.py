@@ -3,21 +3,24 @@
 There is no global context: a context is created explicitly, passed as an argument, and ended within a time limit.
 Threads may share a context but not its sockets: each socket belongs to the thread that created it.
 
-No socket sends ZMTP heartbeats. All peers are processes of this host, where the kernel closes the connections of a
-dead process; and a process that was stopped by a debugger must find its connections open when it continues.
+Over ``ipc://``, no socket sends ZMTP heartbeats: the kernel closes the connections of a dead process, and a process
+that was stopped by a debugger must find its connections open when it continues. Over TCP, the kernel does not report
+that a host was cut off, so all sockets send heartbeats and close the connections of a peer that does not answer.
 """
 
 import math
 import resource
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import zmq
 
+from runner.engine.cluster.transport.curve import allow_list, secure_inbox, secure_outbox
 from runner.engine.cluster.transport.encoding import MAX_DOCUMENT_BYTES, MAX_HEADER_BYTES
-from runner.engine.cluster.transport.endpoint import Limits
+from runner.engine.cluster.transport.endpoint import Identity, Keys, Limits
+from runner.engine.cluster.transport.messages import FRAME_BYTES, process_of
 from runner.errors import ClusterError, ResourceError
 
 OLDEST_LIBZMQ = (4, 3, 5)
@@ -39,16 +42,19 @@ Context = zmq.Context[zmq.Socket[bytes]]
 
 
 @contextmanager
-def open_context(connections: int) -> Iterator[Context]:
+def open_context(connections: int, keys: Keys | None = None, threads: int = 1) -> Iterator[Context]:
     """Open a context for about ``connections`` connections; close all its sockets before the ``with`` block ends.
+
+    keys: the keys whose owners may connect to inboxes over TCP. threads: threads that transfer and encrypt bytes.
 
     Raises ResourceError if the limit of file descriptors is so low that libzmq would abort; ClusterError if the context
     does not end within ``TERMINATION_S``.
     """
     _require_descriptors(_OTHER_DESCRIPTORS + 2 * connections)
-    context: Context = zmq.Context(io_threads=1)
+    context: Context = zmq.Context(io_threads=threads)
     try:
-        yield context
+        with nullcontext() if keys is None else allow_list(context, keys):
+            yield context
     finally:
         _terminate(context)
 
@@ -78,25 +84,43 @@ LINGER_MS = 1000
 HANDSHAKE_MS = 2000
 CONNECTIONS_PER_PEER = 3
 
+PEER_LOST_MS = 5000
+"""Time without an answer after which the connection over TCP to a peer is closed."""
+
+CREDIT_BYTES = 64 * 2**20
+"""Bytes of tensors that one connection may deliver before the receiver reads. The sender keeps the rest.
+
+libzmq counts messages, not bytes; the limit holds because a frame has at most ``FRAME_BYTES``.
+"""
+
 Socket = zmq.Socket[bytes]
 
 
-def configure_inbox(socket: Socket, limits: Limits) -> None:
+def configure_inbox(socket: Socket, limits: Limits, keys: Keys | None = None) -> None:
     """Set the options of a ROUTER that receives from all peers; call this function before the socket is bound."""
+    connections = (CONNECTIONS_PER_PEER + limits.lanes - 1) * (limits.peers + limits.servers)
+    unread = limits.queued_messages
+    if keys is not None:
+        secure_inbox(socket, keys)
+        unread = min(unread, CREDIT_BYTES // FRAME_BYTES)
     _configure(
         socket,
         limits,
         {
-            zmq.BACKLOG: 16 + CONNECTIONS_PER_PEER * (limits.peers + limits.servers),
-            zmq.RCVHWM: limits.queued_messages,
-            # An inbox never sends; a mistaken send to an unknown peer must be an error.
+            zmq.BACKLOG: 16 + connections,
+            zmq.RCVHWM: unread,
+            # An inbox sends only the reason of a refusal; sending to an unknown peer must be an error.
             zmq.ROUTER_MANDATORY: 1,
+            **(_OVER_TCP if keys is not None else {}),
         },
     )
 
 
-def configure_outbox(socket: Socket, limits: Limits) -> None:
-    """Set the options of a DEALER that sends to one peer; call this function before the socket is connected."""
+def configure_outbox(socket: Socket, limits: Limits, identity: Identity | None = None, peer: str = "") -> None:
+    """Set the options of a DEALER that sends to ``peer``; call this function before the socket is connected."""
+    keys = None if identity is None else identity.keys
+    if identity is not None and keys is not None:
+        secure_outbox(socket, keys, process_of(identity.name), process_of(peer))
     _configure(
         socket,
         limits,
@@ -108,8 +132,18 @@ def configure_outbox(socket: Socket, limits: Limits) -> None:
             # Never reconnect, so that the sender gets an error: after a reconnection, the sequence numbers would not
             # start at 0, and queued messages would be lost.
             zmq.RECONNECT_IVL: -1,
+            **(_OVER_TCP if keys is not None else {}),
         },
     )
+
+
+_OVER_TCP = {
+    zmq.IPV6: 1,
+    zmq.HEARTBEAT_IVL: PEER_LOST_MS // 5,
+    zmq.HEARTBEAT_TIMEOUT: PEER_LOST_MS,
+    zmq.HEARTBEAT_TTL: PEER_LOST_MS,
+}
+"""Options of sockets over TCP, besides the keys. HEARTBEAT_TTL makes the other end apply the same limit."""
 
 
 def milliseconds(seconds: float) -> int:

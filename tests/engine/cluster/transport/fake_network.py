@@ -125,6 +125,7 @@ class FakeEndpoint:
         self._identity = identity
         self._admission = Admission(identity, peers, servers)
         self._connections: dict[str, bytes] = {}
+        self.refusals: list[tuple[str, str]] = []
         network.present.add(identity.name)
         self._sequences: dict[str, int] = {}
 
@@ -171,6 +172,11 @@ class FakeEndpoint:
             check_state(self._admission)
             if received is not None:
                 return received
+
+    def refuse(self, peer: str, reason: str) -> None:
+        """Forget the connections of ``peer`` and keep the reason."""
+        self._admission.forget(peer)
+        self.refusals.append((peer, reason))
 
     def close(self) -> None:
         """Leave the network: no peer can send to this endpoint any more."""

@@ -109,8 +109,6 @@ def test_peer_that_violates_the_protocol_is_refused(after_hello: Admission) -> N
     expect_refused(after_hello, ClusterError, lost, "worker-0", 3, LOADED)
     expect_refused(after_hello, SecurityError, "worker-0 sent a message as worker-1", "worker-1", 1, LOADED)
     expect_refused(after_hello, SecurityError, "worker-0: loaded: 1 frames, expected none", "worker-0", 1, LOADED, b"x")
-    second = "second connection of worker-0 to master-0 in one epoch"
-    expect_refused(after_hello, SecurityError, second, "worker-0", 0, hello("worker-0"), connection=b"another")
 
 
 def test_document_is_delivered(master: Admission) -> None:

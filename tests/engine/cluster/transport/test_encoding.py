@@ -35,7 +35,8 @@ RUN, HEARTBEAT, DONE = (
     messages.Done("plan", 5, {"step_s": 0.25, "bytes": 10}),
 )
 EXAMPLES: tuple[messages.Message, ...] = (
-    messages.Hello("worker", 1, 99, "t" * 64),
+    messages.Hello("worker", 1, 99, "t" * 64, 2, "tcp://127.0.0.1:5", {"cpu": "x86_64"}),
+    messages.Refused("too late"),
     messages.Welcome(),
     messages.Setup(),
     messages.Load("plan"),
@@ -46,8 +47,12 @@ EXAMPLES: tuple[messages.Message, ...] = (
     messages.StartTrace(),
     messages.StopTrace(),
     messages.Traced(),
+    messages.AskTime(10**12),
+    messages.Time(10**12, 7),
     TENSOR,
+    messages.TensorPart("plan", 5, "key", TENSOR.reference, 0, due=0.5),
     HEARTBEAT,
+    messages.Log("a line"),
     messages.Failed("NumericError", "loss is nan"),
     messages.Shutdown(),
     messages.Bye(),
@@ -71,7 +76,7 @@ def test_message_round_trip(message: messages.Message) -> None:
 REFUSED: list[tuple[messages.Message, dict[str, Any], str]] = [
     (HEARTBEAT, {"v": 2}, "protocol version 2, expected 1: use one version of runner"),
     (HEARTBEAT, {"v": True}, "protocol version True"),
-    (HEARTBEAT, {"kind": "exec"}, "kind 'exec', expected one of hello, welcome"),
+    (HEARTBEAT, {"kind": "exec"}, "kind 'exec', expected one of hello, refused"),
     (HEARTBEAT, {"kind": ["run"]}, r"kind \['run'\]"),
     (HEARTBEAT, {"epoch": -1}, "envelope.epoch: -1"),
     (HEARTBEAT, {"seq": 1.0}, "envelope.seq: 1.0"),
@@ -248,7 +253,7 @@ def test_peer_name_round_trip() -> None:
 def test_every_process_has_a_heartbeat_peer(process: str) -> None:
     role, index = messages.split_name(process)
     assert messages.heartbeat_role(role) in messages.HEARTBEAT_ROLES
-    assert messages.process_of_heartbeat(messages.peer_name(messages.heartbeat_role(role), index)) == process
+    assert messages.process_of(messages.peer_name(messages.heartbeat_role(role), index)) == process
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,4 @@
 import logging
-import os
 import tempfile
 from pathlib import Path
 
@@ -12,14 +11,12 @@ from runner.engine.cluster.transport.private_directory import (
     check_private,
     inbox_address,
     inbox_path,
-    new_token,
+    own_address,
     private_directory,
-    read_token,
     remove_abandoned,
     sibling_address,
-    write_token,
 )
-from runner.errors import ConfigError, ResourceError, SecurityError
+from runner.errors import ClusterError, ConfigError, ResourceError, SecurityError
 
 
 def test_directory_is_private_and_removed_on_exit(tmp_path: Path) -> None:
@@ -78,44 +75,6 @@ def test_missing_shared_memory_falls_back_with_a_warning(
     assert "cannot be used: tensors between workers go through files in" in caplog.text
 
 
-def test_token_is_read_once(tmp_path: Path) -> None:
-    token = new_token()
-    path = write_token(tmp_path, "worker-0", token)
-    assert path.stat().st_mode & 0o777 == 0o600
-    assert read_token(path) == token
-    assert list(tmp_path.iterdir()) == []
-    with pytest.raises(SecurityError, match="No such file or directory; each token file can be read once"):
-        read_token(path)
-
-
-def test_tokens_differ_and_no_file_is_overwritten(tmp_path: Path) -> None:
-    assert new_token() != new_token()
-    write_token(tmp_path, "worker-0", new_token())
-    with pytest.raises(FileExistsError):
-        write_token(tmp_path, "worker-0", new_token())
-
-
-def test_token_file_of_another_kind_or_mode_is_refused(tmp_path: Path) -> None:
-    path, link, pipe = write_token(tmp_path, "worker-0", new_token()), tmp_path / "link", tmp_path / "pipe"
-    path.chmod(0o640)
-    link.symlink_to(path)
-    os.mkfifo(pipe, 0o600)
-    for file, expected in (
-        (path, r"mode 0640 of user .*, expected a regular file with mode 0600"),
-        (link, "token file"),
-        (pipe, "expected a regular file"),
-    ):
-        with pytest.raises(SecurityError, match=expected):
-            read_token(file)
-
-
-@pytest.mark.parametrize("content", ["", "a" * 63, "a" * 65, "A" * 64, "g" * 64, "a" * 63 + "\n"])
-def test_malformed_token_is_refused(tmp_path: Path, content: str) -> None:
-    path = write_token(tmp_path, "worker-0", content)
-    with pytest.raises(SecurityError, match="expected 64 hexadecimal digits and nothing else"):
-        read_token(path)
-
-
 def test_inboxes_of_a_run_share_a_directory() -> None:
     address = inbox_address(Path("/dev/shm/run"), "master-0")
     assert address == "ipc:///dev/shm/run/master-0"
@@ -138,22 +97,40 @@ def test_addresses_of_other_transports_have_no_path(address: str) -> None:
         inbox_path(address)
 
 
-def test_private_ipc_and_loopback_are_allowed(directory: Path) -> None:
-    check_bind_address(inbox_address(directory, "master-0"))
-    check_bind_address("tcp://127.0.0.1:5555")
-    check_bind_address("tcp://[::1]:5555")
+def test_private_ipc_and_addresses_with_keys_are_allowed(directory: Path) -> None:
+    check_bind_address(inbox_address(directory, "master-0"), has_keys=False)
+    for host in ("127.0.0.1", "192.168.1.2", "[::1]"):
+        check_bind_address(f"tcp://{host}:5555", has_keys=True)
 
 
-HOSTS = ("0.0.0.0", "*", "192.168.1.2", "localhost", "eth0", "[::]")
+@pytest.mark.parametrize("host", ["127.0.0.1", "[::1]", "192.168.1.2", "0.0.0.0", "*", "localhost"])
+def test_without_keys_nothing_listens_beyond_the_private_directory(host: str) -> None:
+    with pytest.raises(SecurityError, match=r"refused to listen on .* without CURVE keys"):
+        check_bind_address(f"tcp://{host}:5555", has_keys=False)
 
 
-@pytest.mark.parametrize("address", [*(f"tcp://{host}:5555" for host in HOSTS), "inproc://x", "pgm://127.0.0.1:5555"])
-def test_public_address_is_refused(address: str) -> None:
-    with pytest.raises(SecurityError, match=r"refused to listen on .*: beyond this host a socket needs CURVE"):
-        check_bind_address(address)
+@pytest.mark.parametrize(
+    "address",
+    [
+        *(f"tcp://{host}:5555" for host in ("0.0.0.0", "*", "localhost", "eth0", "[::]")),
+        *("tcp://127.0.0.1", "inproc://x", "pgm://127.0.0.1:5555"),
+    ],
+)
+def test_addresses_other_than_those_of_one_interface_are_refused(address: str) -> None:
+    with pytest.raises(SecurityError, match=r"refused to listen on .*: expected tcp://IP:PORT"):
+        check_bind_address(address, has_keys=True)
+
+
+def test_own_address_is_on_the_interface_that_leads_to_the_master(directory: Path) -> None:
+    assert own_address("tcp://127.0.0.1:5555", "worker-1") == "tcp://127.0.0.1:*"
+    assert own_address("tcp://localhost:5555", "worker-1").startswith("tcp://")
+    assert own_address(inbox_address(directory, "master-0"), "worker-1") == inbox_address(directory, "worker-1")
+    for wrong in ("tcp://127.0.0.1", "tcp://no.such.host.invalid:5555"):
+        with pytest.raises(ClusterError, match=f"worker-1 cannot reach {wrong}"):
+            own_address(wrong, "worker-1")
 
 
 def test_ipc_in_a_shared_directory_is_refused(tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
     with pytest.raises(SecurityError, match="mode 0755"):
-        check_bind_address(inbox_address(tmp_path, "master-0"))
+        check_bind_address(inbox_address(tmp_path, "master-0"), has_keys=False)

@@ -1,0 +1,59 @@
+"""Tensors that arrive in parts, from processes that do not share memory with this process."""
+
+from collections.abc import Mapping
+
+from runner.engine.cluster.transport.endpoint import Endpoint, Received
+from runner.engine.cluster.transport.messages import FRAME_BYTES, TensorPart, TensorReady
+from runner.engine.cluster.transport.shared_memory import ArenaReader
+from runner.engine.compile.passes.transfers import sent_tensor
+from runner.errors import SecurityError
+from runner.system.text import printable
+
+Transfer = tuple[str, str]
+"""(plan, key) of a tensor that a process receives once in every step of the plan."""
+
+
+def send_parts(endpoint: Endpoint, peer: str, ready: TensorReady, memory: memoryview) -> None:
+    """Send the bytes of a tensor in frames of at most ``FRAME_BYTES``, without copying them."""
+    for start in range(0, max(1, memory.nbytes), FRAME_BYTES):
+        part = TensorPart(ready.plan, ready.step, ready.key, ready.reference, start, ready.due)
+        endpoint.send(peer, part, [memory[start : start + FRAME_BYTES]])
+
+
+class Arrivals:
+    """The parts that have arrived; the bytes are copied into the reader's copy of the sender's arena."""
+
+    def __init__(self) -> None:
+        self._readers: dict[Transfer, ArenaReader] = {}
+        self._missing: dict[Transfer, tuple[int, set[int]]] = {}
+
+    def expect(self, plan: str, readers: Mapping[str, ArenaReader]) -> None:
+        """Accept the tensors of a plan. readers: key -> reader of the sender's arena, if the arena is a copy."""
+        self._readers.update({(plan, key): reader for key, reader in readers.items()})
+
+    def add(self, received: Received) -> TensorReady | None:
+        """Copy a part; return the reference to the tensor if all its parts have arrived.
+
+        Raises SecurityError for a part that no loaded plan receives from this sender, and for a repeated part.
+        """
+        part = received.message
+        assert isinstance(part, TensorPart)
+        transfer, nbytes = (part.plan, part.key), part.reference.length
+        where = f"part {part.start} of {printable(part.key)}, plan {printable(part.plan)}, step {part.step}"
+        reader = self._readers.get(transfer)
+        if reader is None or reader.spec.owner != received.source:
+            raise SecurityError(f"{where} from {received.source}: no loaded plan receives it from there")
+        step, missing = self._missing.get(transfer) or (part.step, set(range(0, max(1, nbytes), FRAME_BYTES)))
+        data = received.frames[0]
+        if part.step != step or part.start not in missing or data.nbytes != min(FRAME_BYTES, nbytes - part.start):
+            raise SecurityError(
+                f"{where} from {received.source} has {data.nbytes} bytes: expected another part of step {step}, with "
+                f"{FRAME_BYTES} bytes unless it is the last"
+            )
+        reader.fill(sent_tensor(part.key), part.reference, part.start, data)
+        missing.remove(part.start)
+        if missing:
+            self._missing[transfer] = step, missing
+            return None
+        self._missing.pop(transfer, None)
+        return TensorReady(part.plan, part.step, part.key, part.reference, part.due)

@@ -1,0 +1,35 @@
+"""Facts with which the master decides whether a process may join, and whether it shares memory with the master."""
+
+import os
+import platform
+from collections.abc import Mapping
+from pathlib import Path
+
+from runner.engine.cluster.transport.private_directory import SHARED_MEMORY
+
+HOST, MEMORY = "host", "memory"
+"""Facts of a host, which may differ between the processes of a run; all other facts must be equal."""
+
+_BOOT = Path("/proc/sys/kernel/random/boot_id")
+
+
+def host_facts() -> dict[str, str]:
+    """Return the name of this host, and an id that equals that of another process only if both share memory.
+
+    Processes share memory if they have the same kernel, the same /dev/shm (which containers have for themselves) and
+    the same user.
+    """
+    boot = _BOOT.read_text(encoding="ascii").strip() if _BOOT.exists() else platform.node()
+    memory = SHARED_MEMORY.stat().st_dev if SHARED_MEMORY.is_dir() else 0
+    return {HOST: platform.node(), MEMORY: f"{boot}/{memory}/{os.geteuid()}"}
+
+
+def difference(found: Mapping[str, str], expected: Mapping[str, str]) -> str:
+    """Return the reason why a process with the facts ``found`` may not join; "" if it may."""
+    names = sorted({*found, *expected} - {HOST, MEMORY})
+    different = [
+        f"{name} is {found.get(name, 'missing')}, expected {expected.get(name, 'none')}"
+        for name in names
+        if found.get(name) != expected.get(name)
+    ]
+    return f"{'; '.join(different)}, as in the process that started the run" if different else ""

@@ -1,0 +1,155 @@
+"""Launchers: how the processes of a run are started. Processes do not depend on the launcher that started them.
+
+Every process runs ``runner worker --join ADDRESS --key FILE``, where the file is the ticket of the process.
+"""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from runner.engine.cluster.processes import Supervisor, runner_command, thread_budget
+from runner.engine.cluster.transport.heartbeat import SILENCE_S
+from runner.engine.cluster.transport.messages import MASTER
+from runner.engine.cluster.transport.private_directory import inbox_address
+from runner.engine.cluster.transport.ticket import Ticket, write_ticket
+from runner.engine.cluster.transport.zmq_sockets import PEER_LOST_MS
+from runner.errors import ResourceError
+
+LOOPBACK = "tcp://127.0.0.1:*"
+
+
+class Launcher(Protocol):
+    """The interface of a launcher."""
+
+    @property
+    def has_keys(self) -> bool:
+        """Whether processes connect over TCP, with CURVE keys."""
+
+    @property
+    def shares_memory(self) -> bool:
+        """Whether processes that can share memory do so."""
+
+    @property
+    def join_s(self) -> float:
+        """Seconds within which all processes must join."""
+
+    @property
+    def lanes(self) -> int:
+        """Connections from one worker to another; see :class:`~runner.engine.cluster.transport.endpoint.Limits`."""
+
+    @property
+    def silence_s(self) -> float:
+        """Seconds without a heartbeat after which a process counts as silent."""
+
+    def listen(self, directory: Path) -> str:
+        """Return the address of the master's inbox. directory: the private directory of the run."""
+
+    def start(self, name: str, ticket: Ticket, address: str, supervisor: Supervisor, directory: Path) -> None:
+        """Start the process ``name``, or make it known how to start it. address: of the master's inbox."""
+
+    def place(self, name: str) -> str:
+        """Return the host on which the process ``name`` is started, as the user named it; "" for this host."""
+
+    def close(self) -> None:
+        """Remove the tickets that no process has read."""
+
+
+def join_arguments(address: str, ticket: Path, options: Sequence[str]) -> list[str]:
+    """Return the arguments of ``runner`` with which a process joins the run."""
+    return ["worker", "--join", address, "--key", str(ticket), *options]
+
+
+@dataclass(frozen=True)
+class LocalLauncher:
+    """Starts all processes on this host. logs: folder for their logs. threads: kernel threads of each process.
+
+    over_tcp: connect all processes over loopback TCP and share no memory, as if they were on different hosts. options:
+    additional command-line options, without secrets.
+    """
+
+    logs: Path
+    threads: int
+    options: Sequence[str] = ()
+    over_tcp: bool = False
+    join_s: float = 60.0
+    lanes: int = 1
+    silence_s: float = SILENCE_S
+
+    @property
+    def has_keys(self) -> bool:
+        """Whether processes connect over TCP."""
+        return self.over_tcp
+
+    @property
+    def shares_memory(self) -> bool:
+        """Whether processes share memory."""
+        return not self.over_tcp
+
+    def listen(self, directory: Path) -> str:
+        """Return a socket in the private directory, or a loopback address."""
+        return LOOPBACK if self.over_tcp else inbox_address(directory, MASTER)
+
+    def start(self, name: str, ticket: Ticket, address: str, supervisor: Supervisor, directory: Path) -> None:
+        """Start a process. Raises ResourceError if it cannot be started."""
+        path = directory / f"{ticket.run}.{name}.key"
+        write_ticket(path, ticket)
+        options = ["--parent", str(os.getpid()), *self.options]
+        argv = [*runner_command(), *join_arguments(address, path, options)]
+        supervisor.start(name, argv, self.logs / f"{name}.log", {**os.environ, **thread_budget(self.threads)})
+
+    def place(self, name: str) -> str:
+        """Return ""."""
+        return ""
+
+    def close(self) -> None:
+        """Do nothing: the private directory is removed with the tickets in it."""
+
+
+@dataclass(frozen=True)
+class HostsLauncher:
+    """Prints the command that the user types, or a script runs, on each host.
+
+    address: ``tcp://HOST:PORT`` on which the master listens, with the port ``*`` for any free port. hosts: name of the
+    host of each process. keys: folder for the tickets, which the user copies to the hosts. announce: prints a line.
+    """
+
+    address: str
+    hosts: Mapping[str, str]
+    keys: Path
+    announce: Callable[[str], None]
+    options: Sequence[str] = ()
+    join_s: float = 300.0
+    lanes: int = 2
+    silence_s: float = PEER_LOST_MS / 1000
+    has_keys: bool = True
+    shares_memory: bool = True
+
+    def listen(self, directory: Path) -> str:
+        """Return the configured address."""
+        return self.address
+
+    def start(self, name: str, ticket: Ticket, address: str, supervisor: Supervisor, directory: Path) -> None:
+        """Write the ticket and print the command. Raises ResourceError if the ticket cannot be written."""
+        path = self._path(name)
+        try:
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            path.unlink(missing_ok=True)  # of an earlier start of the run
+            write_ticket(path, ticket)
+        except OSError as error:
+            raise ResourceError(f"cannot write the key file {path}: {error.strerror}") from error
+        command = " ".join(["runner", *join_arguments(address, path, self.options)])
+        self.announce(f"{name} on {self.place(name)}: copy {path} there, mode 0600, and type\n  {command}")
+
+    def place(self, name: str) -> str:
+        """Return the configured name of the host."""
+        return self.hosts[name]
+
+    def close(self) -> None:
+        """Remove the tickets in this host's folder; the tickets of joined processes are useless."""
+        for name in self.hosts:
+            self._path(name).unlink(missing_ok=True)
+
+    def _path(self, name: str) -> Path:
+        return self.keys / f"{name}.key"

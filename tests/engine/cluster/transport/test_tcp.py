@@ -1,0 +1,198 @@
+"""Endpoints over TCP with CURVE: keys, refusals, lanes and lost peers."""
+
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import zmq
+
+from runner.engine.cluster.arrivals import Arrivals, send_parts
+from runner.engine.cluster.transport.admission import Drop
+from runner.engine.cluster.transport.endpoint import Keys, Received
+from runner.engine.cluster.transport.messages import FRAME_BYTES, Hello, Load, Loaded, TensorPart, TensorReady, Welcome
+from runner.engine.cluster.transport.shared_memory import ArenaReader, ArenaSpec, ArenaWriter
+from runner.engine.cluster.transport.ticket import new_keys
+from runner.engine.cluster.transport.zmq_endpoint import Outbox, ZmqEndpoint
+from runner.engine.cluster.transport.zmq_sockets import PEER_LOST_MS, configure_inbox, configure_outbox, open_context
+from runner.errors import ClusterError, SecurityError
+from tests.engine.cluster.transport.conftest import LIMITS, identity
+
+SOON_S = 5.0
+LOOPBACK = "tcp://127.0.0.1:*"
+NAMES = ("master-0", "worker-0", "worker-1")
+LANES = 3
+
+
+class Hosts:
+    """Processes with separate contexts, as on separate hosts; ``master`` is one of them."""
+
+    def __init__(self, stack: ExitStack) -> None:
+        self._stack = stack
+        self.keys = new_keys(NAMES)
+        self.master = self.endpoint("master-0")
+
+    def endpoint(self, name: str, keys: Keys | None = None, **changes: object) -> ZmqEndpoint:
+        """Return a new endpoint. keys: by default those of the process. changes: of its identity."""
+        who = replace(identity(name), keys=keys or self.keys[name], **changes)  # type: ignore[arg-type]
+        context = self._stack.enter_context(open_context(8, who.keys, threads=2))
+        limits = replace(LIMITS, lanes=LANES, connect_timeout_s=1.0)
+        return self._stack.enter_context(ZmqEndpoint(context, who, LOOPBACK, limits))
+
+    def join(self, endpoint: ZmqEndpoint) -> None:
+        endpoint.join("master-0", self.master.address, {"cpu": "x"})
+
+
+@pytest.fixture
+def hosts() -> Iterator[Hosts]:
+    with ExitStack() as stack:
+        yield Hosts(stack)
+
+
+def next_of(endpoint: ZmqEndpoint) -> Received:
+    received = endpoint.receive(SOON_S)
+    assert received is not None, "no message arrived"
+    return received
+
+
+def test_process_joins_and_the_master_answers_at_its_address(hosts: Hosts) -> None:
+    worker = hosts.endpoint("worker-1")
+    hosts.join(worker)
+    hello = next_of(hosts.master).message
+    assert isinstance(hello, Hello)
+    assert (hello.role, hello.index, hello.address, hello.facts) == ("worker", 1, worker.address, {"cpu": "x"})
+    hosts.master.connect("worker-1", hello.address)
+    hosts.master.send("worker-1", Welcome())
+    hosts.master.send("worker-1", Load("p"), [b"document"])
+    assert [next_of(worker).message.kind for _ in range(3)] == ["hello", "welcome", "load"]
+
+
+def test_keys_of_another_run_are_refused_with_a_reason(hosts: Hosts) -> None:
+    """The process has the right key of the master and the token, but a secret key of another start of the run."""
+    other = new_keys(NAMES)["worker-1"]
+    public = {**other.public, "master-0": hosts.keys["master-0"].public["master-0"]}
+    late = hosts.endpoint("worker-1", Keys(other.secret, public))
+    with pytest.raises(SecurityError, match="refused the key of worker-1: it is not a key of this start of the run"):
+        hosts.join(late)
+    assert hosts.master.receive(0.05) is None
+    assert hosts.master.drops == {}
+
+
+def test_other_server_than_the_master_is_not_trusted(hosts: Hosts) -> None:
+    """A process whose master's key is another one does not complete the handshake, so it sends nothing."""
+    own = hosts.keys["worker-1"]
+    fooled = hosts.endpoint("worker-1", Keys(own.secret, {**own.public, "master-0": own.public["worker-0"]}))
+    with pytest.raises(ClusterError, match="worker-1 cannot reach master-0"):
+        hosts.join(fooled)
+    assert hosts.master.receive(0.05) is None
+
+
+def test_connection_without_keys_delivers_nothing(hosts: Hosts) -> None:
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    with context, context.socket(zmq.DEALER) as plain:
+        plain.setsockopt(zmq.LINGER, 0)
+        plain.connect(hosts.master.address)
+        plain.send_multipart([b"hello"])
+        assert hosts.master.receive(0.2) is None
+        assert hosts.master.drops == {}
+    worker = hosts.endpoint("worker-0")
+    hosts.join(worker)
+    assert next_of(hosts.master).source == "worker-0"
+
+
+def test_process_cannot_speak_under_the_name_of_another_key(hosts: Hosts) -> None:
+    own = hosts.keys["worker-0"]
+    hosts.join(
+        hosts.endpoint("worker-0", Keys(own.secret, {**own.public, "worker-1": own.public["worker-0"]}), index=1)
+    )
+    with pytest.raises(SecurityError, match="hello of worker-1 with the key of worker-0"):
+        next_of(hosts.master)
+
+
+def test_second_process_with_one_key_is_refused_with_a_reason_and_the_first_continues(hosts: Hosts) -> None:
+    first, second = hosts.endpoint("worker-0"), hosts.endpoint("worker-0")
+    hosts.join(first)
+    assert next_of(hosts.master).source == "worker-0"
+    hosts.join(second)
+    assert hosts.master.receive(0.1) is None
+    assert hosts.master.drops == {Drop.TWICE: 1}
+    with pytest.raises(ClusterError, match="the master refused worker-0: worker-0 has joined the run already"):
+        second.receive(SOON_S)
+    first.send("master-0", Loaded("p"))
+    assert next_of(hosts.master).message == Loaded("p")
+
+
+def test_refused_process_receives_the_reason_and_another_takes_its_place(hosts: Hosts) -> None:
+    wrong, right = hosts.endpoint("worker-0"), hosts.endpoint("worker-0")
+    hosts.join(wrong)
+    assert next_of(hosts.master).source == "worker-0"
+    hosts.master.refuse("worker-0", "runner is 1, expected 2")
+    with pytest.raises(ClusterError, match="the master refused worker-0: runner is 1, expected 2"):
+        wrong.receive(SOON_S)
+    hosts.join(right)
+    assert next_of(hosts.master).source == "worker-0"
+
+
+def spec(nbytes: int) -> ArenaSpec:
+    return ArenaSpec("p worker-0", "worker-0", 1, "", {"x": nbytes})
+
+
+@pytest.mark.parametrize("nbytes", [0, 1, FRAME_BYTES, FRAME_BYTES + 1, 5 * FRAME_BYTES + 7])
+def test_tensor_arrives_in_parts_over_all_lanes(hosts: Hosts, nbytes: int) -> None:
+    sender, receiver = hosts.endpoint("worker-0"), hosts.endpoint("worker-1")
+    sender.connect("worker-1", receiver.address)
+    assert {next_of(receiver).message.lane for _ in range(LANES)} == set(range(LANES))  # type: ignore[attr-defined]
+    value = np.random.default_rng(nbytes).integers(0, 256, nbytes, np.uint8)
+    writer, reader, arrivals = ArenaWriter(spec(nbytes)), ArenaReader(spec(nbytes)), Arrivals()
+    arrivals.expect("p", {"x": reader})
+    ready = TensorReady("p", 3, "x", writer.put("x", value), due=0.25)
+    send_parts(sender, "worker-1", ready, writer.memory("x").data)
+    found = [arrivals.add(next_of(receiver)) for _ in range(max(1, -(-nbytes // FRAME_BYTES)))]
+    assert [each for each in found if each is not None] == [ready]
+    np.testing.assert_array_equal(reader.view("x", ready.reference), value)
+
+
+def test_small_tensor_does_not_wait_for_the_large_one_before_it(hosts: Hosts) -> None:
+    """A receiver that reads nothing stops the connection of large tensors, but not the first connection."""
+    sender, receiver = hosts.endpoint("worker-0"), hosts.endpoint("worker-1")
+    sender.connect("worker-1", receiver.address)
+    sizes = {"large": 20 * FRAME_BYTES, "small": 8}
+    writer = ArenaWriter(ArenaSpec("p worker-0", "worker-0", 1, "", sizes))
+    order = []
+    for key, nbytes in sizes.items():
+        ready = TensorReady("p", 0, key, writer.put(key, np.zeros(nbytes, np.uint8)))
+        send_parts(sender, "worker-1", ready, writer.memory(key).data)
+    while len(order) < 21:
+        message = next_of(receiver).message
+        order += [message.key] if isinstance(message, TensorPart) else []
+    assert order.index("small") < 20
+    lanes = [connection.sequence for connection in sender._connections["worker-1"]]
+    assert lanes == [2, 11, 11], "hello and the small tensor; hello and every second part of the large one"
+
+
+def test_sockets_over_tcp_detect_lost_peers(hosts: Hosts) -> None:
+    who = replace(identity("worker-0"), keys=hosts.keys["worker-0"])
+    with open_context(2) as context, context.socket(zmq.ROUTER) as inbox, context.socket(zmq.DEALER) as outbox:
+        configure_inbox(inbox, LIMITS, who.keys)
+        configure_outbox(outbox, LIMITS, who, "worker_heartbeat-1")
+        for socket in (inbox, outbox):
+            assert socket.getsockopt(zmq.HEARTBEAT_TIMEOUT) == PEER_LOST_MS
+            assert socket.getsockopt(zmq.HEARTBEAT_IVL) > 0
+            assert socket.getsockopt(zmq.MECHANISM) == zmq.CURVE
+
+
+def test_sender_notices_the_end_of_the_connection_to_the_master(hosts: Hosts) -> None:
+    with ExitStack() as stack:
+        gone = Hosts(stack)
+        who = replace(identity("worker_heartbeat-0"), keys=gone.keys["worker-0"])
+        context = stack.enter_context(open_context(2, who.keys))
+        outbox = stack.enter_context(closing(Outbox(context, who, LIMITS)))
+        outbox.connect("master-0", gone.master.address)
+        assert outbox.offer("master-0", Loaded("p"))
+        gone.master.close()
+        deadline = time.monotonic() + SOON_S
+        while outbox.offer("master-0", Loaded("p")):
+            assert time.monotonic() < deadline, "the end was not noticed"
+            time.sleep(0.01)
