@@ -67,12 +67,10 @@ def out_of_bounds(schema: type, values: Mapping[str, Any], where: str) -> Iterat
                 yield from out_of_bounds(inner, section, f"{key}.{name}" if named else key)
             continue
         bounds = bounds_of(hint)
-        several = list(value.values()) if isinstance(value, Mapping) else value
         # A missing value is a text here, and is reported when the configuration is built.
-        numbers = several if isinstance(several, list) else [value] if isinstance(value, int | float) else []
+        numbers = value if isinstance(value, list) else [value] if isinstance(value, int | float) else []
         if bounds is not None and not all(number in bounds for number in numbers):
-            kind = "a list of" if isinstance(value, list) else "a map to"
-            each = f"{kind} numbers, each " if isinstance(several, list) else ""
+            each = "a list of numbers, each " if isinstance(value, list) else ""
             optional = ", or null" if type(None) in get_args(hint) else ""
             yield f"{key}={value}: expected {each}{bounds}{optional}"
 

@@ -156,9 +156,9 @@ def _hosts(config: Config) -> Iterator[str]:
         return
     if not launcher.address:
         yield "cluster.launcher.address=null with cluster/launcher=hosts: set the address that the hosts reach"
-    if sum(launcher.hosts.values()) != expected:
+    if sum((launcher.hosts or {}).values()) != expected:
         yield (
-            f"cluster.launcher.hosts={dict(launcher.hosts)}: expected {expected} processes in all, of workers and "
+            f"cluster.launcher.hosts={_text(launcher.hosts)}: expected {expected} processes in all, of workers and "
             "parameter servers, such as "
             f"'cluster.launcher.hosts={{a: 1, b: {max(1, expected - 1)}}}'"
         )

@@ -5,6 +5,7 @@ A field of :class:`Config` that belongs to a group holds one of the dataclasses 
 """
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, NoReturn
 
@@ -114,9 +115,7 @@ class LauncherConfig:
     kind: str = key(LOCAL, "local: the run starts its processes; hosts: users start them on the listed hosts")
     over_tcp: bool = key(False, "kind=local: connect over loopback TCP with CURVE and share no memory")
     address: str | None = key(None, "kind=hosts: address of this host that the other hosts reach, HOST or HOST:PORT")
-    hosts: dict[str, SmallCount] = field(
-        default_factory=dict, metadata={"help": "kind=hosts: host -> number of its processes, such as {a: 2, b: 2}"}
-    )
+    hosts: Any = key(None, "kind=hosts: host -> number of its processes, such as {a: 2, b: 2}")
     connections: Annotated[int, Bounds(1, 15)] = key(
         1, "connections for large tensors from one process to another over TCP"
     )
@@ -125,6 +124,9 @@ class LauncherConfig:
     def __post_init__(self) -> None:
         if self.kind not in LAUNCHERS:
             _refuse("launcher.kind", repr(self.kind), f"one of {', '.join(LAUNCHERS)}")
+        counts = self.hosts.values() if isinstance(self.hosts, Mapping) else () if self.hosts is None else (0,)
+        if not all(type(count) is int and 1 <= count <= 4096 for count in counts):
+            _refuse("launcher.hosts", self.hosts, "a number of processes, 1 to 4096, for each host, such as {a: 2}")
         if self.kind == LOCAL and (self.address or self.hosts):
             _refuse("launcher.kind", self.kind, "hosts, because launcher.address or launcher.hosts is set")
         if self.kind == HOSTS and self.over_tcp:

@@ -194,7 +194,7 @@ def _launcher(experiment: Experiment, directory: RunDirectory) -> Launcher:
     host, _, port = (chosen.address or "").rpartition(":")
     address = f"tcp://{host}:{port}" if host and port.isdigit() else f"tcp://{chosen.address}:*"
     names = process_names(experiment.program.workers, experiment.program.servers)
-    places = [host for host, count in chosen.hosts.items() for _ in range(count)]
+    places = [host for host, count in (chosen.hosts or {}).items() for _ in range(count)]
     return HostsLauncher(
         address,
         dict(zip(names, places, strict=True)),

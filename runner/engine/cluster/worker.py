@@ -7,9 +7,11 @@ A thread of ZeroMQ transfers bytes meanwhile, so sends overlap with kernels.
 
 import logging
 import time
+import traceback
 from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
+from queue import SimpleQueue
 from typing import Any
 
 from runner.engine.cluster.arrivals import send_parts
@@ -43,6 +45,7 @@ from runner.engine.run.wires import wires_of
 from runner.errors import RunnerError, SecurityError, as_runner_error
 from runner.kernels.platform import HostPlatform, Platform
 from runner.kernels.registry import Registry
+from runner.system.text import ascii_only
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +58,8 @@ class Worker:
 
     mailbox: reads from ``endpoint``, which is connected to the master at ``address``. peers: names of all workers and
     parameter servers, including this one. The setup states their addresses; those that it does not state have inboxes
-    in the directory of the master's inbox.
+    in the directory of the master's inbox. lines: lines of the log that were not sent yet; sends_log: whether the
+    master's host has no file of the log, so that they are sent.
     """
 
     endpoint: Endpoint
@@ -65,6 +69,8 @@ class Worker:
     make_source: SourceMaker
     registry: Registry
     progress: Progress
+    lines: SimpleQueue[str] = field(default_factory=SimpleQueue)
+    sends_log: bool = False
 
     def __post_init__(self) -> None:
         self._use_platform(HostPlatform(self.registry.join))
@@ -91,23 +97,35 @@ class Worker:
                     delay_s, turn = self._launched.begin(launched)
                     self._run(launched.message.plan, launched.message.step, delay_s, {TURN: float(turn)})
         except Stopped:
-            self.endpoint.send(messages.MASTER, messages.Bye())
+            self._close_source()
+            self._leave(messages.Bye())
             # After a shutdown, all workers leave the communicator; after an error, other workers may still wait in it.
             self._leave_communicator()
             return 0
         except (RunnerError, MemoryError) as raised:
             error = as_runner_error(raised)
             log.error("%s", error)
-            self.endpoint.send(messages.MASTER, messages.Failed.of(error))
+            self._leave(messages.Failed.of(error))
             return error.exit_code
         except Exception as error:
             # Report the defect to the master before the interpreter prints the traceback.
-            self.endpoint.send(messages.MASTER, messages.Failed.of(error))
+            self.lines.put(ascii_only(traceback.format_exc())[-messages.MAX_ERROR_TEXT :])
+            self._leave(messages.Failed.of(error))
             raise
         finally:
-            close = getattr(self._source, "close", None)
-            if close is not None:
-                close()
+            self._close_source()
+
+    def _leave(self, message: messages.Message) -> None:
+        """Send the remaining lines of the log, then the last message to the master."""
+        while self.sends_log and not self.lines.empty():
+            self.endpoint.send(messages.MASTER, messages.Log(self.lines.get()))
+        self.endpoint.send(messages.MASTER, message)
+
+    def _close_source(self) -> None:
+        close = getattr(self._source, "close", None)
+        self._source = None
+        if close is not None:
+            close()
 
     def _answer(self, request: Request) -> None:
         received = request.received

@@ -86,7 +86,8 @@ def main(options: WorkerOptions, facts: Mapping[str, str], make_source: SourceMa
                 logging.getLogger().addHandler(_LinesToMaster(heartbeat))
                 log.info("%s has joined the run; its process is %d", identity.name, os.getpid())
             mailbox = Mailbox(endpoint)
-            worker = Worker(endpoint, mailbox, options.join, processes, make_source, registry, progress)
+            given = (options.join, processes, make_source, registry, progress, heartbeat.lines, over_tcp)
+            worker = Worker(endpoint, mailbox, *given)
             return worker.serve(heartbeat.check)
 
 

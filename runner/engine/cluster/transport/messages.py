@@ -261,8 +261,8 @@ class Heartbeat(Message, kind="heartbeat", senders=HEARTBEAT_ROLES):
 
 
 @dataclass(frozen=True)
-class Log(Message, kind="log", senders=HEARTBEAT_ROLES):
-    """Lines of the log of a worker whose log is not on the master's host, sent by its heartbeat thread."""
+class Log(Message, kind="log", senders=(*DEVICE_ROLES, *HEARTBEAT_ROLES)):
+    """Lines of the log of a worker over TCP, sent by its heartbeat thread or, before its last message, by itself."""
 
     lines: Annotated[str, Text(MAX_ERROR_TEXT)]
 

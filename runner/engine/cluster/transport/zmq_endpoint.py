@@ -142,6 +142,7 @@ class Outbox:
         for _ in range(math.ceil(limit_ms / HANDSHAKE_MS)):
             socket: Socket = self._context.socket(zmq.DEALER)
             configure_outbox(socket, self._limits, self._identity, peer)
+            socket.setsockopt(zmq.IPV6, "[" in address)
             denied = socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_FAILED_AUTH)
             try:
                 socket.connect(address)
@@ -185,6 +186,7 @@ class ZmqEndpoint(Outbox):
             raise ClusterError(f"{identity.name}: {self._path} exists; another process has that role and index")
         self._socket: Socket = context.socket(zmq.ROUTER)
         configure_inbox(self._socket, limits, identity.keys)
+        self._socket.setsockopt(zmq.IPV6, "[" in address)
         try:
             self._socket.bind(address)
         except zmq.ZMQError as error:

@@ -138,7 +138,6 @@ def configure_outbox(socket: Socket, limits: Limits, identity: Identity | None =
 
 
 _OVER_TCP = {
-    zmq.IPV6: 1,
     zmq.HEARTBEAT_IVL: PEER_LOST_MS // 5,
     zmq.HEARTBEAT_TIMEOUT: PEER_LOST_MS,
     zmq.HEARTBEAT_TTL: PEER_LOST_MS,

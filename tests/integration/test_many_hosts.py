@@ -1,0 +1,183 @@
+"""Runs over several hosts, each with its own network, file system and processes (namespaces made here; needs root)."""
+
+import re
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.integration.command import QUIET, succeed, summary_of
+from tests.integration.hosts import Host, Network, announced, network, train_on
+from tests.small_runs import typed
+
+STEPS = 8
+COMMON = ("experiment=digits_equivalence", "schedule=constant", "train.batch_size=12", "train.epochs=null")
+SYNC = ("parallelism=sync_data", "parallelism.workers=2")
+SERVED = (*SYNC, "parallelism.combine=parameter_server", "parallelism.servers=1")
+HYBRID = ("parallelism=hybrid", "parallelism.workers=3", "parallelism.scheme=c")
+MODEL = typed("model=mlp parallelism=model parallelism.workers=2 parallelism.concurrent_steps=2")
+ASYNC = ("parallelism=async_data", "parallelism.workers=1", "parallelism.servers=2", "parallelism.loop=sequential")
+SANDBLASTER = typed(
+    "model=mlp model.hidden=[8] optimizer=lbfgs optimizer.history=2 parallelism=sandblaster parallelism.servers=1 "
+    "parallelism.workers=2 train.batch_size=128"
+)
+CASES = {
+    "sync_data": (SYNC, [1, 1]),
+    "parameter servers": (SERVED, [1, 1, 1]),
+    "hybrid": (HYBRID, [1, 1, 1]),
+    "model": (MODEL, [1, 1]),
+    "async_data": (ASYNC, [1, 2]),
+    "sandblaster": (SANDBLASTER, [1, 1, 1]),
+}
+LONG = (*SYNC, "train.steps=1000000", "train.eval_every=1000000", "checkpoint.every_steps=4")
+
+
+@pytest.fixture(scope="module")
+def net() -> Iterator[Network]:
+    """Yield three hosts; a test that cuts off or ends a host makes its own hosts."""
+    with network(3) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Return the SHA-256 of the weights of each case, trained on this host over shared memory and over TCP."""
+    return {}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES)
+def test_loopback_tcp_gives_the_weights_of_shared_memory(case: str, trained: dict[str, str], tmp_path: Path) -> None:
+    shared, over_tcp = tmp_path / "shared", tmp_path / "tcp"
+    common = (*QUIET, *COMMON, *CASES[case][0], f"train.steps={STEPS}")
+    succeed(tmp_path, *common, f"hydra.run.dir={shared}")
+    succeed(tmp_path, *common, f"hydra.run.dir={over_tcp}", "cluster.launcher.over_tcp=true")
+    trained[case] = summary_of(shared).weights_sha256
+    assert summary_of(over_tcp).weights_sha256 == trained[case]
+    if case != "sandblaster":  # whose workers compute some portions twice, depending on their speed
+        assert summary_of(over_tcp).bytes_sent_per_worker == summary_of(shared).bytes_sent_per_worker
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES)
+def test_several_hosts_give_the_weights_of_one(
+    case: str, net: Network, trained: dict[str, str], tmp_path: Path
+) -> None:
+    overrides, per_host = CASES[case]
+    if case not in trained:
+        succeed(tmp_path, *QUIET, *COMMON, *overrides, f"train.steps={STEPS}", "hydra.run.dir=run")
+        trained[case] = summary_of(tmp_path / "run").weights_sha256
+    hosts = net.hosts[: len(per_host)]
+    for host in hosts:
+        shutil.rmtree(host.path("/tmp/run"), ignore_errors=True)
+    run, joined = train_on(hosts, per_host, *COMMON, *overrides, f"train.steps={STEPS}")
+    assert run.finish() == 0, run.output
+    assert [command.finish() for command in joined] == [0] * len(joined), [command.output for command in joined]
+    summary = summary_of(hosts[0].path("/tmp/run"))
+    assert summary.weights_sha256 == trained[case]
+    logs = {path.name: path.read_text() for path in hosts[0].path("/tmp/run/workers").iterdir()}
+    assert len(logs) == len(joined)
+    assert all("has joined the run" in text for text in logs.values())
+    for host in hosts[1:]:
+        expect_nothing_left(host)
+        written = {path.name for path in host.path("/tmp").rglob("*") if path.is_file()}
+        assert not {name for name in written if not name.startswith("output-")}, "the run writes nothing there"
+
+
+def expect_nothing_left(host: Host) -> None:
+    """Expect that no process of a run and no file in shared memory is left on a host."""
+    deadline = time.monotonic() + 3.0
+    while "--join" in " ".join(host.processes()):
+        assert time.monotonic() < deadline, host.processes()
+        time.sleep(0.05)
+    assert list(host.path("/dev/shm").iterdir()) == []
+
+
+@pytest.mark.slow
+def test_processes_of_different_hosts_share_no_memory_and_those_of_one_host_do(net: Network) -> None:
+    hosts = net.hosts[:2]
+    for host in hosts:
+        shutil.rmtree(host.path("/tmp/run"), ignore_errors=True)
+    overrides = (*COMMON, "parallelism=sync_data", "parallelism.workers=3", "train.batch_size=12", *LONG[2:])
+    run, joined = train_on(hosts, [2, 1], *overrides)
+    checkpoints = hosts[0].path("/tmp/run/checkpoints")
+    wait_for_checkpoint(checkpoints)
+    mapped = {host.name: arenas(host) for host in hosts}
+    assert len(mapped["host0"]) > 0
+    assert not mapped["host1"]
+    run.interrupt()
+    assert run.finish() == 130, run.output
+    assert [command.finish(10.0) for command in joined] == [7] * 3
+    assert all("the connection to the master is lost" in command.output for command in joined)
+
+
+def arenas(host: Host) -> set[str]:
+    """Return the files of shared memory that the processes of a host have mapped."""
+    maps = (path.read_text() for path in host.root.glob("proc/[0-9]*/maps"))
+    return {found for text in maps for found in re.findall(r"/dev/shm/\S+", text)}
+
+
+def wait_for_checkpoint(checkpoints: Path) -> None:
+    deadline = time.monotonic() + 60
+    while not (checkpoints.is_dir() and any(checkpoints.glob("step-*"))):
+        assert time.monotonic() < deadline, "no checkpoint was written"
+        time.sleep(0.05)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["cut", "power"])
+def test_lost_host_ends_the_run_with_its_name_a_checkpoint_and_nothing_left(way: str) -> None:
+    with network(3) as net:
+        first, _, lost = net.hosts
+        three = ("parallelism=sync_data", "parallelism.workers=3", *LONG[2:])
+        run, joined = train_on(net.hosts, [1, 1, 1], *COMMON, *three)
+        wait_for_checkpoint(first.path("/tmp/run/checkpoints"))
+        begin = time.monotonic()
+        if way == "cut":
+            net.cut(lost)
+        else:
+            lost.close()
+        assert run.finish() == 7, run.output
+        assert time.monotonic() - begin < 10
+        assert "worker-2" in run.output
+        assert "host2" in run.output
+        assert [command.finish(10.0) for command in joined[:2]] == [7, 7], [each.output for each in joined]
+        if way == "cut":
+            assert joined[2].finish(10.0) == 7, joined[2].output
+            net.mend(lost)
+            expect_nothing_left(lost)
+        for host in net.hosts[:2]:
+            expect_nothing_left(host)
+        first.path("/tmp/run").joinpath("keys").rmdir()
+        resumed = first.start("resume=/tmp/run", "train.steps=1", "cluster/launcher=local")
+        assert resumed.finish() in (0, 2), resumed.output
+
+
+@pytest.mark.slow
+def test_processes_that_do_not_fit_are_refused_with_a_reason(net: Network) -> None:
+    """A process with another version, and a second process with a used key, get the reason; the run is unharmed."""
+    hosts = net.hosts[:2]
+    for host in hosts:
+        shutil.rmtree(host.path("/tmp/run"), ignore_errors=True)
+    plugin = hosts[1].path("/tmp/other.py")
+    plugin.write_text("from runner.plugin import Plugin\n\nplugin = Plugin()\n")
+    run, commands = announced(hosts, [1, 1], *COMMON, *LONG)
+    hosts[1].path("/tmp/second.key").write_bytes(commands[1].key.read_bytes())
+    hosts[1].path("/tmp/second.key").chmod(0o600)
+    wrong = hosts[1].start(*commands[1].arguments, "--plugin", "/tmp/other.py")
+    assert wrong.finish() == 7
+    assert "plugin other.py is" in wrong.output
+    joined = [command.host.start(*command.arguments) for command in commands]
+    wait_for_checkpoint(hosts[0].path("/tmp/run/checkpoints"))
+    address = commands[1].arguments[2]
+    second = hosts[1].start("worker", "--join", address, "--key", "/tmp/second.key")
+    assert second.finish() == 7
+    assert "worker-1 has joined the run already" in second.output
+    run.interrupt()
+    assert run.finish() == 130, run.output
+    assert [command.finish(10.0) for command in joined] == [7, 7]
+    late = hosts[1].start("worker", "--join", address, "--key", "/tmp/none.key")
+    assert late.finish() == 8
+    assert "every start of a run makes new ones" in late.output
