@@ -56,7 +56,7 @@ KEYS = ("resume=", "init_from=")
 WORDS = {"sweep": ("resume", "status", "best", "plot"), "data": ("fetch", "list", "convert", "inspect")}
 """Verb -> the words that can follow it."""
 
-OVERRIDES = ("explain", "simulate")
+OVERRIDES = ("explain", "recommend", "simulate")
 """Verbs that take the overrides of a training command."""
 
 

@@ -1,7 +1,7 @@
 """``async_data``: asynchronous data parallelism, Downpour SGD (Dean et al. 2012, section 4.1)."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Self
 
@@ -68,6 +68,8 @@ class AsyncData(Strategy):
     """
 
     order_keys: ClassVar[tuple[str, ...]] = ("virtual_time", "replay")
+
+    variants: ClassVar[tuple[Mapping[str, object], ...]] = tuple({"servers": each} for each in (1, 2))
 
     name: str = "async_data"
     workers: SmallCount = 2

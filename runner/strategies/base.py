@@ -118,7 +118,7 @@ class Strategy(ABC):
     batch several times, as L-BFGS does. keeps_rows: whether the gradient of a table of which a batch looks up a few
     rows stays a list of rows until the update; if not, it becomes a tensor of the size of the table. order_keys: keys
     that decide the order in which clients run, but not the computation; runs that differ in these keys alone can repeat
-    each other.
+    each other. variants: settings that ``runner recommend`` tries, each next to the defaults of the other settings.
     """
 
     name: str = ""
@@ -128,6 +128,7 @@ class Strategy(ABC):
     line_search: ClassVar[bool] = False
     keeps_rows: ClassVar[bool] = False
     order_keys: ClassVar[tuple[str, ...]] = ()
+    variants: ClassVar[tuple[Mapping[str, object], ...]] = ({},)
 
     @abstractmethod
     def build(self, workload: Workload) -> Program:

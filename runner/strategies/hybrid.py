@@ -1,8 +1,9 @@
 """``hybrid``: data parallelism below the dense layers, model parallelism in them (Krizhevsky 2014, section 4)."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
+from typing import ClassVar
 
 from runner.bounds import BytesOrZero, Count, Positive, SmallCount
 from runner.engine.compile.program import Program
@@ -62,6 +63,8 @@ class Hybrid(Strategy):
     these layers' statistics. Loss and metrics: (K - 1) b each. clip_norm with one update in a step: b to the first
     worker for each shard of a variable on another worker, and (K - 1) b back.
     """
+
+    variants: ClassVar[tuple[Mapping[str, object], ...]] = tuple({"scheme": each} for each in SCHEMES)
 
     name: str = "hybrid"
     workers: SmallCount = 2

@@ -58,6 +58,7 @@ class ModelParallel(Strategy):
 
     splits_batch: ClassVar[bool] = False
     keeps_rows: ClassVar[bool] = True
+    variants: ClassVar[tuple[Mapping[str, object], ...]] = tuple({"concurrent_steps": each} for each in (1, 2, 4))
 
     name: str = "model"
     workers: SmallCount = 2

@@ -1,6 +1,6 @@
 """``sync_data``: synchronous data parallelism. Every worker holds the network and computes its share of each batch."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
@@ -59,6 +59,9 @@ class SyncData(Strategy):
 
     order_keys: ClassVar[tuple[str, ...]] = ("replay",)
     keeps_rows: ClassVar[bool] = True
+    variants: ClassVar[tuple[Mapping[str, object], ...]] = tuple(
+        {"combine": each} for each in (*COMBINES, _PARAMETER_SERVER)
+    )
 
     name: str = "sync_data"
     workers: SmallCount = 2

@@ -1,5 +1,7 @@
 """``runner simulate``: a run directory, a summary and a comparison as of a real run, sweeps, and refusals."""
 
+import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -7,7 +9,9 @@ import pytest
 from runner.cli import main
 from runner.records.summary import Summary
 from runner.tracing.parts import PARTS
+from runner.training.simulation import simulate
 from tests.refusal import Capture, refused
+from tests.small_runs import composed_config
 
 CLUSTER = (
     "cluster=ethernet",
@@ -64,6 +68,33 @@ def test_a_sweep_of_simulations_has_a_table(tmp_path: Path, capsys: Capture) -> 
     assert all(",simulated," in row for row in rows)
     assert main(["sweep", "best", str(tmp_path)]) == 0
     assert capsys.readouterr().out.splitlines()[-1] == str(tmp_path / "0")
+
+
+def test_strategies_are_recommended_by_time_with_commands(capsys: Capture) -> None:
+    overrides = ["cluster=ethernet", "model=mlp", "model.hidden=[8]", "cluster.hardware.step_us=100"]
+    assert main(["recommend", *overrides, "--workers", "2,3"]) == 0
+    ranked, commands, unusable = capsys.readouterr().out.split("\n\n")
+    rows = [re.split(r"  +", line.strip()) for line in ranked.splitlines()[1:]]
+    times = [float(row[2].replace(",", "")) for row in rows]
+    assert times == sorted(times)
+    updates = [float(row[3].replace(",", "")) for row in rows]
+    assert [int(row[4]) for row in rows] == [1 + sorted(updates).index(each) for each in updates]
+    assert {row[1].split()[0] for row in rows} == {"single", "sync_data", "async_data", "model", "hybrid"}
+    assert "sandblaster workers=2: optimizer=momentum" in unusable
+    for row, command in zip(rows, commands.splitlines(), strict=False):
+        words = shlex.split(command)
+        settings = [word.removeprefix("parallelism.").removeprefix("parallelism=") for word in words[6:]]
+        assert " ".join(settings) == row[1]
+        found = simulate(composed_config(*words[2:]), 2)
+        assert 1e6 / found.examples_per_s == pytest.approx(float(row[2].replace(",", "")), rel=1e-3)
+
+
+def test_what_recommend_chooses_is_refused(capsys: Capture) -> None:
+    message = refused(["recommend", "cluster=ethernet", "parallelism=model"], capsys)
+    assert "parallelism=model: expected no setting of parallelism" in message
+    assert "memory" not in refused(["recommend", "cluster=local"], capsys)
+    tiny = ["cluster=ethernet", "model=mlp", "cluster.hardware.kinds.machine.memory_gib=1e-6", "--workers", "2"]
+    assert "no strategy can be used" in refused(["recommend", *tiny], capsys)
 
 
 def test_wrong_simulations_are_refused(tmp_path: Path, capsys: Capture) -> None:

@@ -90,13 +90,13 @@ def test_an_older_schema_is_read_with_defaults_of_missing_fields(path: Path) -> 
 @pytest.mark.parametrize(
     ("without", "changes", "message"),
     [
-        ("", {"schema_version": 5, "surprise": True}, r"schema_version 5, expected 1 to 4; read it with a newer"),
+        ("", {"schema_version": 6, "surprise": True}, r"schema_version 6, expected 1 to 5; read it with a newer"),
         ("run_id", {"schema_version": 1}, r"missing \['run_id'\]"),
         ("weights_sha256", {}, r"missing \['weights_sha256'\]"),
         ("", {"steps": True}, r"steps: True, expected a whole number"),
         ("", {"final": {"test/loss": None}}, r"final\[test/loss\]: None, expected a number"),
         ("", {"error": {"message": "boom"}}, r"error: missing \['class_name', 'exit_code'\], expected the fields"),
-        ("", {"status": "done"}, r"status 'done': expected one of finished, diverged, failed, interrupted"),
+        ("", {"status": "done"}, r"status 'done': expected one of finished, diverged, simulated, failed, interrupted"),
         ("", {"colour": "red"}, r"unknown \['colour'\], expected the fields run_id"),
     ],
 )

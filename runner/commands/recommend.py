@@ -1,0 +1,162 @@
+"""The verb ``recommend``: simulate every strategy that can train a model on a cluster, and rank them."""
+
+import argparse
+import shlex
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from runner.config.configuration import from_composed
+from runner.config.error_text import unknown_command_line_option
+from runner.config.groups import GROUPS
+from runner.config.hydra_app import RunComposer
+from runner.config.schema import Config
+from runner.engine.graph.device import DeviceName
+from runner.engine.simulate.hardware import ANY, Hardware, expanded
+from runner.errors import ConfigError, ResourceError, RunnerError
+from runner.system.console import verb_parser
+from runner.system.text import number, text_table
+from runner.tracing.parts import COMMUNICATION, PARTS
+from runner.training.simulation import Simulated, hardware_of, simulate
+
+_DESCRIPTION = """\
+Simulate every strategy that can train this model on this cluster, with the variants of its settings and some numbers of
+workers. The strategies are ranked by the time of an example; "updates" ranks them by the time of an update. Strategies
+differ in the updates that they make, so that the fastest one need not reach an accuracy first."""
+
+_EXAMPLE = "example: runner recommend model=alexnet data=imagenet train.batch_size=128 cluster=k20x8"
+
+GROUP = "parallelism"
+UPDATES = 2
+MOST_WORKERS = 8
+SHOWN = 3
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A strategy with its settings, as overrides, and its simulation or the reason why it cannot be used."""
+
+    overrides: Sequence[str]
+    found: Simulated | None = None
+    reason: str = ""
+
+    @property
+    def settings(self) -> str:
+        """The overrides without the name of the group."""
+        return " ".join(each.removeprefix(f"{GROUP}.").removeprefix(f"{GROUP}=") for each in self.overrides)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Print the ranked strategies, and the commands of the best; nothing is trained. Raises ConfigError without any."""
+    parser = verb_parser("recommend", _DESCRIPTION, _EXAMPLE, advice=unknown_command_line_option)
+    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help=f"overrides, none of them of {GROUP}")
+    parser.add_argument("--workers", type=_counts, metavar="N,...", help="numbers of workers (default: 2, 4, 8, ...)")
+    parser.add_argument("--config-dir", "-cd", type=Path, metavar="DIR", help="your own YAML files")
+    options = parser.parse_intermixed_args(arguments)
+    chosen = [each for each in options.overrides if each.split("=")[0].split(".")[0].lstrip("+~") == GROUP]
+    if chosen:
+        raise ConfigError(f"{' '.join(chosen)}: expected no setting of {GROUP}, which is what is recommended")
+    composer = RunComposer(options.config_dir)
+    config = _config(composer, options.overrides)
+    workers = options.workers or worker_counts(hardware_of(config))
+    tried = [
+        _tried(composer, options.overrides, candidate)
+        for candidate in _progress(list(dict.fromkeys(candidates(workers))))
+    ]
+    print(recommendation_text(tried, options.overrides, options.config_dir), flush=True)
+    return 0
+
+
+def _counts(text: str) -> list[int]:
+    counts = [int(each) for each in text.split(",")]
+    if min(counts) < 1:
+        raise argparse.ArgumentTypeError(f"{text}: expected numbers from 1, separated by commas")
+    return counts
+
+
+def worker_counts(hardware: Hardware) -> list[int]:
+    """Return the powers of two from 2 to 8, and the number of places if it is smaller than 8."""
+    at = hardware.workers.at
+    places = MOST_WORKERS if ANY in at else min(MOST_WORKERS, len(list(expanded(at))))
+    return sorted({count for count in (2, 4, 8, places) if 1 < count <= places})
+
+
+def candidates(workers: Iterable[int]) -> Iterator[tuple[str, ...]]:
+    """Yield the overrides of every strategy with each of its variants; one that has one worker by default, with one."""
+    counts = list(workers)
+    strategies: Mapping[str, Any] = GROUPS[GROUP]
+    for name, strategy in strategies.items():
+        variants: Sequence[Mapping[str, object]] = strategy.variants
+        for variant in variants:
+            settings = [f"{GROUP}.{key}={value}" for key, value in variant.items()]
+            for count in [1] if strategy().workers == 1 else counts:
+                yield (f"{GROUP}={name}", f"{GROUP}.workers={count}", *settings)
+
+
+def _progress(each: Sequence[tuple[str, ...]]) -> Iterator[tuple[str, ...]]:
+    for done, candidate in enumerate(each, 1):
+        print(f"{done} of {len(each)}: {' '.join(candidate)}", file=sys.stderr, flush=True)
+        yield candidate
+
+
+def _config(composer: RunComposer, overrides: Sequence[str]) -> Config:
+    return from_composed(composer.compose(overrides), overrides)
+
+
+def _tried(composer: RunComposer, overrides: Sequence[str], candidate: Sequence[str]) -> Candidate:
+    """Simulate a candidate. An error of the configuration or of memory is the reason why it cannot be used."""
+    try:
+        return Candidate(candidate, simulate(_config(composer, [*overrides, *candidate]), UPDATES))
+    except (ConfigError, ResourceError) as error:
+        return Candidate(candidate, reason=_first_line(error))
+
+
+def _first_line(error: RunnerError) -> str:
+    return str(error).splitlines()[0]
+
+
+def limit_of(found: Simulated) -> str:
+    """Return what limits a simulated strategy: the longest part of an update of the workers, and its share of it."""
+    workers = [parts for device, parts in found.parts.items() if DeviceName.parse(device).job == "worker"]
+    share = {part: fmean(parts[part] for parts in workers) / found.step_s for part in PARTS}
+    part = max(share, key=share.__getitem__)
+    text = f"{part} {share[part]:.0%}"
+    if part != COMMUNICATION and share[COMMUNICATION] >= 0.01:
+        text += f", exposed {COMMUNICATION} {share[COMMUNICATION]:.0%}"
+    if share[COMMUNICATION] >= 0.01 and found.utilization:
+        link = max(found.utilization, key=found.utilization.__getitem__)
+        text += f" (busiest link {link}, {found.utilization[link]:.0%})"
+    return text
+
+
+def recommendation_text(tried: Sequence[Candidate], overrides: Sequence[str], config_dir: Path | None) -> str:
+    """Return the ranked candidates, those that cannot be used with the reason, and the commands of the best.
+
+    Raises ConfigError if no candidate can be used.
+    """
+    usable = [(each, each.found) for each in tried if each.found is not None]
+    if not usable:
+        raise ConfigError("no strategy can be used:\n" + "\n".join(f"{each.settings}: {each.reason}" for each in tried))
+    ranked = sorted(usable, key=lambda pair: 1.0 / pair[1].examples_per_s)
+    by_update = sorted((found.step_s for _, found in usable))
+    rows = [
+        (
+            str(rank),
+            each.settings,
+            f"{1e6 / found.examples_per_s:,.3f}",
+            f"{1e3 * found.step_s:,.3f}",
+            str(1 + by_update.index(found.step_s)),
+            number(-(-max(found.memory_bytes.values()) // 2**20)),
+            limit_of(found),
+        )
+        for rank, (each, found) in enumerate(ranked, 1)
+    ]
+    headers = ("rank", "strategy", "us per example", "ms per update", "updates", "memory MiB", "limit")
+    refused = [f"{each.settings}: {each.reason}" for each in tried if each.found is None]
+    own = [] if config_dir is None else ["--config-dir", str(config_dir)]
+    best = (["runner", "simulate", *own, *overrides, *each.overrides] for each, _ in ranked[:SHOWN])
+    lines = [text_table(headers, rows), "", *map(shlex.join, best)]
+    return "\n".join([*lines, *(["", "cannot be used:", *refused] if refused else [])])
