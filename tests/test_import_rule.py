@@ -104,8 +104,8 @@ MAY_IMPORT = {
     "tables": "sweeps training config config.configuration config.outcome records checkpoint data tracking"
     " system.json_file system.files system.machine system.redaction system.schema system.text errors",
     "commands": "callback training tracing.parts sweeps tables config config.groups config.configuration"
-    " config.hydra_app config.hydra_sweep records checkpoint tasks optimizers engine data tracking plugin system.console system.machine"
-    " system.files errors system.redaction system.text kernels.gpu.discovery"
+    " config.hydra_app config.hydra_sweep records checkpoint tasks optimizers engine data tracking plugin"
+    " system.console system.machine system.files errors system.redaction system.text kernels.gpu.discovery"
     " kernels.gpu.driver",
     # The interface for Python, on the level of the command line. `import runner` imports nothing of it at its start.
     "api": "callback commands sweeps training config config.groups config.configuration config.hydra_app data"

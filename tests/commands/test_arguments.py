@@ -42,7 +42,7 @@ SMALL_RUN = ("model=mlp", "parallelism=single", "tracking=none")
         (["model=null"], ["model=null: Config group override must be a string or a list"]),
         (["init_from=runs/lr=0.1"], ["mismatched input '='", """'init_from="runs/lr=0.1"'"""]),
         (["eval"], ["the following arguments are required: CHECKPOINT", "; see `runner eval --help`\n"]),
-        (["worker", "--role", "worker"], ["arguments are required: --address, --index, --token-file"]),
+        (["worker", "--parent", "1"], ["arguments are required: --join, --key"]),
         (["list", "model"], ["invalid choice: 'model'"]),
         (["sync", "nowhere"], ["nowhere: no such directory; expected the directory of a run or sweep"]),
         (["doctor", "--plugin", "mine.py"], ["--plugin mine.py: `runner doctor` uses no plugins; leave it out"]),

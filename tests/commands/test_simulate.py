@@ -78,7 +78,8 @@ def test_strategies_are_recommended_by_time_with_commands(capsys: Capture) -> No
     times = [float(row[2].replace(",", "")) for row in rows]
     assert times == sorted(times)
     updates = [float(row[3].replace(",", "")) for row in rows]
-    assert [int(row[4]) for row in rows] == [1 + sorted(updates).index(each) for each in updates]
+    ranks = [int(row[4]) for row in rows]
+    assert [update for _, update in sorted(zip(ranks, updates, strict=True))] == sorted(updates)
     assert {row[1].split()[0] for row in rows} == {"single", "sync_data", "async_data", "model", "hybrid"}
     assert "sandblaster workers=2: optimizer=momentum" in unusable
     for row, command in zip(rows, commands.splitlines(), strict=False):
