@@ -3,6 +3,7 @@
 import importlib.metadata
 import os
 import platform
+import re
 import shutil
 import subprocess
 import tempfile
@@ -162,7 +163,16 @@ def _libraries() -> Iterator[Finding]:
         yield Finding(f"kernels of {library.name}", library.version or f"none: {library.missing}")
     old = zmq.zmq_version_info() < MIN_LIBZMQ
     needed = ".".join(map(str, MIN_LIBZMQ))
+    ciphers = _cipher_library() if zmq.has("curve") else ""
+    yield Finding("ciphers between hosts", ciphers or "none: libzmq has no CURVE, which runs over several hosts need")
     yield Finding("libzmq", zmq.zmq_version(), f"older than {needed}, which fixes known vulnerabilities" if old else "")
+
+
+def _cipher_library() -> str:
+    """Return the library that encrypts connections: the libsodium that libzmq has loaded, or its built-in code."""
+    maps = Path("/proc/self/maps")
+    found = re.search(r"/(libsodium[^\s/]*)", maps.read_text(encoding="utf-8")) if maps.exists() else None
+    return found[1] if found else "those built into libzmq, which may be slow"
 
 
 def _datasets() -> Iterator[Finding]:

@@ -1,5 +1,6 @@
 """Runs over several hosts, each with its own network, file system and processes (namespaces made here; needs root)."""
 
+import json
 import re
 import shutil
 import time
@@ -182,3 +183,23 @@ def test_processes_that_do_not_fit_are_refused_with_a_reason(net: Network) -> No
     late = hosts[1].start("worker", "--join", address, "--key", "/tmp/none.key")
     assert late.finish() == 8
     assert "every start of a run makes new ones" in late.output
+
+
+@pytest.mark.slow
+def test_timeline_of_hosts_with_different_clocks_is_aligned() -> None:
+    """The clock of the second host is 1,000 s ahead; no tensor is received before it is sent, but for the error."""
+    with network(2, clocks_s=(0, 1000)) as net:
+        traced = ("trace=true", "trace_skip=1", "trace_steps=3", "train.steps=6")
+        run, joined = train_on(net.hosts, [1, 1], *COMMON, *SYNC, *traced)
+        assert run.finish() == 0, run.output
+        assert [command.finish() for command in joined] == [0, 0]
+        log = net.hosts[0].path("/tmp/run/run.log").read_text()
+        (ahead, error), *_ = [
+            (float(found[1]), float(found[2]))
+            for found in re.finditer(r"clock of worker-1: (\S+) s ahead of the master's, within (\S+) s", log)
+        ]
+        assert abs(ahead - 1000) <= error < 0.1
+        events = json.loads(net.hosts[0].path("/tmp/run/trace.json").read_text())["traceEvents"]
+        times = [event["ts"] for event in events if event["ph"] == "X"]
+        assert times
+        assert max(times) - min(times) < 60e6, "microseconds"

@@ -28,7 +28,7 @@ _GAP_S = 10.0
 _POLL_RESOLUTION_S = 1e-3
 """Resolution of an endpoint's waits, in seconds; a mailbox therefore uses ``pause`` for the last part of a wait."""
 
-_QUEUED_KINDS = (messages.Launch, messages.StartTrace, messages.StopTrace)
+_QUEUED_KINDS = (messages.Launch, messages.StartTrace, messages.StopTrace, messages.AskTime)
 """Messages that the master may send while a step runs; they are handled after the step."""
 
 

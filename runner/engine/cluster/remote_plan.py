@@ -1,5 +1,8 @@
 """Remote plans and traces: the master's objects for the plans that workers run and the spans that they record."""
 
+import logging
+import math
+import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
@@ -9,7 +12,16 @@ from runner.engine.cluster.arrivals import Arrivals, send_parts
 from runner.engine.cluster.assignment import Assignment, feed_key, feed_sizes, fetch_key, peer_of, sent_sizes
 from runner.engine.cluster.transport.encoding import decode_document, encode_document
 from runner.engine.cluster.transport.endpoint import Endpoint
-from runner.engine.cluster.transport.messages import MASTER, Done, StartTrace, StopTrace, TensorReady, Traced
+from runner.engine.cluster.transport.messages import (
+    MASTER,
+    AskTime,
+    Done,
+    StartTrace,
+    StopTrace,
+    TensorReady,
+    Time,
+    Traced,
+)
 from runner.engine.cluster.transport.shared_memory import (
     ArenaReader,
     ArenaSpec,
@@ -28,6 +40,11 @@ from runner.engine.run.session import fed_array
 from runner.engine.run.timeline import ClientRuns, RecordedPlan, Span, Timeline, spans_of
 from runner.errors import SecurityError
 from runner.kernels.contract import Array, Layout
+
+log = logging.getLogger(__name__)
+
+_QUESTIONS = 9
+"""Number of round trips from which the offset of a clock is estimated."""
 
 
 class RemotePlan:
@@ -143,7 +160,11 @@ class RemoteTrace:
             group.send(worker, StartTrace(), encode_document(plan_names))
 
     def stop(self, ended: deque[tuple[str, Done]]) -> Timeline:
-        """Stop recording and return the spans of all workers. Done messages that arrive meanwhile go to ``ended``."""
+        """Stop recording and return the spans of all workers. Done messages that arrive meanwhile go to ``ended``.
+
+        The times of workers on other hosts are converted to the master's clock.
+        """
+        offsets = {worker: self._offset_ns(worker, ended) for worker in self._recorded if self._group.is_remote(worker)}
         for worker in self._recorded:
             self._group.send(worker, StopTrace())
         spans: dict[str, list[Span]] = {}
@@ -157,5 +178,26 @@ class RemoteTrace:
                 spans[worker] = spans_of(
                     worker, self._recorded[worker], from_document(decode_document(frames[0]), worker)
                 )
-        ordered = [span for worker in self._recorded for span in spans[worker]]
+        ordered = [span.earlier(offsets.get(worker, 0)) for worker in self._recorded for span in spans[worker]]
         return Timeline(tuple(ordered), tuple(self.runs.ended))
+
+    def _offset_ns(self, worker: str, ended: deque[tuple[str, Done]]) -> int:
+        """Return how far a worker's clock is ahead of the master's, or 0 if less than the error of the estimate.
+
+        The worker reads its clock between the master's question and the arrival of the answer, so that half the round
+        trip bounds the error. Of several round trips, the shortest counts (Cristian 1989, "Probabilistic clock
+        synchronization").
+        """
+        shortest, offset = math.inf, 0
+        for _ in range(_QUESTIONS):
+            self._group.send(worker, AskTime(time.monotonic_ns()))
+            while isinstance((found := self._group.next(Done, Time))[1], Done):
+                ended.append((found[0], found[1]))
+            now, (source, answer, _) = time.monotonic_ns(), found
+            if source != worker or not isinstance(answer, Time):
+                raise SecurityError(f"{source} sent the time of its clock, which was asked of {worker}")
+            if now - answer.asked_ns < shortest:
+                shortest, offset = now - answer.asked_ns, answer.now_ns - (now + answer.asked_ns) // 2
+        error = shortest / 2
+        log.info("clock of %s: %.6f s ahead of the master's, within %.6f s", worker, offset / 1e9, error / 1e9)
+        return offset if abs(offset) > error else 0

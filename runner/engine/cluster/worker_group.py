@@ -221,6 +221,10 @@ class WorkerGroup:
             if self.launcher.shares_memory and self._joined[worker].facts.get(MEMORY, "") == own
         ]
 
+    def is_remote(self, worker: str) -> bool:
+        """Return whether a worker may be on another host, with another clock."""
+        return self.launcher.has_keys and worker not in self.sharing
+
     def _named(self, worker: str) -> str:
         """Return the name of a worker, with its host if the launcher did not start it on this host."""
         place = self.launcher.place(worker)

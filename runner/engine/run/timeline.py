@@ -6,7 +6,7 @@ that is the same on all devices. This number matches a send with its receive, an
 
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from runner.engine.compile.plan import DevicePlan, Instruction
@@ -48,6 +48,10 @@ class Span:
     def ns(self) -> int:
         """Duration in nanoseconds."""
         return self.end_ns - self.begin_ns
+
+    def earlier(self, offset_ns: int) -> "Span":
+        """Return the span on a clock that is ``offset_ns`` behind the one on which it was recorded."""
+        return replace(self, begin_ns=self.begin_ns - offset_ns, end_ns=self.end_ns - offset_ns)
 
 
 @dataclass(frozen=True)
