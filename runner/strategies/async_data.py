@@ -6,10 +6,10 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar, Self
 
 from runner.bounds import Count, CountOrZero, SmallCount
-from runner.engine.compile.program import Client, OneProcess, Program, VirtualClock
+from runner.engine.compile.program import Client, Copy, OneProcess, Program, VirtualClock
 from runner.errors import ConfigError
 from runner.strategies.base import Processes, Race, Strategy, TrainingFacts, Workload, require_one_of
-from runner.strategies.clients import action_of, standing_clients
+from runner.strategies.clients import action_of, of_worker, standing_clients, worker_of
 from runner.strategies.downpour.model_replica import ModelReplica, ReplicaOptions
 from runner.strategies.downpour.order import Rules
 from runner.strategies.downpour.pushed_server import PushedServer, Staleness
@@ -147,6 +147,21 @@ class AsyncData(Strategy):
             step_driver=self._rules,
             one_process=self._one_process(workload.seed, training),
         )
+
+    def build_for_simulation(self, workload: Workload) -> Program:
+        """Return a program with one replica for each size of a share; the clients of other replicas are copies."""
+        sizes = [hi - lo for lo, hi in shares(workload.batch_size, self.workers)]
+        kept = sorted(set(sizes), reverse=True)
+        few = replace(self, workers=len(kept)).build(replace(workload, batch_size=sum(kept)))
+        copies = {
+            of_worker(client.name, worker): Copy(client, kept.index(size), worker)
+            for worker, size in enumerate(sizes)
+            for client in few.clients.values()
+            if worker_of(client.name) == kept.index(size)
+        }
+        clients = {name: client for name, client in few.clients.items() if worker_of(name) is None}
+        clients |= {name: replace(copy.client, name=name) for name, copy in copies.items()}
+        return replace(few, clients=clients, copies=copies, workers=self.workers, step_driver=self._rules)
 
     def _require_own_pushes_kept(self) -> None:
         """Raise ConfigError if pushes would be dropped even with a single replica."""

@@ -137,6 +137,10 @@ class Strategy(ABC):
         Raises ConfigError for a network, batch or optimizer that the strategy cannot train.
         """
 
+    def build_for_simulation(self, workload: Workload) -> Program:
+        """Return a program for simulation, in which workers with equal plans may share the clients of one of them."""
+        return self.build(workload)
+
     @property
     def processes(self) -> Processes:
         """The processes the strategy needs."""

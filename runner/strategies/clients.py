@@ -191,3 +191,15 @@ def numbered(action: str, *numbers: int) -> str:
 def action_of(client: str) -> str:
     """Return the action in the name of a client: "push" for "push_0_2"."""
     return client.partition("_")[0]
+
+
+def worker_of(client: str) -> int | None:
+    """Return the first number in the name of a client: 0 for "push_0_2", None for "begin"."""
+    numbers = client.split("_")[1:]
+    return int(numbers[0]) if numbers else None
+
+
+def of_worker(client: str, worker: int) -> str:
+    """Return the name of a client with another first number: "push_5_2" for "push_0_2" and 5."""
+    action, _, *numbers = client.split("_")
+    return "_".join([action, str(worker), *numbers])

@@ -94,8 +94,11 @@ def _build(config: Config, kept_placement: Path | None) -> Experiment:
     )
 
 
-def program_of(config: Config, facts: Facts, total_steps: int) -> Program:
-    """Return the strategy's program; raises ConfigError if the strategy does not fit the data and the settings."""
+def program_of(config: Config, facts: Facts, total_steps: int, *, simulated: bool = False) -> Program:
+    """Return the strategy's program; raises ConfigError if the strategy does not fit the data and the settings.
+
+    simulated: return the program for simulation.
+    """
     strategy: Strategy = config.parallelism
     known = replace(training_facts(config), train_examples=facts.train_examples, total_steps=total_steps)
     if faults := list(strategy.faults(known)):
@@ -104,7 +107,7 @@ def program_of(config: Config, facts: Facts, total_steps: int) -> Program:
     if config.optimizer.rules:
         trained = [variable.name for variable in network_variables(workload) if variable.trainable]
         workload.optimizer.require_fitting(trained)
-    built: object = strategy.build(workload)
+    built: object = strategy.build_for_simulation(workload) if simulated else strategy.build(workload)
     if not isinstance(built, Program):  # a plugin's strategy may return anything
         raise ConfigError(f"parallelism.name={strategy.name}: build returned {built}; expected a Program")
     require_selected("train.recompute", config.train.recompute or (), built.graph)

@@ -28,6 +28,9 @@ from runner.training.placement import place_layers
 
 HARDWARE = "cluster.hardware"
 
+RECORDED_RUNS = 20_000
+"""Number of runs of clients from which on no further update is in the timeline."""
+
 
 @dataclass(frozen=True)
 class SimulatedTimeline:
@@ -119,7 +122,7 @@ def worker_step_s(begun: Mapping[str, Sequence[float]], first: float) -> list[fl
 def session_of(config: Config, updates: int) -> SimulatedSession:
     """Return a session on a virtual clock. updates: number of updates in the whole run. Raises as :func:`simulate`."""
     hardware, strategy = hardware_of(config), config.parallelism
-    program = replace(program_of(config, limited_facts(config.data), updates), one_process=None)
+    program = replace(program_of(config, limited_facts(config.data), updates, simulated=True), one_process=None)
     network = network_of(hardware, program.workers, program.servers)
     cluster = described_cluster(hardware, program, network)
     described = any(device.type == GPU for device in cluster.devices)
@@ -141,12 +144,14 @@ def _played(session: SimulatedSession, config: Config, steps: int) -> list[Total
         if step == steps and not any(client.deferred for client in session.program.training):
             driver.synchronize()  # ends an incomplete round; deferred clients would only end their part of a later one
         marks.append(session.totals())
+        session.records = session.recorded < RECORDED_RUNS
     return marks
 
 
 def _timeline(session: SimulatedSession, marks: Sequence[Totals], *, detail: bool) -> SimulatedTimeline:
     spans, links = session.timeline(marks[0].now, detail=detail)
-    ns = [round(1e9 * mark.now) for mark in marks]
+    last = max((run.end_ns for run in spans.runs), default=0) if not session.records else math.inf
+    ns = [each for mark in marks if (each := round(1e9 * mark.now)) <= last]
     updates = [Update(step, begin, end) for step, (begin, end) in enumerate(pairwise(ns), 1)]
     return SimulatedTimeline(TimelineIndex(spans), links, updates)
 

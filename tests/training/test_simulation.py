@@ -13,6 +13,7 @@ from runner.engine.graph.device import task_of
 from runner.engine.simulate.activities import segments
 from runner.engine.simulate.costs import instruction_seconds
 from runner.errors import ConfigError, ResourceError
+from runner.strategies.async_data import AsyncData
 from runner.tracing.parts import PARTS
 from runner.training.simulation import Simulated, hardware_of, session_of, simulate
 from tests.small_runs import small_config, typed
@@ -87,8 +88,8 @@ def test_segments_contain_every_instruction_in_the_order_of_execution(strategy: 
         for device, plan in session.plans(client.name).items():
             kind = session.kind(device)
             parts = segments(plan, lambda plan, each, kind=kind: instruction_seconds(plan, each, kind))
-            numbers = [each.first + k for each in parts for k in range(len(each.seconds))]
-            assert numbers == list(range(len(plan.instructions)))
+            expected = [instruction_seconds(plan, each, kind) for each in plan.instructions]
+            assert [seconds for each in parts for seconds in each.seconds] == expected
             waits = [key for each in parts for key in each.waits]
             sends = [sent.key for each in parts for sent in each.sends]
             assert waits == [each.attributes["key"] for each in plan.instructions if each.op == "recv"]
@@ -236,3 +237,31 @@ def test_every_number_of_a_shipped_cluster_has_a_source(cluster: str) -> None:
     assert hardware.about
     assert all(each.source for each in (*hardware.kinds.values(), *hardware.links.values()))
     assert simulate(config, 1).step_s > 0
+
+
+@pytest.mark.parametrize("batch_size", [25, 23])
+@pytest.mark.parametrize("options", ["", "parallelism.loop=sequential parallelism.n_push=2 parallelism.n_fetch=3"])
+def test_replicas_that_share_plans_take_the_time_of_replicas_with_separate_plans(
+    batch_size: int, options: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = described(f"parallelism=async_data parallelism.workers=5 parallelism.servers=2 {options}".strip())
+    config.train.batch_size = batch_size
+    shared, few = simulate(config, 4), session_of(config, 5)
+    monkeypatch.setattr(AsyncData, "build_for_simulation", AsyncData.build)
+    separate, many = simulate(config, 4), session_of(config, 5)
+    for name in ("update_s", "busy", "carried", "memory_bytes", "sent_bytes", "parts"):
+        assert getattr(shared, name) == getattr(separate, name), name
+    assert set(few.program.clients) == set(many.program.clients)
+    assert len(few.program.graph.nodes) < 0.6 * len(many.program.graph.nodes)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_repeated_steps_equal_those_that_are_simulated_again(strategy: str) -> None:
+    config = described(strategy, step_us=20.0)
+    repeated = simulate(config, 4)
+    # A delay that never happens makes every step differ in principle, so that every step is simulated.
+    disturbances = {"delays": {"never": {"at": "worker*", "median_ms": 1.0, "probability": 1e-9}}}
+    again = simulate(described(strategy, step_us=20.0, disturbances=disturbances), 4)
+    assert repeated.update_s == again.update_s
+    for name in ("busy", "carried", "utilization", "sent_bytes", "parts"):
+        assert getattr(repeated, name) == getattr(again, name), name

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 from numpy.typing import NDArray
 
 from runner.engine.compile.compile import Signature
+from runner.engine.graph.device import worker_task
 from runner.engine.graph.graph import Graph
 from runner.engine.graph.tensor import Tensor, TensorSpec
 
@@ -129,6 +130,20 @@ class OneProcess:
 
 
 @dataclass(frozen=True)
+class Copy:
+    """A client with the plans of ``client``, except that worker ``worker`` takes the place of worker ``of``."""
+
+    client: Client
+    of: int
+    worker: int
+
+    def device(self, name: str) -> str:
+        """Return the device on which the copy runs what its original runs on device ``name``."""
+        task, _, kind = name.partition("/device:")
+        return f"{worker_task(self.worker)}/device:{kind}" if task == worker_task(self.of) else name
+
+
+@dataclass(frozen=True)
 class Program:
     """A device-annotated training graph and its clients.
 
@@ -140,6 +155,7 @@ class Program:
     variables: unsharded name -> spec of everything in a checkpoint. workers, servers: number of worker tasks and of
     parameter-server tasks. step_driver: settings of the driver that runs the clients of each update. one_process: None
     if every task is a separate process.
+    copies: name of a client -> its original; only in a program for simulation, whose graph has the nodes of originals.
     """
 
     graph: Graph
@@ -149,6 +165,7 @@ class Program:
     servers: int = 0
     step_driver: DriverSettings = ONE_CLIENT
     one_process: OneProcess | None = None
+    copies: Mapping[str, Copy] = field(default_factory=dict)
 
     @property
     def training(self) -> tuple[Client, ...]:

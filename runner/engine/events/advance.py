@@ -20,16 +20,18 @@ from runner.engine.events.unit_queue import joined, without_root
 
 
 @njit(cache=True)
-def advance(state: State, first: int) -> None:
+def advance(state: State) -> None:
     """Process events until a watched activity has ended, or to the end. An instant is always completed.
 
-    first: activities from this one on are new; those that wait for no other activity start now. The watched activities
-    that ended are in the row ``WATCHED_ENDS``.
+    New activities that wait for no other activity start now. The watched activities that ended are in the row
+    ``WATCHED_ENDS``.
     """
     counters = state.counters[0]
-    for index in range(first, len(state.activities)):
+    state.work[WATCHED_ENDS][0] = 0
+    for index in range(counters.considered, counters.activities):
         if state.activities[index].missing == 0:
             _make_ready(state, index)
+    counters.considered = counters.activities
     _complete_instant(state)
     while state.work[WATCHED_ENDS][0] == 0 and counters.queued > 0:
         counters.now = state.queue[0].time

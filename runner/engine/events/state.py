@@ -18,7 +18,7 @@ ACTIVITY = np.dtype(
     [
         *((name, _NUMBER) for name in ("delay_s", "amount", "rank", "start", "end", "left", "rate", "since")),
         *((name, _INDEX) for name in ("weight", "unit", "first_hop", "hops", "missing", "first_edge", "state")),
-        *((name, _INDEX) for name in ("place", "child", "sibling", "seen", "renewed", "watched")),
+        *((name, _INDEX) for name in ("place", "child", "sibling", "seen", "renewed", "watched", "first_wait")),
     ]
 )
 """One activity. delay_s, amount, weight, unit, rank: see :meth:`~runner.engine.events.loop.EventLoop.add`.
@@ -27,7 +27,7 @@ start, end: seconds. left: the amount that remained at time ``since``; rate: amo
 hops: first of its elements of :data:`HOP`, and their number. missing: number of activities that must end first.
 first_edge: its first element of :data:`EDGE`. place: its position in the queue of events, or ``NONE``. child, sibling:
 its place in the queue of its unit. seen, renewed: numbers of the last divisions that included it and changed its rate.
-watched: 1 if the loop returns when it ends.
+watched: 1 if the loop returns when it ends. first_wait: the number of edges that were added before its own.
 """
 
 EDGE = np.dtype([("dependent", _INDEX), ("following", _INDEX)])
@@ -56,15 +56,27 @@ or its activity has changed at this instant."""
 EVENT = np.dtype([("time", _NUMBER), ("activity", _INDEX)])
 """The predicted end of a delay or of a flow, an element of a binary heap by time and activity."""
 
-COUNTERS = np.dtype([("now", _NUMBER), *((name, _INDEX) for name in ("queued", "divisions", "events"))])
-"""now: seconds. queued: length of the heap. divisions: number of divisions. events: number of starts and ends."""
+COUNTERS = np.dtype(
+    [
+        ("now", _NUMBER),
+        *((name, _INDEX) for name in ("queued", "divisions", "events", "activities", "edges", "hops", "considered")),
+    ]
+)
+"""now: seconds. queued: length of the heap. divisions: number of divisions. events: number of starts and ends.
+
+activities, edges, hops: the used lengths of these arrays, which have spare capacity. considered: the number of
+activities that the last run has seen; the others are new.
+"""
 
 TOUCHED_LINKS, TOUCHED_UNITS, CONNECTED_LINKS, CONNECTED_FLOWS, NARROW_LINKS, WATCHED_ENDS = WORK_ROWS = range(6)
 """Rows of the working memory. The first element of a row is the number of the elements that follow."""
 
 
 class State(NamedTuple):
-    """All arrays of a simulation. work: (6, n), a row for each of the rows above."""
+    """All arrays of a simulation. work: (6, n), a row for each of the rows above.
+
+    Activities, edges, hops and the queue of events have spare capacity, and n is large enough for all of them.
+    """
 
     activities: NDArray[Any]
     edges: NDArray[Any]

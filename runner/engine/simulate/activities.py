@@ -1,12 +1,14 @@
 """A step of a client as activities of the event loop: computations on devices and transfers over links."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
 
 from runner.engine.compile.plan import DevicePlan, Instruction
 from runner.engine.events.loop import EventLoop
 from runner.engine.events.state import NONE
+from runner.engine.events.storage import block_of
 from runner.engine.graph.device import task_of
 from runner.engine.simulate.network import Network
 
@@ -38,14 +40,23 @@ class Segment:
     sends: list[Transfer] = field(default_factory=list)
     computes: bool = False
 
+    def on(self, device: Callable[[str], str]) -> "Segment":
+        """Return the segment with other devices. device: name of a device -> the device that takes its place."""
+        sends = [replace(each, source=device(each.source), destination=device(each.destination)) for each in self.sends]
+        return replace(self, sends=sends)
 
-def segments(plan: DevicePlan, seconds: Seconds) -> list[Segment]:
-    """Return the segments of a plan, in order; every instruction belongs to one of them."""
+
+def segments(plan: DevicePlan, seconds: Seconds, *, together: bool = False) -> list[Segment]:
+    """Return the segments of a plan, in order; every instruction belongs to one of them.
+
+    Conversions of layouts between sends do not separate these sends. together: all transfers arrive before the first
+    segment, so that only sends end a segment.
+    """
     found = [Segment(0)]
     for number, instruction in enumerate(plan.instructions):
-        receives, sends = instruction.op == "recv", instruction.op == "send"
-        full = found[-1].computes or bool(found[-1].sends)
-        if (receives and full) or (not sends and found[-1].sends):
+        receives, sends = instruction.op == "recv", _sends(plan.instructions, number)
+        waits = receives and found[-1].computes and not together
+        if waits or (not sends and found[-1].sends):
             found.append(Segment(number))
         current = found[-1]
         current.seconds.append(seconds(plan, instruction))
@@ -53,22 +64,32 @@ def segments(plan: DevicePlan, seconds: Seconds) -> list[Segment]:
         key = instruction.attributes.get("key", "")
         if receives:
             current.waits.append(key)
-        elif sends:
+        elif instruction.op == "send":
             nbytes = plan.slots[instruction.inputs[0]].spec.nbytes
             current.sends.append(Transfer(key, plan.device, instruction.attributes["destination"], nbytes))
     return found
 
 
+def _sends(instructions: Sequence[Instruction], number: int) -> bool:
+    """Return whether an instruction is a send, or one of the conversions directly before a send."""
+    while number < len(instructions) and instructions[number].op == "convert":
+        number += 1
+    return number < len(instructions) and instructions[number].op == "send"
+
+
+_Place = tuple[str, int]
+"""A segment: its device and its number there."""
+
+
 @dataclass(frozen=True)
 class _Row:
-    """An activity of a run. device: the device whose unit runs it, or None. host: whether it is the unit of the
-    device's host. after: numbers of other rows. begins: whether it is the first segment of its device."""
+    """An activity of a run. unit: see ``EventLoop.add``. after: positions of other rows. begins: the device whose first
+    segment this is, or None."""
 
     delay_s: float
     after: tuple[int, ...]
-    device: str | None = None
-    host: bool = False
-    begins: bool = False
+    unit: int = NONE
+    begins: str | None = None
     nbytes: int = 0
     links: tuple[int, ...] = ()
 
@@ -76,77 +97,105 @@ class _Row:
 class Run:
     """The activities of one run of a client, which :meth:`add_to` adds to an event loop any number of times.
 
-    message_s: seconds that the host of a sender spends on each message. together: whether the part of each device
-    starts when all its transfers have arrived, as that of a deferred client.
+    The first activities are the segments of all devices, in order. arrivals: key of a transfer -> position of the
+    activity that ends when the tensor has arrived.
+
+    parts: device -> segments of its plan; a device can have those of another one with the same plan. units: device ->
+    its unit; the unit of its host has the number ``len(units)`` more. message_s: seconds that the host of a sender
+    spends on each message; if 0, all tensors from one segment to one segment are one message, because they share path
+    and start. together: whether the part of each device starts when all its transfers have arrived, as that of a
+    deferred client.
     """
 
     def __init__(
         self,
-        plans: Mapping[str, DevicePlan],
-        seconds: Mapping[str, Seconds],
+        parts: Mapping[str, Sequence[Segment]],
         network: Network,
+        units: Mapping[str, int],
         *,
         message_s: float = 0.0,
         together: bool = False,
     ) -> None:
-        self.segments = {device: segments(plan, seconds[device]) for device, plan in plans.items()}
-        self.transfers = [sent for parts in self.segments.values() for each in parts for sent in each.sends]
-        self._rows = [*self._of_transfers(network, message_s), *self._of_segments(together)]
-
-    def _of_transfers(self, network: Network, message_s: float) -> Iterator[_Row]:
-        """Yield two rows for each transfer: the message on the sender's host, and the transfer."""
-        number = 2 * len(self.transfers)
-        for device, parts in self.segments.items():
-            for each in parts:
-                for sent in each.sends:
-                    route = network.route(task_of(sent.source), task_of(sent.destination))
-                    message = 2 * self._number[sent.key]
-                    yield _Row(message_s, (number,), device, host=True)
-                    yield _Row(route.latency_s, (message,), nbytes=sent.nbytes, links=route.links)
-                number += 1
-
-    def _of_segments(self, together: bool) -> Iterator[_Row]:
-        """Yield a row for each segment."""
-        number = 2 * len(self.transfers)
-        for device, parts in self.segments.items():
-            awaited = [key for each in parts for key in each.waits]
-            for position, each in enumerate(parts):
-                keys = (awaited if position == 0 else []) if together else each.waits
-                before = () if position == 0 else (number - 1,)
-                arrivals = (2 * self._number[key] + 1 for key in keys)
-                yield _Row(sum(each.seconds), (*before, *arrivals), device, begins=position == 0)
-                number += 1
-
-    @cached_property
-    def _number(self) -> dict[str, int]:
-        """Key -> number of the transfer."""
-        return {sent.key: number for number, sent in enumerate(self.transfers)}
+        self.parts, self._network, self._units = parts, network, units
+        self.transfers = [sent for own in parts.values() for each in own for sent in each.sends]
+        self.arrivals: dict[str, int] = {}
+        self._message_s, self._together = message_s, together
+        rows = self._rows()
+        self._block = block_of(
+            [(row.delay_s, float(row.nbytes), 1, row.unit, False) for row in rows],
+            [row.links for row in rows],
+            [row.after for row in rows],
+        )
+        self._begins = np.array([position for position, row in enumerate(rows) if row.begins is not None], np.int64)
+        self._devices = [row.begins for row in rows if row.begins is not None]
 
     def add_to(
         self,
         loop: EventLoop,
-        units: Mapping[str, int],
         *,
         rank: float = 0.0,
         delays_s: Mapping[str, float] | None = None,
         after: Sequence[int] = (),
-    ) -> list[int]:
+    ) -> range:
         """Add the activities of one run and return their numbers.
 
-        units: device -> its unit; the unit of its host has the number ``len(units)`` more. rank: see ``EventLoop.add``.
-        delays_s: device -> seconds by which its first segment becomes longer. after: activities before the first
-        segment of each device.
+        rank: see ``EventLoop.add``. delays_s: device -> seconds by which its first segment becomes longer. after:
+        activities before the first segment of each device.
         """
-        base, late = len(loop), delays_s or {}
-        for row in self._rows:
-            unit = NONE if row.device is None else units[row.device] + len(units) * row.host
-            before = [base + number for number in row.after]
-            loop.add(
-                row.delay_s + (late.get(row.device or "", 0.0) if row.begins else 0.0),
-                amount=float(row.nbytes),
-                links=row.links,
-                unit=unit,
-                rank=rank,
-                after=[*before, *after] if row.begins else before,
+        block = self._block
+        if delays_s:
+            block = block._replace(activities=block.activities.copy())
+            block.activities["delay_s"][self._begins] += [delays_s.get(device, 0.0) for device in self._devices]
+        first = loop.add_block(block, rank, after, self._begins)
+        return range(first, first + len(block.activities))
+
+    def _rows(self) -> list[_Row]:
+        """Return a row for each segment, and then one or two for each message: its time on the sender's host, if any,
+        and the transfer."""
+        places = [(device, number) for device, own in self.parts.items() for number in range(len(own))]
+        position = {place: k for k, place in enumerate(places)}
+        receivers = self._receivers()
+        after: dict[_Place, list[int]] = {
+            (device, number): [at - 1] if number else [] for (device, number), at in position.items()
+        }
+        messages: list[_Row] = []
+        for (device, number), start in position.items():
+            for sent in self._messages(self.parts[device][number], receivers):
+                begin = start
+                if self._message_s:
+                    messages.append(_Row(self._message_s, (start,), self._units[device] + len(self._units)))
+                    begin = len(position) + len(messages) - 1
+                route = self._network.route(task_of(device), task_of(sent[0].destination))
+                nbytes = sum(each.nbytes for each in sent)
+                messages.append(_Row(route.latency_s, (begin,), nbytes=nbytes, links=route.links))
+                arrival = len(position) + len(messages) - 1
+                after[receivers[sent[0].key]].append(arrival)
+                self.arrivals |= dict.fromkeys((each.key for each in sent), arrival)
+        segments_ = [
+            _Row(
+                sum(self.parts[device][number].seconds),
+                tuple(after[device, number]),
+                self._units[device],
+                None if number else device,
             )
-        return list(range(base, base + len(self._rows)))
+            for device, number in position
+        ]
+        return [*segments_, *messages]
+
+    def _receivers(self) -> dict[str, _Place]:
+        """Return, by key of a transfer, the segment that waits for the transfer."""
+        return {
+            key: (device, 0 if self._together else number)
+            for device, own in self.parts.items()
+            for number, each in enumerate(own)
+            for key in each.waits
+        }
+
+    def _messages(self, segment: Segment, receivers: Mapping[str, _Place]) -> list[list[Transfer]]:
+        """Return the transfers of each message that a segment sends."""
+        if self._message_s:
+            return [[each] for each in segment.sends]
+        found: dict[_Place, list[Transfer]] = {}
+        for each in segment.sends:
+            found.setdefault(receivers[each.key], []).append(each)
+        return [*found.values()]

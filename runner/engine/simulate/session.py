@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -11,29 +11,38 @@ import numpy as np
 from runner.engine.compile.plan import DevicePlan
 from runner.engine.compile.program import Client, Program
 from runner.engine.compile.program_plans import ProgramPlans
-from runner.engine.events.loop import EventLoop
+from runner.engine.events.loop import EventLoop, Floats
 from runner.engine.graph.device import Cluster, DeviceName, task_of
 from runner.engine.run.step_driver import Finished
 from runner.engine.run.timeline import Timeline
-from runner.engine.simulate.activities import Run
+from runner.engine.simulate.activities import Run, Segment, segments
 from runner.engine.simulate.costs import instruction_seconds, node_seconds_of
 from runner.engine.simulate.draws import Draws
 from runner.engine.simulate.hardware import DeviceKind, Hardware
 from runner.engine.simulate.input_reads import InputReads
 from runner.engine.simulate.network import Network
-from runner.engine.simulate.spans import Executed, LinkSpan, Times, link_spans, timeline_of
+from runner.engine.simulate.spans import Executed, LinkSpan, link_spans, timeline_of
 from runner.errors import RunnerError
 from runner.kernels.contract import Array
 from runner.kernels.registry import Registry
 
 
-@dataclass
-class _Launched:
-    """A client that runs. end: number of the activity that ends the run."""
+@dataclass(frozen=True)
+class _Sums:
+    """Sums over a part of a simulation, as in :class:`Totals`. busy_s: (units,). carried: (links,)."""
 
-    client: Client
-    step: int
-    end: int
+    now: float
+    busy_s: Floats
+    carried: Floats
+
+    @classmethod
+    def of(cls, loop: EventLoop) -> "_Sums":
+        """Return the sums since the loop was restarted."""
+        return cls(loop.now, loop.busy_s, loop.carried)
+
+    def plus(self, other: "_Sums") -> "_Sums":
+        """Return the sums of both parts."""
+        return _Sums(self.now + other.now, self.busy_s + other.busy_s, self.carried + other.carried)
 
 
 @dataclass(frozen=True)
@@ -66,7 +75,10 @@ class SimulatedSession:
         disturbances.
         """
         self.program = program
-        self._planned = ProgramPlans(program, cluster, registry, node_seconds_of(self.kind))
+        clients = {name: client for name, client in program.clients.items() if name not in program.copies}
+        clients |= {copy.client.name: copy.client for copy in program.copies.values()}
+        planned = replace(program, clients=clients, copies={})
+        self._planned = ProgramPlans(planned, cluster, registry, node_seconds_of(self.kind))
         self._hardware = hardware
         self.network = network
         self.devices = tuple(device.name for device in cluster.devices)
@@ -78,33 +90,40 @@ class SimulatedSession:
         self._reads: dict[str, InputReads] = {}
         self._begun: dict[str, list[float]] = {}
         self._runs: dict[str, Run] = {}
-        self._launched: dict[int, _Launched] = {}
+        self._segments: dict[str, dict[str, list[Segment]]] = {}
+        self._fetches: dict[str, dict[str, Array]] = {}
+        self._past = _Sums(0.0, np.zeros(3 * len(self.devices)), np.zeros(len(self.network.links)))
+        self._repeats: dict[str, tuple[_Sums, Executed]] = {}
+        self._launched: dict[int, Executed] = {}
         self._ended: deque[int] = deque()
         self._launches = 0
         self._executed: list[Executed] = []
+        self.records = True
 
     def totals(self) -> Totals:
         """Return the totals so far."""
-        busy = dict(zip(self.devices, self._loop.busy_s.tolist(), strict=False))
+        found = self._past.plus(_Sums.of(self._loop))
+        busy = dict(zip(self.devices, found.busy_s.tolist(), strict=False))
         names = (link.name for link in self.network.links)
-        return Totals(self._loop.now, busy, dict(zip(names, self._loop.carried.tolist(), strict=True)))
+        return Totals(found.now, busy, dict(zip(names, found.carried.tolist(), strict=True)))
 
     @property
     def now(self) -> float:
         """Seconds on the virtual clock."""
-        return self._loop.now
+        return self._past.now + self._loop.now
 
     def timeline(self, begin_s: float, *, detail: bool) -> tuple[Timeline, list[LinkSpan]]:
         """Return the spans of all runs that end after ``begin_s``, of the devices and of the links.
 
-        detail: see :func:`~runner.engine.simulate.spans.timeline_of`. Runs that have not ended are left out.
+        detail: see :func:`~runner.engine.simulate.spans.timeline_of`. Runs that have not ended are left out, and runs
+        that began when ``records`` was false.
         """
-        times = Times(self._loop.starts, self._loop.ends)
-        ended = (each for each in self._executed if each.end not in self._launched)
-        executed = [each for each in ended if times.ends[each.end] > begin_s]
+        executed = sorted(
+            (each for each in self._executed if each.end_s(each.end) > begin_s), key=lambda each: each.number
+        )
         plans = {each.client.name: self.plans(each.client.name) for each in executed}
-        links = list(link_spans(executed, times, self.network))
-        return timeline_of(executed, times, plans, self.program.graph, detail=detail), links
+        links = list(link_spans(executed, self.network))
+        return timeline_of(executed, plans, self.program.graph, detail=detail), links
 
     @property
     def begun(self) -> Mapping[str, Sequence[float]]:
@@ -118,46 +137,83 @@ class SimulatedSession:
         return self._hardware.kinds[group.kind]
 
     def plans(self, client: str) -> Mapping[str, DevicePlan]:
-        """Return the plans of a client by device."""
-        return self._planned.plans(self._planned.client(client).signature)
+        """Return the plans of a client by device; a copy has those of its original."""
+        copy = self.program.copies.get(client)
+        if copy is None:
+            return self._planned.plans(self._planned.client(client).signature)
+        found = self._planned.plans(copy.client.signature)
+        return {copy.device(device): replace(plan, device=copy.device(device)) for device, plan in found.items()}
+
+    @property
+    def recorded(self) -> int:
+        """The number of runs that the timeline has."""
+        return len(self._executed)
 
     def run(self, client: str, *, step: int = 0, feeds: Mapping[str, Any] | None = None) -> dict[str, Array]:
-        """Run one step of a client; see :class:`~runner.engine.run.step_driver.Clients`."""
+        """Run one step of a client; see :class:`~runner.engine.run.step_driver.Clients`.
+
+        Without disturbances, a step that begins when nothing else runs takes the same time whenever it runs. Such a
+        step is simulated once.
+        """
         if self._launched:
             raise RunnerError(f"client {client!r} was run while launched clients are running")
-        planned = self._planned.client(client)
-        self._begin(planned, step)
-        self._next_end()
-        return self._zeros(planned)
+        self._restart()
+        if client in self._repeats:
+            self._repeat(client, step)
+            return self._zeros(client)
+        self._begin(client, step)
+        ended = self._next_end()
+        if not self._hardware.disturbances.any:
+            self._repeats[client] = _Sums.of(self._loop), ended
+        return self._zeros(client)
 
     def launch(self, client: str, *, step: int = 0, feeds: Mapping[str, Any] | None = None) -> None:
         """Begin one step of a deferred client; see :class:`~runner.engine.run.step_driver.Clients`."""
-        self._begin(self._planned.client(client), step)
+        if not self._launched:
+            self._restart()
+        self._begin(client, step)
 
     def finished(self) -> Finished:
         """Continue until a launched client has finished; see :class:`~runner.engine.run.step_driver.Clients`."""
         if not self._launched:
             raise RunnerError("no client is running: launch one first")
         ended = self._next_end()
-        return Finished(ended.client.name, ended.step, self._zeros(ended.client))
+        return Finished(ended.client.name, ended.step, self._zeros(ended.client.name))
 
-    def _begin(self, client: Client, step: int) -> None:
-        plans = self._planned.plans(client.signature)
+    def _restart(self) -> None:
+        """Restart the clock of the loop if nothing runs, so that no rounding depends on earlier steps."""
+        if self._loop.idle:
+            self._past = self._past.plus(_Sums.of(self._loop))
+            self._loop.restart()
+
+    def _repeat(self, client: str, step: int) -> None:
+        """Account for a step that takes the same time as an earlier one."""
+        sums, first = self._repeats[client]
+        if client in self._begun:
+            self._begun[client].append(self.now)
+        if self.records:
+            self._executed.append(replace(first, number=self._launches, step=step, offset_s=self._past.now))
+        self._past = self._past.plus(sums)
+        self._launches += 1
+
+    def _begin(self, name: str, step: int) -> None:
+        client, run = self.program.clients[name], self._run_of(name)
+        plans = self.plans(name) if self._hardware.disturbances.any else {}
         host = self._loop.add(1e-6 * self._hardware.step_us)
         begin = [*self._batches(client, plans, host)] or [host]
         rank, late = float(self._launches), self._delays_s(client, plans, step)
-        numbers = self._run_of(client).add_to(self._loop, self._units, rank=rank, delays_s=late, after=begin)
+        numbers = run.add_to(self._loop, rank=rank, delays_s=late, after=begin)
         end = self._loop.add(after=numbers or begin, watched=True)
-        self._launched[end] = _Launched(client, step, end)
-        base, run = end - len(numbers), self._run_of(client)
-        self._executed.append(Executed(client, self._launches, step, run, host, begin, base, len(numbers), end))
+        self._launched[end] = Executed(
+            client, self._launches, step, run, host, begin, numbers.start, end, self._past.now, self.records
+        )
         self._launches += 1
 
     def _delays_s(self, client: Client, plans: Mapping[str, DevicePlan], step: int) -> dict[str, float]:
         """Return device -> seconds by which a step begins late on it."""
         if not client.slowed:
             return {}
-        now = self._loop.now
+        now = self.now
         self._begun.setdefault(client.name, []).append(now)
         return {device: self._draws.delay_s(self._place(device), step, now) for device in plans}
 
@@ -175,21 +231,48 @@ class SimulatedSession:
     def _place(self, device: str) -> str:
         return self.network.place[task_of(device)]
 
-    def _next_end(self) -> _Launched:
+    def _next_end(self) -> Executed:
         if not self._ended:
-            self._ended.extend(self._loop.run())
+            ended = self._loop.run()
+            for number in ended:
+                each = self._launched[number]
+                if each.recorded:
+                    self._launched[number] = each = replace(each, times=self._loop.times(each.first, number + 1))
+                    self._executed.append(each)
+            self._ended.extend(ended)
         if not self._ended:
             self._loop.require_ended()
-        return self._launched.pop(self._ended.popleft())
+        found = self._launched.pop(self._ended.popleft())
+        # Clients are in the order of their launches, so all activities of the first one are still needed.
+        oldest = next(iter(self._launched.values()), None)
+        self._loop.forget_before(len(self._loop) if oldest is None else oldest.first)
+        return found
 
-    def _run_of(self, client: Client) -> Run:
-        if client.name not in self._runs:
-            plans = self._planned.plans(client.signature)
-            seconds = {device: partial(instruction_seconds, kind=self.kind(device)) for device in plans}
-            message_s = 1e-6 * self._hardware.message_us
-            self._runs[client.name] = Run(plans, seconds, self.network, message_s=message_s, together=client.deferred)
-        return self._runs[client.name]
+    def _run_of(self, client: str) -> Run:
+        if client not in self._runs:
+            message_s, together = 1e-6 * self._hardware.message_us, self.program.clients[client].deferred
+            self._runs[client] = Run(
+                self._parts(client), self.network, self._units, message_s=message_s, together=together
+            )
+        return self._runs[client]
 
-    def _zeros(self, client: Client) -> dict[str, Array]:
-        specs = {name: self.program.graph.spec(tensor) for name, tensor in client.fetches.items()}
-        return {name: np.zeros(spec.shape, np.float64) for name, spec in specs.items()}
+    def _parts(self, client: str) -> dict[str, list[Segment]]:
+        """Return device -> segments of its part of a client."""
+        copy = self.program.copies.get(client)
+        original = self._planned.client(client if copy is None else copy.client.name)
+        if original.name not in self._segments:
+            self._segments[original.name] = {
+                device: segments(plan, partial(instruction_seconds, kind=self.kind(device)), together=original.deferred)
+                for device, plan in self._planned.plans(original.signature).items()
+            }
+        found = self._segments[original.name]
+        if copy is None:
+            return found
+        return {copy.device(device): [each.on(copy.device) for each in own] for device, own in found.items()}
+
+    def _zeros(self, client: str) -> dict[str, Array]:
+        if client not in self._fetches:
+            fetches = self.program.clients[client].fetches
+            specs = {name: self.program.graph.spec(tensor) for name, tensor in fetches.items()}
+            self._fetches[client] = {name: np.zeros(spec.shape, np.float64) for name, spec in specs.items()}
+        return self._fetches[client]

@@ -27,8 +27,10 @@ class Executed:
     """One run of a client on the event loop.
 
     number: how many runs of all clients came before. first: number of its first activity, which is the work of the host
-    before the run. inputs: numbers of the activities that end when the run has its batch. base, count: number of the
-    first activity of ``run``, and how many these are. end: number of the activity that ends the run.
+    before the run. inputs: numbers of the activities that end when the run has its batch. base: number of the
+    first activity of ``run``. end: number of the activity that ends the run. offset_s: seconds on the clock at the
+    last restart of the loop before the run. recorded: whether the run is in timelines. times: start and end of each
+    activity from ``first`` to ``end``, in seconds since that restart.
     """
 
     client: Client
@@ -38,23 +40,27 @@ class Executed:
     first: int
     inputs: Sequence[int]
     base: int
-    count: int
     end: int
+    offset_s: float
+    recorded: bool
+    times: tuple[Floats, Floats] = (np.zeros(0), np.zeros(0))
 
-    @property
-    def _segments(self) -> int:
-        return sum(map(len, self.run.segments.values()))
+    def start_s(self, number: int) -> float:
+        """Return the seconds on the clock at which an activity began."""
+        return self.offset_s + float(self.times[0][number - self.first])
+
+    def end_s(self, number: int) -> float:
+        """Return the seconds on the clock at which an activity ended."""
+        return self.offset_s + float(self.times[1][number - self.first])
 
     def arrivals(self) -> dict[str, int]:
         """Return key of a transfer -> number of the activity that ends when the tensor has arrived."""
-        transfers = self.run.transfers
-        each = (self.count - self._segments) // max(1, len(transfers))
-        return {sent.key: self.base + each * (number + 1) - 1 for number, sent in enumerate(transfers)}
+        return {key: self.base + position for key, position in self.run.arrivals.items()}
 
     def segments(self) -> Iterator[tuple[str, int, Segment]]:
         """Yield device, number of the activity and segment, for each segment of each device."""
-        number = self.base + self.count - self._segments
-        for device, parts in self.run.segments.items():
+        number = self.base
+        for device, parts in self.run.parts.items():
             for segment in parts:
                 yield device, number, segment
                 number += 1
@@ -71,32 +77,24 @@ class LinkSpan:
     end_ns: int
 
 
-@dataclass(frozen=True)
-class Times:
-    """The seconds on the virtual clock at which each activity began and ended, of shape (activities,)."""
-
-    starts: Floats
-    ends: Floats
-
-    def ns(self, seconds: float) -> int:
-        """Return a time in whole nanoseconds."""
-        return round(1e9 * seconds)
+def _ns(seconds: float) -> int:
+    """Return a time in whole nanoseconds."""
+    return round(1e9 * seconds)
 
 
-def link_spans(executed: Sequence[Executed], times: Times, network: Network) -> Iterator[LinkSpan]:
+def link_spans(executed: Sequence[Executed], network: Network) -> Iterator[LinkSpan]:
     """Yield every transfer on each link that it uses."""
     for each in executed:
         arrivals = each.arrivals()
         for sent in each.run.transfers:
             row = arrivals[sent.key]
-            begin, end = times.ns(times.starts[row]), times.ns(times.ends[row])
+            begin, end = _ns(each.start_s(row)), _ns(each.end_s(row))
             for link in network.route(task_of(sent.source), task_of(sent.destination)).links:
                 yield LinkSpan(network.links[link].name, sent.key, sent.nbytes, begin, end)
 
 
 def timeline_of(
     executed: Sequence[Executed],
-    times: Times,
     plans: Mapping[str, Mapping[str, DevicePlan]],
     graph: Graph,
     *,
@@ -109,12 +107,12 @@ def timeline_of(
     own: dict[str, list[tuple[float, Executed, int, Segment]]] = {}
     for each in executed:
         for device, row, segment in each.segments():
-            own.setdefault(device, []).append((times.starts[row], each, row, segment))
+            own.setdefault(device, []).append((each.start_s(row), each, row, segment))
     spans: list[Span] = []
     for device, parts in own.items():
         clients = list(dict.fromkeys(each.client.name for _, each, _, _ in parts))
         recorded = [RecordedPlan(name, plans[name][device], graph) for name in clients]
-        raw = _Device(recorded, {name: number for number, name in enumerate(clients)}, times, detail)
+        raw = _Device(recorded, {name: number for number, name in enumerate(clients)}, detail)
         name = DeviceName.parse(device)
         ordered = sorted(parts, key=itemgetter(0))
         spans += spans_of(f"{name.job}-{name.task}", recorded, [span for part in ordered for span in raw.spans(*part)])
@@ -124,8 +122,8 @@ def timeline_of(
             each.client.name,
             each.number,
             each.step,
-            times.ns(times.starts[each.first]),
-            times.ns(times.ends[each.end]),
+            _ns(each.start_s(each.first)),
+            _ns(each.end_s(each.end)),
             each.client.deferred,
         )
         for each in executed
@@ -139,21 +137,20 @@ class _Device:
 
     recorded: Sequence[RecordedPlan]
     numbers: Mapping[str, int]
-    times: Times
     detail: bool
     free: float = 0.0
 
     def spans(self, start: float, of: Executed, row: int, segment: Segment) -> Iterator[RawSpan]:
         """Yield the spans of a segment that begins at ``start``, and of the time before it."""
         plan = self.recorded[self.numbers[of.client.name]].plan
-        end = float(self.times.ends[row])
+        end = of.end_s(row)
         if segment.first == 0:
             yield from self._input(of)
         arrivals = of.arrivals() if segment.waits else {}
         for position in range(segment.first, segment.first + len(segment.seconds)):
             key = plan.instructions[position].attributes.get("key", "")
             if key in arrivals and plan.instructions[position].op == "recv":
-                arrival = min(start, float(self.times.ends[arrivals[key]]))
+                arrival = min(start, of.end_s(arrivals[key]))
                 # The part of a deferred client starts when all its tensors have arrived, so that it does not wait.
                 begin = start if of.client.deferred else self.free
                 yield self._span(of, position, WAIT, begin, max(begin, arrival))
@@ -163,8 +160,8 @@ class _Device:
 
     def _input(self, of: Executed) -> Iterator[RawSpan]:
         """Yield the span of the host's work and of the wait for a batch, unless the device is busy for longer."""
-        begin = max(self.free, float(self.times.starts[of.first]))
-        end = max(float(self.times.ends[row]) for row in of.inputs)
+        begin = max(self.free, of.start_s(of.first))
+        end = max(of.end_s(row) for row in of.inputs)
         if end > begin:
             yield self._span(of, 0, INPUT, begin, end)
             self.free = end
@@ -185,5 +182,5 @@ class _Device:
                 yield self._span(of, position, kind, end, end)
 
     def _span(self, of: Executed, position: int, kind: str, begin: float, end: float) -> RawSpan:
-        begin_ns, end_ns = self.times.ns(begin), self.times.ns(end)
+        begin_ns, end_ns = _ns(begin), _ns(end)
         return RawSpan(self.numbers[of.client.name], of.number, of.step, position, kind, begin_ns, end_ns)

@@ -100,10 +100,9 @@ class Downpour(StepDriver):
         if step >= self._rules.warmstart_steps and not all(each.released for each in self._replicas):
             for each in self._replicas:
                 each.released, each.since_release = True, 0
-        self._launch_ready()
+        self._launch_ready(self._replicas)
         while len(self._scores) < self._rules.replicas:
-            self._take(self._clients.finished())
-            self._launch_ready()
+            self._launch_ready(self._take(self._clients.finished()))
         counted = [self._scores.popleft() for _ in self._replicas]
         return {name: _mean([each[name] for each in counted]) for name in counted[0]}
 
@@ -111,8 +110,7 @@ class Downpour(StepDriver):
         """Start no further step, and wait until the running steps are finished and pushed."""
         self._synchronizing = True
         while any(each.computing or each.fetching or each.pushing for each in self._replicas):
-            self._take(self._clients.finished())
-            self._launch_ready()
+            self._launch_ready(self._take(self._clients.finished()))
 
     def begin_again(self) -> None:
         """Synchronize, apply the accumulated gradients of all replicas, and reset the order.
@@ -159,7 +157,8 @@ class Downpour(StepDriver):
             known[numbered(action, each.index, shard)] = (action, each, shard)
         return known
 
-    def _take(self, ended: Finished) -> None:
+    def _take(self, ended: Finished) -> Sequence[_Replica]:
+        """Handle the end of a client; return the replicas that may start clients now, in order."""
         kind, replica, shard = self._endings[ended.client]
         if kind == "fetch":
             replica.fetching.remove(shard)
@@ -174,14 +173,16 @@ class Downpour(StepDriver):
             replica.since_release += 1
             replica.push_due = replica.taken % self._rules.n_push == 0
             replica.fetch_due = replica.taken % self._rules.n_fetch == 0
+        # A finished step can also release replicas that are too far ahead.
+        return [replica] if self._rules.most_ahead is None else self._replicas
 
     def _record_staleness(self, shard: int, staleness: Array) -> None:
         self._staleness[shard][int(staleness)] += 1
         self._since_last.append(int(staleness))
 
-    def _launch_ready(self) -> None:
-        """Launch every client that may start now, replica by replica."""
-        for each in self._replicas:
+    def _launch_ready(self, replicas: Sequence[_Replica]) -> None:
+        """Launch every client of these replicas that may start now, replica by replica."""
+        for each in replicas:
             if not each.computing:
                 self._advance(each)
 

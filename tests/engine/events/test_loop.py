@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runner.engine.events.loop import EventLoop
+from runner.engine.events.storage import block_of
 
 
 @dataclass
@@ -175,6 +176,53 @@ def test_a_run_in_parts_equals_one_run(case: tuple[list[float], list[Plain]], ev
     assert len(ended) == len({whole.ends[number] for number in watched})
 
 
+@given(cases(), st.integers(1, 5))
+def test_a_loop_that_drops_ended_activities_gives_the_same_times(
+    case: tuple[list[float], list[Plain]], every: int
+) -> None:
+    capacities, activities = case
+    kept, dropping = EventLoop(capacities, 2), EventLoop(capacities, 2)
+    ended: dict[EventLoop, list[tuple[list[int], float]]] = {kept: [], dropping: []}
+    # The same activities again and again, with their numbers moved, and runs in between.
+    for _ in range(8):
+        dropping.forget_before(len(dropping))
+        for loop, found in ended.items():
+            first = len(loop)
+            for number, each in enumerate(activities):
+                after = [first + before for before in each.after]
+                unit = -1 if each.unit is None else each.unit
+                loop.add(each.delay_s, amount=each.amount, links=each.links, unit=unit, after=after, watched=True)
+                if number % every == 0:
+                    found.append((loop.run(), loop.now))
+    for loop, found in ended.items():
+        found += [(numbers, loop.now) for numbers in iter(loop.run, [])]
+    assert ended[dropping] == ended[kept]
+    assert sorted(number for numbers, _ in ended[kept] for number in numbers) == list(range(8 * len(activities)))
+    assert (dropping.busy_s.tolist(), dropping.carried.tolist()) == (kept.busy_s.tolist(), kept.carried.tolist())
+    assert len(kept.ends) == len(kept) == len(dropping)
+    assert len(dropping.ends) <= len(kept.ends)
+
+
+@given(cases(), st.floats(0.0, 1e6))
+def test_a_restarted_loop_repeats_every_time_bit_for_bit(case: tuple[list[float], list[Plain]], before: float) -> None:
+    capacities, activities = case
+    fresh, used = loop_of(capacities, activities), EventLoop(capacities, 2)
+    fresh.run()
+    for _ in range(2):
+        used.add(before, unit=0)
+        used.run()
+        assert used.idle
+        used.restart()
+        first = len(used)
+        for each in activities:
+            unit, after = -1 if each.unit is None else each.unit, [first + number for number in each.after]
+            used.add(each.delay_s, amount=each.amount, links=each.links, unit=unit, rank=each.rank, after=after)
+        assert not used.idle
+        used.run()
+    assert used.ends[-len(activities) :].tolist() == fresh.ends.tolist()
+    assert (used.busy_s.tolist(), used.carried.tolist()) == (fresh.busy_s.tolist(), fresh.carried.tolist())
+
+
 def test_equal_flows_can_be_one_flow_with_a_weight() -> None:
     def ends(weights: list[int]) -> list[float]:
         loop = EventLoop([6.0, 2.0], 0)
@@ -210,8 +258,7 @@ def test_an_activity_can_be_added_when_another_has_ended() -> None:
 
 def test_activities_that_wait_for_each_other_are_reported() -> None:
     loop = EventLoop([], 0)
-    loop.add(after=[1])
-    loop.add(after=[0])
+    loop.add_block(block_of([(0.0, 0.0, 1, -1, False)] * 2, [(), ()], [(1,), (0,)]))
     loop.run()
     with pytest.raises(ValueError, match=r"^2 activities never end, the first is activity 0: they form a cycle$"):
         loop.require_ended()

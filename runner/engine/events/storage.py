@@ -1,0 +1,178 @@
+"""The growth of the arrays of a simulation: blocks of activities are appended, and ended activities can be dropped.
+
+Arrays double when they are full, so that n activities cost O(n) time however many blocks they arrive in.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from runner.engine.events.state import ACTIVITY, COUNTERS, EDGE, ENDED, EVENT, HOP, LINK, NONE, UNIT, WORK_ROWS, State
+
+_REFERENCES = {
+    "activities": {"activities": ("child", "sibling"), "edges": ("dependent",), "hops": ("activity",)}
+    | {"queue": ("activity",), "units": ("running", "queue")},
+    "edges": {"activities": ("first_edge", "first_wait"), "edges": ("following",)},
+    "hops": {"activities": ("first_hop",), "hops": ("before", "after"), "links": ("first",)},
+}
+"""Array -> the fields of each array that hold indices into it."""
+
+
+class Block(NamedTuple):
+    """Activities that are added together.
+
+    activities: (n,) of ``ACTIVITY``. links: (h,), those of all activities, in order. waits: (m, 2), pairs (before,
+    dependent) in the order of the dependents: ``before`` must end first. Both are positions in the block.
+    """
+
+    activities: NDArray[Any]
+    links: NDArray[np.int64]
+    waits: NDArray[np.int64]
+
+
+def block_of(
+    columns: Sequence[tuple[float, float, int, int, bool]],
+    links: Sequence[Sequence[int]],
+    after: Sequence[Sequence[int]],
+) -> Block:
+    """Return a block. columns: delay_s, amount, weight, unit and watched of each activity, as in ``EventLoop.add``.
+
+    links: the links of each activity. after: the positions of those that must end before each.
+    """
+    activities = np.zeros(len(columns), ACTIVITY)
+    for name, values in zip(
+        ("delay_s", "amount", "weight", "unit", "watched"), zip(*columns, strict=True), strict=True
+    ):
+        activities[name] = values
+    activities["hops"] = [len(each) for each in links]
+    for name in ("start", "end"):
+        activities[name] = np.nan
+    for name in ("place", "child", "sibling", "first_edge"):
+        activities[name] = NONE
+    waits = [(before, number) for number, each in enumerate(after) for before in each]
+    flat = [link for each in links for link in each]
+    return Block(activities, np.array(flat, np.int64), np.array(waits, np.int64).reshape(-1, 2))
+
+
+class Storage:
+    """The arrays of a simulation.
+
+    dropped: number of activities that are no longer in the arrays. kept_from: number of the first activity that must
+    not be dropped.
+    """
+
+    def __init__(self, capacities: Sequence[float], units: int) -> None:
+        self.dropped = self.kept_from = 0
+        links, unit_rows = np.zeros(len(capacities), LINK), np.zeros(units, UNIT)
+        links["capacity"], links["first"] = capacities, NONE
+        unit_rows["running"] = unit_rows["queue"] = NONE
+        self.state = State(
+            np.zeros(0, ACTIVITY),
+            np.zeros(0, EDGE),
+            np.zeros(0, HOP),
+            links,
+            unit_rows,
+            np.zeros(0, EVENT),
+            np.zeros(1, COUNTERS),
+            np.zeros((len(WORK_ROWS), 1 + max(len(links), units)), np.int64),
+        )
+
+    def __len__(self) -> int:
+        return self.dropped + int(self.state.counters[0]["activities"])
+
+    def append(self, block: Block, rank: float, after: NDArray[np.int64], begins: NDArray[np.int64]) -> None:
+        """Append a block whose activities all have ``rank``.
+
+        begins: activities of the block, in rising order, that also wait for the activities ``after``, by number.
+        """
+        edges = len(block.waits) + len(after) * len(begins)
+        needed = {"activities": len(block.activities), "edges": edges, "hops": len(block.links)}
+        if any(self._missing(name, count) for name, count in needed.items()):
+            self.drop()
+            self._grow(needed)
+        insert(self.state, block, rank, after - self.dropped, begins)
+
+    def drop(self) -> None:
+        """Remove the ended activities before the first that is still needed, if these are half of all or more."""
+        state, counters = self.state, self.state.counters[0]
+        used = {name: int(counters[name]) for name in _REFERENCES}
+        live = np.flatnonzero(state.activities["state"][: used["activities"]] != ENDED)
+        first = min(int(live[0]) if len(live) else used["activities"], self.kept_from - self.dropped)
+        if 2 * first < used["activities"]:
+            return
+        gone = used
+        if first < used["activities"]:
+            row = state.activities[first]
+            gone = {"activities": first, "edges": int(row["first_wait"]), "hops": int(row["first_hop"])}
+        for name, count in gone.items():
+            array, left = getattr(state, name), used[name] - count
+            array[:left] = array[count : used[name]]
+            counters[name] = left
+            for holder, fields in _REFERENCES[name].items():
+                for field in fields:
+                    column = getattr(state, holder)[field]
+                    column[column != NONE] -= count
+        counters["considered"] -= first
+        self.dropped += first
+
+    def _missing(self, name: str, count: int) -> bool:
+        return int(self.state.counters[0][name]) + count > len(getattr(self.state, name))
+
+    def _grow(self, needed: dict[str, int]) -> None:
+        """Double the arrays that have no room for ``needed`` more rows, by name of the array."""
+        grown: dict[str, NDArray[Any]] = {}
+        for name, count in needed.items():
+            array, used = getattr(self.state, name), int(self.state.counters[0][name])
+            if self._missing(name, count):
+                grown[name] = _longer(array, max(2 * len(array), used + count))
+        if "activities" in grown:
+            length = len(grown["activities"])
+            grown["queue"] = _longer(self.state.queue, length)
+            if 1 + length > self.state.work.shape[1]:
+                # Between runs all rows of the working memory are empty.
+                grown["work"] = np.zeros((len(WORK_ROWS), 1 + length), np.int64)
+        self.state = self.state._replace(**grown)
+
+
+def _longer(array: NDArray[Any], length: int) -> NDArray[Any]:
+    longer = np.zeros(length, array.dtype)
+    longer[: len(array)] = array
+    return longer
+
+
+@njit(cache=True)
+def insert(state: State, block: Block, rank: float, after: NDArray[np.int64], begins: NDArray[np.int64]) -> None:
+    """Append a block to arrays with enough room; see :meth:`Storage.append`. after: indices, negative if dropped."""
+    counters = state.counters[0]
+    first, hop, wait, begin = counters.activities, counters.hops, 0, 0
+    for k in range(len(block.activities)):
+        state.activities[first + k] = block.activities[k]
+    for k in range(len(block.activities)):
+        each = state.activities[first + k]
+        each.rank, each.first_hop, each.first_wait = rank, hop, counters.edges
+        for _ in range(each.hops):
+            state.hops[hop].link, state.hops[hop].activity = block.links[hop - counters.hops], first + k
+            hop += 1
+        while wait < len(block.waits) and block.waits[wait, 1] == k:
+            _wait_for(state, first + block.waits[wait, 0], first + k)
+            wait += 1
+        if begin < len(begins) and begins[begin] == k:
+            begin += 1
+            for before in after:
+                _wait_for(state, before, first + k)
+    counters.hops = hop
+    counters.activities += len(block.activities)
+
+
+@njit(cache=True)
+def _wait_for(state: State, before: int, dependent: int) -> None:
+    """Let an activity wait for another one, unless that has ended."""
+    if before >= 0 and state.activities[before].state != ENDED:
+        edge = state.counters[0].edges
+        state.counters[0].edges += 1
+        state.activities[dependent].missing += 1
+        state.edges[edge].dependent, state.edges[edge].following = dependent, state.activities[before].first_edge
+        state.activities[before].first_edge = edge
