@@ -21,6 +21,7 @@ from runner.system.console import NOT_ON_TERMINAL, logging_to
 from runner.system.shutdown import at_the_end
 from runner.tasks.base import MAX
 from runner.tracing.parts import PARTS
+from runner.training.display import Display
 from runner.training.recording import names_of, open_record, store_configuration, store_plugins
 from runner.training.simulation import Simulated, hardware_of, simulate
 from runner.training.summary import draft_summary, with_error
@@ -52,7 +53,7 @@ def run_simulated(
                 with_error(summary, error).write(directory.summary_json)
 
         with at_the_end("writing the summary", end):
-            found = simulate(config, config.simulate.updates)
+            found = simulate(config, config.simulate.updates, announce=Display().message)
             speedup = speedup_of(config, found)
             summary = with_simulation(summary, config, found, speedup, time.monotonic() - started)
             summary.write(directory.summary_json)

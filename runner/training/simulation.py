@@ -1,6 +1,8 @@
 """The simulation of a configuration on described hardware: the same program, plans and step driver as in a run."""
 
+import logging
 import math
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -21,15 +23,24 @@ from runner.engine.simulate.session import SimulatedSession, Totals
 from runner.engine.simulate.spans import LinkSpan
 from runner.errors import ConfigError, ResourceError
 from runner.system.schema import Violation
+from runner.system.text import duration
 from runner.tracing.parts import device_parts
 from runner.tracing.timeline_index import TimelineIndex, Update
 from runner.training.build import program_of
 from runner.training.placement import place_layers
 
+log = logging.getLogger(__name__)
+
 HARDWARE = "cluster.hardware"
 
 RECORDED_RUNS = 20_000
 """Number of runs of clients from which on no further update is in the timeline."""
+
+PROGRESS_S = 5.0
+"""Seconds between reports of the progress; shorter simulations report nothing."""
+
+Announce = Callable[[str], None]
+"""A function that shows a line of text."""
 
 
 @dataclass(frozen=True)
@@ -76,11 +87,12 @@ class Simulated:
         return self.examples / self.step_s
 
 
-def simulate(config: Config, steps: int, *, fits: bool = True) -> Simulated:
+def simulate(config: Config, steps: int, *, fits: bool = True, announce: Announce | None = None) -> Simulated:
     """Simulate ``steps`` updates of a checked configuration after a first one, which is not counted.
 
-    fits: whether the memory of each device must be large enough. With ``config.trace``, the timeline has a span for
-    each instruction, otherwise one for consecutive instructions that wait for no transfer.
+    fits: whether the memory of each device must be large enough. announce: shows the progress of a long simulation.
+    After an interruption (Ctrl-C), the result has the updates so far, if there is one. With ``config.trace``, the
+    timeline has a span for each instruction, otherwise one for consecutive instructions that wait for no transfer.
 
     Raises ConfigError if the cluster is not described or the description does not fit the strategy, and ResourceError
     if the memory of a device is too small.
@@ -91,7 +103,8 @@ def simulate(config: Config, steps: int, *, fits: bool = True) -> Simulated:
     try:
         session = session_of(config, updates)
         memory = memory_of(session, fits=fits)
-        marks = _played(session, config, steps)
+        marks = _played(session, config, steps, announce)
+        steps = len(marks) - 1
     except Violation as error:
         raise ConfigError(f"{HARDWARE}: {error}") from error
     before, after = marks[0], marks[-1]
@@ -132,19 +145,30 @@ def session_of(config: Config, updates: int) -> SimulatedSession:
     return SimulatedSession(program, cluster, registry, hardware, network, config.seed)
 
 
-def _played(session: SimulatedSession, config: Config, steps: int) -> list[Totals]:
+def _played(session: SimulatedSession, config: Config, steps: int, announce: Announce | None) -> list[Totals]:
     """Make updates; return the totals after the first update and after each of ``steps`` further ones."""
     driver = bind(session.program.step_driver, session)
     optimizer = config.optimizer.for_batch(config.train.batch_size)
     rates = np.zeros(optimizer.rate_shape, state_dtype(config.precision))
     driver.update(0, rates)
     marks = [session.totals()]
-    for step in range(1, steps + 1):
-        driver.update(step, rates)
-        if step == steps and not any(client.deferred for client in session.program.training):
-            driver.synchronize()  # ends an incomplete round; deferred clients would only end their part of a later one
-        marks.append(session.totals())
-        session.records = session.recorded < RECORDED_RUNS
+    began = reported = time.monotonic()
+    try:
+        for step in range(1, steps + 1):
+            driver.update(step, rates)
+            if step == steps and not any(client.deferred for client in session.program.training):
+                driver.synchronize()  # ends an incomplete round; deferred clients would only end their part of a later
+            marks.append(session.totals())
+            session.records = session.recorded < RECORDED_RUNS
+            now = time.monotonic()
+            left_s = (now - began) / step * (steps - step)
+            if announce is not None and left_s and now + left_s * (step == 1) > reported + PROGRESS_S:
+                announce(f"simulated {step} of {steps} updates, about {duration(left_s)} left")
+                reported = now
+    except KeyboardInterrupt:
+        if len(marks) == 1:
+            raise
+        log.warning("interrupted: the result has %d of %d updates", len(marks) - 1, steps)
     return marks
 
 

@@ -15,6 +15,7 @@ from runner.engine.simulate.costs import instruction_seconds
 from runner.errors import ConfigError, ResourceError
 from runner.strategies.async_data import AsyncData
 from runner.tracing.parts import PARTS
+from runner.training import simulation
 from runner.training.simulation import Simulated, hardware_of, session_of, simulate
 from tests.small_runs import small_config, typed
 
@@ -265,3 +266,28 @@ def test_repeated_steps_equal_those_that_are_simulated_again(strategy: str) -> N
     assert repeated.update_s == again.update_s
     for name in ("busy", "carried", "utilization", "sent_bytes", "parts"):
         assert getattr(repeated, name) == getattr(again, name), name
+
+
+def test_progress_is_announced_and_an_interruption_keeps_the_updates_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
+    config, lines = described("parallelism=async_data parallelism.workers=2"), list[str]()
+
+    def announce(text: str) -> None:
+        lines.append(text)
+        if len(lines) == 3:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(simulation, "PROGRESS_S", 0.0)
+    found = simulate(config, 6, announce=announce)
+    assert [line.partition(",")[0] for line in lines] == [f"simulated {k} of 6 updates" for k in (1, 2, 3)]
+    assert found.update_s == simulate(config, 6).update_s[:3]
+    assert found.carried == simulate(config, 3).carried
+
+
+def test_the_timeline_of_a_long_simulation_has_the_first_updates(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = described("parallelism=async_data parallelism.workers=2")
+    whole = simulate(config, 6)
+    monkeypatch.setattr(simulation, "RECORDED_RUNS", 20)
+    part = simulate(config, 6)
+    assert (part.update_s, part.busy, part.carried) == (whole.update_s, whole.busy, whole.carried)
+    assert 1 <= len(part.timeline.updates) < len(whole.timeline.updates) == 6
+    assert list(part.timeline.updates) == list(whole.timeline.updates)[: len(part.timeline.updates)]
