@@ -53,9 +53,9 @@ class Executed:
         """Return the seconds on the clock at which an activity ended."""
         return self.offset_s + float(self.times[1][number - self.first])
 
-    def arrivals(self) -> dict[str, int]:
-        """Return key of a transfer -> number of the activity that ends when the tensor has arrived."""
-        return {key: self.base + position for key, position in self.run.arrivals.items()}
+    def arrival(self, key: str) -> int:
+        """Return the number of the activity that ends when the tensor of a transfer has arrived."""
+        return self.base + self.run.arrivals[key]
 
     def segments(self) -> Iterator[tuple[str, int, Segment]]:
         """Yield device, number of the activity and segment, for each segment of each device."""
@@ -85,9 +85,8 @@ def _ns(seconds: float) -> int:
 def link_spans(executed: Sequence[Executed], network: Network) -> Iterator[LinkSpan]:
     """Yield every transfer on each link that it uses."""
     for each in executed:
-        arrivals = each.arrivals()
         for sent in each.run.transfers:
-            row = arrivals[sent.key]
+            row = each.arrival(sent.key)
             begin, end = _ns(each.start_s(row)), _ns(each.end_s(row))
             for link in network.route(task_of(sent.source), task_of(sent.destination)).links:
                 yield LinkSpan(network.links[link].name, sent.key, sent.nbytes, begin, end)
@@ -146,11 +145,10 @@ class _Device:
         end = of.end_s(row)
         if segment.first == 0:
             yield from self._input(of)
-        arrivals = of.arrivals() if segment.waits else {}
         for position in range(segment.first, segment.first + len(segment.seconds)):
             key = plan.instructions[position].attributes.get("key", "")
-            if key in arrivals and plan.instructions[position].op == "recv":
-                arrival = min(start, of.end_s(arrivals[key]))
+            if plan.instructions[position].op == "recv":
+                arrival = min(start, of.end_s(of.arrival(key)))
                 # The part of a deferred client starts when all its tensors have arrived, so that it does not wait.
                 begin = start if of.client.deferred else self.free
                 yield self._span(of, position, WAIT, begin, max(begin, arrival))
