@@ -21,6 +21,7 @@ from runner.errors import ConfigError, SecurityError
 OPTIONS = [(group, name) for group, table in GROUPS.items() for name in table]
 PRESETS = {
     ("cluster", "ethernet"): "local",
+    ("cluster", "backup_k40"): "local",
     ("cluster", "dgx_pair"): "local",
     ("cluster", "distbelief"): "local",
     ("cluster", "null_k40"): "local",
