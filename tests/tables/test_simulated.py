@@ -11,6 +11,7 @@ from runner.cli import main
 from runner.commands.table_files import current, table_files
 from runner.config.conf_dir import conf_dir
 from runner.errors import ConfigError
+from runner.tables.table import SIMULATED
 from runner.tables.table_file import read_table, table_names
 from tests.refusal import Capture, refused
 
@@ -117,11 +118,46 @@ def test_a_run_without_hardware_is_refused_by_its_name(folder: Path, capsys: Cap
     assert "runs.one: cluster.hardware=null: expected a described cluster" in message
 
 
+PATHS = table_names([conf_dir()])
+
+
 def test_the_predictions_of_krizhevskys_table_are_as_exact_as_stated() -> None:
-    found = current(table_files(table_names([conf_dir()])["krizhevsky_hours"]))
+    found = current(table_files(PATHS["krizhevsky_hours"]))
     hours = [line for line in found.lines if line.cell.endswith("/hours") and line.published]
     errors = [abs(line.difference) for line in hours if line.verdict != "fitted" and line.difference is not None]
     assert len(errors) == 6
     assert sum(errors) / 6 <= 0.07
     assert max(errors) <= 0.18
     assert {claim.verdict for claim in found.claims} == {"holds"}
+
+
+FITTED = {
+    "krizhevsky_hours": {"b128_128/hours": 0.0},
+    "null_steps": {"fitted_scalar_1/update": 0.01, "fitted_big_1/update": 0.01},
+}
+"""Table -> cell to which the hardware was fitted -> the largest relative difference that the fit leaves."""
+
+
+@pytest.mark.parametrize("name", [name for name, path in PATHS.items() if read_table(path).kind == SIMULATED])
+def test_fitted_values_are_marked_and_all_others_are_predictions(name: str) -> None:
+    found = current(table_files(PATHS[name]))
+    left = {line.cell: abs(line.difference or 0.0) for line in found.lines if line.verdict == "fitted"}
+    assert left.keys() == FITTED.get(name, {}).keys()
+    assert all(difference <= FITTED[name][cell] + 1e-4 for cell, difference in left.items())
+    # A value that was read in a summary decides nothing.
+    assert {line.verdict for line in found.lines if line.confidence == "P2"} <= {"", "fitted"}
+
+
+def test_null_steps_with_fitted_links_are_predicted_as_exactly_as_stated() -> None:
+    lines = current(table_files(PATHS["null_steps"])).lines
+    errors = {
+        variant: [
+            abs(line.difference)
+            for line in lines
+            if line.cell.startswith(variant) and line.difference is not None and line.verdict != "fitted"
+        ]
+        for variant in ("assumed", "fitted")
+    }
+    assert {variant: len(each) for variant, each in errors.items()} == {"assumed": 6, "fitted": 4}
+    assert max(errors["assumed"]) <= 0.74
+    assert max(errors["fitted"]) <= 0.31
