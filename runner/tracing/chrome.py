@@ -11,6 +11,7 @@ from typing import Any
 
 from runner.engine.run.recording import RECEIVE, WAIT
 from runner.engine.run.timeline import ClientRun, Span
+from runner.engine.simulate.spans import LinkSpan
 from runner.tracing.critical_path import Segment, critical_path, waits_between
 from runner.tracing.timeline_index import TimelineIndex, Update
 
@@ -18,6 +19,7 @@ _NS_PER_US = 1000
 _UPDATES = "steps"
 _CRITICAL = "critical path"
 _TRANSFER = "transfer"
+_LINKS = "links"
 
 _Lane = tuple[str, str]
 """A process, and the label of one of its rows in the viewer."""
@@ -35,16 +37,17 @@ class _Slice:
     arguments: dict[str, Any]
 
 
-def chrome_trace(index: TimelineIndex, updates: Sequence[Update]) -> bytes:
-    """Return the content of a trace file as JSON.
+def chrome_trace(index: TimelineIndex, updates: Sequence[Update], links: Sequence[LinkSpan] = ()) -> bytes:
+    """Return the content of a trace file as JSON. links: transfers over the links of a simulation.
 
     Each process has one row per client and device. In each row, every run of the client is a slice that contains the
     slices of the run's spans; waits before the run are slices too. The session's process also has a row of updates, a
     row with the segments of their critical paths, and a row of runs for each client. A flow leads from each send to its
-    receive. Time 0 is the earliest event. Arguments: step; place and kind (in critical paths); client and run number
-    (in runs and spans); node, op and layer (in spans); key, peer and bytes (in transfers).
+    receive. Each link has rows of its transfers, as many as transfers use it at once. Time 0 is the earliest event.
+    Arguments: step; place and kind (in critical paths); client and run number (in runs and spans);
+    node, op and layer (in spans); key, peer and bytes (in transfers).
     """
-    slices = [*_of_session(index, updates), *_of_devices(index)]
+    slices = [*_of_session(index, updates), *_of_devices(index), *_of_links(links)]
     rows = _Rows(slices)
     events = [*rows.names(), *(rows.event(each) for each in slices), *_flows(index, rows)]
     return json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}, separators=(",", ":")).encode()
@@ -81,6 +84,16 @@ def _of_devices(index: TimelineIndex) -> Iterator[_Slice]:
         for span in part:
             name = f"{span.kind} {span.node}"
             yield _Slice(_lane(span), name, span.kind, span.begin_ns, span.end_ns, _run(span) | _facts(span))
+
+
+def _of_links(links: Sequence[LinkSpan]) -> Iterator[_Slice]:
+    free: dict[str, list[int]] = {}
+    for each in sorted(links, key=lambda span: span.begin_ns):
+        ends = free.setdefault(each.link, [])
+        row = next((number for number, end in enumerate(ends) if end <= each.begin_ns), len(ends))
+        ends[row : row + 1] = [each.end_ns]
+        lane = (_LINKS, each.link if row == 0 else f"{each.link} ({row + 1})")
+        yield _Slice(lane, each.key, _TRANSFER, each.begin_ns, each.end_ns, {"bytes": each.nbytes})
 
 
 def _lane(span: Span) -> _Lane:

@@ -2,7 +2,7 @@
 
 Read in this order:
 
-* ``base``: the interface. ``metrics_log``: metrics.jsonl. ``plots``: plots and tables.
+* ``base``: the interface. ``metrics_log``: metrics.jsonl. ``plots``, ``timeline_plot``: plots and tables.
   ``table_picture``: a table as a picture. ``domain_plots``: plots of an adaptation.
 * ``records``: the kinds of tracking records. ``queued``: the tracker that queues records. ``writer``: the thread that
   writes records to the store. ``spool``: a file of records that are not yet in the store. ``system_monitor``:

@@ -1,6 +1,7 @@
 """One simulated run: the same directory, summary and tracking record as a training run, with predicted times."""
 
 import dataclasses
+import json
 import logging
 import time
 from collections.abc import Iterator, Sequence
@@ -12,18 +13,25 @@ from runner.config.configuration import option_of, to_plain
 from runner.config.launcher import SweepPlace
 from runner.config.schema import Config
 from runner.engine.graph.device import DeviceName
+from runner.engine.run.recording import WAIT
+from runner.engine.run.timeline import Span
 from runner.engine.simulate.hardware import Hardware
+from runner.engine.simulate.spans import LinkSpan
 from runner.records.provenance import provenance_here
 from runner.records.record import Record
 from runner.records.run_directory import RunDirectory
 from runner.records.summary import SIMULATED, LinkUse, Simulation, Summary, step_time
 from runner.system.console import NOT_ON_TERMINAL, logging_to
+from runner.system.files import replace_durably
 from runner.system.shutdown import at_the_end
 from runner.tasks.base import MAX
+from runner.tracing.chrome import chrome_trace
 from runner.tracing.parts import PARTS
+from runner.tracing.summary import trace_summary
+from runner.tracking.timeline_plot import draw_timeline
 from runner.training.display import Display
 from runner.training.recording import names_of, open_record, store_configuration, store_plugins
-from runner.training.simulation import Simulated, hardware_of, simulate
+from runner.training.simulation import Simulated, SimulatedTimeline, hardware_of, simulate
 from runner.training.summary import draft_summary, with_error
 
 log = logging.getLogger(__name__)
@@ -57,14 +65,42 @@ def run_simulated(
             speedup = speedup_of(config, found)
             summary = with_simulation(summary, config, found, speedup, time.monotonic() - started)
             summary.write(directory.summary_json)
+        files = _timeline_files(found.timeline, directory, config) if config.trace else []
         record = open_record(config, directory, sweep, summary)
         with at_the_end("closing the record", lambda error: record.close("failed" if error else "finished")):
-            _record(record, summary, config)
+            _record(record, summary, config, files)
     return summary
 
 
-def _record(record: Record, summary: Summary, config: Config) -> None:
+def _timeline_files(timeline: SimulatedTimeline, directory: RunDirectory, config: Config) -> list[Path]:
+    """Write the timeline, its summary and, with ``tracking.pictures``, its picture; return their paths."""
+    index, updates = timeline.index, timeline.updates
+    replace_durably(directory.trace_json, chrome_trace(index, updates, timeline.links))
+    text = json.dumps(trace_summary(index, updates), indent=1) + "\n"
+    replace_durably(directory.trace_summary_json, text.encode())
+    files = [directory.trace_json, directory.trace_summary_json]
+    if config.tracking.pictures:
+        files.append(draw_timeline(picture_rows(timeline), directory.plots / "timeline.png"))
+    return files
+
+
+def picture_rows(timeline: SimulatedTimeline) -> dict[str, list[tuple[str, float, float]]]:
+    """Return the rows of the picture of the last update: kind, begin and duration in ms of each span or transfer."""
+    last, rows = timeline.updates[-1], dict[str, list[tuple[str, float, float]]]()
+    timed: list[tuple[str, str, Span | LinkSpan]] = []
+    timed += [(process_name(span.device), span.kind, span) for span in timeline.index.timeline.spans]
+    timed += [(span.link, "transfer", span) for span in timeline.links]
+    for row, kind, span in timed:
+        begin, end = max(span.begin_ns, last.begin_ns), min(span.end_ns, last.end_ns)
+        if begin < end and kind != WAIT:
+            rows.setdefault(row, []).append((kind, 1e-6 * (begin - last.begin_ns), 1e-6 * (end - begin)))
+    return rows
+
+
+def _record(record: Record, summary: Summary, config: Config, files: Sequence[Path]) -> None:
     record.configuration(to_plain(config))
+    for path in files:
+        record.artifact(path)
     record.metrics(summary.steps, summary.headline)
     record.result(summary, names_of(config))
 

@@ -1,5 +1,6 @@
 """``runner simulate``: a run directory, a summary and a comparison as of a real run, sweeps, and refusals."""
 
+import json
 import re
 import shlex
 from pathlib import Path
@@ -51,6 +52,24 @@ def test_a_simulated_run_is_stored_and_compared_like_a_real_one(tmp_path: Path, 
     shown = capsys.readouterr().out
     assert "cluster.hardware.links.workers.gbyte_per_s" in shown
     assert "headline.simulated/hours" in shown
+
+
+def test_a_timeline_has_rows_of_links_and_the_parts_of_the_summary(tmp_path: Path) -> None:
+    simulated(tmp_path, "trace=true")
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    rows = {event["args"]["name"] for event in events if event["name"] == "thread_name"}
+    assert {"worker0 -> switch", "switch -> worker1", "critical path"} <= rows
+    slices = [event for event in events if event["ph"] == "X" and event["cat"] == "transfer"]
+    by_row: dict[int, float] = {}
+    for event in sorted(slices, key=lambda event: event["ts"]):  # slices of one row do not overlap
+        assert event["ts"] >= by_row.get(event["tid"], 0.0) - 1e-6
+        by_row[event["tid"]] = event["ts"] + event["dur"]
+    steps = json.loads((tmp_path / "trace_summary.json").read_text())["steps"]
+    summary = Summary.read(tmp_path / "summary.json")
+    assert sum(step["ns"] for step in steps) / len(steps) == pytest.approx(
+        1e9 * summary.step_time_s["median"], rel=1e-3
+    )
+    assert (tmp_path / "plots" / "timeline.png").stat().st_size > 1000
 
 
 def test_one_worker_is_as_fast_as_itself(tmp_path: Path) -> None:
