@@ -24,7 +24,7 @@ from runner.sweeps.outcome import (
     read_outcome,
 )
 from runner.sweeps.plan import FROZEN_FILE, PLAN_FILE, Plan
-from runner.sweeps.plot import draw_sweep
+from runner.sweeps.plot import draw_sweep, speedup_files
 from runner.sweeps.table import (
     SweepTable,
     over_seeds,
@@ -120,6 +120,7 @@ def report(
     files, description = write_tables(outcomes, monitor, directory)
     if config is not None and config.tracking.pictures and record is None:
         files += filter(None, [draw_sweep(outcomes, monitor, directory / PLOT_FILE)])
+    files += speedup_files(outcomes, directory, pictures=config is not None and config.tracking.pictures)
     done = all(outcome.succeeded for outcome in outcomes)
     status = INTERRUPTED if interrupted else FINISHED if done else FAILED
     _write_late(directory, interrupted)

@@ -159,6 +159,23 @@ def metric_over_keys(panels: Mapping[str, Series], metric: str, out_path: Path) 
     return save_figure(figure, out_path)
 
 
+def speedup_lines(lines: Mapping[str, Sequence[Point]], out_path: Path) -> Path:
+    """Draw speedups over numbers of workers next to the ideal line, and return ``out_path``.
+
+    lines: label -> (workers, speedup), in the order of workers.
+    """
+    figure = new_figure(5.0, 4.0)
+    axes = figure.add_subplot(1, 1, 1)
+    ideal = sorted({workers for points in lines.values() for workers, _ in points})
+    axes.plot(ideal, ideal, "--", color="tab:gray", label="ideal")
+    for label, points in lines.items():
+        _draw_curve(axes, points, label or "simulated")
+    axes.set(xlabel="workers", ylabel="speedup over one worker")
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize=7)
+    return save_figure(figure, out_path)
+
+
 def _draw_lines(axes: "Axes", series: Series) -> None:
     texts = list(dict.fromkeys(text for points in series.values() for text in points))
     numbers = {text: _number(text) for text in texts}

@@ -85,6 +85,12 @@ def test_a_sweep_of_simulations_has_a_table(tmp_path: Path, capsys: Capture) -> 
     assert header.startswith("job,parallelism_workers,cluster_hardware_links_workers_latency_us,simulated_examples_per")
     assert [row.split(",")[1] for row in rows] == ["1", "1", "2", "2"]
     assert all(",simulated," in row for row in rows)
+    header, *rows = (tmp_path / "speedup.csv").read_text().splitlines()
+    assert header == "settings,workers,speedup,ideal"
+    pairs = [tuple(row.split(",")[::3]) for row in rows]
+    assert pairs == [(f"cluster.hardware.links.workers.latency_us={us}", k) for us in ("25", "50") for k in ("1", "2")]
+    assert [float(row.split(",")[2]) for row in rows][::2] == pytest.approx([1.0, 1.0], rel=0.01)
+    assert (tmp_path / "speedup.png").stat().st_size > 1000
     assert main(["sweep", "best", str(tmp_path)]) == 0
     assert capsys.readouterr().out.splitlines()[-1] == str(tmp_path / "0")
 
