@@ -18,7 +18,17 @@ from runner.system.text import text_table
 from runner.tracking.mlflow_client import directories_of_runs
 from runner.tracking.writer import StoreUnavailableError
 
-_RESULTS = ("status", "steps", "wall_seconds", "step_time_s", "examples_per_s", "headline", "final", "weights_sha256")
+_RESULTS = (
+    "status",
+    "steps",
+    "wall_seconds",
+    "step_time_s",
+    "examples_per_s",
+    "headline",
+    "final",
+    "weights_sha256",
+    "simulation",
+)
 _MACHINE = ("versions", "platform", "cpu_model", "devices", "kernels", "kernels_missing")
 ABSENT = "-"
 
@@ -77,6 +87,8 @@ def _of_summary(run: StoredRun, names: tuple[str, ...]) -> dict[str, str]:
     plain = asdict(run.summary)
     # Speeds are compared by step_time_s and examples_per_s, not by the last logged values.
     plain["final"] = {name: value for name, value in plain["final"].items() if not name.startswith(_SPEEDS)}
+    if plain["simulation"] is not None:
+        plain["simulation"] = {"parts_s": plain["simulation"]["parts_s"]}
     return dict(_flat({name: plain[name] for name in names if plain[name] not in (None, {}, [])}))
 
 
@@ -161,10 +173,23 @@ def comparison_text(first: StoredRun, second: StoredRun) -> str:
     named = [("directory", str(first.path), str(second.path))]
     lines = [text_table(("", first.run_id, second.run_id), [*named, *difference_rows(found)]), ""]
     lines.append("equal entries: " + ", ".join(f"{each.equal} of {each.topic}" for each in found))
+    changed = unused_hardware(first, second, found[0])
+    if changed:
+        lines.append(f"No predicted time depends on the change of {', '.join(changed)}.")
     if changes_differ(first, second):
         kept = [str(run.code_diff) for run in (first, second) if run.code_diff.is_file()]
         lines.append(f"Uncommitted changes are in: {', '.join(kept) or 'files that no longer exist'}")
     return "\n".join(lines)
+
+
+def unused_hardware(first: StoredRun, second: StoredRun, configuration: Difference) -> list[str]:
+    """Return the changed keys of the hardware if two simulations differ in nothing else and their times are equal."""
+    one, other = first.summary, second.summary
+    if one is None or other is None or one.simulation is None or other.simulation is None:
+        return []
+    keys = [name for name, *_ in configuration.rows]
+    same = one.step_time_s == other.step_time_s and one.simulation.parts_s == other.simulation.parts_s
+    return keys if same and all(key.startswith("cluster.hardware.") for key in keys) else []
 
 
 def difference_rows(found: Iterable[Difference]) -> list[tuple[str, str, str]]:

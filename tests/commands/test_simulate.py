@@ -52,6 +52,13 @@ def test_a_simulated_run_is_stored_and_compared_like_a_real_one(tmp_path: Path, 
     shown = capsys.readouterr().out
     assert "cluster.hardware.links.workers.gbyte_per_s" in shown
     assert "headline.simulated/hours" in shown
+    assert "simulation.parts_s.communication" in shown
+    assert "No predicted time depends on" not in shown
+    simulated(tmp_path / "same", "cluster.hardware.links.servers.gbyte_per_s=9")
+    capsys.readouterr()
+    assert main(["compare", str(tmp_path / "fast"), str(tmp_path / "same")]) == 0
+    expected = "No predicted time depends on the change of cluster.hardware.links.servers.gbyte_per_s."
+    assert expected in capsys.readouterr().out
 
 
 def test_a_timeline_has_rows_of_links_and_the_parts_of_the_summary(tmp_path: Path) -> None:
