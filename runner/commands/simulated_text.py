@@ -20,6 +20,10 @@ def simulated_text(summary: Summary, simulation: Simulation) -> str:
             "",
             text_table(("device", "kind", *simulation.parts_s, "memory MiB"), list(_devices(summary, simulation))),
             "",
+            text_table(
+                ("largest tensors", "bytes"), [(each, number(size)) for each, size in simulation.tensors.items()]
+            ),
+            "",
             text_table(("link", "bytes per update", "used"), links) if links else "Nothing is sent between devices.",
         ]
     )

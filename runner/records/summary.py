@@ -71,14 +71,16 @@ class Simulation:
     hours: predicted time of the whole training, without evaluations. speedup: examples per second, relative to one
     worker with parallelism=single and the same batch; null if this strategy cannot train it. parts_s: compute,
     communication, waiting, input -> seconds of an update, the mean over the workers; see :mod:`runner.tracing.parts`.
-    devices: device -> part -> fraction of its time. links: links that carry something. costs: kind of device or link ->
-    origin of its numbers.
+    devices: device -> part -> fraction of its time. tensors: the largest variables of the device with the most memory,
+    and the largest tensors that exist there at the peak of an update, in bytes. links: links that carry something.
+    costs: kind of device or link -> origin of its numbers.
     """
 
     hours: float
     speedup: float | None
     parts_s: dict[str, float]
     devices: dict[str, dict[str, float]]
+    tensors: dict[str, int]
     links: dict[str, LinkUse]
     costs: dict[str, str]
 

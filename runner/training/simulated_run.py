@@ -150,6 +150,7 @@ def with_simulation(
             speedup=speedup,
             parts_s={part: fmean(found.parts[device][part] for device in workers) for part in PARTS},
             devices=fractions,
+            tensors=dict(found.tensors),
             links=links,
             costs=dict(origins(hardware)),
         ),

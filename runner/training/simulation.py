@@ -18,6 +18,7 @@ from runner.engine.run.kernel_table import load_described_kernels, load_kernels
 from runner.engine.run.recording import SEND
 from runner.engine.run.step_driver import bind
 from runner.engine.simulate.hardware import DeviceKind, Hardware
+from runner.engine.simulate.memory import peak_tensors
 from runner.engine.simulate.network import Network, network_of
 from runner.engine.simulate.session import SimulatedSession, Totals
 from runner.engine.simulate.spans import LinkSpan
@@ -60,7 +61,8 @@ class Simulated:
     of its next step, of all workers in rising order. examples: examples of one update. hours: the time of the whole
     training, without evaluations. busy: device -> fraction of the time in which it computes. carried: link -> bytes of
     one update. utilization: link -> fraction of its capacity that is used. memory_bytes: device -> planned memory.
-    sent_bytes: device -> bytes that it sends in one update. parts: device -> part of an update -> its seconds; see
+    tensors: the largest tensors at the peak of the device with the most memory, and their bytes. sent_bytes: device ->
+    bytes that it sends in one update. parts: device -> part of an update -> its seconds; see
     :mod:`runner.tracing.parts`. timeline: of the simulated updates.
     """
 
@@ -72,6 +74,7 @@ class Simulated:
     carried: Mapping[str, float]
     utilization: Mapping[str, float]
     memory_bytes: Mapping[str, int]
+    tensors: Mapping[str, int]
     sent_bytes: Mapping[str, float]
     parts: Mapping[str, Mapping[str, float]]
     timeline: "SimulatedTimeline"
@@ -121,6 +124,7 @@ def simulate(config: Config, steps: int, *, fits: bool = True, announce: Announc
         carried={link: nbytes / steps for link, nbytes in carried.items()},
         utilization={link: nbytes / seconds / capacity[link] for link, nbytes in carried.items()},
         memory_bytes=memory,
+        tensors=_largest_tensors(session, max(memory, key=memory.__getitem__)),
         sent_bytes=_sent_bytes(timeline, session.devices),
         parts=device_parts(timeline.index, timeline.updates),
         timeline=timeline,
@@ -178,6 +182,15 @@ def _timeline(session: SimulatedSession, marks: Sequence[Totals], *, detail: boo
     ns = [each for mark in marks if (each := round(1e9 * mark.now)) <= last]
     updates = [Update(step, begin, end) for step, (begin, end) in enumerate(pairwise(ns), 1)]
     return SimulatedTimeline(TimelineIndex(spans), links, updates)
+
+
+def _largest_tensors(session: SimulatedSession, device: str, count: int = 8) -> dict[str, int]:
+    """Return the largest variables of a device, and the largest tensors of its largest step at the peak."""
+    plans = [own for each in session.program.training if (own := session.plans(each.name).get(device)) is not None]
+    variables = {name: slot.layout.nbytes for plan in plans for name, slot in plan.variables.items()}
+    largest = max(plans, key=lambda plan: plan.arena_bytes, default=None)
+    found = variables | ({} if largest is None else peak_tensors(largest))
+    return dict(sorted(found.items(), key=lambda item: -item[1])[:count])
 
 
 def _sent_bytes(timeline: SimulatedTimeline, devices: Sequence[str]) -> dict[str, float]:

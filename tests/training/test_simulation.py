@@ -12,6 +12,7 @@ from runner.config.schema import Config
 from runner.engine.graph.device import task_of
 from runner.engine.simulate.activities import segments
 from runner.engine.simulate.costs import instruction_seconds
+from runner.engine.simulate.memory import peak_tensors
 from runner.errors import ConfigError, ResourceError
 from runner.strategies.async_data import AsyncData
 from runner.tracing.parts import PARTS
@@ -128,6 +129,19 @@ def test_infinitely_fast_devices_take_the_time_of_the_busiest_link() -> None:
     bound = max(bytes_ / 1e6 for bytes_ in found.carried.values())
     assert bound <= found.step_s < 2.1 * bound
     assert max(found.utilization.values()) <= 1.0 + 1e-9
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_tensors_at_the_peak_fill_the_arena_but_for_gaps(strategy: str) -> None:
+    session = session_of(described(strategy), 3)
+    for client in session.program.training:
+        for plan in session.plans(client.name).values():
+            sizes = list(peak_tensors(plan).values())
+            assert sizes == sorted(sizes, reverse=True)
+            assert sum(sizes) <= plan.arena_bytes
+            outputs = [slot for each in plan.instructions for slot in each.outputs]
+            inside = [s for s in outputs if plan.places[s].variable is None and plan.places[s].wire is None]
+            assert sum(sizes) >= max((plan.slots[slot].layout.nbytes for slot in inside), default=0)
 
 
 def test_a_shared_bus_carries_one_direction_at_a_time() -> None:
