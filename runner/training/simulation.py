@@ -63,7 +63,8 @@ class Simulated:
     one update. utilization: link -> fraction of its capacity that is used. memory_bytes: device -> planned memory.
     tensors: the largest tensors at the peak of the device with the most memory, and their bytes. sent_bytes: device ->
     bytes that it sends in one update. parts: device -> part of an update -> its seconds; see
-    :mod:`runner.tracing.parts`. timeline: of the simulated updates.
+    :mod:`runner.tracing.parts`. timeline: of the last simulated updates, over which the parts and
+    the sent bytes are means.
     """
 
     update_s: Sequence[float]
@@ -112,7 +113,7 @@ def simulate(config: Config, steps: int, *, fits: bool = True, announce: Announc
         raise ConfigError(f"{HARDWARE}: {error}") from error
     before, after = marks[0], marks[-1]
     seconds = after.now - before.now
-    timeline = _timeline(session, marks, detail=config.trace)
+    timeline = _timeline(session, marks, config)
     carried = {link: after.carried[link] - before.carried[link] for link in after.carried}
     capacity = {link.name: link.bytes_per_s for link in session.network.links}
     return Simulated(
@@ -176,11 +177,14 @@ def _played(session: SimulatedSession, config: Config, steps: int, announce: Ann
     return marks
 
 
-def _timeline(session: SimulatedSession, marks: Sequence[Totals], *, detail: bool) -> SimulatedTimeline:
-    spans, links = session.timeline(marks[0].now, detail=detail)
-    last = max((run.end_ns for run in spans.runs), default=0) if not session.records else math.inf
-    ns = [each for mark in marks if (each := round(1e9 * mark.now)) <= last]
-    updates = [Update(step, begin, end) for step, (begin, end) in enumerate(pairwise(ns), 1)]
+def _timeline(session: SimulatedSession, marks: Sequence[Totals], config: Config) -> SimulatedTimeline:
+    """Return the timeline of the last recorded updates, at most ``config.trace_steps``: each needs much memory."""
+    recorded = [mark for mark in marks if mark.now <= session.recorded_s]
+    recent = recorded[-1 - config.trace_steps :]
+    spans, links = session.timeline(recent[0].now, detail=config.trace)
+    ns = [round(1e9 * mark.now) for mark in recent]
+    first = 1 + len(recorded) - len(recent)
+    updates = [Update(step, begin, end) for step, (begin, end) in enumerate(pairwise(ns), first)]
     return SimulatedTimeline(TimelineIndex(spans), links, updates)
 
 

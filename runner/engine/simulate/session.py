@@ -1,5 +1,6 @@
 """The clients of a program on a virtual clock: the step driver of a strategy runs them as on real devices."""
 
+import math
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -148,6 +149,11 @@ class SimulatedSession:
     def recorded(self) -> int:
         """The number of runs that the timeline has."""
         return len(self._executed)
+
+    @property
+    def recorded_s(self) -> float:
+        """Seconds on the clock up to which the timeline has all runs; infinite while ``records`` is true."""
+        return math.inf if self.records else max(each.end_s(each.end) for each in self._executed)
 
     def run(self, client: str, *, step: int = 0, feeds: Mapping[str, Any] | None = None) -> dict[str, Array]:
         """Run one step of a client; see :class:`~runner.engine.run.step_driver.Clients`.
