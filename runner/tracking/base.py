@@ -12,7 +12,7 @@ from typing import Any
 from runner.system.redaction import redact
 from runner.tracking.records import DataSplit, ExportedModel
 
-STATUSES = ("finished", "diverged", "failed", "interrupted")
+STATUSES = ("finished", "diverged", "simulated", "failed", "interrupted")
 NO_NETWORK, BEST_NETWORK, LAST_NETWORK = NETWORKS = ("none", "best", "last")
 _NAMELESS = ("none", "null", "true", "false")
 

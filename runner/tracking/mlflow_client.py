@@ -203,7 +203,13 @@ TAG_LENGTH = 8000
 METRICS_PER_BATCH = 1000
 PARAMS_PER_BATCH = 100
 
-RUN_STATUS = {"finished": "FINISHED", "diverged": "FAILED", "failed": "FAILED", "interrupted": "KILLED"}
+RUN_STATUS = {
+    "finished": "FINISHED",
+    "simulated": "FINISHED",
+    "diverged": "FAILED",
+    "failed": "FAILED",
+    "interrupted": "KILLED",
+}
 
 _REFUSED = re.compile(r"[^\w.\- :/]", re.ASCII)
 

@@ -67,7 +67,7 @@ def run_simulated(
             summary.write(directory.summary_json)
         files = _timeline_files(found.timeline, directory, config) if config.trace else []
         record = open_record(config, directory, sweep, summary)
-        with at_the_end("closing the record", lambda error: record.close("failed" if error else "finished")):
+        with at_the_end("closing the record", lambda error: record.close("failed" if error else SIMULATED)):
             _record(record, summary, config, files)
     return summary
 

@@ -166,7 +166,7 @@ def test_a_tracker_must_be_started_and_ended_with_a_known_status(tmp_path: Path)
     tracker = MlflowTracking(uri="sqlite:////nowhere/mlflow.db").create(tmp_path)
     with pytest.raises(RuntimeError, match="call start"):
         tracker.log_metrics(0, {})
-    with pytest.raises(ValueError, match="'done': expected one of finished, diverged, failed, interrupted"):
+    with pytest.raises(ValueError, match="'done': expected one of finished, diverged, simulated, failed, interrupted"):
         tracker.finish("done")
 
 
