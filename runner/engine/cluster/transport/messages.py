@@ -70,7 +70,7 @@ MAX_ERROR_TEXT = 4096
 MAX_LANES = 16
 
 FRAME_BYTES = 256 * 2**10
-"""Largest number of bytes of a tensor in one frame. See ``docs/many-machines.md`` for the measurement."""
+"""Largest number of bytes of a tensor in one frame, so that a frame is encrypted while others are sent."""
 
 LONGEST_WAIT_S = 200.0
 """Longest delay in seconds that a message may request from its receiver; shorter than the limit for a stuck step."""
