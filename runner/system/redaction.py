@@ -67,7 +67,7 @@ def redact_overrides(overrides: Iterable[str]) -> list[str]:
 def redact_text(text: str) -> str:
     """Return text without users and passwords in addresses, and without the values of keys that name secrets."""
     text = _BEARER.sub(rf"\1 {REDACTED}", _USERINFO.sub(REDACTED, text))
-    return _MAPPED.sub(_redact_mapped, _ASSIGNED.sub(_redact_assigned, text))
+    return _redact_mapped(_ASSIGNED.sub(_redact_assigned, text))
 
 
 def redact_code(text: str) -> str:
@@ -104,10 +104,14 @@ def _redact_assigned(match: re.Match[str]) -> str:
     return f"{match['key']}{match['sign']}{REDACTED}" if is_secret(match["key"]) else match[0]
 
 
-def _redact_mapped(match: re.Match[str]) -> str:
-    """Redact the value in ``key: value``; if the value is a sentence, redact its quoted parts only."""
-    rest = match["value"]
-    if not is_secret(match["key"]):
-        return f"{match['key']}{match['sign']}{_MAPPED.sub(_redact_mapped, rest)}"
-    spoken = " " in _PIECE.sub("", rest).strip()
-    return f"{match['key']}{match['sign']}{_PIECE.sub(REDACTED, rest) if spoken else REDACTED}"
+def _redact_mapped(text: str) -> str:
+    """Redact the values in ``key: value``, up to the end of the line; of a sentence, its quoted parts only."""
+    parts = []
+    while (match := _MAPPED.search(text)) is not None:
+        rest = match["value"]
+        parts += [text[: match.start()], match["key"], match["sign"]]
+        if is_secret(match["key"]):
+            spoken = " " in _PIECE.sub("", rest).strip()
+            parts.append(_PIECE.sub(REDACTED, rest) if spoken else REDACTED)
+        text = text[match.end() if is_secret(match["key"]) else match.start("value") :]
+    return "".join([*parts, text])

@@ -63,8 +63,8 @@ class Simulated:
     one update. utilization: link -> fraction of its capacity that is used. memory_bytes: device -> planned memory.
     tensors: the largest tensors at the peak of the device with the most memory, and their bytes. sent_bytes: device ->
     bytes that it sends in one update. parts: device -> part of an update -> its seconds; see
-    :mod:`runner.tracing.parts`. timeline: of the last simulated updates, over which the parts and
-    the sent bytes are means.
+    :mod:`runner.tracing.parts`. timeline: of the last simulated updates, over which the parts and the sent bytes are
+    means.
     """
 
     update_s: Sequence[float]

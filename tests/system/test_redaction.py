@@ -120,3 +120,8 @@ def test_secrets_in_text_are_hidden(text: str, shown: str) -> None:
 )
 def test_literals_of_secret_names_are_hidden_in_code(line: str, shown: str) -> None:
     assert redact_code(f"-old\n{line}\n new\n") == f"-old\n{shown}\n new\n"
+
+
+def test_a_line_with_many_entries_is_redacted() -> None:
+    line = ", ".join(f"device{number}: {number}" for number in range(3000))
+    assert redact_text(f"{line}, password: hidden\nnext: 1") == f"{line}, password: [redacted]\nnext: 1"

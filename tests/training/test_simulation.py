@@ -297,11 +297,14 @@ def test_progress_is_announced_and_an_interruption_keeps_the_updates_so_far(monk
     assert found.carried == simulate(config, 3).carried
 
 
-def test_the_timeline_of_a_long_simulation_has_the_first_updates(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_timeline_of_a_long_simulation_ends_with_the_recorded_updates(monkeypatch: pytest.MonkeyPatch) -> None:
     config = described("parallelism=async_data parallelism.workers=2")
+    config.trace_steps = 6
     whole = simulate(config, 6)
     monkeypatch.setattr(simulation, "RECORDED_RUNS", 20)
     part = simulate(config, 6)
     assert (part.update_s, part.busy, part.carried) == (whole.update_s, whole.busy, whole.carried)
     assert 1 <= len(part.timeline.updates) < len(whole.timeline.updates) == 6
     assert list(part.timeline.updates) == list(whole.timeline.updates)[: len(part.timeline.updates)]
+    config.trace_steps = 1
+    assert list(simulate(config, 6).timeline.updates) == list(part.timeline.updates)[-1:]
