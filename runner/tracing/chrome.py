@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from runner.engine.run.recording import RECEIVE, WAIT
-from runner.engine.run.timeline import ClientRun, Span
-from runner.engine.simulate.spans import LinkSpan
+from runner.engine.run.timeline import ClientRun, LinkSpan, Span
 from runner.tracing.critical_path import Segment, critical_path, waits_between
 from runner.tracing.timeline_index import TimelineIndex, Update
 

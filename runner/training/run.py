@@ -55,7 +55,6 @@ from runner.training.preconditions import (
 )
 from runner.training.recording import names_of, open_record, store_configuration, store_plugins
 from runner.training.saving import Start, continued_start
-from runner.training.simulated_run import run_simulated
 from runner.training.summary import draft_summary, status_of, with_error, with_results
 from runner.training.trainer import Trainer
 
@@ -81,6 +80,10 @@ def run(
     """
     with plugin_errors(provenance()):
         if config.simulate.updates is not None:
+            from runner.training.simulated_run import (
+                run_simulated,  # compiles its event loop; training does not need it
+            )
+
             return run_simulated(config, run_dir, overrides=overrides, sweep=sweep, resume=resume)
         prepared = _prepare(config if resume else with_checkpoint_named(config), run_dir, resume)
         with _opened_directory(prepared, run_dir, resume) as directory:

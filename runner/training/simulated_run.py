@@ -14,9 +14,8 @@ from runner.config.launcher import SweepPlace
 from runner.config.schema import Config
 from runner.engine.graph.device import DeviceName
 from runner.engine.run.recording import WAIT
-from runner.engine.run.timeline import Span
+from runner.engine.run.timeline import LinkSpan, Span
 from runner.engine.simulate.hardware import Hardware
-from runner.engine.simulate.spans import LinkSpan
 from runner.records.provenance import provenance_here
 from runner.records.record import Record
 from runner.records.run_directory import RunDirectory

@@ -17,11 +17,11 @@ from runner.engine.graph.tensor import state_dtype
 from runner.engine.run.kernel_table import load_described_kernels, load_kernels
 from runner.engine.run.recording import SEND
 from runner.engine.run.step_driver import bind
+from runner.engine.run.timeline import LinkSpan
 from runner.engine.simulate.hardware import DeviceKind, Hardware
 from runner.engine.simulate.memory import peak_tensors
 from runner.engine.simulate.network import Network, network_of
 from runner.engine.simulate.session import SimulatedSession, Totals
-from runner.engine.simulate.spans import LinkSpan
 from runner.errors import ConfigError, ResourceError
 from runner.system.schema import Violation
 from runner.system.text import duration

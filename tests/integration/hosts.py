@@ -23,6 +23,7 @@ _SETUP = """
 hostname "$1"
 mount --make-rprivate /
 for folder in {private}; do mount -t tmpfs -o mode=1777 none "$folder"; done
+mkdir /home/me
 ip link set lo up
 echo ready
 exec sleep infinity
@@ -67,7 +68,7 @@ class Host:
         self.in_time = ["--time"] if clock_s else []
 
     def start(self, *arguments: str) -> "HostCommand":
-        """Start ``runner`` with these arguments on the host, in its folder /tmp."""
+        """Start ``runner`` with these arguments on the host, in its folder /home/me."""
         command = HostCommand(self, [sys.executable, "-m", "runner", *arguments])
         self.commands.append(command)
         return command
@@ -96,11 +97,11 @@ class HostCommand:
     """A command on a host; its output is in ``output`` while the command runs."""
 
     def __init__(self, host: Host, argv: list[str]) -> None:
-        self._log = host.path(f"/tmp/output-{len(host.commands)}")
-        enter = ["nsenter", f"--target={host.pid}", *NAMESPACES, *host.in_time, "--wd=/tmp"]
+        self._log = host.path(f"/home/me/output-{len(host.commands)}")
+        enter = ["nsenter", f"--target={host.pid}", *NAMESPACES, *host.in_time, "--wdns=/home/me"]
         with self._log.open("w") as log:
             project = str(Path(__file__).parents[2])
-            environment = {**os.environ, **ENVIRONMENT, "HOME": "/home", "PYTHONPATH": project}
+            environment = {**os.environ, **ENVIRONMENT, "HOME": "/home/me", "PYTHONPATH": project}
             self._process = subprocess.Popen([*enter, *argv], stdout=log, stderr=log, env=environment)
         self._kept = self._log.open()
 
@@ -207,7 +208,7 @@ def announced(hosts: list[Host], per_host: list[int], *overrides: str) -> tuple[
         "cluster/launcher=hosts",
         f"cluster.launcher.address={master.address}",
         f"cluster.launcher.hosts={{{counted}}}",
-        "hydra.run.dir=/tmp/run",
+        "hydra.run.dir=/home/me/run",
         *overrides,
     )
     commands = []

@@ -72,18 +72,18 @@ def test_several_hosts_give_the_weights_of_one(
         trained[case] = summary_of(tmp_path / "run").weights_sha256
     hosts = net.hosts[: len(per_host)]
     for host in hosts:
-        shutil.rmtree(host.path("/tmp/run"), ignore_errors=True)
+        shutil.rmtree(host.path("/home/me/run"), ignore_errors=True)
     run, joined = train_on(hosts, per_host, *COMMON, *overrides, f"train.steps={STEPS}")
     assert run.finish() == 0, run.output
     assert [command.finish() for command in joined] == [0] * len(joined), [command.output for command in joined]
-    summary = summary_of(hosts[0].path("/tmp/run"))
+    summary = summary_of(hosts[0].path("/home/me/run"))
     assert summary.weights_sha256 == trained[case]
-    logs = {path.name: path.read_text() for path in hosts[0].path("/tmp/run/workers").iterdir()}
+    logs = {path.name: path.read_text() for path in hosts[0].path("/home/me/run/workers").iterdir()}
     assert len(logs) == len(joined)
     assert all("has joined the run" in text for text in logs.values())
     for host in hosts[1:]:
         expect_nothing_left(host)
-        written = {path.name for path in host.path("/tmp").rglob("*") if path.is_file()}
+        written = {path.name for path in host.path("/home/me").rglob("*") if path.is_file()}
         assert not {name for name in written if not name.startswith("output-")}, "the run writes nothing there"
 
 
@@ -100,10 +100,10 @@ def expect_nothing_left(host: Host) -> None:
 def test_processes_of_different_hosts_share_no_memory_and_those_of_one_host_do(net: Network) -> None:
     hosts = net.hosts[:2]
     for host in hosts:
-        shutil.rmtree(host.path("/tmp/run"), ignore_errors=True)
+        shutil.rmtree(host.path("/home/me/run"), ignore_errors=True)
     overrides = (*COMMON, "parallelism=sync_data", "parallelism.workers=3", "train.batch_size=12", *LONG[2:])
     run, joined = train_on(hosts, [2, 1], *overrides)
-    checkpoints = hosts[0].path("/tmp/run/checkpoints")
+    checkpoints = hosts[0].path("/home/me/run/checkpoints")
     wait_for_checkpoint(checkpoints)
     mapped = {host.name: arenas(host) for host in hosts}
     assert len(mapped["host0"]) > 0
@@ -134,7 +134,7 @@ def test_lost_host_ends_the_run_with_its_name_a_checkpoint_and_nothing_left(way:
         first, _, lost = net.hosts
         three = ("parallelism=sync_data", "parallelism.workers=3", *LONG[2:])
         run, joined = train_on(net.hosts, [1, 1, 1], *COMMON, *three)
-        wait_for_checkpoint(first.path("/tmp/run/checkpoints"))
+        wait_for_checkpoint(first.path("/home/me/run/checkpoints"))
         begin = time.monotonic()
         if way == "cut":
             net.cut(lost)
@@ -151,9 +151,9 @@ def test_lost_host_ends_the_run_with_its_name_a_checkpoint_and_nothing_left(way:
             expect_nothing_left(lost)
         for host in net.hosts[:2]:
             expect_nothing_left(host)
-        assert not list(first.path("/tmp/run/keys").iterdir())
-        saved = max(int(path.name[5:]) for path in first.path("/tmp/run/checkpoints").glob("step-*"))
-        resumed = first.start("resume=/tmp/run", f"train.steps={saved + 1}", "cluster=local")
+        assert not list(first.path("/home/me/run/keys").iterdir())
+        saved = max(int(path.name[5:]) for path in first.path("/home/me/run/checkpoints").glob("step-*"))
+        resumed = first.start("resume=/home/me/run", f"train.steps={saved + 1}", "cluster=local")
         assert resumed.finish() == 0, resumed.output
 
 
@@ -162,25 +162,25 @@ def test_processes_that_do_not_fit_are_refused_with_a_reason(net: Network) -> No
     """A process with another version, and a second process with a used key, get the reason; the run is unharmed."""
     hosts = net.hosts[:2]
     for host in hosts:
-        shutil.rmtree(host.path("/tmp/run"), ignore_errors=True)
-    plugin = hosts[1].path("/tmp/other.py")
+        shutil.rmtree(host.path("/home/me/run"), ignore_errors=True)
+    plugin = hosts[1].path("/home/me/other.py")
     plugin.write_text("from runner.plugin import Plugin\n\nplugin = Plugin()\n")
     run, commands = announced(hosts, [1, 1], *COMMON, *LONG)
-    hosts[1].path("/tmp/second.key").write_bytes(commands[1].key.read_bytes())
-    hosts[1].path("/tmp/second.key").chmod(0o600)
-    wrong = hosts[1].start(*commands[1].arguments, "--plugin", "/tmp/other.py")
+    hosts[1].path("/home/me/second.key").write_bytes(commands[1].key.read_bytes())
+    hosts[1].path("/home/me/second.key").chmod(0o600)
+    wrong = hosts[1].start(*commands[1].arguments, "--plugin", "/home/me/other.py")
     assert wrong.finish() == 7
     assert "plugin other.py is" in wrong.output
     joined = [command.host.start(*command.arguments) for command in commands]
-    wait_for_checkpoint(hosts[0].path("/tmp/run/checkpoints"))
+    wait_for_checkpoint(hosts[0].path("/home/me/run/checkpoints"))
     address = commands[1].arguments[2]
-    second = hosts[1].start("worker", "--join", address, "--key", "/tmp/second.key")
+    second = hosts[1].start("worker", "--join", address, "--key", "/home/me/second.key")
     assert second.finish() == 7
     assert "worker-1 has joined the run already" in second.output
     run.interrupt()
     assert run.finish() == 130, run.output
     assert [command.finish(10.0) for command in joined] == [7, 7]
-    late = hosts[1].start("worker", "--join", address, "--key", "/tmp/none.key")
+    late = hosts[1].start("worker", "--join", address, "--key", "/home/me/none.key")
     assert late.finish() == 8
     assert "every start of a run makes new ones" in late.output
 
@@ -193,13 +193,13 @@ def test_timeline_of_hosts_with_different_clocks_is_aligned() -> None:
         run, joined = train_on(net.hosts, [1, 1], *COMMON, *SYNC, *traced)
         assert run.finish() == 0, run.output
         assert [command.finish() for command in joined] == [0, 0]
-        log = net.hosts[0].path("/tmp/run/run.log").read_text()
+        log = net.hosts[0].path("/home/me/run/run.log").read_text()
         (ahead, error), *_ = [
             (float(found[1]), float(found[2]))
             for found in re.finditer(r"clock of worker-1: (\S+) s ahead of the master's, within (\S+) s", log)
         ]
         assert abs(ahead - 1000) <= error < 0.1
-        events = json.loads(net.hosts[0].path("/tmp/run/trace.json").read_text())["traceEvents"]
+        events = json.loads(net.hosts[0].path("/home/me/run/trace.json").read_text())["traceEvents"]
         times = [event["ts"] for event in events if event["ph"] == "X"]
         assert times
         assert max(times) - min(times) < 60e6, "microseconds"

@@ -119,7 +119,7 @@ def test_a_file_without_metrics_is_refused_with_name_and_line(path: Path) -> Non
 def test_a_name_without_a_known_section_is_refused(name: str, path: Path) -> None:
     with (
         MetricsLog(path) as log,
-        pytest.raises(ValueError, match="one of train, val, test, adapt, best, perf, comm, system"),
+        pytest.raises(ValueError, match="one of train, val, test, adapt, best, simulated, perf, comm, system"),
     ):
         log.append(0, {name: 1.0})
 

@@ -20,7 +20,6 @@ from runner.errors import ConfigError, DataError
 from runner.records.run_directory import holds_run
 from runner.records.summary import Summary
 from runner.training.build import build
-from runner.training.experiment import Experiment
 from runner.training.preconditions import (
     require_record_of_one_configuration,
     require_same_data,
@@ -201,8 +200,8 @@ def prepared(folder: Path, patch: pytest.MonkeyPatch, config: Config, *, resume:
     """Prepare a start of a run without training; return whether the preparation was completed."""
     reached: list[Config] = []
 
-    def draft_of(experiment: Experiment, *arguments: object) -> Summary:
-        reached.append(experiment.config)
+    def draft_of(drafted: Config, *arguments: object) -> Summary:
+        reached.append(drafted)
         raise Killed
 
     with patch.context() as stub:

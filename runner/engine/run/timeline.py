@@ -87,6 +87,17 @@ class ClientRuns:
 
 
 @dataclass(frozen=True)
+class LinkSpan:
+    """A transfer over one link, from the start of its latency to its arrival. nbytes: bytes of the tensor."""
+
+    link: str
+    key: str
+    nbytes: int
+    begin_ns: int
+    end_ns: int
+
+
+@dataclass(frozen=True)
 class Timeline:
     """The spans of all devices, in order of time for each device, and the runs that the session recorded.
 

@@ -15,14 +15,14 @@ from runner.engine.compile.program_plans import ProgramPlans
 from runner.engine.events.loop import EventLoop, Floats
 from runner.engine.graph.device import Cluster, DeviceName, task_of
 from runner.engine.run.step_driver import Finished
-from runner.engine.run.timeline import Timeline
+from runner.engine.run.timeline import LinkSpan, Timeline
 from runner.engine.simulate.activities import Run, Segment, segments
 from runner.engine.simulate.costs import instruction_seconds, node_seconds_of
 from runner.engine.simulate.draws import Draws
 from runner.engine.simulate.hardware import DeviceKind, Hardware
 from runner.engine.simulate.input_reads import InputReads
 from runner.engine.simulate.network import Network
-from runner.engine.simulate.spans import Executed, LinkSpan, link_spans, timeline_of
+from runner.engine.simulate.spans import Executed, link_spans, timeline_of
 from runner.errors import RunnerError
 from runner.kernels.contract import Array
 from runner.kernels.registry import Registry

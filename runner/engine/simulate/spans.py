@@ -12,7 +12,7 @@ from runner.engine.compile.program import Client
 from runner.engine.graph.device import DeviceName, task_of
 from runner.engine.graph.graph import Graph
 from runner.engine.run.recording import COMPUTE, INPUT, RECEIVE, SEND, WAIT, RawSpan
-from runner.engine.run.timeline import ClientRun, RecordedPlan, Span, Timeline, spans_of
+from runner.engine.run.timeline import ClientRun, LinkSpan, RecordedPlan, Span, Timeline, spans_of
 from runner.engine.simulate.activities import Run, Segment
 from runner.engine.simulate.network import Network
 
@@ -64,17 +64,6 @@ class Executed:
             for segment in parts:
                 yield device, number, segment
                 number += 1
-
-
-@dataclass(frozen=True)
-class LinkSpan:
-    """A transfer over one link, from the start of its latency to its arrival. nbytes: bytes of the tensor."""
-
-    link: str
-    key: str
-    nbytes: int
-    begin_ns: int
-    end_ns: int
 
 
 def _ns(seconds: float) -> int:
