@@ -13,6 +13,7 @@ VERBS: Mapping[str, str] = {
     "input": "benchmarks.input",
     "gpu": "benchmarks.gpu.command",
     "null_step": "benchmarks.null_step",
+    "simulator": "benchmarks.simulator",
     "table": "benchmarks.paper_table",
 }
 """Verb -> module whose ``main`` runs the verb. A module is imported on use, so that "gpu" needs no Hydra or MLflow."""

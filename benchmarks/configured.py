@@ -1,6 +1,7 @@
 """Train a configuration as ``runner`` does, in a benchmark process: ``python -m benchmarks.configured OVERRIDE ...``
 
-The data pipeline and the worker processes are included. The only phase is "step".
+The data pipeline and the worker processes are included. The phases are "step", which returns the loss, and
+"evaluations", which returns the number of times that the step computed its batch.
 """
 
 import sys
@@ -27,6 +28,7 @@ class Configured:
     def __init__(self, overrides: Sequence[str], stack: ExitStack) -> None:
         self._overrides = overrides
         self._stack = stack
+        self._steps = count()
 
     def load(self) -> None:
         """Start the training run."""
@@ -39,13 +41,12 @@ class Configured:
 
     def phase(self, name: str) -> Run:
         """Return a function that runs one training step."""
-        if name != "step":
-            raise ValueError(f"phase {name!r}: expected 'step', the only phase of a configuration")
-        steps = count()
+        if name not in ("step", "evaluations"):
+            raise ValueError(f"phase {name!r}: expected 'step' or 'evaluations', the phases of a configuration")
 
         def step() -> float:
-            number = next(steps)
-            return float(train_step(self._step_driver, self._experiment, number)["loss"])
+            found = train_step(self._step_driver, self._experiment, next(self._steps))
+            return float(found["loss"] if name == "step" else self._step_driver.passes)
 
         return step
 

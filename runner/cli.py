@@ -182,6 +182,7 @@ def _worker(arguments: Sequence[str]) -> int:
 _TEXTS = {
     "simulate": "predict times, traffic and memory on described hardware; trains nothing",
     "recommend": "rank strategies by predicted times on described hardware; trains nothing",
+    "profile": "measure instructions and messages on this machine for simulations; trains nothing",
     "explain": "show parameters, cost, placement and memory of a configuration; trains nothing",
     "rerun": "train a stored run again and compare the weights",
     "compare": "show the differences between two runs: configuration, code, machine, results",

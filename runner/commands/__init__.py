@@ -3,8 +3,8 @@
 Read in this order:
 
 * ``train``: training, ``resume=DIR``, and the table of results. ``planned_sweep`` and ``sweep``: sweeps.
-* ``explain`` (with ``explanation``), ``simulate`` (with ``simulated_text``), ``recommend``, ``list``, ``doctor`` and
-  ``new``: for use before training.
+* ``explain`` (with ``explanation``), ``simulate`` (with ``simulated_text``), ``profile``, ``recommend``, ``list``,
+  ``doctor`` and ``new``: for use before training.
 * ``data``: the work on datasets. ``evaluate``, ``adapt`` and ``predict``, with
   ``stored_network``: the use of trained networks.
 * ``compare``, ``rerun``, ``ui`` and ``sync``: the use of stored runs. ``table``, with ``table_files``

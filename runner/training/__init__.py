@@ -8,7 +8,8 @@ Read the modules in this order; the first five implement a run from its start to
 * ``build`` makes an ``experiment`` from a configuration; ``devices`` and ``placement`` assign its devices;
   ``preconditions`` and ``memory`` refuse runs that cannot work; ``initial_weights`` reads ``init_from``.
 * ``simulated_run``: a run that is simulated, not trained. ``simulation``: the times of a configuration on described
-  hardware. ``recording``: what every run stores. ``comparison``: step times of other strategies.
+  hardware. ``recording``: what every run stores. ``profiles`` and ``link_test``: measured costs of instructions
+  and messages; ``profiled_machine``: their use in a simulation. ``comparison``: step times of other strategies.
   ``first_steps``: the weights after the first updates. ``divergence``: losses that exploded. ``non_finite``: the origin
   of a NaN. ``layers``: sizes of layers. ``graph_picture``: pictures of the graph. ``display``: progress on the terminal
   or in a notebook. ``inference``: scores and predictions of a trained network. ``exported``: such a network in

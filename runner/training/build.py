@@ -7,6 +7,7 @@ from contextlib import closing, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from threadpoolctl import threadpool_limits
 
@@ -140,6 +141,17 @@ def workload_of(config: Config, facts: Facts) -> Workload:
     )
 
 
+def source_document(config: Config) -> dict[str, Any]:
+    """Return the plain description from which a process builds the input source of a configuration."""
+    return {
+        "config": dataclasses.asdict(config.data),
+        "seed": config.seed,
+        "batch_size": config.parallelism.examples_per_update(config.train.batch_size),
+        "eval_batch_size": config.train.eval_batch_size,
+        "dtype": state_dtype(config.precision),
+    }
+
+
 @contextmanager
 def open_session(experiment: Experiment, directory: RunDirectory, check_finite: bool) -> Iterator[Session]:
     """Open the session of an experiment, on worker processes unless the program requests a single process.
@@ -147,14 +159,7 @@ def open_session(experiment: Experiment, directory: RunDirectory, check_finite: 
     check_finite: raise NumericError, with the name of the node, at the first value that is not finite. Raises
     ConfigError if the record that the run replays cannot be used.
     """
-    config = experiment.config
-    source_document = {
-        "config": dataclasses.asdict(config.data),
-        "seed": config.seed,
-        "batch_size": config.parallelism.examples_per_update(config.train.batch_size),
-        "eval_batch_size": config.train.eval_batch_size,
-        "dtype": state_dtype(config.precision),
-    }
+    document = source_document(experiment.config)
     # Kernels are loaded first, because the thread limit applies only to libraries that are already loaded.
     registry = kernels_for(experiment.cluster.devices)
     computed = (experiment.program, experiment.cluster, registry)
@@ -162,7 +167,7 @@ def open_session(experiment: Experiment, directory: RunDirectory, check_finite: 
         interleaving = _interleaving(experiment)
         with (
             threadpool_limits(experiment.threads_per_worker),
-            source_from_config(**source_document) as source,
+            source_from_config(**document) as source,
             closing(
                 LocalSession(*computed, source, check_finite=check_finite, interleaving=interleaving)
             ) as local_session,
@@ -171,7 +176,7 @@ def open_session(experiment: Experiment, directory: RunDirectory, check_finite: 
     else:
         with ClusterSession(
             *computed,
-            source_document,
+            document,
             run_id=directory.run_id,
             epoch=directory.epoch,
             logs=directory.workers,

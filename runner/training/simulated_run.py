@@ -4,7 +4,7 @@ import dataclasses
 import json
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 
@@ -16,6 +16,7 @@ from runner.engine.graph.device import DeviceName
 from runner.engine.run.recording import WAIT
 from runner.engine.run.timeline import LinkSpan, Span
 from runner.engine.simulate.hardware import Hardware
+from runner.engine.simulate.profile import ROOFLINE
 from runner.records.provenance import provenance_here
 from runner.records.record import Record
 from runner.records.run_directory import RunDirectory
@@ -151,7 +152,7 @@ def with_simulation(
             devices=fractions,
             tensors=dict(found.tensors),
             links=links,
-            costs=dict(origins(hardware)),
+            costs=dict(origins(hardware, found.origins)),
         ),
     )
 
@@ -169,9 +170,13 @@ def kind_of(hardware: Hardware, device: str) -> str:
     return group.kind
 
 
-def origins(hardware: Hardware) -> Iterator[tuple[str, str]]:
-    """Yield the key of each kind and of each link with the origin of its costs: roofline or assumed, and its source."""
+def origins(hardware: Hardware, shares: Mapping[str, Mapping[str, float]]) -> Iterator[tuple[str, str]]:
+    """Yield the key of each kind and of each link with the origin of its costs, and its source.
+
+    shares: see ``Simulated.origins``.
+    """
     for name, kind in hardware.kinds.items():
-        yield f"kinds.{name}", f"roofline: {kind.source or 'assumed'}"
+        found = ", ".join(f"{origin} {part:.1%}" for origin, part in shares[name].items() if kind.profile is not None)
+        yield f"kinds.{name}", f"{found or ROOFLINE}: {kind.source or 'assumed'}"
     for name, link in hardware.links.items():
         yield f"links.{name}", link.source or "assumed"

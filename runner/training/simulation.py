@@ -11,6 +11,7 @@ import numpy as np
 
 from runner.config.schema import Config
 from runner.data.settings import limited_facts
+from runner.engine.compile.cost import node_seconds
 from runner.engine.compile.program import Program
 from runner.engine.graph.device import GPU, Cluster, Device, server_device, worker_device
 from runner.engine.graph.tensor import state_dtype
@@ -29,6 +30,7 @@ from runner.tracing.parts import device_parts
 from runner.tracing.timeline_index import TimelineIndex, Update
 from runner.training.build import program_of
 from runner.training.placement import place_layers
+from runner.training.profiled_machine import profiled_machine
 
 log = logging.getLogger(__name__)
 
@@ -64,7 +66,8 @@ class Simulated:
     tensors: the largest tensors at the peak of the device with the most memory, and their bytes. sent_bytes: device ->
     bytes that it sends in one update. parts: device -> part of an update -> its seconds; see
     :mod:`runner.tracing.parts`. timeline: of the last simulated updates, over which the parts and the sent bytes are
-    means.
+    means. origins: kind of device -> origin of costs (see ``profile.ORIGINS``) -> fraction of the seconds of one run of
+    each client, copies left out.
     """
 
     update_s: Sequence[float]
@@ -79,6 +82,7 @@ class Simulated:
     sent_bytes: Mapping[str, float]
     parts: Mapping[str, Mapping[str, float]]
     timeline: "SimulatedTimeline"
+    origins: Mapping[str, Mapping[str, float]]
 
     @property
     def step_s(self) -> float:
@@ -129,6 +133,7 @@ def simulate(config: Config, steps: int, *, fits: bool = True, announce: Announc
         sent_bytes=_sent_bytes(timeline, session.devices),
         parts=device_parts(timeline.index, timeline.updates),
         timeline=timeline,
+        origins=session.origins,
     )
 
 
@@ -140,14 +145,19 @@ def worker_step_s(begun: Mapping[str, Sequence[float]], first: float) -> list[fl
 def session_of(config: Config, updates: int) -> SimulatedSession:
     """Return a session on a virtual clock. updates: number of updates in the whole run. Raises as :func:`simulate`."""
     hardware, strategy = hardware_of(config), config.parallelism
-    program = replace(program_of(config, limited_facts(config.data), updates, simulated=True), one_process=None)
+    built = program_of(config, limited_facts(config.data), updates, simulated=True)
+    program, profiled = replace(built, one_process=None), profiled_machine(config, hardware, built)
+    hardware = hardware if profiled is None else profiled.hardware
     network = network_of(hardware, program.workers, program.servers)
-    cluster = described_cluster(hardware, program, network)
+    cluster = described_cluster(hardware, program, network) if profiled is None else profiled.cluster
     described = any(device.type == GPU for device in cluster.devices)
     registry = load_described_kernels() if described else load_kernels()
     if strategy.layer_placement is not None:
         program = place_layers(strategy.layer_placement, program, cluster, registry).program
-    return SimulatedSession(program, cluster, registry, hardware, network, config.seed)
+    described_session = program, cluster, registry, hardware, network, config.seed
+    if profiled is None:
+        return SimulatedSession(*described_session)
+    return SimulatedSession(*described_session, costs_of=profiled.costs_of, seconds=node_seconds)
 
 
 def _played(session: SimulatedSession, config: Config, steps: int, announce: Announce | None) -> list[Totals]:

@@ -251,7 +251,8 @@ def test_every_number_of_a_shipped_cluster_has_a_source(cluster: str) -> None:
     hardware = hardware_of(config)
     assert hardware.about
     assert all(each.source for each in (*hardware.kinds.values(), *hardware.links.values()))
-    assert simulate(config, 1).step_s > 0
+    if all(kind.profile is None for kind in hardware.kinds.values()):  # a profile is recorded on the user's machine
+        assert simulate(config, 1).step_s > 0
 
 
 @pytest.mark.parametrize("batch_size", [25, 23])

@@ -6,5 +6,5 @@
 * ``step_driver``: which clients make an update; ``interleaving``: the order in which overlapping clients run.
 * ``rendezvous`` and ``wires``: transfers between devices.
 * ``inputs``: the inputs of a step, which are read ahead and once for all devices.
-* ``recording`` and ``timeline``: traces.
+* ``recording`` and ``timeline``: traces. ``instruction_times``: times of a plan without the other devices.
 """

@@ -46,6 +46,7 @@ class DeviceExecutor:
         self._has_run = False
         self._recorder: Recorder | None = None
         self._recorded_as = 0
+        self._fused = False
         self._run = self._next(0)
         # In a step with transfers, other devices access this device's memory, so the step must wait for the device.
         self._has_transfers = any(instruction.op in ("send", "recv") for instruction in self.plan.instructions)
@@ -104,13 +105,15 @@ class DeviceExecutor:
         """Whether calls return before the device has finished their work."""
         return self._platform.is_asynchronous
 
-    def record(self, recorder: Recorder | None, plan: int = 0) -> None:
+    def record(self, recorder: Recorder | None, plan: int = 0, *, fused: bool = False) -> None:
         """Time all instructions from the next step on; none if ``recorder`` is None. plan: the plan's number in traces.
 
         While a trace is recorded, steps take longer: calls are not fused, and each instruction reads the clock twice.
+        fused: time the fused call groups of an unrecorded step; the span of a group has its first instruction.
         """
         self._recorder = recorder
         self._recorded_as = plan
+        self._fused = fused
         self._bind()
 
     def before_run(self, step: int, kind: str, call: Callable[[], T]) -> T:
@@ -181,9 +184,8 @@ class DeviceExecutor:
     def _group_calls(self, bound: Binding) -> list[CallGroup]:
         """Return the calls, fused unless every instruction is timed or checked."""
         works = [bound.work(instruction) for instruction in self.plan.instructions]
-        if not self.check_finite and self._recorder is None:
-            return join_calls(self._platform, works)
-        call_groups = separate_calls(self._platform, works)
+        together = not self.check_finite and (self._recorder is None or self._fused)
+        call_groups = (join_calls if together else separate_calls)(self._platform, works)
         if self._recorder is not None:
             timing = TimedCalls(self.plan, bound, self._platform, self._recorder, lambda: self._run)
             call_groups = [replace(each, call=timing.wrap(each.instructions[0], each.call)) for each in call_groups]

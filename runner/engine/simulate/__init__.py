@@ -1,7 +1,7 @@
 """Execution of plans on a virtual clock, for hardware that a description defines; computes no arrays.
 
-Read ``hardware`` and ``disturbances`` (the description), ``network`` (links and routes), ``costs`` (seconds of an
-instruction), ``activities`` (a plan as activities of the event loop), ``draws`` and ``input_reads`` (disturbances in a
-simulation), ``session`` (the clients of a program on the event loop), ``spans`` (the timeline of a session) and
-``memory`` (the tensors of a plan).
+Read ``hardware`` and ``disturbances`` (the description), ``network`` (links and routes), ``profile`` (measured costs),
+``costs`` (seconds of an instruction), ``hosts`` (cores that processes share), ``activities`` (a plan as activities of
+the event loop), ``draws`` and ``input_reads`` (disturbances in a simulation), ``session`` (the clients of a program on
+the event loop), ``spans`` (the timeline of a session) and ``memory`` (the tensors of a plan).
 """

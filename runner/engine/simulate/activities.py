@@ -1,6 +1,6 @@
 """A step of a client as activities of the event loop: computations on devices and transfers over links."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -10,6 +10,7 @@ from runner.engine.events.loop import EventLoop
 from runner.engine.events.state import NONE
 from runner.engine.events.storage import block_of
 from runner.engine.graph.device import task_of
+from runner.engine.simulate.hosts import Share
 from runner.engine.simulate.network import Network
 
 Seconds = Callable[[DevicePlan, Instruction], float]
@@ -31,7 +32,8 @@ class Segment:
     """Consecutive instructions of a device that wait for no transfer among themselves, and that send at their end.
 
     waits: keys of the transfers that arrive before the segment. first: index of its first instruction. seconds: the
-    duration of each instruction. sends: the transfers that begin when the segment ends.
+    duration of each instruction. sends: the transfers that begin when the segment ends. outside_s: seconds before its
+    first instruction.
     """
 
     first: int
@@ -39,6 +41,12 @@ class Segment:
     seconds: list[float] = field(default_factory=list)
     sends: list[Transfer] = field(default_factory=list)
     computes: bool = False
+    outside_s: float = 0.0
+
+    @property
+    def duration_s(self) -> float:
+        """Seconds of the whole segment."""
+        return sum(self.seconds) + self.outside_s
 
     def on(self, device: Callable[[str], str]) -> "Segment":
         """Return the segment with other devices. device: name of a device -> the device that takes its place."""
@@ -46,20 +54,24 @@ class Segment:
         return replace(self, sends=sends)
 
 
-def segments(plan: DevicePlan, seconds: Seconds, *, together: bool = False) -> list[Segment]:
+def segments(
+    plan: DevicePlan, seconds: Seconds, *, together: bool = False, apart: bool = False, outside_s: float = 0.0
+) -> list[Segment]:
     """Return the segments of a plan, in order; every instruction belongs to one of them.
 
     Conversions of layouts between sends do not separate these sends. together: all transfers arrive before the first
-    segment, so that only sends end a segment.
+    segment, so that only sends end a segment. apart: a send that takes time ends its segment, so that the next send
+    does not delay it. outside_s: seconds before the first instruction of the plan.
     """
-    found = [Segment(0)]
+    found, ended = [Segment(0, outside_s=outside_s)], False
     for number, instruction in enumerate(plan.instructions):
         receives, sends = instruction.op == "recv", _sends(plan.instructions, number)
         waits = receives and found[-1].computes and not together
-        if waits or (not sends and found[-1].sends):
+        if waits or ended or (not sends and found[-1].sends):
             found.append(Segment(number))
-        current = found[-1]
-        current.seconds.append(seconds(plan, instruction))
+        current, spent = found[-1], seconds(plan, instruction)
+        current.seconds.append(spent)
+        ended = apart and instruction.op == "send" and spent > 0.0
         current.computes |= not receives and not sends
         key = instruction.attributes.get("key", "")
         if receives:
@@ -83,15 +95,16 @@ _Place = tuple[str, int]
 
 @dataclass(frozen=True)
 class _Row:
-    """An activity of a run. unit: see ``EventLoop.add``. after: positions of other rows. begins: the device whose first
-    segment this is, or None."""
+    """An activity of a run. unit, amount, links, weight: see ``EventLoop.add``. after: positions of other rows. begins:
+    the device whose first segment this is, "" for other rows that begin a run, or None."""
 
     delay_s: float
     after: tuple[int, ...]
     unit: int = NONE
     begins: str | None = None
-    nbytes: int = 0
+    amount: float = 0.0
     links: tuple[int, ...] = ()
+    weight: int = 1
 
 
 class Run:
@@ -102,9 +115,10 @@ class Run:
 
     parts: device -> segments of its plan; a device can have those of another one with the same plan. units: device ->
     its unit; the unit of its host has the number ``len(units)`` more. message_s: seconds that the host of a sender
-    spends on each message; if 0, all tensors from one segment to one segment are one message, because they share path
-    and start. together: whether the part of each device starts when all its transfers have arrived, as that of a
-    deferred client.
+    spends on each message. together: whether the part of each device starts when all its transfers have arrived, as
+    that of a deferred client. shares: device -> its share of the cores of a shared host. serial: link that messages use
+    one after the other -> its unit. If a message costs no work and no link is serial, all tensors from one segment to
+    one segment are one message, because they share path and start.
     """
 
     def __init__(
@@ -115,14 +129,17 @@ class Run:
         *,
         message_s: float = 0.0,
         together: bool = False,
+        shares: Mapping[str, Share] | None = None,
+        serial: Mapping[int, int] | None = None,
     ) -> None:
         self.parts, self._network, self._units = parts, network, units
         self.transfers = [sent for own in parts.values() for each in own for sent in each.sends]
         self.arrivals: dict[str, int] = {}
         self._message_s, self._together = message_s, together
+        self._shares, self._serial = shares or {}, serial or {}
         rows = self._rows()
         self._block = block_of(
-            [(row.delay_s, float(row.nbytes), 1, row.unit, False) for row in rows],
+            [(row.delay_s, row.amount, row.weight, row.unit, False) for row in rows],
             [row.links for row in rows],
             [row.after for row in rows],
         )
@@ -150,37 +167,66 @@ class Run:
         return range(first, first + len(block.activities))
 
     def _rows(self) -> list[_Row]:
-        """Return a row for each segment, and then one or two for each message: its time on the sender's host, if any,
-        and the transfer."""
+        """Return a row for each segment, then those of each message, and then those of the master, if it has work."""
         places = [(device, number) for device, own in self.parts.items() for number in range(len(own))]
         position = {place: k for k, place in enumerate(places)}
         receivers = self._receivers()
         after: dict[_Place, list[int]] = {
             (device, number): [at - 1] if number else [] for (device, number), at in position.items()
         }
-        messages: list[_Row] = []
-        for (device, number), start in position.items():
+        others: list[_Row] = []
+
+        def add(*rows: _Row) -> int:
+            others.extend(rows)
+            return len(position) + len(others) - 1
+
+        for (device, number), at in position.items():
             for sent in self._messages(self.parts[device][number], receivers):
-                begin = start
-                if self._message_s:
-                    messages.append(_Row(self._message_s, (start,), self._units[device] + len(self._units)))
-                    begin = len(position) + len(messages) - 1
-                route = self._network.route(task_of(device), task_of(sent[0].destination))
-                nbytes = sum(each.nbytes for each in sent)
-                messages.append(_Row(route.latency_s, (begin,), nbytes=nbytes, links=route.links))
-                arrival = len(position) + len(messages) - 1
-                after[receivers[sent[0].key]].append(arrival)
-                self.arrivals |= dict.fromkeys((each.key for each in sent), arrival)
-        segments_ = [
-            _Row(
-                sum(self.parts[device][number].seconds),
-                tuple(after[device, number]),
-                self._units[device],
-                None if number else device,
-            )
-            for device, number in position
-        ]
-        return [*segments_, *messages]
+                before = at
+                for row in self._message(sent):
+                    before = add(replace(row, after=(before,)))
+                after[receivers[sent[0].key]].append(before)
+                self.arrivals |= dict.fromkeys((each.key for each in sent), before)
+        remote = {device: share for device, share in self._shares.items() if share.messages and self.parts.get(device)}
+        for device, share in remote.items():
+            order = add(replace(self._master(share), begins=""))
+            after[device, 0].append(add(_Row(share.latency_s, (order,))))
+        for device, share in remote.items():
+            answer = add(_Row(share.latency_s, (position[device, len(self.parts[device]) - 1],)))
+            add(replace(self._master(share), after=(answer,)))
+        return [*(self._segment(place, tuple(after[place])) for place in position), *others]
+
+    def _segment(self, place: _Place, after: tuple[int, ...]) -> _Row:
+        """Return the row of a segment: a delay, or an amount of work on a shared host."""
+        device, number = place
+        spent, share = self.parts[device][number].duration_s, self._shares.get(device)
+        row = _Row(spent, after, self._units[device], None if number else device)
+        if share is None:
+            return row
+        return replace(row, delay_s=0.0, amount=spent, links=share.compute, weight=share.threads)
+
+    def _message(self, sent: Sequence[Transfer]) -> Iterator[_Row]:
+        """Yield the rows of a message, each of which waits for the one before: its work on the sender's host, if any,
+        its latency, if it uses a serial link, which it does not occupy during the latency, and the transfer."""
+        source = sent[0].source
+        route, share = self._network.route(task_of(source), task_of(sent[0].destination)), self._shares.get(source)
+        latency_s, host = route.latency_s, self._units[source] + len(self._units)
+        if share is not None and share.messages is not None:
+            latency_s += share.latency_s
+            work_s = self._message_s + 1e-6 * share.messages.relay
+            yield _Row(0.0, (), host, amount=work_s, links=share.relay)
+        elif self._message_s:
+            yield _Row(self._message_s, (), host)
+        unit = next((self._serial[link] for link in route.links if link in self._serial), NONE)
+        if unit != NONE:
+            yield _Row(latency_s, ())
+            latency_s = 0.0
+        yield _Row(latency_s, (), unit, amount=float(sum(each.nbytes for each in sent)), links=route.links)
+
+    def _master(self, share: Share) -> _Row:
+        """Return the work of the master for one message: half of its work for a worker and a step."""
+        assert share.messages is not None, "only processes exchange messages with the master"
+        return _Row(0.0, (), share.master_unit, amount=0.5e-6 * share.messages.master, links=share.master)
 
     def _receivers(self) -> dict[str, _Place]:
         """Return, by key of a transfer, the segment that waits for the transfer."""
@@ -193,7 +239,7 @@ class Run:
 
     def _messages(self, segment: Segment, receivers: Mapping[str, _Place]) -> list[list[Transfer]]:
         """Return the transfers of each message that a segment sends."""
-        if self._message_s:
+        if self._message_s or self._shares or self._serial:
             return [[each] for each in segment.sends]
         found: dict[_Place, list[Transfer]] = {}
         for each in segment.sends:

@@ -1,40 +1,47 @@
-"""Seconds of an instruction on described hardware, by the roofline model (Williams et al. 2009).
+"""Seconds of an instruction: from a profile, or on described hardware by the roofline model (Williams et al. 2009).
 
-An instruction takes as long as its arithmetic or its memory traffic, whichever is longer, and a launch.
+With the roofline model, an instruction takes as long as its arithmetic or its memory traffic, whichever is longer, and
+a launch.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from runner.engine.compile.cost import RESIDENT, Seconds, node_cost
 from runner.engine.compile.plan import DevicePlan, Instruction
-from runner.engine.graph import op as op_table
+from runner.engine.compile.program import Client
 from runner.engine.graph.device import Device
 from runner.engine.graph.graph import Graph
 from runner.engine.graph.node import Node
 from runner.engine.graph.op import Cost
 from runner.engine.simulate.hardware import DeviceKind
+from runner.engine.simulate.profile import (
+    MEASURED,
+    ROOFLINE,
+    STEP,
+    Estimate,
+    MessageCosts,
+    Profile,
+    input_signature,
+    instruction_cost,
+    signature_of,
+)
 
 TRANSFERS = frozenset({"send", "recv"})
 
 
 def op_seconds(op: str, cost: Cost, kind: DeviceKind) -> float:
-    """Return the seconds that a device of this kind spends on an op."""
+    """Return the seconds that a device of this kind spends on an op, by the roofline model."""
     if op in TRANSFERS and not kind.copies:
         return 0.0
-    reached = kind.convolutions if op.startswith("conv") else kind.products if op.startswith("matmul") else 1.0
+    reached = kind.convolutions if op.startswith("conv2d") else kind.products if op.startswith("matmul") else 1.0
     arithmetic = cost.flops / (kind.flops_per_s * reached)
     return 1e-6 * kind.launch_us + max(arithmetic, cost.nbytes / (kind.bytes_per_s * kind.traffic))
 
 
 def instruction_seconds(plan: DevicePlan, instruction: Instruction, kind: DeviceKind) -> float:
-    """Return the seconds that a device of this kind spends on an instruction of a plan."""
-    inputs = [plan.slots[slot].spec for slot in instruction.inputs]
-    outputs = [plan.slots[slot].spec for slot in instruction.outputs]
-    if instruction.op in TRANSFERS:
-        cost = Cost(0, sum(spec.nbytes for spec in (*inputs, *outputs)))
-    else:
-        cost = op_table.lookup(instruction.op).cost(inputs, outputs, instruction.attributes)
-    return op_seconds(instruction.op, cost, kind)
+    """Return the seconds that a device of this kind spends on an instruction of a plan, by the roofline model."""
+    return op_seconds(instruction.op, instruction_cost(plan, instruction), kind)
 
 
 def node_seconds_of(kind_of: Callable[[str], DeviceKind]) -> Seconds:
@@ -44,3 +51,59 @@ def node_seconds_of(kind_of: Callable[[str], DeviceKind]) -> Seconds:
         return 0.0 if node.op in RESIDENT else op_seconds(node.op, node_cost(graph, node), kind_of(device.name))
 
     return seconds
+
+
+@dataclass
+class Costs:
+    """The costs of the instructions of one kind of device, and the sums of their seconds by origin.
+
+    profile: None for the roofline model alone. threads: kernel threads of the process. data: name of the dataset, as
+    in the profile. remote: whether the devices are separate processes, so that sends and receives are messages.
+    origins: origin (see ``profile.ORIGINS``) -> seconds of all estimates so far.
+    """
+
+    kind: DeviceKind
+    profile: Profile | None = None
+    threads: int = 1
+    data: str = ""
+    remote: bool = True
+    origins: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def messages(self) -> MessageCosts | None:
+        """The costs of messages between processes; None if they are not measured, or if there are none."""
+        return None if self.profile is None or not self.remote else self.profile.messages
+
+    def seconds(self, plan: DevicePlan, instruction: Instruction) -> float:
+        """Return the seconds of an instruction, and add them to the seconds of their origin."""
+        return self._counted(self._instruction(plan, instruction))
+
+    def outside_s(self, client: Client, plan: DevicePlan) -> float:
+        """Return the seconds of a run of a plan outside of its instructions; 0 without a profile."""
+        if self.profile is None:
+            return 0.0
+        signature = input_signature(self.data, client, plan)
+        own = () if signature is None else (signature,)
+        signatures = (STEP, *own) if self.messages is None else own
+        found = [self.profile.estimate(each, self.threads) for each in signatures]
+        seconds = sum(self._counted(each) for each in found if each is not None)
+        return seconds if self.messages is None else seconds + 1e-6 * self.messages.worker
+
+    def _instruction(self, plan: DevicePlan, instruction: Instruction) -> Estimate:
+        messages = self.messages
+        if messages is not None and instruction.op in TRANSFERS:
+            return Estimate(self._message_s(plan, instruction, messages), MEASURED)
+        found = None if self.profile is None else self.profile.estimate(signature_of(plan, instruction), self.threads)
+        return found or Estimate(instruction_seconds(plan, instruction, self.kind), ROOFLINE)
+
+    def _message_s(self, plan: DevicePlan, instruction: Instruction, messages: MessageCosts) -> float:
+        """Return the seconds of a thread that sends or receives; a tensor outside a wire is copied to it."""
+        if instruction.op == "recv":
+            return 1e-6 * messages.receive
+        (slot,) = instruction.inputs
+        copied = 0 if plan.places[slot].wire is not None else plan.slots[slot].spec.nbytes
+        return 1e-6 * messages.send + 1e-9 * copied / messages.copy_gbyte_per_s
+
+    def _counted(self, found: Estimate) -> float:
+        self.origins[found.origin] = self.origins.get(found.origin, 0.0) + found.seconds
+        return found.seconds

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Annotated
 
-from runner.bounds import Bounds, NonNegative, Positive
+from runner.bounds import Bounds, Count, NonNegative, Positive
 from runner.engine.graph.device import CPU, DEVICE_TYPES
 from runner.engine.simulate.disturbances import Disturbances
 from runner.system.schema import Violation
@@ -28,8 +28,9 @@ class DeviceKind:
     flops_per_s: floating-point operations per second; bytes_per_s: memory traffic. convolutions, products: the fraction
     of flops_per_s that convolutions and matrix products reach; traffic: the fraction of bytes_per_s that is reached.
     launch_us: microseconds added to every instruction. copies: whether the device itself copies what it sends and
-    receives, at the rate of its memory; otherwise a copy engine does. memory_gib: its memory, null if unknown. source:
-    where the numbers come from.
+    receives, at the rate of its memory; otherwise a copy engine does. memory_gib: its memory, null if unknown. profile:
+    path of a file that `runner profile` wrote on such a device; the rates then apply only to ops that the file lacks.
+    cores: number of cores of a host of such devices. source: where the numbers come from.
     """
 
     flops_per_s: Positive
@@ -41,15 +42,22 @@ class DeviceKind:
     launch_us: NonNegative = 0.0
     copies: bool = False
     memory_gib: Positive | None = None
+    profile: str | None = None
+    cores: Count | None = None
     source: str = ""
 
 
 @dataclass
 class Group:
-    """The devices of one role. kind: name of their kind. at: the place of each, as in "gpu[0-7]" or "worker*"."""
+    """The devices of one role. kind: name of their kind. at: the place of each, as in "gpu[0-7]" or "worker*".
+
+    host: name of the machine whose cores all these devices share, as processes of one machine do. null: no device
+    slows another device.
+    """
 
     kind: str
     at: str
+    host: str | None = None
 
 
 @dataclass
@@ -58,13 +66,15 @@ class Wire:
 
     between: two names; a range or a star in a name makes one link for each place: with both names, pairwise.
     gbyte_per_s: 10^9 bytes per second in each direction. latency_us: microseconds for each message. shared: both
-    directions share the capacity. source: where the numbers come from.
+    directions share the capacity. serial: messages use the link one after the other instead of sharing it. source:
+    where the numbers come from.
     """
 
     between: list[str]
     gbyte_per_s: Positive
     latency_us: NonNegative = 0.0
     shared: bool = False
+    serial: bool = False
     source: str = ""
 
 

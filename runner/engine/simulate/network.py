@@ -15,13 +15,14 @@ from runner.system.schema import Violation
 class Link:
     """One link. name: "from -> to", or "a -- b" if both directions share it. latency_s: seconds for each message.
 
-    wire: name of the description of the link.
+    wire: name of the description of the link. serial: whether messages use the link one after the other.
     """
 
     wire: str
     name: str
     bytes_per_s: float
     latency_s: float
+    serial: bool = False
 
 
 @dataclass(frozen=True)
@@ -95,7 +96,7 @@ def network_of(hardware: Hardware, workers: int, servers: int) -> Network:
             for source, target in ((one, other), (other, one)):
                 if not wire.shared or source == one:
                     name = f"{one} -- {other}" if wire.shared else f"{source} -> {target}"
-                    links.append(Link(key, name, 1e9 * wire.gbyte_per_s, 1e-6 * wire.latency_us))
+                    links.append(Link(key, name, 1e9 * wire.gbyte_per_s, 1e-6 * wire.latency_us, wire.serial))
                 neighbours.setdefault(source, []).append((target, len(links) - 1))
     return Network(tuple(links), place, neighbours)
 

@@ -2,13 +2,13 @@
 
 import math
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import numpy as np
 
+from runner.engine.compile.cost import Seconds
 from runner.engine.compile.plan import DevicePlan
 from runner.engine.compile.program import Client, Program
 from runner.engine.compile.program_plans import ProgramPlans
@@ -17,9 +17,10 @@ from runner.engine.graph.device import Cluster, DeviceName, task_of
 from runner.engine.run.step_driver import Finished
 from runner.engine.run.timeline import LinkSpan, Timeline
 from runner.engine.simulate.activities import Run, Segment, segments
-from runner.engine.simulate.costs import instruction_seconds, node_seconds_of
+from runner.engine.simulate.costs import Costs, node_seconds_of
 from runner.engine.simulate.draws import Draws
-from runner.engine.simulate.hardware import DeviceKind, Hardware
+from runner.engine.simulate.hardware import DeviceKind, Group, Hardware
+from runner.engine.simulate.hosts import Share, shared_hosts
 from runner.engine.simulate.input_reads import InputReads
 from runner.engine.simulate.network import Network
 from runner.engine.simulate.spans import Executed, link_spans, timeline_of
@@ -69,31 +70,40 @@ class SimulatedSession:
         hardware: Hardware,
         network: Network,
         seed: int = 0,
+        *,
+        costs_of: Callable[[DeviceKind], Costs] = Costs,
+        seconds: Seconds | None = None,
     ) -> None:
         """Make a virtual cluster. Raises Violation if there is no route between two devices that communicate.
 
         cluster: its devices have the types that ``hardware`` states. network: the links of ``hardware``. seed: of the
-        disturbances.
+        disturbances. costs_of: returns the costs of a kind of device. seconds: of a node, for placement and scheduling;
+        None for those of the described kinds.
         """
         self.program = program
         clients = {name: client for name, client in program.clients.items() if name not in program.copies}
         clients |= {copy.client.name: copy.client for copy in program.copies.values()}
         planned = replace(program, clients=clients, copies={})
-        self._planned = ProgramPlans(planned, cluster, registry, node_seconds_of(self.kind))
+        self._planned = ProgramPlans(planned, cluster, registry, seconds or node_seconds_of(self.kind))
         self._hardware = hardware
         self.network = network
+        self.costs = {name: costs_of(kind) for name, kind in hardware.kinds.items()}
         self.devices = tuple(device.name for device in cluster.devices)
         self._units = {device: number for number, device in enumerate(self.devices)}
         # Each device has a second unit, on which its host sends one message after the other, and a third, on which its
-        # host reads batches.
-        self._loop = EventLoop([link.bytes_per_s for link in self.network.links], 3 * len(self.devices))
+        # host reads batches. The master and the serial links follow.
+        capacities, master = [link.bytes_per_s for link in self.network.links], 3 * len(self.devices)
+        serial = [number for number, link in enumerate(self.network.links) if link.serial]
+        self._serial = {number: master + 1 + unit for unit, number in enumerate(serial)}
+        self._shares, cores = self._shared_hosts(len(capacities), master)
+        self._loop = EventLoop([*capacities, *cores], master + 1 + len(serial))
         self._draws = Draws(hardware.disturbances, seed)
         self._reads: dict[str, InputReads] = {}
         self._begun: dict[str, list[float]] = {}
         self._runs: dict[str, Run] = {}
         self._segments: dict[str, dict[str, list[Segment]]] = {}
         self._fetches: dict[str, dict[str, Array]] = {}
-        self._past = _Sums(0.0, np.zeros(3 * len(self.devices)), np.zeros(len(self.network.links)))
+        self._past = _Sums.of(self._loop)
         self._repeats: dict[str, tuple[_Sums, Executed]] = {}
         self._launched: dict[int, Executed] = {}
         self._ended: deque[int] = deque()
@@ -106,7 +116,7 @@ class SimulatedSession:
         found = self._past.plus(_Sums.of(self._loop))
         busy = dict(zip(self.devices, found.busy_s.tolist(), strict=False))
         names = (link.name for link in self.network.links)
-        return Totals(found.now, busy, dict(zip(names, found.carried.tolist(), strict=True)))
+        return Totals(found.now, busy, dict(zip(names, found.carried.tolist(), strict=False)))
 
     @property
     def now(self) -> float:
@@ -131,11 +141,36 @@ class SimulatedSession:
         """Client that is slowed (see ``Client``) -> the seconds on the clock at which its steps began."""
         return self._begun
 
+    @property
+    def origins(self) -> dict[str, dict[str, float]]:
+        """Kind of device -> origin of costs -> fraction of the seconds of one run of each client, copies left out."""
+        return {
+            name: {
+                origin: seconds / sum(costs.origins.values()) for origin, seconds in costs.origins.items() if seconds
+            }
+            for name, costs in self.costs.items()
+        }
+
     def kind(self, device: str) -> DeviceKind:
         """Return the kind of a device."""
+        return self._hardware.kinds[self._group(device).kind]
+
+    def _group(self, device: str) -> Group:
         group = self._hardware.servers if DeviceName.parse(device).job == "ps" else self._hardware.workers
         assert group is not None, "a network has been made for the parameter servers"
-        return self._hardware.kinds[group.kind]
+        return group
+
+    def _costs(self, device: str) -> Costs:
+        return self.costs[self._group(device).kind]
+
+    def _shared_hosts(self, first_link: int, master_unit: int) -> tuple[dict[str, Share], list[float]]:
+        """Return the shares of the devices that share the cores of a host, and the capacities of their links."""
+        host_of = {device: host for device in self.devices if (host := self._group(device).host) is not None}
+        cores = {host: self.kind(device).cores or 1 for device, host in host_of.items()}
+        costs = next((self._costs(device) for device in host_of), Costs(next(iter(self._hardware.kinds.values()))))
+        return shared_hosts(
+            host_of, cores, costs.threads, costs.messages, first_link=first_link, master_unit=master_unit
+        )
 
     def plans(self, client: str) -> Mapping[str, DevicePlan]:
         """Return the plans of a client by device; a copy has those of its original."""
@@ -258,7 +293,13 @@ class SimulatedSession:
         if client not in self._runs:
             message_s, together = 1e-6 * self._hardware.message_us, self.program.clients[client].deferred
             self._runs[client] = Run(
-                self._parts(client), self.network, self._units, message_s=message_s, together=together
+                self._parts(client),
+                self.network,
+                self._units,
+                message_s=message_s,
+                together=together,
+                shares=self._shares,
+                serial=self._serial,
             )
         return self._runs[client]
 
@@ -268,8 +309,15 @@ class SimulatedSession:
         original = self._planned.client(client if copy is None else copy.client.name)
         if original.name not in self._segments:
             self._segments[original.name] = {
-                device: segments(plan, partial(instruction_seconds, kind=self.kind(device)), together=original.deferred)
+                device: segments(
+                    plan,
+                    costs.seconds,
+                    together=original.deferred,
+                    apart=costs.profile is not None,
+                    outside_s=costs.outside_s(original, plan),
+                )
                 for device, plan in self._planned.plans(original.signature).items()
+                for costs in (self._costs(device),)
             }
         found = self._segments[original.name]
         if copy is None:

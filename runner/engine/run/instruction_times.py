@@ -1,0 +1,107 @@
+"""Times of the instructions of a plan, measured in one process without the other devices.
+
+The instructions run in their order, as in a step, but nothing is sent, and a received tensor is zeros. A step is
+recorded twice, with and without fused calls. The difference is the overhead of timing each instruction, and is
+subtracted, so that the instructions of a fused call take as long as the call.
+"""
+
+import time
+from collections.abc import Mapping
+from statistics import median
+
+import numpy as np
+from numpy.typing import NDArray
+
+from runner.engine.compile.passes.transfers import sent_tensor
+from runner.engine.compile.plan import DevicePlan
+from runner.engine.graph.tensor import Tensor
+from runner.engine.run.executor import DeviceExecutor
+from runner.engine.run.recording import Recorder
+from runner.engine.run.storage import Arena, VariableStore
+from runner.engine.run.wires import Receive, Send
+from runner.kernels.contract import Array, Operand
+from runner.kernels.memory import allocate, numpy_dtype
+from runner.kernels.platform import HostPlatform
+from runner.kernels.registry import Registry
+
+WARM_UP, REPEATS, LEAST_REPEATS, LONGEST_S = 2, 15, 3, 2.0
+"""Runs of each plan that are not timed; timed runs, of which the median counts; and the least number of timed runs, if
+more would take longer than the given seconds."""
+
+
+def instruction_seconds(plan: DevicePlan, initial: DevicePlan | None, registry: Registry, threads: int) -> list[float]:
+    """Return the seconds of each instruction of a plan for the CPU; 0 for transfers.
+
+    initial: the plan that gives the variables their values, or None if the plan reads no variable. threads: kernel
+    threads, which the caller has set.
+    """
+    platform, wires = HostPlatform(registry.join), _Unconnected()
+    memory = VariableStore(platform), Arena(platform), wires
+    if initial is not None:
+        DeviceExecutor(initial, registry, *memory).run(0, _feeds(initial))
+    executor, feeds = DeviceExecutor(plan, registry, *memory), _feeds(plan)
+    memory[0].mark_assigned(plan.read)
+    alone, fused = (_recorded(executor, feeds, threads, fused=fused) for fused in (False, True))
+    seconds, ends = [0.0] * len(plan.instructions), [*list(fused)[1:], len(plan.instructions)]
+    for (first, group_s), end in zip(fused.items(), ends, strict=True):
+        members = range(first, end)
+        overhead_s = (sum(alone[each] for each in members) - group_s) / len(members)
+        for each in members:
+            if plan.instructions[each].op not in ("send", "recv"):
+                seconds[each] = max(0.0, alone[each] - overhead_s)
+    return seconds
+
+
+class _Unconnected:
+    """The wires of a device that sends to no other device. A received value is zeros."""
+
+    def __init__(self) -> None:
+        self._memory: dict[str, NDArray[np.uint8]] = {}
+
+    def outgoing(self, sent: str, nbytes: int) -> NDArray[np.uint8]:
+        """Return memory of this process, the same in every step."""
+        return self._memory.setdefault(sent, allocate(nbytes))
+
+    def incoming(self, key: str, source: str, nbytes: int) -> NDArray[np.uint8]:
+        """Return memory of this process, the same in every step."""
+        return self.outgoing(sent_tensor(key), nbytes)
+
+    def sender(self, key: str, destination: str, value: Operand) -> Send:
+        """Return a function that sends nothing."""
+        return lambda step: None
+
+    def receiver(self, key: str, source: str, value: Operand) -> Receive:
+        """Return a receive that does not wait."""
+        return Receive(lambda step: None, lambda found: None)
+
+
+def _recorded(
+    executor: DeviceExecutor, feeds: Mapping[Tensor, Array], threads: int, *, fused: bool
+) -> dict[int, float]:
+    """Return the median seconds of each call by the position of its first instruction, in order.
+
+    With one kernel thread, the CPU time of this thread counts, which does not contain the time of other processes.
+    """
+    recorder = Recorder(time.thread_time_ns if threads == 1 else time.monotonic_ns)
+    executor.record(recorder, fused=fused)
+    begin, count = time.monotonic(), 0
+    while count < WARM_UP + LEAST_REPEATS or (count < WARM_UP + REPEATS and time.monotonic() - begin < LONGEST_S):
+        executor.run(count, feeds)
+        count += 1
+    executor.record(None)
+    found: dict[int, list[float]] = {}
+    for span in recorder.spans:
+        seconds = found.setdefault(span.position, [0.0] * count)
+        seconds[span.step] += 1e-9 * (span.end_ns - span.begin_ns)
+    return {position: median(seconds[WARM_UP:]) for position, seconds in sorted(found.items())}
+
+
+def _feeds(plan: DevicePlan) -> dict[Tensor, Array]:
+    """Return small random numbers for the floating-point feeds of a plan, and zeros for the others."""
+    random = np.random.default_rng(0)
+    found: dict[Tensor, Array] = {}
+    for feed in plan.feeds:
+        dtype = numpy_dtype(feed.spec.dtype)
+        values = 1e-3 * random.random(feed.spec.shape) if feed.spec.is_float else np.zeros(feed.spec.shape)
+        found[feed.tensor] = np.asarray(values, np.float32).astype(dtype)
+    return found

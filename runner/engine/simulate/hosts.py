@@ -1,0 +1,66 @@
+"""Hosts whose cores several processes share: the processes of a run, the threads that relay messages, and the master.
+
+Work on a shared host is an amount of seconds that moves over two links of the event loop: one for the threads of its
+process, one for the cores of the host. If more threads are ready than cores exist, max-min fairness divides the cores
+equally among the threads, as the scheduler of the operating system does on average.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from runner.engine.simulate.profile import MessageCosts
+
+
+@dataclass(frozen=True)
+class Share:
+    """The use of a host's cores by one process.
+
+    compute, relay: the links of the kernel threads, and of the threads that relay messages. threads: number of kernel
+    threads. messages: the costs of a message; None if all devices are in one process. master, master_unit: the links
+    and the unit of the master, to which all processes answer.
+    """
+
+    compute: tuple[int, int]
+    relay: tuple[int, int]
+    threads: int
+    messages: MessageCosts | None
+    master: tuple[int, int]
+    master_unit: int
+
+    @property
+    def latency_s(self) -> float:
+        """Seconds between the end of the work of a sender and the arrival at the receiver's process."""
+        return 0.0 if self.messages is None else 1e-6 * self.messages.latency
+
+
+def shared_hosts(
+    host_of: Mapping[str, str],
+    cores: Mapping[str, int],
+    threads: int,
+    messages: MessageCosts | None,
+    *,
+    first_link: int,
+    master_unit: int,
+) -> tuple[dict[str, Share], list[float]]:
+    """Return the share of each device, and the capacities of the links that ``first_link`` and the following name.
+
+    host_of: device -> name of its host; the master is on the host of the first one. cores: host -> number of cores.
+    threads: of each process.
+    """
+    capacities: list[float] = []
+
+    def link(capacity: float) -> int:
+        capacities.append(capacity)
+        return first_link + len(capacities) - 1
+
+    of_host = {host: link(float(count)) for host, count in cores.items()}
+    if not of_host:
+        return {}, []
+    master = link(1.0), next(iter(of_host.values()))
+    shares = {
+        device: Share(
+            (link(float(threads)), of_host[host]), (link(1.0), of_host[host]), threads, messages, master, master_unit
+        )
+        for device, host in host_of.items()
+    }
+    return shares, capacities

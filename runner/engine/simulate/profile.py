@@ -1,0 +1,225 @@
+"""A profile: the costs of planned instructions and of messages, measured on one machine, as a JSON document.
+
+A profile is plain data that can be copied to another machine. Its instructions are grouped in families: one op of one
+library, with equal attributes, dtypes, layouts and threads, in several shapes.
+"""
+
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import NamedTuple
+
+from runner.bounds import Count, NonNegative, Positive
+from runner.engine.compile.plan import DevicePlan, Instruction
+from runner.engine.compile.program import Client
+from runner.engine.graph import op as op_table
+from runner.engine.graph.op import Cost
+
+MEASURED, INTERPOLATED, EXTRAPOLATED, ROOFLINE = ORIGINS = ("measured", "interpolated", "extrapolated", "roofline")
+"""Origins of a cost: measured in this shape; interpolated between measured shapes; extrapolated beyond them; computed
+from the rates of a described device."""
+
+_FLOPS_PER_BYTE = 8.0
+_NAMES = ("key", "source", "destination", "variable", "seed", "value", "begin", "size", "sizes", "shape")
+"""Attributes that name a node or repeat a shape, and so do not change the time of an instruction."""
+
+_NUMBER = re.compile(r"#[^ ;]+")
+
+Shapes = tuple[tuple[int, ...], ...]
+
+
+class Signature(NamedTuple):
+    """A planned instruction without its names. form: dtypes, layouts and attributes, as text. shapes: of the inputs,
+    then of the outputs. work: bytes that it moves, plus its floating-point operations as bytes."""
+
+    op: str
+    library: str
+    form: str
+    shapes: Shapes
+    work: float
+
+
+@dataclass(frozen=True)
+class Point:
+    """The measured time of one signature in a family. us: microseconds."""
+
+    shapes: Shapes
+    work: NonNegative
+    us: NonNegative
+
+    def distance(self, shapes: Shapes) -> float:
+        """Return the sum of the absolute logarithms of the ratios of all extents; infinite for another rank."""
+        own, other = ([extent for shape in each for extent in (len(shape), *shape)] for each in (self.shapes, shapes))
+        if len(own) != len(other):
+            return math.inf
+        return sum(abs(math.log((a + 1) / (b + 1))) for a, b in zip(own, other, strict=True))
+
+
+@dataclass(frozen=True)
+class Family:
+    """The measured shapes of one kind of instruction. threads: kernel threads of the process."""
+
+    op: str
+    library: str
+    form: str
+    threads: Count
+    points: tuple[Point, ...]
+
+
+@dataclass(frozen=True)
+class MessageCosts:
+    """The costs of messages between processes of the machine, in microseconds.
+
+    send: the sender's thread, for one tensor. receive: the receiver's thread. relay: all other threads of both
+    processes. latency: the rest of the time of a message between idle processes. master: the master's thread, for each
+    worker and step. worker: a worker's thread, for each step.
+    """
+
+    send: NonNegative
+    receive: NonNegative
+    relay: NonNegative
+    latency: NonNegative
+    master: NonNegative
+    worker: NonNegative
+    copy_gbyte_per_s: Positive
+
+
+@dataclass(frozen=True)
+class Machine:
+    """The machine of a profile. versions: library -> version."""
+
+    cpu: str
+    cores: Count
+    versions: Mapping[str, str]
+
+
+class Estimate(NamedTuple):
+    """The seconds of an instruction, and their origin (one of ``ORIGINS``)."""
+
+    seconds: float
+    origin: str
+
+
+@dataclass(frozen=True)
+class Profile:
+    """The measured costs of one machine. messages: None if they were not measured."""
+
+    machine: Machine
+    messages: MessageCosts | None
+    families: tuple[Family, ...]
+
+    def estimate(self, signature: Signature, threads: int) -> Estimate | None:
+        """Return the time of an instruction, or None if no instruction of its op was measured with these threads.
+
+        A measured shape has its measured time. Between two shapes of one family, the time is linear in the work.
+        Outside of all shapes, it is proportional to the work, from the nearest shape. If no family has the same form,
+        the families of the same op and library serve as one, and the time is always marked as extrapolated.
+        """
+        known = self._estimates
+        if (signature, threads) not in known:
+            alike = self._families.get((signature.op, signature.library, signature.form, threads), ())
+            others = self._of_op.get((signature.op, threads), ())
+            found = _between(alike or others, signature) if alike or others else None
+            known[signature, threads] = found if alike or found is None else found._replace(origin=EXTRAPOLATED)
+        return known[signature, threads]
+
+    def merged(self, other: "Profile") -> "Profile":
+        """Return a profile with the shapes of both; ``other`` is newer and replaces equal shapes and the messages."""
+        families = {(each.op, each.library, each.form, each.threads): dict[Shapes, Point]() for each in self.families}
+        for family in (*self.families, *other.families):
+            key = family.op, family.library, family.form, family.threads
+            families.setdefault(key, {}).update({point.shapes: point for point in family.points})
+        found = tuple(Family(*key, tuple(points.values())) for key, points in sorted(families.items()))
+        return replace(other, messages=other.messages or self.messages, families=found)
+
+    @cached_property
+    def _estimates(self) -> dict[tuple[Signature, int], Estimate | None]:
+        """The estimates so far, because plans repeat signatures."""
+        return {}
+
+    @cached_property
+    def _families(self) -> Mapping[tuple[str, str, str, int], Sequence[Point]]:
+        return {(each.op, each.library, each.form, each.threads): each.points for each in self.families}
+
+    @cached_property
+    def _of_op(self) -> Mapping[tuple[str, int], Sequence[Point]]:
+        found: dict[tuple[str, int], list[Point]] = {}
+        for each in self.families:
+            found.setdefault((each.op, each.threads), []).extend(each.points)
+        return found
+
+
+def _between(points: Sequence[Point], wanted: Signature) -> Estimate:
+    """Return the time of a shape from the points of a family."""
+    ordered = sorted(points, key=lambda point: (point.distance(wanted.shapes), abs(point.work - wanted.work)))
+    nearest = ordered[0]
+    if nearest.shapes == wanted.shapes:
+        return Estimate(1e-6 * nearest.us, MEASURED)
+    for other in ordered[1:]:
+        low, high = sorted((nearest, other), key=lambda point: point.work)
+        if low.work <= wanted.work <= high.work and low.work < high.work:
+            part = (wanted.work - low.work) / (high.work - low.work)
+            return Estimate(1e-6 * (low.us + part * (high.us - low.us)), INTERPOLATED)
+    ratio = wanted.work / nearest.work if nearest.work else 1.0
+    return Estimate(1e-6 * nearest.us * ratio, INTERPOLATED if ratio == 1.0 else EXTRAPOLATED)
+
+
+def signature_of(plan: DevicePlan, instruction: Instruction) -> Signature:
+    """Return the signature of a planned instruction."""
+    slots = [[plan.slots[slot] for slot in each] for each in (instruction.inputs, instruction.outputs)]
+    specs = [[slot.spec for slot in each] for each in slots]
+    cost = instruction_cost(plan, instruction)
+    attributes = {name: value for name, value in instruction.attributes.items() if not _is_name(name)}
+    form = [
+        *(" ".join(f"{slot.spec.dtype}:{slot.layout.tag}" for slot in each) for each in slots),
+        *(f"{name}={_NUMBER.sub('#', str(value))}" for name, value in sorted(attributes.items())),
+    ]
+    shapes = tuple(tuple(spec.shape) for each in specs for spec in each)
+    return Signature(instruction.op, instruction.library, "; ".join(form), shapes, work_of(cost))
+
+
+STEP = Signature("step", "", "", (), 0.0)
+"""The signature of a step in one process, without its instructions and its inputs."""
+
+
+def input_signature(data: str, client: Client, plan: DevicePlan) -> Signature | None:
+    """Return the signature of reading the inputs of a plan; None if it has none. data: name of the dataset."""
+    fed = {feed.tensor: feed.spec for feed in plan.feeds}
+    specs = [fed[slot.tensor] for slot in client.inputs if slot.tensor in fed]
+    shapes = tuple(tuple(spec.shape) for spec in specs)
+    return Signature("input", "", data, shapes, float(sum(spec.nbytes for spec in specs))) if specs else None
+
+
+def instruction_cost(plan: DevicePlan, instruction: Instruction) -> Cost:
+    """Return the floating-point operations of an instruction of a plan and the bytes that it moves."""
+    inputs, outputs = ([plan.slots[slot].spec for slot in each] for each in (instruction.inputs, instruction.outputs))
+    if instruction.op in ("send", "recv"):
+        return Cost(0, sum(spec.nbytes for spec in (*inputs, *outputs)))
+    return op_table.lookup(instruction.op).cost(inputs, outputs, instruction.attributes)
+
+
+def work_of(cost: Cost) -> float:
+    """Return the work of an op in bytes; ``_FLOPS_PER_BYTE`` floating-point operations count as one byte."""
+    return cost.nbytes + cost.flops / _FLOPS_PER_BYTE
+
+
+def families_of(measured: Iterable[tuple[Signature, float]], threads: int) -> tuple[Family, ...]:
+    """Return the families of measured signatures.
+
+    measured: signatures and their seconds; the mean of equal signatures counts.
+    """
+    seconds: dict[Signature, list[float]] = {}
+    for signature, each in measured:
+        seconds.setdefault(signature, []).append(each)
+    points: dict[tuple[str, str, str], list[Point]] = {}
+    for signature, found in seconds.items():
+        us = round(1e6 * sum(found) / len(found), 3)
+        key = signature.op, signature.library, signature.form
+        points.setdefault(key, []).append(Point(signature.shapes, signature.work, us))
+    return tuple(Family(*key, threads, tuple(each)) for key, each in sorted(points.items()))
+
+
+def _is_name(attribute: str) -> bool:
+    return attribute in _NAMES or attribute.endswith("_shape")

@@ -1,0 +1,127 @@
+"""Measurement of messages between worker processes of this machine for a profile.
+
+Chains of small tensors between two workers take the time of a message for each hop. The CPU time of both processes has
+the parts that are not waited for.
+"""
+
+import secrets
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+import psutil
+
+from runner.engine.cluster.cluster_session import ClusterSession
+from runner.engine.compile.program import Client, Program
+from runner.engine.graph import ops
+from runner.engine.graph.device import local_cluster, worker_task
+from runner.engine.graph.graph import Graph
+from runner.engine.run.kernel_table import load_kernels
+from runner.engine.run.recording import RECEIVE, SEND
+from runner.engine.simulate.profile import MessageCosts
+from runner.records.summary import joining_facts
+
+HOPS = 64
+"""Messages of a chain."""
+
+WARM_UP, REPEATS = 5, 50
+_COPIED_BYTES = 1 << 24
+_CHAIN, _EMPTY = "chain", "empty"
+
+
+def measure_messages(folder: Path) -> MessageCosts:
+    """Return the costs of messages between processes of this machine. folder: for the logs of the processes."""
+    one, two, chain = _steps(folder, 1, _EMPTY), _steps(folder, 2, _EMPTY), _steps(folder, 2, _CHAIN)
+    master_s = max(0.0, two.master_s - one.master_s)
+    busy_s, hop_s = (max(0.0, each) / HOPS for each in (chain.workers_s - two.workers_s, chain.wall_s - two.wall_s))
+    relay_s = max(0.0, busy_s - chain.send_s - chain.receive_s)
+    seconds = {
+        "send": chain.send_s,
+        "receive": chain.receive_s,
+        "relay": relay_s,
+        "latency": max(0.0, hop_s - chain.send_s - chain.receive_s - relay_s),
+        "master": master_s,
+        "worker": two.workers_s / 2 + max(0.0, one.master_s - master_s),
+    }
+    rounded = {name: round(1e6 * each, 3) for name, each in seconds.items()}
+    return MessageCosts(**rounded, copy_gbyte_per_s=round(1e-9 * _copied_bytes_per_s(), 3))
+
+
+@dataclass(frozen=True)
+class _Steps:
+    """Seconds of a step: on the clock, of the master's CPU, of the CPU of all workers, and of a send and a receive."""
+
+    wall_s: float
+    master_s: float
+    workers_s: float
+    send_s: float = 0.0
+    receive_s: float = 0.0
+
+
+def _steps(folder: Path, workers: int, client: str) -> _Steps:
+    """Time steps of a client on new worker processes."""
+    program, before = _program(workers), set(psutil.Process().children())
+    computed, run_id = (program, local_cluster(workers), load_kernels()), secrets.token_hex(8)
+    with ClusterSession(
+        *computed, None, facts=joining_facts({}), run_id=run_id, epoch=1, logs=folder, threads=1
+    ) as session:
+        started = [each.pid for each in set(psutil.Process().children()) - before]
+        session.run("init")
+
+        def timed(count: int) -> list[tuple[float, float, float]]:
+            times = []
+            for step in range(count):
+                begin = time.perf_counter(), time.process_time(), _cpu_s(started)
+                session.run(client, step=step)
+                end = time.perf_counter(), time.process_time(), _cpu_s(started)
+                times.append((end[0] - begin[0], end[1] - begin[1], end[2] - begin[2]))
+            return times
+
+        timed(WARM_UP)
+        wall_s, master_s, workers_s = (median(each) for each in zip(*timed(REPEATS), strict=True))
+        session.start_trace([client])
+        timed(WARM_UP)
+        spans = session.stop_trace().spans
+    transfers = {kind: [1e-9 * span.ns for span in spans if span.kind == kind] for kind in (SEND, RECEIVE)}
+    return _Steps(wall_s, master_s, workers_s, *(median(each or [0.0]) for each in transfers.values()))
+
+
+def _cpu_s(processes: Sequence[int]) -> float:
+    """Return the CPU time of processes in seconds, by the clock that clock_getcpuclockid(3) names."""
+    return sum(time.clock_gettime((~pid << 3) | 2) for pid in processes)
+
+
+def _copied_bytes_per_s() -> float:
+    source, target = np.ones(_COPIED_BYTES, np.uint8), np.zeros(_COPIED_BYTES, np.uint8)
+    seconds = []
+    for _ in range(WARM_UP):
+        begin = time.perf_counter()
+        np.copyto(target, source)
+        seconds.append(time.perf_counter() - begin)
+    return _COPIED_BYTES / min(seconds)
+
+
+def _program(workers: int) -> Program:
+    """Return a program of tiny instructions: "empty" runs one on each worker, "chain" sends a tensor to and fro."""
+    graph, initial, values = Graph(), [], []
+    for number in range(workers):
+        with graph.device(worker_task(number)), graph.absolute_scope(f"worker_{number}"):
+            values.append(ops.variable(graph, (1,), "float32", name="value"))
+            initial.append(ops.assign(graph, values[-1], ops.fill(graph, 1.0, (1,), "float32")).node)
+    empty = []
+    for number, value in enumerate(values):
+        with graph.device(worker_task(number)), graph.absolute_scope(f"worker_{number}"):
+            empty.append(ops.square(graph, value).node)
+    sent = values[0]
+    for hop in range(HOPS):
+        with graph.device(worker_task((hop + 1) % workers)), graph.absolute_scope(f"hop_{hop}"):
+            sent = ops.square(graph, sent)
+    clients = (
+        Client("init", targets=tuple(initial)),
+        Client(_EMPTY, targets=tuple(empty)),
+        Client(_CHAIN, targets=(*empty, sent.node)),
+    )
+    return Program(graph, {each.name: each for each in clients}, {}, workers)

@@ -1,0 +1,126 @@
+"""Profiles of this machine: their files, and the measurement of the instructions of configurations."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+
+from threadpoolctl import threadpool_limits
+
+from runner.config.schema import Config
+from runner.data.source import source_from_config
+from runner.engine.compile.program_plans import ProgramPlans
+from runner.engine.run.instruction_times import REPEATS, WARM_UP, instruction_seconds
+from runner.engine.run.kernel_table import load_kernels
+from runner.engine.run.local_session import LocalSession
+from runner.engine.run.recording import COMPUTE, INPUT
+from runner.engine.run.step_driver import bind
+from runner.engine.simulate.costs import TRANSFERS
+from runner.engine.simulate.profile import (
+    STEP,
+    Machine,
+    Profile,
+    Signature,
+    families_of,
+    input_signature,
+    signature_of,
+)
+from runner.errors import ConfigError
+from runner.kernels.registry import Registry
+from runner.records.summary import cpu_model, versions
+from runner.system.json_file import JsonFile
+from runner.system.machine import usable_cores
+from runner.system.schema import Record
+from runner.training.build import build, source_document
+from runner.training.experiment import Experiment
+
+_FILE: JsonFile[Profile] = JsonFile(
+    Record(Profile), ConfigError, "record the profile again with `runner profile`", indent=None
+)
+
+
+def read_profile(path: Path) -> Profile:
+    """Return the profile in a file. Raises ConfigError if the file is missing, damaged or of another version."""
+    try:
+        return _FILE.read(path)
+    except FileNotFoundError:
+        raise ConfigError(f"profile {path}: no such file; record one with `runner profile`") from None
+
+
+def write_profile(path: Path, profile: Profile) -> None:
+    """Write a profile, replacing the file as a whole."""
+    _FILE.write(path, profile)
+
+
+def profile_here(path: Path) -> Profile:
+    """Return the profile of this machine in a file, or an empty profile if there is no file.
+
+    Raises ConfigError if the file is damaged, or is of another machine or of other versions of libraries.
+    """
+    machine = Machine(cpu_model(), usable_cores(), dict(versions()))
+    if not path.exists():
+        return Profile(machine, None, ())
+    found = read_profile(path)
+    if found.machine != machine:
+        raise ConfigError(f"profile {path}: recorded on {found.machine}, and this is {machine}; use another file")
+    return found
+
+
+def with_instructions(profile: Profile, config: Config) -> Profile:
+    """Return a profile with the instructions of a configuration, measured in this process.
+
+    config: as ``fix_machine_values`` returns it, with the number of kernel threads.
+    """
+    families = families_of(_measured(config), config.cluster.threads_per_worker or 1)
+    return profile.merged(replace(profile, families=families))
+
+
+def _measured(config: Config) -> Iterator[tuple[Signature, float]]:
+    """Yield signatures and seconds of the instructions of a training step, on all devices, one after the other.
+
+    If the strategy has one process, the costs of a step outside its instructions are measured too. A plan all of whose
+    signatures have been measured is left out.
+    """
+    registry, experiment = load_kernels(), build(config)
+    threads, seen = experiment.threads_per_worker, set[Signature]()
+    with threadpool_limits(threads):
+        planned = ProgramPlans(experiment.program, experiment.cluster, registry)
+        initial = planned.plans(planned.client("init").signature)
+        for client in experiment.program.training:
+            for device, plan in planned.plans(client.signature).items():
+                signatures = [signature_of(plan, each) for each in plan.instructions]
+                if seen.issuperset(signatures):
+                    continue
+                seconds = instruction_seconds(plan, initial.get(device), registry, threads)
+                for signature, each in zip(signatures, seconds, strict=True):
+                    if signature.op not in TRANSFERS:
+                        yield signature, each
+                seen.update(signatures)
+        if experiment.program.one_process is not None:
+            yield from _outside(experiment, registry)
+
+
+def _outside(experiment: Experiment, registry: Registry) -> Iterator[tuple[Signature, float]]:
+    """Yield the times of a step in one process outside its instructions: of its inputs, and of everything else."""
+    config, program = experiment.config, experiment.program
+    (client,) = program.training
+    with source_from_config(**source_document(config)) as source:
+        session = LocalSession(program, experiment.cluster, registry, source)
+        session.run("init")
+        driver = bind(program.step_driver, session)
+        session.start_trace([client.name])
+        for step in range(WARM_UP + REPEATS):
+            driver.update(step, experiment.rates(step))
+        timeline = session.stop_trace()
+        session.close()
+    (plan,) = session.plans(client.name).values()
+    inputs, others = [], []
+    for run in timeline.runs[WARM_UP:]:
+        spans = [span for span in timeline.spans if span.number == run.number]
+        computed = [span for span in spans if span.kind == COMPUTE]
+        inputs.append(1e-9 * sum(span.ns for span in spans if span.kind == INPUT))
+        others.append(1e-9 * (run.end_ns - run.begin_ns - computed[-1].end_ns + computed[0].begin_ns) - inputs[-1])
+    signature = input_signature(config.data.name, client, plan)
+    if signature is not None:
+        yield signature, median(inputs)
+    yield STEP, median(others)

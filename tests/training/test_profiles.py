@@ -1,0 +1,161 @@
+"""Profiles of this machine, and simulations with them: cores that processes share, messages, and emulated links."""
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runner.commands import profile as command
+from runner.config.schema import Config
+from runner.engine.run import instruction_times
+from runner.engine.simulate.profile import MEASURED, MessageCosts, Profile
+from runner.errors import ConfigError
+from runner.system.machine import usable_cores
+from runner.training import link_test
+from runner.training.profiles import profile_here, read_profile, with_instructions, write_profile
+from runner.training.simulation import session_of, simulate
+from tests.small_runs import small_config, typed
+
+FREE = MessageCosts(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1e9)
+MESSAGES = MessageCosts(40.0, 7.0, 80.0, 30.0, 50.0, 90.0, 10.0)
+
+STRATEGIES = (
+    "parallelism=sync_data parallelism.workers=3",
+    "parallelism=sync_data parallelism.workers=2 parallelism.combine=parameter_server",
+    "parallelism=hybrid parallelism.workers=2",
+    "parallelism=async_data parallelism.workers=2",
+    "parallelism=sandblaster parallelism.workers=2 optimizer=lbfgs schedule=constant",
+)
+
+INPUTS = (1, 2, 8, 12)
+"""Numbers of examples that processes read at a time, besides the whole batch."""
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the file of a profile with the instructions of a worker of each strategy, and of ``single``."""
+    path = tmp_path_factory.mktemp("profile") / "profile.json"
+    profile = replace(profile_here(path), messages=MESSAGES)
+    for strategy in ("parallelism=single", *STRATEGIES):
+        profile = with_instructions(profile, described(strategy, path))
+    for batch in INPUTS:
+        profile = with_instructions(profile, described("parallelism=single", path, f"train.batch_size={batch}"))
+    write_profile(path, profile)
+    return path
+
+
+def described(strategy: str, path: Path, *overrides: str, host: str | None = "here", **kind: Any) -> Config:
+    """Return a configuration of a small network on processes with a profile. kind: keys of the kind of device."""
+    config = small_config(*typed(strategy), "train.batch_size=24", "cluster=this_machine", *overrides)
+    hardware = config.cluster.hardware
+    assert hardware is not None
+    hardware.kinds["process"] = replace(hardware.kinds["process"], profile=str(path), **kind)
+    for group in (hardware.workers, hardware.servers):
+        assert group is not None
+        group.host = host
+    return config
+
+
+def with_messages(path: Path, folder: Path, messages: MessageCosts) -> Path:
+    """Return the file of the same profile with other costs of messages."""
+    changed = folder / "changed.json"
+    write_profile(changed, replace(read_profile(path), messages=messages))
+    return changed
+
+
+def test_every_instruction_of_a_recorded_configuration_is_measured(recorded: Path) -> None:
+    for strategy in ("parallelism=single", *STRATEGIES):
+        assert simulate(described(strategy, recorded), 1).origins == {"process": {MEASURED: pytest.approx(1.0)}}
+
+
+def test_one_process_takes_the_sum_of_its_instructions(recorded: Path) -> None:
+    config = described("parallelism=single", recorded, cores=1)
+    session = session_of(config, 3)
+    (plan,) = session.plans("train").values()
+    costs = session.costs["process"]
+    expected = sum(costs.seconds(plan, each) for each in plan.instructions)
+    expected += costs.outside_s(session.program.clients["train"], plan)
+    assert simulate(config, 2).step_s == pytest.approx(expected)
+    assert costs.outside_s(session.program.clients["train"], plan) > 0.0
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_enough_cores_for_all_processes_delay_none(strategy: str, recorded: Path, tmp_path: Path) -> None:
+    free = with_messages(recorded, tmp_path, FREE)
+    shared, alone = (simulate(described(strategy, free, cores=64, host=host), 3) for host in ("here", None))
+    assert shared.step_s == pytest.approx(alone.step_s)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_one_core_does_all_work_and_waits_for_little_else(strategy: str, recorded: Path, tmp_path: Path) -> None:
+    free = with_messages(recorded, tmp_path, FREE)
+    one, two, many = (simulate(described(strategy, free, cores=cores), 4) for cores in (1, 2, 64))
+    work_s = sum(many.busy.values()) * many.step_s
+    assert one.step_s * (1 + 1e-9) >= two.step_s >= many.step_s * (1 - 1e-9)
+    if "async" not in strategy and "sandblaster" not in strategy:
+        # A part of the step runs on one worker alone; no core is idle while any worker has work.
+        assert one.step_s == pytest.approx(work_s)
+
+
+def test_messages_cost_time_of_cores(recorded: Path, tmp_path: Path) -> None:
+    strategy, costs = STRATEGIES[0], MESSAGES
+    with_free = simulate(described(strategy, with_messages(recorded, tmp_path, FREE), cores=1), 2).step_s
+    config = described(strategy, recorded, cores=1)
+    plans = session_of(config, 3).plans("train").values()
+    sent = sum(each.op == "send" for plan in plans for each in plan.instructions)
+    work_us = sent * (costs.send + costs.relay + costs.receive) + len(plans) * (costs.worker + costs.master)
+    added_us = 1e6 * (simulate(config, 2).step_s - with_free)
+    # Some latencies, and little else, are not hidden by the work of other processes.
+    assert work_us <= added_us * (1 + 1e-6)
+    assert added_us <= work_us + costs.latency * (2 + sent)
+
+
+def test_an_emulated_network_replaces_the_links(recorded: Path) -> None:
+    network = ("cluster.emulate=true", "cluster.bandwidth_mbit=0.1", "cluster.latency_ms=3")
+    config = described(STRATEGIES[0], recorded, *network)
+    found, session = simulate(config, 2), session_of(config, 3)
+    assert all(link.serial for link in session.network.links)
+    bound = 3e-3 + max(found.carried.values()) / (0.1e6 / 8)
+    assert bound <= found.step_s < 2.1 * bound
+    assert sum(found.carried.values()) == sum(plan.sent_bytes for plan in session.plans("train").values())
+
+
+def test_what_does_not_fit_is_refused(recorded: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"missing.json: no such file; record one with `runner profile`"):
+        simulate(described("parallelism=single", tmp_path / "missing.json"), 1)
+    stragglers = ("cluster.emulate=true", "cluster.stragglers.distribution=constant", "cluster.stragglers.median_ms=1")
+    with pytest.raises(ConfigError, match=r"cluster.stragglers.distribution=constant: .* use none"):
+        simulate(described(STRATEGIES[0], recorded, *stragglers), 1)
+    other, found = tmp_path / "other.json", read_profile(recorded)
+    write_profile(other, replace(found, machine=replace(found.machine, cpu="another CPU")))
+    with pytest.raises(ConfigError, match=r"other.json: recorded on .*another CPU.* use another file"):
+        profile_here(other)
+    other.write_text(recorded.read_text().replace('"version": 1', '"version": 0').replace('"version":1', '"version":0'))
+    with pytest.raises(ConfigError, match=r"version: 0, expected 1; record the profile again"):
+        read_profile(other)
+
+
+def test_the_verb_creates_and_extends_a_profile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command, "measure_messages", lambda folder: MESSAGES)
+    monkeypatch.setattr(instruction_times, "REPEATS", 1)
+    path = tmp_path / "own.json"
+    given = ["model=mlp", "model.hidden=[8]", "parallelism=single", "--output", str(path)]
+    assert command.main(given) == 0
+    assert command.main([*given, "--threads", "1", "3"]) == 0
+    found: Profile = read_profile(path)
+    assert found.messages == MESSAGES
+    assert {family.threads for family in found.families} == {1, 3, usable_cores()}
+    with pytest.raises(ConfigError, match=r"--threads 0: expected 1 or more"):
+        command.main([*given, "--threads", "0"])
+
+
+@pytest.mark.slow
+def test_messages_are_measured_between_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(link_test, "REPEATS", 3)
+    monkeypatch.setattr(link_test, "HOPS", 8)
+    found = link_test.measure_messages(tmp_path)
+    assert found.send > 0.0
+    assert found.worker > 0.0
+    assert math.isfinite(found.copy_gbyte_per_s)
