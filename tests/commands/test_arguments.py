@@ -140,9 +140,9 @@ def test_a_configuration_error_exits_with_2_and_names_the_key(
         ("init_include=conv*", "init_include=conv*: expected a list; write init_include=[conv*]", ""),
         (
             "ls",
-            "unknown verb 'ls': did you mean 'list'? Expected one of simulate, recommend, explain, rerun, compare, "
-            "list, eval, adapt, predict, table, sweep, data, ui, sync, doctor, new, or overrides such as seed=1 or "
-            "resume=DIR; without a verb, runner trains",
+            "unknown verb 'ls': did you mean 'list'? Expected one of simulate, recommend, profile, explain, rerun, "
+            "compare, list, eval, adapt, predict, table, sweep, data, ui, sync, doctor, new, or overrides such as "
+            "seed=1 or resume=DIR; without a verb, runner trains",
             "",
         ),
         ("seed=99999999999999999999", "seed=99999999999999999999: expected 0 to 9223372036854775807", ""),
