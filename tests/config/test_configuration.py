@@ -28,6 +28,7 @@ PRESETS = {
     ("cluster", "rack"): "local",
     ("cluster", "servers_k40"): "local",
     ("cluster", "servers_k40_shared"): "local",
+    ("cluster", "this_machine"): "local",
     ("cluster", "titan_x"): "local",
     ("cluster", "tpu_v2"): "local",
     ("cluster", "k20x8"): "local",
