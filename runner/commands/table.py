@@ -110,7 +110,7 @@ def _list(paths: Mapping[str, Path], reader: TableReader) -> str:
 _UNKNOWN = "unknown"
 _ESTIMATE = (
     f"time {_UNKNOWN}: no seed was run. `runner table run NAME --budget 0s` estimates the time by a few updates, "
-    "if the data are on this machine."
+    "if the run fits into the memory of this machine."
 )
 
 

@@ -9,17 +9,17 @@ from runner.config.configuration import from_composed
 from runner.config.hydra_app import RunComposer
 from runner.config.schema import Config
 from runner.errors import ConfigError
-from runner.records.summary import git_commit, versions
+from runner.records.summary import cpu_model, git_commit, versions
+from runner.system.machine import usable_cores
 from runner.tables.cells import TableState, state_of
 from runner.tables.results import (
-    ESTIMATES,
-    ESTIMATES_FILE,
-    Estimates,
+    Estimate,
     ResultOrigin,
     RunResults,
     folder_of,
+    read_estimates,
     read_results,
-    result_name,
+    write_estimates,
 )
 from runner.tables.table import COMPUTED, Table
 from runner.tables.table_file import read_table
@@ -48,20 +48,16 @@ class TableFiles:
 
     def seconds(self, results: Mapping[str, RunResults]) -> dict[str, float]:
         """Return run -> seconds of one seed: of a seed that was run, or else as ``runner table run`` estimated it."""
-        path = self.sweep / ESTIMATES_FILE
-        estimates = ESTIMATES.read(path).seconds if path.exists() else {}
-        estimated = {run: estimates[key] for run in self.configs if (key := self._estimate_of(run)) in estimates}
+        estimated = {run: each.seconds for run, each in read_estimates(self.folder, self.configs).items()}
         known = {run: [each.origin.seconds for each in found.current.values()] for run, found in results.items()}
         return estimated | {run: max(seconds) for run, seconds in known.items() if seconds}
 
     def write_estimates(self, seconds: Mapping[str, float]) -> None:
         """Keep the estimated seconds of one seed of some runs."""
-        path = self.sweep / ESTIMATES_FILE
-        before = ESTIMATES.read(path).seconds if path.exists() else {}
-        ESTIMATES.write(path, Estimates(before | {self._estimate_of(run): each for run, each in seconds.items()}))
-
-    def _estimate_of(self, run: str) -> str:
-        return f"{run}/{result_name(self.configs[run], None)}"
+        if seconds:
+            cpu = f"{cpu_model()}, {usable_cores()} cores"
+            new = {run: Estimate(each, cpu) for run, each in seconds.items()}
+            write_estimates(self.folder, self.configs, read_estimates(self.folder, self.configs) | new)
 
     def origin(self) -> ResultOrigin:
         """Return the entries that all results of this process have."""

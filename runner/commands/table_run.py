@@ -9,13 +9,13 @@ from pathlib import Path
 
 from runner.commands.planned_sweep import PlannedSweep
 from runner.commands.table_files import TableFiles
-from runner.config.configuration import fix_machine_values, from_composed, target_of
+from runner.config.configuration import fix_machine_values, from_composed
 from runner.config.devices import look_at, require_devices
 from runner.config.hydra_app import Job, RunComposer, compose_launcher
 from runner.config.launcher import SweepPlace, jobs_at_once
 from runner.config.schema import Config
 from runner.data.settings import DatasetSettings
-from runner.errors import ConfigError, DataError, ResourceError
+from runner.errors import ConfigError, ResourceError
 from runner.plugin import pinned_references
 from runner.sweeps.freezing import freeze_job, planned
 from runner.sweeps.locks import sweep_lock, table_lock
@@ -26,13 +26,14 @@ from runner.system.files import create_directory
 from runner.system.machine import usable_cores
 from runner.system.text import duration, text_table
 from runner.tables.cells import FAILS, HOLDS, state_of
+from runner.tables.checking import with_synthetic_data
 from runner.tables.measured import (
     begun,
     count_sizes,
     data_digest,
     data_digests,
-    fingerprint,
     is_result,
+    lacking_data,
     measured,
     simulated_times,
 )
@@ -48,6 +49,7 @@ from runner.tables.results import (
 )
 from runner.tables.table import BENCHMARK, COMPUTED, COUNT
 from runner.training.build import build
+from runner.training.first_steps import first_steps
 from runner.training.memory import require_gpu_memory, require_memory
 
 
@@ -196,13 +198,18 @@ class TableSweep:
         for run in dict.fromkeys(trial.run for trial in missing):
             trials = [trial for trial in missing if trial.run == run]
             try:
-                seconds = self._seconds(trials[0])
-            except (DataError, ResourceError) as error:
+                seconds, lacking = self._seconds(trials[0])
+            except ResourceError as error:
                 rows.append((run, str(len(trials)), "", f"skipped: {error}"))
                 continue
             except ConfigError as error:
                 raise ConfigError(f"runs.{run}: {error}") from error
-            estimated[run] = seconds
+            if seconds is not None:
+                estimated[run] = seconds
+            if lacking or seconds is None:
+                time = "" if seconds is None else duration(seconds * len(trials))
+                rows.append((run, str(len(trials)), time, f"skipped: {lacking}"))
+                continue
             taken = trials if left_s is None else trials[: int(left_s // seconds) if seconds else len(trials)]
             left_s = None if left_s is None else left_s - seconds * len(taken)
             skipped = len(trials) - len(taken)
@@ -214,24 +221,29 @@ class TableSweep:
             print(text_table(("run", "jobs", "about, without evaluations", ""), rows), file=sys.stderr, flush=True)
         return chosen
 
-    def _seconds(self, trial: Trial) -> float:
-        """Return the estimated seconds of a trial, from those of another seed, or else from a few updates.
+    def _seconds(self, trial: Trial) -> tuple[float | None, str]:
+        """Return the estimated seconds of a trial, and which data it lacks, or "".
 
-        Raises DataError, ResourceError or ConfigError if this machine cannot run the trial.
+        The estimate is the time of another seed, or else follows from a few updates, on synthetic data if others are
+        lacking; it is None if there is no synthetic data of this shape. Raises ResourceError or ConfigError if this
+        machine cannot run the trial.
         """
-        trial.config.data.require_present()
-        if (target := target_of(trial.config)) is not None:
-            target.require_present()
+        lacking = lacking_data(trial.config)
         found = look_at(trial.config.cluster)
         config = fix_machine_values(trial.config, usable_cores())
         require_devices(config, found)
         experiment = build(config)
+        if lacking:
+            stand_in = with_synthetic_data(experiment, [config.train.batch_size])
+            if isinstance(stand_in, str):
+                return None, lacking
+            experiment = stand_in
         require_memory(experiment)
         require_gpu_memory(experiment, found.gpus)
         others = self.files.results()[trial.run].current.values()
         if others:
-            return max(result.origin.seconds for result in others)
-        return fingerprint(trial.config).step_s * experiment.total_steps
+            return max(result.origin.seconds for result in others), lacking
+        return first_steps(experiment).step_s * experiment.total_steps, lacking
 
     def _frozen(self, trials: Sequence[Trial], plan: Plan) -> Plan:
         """Write the configurations of new jobs, and the plan with these jobs and those of earlier starts."""

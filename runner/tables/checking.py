@@ -1,17 +1,25 @@
 """The check of a table: each run is planned and makes two steps on synthetic data, and stored results are compared."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from runner.config.configuration import fix_machine_values, target_of
+from runner.config.configuration import fix_machine_values
 from runner.config.schema import Config
 from runner.data.settings import DatasetSettings
 from runner.data.synthetic import Synthetic, SyntheticText
 from runner.data.text import TextSettings
 from runner.errors import ConfigError, DataError, ResourceError, RunnerError
 from runner.system.machine import usable_cores, usable_memory
-from runner.tables.measured import count_sizes, data_digest, data_digests, fingerprint, kind_of_machine, simulated_times
+from runner.tables.measured import (
+    count_sizes,
+    data_digest,
+    data_digests,
+    fingerprint,
+    kind_of_machine,
+    lacking_data,
+    simulated_times,
+)
 from runner.tables.results import Result, ResultOrigin, RunResults
 from runner.tables.table import BENCHMARK, COMPUTED, COUNT, SIMULATED, Table
 from runner.training.build import build
@@ -56,9 +64,9 @@ def _tried(config: Config, memory_gib: float | None) -> str:
     """
     experiment = build(fix_machine_values(config, usable_cores()))
     note = _require_memory(experiment, memory_gib)
-    found = with_synthetic_data(experiment)
+    found = with_synthetic_data(experiment, small_batches(experiment.config))
     if isinstance(found, str):
-        return "; ".join(filter(None, (note, found)))
+        return "; ".join(filter(None, (note, f"two steps: {found}")))
     first_steps(found, _STEPS)
     return note
 
@@ -86,20 +94,25 @@ def _require_memory(experiment: Experiment, memory_gib: float | None) -> str:
     )
 
 
-def with_synthetic_data(experiment: Experiment) -> Experiment | str:
-    """Return the experiment with synthetic data and a small batch that its strategy accepts, or why there is none."""
-    config = experiment.config
+def small_batches(config: Config) -> list[int]:
+    """Return batches to try a run with, smallest first: a strategy may refuse those that it cannot divide."""
     least = _PER_WORKER * config.parallelism.workers * config.train.microbatches
-    for batch in sorted({least, 8 * least, config.train.batch_size}):
+    return sorted({least, 8 * least, config.train.batch_size})
+
+
+def with_synthetic_data(experiment: Experiment, batches: Sequence[int]) -> Experiment | str:
+    """Return the experiment with synthetic data and the first batch that its strategy accepts, or why there is none."""
+    config, refusal = experiment.config, "no batch was given"
+    for batch in batches:
         data = _synthetic(config.data, 4 * batch)
         if data is None:
-            return "two steps: there is no synthetic data of this shape"
+            return "there is no synthetic data of this shape"
         train = replace(config.train, batch_size=batch, eval_batch_size=batch)
         train = replace(train, steps=experiment.total_steps, epochs=None)
         try:
             return build(replace(config, data=data, train=train))
         except ConfigError as error:
-            refusal = f"two steps: {error}"
+            refusal = str(error)
     return refusal
 
 
@@ -150,11 +163,8 @@ def _compared(table: Table, run: str, config: Config, found: RunResults, note: s
 
 def _same_program(config: Config, result: Result) -> tuple[str, str]:
     """Return the state of one result, and the reason. config: with the seed of the result."""
-    try:
-        for data in filter(None, (config.data, target_of(config))):
-            data.require_present()
-    except DataError as error:
-        return UNCHECKED, str(error)
+    if lacking := lacking_data(config):
+        return UNCHECKED, lacking
     if (digest := data_digests(config, data_digest)) != result.origin.data:
         return STALE, f"the data changed: digest {digest}, at the run {result.origin.data}"
     if not result.origin.first_steps:

@@ -18,7 +18,7 @@ from runner.config.configuration import fix_machine_values, target_of, to_plain
 from runner.config.schema import Config
 from runner.data.dataset import EncodedImage, Examples, Split
 from runner.data.settings import DatasetSettings, load_limited
-from runner.errors import ConfigError, NumericError
+from runner.errors import ConfigError, DataError, NumericError
 from runner.records.run_directory import METRICS_FILE
 from runner.records.summary import cpu_model, versions
 from runner.sweeps.outcome import ENDED, Outcome
@@ -206,6 +206,16 @@ def _variables(run: Path) -> dict[str, NDArray[np.float64]]:
     if path is None:
         raise ConfigError(f"{run}: expected a run with a checkpoint, with whose weights others are compared")
     return {name: np.asarray(value, np.float64) for name, value in load(path).variables.items()}
+
+
+def lacking_data(config: Config) -> str:
+    """Return the message of the error for a dataset or target domain that is not on this machine, or ""."""
+    try:
+        for data in filter(None, (config.data, target_of(config))):
+            data.require_present()
+    except DataError as error:
+        return str(error)
+    return ""
 
 
 def data_digests(config: Config, digest: Callable[[DatasetSettings], str]) -> str:

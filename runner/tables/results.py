@@ -4,7 +4,8 @@ NAME is ``count``, ``simulated``, or ``seed-`` and the seed, with the first digi
 If the design of a run is changed, its new results have other names, and the earlier ones stay.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -88,16 +89,24 @@ BEGUN: JsonFile[ResultOrigin] = JsonFile(
 
 
 @dataclass(frozen=True)
+class Estimate:
+    """The estimated time of one seed of a run. cpu: the model and the number of cores on which a few updates ran."""
+
+    seconds: float
+    cpu: str
+
+
+@dataclass(frozen=True)
 class Estimates:
-    """Estimated times on this machine. seconds: run with the hash of its configuration -> seconds of one seed."""
+    """Estimated times of runs. runs: run with the first digits of its configuration's hash -> estimate."""
 
-    seconds: dict[str, float] = field(default_factory=dict)
+    runs: dict[str, Estimate] = field(default_factory=dict)
 
 
-ESTIMATES_FILE = "estimates.json"
-"""The file in the directory of a table's sweep with the estimated times of its runs."""
+_ESTIMATES_FILE = "estimates.json"
+"""The file in the folder of a table's results with the estimated times of its runs."""
 
-ESTIMATES: JsonFile[Estimates] = JsonFile(
+_ESTIMATES: JsonFile[Estimates] = JsonFile(
     LenientRecord(Estimates, complete=False), DataError, "delete the file; `runner table run` estimates again"
 )
 
@@ -119,8 +128,11 @@ def folder_of(table: Path) -> Path:
 
 def result_name(config: Config, seed: int | None, kind: str = COUNT) -> str:
     """Return the name, without folder and ``.json``, of the result of a configuration; kind: that of the table."""
-    digits = config_hash(to_plain(config))[:_DIGITS]
-    return f"{kind}.{digits}" if seed is None else f"seed-{seed}.{digits}"
+    return f"{kind if seed is None else f'seed-{seed}'}.{_digits_of(config)}"
+
+
+def _digits_of(config: Config) -> str:
+    return config_hash(to_plain(config))[:_DIGITS]
 
 
 def write_result(folder: Path, run: str, config: Config, result: Result) -> Path:
@@ -129,14 +141,35 @@ def write_result(folder: Path, run: str, config: Config, result: Result) -> Path
     Raises ResourceError if the file cannot be written.
     """
     path = folder / run / f"{result_name(config, result.seed, result.kind)}.json"
+    with _writable(path):
+        _FILE.write(path, replace(result, configuration=redact(result.configuration)))
+    return path
+
+
+@contextmanager
+def _writable(path: Path) -> Iterator[None]:
     try:
         create_directory(path.parent)
-        _FILE.write(path, replace(result, configuration=redact(result.configuration)))
+        yield
     except OSError as error:
         raise ResourceError(
             f"{path}: cannot be written: {error.strerror}; choose another folder with --results DIR"
         ) from error
-    return path
+
+
+def read_estimates(folder: Path, configs: Mapping[str, Config]) -> dict[str, Estimate]:
+    """Return run -> estimate, as far as there is one for its present configuration. Raises DataError."""
+    path = folder / _ESTIMATES_FILE
+    found = _ESTIMATES.read(path).runs if path.exists() else {}
+    keys = {run: f"{run}.{_digits_of(config)}" for run, config in configs.items()}
+    return {run: found[key] for run, key in keys.items() if key in found}
+
+
+def write_estimates(folder: Path, configs: Mapping[str, Config], estimates: Mapping[str, Estimate]) -> None:
+    """Write the estimates of runs into the folder of a table's results. Raises ResourceError as for a result."""
+    with _writable(folder / _ESTIMATES_FILE):
+        runs = {f"{run}.{_digits_of(configs[run])}": each for run, each in estimates.items()}
+        _ESTIMATES.write(folder / _ESTIMATES_FILE, Estimates(runs))
 
 
 @dataclass(frozen=True)

@@ -22,8 +22,9 @@ runner table export network_sizes --format csv --output sizes.csv
 ```
 
 `runner table list` shows for each table what exists, and what the rest needs: the number of runs, their time, workers,
-and data that are not on this machine. The time is that of seeds that were run, or else the estimate of the last
-`runner table run`, which estimates only with `--budget 0s`; otherwise it is unknown.
+and data that are not on this machine. The time is that of seeds that were run, or else an estimate of `runner table
+run`, which with `--budget 0s` does nothing else; otherwise it is unknown. Estimates follow from three updates, on
+synthetic data if others are missing, and are committed with their CPU, in `results/NAME/estimates.json`.
 
 `runner table run NAME` computes what is missing. Training runs are jobs of a sweep in `multirun/table/NAME`, with each
 seed of the file; a second start continues the first one, and repeats nothing. Before it begins it prints the jobs with

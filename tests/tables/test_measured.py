@@ -219,7 +219,9 @@ def test_a_network_that_its_strategy_refuses_is_refused_before_anything_runs(own
     assert not list(folder_of(own).glob("*/*"))
 
 
-def test_the_list_states_what_is_left_to_run(own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_list_states_what_is_left_to_run(
+    own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     base = [text for text in TABLE["base"] if not text.startswith("data")]
     runs = {"whole": {"overrides": ["data=digits"]}, "parts": {"overrides": ["data=mnist"], "against": "whole"}}
@@ -235,6 +237,8 @@ def test_the_list_states_what_is_left_to_run(own: Path, tmp_path: Path, monkeypa
     assert run(own, "--cells", "whole") == 0
     changed(own, base=base, runs=runs, seeds=[1, 2, 3])
     assert listed(own) == f"measured  2 of 4  0 of 2  5  {known} 3  1 worker with 1 thread, data=mnist"
+    assert run(own, "--cells", "parts", "--budget", "1h") == 0, "missing data are replaced for the estimate only"
+    assert listed(own) == "measured  2 of 4  0 of 2  3  about N s  1 worker with 1 thread, data=mnist"
 
 
 def listed(own: Path) -> str:

@@ -8,7 +8,7 @@ from runner.commands.help_text import options
 from runner.config import hydra_app
 from runner.config.conf_dir import conf_dir
 from runner.config.configuration import fix_machine_values
-from runner.tables.checking import with_synthetic_data
+from runner.tables.checking import small_batches, with_synthetic_data
 from runner.training.build import build
 from runner.training.experiment import Experiment
 from runner.training.first_steps import first_steps
@@ -45,7 +45,8 @@ def built(preset: str, strategy: str) -> Experiment:
 
 @pytest.mark.parametrize(("preset", "strategy"), CASES)
 def test_a_preset_makes_three_updates(preset: str, strategy: str) -> None:
-    experiment = with_synthetic_data(built(preset, strategy))
+    full = built(preset, strategy)
+    experiment = with_synthetic_data(full, small_batches(full.config))
     assert isinstance(experiment, Experiment), experiment
     losses = first_steps(experiment, 3).losses
     assert len(losses) == 3
