@@ -69,7 +69,8 @@ def out_of_bounds(schema: type, values: Mapping[str, Any], where: str) -> Iterat
         bounds = bounds_of(hint)
         # A missing value is a text here, and is reported when the configuration is built.
         numbers = value if isinstance(value, list) else [value] if isinstance(value, int | float) else []
-        if bounds is not None and not all(number in bounds for number in numbers):
+        # OmegaConf lets lists and mappings into a list of numbers.
+        if bounds is not None and not all(isinstance(each, int | float) and each in bounds for each in numbers):
             each = "a list of numbers, each " if isinstance(value, list) else ""
             optional = ", or null" if type(None) in get_args(hint) else ""
             yield f"{key}={value}: expected {each}{bounds}{optional}"

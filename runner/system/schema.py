@@ -145,9 +145,12 @@ class AnyFloat:
     """A float. JSON has only finite numbers, so a value that is not finite has plain form "nan", "inf" or "-inf"."""
 
     def read(self, plain: object, where: str) -> float:
-        if type(plain) not in (int, float) and plain not in ("nan", "inf", "-inf"):
-            refuse(where, plain, 'a number, "nan", "inf" or "-inf"')
-        return float(plain)  # type: ignore[arg-type]
+        try:
+            if type(plain) in (int, float) or plain in ("nan", "inf", "-inf"):
+                return float(plain)  # type: ignore[arg-type]
+        except OverflowError:
+            pass  # a whole number that is too large for a float
+        refuse(where, plain, 'a number, "nan", "inf" or "-inf"')
 
     def write(self, value: float, where: str) -> float | str:
         return value if math.isfinite(value) else str(value)

@@ -11,9 +11,12 @@ import os
 import re
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import Annotated, Self
 
+from runner.system.json_file import parse_json
+from runner.system.schema import Integer, Number, Record, Violation
 from runner.tracking.records import VALUES, Metrics
 
 _log = logging.getLogger(__name__)
@@ -54,22 +57,32 @@ class MetricsLog:
         self.close()
 
 
+@dataclass(frozen=True)
+class _Line:
+    step: Annotated[int, Integer()]
+    time: Annotated[float, Number(0.0, 1e12)]
+    values: Annotated[dict[str, float], VALUES]
+
+
+_LINE = Record(_Line)
+_LONGEST_LINE = 2**20
+
+
 def read_metrics(path: Path) -> Iterator[Metrics]:
     """Yield the records of a metrics.jsonl in order. The last line is ignored if it is incomplete.
 
     Raises ValueError, which names the file and the line number, for any other line that is not a record.
     """
-    with path.open(encoding="utf-8") as lines:
+    with path.open("rb") as lines:
         for number, line in enumerate(lines, start=1):
-            if not line.endswith("\n"):
+            if not line.endswith(b"\n"):
                 return
             try:
-                fields = json.loads(line)
-                time_ms = round(fields["time"] * 1000)
-                yield Metrics(int(fields["step"]), time_ms, VALUES.read(fields["values"], "values"))
-            except (ValueError, KeyError, TypeError) as error:
+                found = _LINE.read(parse_json(line, _LONGEST_LINE))
+            except Violation as violation:
                 fault = f"{path}:{number}: {line.strip()[:80]!r} is not a metrics record"
-                raise ValueError(f"{fault} ({error})") from error
+                raise ValueError(f"{fault} ({violation})") from violation
+            yield Metrics(found.step, round(found.time * 1000), found.values)
 
 
 def check_metric_name(name: str) -> None:

@@ -212,6 +212,7 @@ Edit = tuple[tuple[str, ...], Any]
         ((("optimizer", "lr"), 10**400), "optimizer.lr: found a whole number of 1329 bits, expected a 64-bit"),
         ((("train", "steps"), -(2**1000)), f"train.steps={-(2**1000)}: expected 1 to 1000000000, or null"),
         ((("model", "filters"), [2**64]), f"model.filters=[{2**64}]: expected a list of numbers, each 1 to"),
+        ((("model", "filters"), [{"a": 1}]), "model.filters=[{'a': 1}]: expected a list of numbers, each 1 to"),
         ((("model", "name"), "perceptron"), "model.name is 'perceptron': expected one of mlp, lenet"),
         ((("model", "name"), ["lenet"]), "model.name is ['lenet']: expected one of mlp, lenet"),
         ((("model",), {"units": 3}), "model.name is missing: expected one of mlp, lenet"),

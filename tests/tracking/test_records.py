@@ -109,8 +109,19 @@ def test_values_that_are_not_finite_are_written_as_strict_json(path: Path) -> No
     json.loads(path.read_text(), parse_constant=pytest.fail)
 
 
-def test_a_file_without_metrics_is_refused_with_name_and_line(path: Path) -> None:
-    path.write_text('{"step": 1, "time": 1.0, "values": {}}\n{"epoch": 3}\n')
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"epoch": 3}',
+        b'{"step": 1, "time": Infinity, "values": {}}',
+        b'{"step": 1, "time": 1.0, "values": {"train/loss": 1' + b"0" * 400 + b"}}",
+        b"[" * 100_000,
+        b"\xff",
+    ],
+    ids=lambda line: repr(line[:40]),
+)
+def test_a_line_that_is_no_record_is_refused_with_name_and_line(line: bytes, path: Path) -> None:
+    path.write_bytes(b'{"step": 1, "time": 1.0, "values": {}}\n' + line + b"\n")
     with pytest.raises(ValueError, match=r"metrics\.jsonl:2: .*is not a metrics record"):
         list(read_metrics(path))
 
