@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from itertools import chain
 
 import zmq
+from zmq.utils.monitor import recv_monitor_message
 
 from runner.engine.cluster.transport.admission import Admission, Drop
 from runner.engine.cluster.transport.curve import USER_ID
@@ -143,21 +144,32 @@ class Outbox:
             socket: Socket = self._context.socket(zmq.DEALER)
             configure_outbox(socket, self._limits, self._identity, peer)
             socket.setsockopt(zmq.IPV6, "[" in address)
-            denied = socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_FAILED_AUTH)
+            ended = 0 if self._identity.keys is None else zmq.EVENT_DISCONNECTED
+            events = socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_FAILED_AUTH | ended)
+            begun = time.monotonic()
             try:
                 socket.connect(address)
-                connected = socket.poll(min(limit_ms, HANDSHAKE_MS), zmq.POLLOUT)
-                refused = not connected and denied.poll(0)
+                poller = zmq.Poller()
+                poller.register(socket, zmq.POLLOUT)
+                poller.register(events, zmq.POLLIN)
+                ready = dict(poller.poll(min(limit_ms, HANDSHAKE_MS)))
+                refused = events in ready and recv_monitor_message(events)["event"]
             finally:
                 socket.disable_monitor()
-                denied.close()
-            if connected:
+                events.close()
+            if socket in ready:
                 return socket
             socket.close(linger=0)
-            if refused:
+            if refused == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
                 raise SecurityError(
                     f"{peer} on {address} refused the key of {self._identity.name}: it is not a key of this "
                     "start of the run; use a key file that the run has written since it started"
+                )
+            # A slow or stopped peer also closes the connection, but not before the handshake times out.
+            if refused and time.monotonic() - begun < HANDSHAKE_MS / 2000:
+                raise SecurityError(
+                    f"the process on {address} ended the handshake: it does not have the key of {peer} in the key "
+                    f"file of {self._identity.name}; check the address, and use a key file of this start of the run"
                 )
         raise ClusterError(
             f"{self._identity.name} cannot reach {peer} on {address}: no answer within "
