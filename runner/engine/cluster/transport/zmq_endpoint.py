@@ -48,6 +48,9 @@ _MAX_PARTS = 3
 
 _FINAL_MESSAGE_MS = 100
 
+_ENDED_HANDSHAKES = 2
+"""Number of handshakes that a process ends at once, after which it is known to have another key."""
+
 
 @dataclass
 class _Connection:
@@ -139,42 +142,66 @@ class Outbox:
 
         The limit counts attempts instead of time: a process that was stopped during an attempt loses only that attempt.
         """
-        limit_ms = milliseconds(self._limits.connect_timeout_s)
-        for _ in range(math.ceil(limit_ms / HANDSHAKE_MS)):
+        own, limit_ms = self._identity.name, milliseconds(self._limits.connect_timeout_s)
+        attempts = math.ceil(limit_ms / HANDSHAKE_MS)
+        unanswered = ended = 0
+        while unanswered < attempts:
             socket: Socket = self._context.socket(zmq.DEALER)
             configure_outbox(socket, self._limits, self._identity, peer)
             socket.setsockopt(zmq.IPV6, "[" in address)
-            ended = 0 if self._identity.keys is None else zmq.EVENT_DISCONNECTED
-            events = socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_FAILED_AUTH | ended)
-            begun = time.monotonic()
-            try:
-                socket.connect(address)
-                poller = zmq.Poller()
-                poller.register(socket, zmq.POLLOUT)
-                poller.register(events, zmq.POLLIN)
-                ready = dict(poller.poll(min(limit_ms, HANDSHAKE_MS)))
-                refused = events in ready and recv_monitor_message(events)["event"]
-            finally:
-                socket.disable_monitor()
-                events.close()
-            if socket in ready:
+            event = _connect(socket, address, min(limit_ms, HANDSHAKE_MS), has_keys=self._identity.keys is not None)
+            if event is None:
                 return socket
             socket.close(linger=0)
-            if refused == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
+            if event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
                 raise SecurityError(
-                    f"{peer} on {address} refused the key of {self._identity.name}: it is not a key of this "
-                    "start of the run; use a key file that the run has written since it started"
+                    f"{peer} on {address} refused the key of {own}: it is not a key of this start of the run; use a "
+                    "key file that the run has written since it started"
                 )
-            # A slow or stopped peer also closes the connection, but not before the handshake times out.
-            if refused and time.monotonic() - begun < HANDSHAKE_MS / 2000:
+            if event == zmq.EVENT_CLOSED:
+                raise ClusterError(
+                    f"{own} cannot reach {peer}: no process listens on {address}; check the address, and whether the "
+                    "run still waits"
+                )
+            if event != zmq.EVENT_DISCONNECTED:
+                unanswered += 1
+                if unanswered == 1 < attempts:
+                    log.warning("%s waits for %s on %s, which does not answer", own, peer, address)
+                continue
+            # A process that dies can end one handshake. The next connection to its address is refused.
+            ended += 1
+            if ended == _ENDED_HANDSHAKES:
                 raise SecurityError(
-                    f"the process on {address} ended the handshake: it does not have the key of {peer} in the key "
-                    f"file of {self._identity.name}; check the address, and use a key file of this start of the run"
+                    f"the process on {address} does not have the key of {peer} in the key file of {own}: it ended "
+                    f"{ended} handshakes; check the address, and use a key file of this start of the run"
                 )
         raise ClusterError(
-            f"{self._identity.name} cannot reach {peer} on {address}: no answer within "
-            f"{self._limits.connect_timeout_s:g} s"
+            f"{own} cannot reach {peer} on {address}: no answer within {self._limits.connect_timeout_s:g} s"
         )
+
+
+def _connect(socket: Socket, address: str, limit_ms: int, *, has_keys: bool) -> int | None:
+    """Connect a socket; return None after the handshake, else the event that ended the attempt, or 0 for no answer.
+
+    has_keys: whether a refused connection and the end of a handshake count. A slow or stopped process ends a handshake
+    too, after ``HANDSHAKE_MS``; this does not count.
+    """
+    watched = zmq.EVENT_CLOSED | zmq.EVENT_DISCONNECTED if has_keys else 0
+    with socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_FAILED_AUTH | watched) as events:
+        begun = time.monotonic()
+        try:
+            socket.connect(address)
+            poller = zmq.Poller()
+            poller.register(socket, zmq.POLLOUT)
+            poller.register(events, zmq.POLLIN)
+            ready = dict(poller.poll(limit_ms))
+            event = int(recv_monitor_message(events)["event"]) if events in ready else 0
+        finally:
+            socket.disable_monitor()
+    if socket in ready:
+        return None
+    is_late = time.monotonic() - begun > HANDSHAKE_MS / 2000
+    return 0 if event == zmq.EVENT_DISCONNECTED and is_late else event
 
 
 class ZmqEndpoint(Outbox):

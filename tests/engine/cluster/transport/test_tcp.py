@@ -1,7 +1,9 @@
 """Endpoints over TCP with CURVE: keys, refusals, lanes and lost peers."""
 
+import socket
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import replace
 
@@ -34,11 +36,11 @@ class Hosts:
         self.keys = new_keys(NAMES)
         self.master = self.endpoint("master-0")
 
-    def endpoint(self, name: str, keys: Keys | None = None, **changes: object) -> ZmqEndpoint:
-        """Return a new endpoint. keys: by default those of the process. changes: of its identity."""
+    def endpoint(self, name: str, keys: Keys | None = None, timeout_s: float = 1.0, **changes: object) -> ZmqEndpoint:
+        """Return an endpoint. keys: those of the process by default. timeout_s: to connect. changes: of its identity"""
         who = replace(identity(name), keys=keys or self.keys[name], **changes)  # type: ignore[arg-type]
         context = self._stack.enter_context(open_context(8, who.keys, threads=2))
-        limits = replace(LIMITS, lanes=LANES, connect_timeout_s=1.0)
+        limits = replace(LIMITS, lanes=LANES, connect_timeout_s=timeout_s)
         return self._stack.enter_context(ZmqEndpoint(context, who, LOOPBACK, limits))
 
     def join(self, endpoint: ZmqEndpoint) -> None:
@@ -87,6 +89,37 @@ def test_other_server_than_the_master_is_not_trusted(hosts: Hosts) -> None:
     with pytest.raises(SecurityError, match="does not have the key of master-0 in the key file of worker-1"):
         hosts.join(fooled)
     assert hosts.master.receive(0.05) is None
+
+
+@pytest.mark.parametrize(
+    ("ends", "error", "text"),
+    [
+        (0, ClusterError, "no process listens on tcp://127.0.0.1:"),
+        (1, ClusterError, "no process listens on tcp://127.0.0.1:"),
+        (2, SecurityError, "does not have the key of master-0"),
+    ],
+    ids=["no process", "process that dies during the handshake", "process of another program"],
+)
+def test_process_that_ends_handshakes_is_reported_at_once(
+    hosts: Hosts, ends: int, error: type[Exception], text: str
+) -> None:
+    """ends: number of connections that the process accepts and closes before it ends."""
+
+    def end_handshakes() -> None:
+        with listener:
+            for _ in range(ends):
+                connection, _ = listener.accept()
+                with connection:
+                    connection.recv(64)
+
+    worker = hosts.endpoint("worker-1", timeout_s=SOON_S)
+    with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as pool:
+        address = f"tcp://127.0.0.1:{listener.getsockname()[1]}"
+        ending = pool.submit(end_handshakes)
+        if ends == 0:
+            ending.result()
+        with pytest.raises(error, match=text):
+            worker.join("master-0", address, {})
 
 
 def test_connection_without_keys_delivers_nothing(hosts: Hosts) -> None:

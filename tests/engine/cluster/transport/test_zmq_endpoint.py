@@ -142,16 +142,16 @@ def test_peer_that_does_not_answer_is_reported(context: Context, directory: Path
 def test_handshake_is_repeated_after_the_process_was_suspended(
     monkeypatch: pytest.MonkeyPatch, context: Context, master: ZmqEndpoint, address: str
 ) -> None:
-    poll = zmq.Socket.poll
+    poll = zmq.Poller.poll
 
-    def stopped(socket: zmq.Socket[bytes], timeout: int, flags: int) -> int:
+    def stopped(poller: zmq.Poller, timeout: int) -> list[tuple[object, int]]:
         """Simulate a suspended process: the whole connect timeout passes in the first attempt."""
-        monkeypatch.setattr(zmq.Socket, "poll", poll)
+        monkeypatch.setattr(zmq.Poller, "poll", poll)
         time.sleep(1.1)
-        return 0
+        return []
 
     monkeypatch.setattr(zmq_endpoint, "HANDSHAKE_MS", 1000)
-    monkeypatch.setattr(zmq.Socket, "poll", stopped)
+    monkeypatch.setattr(zmq.Poller, "poll", stopped)
     with closing(Outbox(context, identity("worker-0"), Limits(peers=1, connect_timeout_s=1.1))) as outbox:
         outbox.connect("master-0", address)
         assert _next(master).source == "worker-0"
