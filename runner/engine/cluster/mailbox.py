@@ -35,6 +35,10 @@ _QUEUED_KINDS = (messages.Launch, messages.StartTrace, messages.StopTrace, messa
 class Stopped(BaseException):
     """Raised when the master sends Shutdown. Not an ``Exception``, because an interrupted step has not failed."""
 
+    def __init__(self, message: messages.Shutdown) -> None:
+        super().__init__(message.reason)
+        self.message = message
+
 
 @dataclass(frozen=True)
 class Request:
@@ -169,7 +173,7 @@ class Mailbox:
             return
         received = request.received
         if isinstance(received.message, messages.Shutdown):
-            raise Stopped
+            raise Stopped(received.message)
         if isinstance(received.message, _QUEUED_KINDS):
             self._queued.append(request)
             return

@@ -42,7 +42,7 @@ from runner.engine.run.recording import DELAY, Recorder, read_plans, to_document
 from runner.engine.run.session import PEAK_MEMORY, TURN, peak_rss_bytes
 from runner.engine.run.storage import Arena, VariableStore
 from runner.engine.run.wires import wires_of
-from runner.errors import RunnerError, SecurityError, as_runner_error
+from runner.errors import ClusterError, RunnerError, SecurityError, as_runner_error
 from runner.kernels.platform import HostPlatform, Platform
 from runner.kernels.registry import Registry
 from runner.system.text import ascii_only
@@ -85,7 +85,10 @@ class Worker:
         self._leave_communicator: Callable[[], None] = lambda: None
 
     def serve(self, check_heartbeat: Callable[[], None]) -> int:
-        """Handle messages until shutdown or an error, report an error to the master, and return the exit code."""
+        """Handle messages until shutdown or an error, report an error to the master, and return the exit code.
+
+        After a shutdown, the exit code is that of the run.
+        """
         try:
             while True:
                 check_heartbeat()
@@ -96,12 +99,18 @@ class Worker:
                 elif launched is not None and wait_s == 0.0:
                     delay_s, turn = self._launched.begin(launched)
                     self._run(launched.message.plan, launched.message.step, delay_s, {TURN: float(turn)})
-        except Stopped:
+        except Stopped as stopped:
             self._close_source()
+            if stopped.message.reason:
+                log.warning("the run has ended: %s", stopped.message.reason)
             self._leave(messages.Bye())
-            # After a shutdown, all workers leave the communicator; after an error, other workers may still wait in it.
-            self._leave_communicator()
-            return 0
+            if not stopped.message.code:
+                # All workers leave the communicator; after an error, other workers may still wait in it.
+                self._leave_communicator()
+            return stopped.message.code
+        except KeyboardInterrupt:
+            self._leave(messages.Failed.of(ClusterError("the process was stopped there by Ctrl-C")))
+            raise
         except (RunnerError, MemoryError) as raised:
             error = as_runner_error(raised)
             log.error("%s", error)
@@ -145,9 +154,10 @@ class Worker:
                 self._stop_trace()
             case messages.AskTime(asked_ns=asked_ns):
                 self.endpoint.send(messages.MASTER, messages.Time(asked_ns, time.monotonic_ns()))
-            case messages.Shutdown():
-                self._synchronize()
-                raise Stopped
+            case messages.Shutdown() as shutdown:
+                if not shutdown.code:
+                    self._synchronize()
+                raise Stopped(shutdown)
             case _:
                 raise SecurityError(f"{received.message.kind!r} from {received.source}: unexpected message")
 

@@ -36,8 +36,8 @@ _DRAIN_S = 0.2
 
 _FINAL_ERROR_S = 0.2
 _BYE_S = 10.0
+_DISMISS_S = 2.0
 _EXIT_S = 5.0
-_SEND_S = 1.0
 _MOST_LINES = 40
 _MOST_COLUMNS = 1000
 
@@ -71,7 +71,7 @@ def start_workers(
     keys = new_keys([messages.MASTER, *workers]) if launcher.has_keys else {}
     identity = replace(identity, keys=keys.get(messages.MASTER))
     queue = queued_messages if launcher.has_keys else SPARE_MESSAGES
-    limits = Limits(peers, servers, queued_messages=queue, send_timeout_s=_SEND_S)
+    limits = Limits(peers, servers, queued_messages=queue)
     with (
         private_directory() as directory,
         open_context((2 + lanes) * len(workers) + 4, identity.keys, lanes) as context,
@@ -99,8 +99,12 @@ def start_workers(
             )
             launcher.start(worker, ticket, endpoint.address, supervisor, directory)
         endpoint.wake_on(supervisor.pidfds)
-        group.set_up(setup)
-        yield group
+        try:
+            group.set_up(setup)
+            yield group
+        except BaseException as error:
+            group.dismiss(messages.Shutdown.of(error))
+            raise
         group.shut_down()
 
 
@@ -128,6 +132,7 @@ class WorkerGroup:
         self._unread: deque[Received] = deque()
         self._failed = False
         self._joined: dict[str, messages.Hello] = {}
+        self._lost: set[str] = set()
         self.arrivals = Arrivals()
 
     def send(self, worker: str, message: messages.Message, *documents: bytes) -> None:
@@ -190,9 +195,9 @@ class WorkerGroup:
             while missing:
                 worker, hello, _ = next(hellos)
                 if worker in missing and self._admits(worker, hello):
-                    self._joined[worker] = hello
                     missing.remove(worker)
                     self.endpoint.connect(worker, hello.address or inbox_address(self.directory, worker))
+                    self._joined[worker] = hello
                     self.send(worker, messages.Welcome())
                     if worker not in self.supervisor.workers:
                         self.monitor.watch(worker, self.clock())
@@ -243,6 +248,25 @@ class WorkerGroup:
             self.monitor.forget(worker)
         self.gather(self.workers, messages.Bye, limit_s=_BYE_S)
         self.supervisor.wait_for_exit(_EXIT_S)
+
+    def dismiss(self, shutdown: messages.Shutdown) -> None:
+        """After an error, send the reason to the workers that the user started, and wait briefly for their answers.
+
+        The supervisor ends the workers that it started; the workers of a host that was lost end by themselves.
+        """
+        others = self._joined.keys() - self.supervisor.workers.keys() - self._lost
+        waiting = {worker for worker in others if self.endpoint.offer(worker, shutdown)}
+        deadline = self.clock() + _DISMISS_S
+        while waiting and (left := deadline - self.clock()) > 0:
+            try:
+                received = self.endpoint.receive(left)
+            except RunnerError as error:
+                log.warning("after the end of the run: %s", error)
+                continue
+            if received is not None:
+                self._handle_report(received, self.clock())
+                if isinstance(received.message, messages.Bye | messages.Failed):
+                    waiting.discard(received.source)
 
     @contextmanager
     def _mark_failure(self) -> Iterator[None]:
@@ -301,6 +325,7 @@ class WorkerGroup:
             raise self._root_cause(death) from None
         # Pass the time read above: if the master was stopped since then, the next check notices the gap.
         if verdicts := self.monitor.tick(now):
+            self._lost.update(verdict.worker for verdict in verdicts)
             raise ClusterError(self._describe(verdicts[0]))
         self._next_check = self.clock() + _CHECK_S
 
@@ -351,6 +376,7 @@ class WorkerGroup:
             case messages.Heartbeat(section=section, step=step):
                 self.monitor.heartbeat(messages.process_of(received.source), section, step, now)
             case messages.Failed() as failed:
+                self._lost.add(received.source)
                 return _reported_error(self._named(received.source), failed, self._log(received.source))
             case messages.Log(lines=lines):
                 self._keep(messages.process_of(received.source), lines)

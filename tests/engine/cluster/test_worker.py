@@ -74,14 +74,14 @@ def test_slow_worker_begins_late_and_reports_its_step(fed: VirtualCluster) -> No
     assert fed.network.clock.now - begun == pytest.approx(3.0)
 
 
-@pytest.mark.parametrize("delay_s", [0.0, 100.0])
-def test_shutdown_ends_a_delay_and_a_wait_for_a_tensor(fed: VirtualCluster, delay_s: float) -> None:
+@pytest.mark.parametrize(("delay_s", "code"), [(0.0, 0), (100.0, 130)])
+def test_shutdown_ends_a_delay_and_a_wait_for_a_tensor(fed: VirtualCluster, delay_s: float, code: int) -> None:
     fed.send(messages.Run("run", 2, delay_s=delay_s), ["worker-0"])
-    fed.send(messages.Shutdown())
+    fed.send(messages.Shutdown(code, "a reason" if code else ""))
     fed.answers(messages.Bye)
     fed.wait_for_ends()
     assert fed.network.clock.now < 90.0
-    assert fed.ended == {"worker-0": 0, "worker-1": 0}
+    assert fed.ended == {"worker-0": code, "worker-1": code}
 
 
 def test_a_worker_connects_only_to_receivers_in_its_plans(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:

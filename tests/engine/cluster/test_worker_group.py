@@ -4,7 +4,7 @@ import os
 import re
 import select
 import signal
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -21,6 +21,7 @@ from runner.engine.cluster.transport.messages import (
     Done,
     Failed,
     Heartbeat,
+    Hello,
     Loaded,
     Message,
     Run,
@@ -39,7 +40,8 @@ WORKERS = ("worker-0", "worker-1")
 class Stage:
     """A worker group of two workers, and the endpoints of these workers."""
 
-    def __init__(self, supervisor: Supervisor, logs: Path, command: tuple[str, ...] = SLEEPS) -> None:
+    def __init__(self, supervisor: Supervisor, logs: Path, command: tuple[str, ...] | None = SLEEPS) -> None:
+        """``command``: starts the process of a worker; None if the processes are on other hosts."""
         self.network = FakeNetwork()
         self.supervisor = supervisor
         self.monitor = HeartbeatMonitor()
@@ -51,7 +53,7 @@ class Stage:
         self.peers = {name: self._endpoint(name) for name in (*WORKERS, "worker_heartbeat-0", "worker_heartbeat-1")}
         for name, peer in self.peers.items():
             peer.connect(MASTER)
-            if name in WORKERS:
+            if name in WORKERS and command is not None:
                 supervisor.start(name, command, logs / f"{name}.log", {})
                 self.monitor.watch(name, clock.now)
 
@@ -269,6 +271,11 @@ def gather(stage: Stage) -> None:
     stage.group.gather(WORKERS, Done)
 
 
+def fails(stage: Stage) -> None:
+    with pytest.raises(NumericError):
+        gather(stage)
+
+
 def dies(worker: int) -> Event:
     return lambda stage: stage.kill(WORKERS[worker])
 
@@ -345,6 +352,50 @@ def test_worker_may_be_silent_after_shutdown(supervisor: Supervisor, tmp_path: P
     assert [worker.exit and worker.exit.code for worker in supervisor.workers.values()] == [0, 0]
 
 
+INTERRUPTED = Shutdown.of(Interrupted(signal.SIGINT, "stopped after step 3"))
+
+
+def bye(worker: int, after_s: float) -> Event:
+    return lambda stage: stage.send(WORKERS[worker], Bye(), after_s=after_s)
+
+
+@pytest.mark.parametrize(
+    ("events", "told", "ended_s"),
+    [
+        ([bye(0, 0.5), bye(1, 0.25)], WORKERS, 0.5),
+        ([bye(0, 0.5)], WORKERS, 2.0),
+        ([bye(0, 0.5), lambda stage: stage.network.kill("worker-1")], WORKERS[:1], 0.5),
+        ([bye(0, 0.5), lambda stage: reports(1, BROKEN)(stage) or fails(stage)], WORKERS[:1], 0.5),
+        ([lambda stage: stage.send("worker-1", Hello("worker", 1, 1, "")), bye(0, 0.5), bye(1, 0.25)], WORKERS, 2.0),
+    ],
+    ids=["both end", "one does not answer", "one is gone", "one reported an error", "one breaks the protocol"],
+)
+def test_workers_of_other_hosts_learn_why_the_run_has_ended(
+    supervisor: Supervisor, tmp_path: Path, events: Sequence[Event], told: Sequence[str], ended_s: float
+) -> None:
+    stage = Stage(supervisor, tmp_path, command=None)
+    stage.group.set_up(lambda addresses: b"")
+    for event in events:
+        event(stage)
+    stage.group.dismiss(INTERRUPTED)
+    assert stage.network.clock.now == ended_s
+    assert [worker for worker in WORKERS if stage.heard(worker)[-1] is Shutdown] == list(told)
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (Interrupted(signal.SIGTERM, "after step 3"), Shutdown(143, "after step 3")),
+        (ClusterError("worker-1 is silent"), Shutdown(7, "worker-1 is silent")),
+        (KeyboardInterrupt(), Shutdown(130, "KeyboardInterrupt")),
+        (ZeroDivisionError("a defect"), Shutdown(1, "a defect")),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_workers_end_with_the_exit_code_of_the_run(error: BaseException, message: Shutdown) -> None:
+    assert Shutdown.of(error) == message
+
+
 class Interruption(FakeEndpoint):
     """An endpoint whose receive raises KeyboardInterrupt."""
 
@@ -360,8 +411,7 @@ def press_ctrl_c(stage: Stage) -> None:
 
 def fail_in_a_step(stage: Stage) -> None:
     stage.send("worker-0", BROKEN)
-    with pytest.raises(NumericError):
-        stage.group.gather(WORKERS, Done)
+    fails(stage)
 
 
 def lose_a_worker(stage: Stage) -> None:

@@ -59,7 +59,8 @@ class Limits:
 
     peers: number of peers of each role except parameter servers; a peer opens at most three connections. servers:
     number of parameter servers. queued_messages: how many messages one peer may send before the receiver reads, at
-    least all messages of one step. connect_timeout_s, send_timeout_s: times after which a peer counts as unreachable.
+    least all messages of one step, so that a send waits only for a peer that has ended. connect_timeout_s,
+    send_timeout_s: times after which a peer counts as unreachable.
     lanes: connections from one worker to another over TCP; of several, the first has only messages and small tensors.
     """
 
@@ -67,7 +68,7 @@ class Limits:
     servers: int = 0
     queued_messages: int = 4096
     connect_timeout_s: float = 10.0
-    send_timeout_s: float = 10.0
+    send_timeout_s: float = 1.0
     lanes: int = 1
 
 
@@ -101,6 +102,9 @@ class Endpoint(Protocol):
         Raises ClusterError if the peer is gone or accepts no message within the send time-out, ValueError if the
         message or its frames violate the schema.
         """
+
+    def offer(self, peer: str, message: Message) -> bool:
+        """Queue a message without frames if there is room; return whether it was queued."""
 
     def receive(self, timeout_s: float) -> Received | None:
         """Return the next message, or None if none arrived within ``timeout_s`` seconds; 0 does not wait.

@@ -286,7 +286,16 @@ class Failed(Message, kind="failed", senders=DEVICE_ROLES):
 
 @dataclass(frozen=True)
 class Shutdown(Message, kind="shutdown", senders=MASTERS):
-    """The request to exit the main loop."""
+    """The request to exit the main loop. code: exit code of the run. reason: why the run did not finish, or ""."""
+
+    code: Annotated[int, Integer(high=255)] = 0
+    reason: Annotated[str, Text(MAX_ERROR_TEXT)] = ""
+
+    @classmethod
+    def of(cls, error: BaseException) -> "Shutdown":
+        """Return the message for the exception that ended the run."""
+        code = 130 if isinstance(error, KeyboardInterrupt) else getattr(error, "exit_code", RunnerError.exit_code)
+        return cls(code, ascii_only(str(error) or type(error).__name__)[:MAX_ERROR_TEXT])
 
 
 @dataclass(frozen=True)

@@ -158,6 +158,13 @@ class FakeEndpoint:
         self._network.post((self.name, peer), self._connections[peer], header, copies)
         self._sequences[peer] += 1
 
+    def offer(self, peer: str, message: Message) -> bool:
+        """Put a message on the wire if the peer is present; return whether it is."""
+        if peer not in self._network.present:
+            return False
+        self.send(peer, message)
+        return True
+
     def receive(self, timeout_s: float) -> Received | None:
         """Advance the clock until a message is due, and return it; return None if no message is due by the deadline."""
         deadline = self._network.clock.now + timeout_s
