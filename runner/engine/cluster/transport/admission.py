@@ -61,7 +61,8 @@ class Admission:
         """``servers``: number of parameter servers. ``peers``: number of peers of every other role."""
         self.drops: Counter[Drop] = Counter()
         self.refused: list[tuple[bytes, str]] = []
-        """(connection, reason) of callers that are to be told the reason why they were not admitted."""
+        """(connection, reason) of callers whose first message was dropped, to which the reason is sent."""
+        self._last_drop = ""
         self._identity = identity
         self._peers = peers
         self._servers = servers
@@ -77,9 +78,12 @@ class Admission:
         Raises SecurityError if a peer of this run violated the protocol, ClusterError if messages were lost.
         """
         caller = self._callers.get(connection)
-        if caller is None:
-            return self._admit_unknown(connection, header, frames, process)
-        return self._admit_peer(caller, header, frames)
+        if caller is not None:
+            return self._admit_peer(caller, header, frames)
+        received = self._admit_unknown(connection, header, frames, process)
+        if received is None:
+            self.refused.append((connection, self._last_drop))
+        return received
 
     def _admit_unknown(
         self, connection: bytes, header: bytes | memoryview, frames: Sequence[memoryview], process: str
@@ -87,23 +91,18 @@ class Admission:
         try:
             envelope, message = decode_header(header)
         except SecurityError as error:
-            self._drop(Drop.MALFORMED, str(error))
-            return None
+            return self._drop(Drop.MALFORMED, str(error))
         if self._is_stale(envelope):
-            self._drop(Drop.STALE, f"{envelope.run}, epoch {envelope.epoch}")
-        elif not isinstance(message, messages.Hello):
-            self._drop(Drop.NO_HELLO, f"{message.kind} from {envelope.src}")
-        elif not hmac.compare_digest(message.token.encode(), self._identity.token.encode()):
-            self._drop(Drop.BAD_TOKEN, f"from {envelope.src}")
-        else:
-            name = self._check_hello(envelope, message, frames, process)
-            if any((caller.name, caller.lane) == (name, message.lane) for caller in self._callers.values()):
-                self._drop(Drop.TWICE, name)
-                self.refused.append((connection, f"{name} has joined the run already, in another process"))
-                return None
-            self._callers[connection] = _Caller(name, message.role, message.lane, expected=1)
-            return Received(name, replace(message, token=""))
-        return None
+            return self._drop(Drop.STALE, f"{envelope.run}, epoch {envelope.epoch}")
+        if not isinstance(message, messages.Hello):
+            return self._drop(Drop.NO_HELLO, f"{message.kind} from {envelope.src}")
+        if not hmac.compare_digest(message.token.encode(), self._identity.token.encode()):
+            return self._drop(Drop.BAD_TOKEN, f"from {envelope.src}")
+        name = self._check_hello(envelope, message, frames, process)
+        if any((caller.name, caller.lane) == (name, message.lane) for caller in self._callers.values()):
+            return self._drop(Drop.TWICE, f"{name} has joined the run already")
+        self._callers[connection] = _Caller(name, message.role, message.lane, expected=1)
+        return Received(name, replace(message, token=""))
 
     def forget(self, name: str) -> list[bytes]:
         """Forget the connections of a peer, so that another process may join under its name; return them."""
@@ -141,13 +140,11 @@ class Admission:
         except SecurityError as error:
             raise SecurityError(f"{caller.name}: {error}") from error
         if self._is_stale(envelope):
-            self._drop(Drop.STALE, f"{envelope.run}, epoch {envelope.epoch}")
-            return None
+            return self._drop(Drop.STALE, f"{envelope.run}, epoch {envelope.epoch}")
         if envelope.src != caller.name:
             raise SecurityError(f"{caller.name} sent a message as {printable(envelope.src)}")
         if envelope.seq < caller.expected:
-            self._drop(Drop.DUPLICATE, f"{message.kind} {envelope.seq} from {caller.name}")
-            return None
+            return self._drop(Drop.DUPLICATE, f"{message.kind} {envelope.seq} from {caller.name}")
         if envelope.seq > caller.expected:
             raise ClusterError(
                 f"{envelope.seq - caller.expected} messages from {caller.name} to {self._identity.name} "
@@ -165,7 +162,10 @@ class Admission:
     def _is_stale(self, envelope: Envelope) -> bool:
         return (envelope.run, envelope.epoch) != (self._identity.run, self._identity.epoch)
 
-    def _drop(self, reason: Drop, detail: str) -> None:
+    def _drop(self, reason: Drop, detail: str) -> Received | None:
+        """Count a dropped message; return None, because no message is delivered."""
         self.drops[reason] += 1
+        self._last_drop = f"{reason.value} ({printable(detail)})"
         level = logging.WARNING if self.drops[reason] == 1 else logging.DEBUG
-        log.log(level, "%s dropped a message: %s (%s)", self._identity.name, reason.value, printable(detail))
+        log.log(level, "%s dropped a message: %s", self._identity.name, self._last_drop)
+        return None

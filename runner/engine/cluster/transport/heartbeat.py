@@ -100,7 +100,7 @@ class HeartbeatThread:
     def _run(self) -> None:
         try:
             with closing(self._open_outbox()) as outbox:
-                unsent = 0
+                unsent, line = 0, ""
                 while True:
                     # If the queue is full, this heartbeat is skipped. A master that reads no messages does not check
                     # heartbeats either, and receives the queued heartbeats when it reads again.
@@ -108,8 +108,11 @@ class HeartbeatThread:
                     if unsent == MOST_UNSENT:
                         self._lost()
                     stopping = self._stopping.wait(self._interval_s)
-                    while not self.lines.empty():
-                        outbox.offer(MASTER, Log(self.lines.get()))
+                    while line or not self.lines.empty():
+                        line = line or self.lines.get()
+                        if not outbox.offer(MASTER, Log(line)):
+                            break
+                        line = ""
                     if stopping:
                         return
         except (RunnerError, zmq.ZMQError) as error:

@@ -18,7 +18,7 @@ from zmq.utils.monitor import recv_monitor_message
 
 from runner.engine.cluster.transport.admission import Admission, Drop
 from runner.engine.cluster.transport.curve import USER_ID
-from runner.engine.cluster.transport.encoding import check_frames, decode_header, encode_header
+from runner.engine.cluster.transport.encoding import MAX_DOCUMENT_BYTES, check_frames, decode_header, encode_header
 from runner.engine.cluster.transport.endpoint import Frame, Identity, Limits, Received
 from runner.engine.cluster.transport.messages import (
     DEVICE_ROLES,
@@ -43,8 +43,8 @@ from runner.system.text import printable
 
 log = logging.getLogger(__name__)
 
-_MAX_PARTS = 3
-"""Largest number of message parts: the routing id that ROUTER prepends, a header and a document."""
+_MAX_PARTS = 2 + MAX_DOCUMENT_BYTES // FRAME_BYTES
+"""Largest number of message parts: the routing id that ROUTER prepends, a header and the frames of a document."""
 
 _FINAL_MESSAGE_MS = 100
 
@@ -129,9 +129,10 @@ class Outbox:
     def _queue(self, connection: _Connection, message: Message, frames: Sequence[Frame], flags: int) -> bool:
         views = [memoryview(frame) for frame in frames]
         check_frames(message, views)
+        cut = [view[start : start + FRAME_BYTES] for view in views for start in range(0, view.nbytes or 1, FRAME_BYTES)]
         header = encode_header(self._identity.envelope(connection.sequence), message)
         try:
-            connection.socket.send_multipart([header, *views], flags, copy=not isinstance(message, TensorPart))
+            connection.socket.send_multipart([header, *cut], flags, copy=not isinstance(message, TensorPart))
         except zmq.Again:
             return False
         connection.sequence += 1
@@ -322,6 +323,8 @@ class ZmqEndpoint(Outbox):
         connection = parts[0].bytes
         header = parts[1].buffer if len(parts) > 1 else memoryview(b"")
         frames = tuple(part.buffer.toreadonly() for part in parts[2:])
+        if len(frames) > 1:
+            frames = (memoryview(b"".join(frames)),)
         process = "" if self._identity.keys is None else str(parts[0].get(USER_ID))
         received = self._admission.admit(connection, header, frames, process)
         while self._admission.refused:

@@ -10,6 +10,7 @@ that a host was cut off, so all sockets send heartbeats and close the connection
 
 import math
 import resource
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -18,7 +19,7 @@ from typing import Any
 import zmq
 
 from runner.engine.cluster.transport.curve import allow_list, secure_inbox, secure_outbox
-from runner.engine.cluster.transport.encoding import MAX_DOCUMENT_BYTES, MAX_HEADER_BYTES
+from runner.engine.cluster.transport.encoding import MAX_HEADER_BYTES
 from runner.engine.cluster.transport.endpoint import Identity, Keys, Limits
 from runner.engine.cluster.transport.messages import FRAME_BYTES, process_of
 from runner.errors import ClusterError, ResourceError
@@ -31,6 +32,9 @@ TERMINATION_S = 5.0
 
 _OTHER_DESCRIPTORS = 256
 """Descriptors reserved for files, logs, shared memory and Python itself."""
+
+_DESCRIPTORS_OVER_TCP = 65536
+"""Descriptors of a process that listens on a network: they must last for the connections of strangers."""
 
 if zmq.zmq_version_info() < OLDEST_LIBZMQ:
     raise ResourceError(
@@ -45,12 +49,13 @@ Context = zmq.Context[zmq.Socket[bytes]]
 def open_context(connections: int, keys: Keys | None = None, threads: int = 1) -> Iterator[Context]:
     """Open a context for about ``connections`` connections; close all its sockets before the ``with`` block ends.
 
-    keys: the keys whose owners may connect to inboxes over TCP. threads: threads that transfer and encrypt bytes.
+    keys: the keys whose owners may connect to inboxes over TCP. Any process of the network can also open connections,
+    which are closed after ``HANDSHAKE_MS``. threads: threads that transfer and encrypt bytes.
 
     Raises ResourceError if the limit of file descriptors is so low that libzmq would abort; ClusterError if the context
     does not end within ``TERMINATION_S``.
     """
-    _require_descriptors(_OTHER_DESCRIPTORS + 2 * connections)
+    _require_descriptors(_OTHER_DESCRIPTORS + 2 * connections, 0 if keys is None else _DESCRIPTORS_OVER_TCP)
     context: Context = zmq.Context(io_threads=threads)
     try:
         with nullcontext() if keys is None else allow_list(context, keys):
@@ -59,16 +64,19 @@ def open_context(connections: int, keys: Keys | None = None, threads: int = 1) -
         _terminate(context)
 
 
-def _require_descriptors(count: int) -> None:
-    """Increase the soft limit of open files to at least ``count``; raises ResourceError if the hard limit is lower."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == resource.RLIM_INFINITY or soft >= count:
-        return
-    if hard != resource.RLIM_INFINITY and hard < count:
+def _require_descriptors(count: int, wanted: int) -> None:
+    """Increase the soft limit of open files to ``count`` or, if the hard limit permits it, to ``wanted``.
+
+    Raises ResourceError if the hard limit is lower than ``count``.
+    """
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    soft, hard = (sys.maxsize if limit == resource.RLIM_INFINITY else limit for limit in limits)
+    if hard < count:
         raise ResourceError(
             f"{count} open files needed, the limit is {hard}: raise the limit (ulimit -Hn) or use fewer workers"
         )
-    resource.setrlimit(resource.RLIMIT_NOFILE, (count, hard))
+    if soft < (raised := min(max(count, wanted), hard)):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (raised, limits[1]))
 
 
 def _terminate(context: Context) -> None:
@@ -156,7 +164,7 @@ def _configure(socket: Socket, limits: Limits, special: dict[Any, int]) -> None:
         zmq.LINGER: LINGER_MS,
         zmq.SNDTIMEO: send_timeout_ms,
         zmq.RCVTIMEO: send_timeout_ms,
-        zmq.MAXMSGSIZE: MAX_DOCUMENT_BYTES + MAX_HEADER_BYTES,
+        zmq.MAXMSGSIZE: FRAME_BYTES + MAX_HEADER_BYTES,  # a stranger can make a connection use this memory
         zmq.HANDSHAKE_IVL: HANDSHAKE_MS,
     }
     for option, value in (common | special).items():

@@ -61,8 +61,10 @@ def test_first_message_other_than_a_valid_hello_is_dropped(
 ) -> None:
     assert admit(master, "worker-0", 0, message, epoch=epoch) is None
     assert master.drops == {reason: 1}
+    ((connection, text),) = master.refused
+    assert (connection, text.startswith(f"{reason.value} (")) == (CONNECTION, True)
     assert f"master-0 dropped a message: {reason.value} (" in caplog.text
-    assert "b" * 64 not in caplog.text
+    assert "b" * 64 not in caplog.text + text
     assert admit(master, "worker-0", 1, LOADED) is None
     assert master.drops[Drop.NO_HELLO] == 1 + (reason is Drop.NO_HELLO)
 

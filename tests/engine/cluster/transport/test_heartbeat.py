@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runner.engine.cluster.transport.heartbeat import HeartbeatMonitor, HeartbeatThread, Progress, Reason
-from runner.engine.cluster.transport.messages import MASTER, Heartbeat, Hello
+from runner.engine.cluster.transport.messages import MASTER, Heartbeat, Hello, Log
 from runner.engine.cluster.transport.private_directory import inbox_address
 from runner.engine.cluster.transport.zmq_endpoint import Outbox, ZmqEndpoint
 from runner.engine.cluster.transport.zmq_sockets import Context
@@ -60,6 +60,29 @@ def test_thread_opens_its_outbox_sends_progress_and_closes_the_outbox(has_room: 
     assert outbox.closed
     assert outbox.thread != threading.get_ident()
     assert made.empty()
+
+
+def test_lines_of_the_log_wait_for_room_in_the_queue() -> None:
+    sent: list[str] = []
+    refused, done = iter([True, False, True, True]), threading.Event()
+
+    class Full(RecordingOutbox):
+        def offer(self, peer: str, message: Heartbeat | Log) -> bool:
+            if isinstance(message, Heartbeat):
+                return True
+            if next(refused, False):
+                return False
+            sent.append(message.lines)
+            if len(sent) == 3:
+                done.set()
+            return True
+
+    thread = HeartbeatThread(lambda: Full(True), Progress(), interval_s=0.001)
+    for line in "abc":
+        thread.lines.put(line)
+    with thread:
+        assert done.wait(5.0)
+    assert sent == ["a", "b", "c"]
 
 
 def test_error_of_the_thread_is_raised_in_the_main_loop() -> None:

@@ -4,14 +4,17 @@ import socket
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import zmq
 
 from runner.engine.cluster.arrivals import Arrivals, send_parts
+from runner.engine.cluster.transport import zmq_sockets
 from runner.engine.cluster.transport.admission import Drop
 from runner.engine.cluster.transport.endpoint import Keys, Received
 from runner.engine.cluster.transport.messages import FRAME_BYTES, Hello, Load, Loaded, TensorPart, TensorReady, Welcome
@@ -36,12 +39,13 @@ class Hosts:
         self.keys = new_keys(NAMES)
         self.master = self.endpoint("master-0")
 
-    def endpoint(self, name: str, keys: Keys | None = None, timeout_s: float = 1.0, **changes: object) -> ZmqEndpoint:
-        """Return an endpoint. keys: those of the process by default. timeout_s: to connect. changes: of its identity"""
-        who = replace(identity(name), keys=keys or self.keys[name], **changes)  # type: ignore[arg-type]
+    def endpoint(self, name: str, keys: Keys | None = None, **changes: Any) -> ZmqEndpoint:
+        """Return a new endpoint. keys: by default those of the process. changes: of its identity or its limits."""
+        limits = {key: changes.pop(key) for key in ("connect_timeout_s", "queued_messages") if key in changes}
+        who = replace(identity(name), keys=keys or self.keys[name], **changes)
         context = self._stack.enter_context(open_context(8, who.keys, threads=2))
-        limits = replace(LIMITS, lanes=LANES, connect_timeout_s=timeout_s)
-        return self._stack.enter_context(ZmqEndpoint(context, who, LOOPBACK, limits))
+        given = {"lanes": LANES, "connect_timeout_s": 1.0, **limits}
+        return self._stack.enter_context(ZmqEndpoint(context, who, LOOPBACK, replace(LIMITS, **given)))
 
     def join(self, endpoint: ZmqEndpoint) -> None:
         endpoint.join("master-0", self.master.address, {"cpu": "x"})
@@ -112,7 +116,7 @@ def test_process_that_ends_handshakes_is_reported_at_once(
                 with connection:
                     connection.recv(64)
 
-    worker = hosts.endpoint("worker-1", timeout_s=SOON_S)
+    worker = hosts.endpoint("worker-1", connect_timeout_s=SOON_S)
     with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as pool:
         address = f"tcp://127.0.0.1:{listener.getsockname()[1]}"
         ending = pool.submit(end_handshakes)
@@ -120,6 +124,68 @@ def test_process_that_ends_handshakes_is_reported_at_once(
             ending.result()
         with pytest.raises(error, match=text):
             worker.join("master-0", address, {})
+
+
+def test_first_message_with_a_valid_key_that_is_not_accepted_is_answered(hosts: Hosts) -> None:
+    """A key file of another run with the keys of this one is no accident, but another version of runner can be one."""
+    worker = hosts.endpoint("worker-1", run="other")
+    hosts.join(worker)
+    assert hosts.master.receive(0.05) is None
+    with pytest.raises(ClusterError, match=r"the master refused worker-1: other run or epoch \(other, epoch 1\)"):
+        worker.receive(SOON_S)
+
+
+def test_receiver_that_reads_nothing_stops_the_sender(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The receiver's memory is bounded by bytes, however many messages the sender may queue."""
+    credit, count = 8, 1000
+    monkeypatch.setattr(zmq_sockets, "CREDIT_BYTES", credit * FRAME_BYTES)
+    sender, receiver = hosts.endpoint("worker-0"), hosts.endpoint("worker-1", queued_messages=10 * count)
+    sender.connect("worker-1", receiver.address)
+    memory = bytes(FRAME_BYTES)
+    part = TensorPart("p", 0, "x", ArenaWriter(spec(FRAME_BYTES)).put("x", np.zeros(FRAME_BYTES, np.uint8)), 0)
+
+    def send_all() -> None:
+        for _ in range(count):
+            sender.send("worker-1", part, [memory])
+
+    with pytest.raises(ClusterError, match="worker-0 could not send 'part' to worker-1"):
+        send_all()
+    sent = sender._connections["worker-1"][0].sequence
+    in_kernel = sum(int(Path(f"/proc/sys/net/ipv4/tcp_{way}mem").read_text().split()[2]) for way in "rw")
+    assert credit <= sent <= credit + LIMITS.queued_messages + in_kernel // FRAME_BYTES + 2
+
+
+GREETING = bytes([0xFF, *[0] * 8, 0x7F, 3, 0])
+STRANGERS = {
+    "nothing": b"",
+    "half a greeting": GREETING,
+    "another protocol": b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+    "TLS": bytes.fromhex("16030100c8010000c40303") + bytes(200),
+    "no keys": GREETING + b"NULL".ljust(20, b"\0") + bytes(32),
+    "CURVE, then nothing": GREETING + b"CURVE".ljust(20, b"\0") + bytes(32),
+    "CURVE, then a command of 2 GiB": GREETING + b"CURVE".ljust(20, b"\0") + bytes(32) + b"\x06" + (2**31).to_bytes(8),
+    "CURVE, then a wrong hello": GREETING + b"CURVE".ljust(20, b"\0") + bytes(32) + b"\x04\xc8\x05HELLO" + bytes(194),
+}
+
+
+def test_strangers_are_disconnected_and_deliver_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each stranger opens three connections and closes none."""
+    monkeypatch.setattr(zmq_sockets, "HANDSHAKE_MS", 200)
+    with ExitStack() as stack:
+        hosts = Hosts(stack)
+        port = int(hosts.master.address.rpartition(":")[2])
+        connections = []
+        for sent in 3 * list(STRANGERS.values()):
+            connections.append(stack.enter_context(socket.create_connection(("127.0.0.1", port), SOON_S)))
+            connections[-1].sendall(sent)
+        for connection in connections:
+            with suppress(ConnectionResetError):
+                while connection.recv(256):
+                    pass  # the master's greeting
+        assert hosts.master.receive(0.05) is None
+        assert hosts.master.drops == {}
+        hosts.join(hosts.endpoint("worker-0", connect_timeout_s=SOON_S))
+        assert next_of(hosts.master).source == "worker-0"
 
 
 def test_connection_without_keys_delivers_nothing(hosts: Hosts) -> None:
@@ -151,7 +217,7 @@ def test_second_process_with_one_key_is_refused_with_a_reason_and_the_first_cont
     hosts.join(second)
     assert hosts.master.receive(0.1) is None
     assert hosts.master.drops == {Drop.TWICE: 1}
-    with pytest.raises(ClusterError, match="the master refused worker-0: worker-0 has joined the run already"):
+    with pytest.raises(ClusterError, match=r"refused worker-0: .* \(worker-0 has joined the run already\)"):
         second.receive(SOON_S)
     first.send("master-0", Loaded("p"))
     assert next_of(hosts.master).message == Loaded("p")

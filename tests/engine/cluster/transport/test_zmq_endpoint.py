@@ -15,8 +15,9 @@ from runner.engine.cluster.transport import zmq_endpoint, zmq_sockets
 from runner.engine.cluster.transport.admission import Drop
 from runner.engine.cluster.transport.encoding import MAX_DOCUMENT_BYTES, encode_header
 from runner.engine.cluster.transport.endpoint import Endpoint, Identity, Limits, Received
-from runner.engine.cluster.transport.messages import Done, Hello, Load, Loaded, Shutdown, Welcome
+from runner.engine.cluster.transport.messages import FRAME_BYTES, Done, Hello, Load, Loaded, Shutdown, Welcome
 from runner.engine.cluster.transport.private_directory import inbox_address
+from runner.engine.cluster.transport.ticket import new_keys
 from runner.engine.cluster.transport.zmq_endpoint import Outbox, ZmqEndpoint
 from runner.engine.cluster.transport.zmq_sockets import (
     Context,
@@ -78,7 +79,7 @@ def test_messages_both_ways(master: ZmqEndpoint, worker: ZmqEndpoint, address: s
     master.connect("worker-0", worker_address)
     master.send("worker-0", Welcome())
     # pyzmq can send a document as large as this one without copying it.
-    document = bytearray(b"a" * 500_000)
+    document = bytearray(b"a" * 3 * FRAME_BYTES)
     master.send("worker-0", Load("p"), [memoryview(document)])
     document[:] = b"b" * 500_000
     assert isinstance(_next(worker).message, Hello)
@@ -120,7 +121,7 @@ def test_too_many_parts_are_refused(context: Context, master: ZmqEndpoint, addre
     socket = send_raw(context, address, [hello_header(who)])
     assert _next(master).source == "worker-1"
     socket.send_multipart([encode_header(who.envelope(1), Loaded("p")), *[b"x"] * 1000])
-    with pytest.raises(SecurityError, match="worker-1: loaded: 2 frames, expected none"):
+    with pytest.raises(SecurityError, match="worker-1: loaded: 1 frames, expected none"):
         master.receive(SOON_S)
     socket.send_multipart([encode_header(who.envelope(1), Loaded("p"))])
     assert _next(master).message == Loaded("p")
@@ -182,7 +183,7 @@ def test_too_large_frame_closes_the_connection(
     unknown.setsockopt(zmq.LINGER, 0)
     with unknown, unknown.get_monitor_socket(zmq.EVENT_DISCONNECTED) as monitor:
         unknown.connect(address)
-        unknown.send_multipart([hello_header(identity("worker-1")), bytes(65 * 2**20)])
+        unknown.send_multipart([hello_header(identity("worker-1")), bytes(2 * FRAME_BYTES)])
         assert monitor.poll(int(SOON_S * 1000)), "still connected"
         unknown.disable_monitor()
     assert master.receive(0.0) is None
@@ -275,6 +276,16 @@ def test_open_socket_is_reported_within_the_limit(monkeypatch: pytest.MonkeyPatc
     left_open[0].close()
 
 
+def test_limit_of_open_files_is_raised_for_strangers(monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = new_keys(["master-0"])["master-0"]
+    for hard, expected in ((400, 400), (10**6, 65536), (resource.RLIM_INFINITY, 65536)):
+        limits = {"now": (100, hard)}
+        monkeypatch.setattr(resource, "getrlimit", lambda which, limits=limits: limits["now"])
+        monkeypatch.setattr(resource, "setrlimit", lambda which, new, limits=limits: limits.update(now=new))
+        with open_context(10, keys):
+            assert limits["now"] == (expected, hard)
+
+
 def test_limit_of_open_files_is_raised_or_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     limits = {"now": (100, 400)}
     monkeypatch.setattr(resource, "getrlimit", lambda which: limits["now"])
@@ -290,7 +301,7 @@ def test_limit_of_open_files_is_raised_or_reported(monkeypatch: pytest.MonkeyPat
 
 OPTIONS = {
     zmq.LINGER: 1000,
-    zmq.MAXMSGSIZE: 64 * 2**20 + 64 * 2**10,
+    zmq.MAXMSGSIZE: FRAME_BYTES + 64 * 2**10,
     zmq.HANDSHAKE_IVL: 2000,
     zmq.SNDTIMEO: 1500,
     zmq.RCVTIMEO: 1500,
