@@ -73,6 +73,20 @@ class ClusterError(RunnerError):
     exit_code = 7
 
 
+class WorkerLostError(ClusterError):
+    """A worker or parameter server died, is frozen or lost a connection; new processes can repeat the step.
+
+    worker: name of the process. cause: the kind of the fault, such as "was killed by SIGKILL". by_chance: whether the
+    same fault can occur twice in one step by chance, because its origin may be outside the process.
+    """
+
+    def __init__(self, worker: str, cause: str, message: str, *, by_chance: bool) -> None:
+        super().__init__(message)
+        self.worker = worker
+        self.cause = cause
+        self.by_chance = by_chance
+
+
 class SecurityError(RunnerError):
     """A peer or a file broke a security rule."""
 

@@ -5,6 +5,7 @@ from collections import deque
 from collections.abc import Collection, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -52,9 +53,9 @@ class ClusterSession:
     launcher: starts the workers; None for processes of this machine. facts: facts that must be equal in all processes,
     such as versions; see :mod:`~runner.engine.cluster.joining`.
 
-    Raises ResourceError if the GPUs cannot set up a communicator. Raises ClusterError within two seconds of a worker's
-    death, with the worker's name, its exit code and the last lines of its log. If a worker reports an error, the error
-    is raised in its original class with the worker's name.
+    Raises ResourceError if the GPUs cannot set up a communicator. Raises WorkerLostError within two seconds of a
+    worker's death, with the worker's name, its exit code and the last lines of its log; :meth:`restart` then starts new
+    workers. If a worker reports an error, the error is raised in its original class with the worker's name.
     """
 
     def __init__(
@@ -82,8 +83,8 @@ class ClusterSession:
             None if emulation is None else emulation.link,
             {peer_of(device.name): device.gpu for device in cluster.devices if device.gpu is not None},
             next((device.use for device in cluster.devices if device.gpu is not None), DEFAULT_GPU_OPTIONS),
-            new_communicator_setup(cluster, registry),
         )
+        self._new_communicator = partial(new_communicator_setup, cluster, registry)
         self._emulation = emulation or Emulation()
         self._identity = Identity(run_id, epoch, messages.MASTER_ROLE, 0, new_token())
         self._logs = logs
@@ -104,11 +105,12 @@ class ClusterSession:
         self._started: WorkerGroup | None = None
 
     def __enter__(self) -> Self:
+        setup = replace(self._setup, communicator=self._new_communicator())
         self._started = self._stack.enter_context(
             start_workers(
                 self._workers,
                 self._identity,
-                lambda addresses: encode_document(replace(self._setup, addresses=addresses).to_document()),
+                lambda addresses: encode_document(replace(setup, addresses=addresses).to_document()),
                 self._launcher,
                 facts=self._facts,
                 logs=self._logs,
@@ -124,6 +126,19 @@ class ClusterSession:
         self._plans.clear()
         self._started = None
         self._stack.__exit__(*exception)
+
+    def restart(self, epoch: int) -> None:
+        """End all workers and start new ones, whose variables have no values yet. Compiled clients and plans are kept.
+
+        epoch: number of this start of the run; messages of earlier workers are refused. Launched clients and an active
+        trace are dropped. Raises the errors of a first start.
+        """
+        self.close()
+        for each in (self._launched, self._by_plan, self._ended):
+            each.clear()
+        self._training_is_loaded, self._trace = False, None
+        self._identity = replace(self._identity, epoch=epoch, token=new_token())
+        self.__enter__()
 
     def run(self, client: str, *, step: int = 0, feeds: Mapping[str, Any] | None = None) -> dict[str, Array]:
         """Run one step of a client: send one Run message to each participating worker; see :class:`Session`."""

@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from runner.errors import ClusterError, Interrupted, ResourceError, RunnerError
+from runner.errors import ClusterError, Interrupted, ResourceError, RunnerError, WorkerLostError
 from runner.system.text import printable_lines
 
 THREAD_VARIABLES = (
@@ -39,6 +39,7 @@ _STACK_S = 0.5
 _KILL_S = 5.0
 _PR_SET_PDEATHSIG = 1
 _SIGNAL_NAMES = {signum.value: signum.name for signum in signal.Signals}
+_FROM_OUTSIDE = (-signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP)
 _CLASS_OF_CODE = {error.exit_code: error.__name__ for error in RunnerError.__subclasses__() if error is not Interrupted}
 
 
@@ -78,12 +79,25 @@ class Exit:
     after_s: float
 
     def __str__(self) -> str:
+        advice = " (often for lack of memory: see dmesg)" if self.code == -signal.SIGKILL else ""
+        return f"{self.cause}{advice} after {self.after_s:.1f} s"
+
+    @property
+    def cause(self) -> str:
+        """How the process ended, as a text that is equal for equal ends."""
         if self.code < 0:
-            cause = " (often for lack of memory: see dmesg)" if self.code == -signal.SIGKILL else ""
-            name = _SIGNAL_NAMES.get(-self.code, f"signal {-self.code}")
-            return f"was killed by {name}{cause} after {self.after_s:.1f} s"
+            return f"was killed by {_SIGNAL_NAMES.get(-self.code, f'signal {-self.code}')}"
         meaning = f" ({_CLASS_OF_CODE[self.code]})" if self.code in _CLASS_OF_CODE else ""
-        return f"exited with code {self.code}{meaning} after {self.after_s:.1f} s"
+        return f"exited with code {self.code}{meaning}"
+
+    def error(self, worker: str, message: str) -> ClusterError:
+        """Return the error of a worker that ended like this: a WorkerLostError unless new processes would end too.
+
+        A worker exits with the code of a class of errors after an error that a repetition does not remove.
+        """
+        if self.code in _CLASS_OF_CODE and self.code != ClusterError.exit_code:
+            return ClusterError(message)
+        return WorkerLostError(worker, self.cause, message, by_chance=self.code in _FROM_OUTSIDE)
 
     @property
     def rank(self) -> int:
@@ -209,11 +223,13 @@ class Supervisor:
         self._leaving.add(name)
 
     def check(self) -> None:
-        """Raise ClusterError if a worker has died unexpectedly; the first such worker is reported as the cause."""
+        """Raise the ``Exit.error`` of the first worker that has died unexpectedly, which is reported as the cause."""
         failed = self._failed_workers()
         if failed:
             others = [f"Later, {worker.name} {worker.exit}." for worker in failed[1:]]
-            raise ClusterError("\n".join([failed[0].report(), *others]))
+            first = failed[0]
+            assert first.exit is not None
+            raise first.exit.error(first.name, "\n".join([first.report(), *others]))
 
     def first_failed(self) -> str:
         """Return the name of the first worker that died unexpectedly, or "" if there is none."""

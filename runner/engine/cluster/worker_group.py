@@ -15,12 +15,12 @@ from runner.engine.cluster.launchers import Launcher
 from runner.engine.cluster.processes import Supervisor
 from runner.engine.cluster.transport import messages
 from runner.engine.cluster.transport.endpoint import Endpoint, Identity, Limits, Received
-from runner.engine.cluster.transport.heartbeat import HeartbeatMonitor, Verdict
+from runner.engine.cluster.transport.heartbeat import HeartbeatMonitor, Reason, Verdict
 from runner.engine.cluster.transport.private_directory import inbox_address, private_directory
 from runner.engine.cluster.transport.ticket import Ticket, new_keys
 from runner.engine.cluster.transport.zmq_endpoint import ZmqEndpoint
 from runner.engine.cluster.transport.zmq_sockets import open_context
-from runner.errors import ClusterError, Interrupted, RunnerError
+from runner.errors import ClusterError, Interrupted, RunnerError, WorkerLostError
 from runner.system.text import printable, printable_lines
 
 log = logging.getLogger(__name__)
@@ -157,7 +157,8 @@ class WorkerGroup:
     ) -> dict[str, Answer]:
         """Read until each worker has sent a ``kind`` message that ``accept`` accepts; return worker -> message.
 
-        Raises the error that a worker reports; ClusterError if a worker dies, is silent or stuck, or after ``limit_s``.
+        Raises the error that a worker reports, WorkerLostError if a worker dies, is silent or stuck or loses a
+        connection, and ClusterError after ``limit_s``.
         """
         with self._mark_failure():
             missing = set(workers)
@@ -326,7 +327,10 @@ class WorkerGroup:
         # Pass the time read above: if the master was stopped since then, the next check notices the gap.
         if verdicts := self.monitor.tick(now):
             self._lost.update(verdict.worker for verdict in verdicts)
-            raise ClusterError(self._describe(verdicts[0]))
+            first = verdicts[0]
+            # A process that another one stopped is silent; a stuck one is not.
+            silent = first.reason is Reason.SILENT
+            raise WorkerLostError(first.worker, f"is {first.reason}", self._describe(first), by_chance=silent)
         self._next_check = self.clock() + _CHECK_S
 
     def _describe(self, verdict: Verdict) -> str:
@@ -393,6 +397,8 @@ _CLASSES: Mapping[str, type[RunnerError]] = {
 def _reported_error(worker: str, failed: messages.Failed, log_path: Path) -> RunnerError:
     """Return a worker's error in its original class if runner defines the class, otherwise as a RunnerError."""
     text = "\n".join(printable_lines(failed.text, lines=_MOST_LINES, width=_MOST_COLUMNS))
+    if failed.error == ClusterError.__name__:  # the worker lost a connection to another process
+        return WorkerLostError(worker, "lost a connection", f"{worker}: {text}", by_chance=True)
     if failed.error in _CLASSES:
         return _CLASSES[failed.error](f"{worker}: {text}")
     return RunnerError(f"{worker}: {printable(failed.error)}: {text}\nThe traceback is in its log: {log_path}")

@@ -9,11 +9,23 @@ from pathlib import Path
 import pytest
 
 from runner.engine.cluster.cluster_session import ClusterSession
+from runner.engine.cluster.processes import Exit
 from runner.engine.cluster.transport.heartbeat import HeartbeatMonitor
 from runner.engine.cluster.transport.messages import IDLE, STEP
+from runner.engine.compile import program_plans
 from runner.engine.compile.program import Program
-from runner.errors import ClusterError, ConfigError, ResourceError, RunnerError
-from tests.engine.cluster.conftest import PROGRAM, SERVED, SOURCE, WORKERS, Sessions, suspended, train
+from runner.errors import ClusterError, ConfigError, ResourceError, RunnerError, WorkerLostError
+from tests.engine.cluster.conftest import (
+    PROGRAM,
+    SERVED,
+    SOURCE,
+    WORKERS,
+    Sessions,
+    expect_same_losses,
+    losses,
+    suspended,
+    train,
+)
 from tests.engine.run.launched_programs import pushed, tally
 from tests.integration.command import Command, processes_of, wait_until
 
@@ -73,6 +85,32 @@ def test_suspended_process_is_reported_as_silent(sessions: Sessions, program: Pr
         session.run("init")
         with suspended(sessions.worker(1, role)), pytest.raises(ClusterError, match=expected):
             train(session, 0)
+
+
+@pytest.mark.parametrize(("program", "role"), [(PROGRAM, "worker"), (SERVED, "ps")], ids=["worker", "server"])
+def test_restarted_session_computes_as_a_new_one_and_keeps_its_plans(
+    sessions: Sessions, program: Program, role: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with sessions.new(program=program) as session:
+        expected = losses(session)
+        session.start_trace(["train"])
+        sessions.worker(1, role).kill()
+        with pytest.raises(WorkerLostError, match=rf"^{role}-1 .* was killed by SIGKILL") as caught:
+            losses(session)
+        lost = caught.value
+        assert (lost.worker, lost.cause, lost.by_chance) == (f"{role}-1", "was killed by SIGKILL", True)
+        monkeypatch.setattr(program_plans, "compile_placed", None)  # a call would raise TypeError
+        session.restart(epoch=2)
+        with pytest.raises(RunnerError, match="no trace is being recorded"):
+            session.stop_trace()
+        expect_same_losses(losses(session), expected)
+
+
+@pytest.mark.parametrize(("code", "again"), [(1, True), (4, False), (5, False), (7, True), (-11, True)])
+def test_an_exit_after_an_error_that_would_recur_is_not_a_lost_worker(code: int, again: bool) -> None:
+    error = Exit(code, after_s=1.0).error("worker-0", "text")
+    assert isinstance(error, WorkerLostError) == again
+    assert not (isinstance(error, WorkerLostError) and error.by_chance)
 
 
 def test_stuck_worker_logs_its_stack(sessions: Sessions) -> None:

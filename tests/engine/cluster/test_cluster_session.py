@@ -18,7 +18,17 @@ from runner.engine.run.interleaving import Ending, Recorded
 from runner.engine.run.local_session import LocalSession
 from runner.errors import RunnerError
 from runner.kernels.registry import Registry
-from tests.engine.cluster.conftest import PROGRAM, SERVED, SOURCE, WORKERS, Sessions, expect_nothing_left, losses, train
+from tests.engine.cluster.conftest import (
+    PROGRAM,
+    SERVED,
+    SOURCE,
+    WORKERS,
+    Sessions,
+    expect_nothing_left,
+    expect_same_losses,
+    losses,
+    train,
+)
 from tests.engine.run.launched_programs import expect_matching_transfers, pushed, tally
 from tests.strategies.networks import TEST_BATCH
 from tests.strategies.training import Weights, expect_same_bits
@@ -47,11 +57,6 @@ def shared(registry: Registry, tmp_path_factory: pytest.TempPathFactory) -> Iter
 @pytest.fixture
 def session(shared: tuple[ClusterSession, Sessions]) -> ClusterSession:
     return shared[0]
-
-
-def expect_same_losses(found: list[Weights], expected: list[Weights]) -> None:
-    for mine, other in zip(found, expected, strict=True):
-        expect_same_bits(mine, other)
 
 
 def test_workers_compute_the_result_of_one_process(

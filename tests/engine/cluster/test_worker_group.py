@@ -28,7 +28,7 @@ from runner.engine.cluster.transport.messages import (
     Shutdown,
 )
 from runner.engine.cluster.worker_group import WorkerGroup
-from runner.errors import ClusterError, Interrupted, NonFiniteLossError, NumericError, RunnerError
+from runner.errors import ClusterError, Interrupted, NonFiniteLossError, NumericError, RunnerError, WorkerLostError
 from tests.engine.cluster.transport.conftest import identity
 from tests.engine.cluster.transport.fake_network import FakeEndpoint, FakeNetwork, Faults
 
@@ -225,7 +225,7 @@ def test_worker_beyond_the_limit_is_named_with_its_log(ready: Stage, tmp_path: P
     assert 5.0 < ready.network.clock.now < 6.0
 
 
-OWN_CLASSES = [kind for kind in RunnerError.__subclasses__() if kind is not Interrupted]
+OWN_CLASSES = [kind for kind in RunnerError.__subclasses__() if kind not in (Interrupted, ClusterError)]
 OTHERS: list[tuple[BaseException, str]] = [
     (ZeroDivisionError("a defect"), "worker-1: ZeroDivisionError: a defect"),
     (AssertionError(), "worker-1: AssertionError: "),
@@ -237,6 +237,8 @@ OTHERS: list[tuple[BaseException, str]] = [
     ("error", "kind", "text"),
     [
         *((kind("node 'fc1' broke"), kind, "worker-1: node 'fc1' broke") for kind in OWN_CLASSES),
+        # The connection between two workers is lost, so new processes can repeat the step.
+        (ClusterError("cannot reach worker-0"), WorkerLostError, "worker-1: cannot reach worker-0"),
         # Of a class that a message cannot name, the nearest class above is raised.
         (NonFiniteLossError(3, "not of a worker"), NumericError, "worker-1: not of a worker"),
         *((error, RunnerError, f"{text}\nThe traceback is in its log: LOGS/worker-1.log") for error, text in OTHERS),
