@@ -21,6 +21,8 @@ class Callback:
     without an evaluation, the next step is the last one, because an evaluation precedes the checkpoint of its step. Any
     other exception ends the run with status "failed"; a checkpoint that was written before is kept.
 
+    If the run recovers from a lost worker, the methods are not called again for the steps that the run repeats.
+
     Each start of a run, also a resume, uses a new copy of each callback of the configuration, in the state that
     ``__init__`` or ``__post_init__`` sets.
     """

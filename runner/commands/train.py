@@ -31,8 +31,12 @@ if TYPE_CHECKING:
 KEY = "resume"
 RUN_DIR = "hydra.run.dir="
 
-MOVABLE = (*LIMITS, "train.patience", "train.min_delta", "train.microbatches", "callbacks", "parallelism", "cluster")
-"""Keys that may change in a resumed run: its length, its early stopping, its callbacks, and how its work is divided."""
+MOVABLE = (
+    *LIMITS,
+    *("train.patience", "train.min_delta", "train.microbatches", "train.restarts"),
+    *("callbacks", "parallelism", "cluster"),
+)
+"""Keys that may change in a resumed run: its length, early stopping, restarts, callbacks, and division of work."""
 
 _OF_THE_DEVICE = ("device_taken", "gpus", "collectives")
 """Keys of the cluster that are filled in again if a resume changes the device, unless its command line sets them."""

@@ -34,7 +34,7 @@ _OF_GPUS = ("device_taken", "server_device", "tf32", "compare_plans", "collectiv
 """Keys of the cluster that affect the values of runs on GPUs."""
 _NOT_DECISIVE = {
     "task": ("metrics",),
-    "train": ("log_every", "fail_on_divergence", "recompute"),
+    "train": ("log_every", "restarts", "fail_on_divergence", "recompute"),
     "data": ("cache_dir", "max_bytes", "threads", "prefetch"),
     "checkpoint": ("keep",),
     "cluster": ("device", "filled_in"),

@@ -45,6 +45,9 @@ class TrainConfig:
     )
     patience: Count | None = key(None, "evaluations without a better train.monitor before the run ends; null: no limit")
     min_delta: NonNegative = key(0.0, "for train.patience: smallest improvement that counts, exclusive")
+    restarts: Annotated[int, Bounds(0, 1000)] = key(
+        3, "restarts of all workers after one is lost; 20 more steps or a new checkpoint reset the count"
+    )
     fail_on_divergence: bool = key(False, "exit with code 5 if the training loss exploded (status diverged)")
 
 

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Self, TextIO
+from typing import Any, TextIO
 
 from numpy.typing import NDArray
 
@@ -44,7 +44,7 @@ class Origin:
 
 
 class NotingClients:
-    """Clients whose endings are written to a file. The first ending creates the file; the context manager closes it."""
+    """Clients whose endings are written to a file. The first ending creates the file."""
 
     def __init__(self, clients: Clients, path: Path, origin: Origin, *, most: int = MOST_ENDINGS) -> None:
         """Wrap ``clients``. most: the largest number of endings to write."""
@@ -74,10 +74,8 @@ class NotingClients:
         self._noted += 1
         return ended
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
+    def close(self) -> None:
+        """Close the file."""
         if self._file is not None:
             self._file.close()
 

@@ -98,6 +98,7 @@ class Record:
         self._pictures = pictures
         self._tracker = tracker
         self._scores: dict[int, Mapping[str, float]] = {}
+        self._tracked: dict[str, int] = {}
         self._log = MetricsLog(directory.metrics_jsonl, info.first_step)
         tracker.start(info)
 
@@ -114,8 +115,16 @@ class Record:
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
         """Record metrics that were measured after ``step`` updates."""
         self._log.append(step, values)
-        self._tracker.log_metrics(step, values)
         self._keep_scores(step, values)
+        # The tracker already has the values of steps that the run repeats after :meth:`rewind`.
+        if new := {name: value for name, value in values.items() if step > self._tracked.get(name, -1)}:
+            self._tracked |= dict.fromkeys(new, step)
+            self._tracker.log_metrics(step, new)
+
+    def rewind(self, step: int) -> None:
+        """Remove metrics.jsonl's lines after ``step``, because the run repeats the later steps."""
+        self._log.rewind(step + 1)
+        self._scores = {each: scores for each, scores in self._scores.items() if each <= step}
 
     def sync(self) -> None:
         """Flush the metrics to the disk; called before each checkpoint, so that a crash loses no earlier metrics."""
@@ -175,9 +184,11 @@ class Record:
         tags = {DESCRIPTION_TAG: description(summary, what)}
         if summary.weights_sha256 is not None:
             tags["weights_sha256"] = summary.weights_sha256
+        if summary.recoveries:
+            tags["runner.recoveries"] = str(summary.recoveries)
         self._tracker.set_tags(tags)
         directory = self._directory
-        files = [directory.summary_json, directory.log, directory.path / FACTS_FILE]
+        files = [directory.summary_json, directory.log, directory.path / FACTS_FILE, directory.recoveries_jsonl]
         for path in [*files, *([directory.path / PLUGINS_FILE] if summary.plugins else [])]:
             if path.exists():
                 self._tracker.log_artifact(path)

@@ -64,7 +64,6 @@ class RunDirectory:
         self.epoch = state.epoch  # the number of starts of the run, this one included
         self.config_yaml = path / CONFIG_FILE  # the resolved configuration
         self.shown_config_yaml = path / "shown" / "config.yaml"  # the configuration without secrets, for tracking
-        self.code_diff = path / code_diff_file(state.epoch)  # changes of the code since its commit, at this start
         self.log = path / "run.log"  # the log of the master
         self.summary_json = path / SUMMARY_FILE
         self.metrics_jsonl = path / METRICS_FILE
@@ -72,7 +71,7 @@ class RunDirectory:
         self.trace_json = path / "trace.json"  # the timeline of some steps
         self.trace_summary_json = path / "trace_summary.json"  # critical paths and waits of these steps
         self.placement_json = path / PLACEMENT_FILE
-        self.endings_jsonl = path / f"endings-{state.epoch}.jsonl"  # the order in which launched clients ended
+        self.recoveries_jsonl = path / "recoveries.jsonl"  # the recoveries from lost workers
         self.asynchronous_json = path / "asynchronous.json"  # number of steps of each replica, staleness of pushes
         self.checkpoints = path / "checkpoints"
         self.plots = path / "plots"
@@ -107,6 +106,29 @@ class RunDirectory:
             fsync_directory(path)
             on_failure.pop_all()
         return cls(path, lock, state)
+
+    @property
+    def code_diff(self) -> Path:
+        """The file with the changes of the code since its commit, at this start."""
+        return self.path / code_diff_file(self.epoch)
+
+    @property
+    def endings_jsonl(self) -> Path:
+        """The file with the order in which launched clients ended, of this start."""
+        return self.path / f"endings-{self.epoch}.jsonl"
+
+    def next_start(self) -> int:
+        """Count a start of new worker processes by this process as another start of the run; return its number.
+
+        Raises ResourceError if the number cannot be stored.
+        """
+        before = self.code_diff
+        with _writing(self.path):
+            _STATE.write(self.path / RUN_FILE, _State(self.run_id, self.epoch + 1))
+            self.epoch += 1
+            if before.exists():  # the code is that of the earlier start
+                self.code_diff.hardlink_to(before)
+        return self.epoch
 
     def close(self) -> None:
         """Unlock the directory. The lock file stays: if it were deleted, two processes could lock different files."""

@@ -24,7 +24,7 @@ from runner.system.machine import cpu_facts
 from runner.system.redaction import redact_overrides, redact_text
 from runner.system.schema import LenientRecord, Record, Violation
 
-SCHEMA_VERSION = 5
+SCHEMA_VERSION = 6
 SIMULATED = "simulated"
 STATUSES = ("finished", "diverged", SIMULATED, "failed", "interrupted")
 _DISTRIBUTIONS = {
@@ -87,14 +87,14 @@ class Simulation:
 
 @dataclass(frozen=True)
 class Summary:
-    """Schema 5 of summary.json. New in 5: ``simulation``, and the status "simulated".
+    """Schema 6 of summary.json. New in 6: ``recoveries``. New in 5: ``simulation``, and the status "simulated".
 
     New in 4: ``headline``, ``evaluations``, ``changed``, and the status "diverged".
 
     New in 3: ``devices`` and ``device_reason``. New in 2: ``provenance`` and ``repeats``.
 
     Identity, always known:
-      schema_version     5
+      schema_version     6
       run_id             the run's identifier, the same after a resume
       status             "finished", "diverged" (finished, but the training loss exploded), "simulated" (nothing was
                          trained: all times are predicted), "failed" or "interrupted"
@@ -139,6 +139,7 @@ class Summary:
       init_taken         names of the weights that were taken from this checkpoint
       init_left          weight that kept its initial value -> reason
       stopped            the reason why train.patience or a callback ended the run early; "" if none did
+      recoveries         how often this process restarted all workers because one was lost; see recoveries.jsonl
       monitor            the metric by which evaluations were compared
       direction          "max" or "min", whether high or low values of this metric are better; "" in older files
       best_value         best value of the monitored metric, over all processes of a resumed run; null if there is none
@@ -188,6 +189,7 @@ class Summary:
     init_taken: list[str] = field(default_factory=list)
     init_left: dict[str, str] = field(default_factory=dict)
     stopped: str = ""
+    recoveries: int = 0
     monitor: str | None = None
     direction: str = ""
     best_value: float | None = None

@@ -67,6 +67,11 @@ class TraceWindow:
         if self.steps and step == self.steps[-1]:
             self.finish()
 
+    def drop(self) -> None:
+        """Forget an active recording, because the session that recorded was restarted."""
+        self._recording, self._open = False, None
+        self._updates.clear()
+
     def finish(self, error: BaseException | None = None) -> None:
         """Stop recording and write the files; do nothing if no recording is active.
 

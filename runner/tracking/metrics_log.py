@@ -1,8 +1,8 @@
 """metrics.jsonl: the metrics of a run, one JSON object per line. The file is written with every kind of tracking.
 
 An example of a line is ``{"step": 3, "time": 1767225600.5, "values": {"train/loss": 0.25}}``. ``time`` is in seconds
-since 1970. Values that are not finite are the strings "nan", "inf" and "-inf". When a killed run resumes, the lines of
-steps after its checkpoint are removed, because the run repeats these steps.
+since 1970. Values that are not finite are the strings "nan", "inf" and "-inf". If a run is resumed or
+recovers from a lost worker, the lines of the steps that it repeats are removed.
 """
 
 import json
@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Annotated, Self, TextIO
 
 from runner.system.json_file import parse_json
 from runner.system.schema import Integer, Number, Record, Violation
@@ -32,8 +32,8 @@ class MetricsLog:
     def __init__(self, path: Path, first_step: int = 0) -> None:
         """Open ``path``, keep its lines of steps below ``first_step`` and remove the others."""
         self._checked: set[str] = set()
-        _truncate(path, first_step)
-        self._file = path.open("a", buffering=1, encoding="utf-8")
+        self._path = path
+        self._file = self._opened(first_step)
 
     def append(self, step: int, values: Mapping[str, float], time_s: float | None = None) -> None:
         """Add the values of a step; raises ValueError for a name that is not ``section/name``."""
@@ -43,12 +43,21 @@ class MetricsLog:
         numbers = {name: float(value) for name, value in values.items()}
         self._file.write(_line(int(step), time.time() if time_s is None else time_s, numbers))
 
+    def rewind(self, first_step: int) -> None:
+        """Remove the lines of ``first_step`` and later steps, which the run repeats."""
+        self.close()
+        self._file = self._opened(first_step)
+
     def sync(self) -> None:
         """Flush the lines to the disk; called before each checkpoint, so that a crash loses no earlier metrics."""
         os.fsync(self._file.fileno())
 
     def close(self) -> None:
         self._file.close()
+
+    def _opened(self, first_step: int) -> TextIO:
+        _truncate(self._path, first_step)
+        return self._path.open("a", buffering=1, encoding="utf-8")
 
     def __enter__(self) -> Self:
         return self

@@ -26,6 +26,9 @@ PROGRAM_BYTES = 150 << 20
 CHECKPOINT_COPIES = 5
 """Copies of all variables in the process that writes a checkpoint: fetched, packed, and read back to verify them."""
 
+BOUNDARY_COPIES = 1
+"""Copies of all variables in the master's memory for a recovery from a lost worker."""
+
 INDEX_BYTES = 64
 """Bytes for each example of a streamed dataset: its place and label, and its places in the orders of two epochs."""
 
@@ -77,8 +80,8 @@ def planned_memory(experiment: Experiment, planned: ProgramPlans) -> list[Proces
             sent=before.sent + sum(plan.sent_bytes for plan in plans) + copied,
             data=before.data + sum(feed.spec.nbytes for plan in plans for feed in plan.feeds),
         )
-    saver = "main" if own_process else "master"
-    found[saver] = replace(found[saver], checkpoint=CHECKPOINT_COPIES * _variable_bytes(program))
+    saver, copies = ("main", CHECKPOINT_COPIES) if own_process else ("master", CHECKPOINT_COPIES + BOUNDARY_COPIES)
+    found[saver] = replace(found[saver], checkpoint=copies * _variable_bytes(program))
     return list(found.values())
 
 
@@ -177,7 +180,7 @@ def most_bytes(experiment: Experiment) -> int:
     program = experiment.program
     values = sum(spec.nbytes for node in program.graph for spec in node.outputs)
     processes = 1 if program.one_process is not None else program.workers + program.servers + 1
-    saved = (CHECKPOINT_COPIES + _FETCH_COPIES) * _variable_bytes(program)
+    saved = (CHECKPOINT_COPIES + BOUNDARY_COPIES + _FETCH_COPIES) * _variable_bytes(program)
     return values + saved + processes * (dataset_bytes(experiment) + PROGRAM_BYTES)
 
 

@@ -18,7 +18,7 @@ from runner.config.launcher import SweepPlace
 from runner.config.schema import Config
 from runner.engine.run.kernel_table import native_libraries
 from runner.engine.run.session import Session
-from runner.errors import NonFiniteLossError, RunnerError
+from runner.errors import NonFiniteLossError, RunnerError, WorkerLostError
 from runner.kernels.gpu.discovery import Found
 from runner.plugin import plugin_errors, provenance
 from runner.records.data_facts import DataRecord, read_record, record_of, splits_of, write_record
@@ -54,6 +54,7 @@ from runner.training.preconditions import (
     require_whole_record,
 )
 from runner.training.recording import names_of, open_record, store_configuration, store_plugins
+from runner.training.recovery import recovery_of
 from runner.training.saving import Start, continued_start
 from runner.training.summary import draft_summary, status_of, with_error, with_results
 from runner.training.trainer import Trainer
@@ -191,6 +192,10 @@ class _Run:
                 with StopRequest() as stop, open_session(self.experiment, self.directory, check_finite) as session:
                     start.restore(session)
                     self._train(session, start, stop)
+            except WorkerLostError as lost:
+                if self.summary.weights_sha256 is None:
+                    raise
+                log.warning("the run was complete when a worker was lost: %s", lost)
             except NonFiniteLossError as error:
                 name_the_node(error, self.experiment, self.directory)
                 raise
@@ -288,13 +293,14 @@ class _Run:
         self.record = record
         self._record_artifacts(record)
         meta = CheckpointMeta(self.summary.config_hash, directory.run_id, directory.epoch, 0, start.progress)
-        trainer = Trainer(
-            self.experiment, session, directory, record, create_display(), stop, meta, start.step, self.callbacks
-        )
+        recovery = recovery_of(config, session, directory, record, start)
+        of_the_run = (create_display(), stop, meta, start.step, self.callbacks, recovery)
+        trainer = Trainer(self.experiment, session, directory, record, *of_the_run)
 
         def add_results(error: BaseException | None) -> None:
             seconds = time.monotonic() - self.started
             self.summary = with_results(self.summary, session, record, trainer.progress, config, directory, seconds)
+            self._note(recoveries=0 if recovery is None else recovery.count)
 
         def draw(error: BaseException | None) -> None:
             scores = trainer.progress.scores
@@ -305,7 +311,7 @@ class _Run:
             trainer.run()
             if config.adapt.data:
                 self._adapt(record, trainer.progress.done)
-            self._note(weights_sha256=weights_sha256(trainer.variables()))
+            self._note(weights_sha256=weights_sha256(trainer.final_variables()))
         expected = config.task.expected_loss(self.experiment.facts.fields)
         diverged = divergence(record.training_losses(), expected, self.experiment.advice_on_divergence)
         self._note(status=status_of(diverged))

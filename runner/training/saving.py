@@ -51,14 +51,14 @@ class Start:
     def restore(self, session: Session) -> None:
         """Set every variable of a session, in every replica, to its value at this start."""
         if self.checkpoint is not None:
-            _restore(session, self.checkpoint.variables)
+            restore(session, self.checkpoint.variables)
             return
         session.run("init")
         if self.weights is not None:
             initial = {name: value.copy() for name, value in session.run("save").items()}
             taken = self.weights.values
             averages = {average_of(name): value for name, value in taken.items() if average_of(name) in initial}
-            _restore(session, {**initial, **taken, **averages})
+            restore(session, {**initial, **taken, **averages})
 
 
 def continued_start(experiment: Experiment, directory: RunDirectory) -> Start:
@@ -79,7 +79,8 @@ def continued_start(experiment: Experiment, directory: RunDirectory) -> Start:
     return Start(found)
 
 
-def _restore(session: Session, variables: Mapping[str, NDArray[Any]]) -> None:
+def restore(session: Session, variables: Mapping[str, NDArray[Any]]) -> None:
+    """Set every variable of a session, in every replica. variables: unsharded name -> value."""
     session.run("restore", feeds={name: np.asarray(value, order="C") for name, value in variables.items()})
 
 
@@ -91,8 +92,8 @@ class Progress:
     step_seconds: wall time of each step of this process. seconds, computed: wall time of all updates, in all processes,
     and the number of examples that they computed; a line search computes an example several times. metric: the
     monitored metric, including evaluations of earlier processes. loss: the loss of this process's newest update.
-    saved_step: the newest step that this process saved. scores: the newest scores of the test split. stopped: the
-    reason why the run ended early, "" if it did not.
+    saved_step, evaluated_step: the newest steps that this process saved and evaluated. scores: the newest scores of the
+    test split. stopped: the reason why the run ended early, "" if it did not.
     """
 
     first_step: int
@@ -103,6 +104,7 @@ class Progress:
     metric: BestMetric = field(default_factory=BestMetric)
     loss: float | None = None
     saved_step: int | None = None
+    evaluated_step: int | None = None
     scores: Scores | None = None
     stopped: str = ""
 

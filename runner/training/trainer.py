@@ -5,7 +5,7 @@ import math
 import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any, NoReturn
 
 from numpy.typing import NDArray
@@ -17,7 +17,7 @@ from runner.config.outcome import outcome_hash
 from runner.engine.graph.network import LOSS
 from runner.engine.run.session import Session
 from runner.engine.run.step_driver import StepDriver, bind
-from runner.errors import Interrupted, NonFiniteLossError
+from runner.errors import Interrupted, NonFiniteLossError, WorkerLostError
 from runner.records.decisions import Decisions
 from runner.records.endings import NotingClients, Origin
 from runner.records.record import Record
@@ -29,6 +29,7 @@ from runner.tracing.window import TraceFiles, TraceWindow, recorded_steps
 from runner.training.display import Display
 from runner.training.evaluation import TEST, BestMetric, evaluate
 from runner.training.experiment import Experiment
+from runner.training.recovery import Recovery
 from runner.training.saving import COMPUTED, SECONDS, Progress, write_checkpoint
 
 log = logging.getLogger(__name__)
@@ -53,40 +54,55 @@ class Trainer:
         meta: CheckpointMeta,
         first_step: int,
         callbacks: Sequence[Callback] = (),
+        recovery: Recovery | None = None,
     ) -> None:
-        """Prepare the loop. meta: entries common to all checkpoints, and the progress at the start of a resumed run."""
+        """Prepare the loop.
+
+        meta: entries common to all checkpoints, and the progress at the start of a resumed run. recovery: recovers from
+        lost workers; None if a lost worker ends the run.
+        """
         self.experiment = experiment
         config = experiment.config
         best = BestMetric.at_start(config, meta.progress)
         seconds, computed = meta.progress.get(SECONDS, 0.0), int(meta.progress.get(COMPUTED, 0))
         self.progress = Progress(first_step, first_step, metric=best, seconds=seconds, computed=computed)
         self._session = session
-        outcome, race = outcome_hash(config), config.parallelism.race
-        self._noting: NotingClients | None = None
-        if race is not None and race.decisions is None:
-            origin = Origin(outcome, first_step, tuple(device.name for device in experiment.cluster.devices))
-            self._noting = NotingClients(session, directory.endings_jsonl, origin)
-        self._step_driver = bind(experiment.program.step_driver, self._noting or session)
-        self._decisions = Decisions(directory.path, first_step, outcome)
-        self._meta = meta
         self._directory = directory
+        self._begin(first_step)
+        self._meta = meta
+        self._recovery = recovery
+        if recovery is not None:
+            recovery.boundary = replace(recovery.boundary, progress=replace(self.progress))
         self._record = record
         self._newest_recorded = first_step or None
         self._display = display
         self._stop = stop
         self._callbacks = callbacks
+        self._called: dict[str, int] = {}  # method of callbacks -> newest step
         self._reason = ""  # why a callback stops the run
-        self._evaluated: int | None = None  # the newest step that was evaluated
+        self._last_step = experiment.total_steps  # earlier if a callback stops the run
         files = TraceFiles(directory.trace_json, directory.trace_summary_json)
         clients = [client.name for client in experiment.program.training]
         traced = recorded_steps(first_step, experiment.total_steps, config.trace_skip, config.trace_steps)
         steps = traced if config.trace else range(0)
         self._trace = TraceWindow(session, clients, steps, files, record.artifact)
 
+    def _begin(self, first_step: int) -> None:
+        """Prepare the step driver and the records of its decisions for new or restarted workers."""
+        config = self.experiment.config
+        outcome, race = outcome_hash(config), config.parallelism.race
+        self._noting: NotingClients | None = None
+        if race is not None and race.decisions is None:
+            origin = Origin(outcome, first_step, tuple(device.name for device in self.experiment.cluster.devices))
+            self._noting = NotingClients(self._session, self._directory.endings_jsonl, origin)
+        self._step_driver = bind(self.experiment.program.step_driver, self._noting or self._session)
+        self._decisions = Decisions(self._directory.path, first_step, outcome)
+
     def run(self) -> Progress:
         """Train to the last step, evaluate and save; return the progress.
 
-        Raises NonFiniteLossError if a loss is not finite; Interrupted, usually after a checkpoint, on a stop request.
+        Raises NonFiniteLossError if a loss is not finite; Interrupted, usually after a checkpoint, on a stop request;
+        ClusterError if workers are lost and no restart is left.
         """
         total = self.experiment.total_steps
         self._display.start(self.progress.done, total)
@@ -94,16 +110,53 @@ class Trainer:
             at_the_end("closing the display", lambda error: self._display.close()),
             at_the_end("writing the decisions", lambda error: self._write_decisions()),
             at_the_end("writing the timeline", self._trace.finish),
-            self._noting or nullcontext(),
+            at_the_end("closing the record of endings", lambda error: self._close_noting()),
         ):
-            self._train_to(total)
-        return self.progress
+            lost: WorkerLostError | None = None
+            while True:
+                try:
+                    if lost is not None:
+                        self._recover(lost)
+                    self._train_to(total)
+                    return self.progress
+                except WorkerLostError as error:
+                    lost = error
+                    if self._recovery is None:
+                        raise
+                    self._recovery.admit(lost, self.progress)
+
+    def _recover(self, lost: WorkerLostError) -> None:
+        """Restart the workers and return to the newest boundary."""
+        assert self._recovery is not None
+        self._trace.drop()
+        self._close_noting()
+        self._decisions.write(self._step_driver.decisions())
+        self._display.message(self._recovery.restart(lost, self.progress.done))
+        # The steps that are repeated count among the step times of this process.
+        self.progress = replace(self._recovery.boundary.progress, step_seconds=self.progress.step_seconds)
+        self._meta = replace(self._meta, epoch=self._directory.epoch)
+        if self._newest_recorded is not None and self._newest_recorded > self.progress.done:
+            self._newest_recorded = None
+        self._begin(self.progress.done)
+
+    def _close_noting(self) -> None:
+        if self._noting is not None:
+            self._noting.close()
 
     def decided(self) -> Mapping[str, Any]:
         """Return the step driver's counts for the run's record, by name; empty if no clients run concurrently."""
         return self._step_driver.record()
 
-    def variables(self) -> dict[str, NDArray[Any]]:
+    def final_variables(self) -> Mapping[str, NDArray[Any]]:
+        """Return every variable by its unsharded name after the end of the run."""
+        boundary = None if self._recovery is None else self._recovery.boundary
+        if boundary is not None and boundary.variables is not None:
+            progress = boundary.progress
+            if progress.done == progress.saved_step == self.progress.done:
+                return boundary.variables
+        return self.variables()
+
+    def variables(self) -> Mapping[str, NDArray[Any]]:
         """Wait until all clients have ended; return every variable by its unsharded name."""
         self._step_driver.begin_again()
         return self._session.run("save")
@@ -124,6 +177,7 @@ class Trainer:
             every = self.experiment.config.checkpoint.every_steps
             if every is not None and self.progress.done % every == 0:
                 self._save()
+            self._keep_boundary()
             self._stop_if_requested()
         if self.progress.scores is None:
             self._evaluate(counted=False)
@@ -136,20 +190,30 @@ class Trainer:
 
     @property
     def _ends_early(self) -> bool:
-        stopped = bool(self._reason) and self._evaluated == self.progress.done
+        stopped = bool(self._reason) and self._is_last and self.progress.evaluated_step == self.progress.done
         return stopped or self.progress.metric.is_out_of_patience(self.experiment.config)
 
     @property
     def _is_last(self) -> bool:
         """Whether the newest step is the last one of the run, unless ``train.patience`` ends the run earlier."""
-        return bool(self._reason) or self.progress.done == self.experiment.total_steps
+        return self.progress.done >= self._last_step
 
-    def _call_back(self, call: Callable[[Callback], None]) -> None:
-        """Call a method of every callback; note the first reason to stop the run."""
+    def _keep_boundary(self) -> None:
+        """Copy the variables from time to time, so that a recovery repeats few steps."""
+        recovery = self._recovery
+        if recovery is not None and recovery.is_due and self._step_driver.at_rest:
+            recovery.copy(self.progress)
+
+    def _call_back(self, method: str, call: Callable[[Callback], None]) -> None:
+        """Call a method of every callback, once for each step; note the first reason to stop the run."""
+        if self.progress.done <= self._called.get(method, -1):
+            return  # a recovery repeats the step
+        self._called[method] = self.progress.done
         for callback in self._callbacks:
             try:
                 call(callback)
             except StopTraining as stop:
+                self._last_step = min(self._last_step, self.progress.done)
                 self._reason = self._reason or ": ".join(filter(None, (type(callback).__name__, str(stop))))
 
     def _step(self) -> None:
@@ -168,7 +232,7 @@ class Trainer:
         self.progress.seconds += seconds
         self.progress.computed += config.train.batch_size * self._step_driver.passes
         self._display.step(self.progress.done, loss, config.train.batch_size / seconds)
-        self._call_back(lambda callback: callback.on_step(self.progress.done, loss))
+        self._call_back("on_step", lambda callback: callback.on_step(self.progress.done, loss))
         if self.progress.done % config.train.log_every == 0 or self.progress.done == 1 or self._is_last:
             since_last = self.progress.step_seconds[-config.train.log_every :]
             mean_s = sum(since_last) / len(since_last)
@@ -223,9 +287,9 @@ class Trainer:
             if split == TEST:
                 self.progress.scores = scores
         self._record_metrics({**scored, "train/epoch": done / self.experiment.steps_per_epoch})
+        self.progress.evaluated_step = done
         self._update_best({**values, **scored}, counted)
-        self._evaluated = done
-        self._call_back(lambda callback: callback.on_evaluation(done, scored))
+        self._call_back("on_evaluation", lambda callback: callback.on_evaluation(done, scored))
 
     def _update_best(self, values: Mapping[str, float], counted: bool) -> None:
         """Update the best metric; save a new best checkpoint if the run keeps one. values: metric -> value."""
@@ -245,7 +309,9 @@ class Trainer:
         # Decisions and metrics are written first, so that they are complete up to every checkpoint on the disk.
         self._decisions.write(self._step_driver.decisions())
         path = write_checkpoint(self.experiment, self._directory, self._record, self.progress, variables, self._meta)
-        self._call_back(lambda callback: callback.on_checkpoint(self.progress.done, path))
+        if self._recovery is not None:
+            self._recovery.keep(self.progress, variables)
+        self._call_back("on_checkpoint", lambda callback: callback.on_checkpoint(self.progress.done, path))
 
     def _stop_if_requested(self) -> None:
         if self._stop.signum is None:

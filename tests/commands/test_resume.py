@@ -178,7 +178,7 @@ def test_resume_null_starts_a_new_run(fake_training: FakeTraining):
         (
             ["optimizer.lr=0.1"],
             "besides resume=DIR only train.epochs, train.steps, train.patience, train.min_delta, train.microbatches, "
-            "callbacks, parallelism and cluster may be given",
+            "train.restarts, callbacks, parallelism and cluster may be given",
         ),
         (["parallelisms=single"], "parallelisms=single: a resumed run uses its stored configuration"),
         (["parallelism=none"], "parallelism=none: no such option"),

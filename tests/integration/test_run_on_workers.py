@@ -62,7 +62,7 @@ def test_a_finished_run_leaves_its_record_and_no_process(uninterrupted: Path) ->
 
 
 def test_if_a_worker_is_killed_the_run_fails_and_names_worker_signal_and_log(start: Start, tmp_path: Path) -> None:
-    command = start(tmp_path, *SHORT, "train.steps=100000")
+    command = start(tmp_path, *SHORT, "train.steps=100000", "train.restarts=0")
     wait_until(lambda: checkpoint_exists(tmp_path, 4), "a first checkpoint")
     command.workers()[1].send_signal(signal.SIGKILL)
     assert command.finish() == 7
@@ -72,7 +72,7 @@ def test_if_a_worker_is_killed_the_run_fails_and_names_worker_signal_and_log(sta
     summary = summary_of(tmp_path / "run")
     assert summary.status == "failed"
     assert summary.error is not None
-    assert summary.error.class_name == "ClusterError"
+    assert summary.error.class_name == "WorkerLostError"
     assert processes_of(summary.run_id) == []
 
 

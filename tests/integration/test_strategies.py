@@ -113,7 +113,7 @@ def test_a_loss_that_is_not_finite_is_traced_to_its_node_by_repeating_steps(tmp_
 
 
 def test_if_a_backup_worker_is_killed_the_run_fails_and_names_it(tmp_path: Path) -> None:
-    command = Command(tmp_path, *BACKED, "train.steps=100000", "checkpoint.every_steps=5")
+    command = Command(tmp_path, *BACKED, "train.steps=100000", "checkpoint.every_steps=5", "train.restarts=0")
     try:
         wait_until(lambda: (tmp_path / "run" / "contributors.jsonl").exists(), "an update")
         command.workers()[2].kill()

@@ -189,7 +189,8 @@ def test_mlflow_keeps_both_files(folder: Path) -> None:
 def test_the_timeline_is_lost_if_a_worker_is_killed(start: Callable[..., Command], tmp_path: Path) -> None:
     # The steps are slow, so that the recorded steps are not finished when the first checkpoint appears.
     slow = ("cluster.emulate=true", "cluster.latency_ms=200", "train.steps=200", "trace_skip=0", "trace_steps=100")
-    command = start(tmp_path, *TRACED, *slow, "tracking=none", "tracking.pictures=false", "checkpoint.every_steps=1")
+    quiet = ("tracking=none", "tracking.pictures=false", "checkpoint.every_steps=1", "train.restarts=0")
+    command = start(tmp_path, *TRACED, *slow, *quiet)
     wait_until((tmp_path / "run" / "checkpoints" / "step-1").exists, "a first checkpoint")
     command.workers()[1].send_signal(signal.SIGKILL)
     assert command.finish() == 7, command.errors

@@ -3,6 +3,7 @@
 import json
 import logging
 from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -111,7 +112,7 @@ class Endings:
 
 
 def note(path: Path, origin: Origin = ORIGIN, count: int = 3, most: int = 10) -> None:
-    with NotingClients(Endings(), path, origin, most=most) as clients:
+    with closing(NotingClients(Endings(), path, origin, most=most)) as clients:
         for expected in ENDINGS[:count]:
             assert clients.finished() is expected
 
@@ -133,7 +134,7 @@ def test_written_endings_are_read_back(path: Path) -> None:
 
 def test_other_calls_are_passed_on(path: Path) -> None:
     clients = Endings()
-    with NotingClients(clients, path, ORIGIN) as noting:
+    with closing(NotingClients(clients, path, ORIGIN)) as noting:
         assert noting.run("init", step=3, feeds={"x": 1}) == {"answer": 42}
         noting.launch("compute", step=4, feeds={"x": 2})
     assert clients.asked == [("run", "init", 3, {"x": 1}), ("launch", "compute", 4, {"x": 2})]

@@ -90,7 +90,7 @@ def test_an_older_schema_is_read_with_defaults_of_missing_fields(path: Path) -> 
 @pytest.mark.parametrize(
     ("without", "changes", "message"),
     [
-        ("", {"schema_version": 6, "surprise": True}, r"schema_version 6, expected 1 to 5; read it with a newer"),
+        ("", {"schema_version": 7, "surprise": True}, r"schema_version 7, expected 1 to 6; read it with a newer"),
         ("run_id", {"schema_version": 1}, r"missing \['run_id'\]"),
         ("weights_sha256", {}, r"missing \['weights_sha256'\]"),
         ("", {"steps": True}, r"steps: True, expected a whole number"),

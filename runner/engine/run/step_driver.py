@@ -70,6 +70,11 @@ class StepDriver(ABC):
     def synchronize(self) -> None:
         """Wait for all launched clients; afterwards variables may be evaluated, saved and restored."""
 
+    @property
+    def at_rest(self) -> bool:
+        """Whether the variables can be saved now without waiting, and without a change of the next updates."""
+        return False
+
     def begin_again(self) -> None:
         """Synchronize and drop all state that no checkpoint holds.
 
@@ -136,6 +141,11 @@ class Synchronous(StepDriver):
     def synchronize(self) -> None:
         """Return at once, because no client is launched."""
 
+    @property
+    def at_rest(self) -> bool:
+        """True, because no client is launched."""
+        return True
+
 
 @dataclass(frozen=True)
 class Rounds(DriverSettings):
@@ -164,6 +174,11 @@ class InRounds(Synchronous):
         if (step + 1) % self._rounds.steps == 0:
             self.synchronize()
         return found
+
+    @property
+    def at_rest(self) -> bool:
+        """Whether no round has begun."""
+        return not self._in_round
 
     def synchronize(self) -> None:
         """End the current round, if one has begun."""

@@ -109,8 +109,13 @@ class Downpour(StepDriver):
     def synchronize(self) -> None:
         """Start no further step, and wait until the running steps are finished and pushed."""
         self._synchronizing = True
-        while any(each.computing or each.fetching or each.pushing for each in self._replicas):
+        while not self.at_rest:
             self._launch_ready(self._take(self._clients.finished()))
+
+    @property
+    def at_rest(self) -> bool:
+        """Whether no client is running. The servers' variables then lack only gradients that are not yet due."""
+        return not any(each.computing or each.fetching or each.pushing for each in self._replicas)
 
     def begin_again(self) -> None:
         """Synchronize, apply the accumulated gradients of all replicas, and reset the order.

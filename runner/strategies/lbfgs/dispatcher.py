@@ -162,8 +162,13 @@ class Dispatcher(LbfgsStepDriver):
 
     def synchronize(self) -> None:
         """Wait for late replicas."""
-        while self._busy or self._keeping:
+        while not self.at_rest:
             self._take(self._clients.finished())
+
+    @property
+    def at_rest(self) -> bool:
+        """Whether no replica is late."""
+        return not (self._busy or self._keeping)
 
     def metrics(self) -> Mapping[str, float]:
         """Return the metrics of the iterations since the last call, and the number of repeated portions."""

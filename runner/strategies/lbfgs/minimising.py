@@ -137,3 +137,8 @@ class WholeBatch(LbfgsStepDriver):
 
     def synchronize(self) -> None:
         """Return at once, because every client has ended."""
+
+    @property
+    def at_rest(self) -> bool:
+        """True, because every client has ended."""
+        return True

@@ -98,8 +98,13 @@ class FirstArrivals(StepDriver):
 
     def synchronize(self) -> None:
         """Wait for the shares of late workers, and drop them."""
-        while self._running:
+        while not self.at_rest:
             self._take(self._finished())
+
+    @property
+    def at_rest(self) -> bool:
+        """Whether no worker is late."""
+        return not self._running
 
     def metrics(self) -> Mapping[str, float]:
         """Return, since the last call, the numbers of dropped shares, of their examples, and of all unused examples."""

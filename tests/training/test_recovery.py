@@ -1,0 +1,197 @@
+"""Runs that lose workers: new processes continue, and the results are those of an undisturbed run."""
+
+import json
+import signal
+from collections.abc import Callable, Sequence
+from functools import cache, partial
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+
+from runner.callback import Callback
+from runner.engine.cluster.launchers import LocalLauncher
+from runner.errors import ClusterError, WorkerLostError
+from runner.records.run_directory import RunDirectory
+from runner.records.summary import Summary
+from runner.tracking import read_metrics
+from runner.training import build, recovery
+from runner.training.recovery import Recovery
+from runner.training.run import run
+from runner.training.saving import Progress, Start
+from tests.integration.command import processes_of
+from tests.small_runs import small_config, typed
+
+LENGTH = typed("train.steps=8 train.eval_every=4 train.log_every=1")
+SYNC = ("parallelism=sync_data", "parallelism.workers=2", *LENGTH)
+STRATEGIES = {
+    "sync_data": SYNC,
+    "servers": (*SYNC, "parallelism.combine=parameter_server", "parallelism.servers=1"),
+    "hybrid": ("parallelism=hybrid", "parallelism.workers=2", *LENGTH),
+    "model": ("parallelism=model", "parallelism.workers=2", "parallelism.constraints={fc1: 0, fc2: 1}", *LENGTH),
+    "sandblaster": (
+        "parallelism=sandblaster",
+        "parallelism.workers=2",
+        "optimizer=lbfgs",
+        "schedule=constant",
+        *LENGTH,
+    ),
+    "async_data": ("parallelism=async_data", "parallelism.workers=2", "parallelism.servers=1", *LENGTH),
+}
+
+
+class Disturbance(Callback):
+    """Sends signals to processes of the run. at: step -> name of the process and the signal."""
+
+    def __init__(self, at: dict[int, tuple[str, signal.Signals]]) -> None:
+        self._at = at
+        self.steps: list[int] = []
+
+    def on_step(self, step: int, loss: float) -> None:
+        self.steps.append(step)
+        if step in self._at:
+            name, signum = self._at[step]
+            (process,) = [child for child in psutil.Process().children() if _ticket(child).endswith(f".{name}.key")]
+            process.send_signal(signum)
+
+
+def _ticket(process: psutil.Process) -> str:
+    arguments = process.cmdline()
+    return arguments[arguments.index("--key") + 1] if "--key" in arguments else ""
+
+
+def train(folder: Path, overrides: Sequence[str], *callbacks: Callback) -> Summary:
+    return run(small_config(*overrides), folder, overrides=overrides, callbacks=callbacks)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Summary]:
+    """Return a function that returns the summary of an undisturbed run."""
+    return cache(lambda name: train(tmp_path_factory.mktemp("undisturbed") / "run", STRATEGIES[name]))
+
+
+MEMORY, START = "in memory", "at the start"
+LOST = [
+    ("sync_data", "worker-1", signal.SIGKILL, MEMORY),
+    ("servers", "ps-0", signal.SIGKILL, START),
+    *(
+        pytest.param(*case, marks=pytest.mark.slow)
+        for case in (
+            ("sync_data", "worker-0", signal.SIGSTOP, START),
+            ("hybrid", "worker-0", signal.SIGKILL, MEMORY),
+            ("model", "worker-1", signal.SIGKILL, MEMORY),
+            ("model", "worker-0", signal.SIGSEGV, START),
+            ("sandblaster", "worker-1", signal.SIGKILL, MEMORY),
+            ("sandblaster", "ps-0", signal.SIGKILL, START),
+            ("async_data", "worker-1", signal.SIGKILL, MEMORY),
+            ("async_data", "ps-0", signal.SIGKILL, START),
+        )
+    ),
+]
+"""Strategy, the lost process, the signal that it gets after 6 of 8 steps, and the boundary to which the run returns."""
+
+
+@pytest.mark.parametrize(("strategy", "process", "signum", "boundary"), LOST)
+def test_a_run_goes_on_after_it_lost_a_process(
+    strategy: str,
+    process: str,
+    signum: signal.Signals,
+    boundary: str,
+    undisturbed: Callable[[str], Summary],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(build, "LocalLauncher", partial(LocalLauncher, silence_s=2.0))
+    monkeypatch.setattr(Recovery, "is_due", boundary == MEMORY)
+    lost = Disturbance({6: (process, signum)})
+    summary = train(tmp_path / "run", STRATEGIES[strategy], lost)
+    assert (summary.status, summary.steps, summary.recoveries) == ("finished", 8, 1)
+    assert lost.steps == list(range(1, 9)), "callbacks are called once for each step"
+    expected = undisturbed(strategy)
+    assert expected.recoveries == 0
+    if strategy == "async_data":
+        assert np.isfinite(summary.final["train/loss"])
+    else:
+        assert summary.weights_sha256 == expected.weights_sha256
+        assert summary.final["test/loss"] == expected.final["test/loss"]
+    lines = [record for record in read_metrics(tmp_path / "run" / "metrics.jsonl") if "train/loss" in record.values]
+    assert [record.step for record in lines] == list(range(1, 9))
+    (told,) = map(json.loads, (tmp_path / "run" / "recoveries.jsonl").read_text().splitlines())
+    assert (told["worker"], told["epoch"]) == (process, 2)
+    assert told["step"] >= 6, "other processes may finish steps before the loss is noticed"
+    if boundary == START:
+        assert told["continued_from"] == 0
+    elif strategy != "async_data":  # whose clients end together only at an evaluation
+        assert told["step"] - told["continued_from"] <= 1
+    assert processes_of(summary.run_id) == []
+    with RunDirectory.open(tmp_path / "run", resume=True) as directory:
+        assert directory.epoch == 3
+
+
+def test_a_used_up_budget_ends_the_run(tmp_path: Path) -> None:
+    lost = Disturbance(dict.fromkeys((2, 3), ("worker-1", signal.SIGKILL)))
+    with pytest.raises(ClusterError, match=r"(?s)SIGKILL.*already restarted 1 times.*runner resume=") as caught:
+        train(tmp_path / "run", [*SYNC, "train.restarts=1"], lost)
+    assert caught.value.exit_code == 7
+    summary = Summary.read(tmp_path / "run" / "summary.json")
+    assert (summary.status, summary.recoveries) == ("failed", 1)
+
+
+CRASH = WorkerLostError("worker-0", "was killed by SIGSEGV", "died", by_chance=False)
+KILL = WorkerLostError("worker-0", "was killed by SIGKILL", "died", by_chance=True)
+
+
+@pytest.mark.parametrize(
+    ("faults", "ends"),
+    [
+        ([(KILL, 5, None)] * 3, ""),
+        ([(KILL, 5, None)] * 4, "already restarted 3 times"),
+        ([(KILL, step, None) for step in (5, 5, 5, 24)], "already restarted 3 times"),
+        ([(KILL, step, None) for step in (5, 5, 5, 25, 26, 27)], ""),
+        ([(KILL, step, None) for step in (25, 25, 25, 5)], "already restarted 3 times"),
+        ([(KILL, 5, None)] * 3 + [(KILL, 7, 5)], "already restarted 3 times"),
+        ([(KILL, 5, None)] * 3 + [(KILL, 7, 6)] * 3, ""),
+        ([(CRASH, 5, None), (CRASH, 6, None)], ""),
+        ([(CRASH, 5, None), (KILL, 6, None), (CRASH, 5, None)], "SIGSEGV a second time in step 5: the fault recurs"),
+    ],
+)
+def test_restarts_are_limited(faults: list[tuple[WorkerLostError, int, int | None]], ends: str, tmp_path: Path) -> None:
+    """Each fault has the step that it interrupts and the newest step that was saved before."""
+    with RunDirectory.open(tmp_path, resume=False) as directory:
+        budget = Recovery(None, directory, None, 3, Start())  # type: ignore[arg-type]
+        *first, last = [(fault, Progress(0, step, saved_step=saved)) for fault, step, saved in faults]
+        for fault, progress in first:
+            budget.admit(fault, progress)
+        if ends:
+            with pytest.raises(ClusterError, match=ends):
+                budget.admit(*last)
+        else:
+            budget.admit(*last)
+
+
+def test_the_time_between_copies_grows_with_their_duration(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    class Session:
+        def run(self, client: str) -> dict[str, np.ndarray]:
+            clock.now += 3.0
+            return {}
+
+    class Clock:
+        now = 100.0
+
+        def monotonic(self) -> float:
+            return self.now
+
+    clock = Clock()
+    monkeypatch.setattr(recovery, "time", clock)
+    with RunDirectory.open(tmp_path, resume=False) as directory:
+        copies = Recovery(Session(), directory, None, 3, Start())  # type: ignore[arg-type]
+        assert not copies.is_due
+        clock.now += 1.0
+        assert copies.is_due
+        copies.copy(Progress(0, 4))
+        assert copies.boundary.progress.done == 4
+        clock.now += 149.0
+        assert not copies.is_due
+        clock.now += 1.0
+        assert copies.is_due
