@@ -222,14 +222,16 @@ class Supervisor:
         """Allow a worker to exit: from now on, its exit with code 0 does not count as a failure."""
         self._leaving.add(name)
 
-    def check(self) -> None:
-        """Raise the ``Exit.error`` of the first worker that has died unexpectedly, which is reported as the cause."""
-        failed = self._failed_workers()
-        if failed:
-            others = [f"Later, {worker.name} {worker.exit}." for worker in failed[1:]]
-            first = failed[0]
-            assert first.exit is not None
-            raise first.exit.error(first.name, "\n".join([first.report(), *others]))
+    def failure(self) -> ClusterError | None:
+        """Return the ``Exit.error`` of the first worker that has died unexpectedly, the likely cause; None if none has.
+
+        The text of the error also names the workers that died later.
+        """
+        match self._failed_workers():
+            case [WorkerProcess(exit=Exit() as end) as first, *later]:
+                others = [f"Later, {worker.name} {worker.exit}." for worker in later]
+                return end.error(first.name, "\n".join([first.report(), *others]))
+        return None
 
     def first_failed(self) -> str:
         """Return the name of the first worker that died unexpectedly, or "" if there is none."""

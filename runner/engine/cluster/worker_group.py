@@ -157,8 +157,7 @@ class WorkerGroup:
     ) -> dict[str, Answer]:
         """Read until each worker has sent a ``kind`` message that ``accept`` accepts; return worker -> message.
 
-        Raises the error that a worker reports, WorkerLostError if a worker dies, is silent or stuck or loses a
-        connection, and ClusterError after ``limit_s``.
+        Raises the error that a worker reports; WorkerLostError if a worker is lost; ClusterError after ``limit_s``.
         """
         with self._mark_failure():
             missing = set(workers)
@@ -320,17 +319,13 @@ class WorkerGroup:
         while self.clock() <= now + _DRAIN_S and (received := self._receive(0.0)) is not None:
             if not isinstance(received.message, messages.Heartbeat | messages.Log | messages.TensorPart):
                 self._unread.append(received)
-        try:
-            self.supervisor.check()
-        except ClusterError as death:
-            raise self._root_cause(death) from None
+        if (death := self.supervisor.failure()) is not None:
+            raise self._root_cause(death)
         # Pass the time read above: if the master was stopped since then, the next check notices the gap.
         if verdicts := self.monitor.tick(now):
             self._lost.update(verdict.worker for verdict in verdicts)
-            first = verdicts[0]
-            # A process that another one stopped is silent; a stuck one is not.
-            silent = first.reason is Reason.SILENT
-            raise WorkerLostError(first.worker, f"is {first.reason}", self._describe(first), by_chance=silent)
+            name, reason = verdicts[0].worker, verdicts[0].reason
+            raise WorkerLostError(name, f"is {reason}", self._describe(verdicts[0]), by_chance=reason is Reason.SILENT)
         self._next_check = self.clock() + _CHECK_S
 
     def _describe(self, verdict: Verdict) -> str:
@@ -362,11 +357,7 @@ class WorkerGroup:
                 return error_sent
         if self.supervisor.first_failed() == reporter:
             return error
-        try:
-            self.supervisor.check()
-        except ClusterError as death:
-            return death
-        return error
+        return self.supervisor.failure() or error
 
     def _keep(self, worker: str, lines: str) -> None:
         """Append lines of a worker's log to its file, unless the process on this host writes the file itself."""
