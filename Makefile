@@ -14,7 +14,7 @@ MEASURED = $(strip $(if $(filter collectives%,$(CASE)),COLLECTIVES,$(if $(filter
 	$(if $(filter backup,$(CASE)),BACKUP,$(if $(filter tracking,$(CASE)),TRACKING,$(if $(filter input,$(CASE)),INPUT,RESULTS))))))
 
 .DEFAULT_GOAL := help
-.PHONY: help run table test test-all fuzz check docs bench bench-peers gpu gpu-bench clean
+.PHONY: help run table test test-all chaos fuzz check docs bench bench-peers gpu gpu-bench clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -35,6 +35,9 @@ test: $(VENV)/.installed-dev  ## install and run the tests but the slow ones (AR
 test-all: $(VENV)/.installed-dev  ## run all tests, and those of the CPU kernels a second time without AVX-512
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 	$(BIN)/python -m pytest -n 2 --dist worksteal --avx2 tests/kernels tests/engine/graph/ops --ignore tests/kernels/gpu
+
+chaos: $(VENV)/.installed-dev  ## kill processes of runs at random times, in an hour (ARGS="--help"); a second start goes on
+	$(BIN)/python -m tests.chaos $(ARGS)
 
 fuzz: $(VENV)/.installed-dev  ## read millions of mutated messages, files and command lines, in an hour (ARGS="--help")
 	$(BIN)/python -m tests.fuzz $(ARGS)

@@ -1,0 +1,1 @@
+"""Runs that lose processes at random times; ``python -m tests.chaos`` runs a campaign."""

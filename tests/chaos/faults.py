@@ -1,0 +1,125 @@
+"""Cases and faults of a chaos campaign, and one run with a fault."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+
+import psutil
+
+from runner.records.summary import Summary
+from tests.integration.command import QUIET, abandoned_directories, processes_of
+
+_LENGTH = ("train.steps=500", "train.eval_every=100", "checkpoint.every_steps=150")
+_SERVERS = ("parallelism.combine=parameter_server", "parallelism.servers=2")
+_SYNC = ("parallelism=sync_data", "parallelism.workers=2", *_LENGTH)
+CASES: Mapping[str, Sequence[str]] = {
+    "sync_data, sharded_reduce": _SYNC,
+    "sync_data, all_reduce": (*_SYNC, "parallelism.combine=all_reduce"),
+    "sync_data, ring_all_reduce": (*_SYNC, "parallelism.combine=ring_all_reduce"),
+    "sync_data, parameter_server": (*_SYNC, *_SERVERS),
+    "model": ("parallelism=model", "parallelism.workers=2", *_LENGTH),
+    "hybrid": ("parallelism=hybrid", "parallelism.workers=2", *_LENGTH),
+    "sandblaster": ("parallelism=sandblaster", "optimizer=lbfgs", "schedule=constant", "train.steps=40"),
+}
+"""Name of a case -> overrides. All runs of a case end with the same weights."""
+
+SIGNALS = (signal.SIGKILL, signal.SIGKILL, signal.SIGKILL, signal.SIGSEGV)
+MASTER = "master"
+_LIMIT_S = 120.0
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One run with a fault.
+
+    number: of the trial in its case. process: the process that was hit, "" if the run had ended before. delay_s: time
+    from the first metrics to the fault. code: exit code; of a killed master, that of ``runner resume=``.
+    recovery_s: of each recovery, the seconds from the signal until the state was restored in new processes. left:
+    processes and directories of shared memory that remained.
+    """
+
+    case: str
+    number: int
+    process: str
+    signal: str
+    delay_s: float
+    code: int
+    recovery_s: tuple[float, ...]
+    weights_sha256: str
+    left: int
+
+
+def undisturbed(case: str, folder: Path) -> tuple[str, float]:
+    """Return the weights' SHA-256 of an undisturbed run, and the seconds from its first metrics to its end."""
+    directory = folder / "undisturbed"
+    process = _start(case, directory)
+    _wait_for_metrics(process, directory)
+    begun = time.monotonic()
+    if process.wait(_LIMIT_S):
+        raise RuntimeError(f"{case}: the undisturbed run failed; see {directory}/run.log")
+    return _weights(directory), time.monotonic() - begun
+
+
+def run_with_fault(case: str, number: int, seed: int, seconds: float, folder: Path) -> Trial:
+    """Run a case, and send a signal to one of its processes at a random time of its training."""
+    random = Random(f"{case} {number} {seed}")
+    directory = folder / f"run-{number}"
+    process = _start(case, directory)
+    _wait_for_metrics(process, directory)
+    delay, chosen = random.uniform(0, seconds), random.choice(SIGNALS)
+    time.sleep(delay)
+    processes = _processes(process)
+    name = random.choice(sorted(processes)) if processes else ""
+    sent = time.time()
+    if processes:
+        processes[name].send_signal(chosen)
+    code = process.wait(_LIMIT_S)
+    if name == MASTER:
+        resume = [sys.executable, "-m", "runner", f"resume={directory}"]
+        code = subprocess.run(resume, capture_output=True, timeout=_LIMIT_S, check=False).returncode
+    run_id = json.loads((directory / "run.json").read_text())["run_id"]
+    left = len(processes_of(run_id)) + len(abandoned_directories())
+    weights = "" if code else _weights(directory)
+    return Trial(case, number, name, chosen.name, delay, code, tuple(_recoveries(directory, sent)), weights, left)
+
+
+def _start(case: str, directory: Path) -> "subprocess.Popen[bytes]":
+    command = [sys.executable, "-m", "runner", *CASES[case], *QUIET, f"hydra.run.dir={directory}"]
+    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=directory.parent)
+
+
+def _wait_for_metrics(process: "subprocess.Popen[bytes]", directory: Path) -> None:
+    deadline, path = time.monotonic() + _LIMIT_S, directory / "metrics.jsonl"
+    while not (path.exists() and path.stat().st_size):
+        if process.poll() is not None or time.monotonic() > deadline:
+            raise RuntimeError(f"the run did not begin to train; see {directory}/run.log")
+        time.sleep(0.005)
+
+
+def _processes(process: "subprocess.Popen[bytes]") -> dict[str, psutil.Process]:
+    """Return name -> process of the living processes of a run."""
+    found: dict[str, psutil.Process] = {}
+    try:
+        master = psutil.Process(process.pid)
+        for child in master.children(recursive=True):
+            arguments = child.cmdline()
+            if "--key" in arguments:
+                found[Path(arguments[arguments.index("--key") + 1]).stem.partition(".")[2]] = child
+    except psutil.NoSuchProcess:
+        return {}
+    return found | ({MASTER: master} if process.poll() is None else {})
+
+
+def _recoveries(directory: Path, sent: float) -> list[float]:
+    path = directory / "recoveries.jsonl"
+    return [json.loads(line)["time"] - sent for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def _weights(directory: Path) -> str:
+    return Summary.read(directory / "summary.json").weights_sha256 or ""
