@@ -2,7 +2,7 @@
 
 import json
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
 
@@ -10,12 +10,14 @@ import numpy as np
 import psutil
 import pytest
 
-from runner.callback import Callback
+from runner.callback import Callback, StopTraining
 from runner.engine.cluster.launchers import LocalLauncher
 from runner.errors import ClusterError, WorkerLostError
+from runner.records.decisions import read_decisions
+from runner.records.record import Record
 from runner.records.run_directory import RunDirectory
 from runner.records.summary import Summary
-from runner.tracking import read_metrics
+from runner.tracking import RunInfo, Tracker, read_metrics
 from runner.training import build, recovery
 from runner.training.recovery import Recovery
 from runner.training.run import run
@@ -127,6 +129,55 @@ def test_a_run_goes_on_after_it_lost_a_process(
     assert processes_of(summary.run_id) == []
     with RunDirectory.open(tmp_path / "run", resume=True) as directory:
         assert directory.epoch == 3
+
+
+@pytest.mark.slow
+def test_the_record_of_backup_workers_continues_and_repeats_the_run(tmp_path: Path) -> None:
+    backed = (*STRATEGIES["servers"], "parallelism.backup_workers=1", "checkpoint.every_steps=2", "train.eval_every=8")
+    summary = train(tmp_path / "run", backed, Disturbance({5: ("worker-2", signal.SIGKILL)}))
+    contributors = tmp_path / "run" / "contributors.jsonl"
+    assert summary.recoveries == 1
+    assert [line["step"] for line in read_decisions(contributors)] == list(range(8))
+    again = train(tmp_path / "again", [*backed, f"parallelism.replay={contributors}"])
+    assert again.weights_sha256 == summary.weights_sha256
+
+
+class StopAtSix(Callback):
+    """Stops the run after step 6."""
+
+    def on_step(self, step: int, loss: float) -> None:
+        if step == 6:
+            raise StopTraining
+
+
+def test_a_run_that_a_callback_stops_ends_at_the_same_step_after_a_recovery(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The worker is lost after the callback has stopped the run, and the run returns to an earlier step."""
+    monkeypatch.setattr(Recovery, "is_due", False)
+    summary = train(tmp_path / "run", SYNC, StopAtSix(), Disturbance({6: ("worker-1", signal.SIGKILL)}))
+    assert (summary.recoveries, summary.steps, summary.status) == (1, 6, "finished")
+    assert summary.stopped.startswith("after step 6 of 8: StopAtSix")
+
+
+def test_a_tracker_gets_the_metrics_of_repeated_steps_once(tmp_path: Path) -> None:
+    class Kept(Tracker):
+        def log_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
+            kept.append((step, dict(metrics)))
+
+    kept: list[tuple[int, dict[str, float]]] = []
+    with RunDirectory.open(tmp_path, resume=False) as directory:
+        record = Record(directory, Kept(), RunInfo("id", "name", tmp_path), pictures=False)
+        for step in (1, 2, 3):
+            record.metrics(step, {"train/loss": 1.0})
+        record.rewind(1)
+        assert [each.step for each in read_metrics(directory.metrics_jsonl)] == [1]
+        for step in (2, 3, 4):
+            record.metrics(step, {"train/loss": 1.0, **({"test/loss": 2.0} if step == 3 else {})})
+        record.close("finished")
+        assert [each.step for each in read_metrics(directory.metrics_jsonl)] == [1, 2, 3, 4]
+    loss = {"train/loss": 1.0}
+    assert kept == [(1, loss), (2, loss), (3, loss), (3, {"test/loss": 2.0}), (4, loss)]
 
 
 def test_a_used_up_budget_ends_the_run(tmp_path: Path) -> None:
