@@ -4,7 +4,8 @@ import logging
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 from itertools import pairwise
 
 import numpy as np
@@ -63,11 +64,9 @@ class Simulated:
     of its next step, of all workers in rising order. examples: examples of one update. hours: the time of the whole
     training, without evaluations. busy: device -> fraction of the time in which it computes. carried: link -> bytes of
     one update. utilization: link -> fraction of its capacity that is used. memory_bytes: device -> planned memory.
-    tensors: the largest tensors at the peak of the device with the most memory, and their bytes. sent_bytes: device ->
-    bytes that it sends in one update. parts: device -> part of an update -> its seconds; see
-    :mod:`runner.tracing.parts`. timeline: of the last simulated updates, over which the parts and the sent bytes are
-    means. origins: kind of device -> origin of costs (see ``profile.ORIGINS``) -> fraction of the seconds of one run of
-    each client, copies left out.
+    tensors: the largest tensors at the peak of the device with the most memory, and their bytes. origins: kind of
+    device -> origin of costs (see ``profile.ORIGINS``) -> fraction of the seconds of one run of each client, copies
+    left out. make_timeline: returns ``timeline``, which is made when it is first needed.
     """
 
     update_s: Sequence[float]
@@ -79,10 +78,8 @@ class Simulated:
     utilization: Mapping[str, float]
     memory_bytes: Mapping[str, int]
     tensors: Mapping[str, int]
-    sent_bytes: Mapping[str, float]
-    parts: Mapping[str, Mapping[str, float]]
-    timeline: "SimulatedTimeline"
     origins: Mapping[str, Mapping[str, float]]
+    make_timeline: Callable[[], SimulatedTimeline] = field(repr=False)
 
     @property
     def step_s(self) -> float:
@@ -93,6 +90,25 @@ class Simulated:
     def examples_per_s(self) -> float:
         """Examples of all workers per second."""
         return self.examples / self.step_s
+
+    @cached_property
+    def timeline(self) -> SimulatedTimeline:
+        """The timeline of the last recorded updates, over which the parts and the sent bytes are means."""
+        return self.make_timeline()
+
+    @cached_property
+    def parts(self) -> Mapping[str, Mapping[str, float]]:
+        """Device -> part of an update -> its seconds; see :mod:`runner.tracing.parts`."""
+        return device_parts(self.timeline.index, self.timeline.updates)
+
+    @cached_property
+    def sent_bytes(self) -> Mapping[str, float]:
+        """Device -> bytes that it sends in one update."""
+        updates, sent = self.timeline.updates, dict.fromkeys(self.busy, 0.0)
+        for span in self.timeline.index.timeline.spans:
+            if span.kind == SEND and updates[0].begin_ns < span.end_ns <= updates[-1].end_ns:
+                sent[span.device] += span.nbytes / len(updates)
+        return sent
 
 
 def simulate(config: Config, steps: int, *, fits: bool = True, announce: Announce | None = None) -> Simulated:
@@ -117,7 +133,6 @@ def simulate(config: Config, steps: int, *, fits: bool = True, announce: Announc
         raise ConfigError(f"{HARDWARE}: {error}") from error
     before, after = marks[0], marks[-1]
     seconds = after.now - before.now
-    timeline = _timeline(session, marks, config)
     carried = {link: after.carried[link] - before.carried[link] for link in after.carried}
     capacity = {link.name: link.bytes_per_s for link in session.network.links}
     return Simulated(
@@ -130,10 +145,8 @@ def simulate(config: Config, steps: int, *, fits: bool = True, announce: Announc
         utilization={link: nbytes / seconds / capacity[link] for link, nbytes in carried.items()},
         memory_bytes=memory,
         tensors=_largest_tensors(session, max(memory, key=memory.__getitem__)),
-        sent_bytes=_sent_bytes(timeline, session.devices),
-        parts=device_parts(timeline.index, timeline.updates),
-        timeline=timeline,
         origins=session.origins,
+        make_timeline=partial(_timeline, session, marks, config),
     )
 
 
@@ -174,7 +187,8 @@ def _played(session: SimulatedSession, config: Config, steps: int, announce: Ann
             if step == steps and not any(client.deferred for client in session.program.training):
                 driver.synchronize()  # ends an incomplete round; deferred clients would only end their part of a later
             marks.append(session.totals())
-            session.records = session.recorded < RECORDED_RUNS
+            if session.recorded >= RECORDED_RUNS:
+                session.stop_recording()
             now = time.monotonic()
             left_s = (now - began) / step * (steps - step)
             if announce is not None and left_s and now + left_s * (step == 1) > reported + PROGRESS_S:
@@ -205,14 +219,6 @@ def _largest_tensors(session: SimulatedSession, device: str, count: int = 8) -> 
     largest = max(plans, key=lambda plan: plan.arena_bytes, default=None)
     found = variables | ({} if largest is None else peak_tensors(largest))
     return dict(sorted(found.items(), key=lambda item: -item[1])[:count])
-
-
-def _sent_bytes(timeline: SimulatedTimeline, devices: Sequence[str]) -> dict[str, float]:
-    first, sent = timeline.updates[0].begin_ns, dict.fromkeys(devices, 0.0)
-    for span in timeline.index.timeline.spans:
-        if span.kind == SEND and span.end_ns > first:
-            sent[span.device] += span.nbytes / len(timeline.updates)
-    return sent
 
 
 def hardware_of(config: Config) -> Hardware:

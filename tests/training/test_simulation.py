@@ -10,12 +10,13 @@ from runner.config.conf_dir import conf_dir
 from runner.config.configuration import option_of, to_plain
 from runner.config.schema import Config
 from runner.engine.graph.device import task_of
+from runner.engine.run.recording import SEND
 from runner.engine.simulate.activities import segments
 from runner.engine.simulate.costs import instruction_seconds
 from runner.engine.simulate.memory import peak_tensors
 from runner.errors import ConfigError, ResourceError
 from runner.strategies.async_data import AsyncData
-from runner.tracing.parts import PARTS
+from runner.tracing.parts import PARTS, device_parts
 from runner.training import simulation
 from runner.training.simulation import Simulated, hardware_of, session_of, simulate
 from tests.small_runs import small_config, typed
@@ -309,3 +310,21 @@ def test_the_timeline_of_a_long_simulation_ends_with_the_recorded_updates(monkey
     assert list(part.timeline.updates) == list(whole.timeline.updates)[: len(part.timeline.updates)]
     config.trace_steps = 1
     assert list(simulate(config, 6).timeline.updates) == list(part.timeline.updates)[-1:]
+
+
+@pytest.mark.parametrize("limit", [20, 20_000])
+def test_parts_of_an_update_depend_on_no_later_update(monkeypatch: pytest.MonkeyPatch, limit: int) -> None:
+    pause = {"at": "worker1", "median_ms": 50.0, "probability": 0.3}
+    config = described("parallelism=async_data parallelism.workers=3", disturbances={"delays": {"pause": pause}})
+    config.trace_steps = 20
+    whole = simulate(config, 20)
+    monkeypatch.setattr(simulation, "RECORDED_RUNS", limit)
+    part = simulate(config, 20 if limit == 20 else 4)
+    updates = whole.timeline.updates[: len(part.timeline.updates)]
+    assert part.timeline.updates == updates
+    assert len(updates) < 20
+    assert part.parts == device_parts(whole.timeline.index, updates)
+    spans = whole.timeline.index.timeline.spans
+    within = [each for each in spans if each.kind == SEND and updates[0].begin_ns < each.end_ns <= updates[-1].end_ns]
+    sent = sum(each.nbytes for each in within) / len(updates)
+    assert sum(part.sent_bytes.values()) == pytest.approx(sent)

@@ -59,7 +59,8 @@ class Totals:
 class SimulatedSession:
     """Runs the clients of a program on an event loop; see :class:`~runner.engine.run.step_driver.Clients`.
 
-    Fetches are zeros, because no arrays are computed.
+    Fetches are zeros, because no arrays are computed. recorded_s: seconds on the clock up to which the timeline has all
+    runs; infinite until :meth:`stop_recording`.
     """
 
     def __init__(
@@ -109,7 +110,7 @@ class SimulatedSession:
         self._ended: deque[int] = deque()
         self._launches = 0
         self._executed: list[Executed] = []
-        self.records = True
+        self.recorded_s = math.inf
 
     def totals(self) -> Totals:
         """Return the totals so far."""
@@ -126,9 +127,11 @@ class SimulatedSession:
     def timeline(self, begin_s: float, *, detail: bool) -> tuple[Timeline, list[LinkSpan]]:
         """Return the spans of all runs that end after ``begin_s``, of the devices and of the links.
 
-        detail: see :func:`~runner.engine.simulate.spans.timeline_of`. Runs that have not ended are left out, and runs
-        that began when ``records`` was false.
+        detail: see :func:`~runner.engine.simulate.spans.timeline_of`. Launched clients are continued to their end, so
+        that the spans before the present time are complete. Runs that began after ``stop_recording`` are left out.
         """
+        while self._continue():
+            pass
         executed = sorted(
             (each for each in self._executed if each.end_s(each.end) > begin_s), key=lambda each: each.number
         )
@@ -186,9 +189,12 @@ class SimulatedSession:
         return len(self._executed)
 
     @property
-    def recorded_s(self) -> float:
-        """Seconds on the clock up to which the timeline has all runs; infinite while ``records`` is true."""
-        return math.inf if self.records else max(each.end_s(each.end) for each in self._executed)
+    def _records(self) -> bool:
+        return self.recorded_s == math.inf
+
+    def stop_recording(self) -> None:
+        """Leave out of the timeline all runs that begin from now on, and set ``recorded_s`` to the present time."""
+        self.recorded_s = min(self.recorded_s, self.now)
 
     def run(self, client: str, *, step: int = 0, feeds: Mapping[str, Any] | None = None) -> dict[str, Array]:
         """Run one step of a client; see :class:`~runner.engine.run.step_driver.Clients`.
@@ -232,7 +238,7 @@ class SimulatedSession:
         sums, first = self._repeats[client]
         if client in self._begun:
             self._begun[client].append(self.now)
-        if self.records:
+        if self._records:
             self._executed.append(replace(first, number=self._launches, step=step, offset_s=self._past.now))
         self._past = self._past.plus(sums)
         self._launches += 1
@@ -246,7 +252,7 @@ class SimulatedSession:
         numbers = run.add_to(self._loop, rank=rank, delays_s=late, after=begin)
         end = self._loop.add(after=numbers or begin, watched=True)
         self._launched[end] = Executed(
-            client, self._launches, step, run, host, begin, numbers.start, end, self._past.now, self.records
+            client, self._launches, step, run, host, begin, numbers.start, end, self._past.now, self._records
         )
         self._launches += 1
 
@@ -272,16 +278,19 @@ class SimulatedSession:
     def _place(self, device: str) -> str:
         return self.network.place[task_of(device)]
 
+    def _continue(self) -> bool:
+        """Continue until launched clients end, and record their runs; return whether there were any."""
+        ended = self._loop.run()
+        for number in ended:
+            each = self._launched[number]
+            if each.recorded:
+                self._launched[number] = each = replace(each, times=self._loop.times(each.first, number + 1))
+                self._executed.append(each)
+        self._ended.extend(ended)
+        return bool(ended)
+
     def _next_end(self) -> Executed:
-        if not self._ended:
-            ended = self._loop.run()
-            for number in ended:
-                each = self._launched[number]
-                if each.recorded:
-                    self._launched[number] = each = replace(each, times=self._loop.times(each.first, number + 1))
-                    self._executed.append(each)
-            self._ended.extend(ended)
-        if not self._ended:
+        if not self._ended and not self._continue():
             self._loop.require_ended()
         found = self._launched.pop(self._ended.popleft())
         # Clients are in the order of their launches, so all activities of the first one are still needed.

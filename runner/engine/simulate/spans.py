@@ -5,18 +5,16 @@ from dataclasses import dataclass
 from operator import itemgetter
 
 import numpy as np
-from numpy.typing import NDArray
 
 from runner.engine.compile.plan import DevicePlan
 from runner.engine.compile.program import Client
+from runner.engine.events.loop import Floats
 from runner.engine.graph.device import DeviceName, task_of
 from runner.engine.graph.graph import Graph
 from runner.engine.run.recording import COMPUTE, INPUT, RECEIVE, SEND, WAIT, RawSpan
 from runner.engine.run.timeline import ClientRun, LinkSpan, RecordedPlan, Span, Timeline, spans_of
 from runner.engine.simulate.activities import Run, Segment
 from runner.engine.simulate.network import Network
-
-Floats = NDArray[np.float64]
 
 SESSION = "master"
 """The process of the session, as in a run on several processes."""
