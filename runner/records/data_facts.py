@@ -44,8 +44,8 @@ class _Stored:
 
     def __post_init__(self) -> None:
         if self.normalisation is not None:
-            if not self.facts.shape:
-                raise ValueError("normalisation: expected only with a shape, whose first number is that of channels")
+            if "x" not in self.facts.fields or not self.facts.shape:
+                raise ValueError("normalisation: expected only with a field x, whose first axis is that of channels")
             _possible(self.normalisation, self.facts.shape[0])
 
     @property
