@@ -57,7 +57,7 @@ def state_dict(weights: Mapping[str, NDArray[Any]], names: Mapping[str, str] | N
                 found[f"{module}.bias_hh_l0"] = torch.zeros_like(array)
             continue
         array = value.T if kind == _WEIGHTS and value.ndim == 2 else value
-        found[f"{module}.{_TO_TORCH.get(kind, kind)}"] = torch.from_numpy(np.ascontiguousarray(array))
+        found[f"{module}.{_TO_TORCH.get(kind, kind)}"] = torch.from_numpy(np.require(array, requirements=("C", "W")))
         if kind == "moving_mean":
             found[f"{module}.{_COUNTER}"] = torch.tensor(0)
     return found

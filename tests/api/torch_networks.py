@@ -1,40 +1,80 @@
 """The stock networks in PyTorch, as functions of a ``state_dict``: an oracle for the names and layouts of weights."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - PyTorch's documentation uses this name
 
+from runner.models import ResNetCifar, ResNetImageNet
+from tests.models.torch_inception import TorchInceptionV3, norm
+from tests.models.torch_resnet import TorchResNet
+
 State = Mapping[str, Any]
 Tensor = torch.Tensor
 
 
-def conv(s: State, name: str, x: Tensor, stride: int = 1, padding: int = 0) -> Tensor:
-    return F.conv2d(x, s[f"{name}.weight"], s.get(f"{name}.bias"), stride, padding)
+def conv(s: State, name: str, x: Tensor, stride: int = 1, padding: int = 0, groups: int = 1) -> Tensor:
+    return F.conv2d(x, s[f"{name}.weight"], s.get(f"{name}.bias"), stride, padding, groups=groups)
 
 
 def dense(s: State, name: str, x: Tensor) -> Tensor:
     return F.linear(x, s[f"{name}.weight"], s[f"{name}.bias"])
 
 
-def norm(s: State, name: str, x: Tensor) -> Tensor:
-    parts = (s[f"{name}.{part}"] for part in ("running_mean", "running_var", "weight", "bias"))
-    return F.batch_norm(x, *parts)
+def pool(x: Tensor, ceil: bool = False, padding: int = 0) -> Tensor:
+    return F.max_pool2d(x, 3, 2, padding, ceil_mode=ceil)
 
 
-def pool(x: Tensor, ceil: bool = False) -> Tensor:
-    return F.max_pool2d(x, 3, 2, ceil_mode=ceil)
+def last_layers(s: State, x: Tensor, *names: str) -> Tensor:
+    *hidden, last = names
+    x = x.flatten(1)
+    for name in hidden:
+        x = dense(s, name, x).relu()
+    return dense(s, last, x)
 
 
 def mlp(s: State, x: Tensor) -> Tensor:
-    return dense(s, "fc3", dense(s, "fc2", dense(s, "fc1", x.flatten(1)).relu()).relu())
+    return last_layers(s, x, "fc1", "fc2", "fc3")
+
+
+def distbelief_speech(s: State, x: Tensor) -> Tensor:
+    x = x.flatten(1)
+    for number in range(1, 5):
+        x = dense(s, f"fc{number}", x).sigmoid()
+    return dense(s, "fc5", x)
 
 
 def lenet(s: State, x: Tensor) -> Tensor:
     h = F.max_pool2d(conv(s, "conv1", x), 2)
     h = F.max_pool2d(conv(s, "conv2", h), 2)
-    return dense(s, "fc2", dense(s, "fc1", h.flatten(1)).relu())
+    return last_layers(s, h, "fc1", "fc2")
+
+
+def cifar_convnet(s: State, x: Tensor) -> Tensor:
+    for stage in (1, 2, 3):
+        for number in (1, 2):
+            name = f"stage{stage}_{{}}{number}".format
+            x = norm(s, name("norm"), conv(s, name("conv"), x, 1, 1)).relu()
+        x = F.max_pool2d(x, 2)
+    h = F.linear(x.flatten(1), s["fc1.weight"])
+    return dense(s, "fc2", norm(s, "fc1_norm", h).relu())
+
+
+def cifar_alexnet(s: State, x: Tensor) -> Tensor:
+    for number, (kernel, pooled) in enumerate(((5, True), (5, True), (3, False), (3, False), (3, True)), start=1):
+        x = conv(s, f"conv{number}", x, 1, kernel // 2).relu()
+        x = pool(x, padding=1) if pooled else x
+    return last_layers(s, x, "fc6", "fc7", "fc8")
+
+
+def alexnet_2012(s: State, x: Tensor) -> Tensor:
+    x = F.pad(x, (0, -(x.shape[3] - 11) % 4, 0, -(x.shape[2] - 11) % 4))
+    h = pool(F.local_response_norm(conv(s, "conv1", x, 4).relu(), 5, 5e-4, 0.75, 2.0))
+    h = pool(F.local_response_norm(conv(s, "conv2", h, 1, 2, groups=2).relu(), 5, 5e-4, 0.75, 2.0))
+    h = conv(s, "conv3", h, 1, 1).relu()
+    h = conv(s, "conv5", conv(s, "conv4", h, 1, 1, groups=2).relu(), 1, 1, groups=2).relu()
+    return last_layers(s, pool(h), "fc6", "fc7", "fc8")
 
 
 def alexnet(s: State, x: Tensor) -> Tensor:
@@ -43,16 +83,23 @@ def alexnet(s: State, x: Tensor) -> Tensor:
     h = pool(F.local_response_norm(conv(s, "conv2", h, 1, 2).relu(), 5, 1e-4, 0.75, 2.0))
     for name in ("conv3", "conv4", "conv5"):
         h = conv(s, name, h, 1, 1).relu()
-    h = pool(h).flatten(1)
-    return dense(s, "fc8", dense(s, "fc7", dense(s, "fc6", h).relu()).relu())
+    return last_layers(s, pool(h), "fc6", "fc7", "fc8")
 
 
 def vgg_a(s: State, x: Tensor) -> Tensor:
-    for stage, convolutions in enumerate((1, 1, 2, 2, 2), start=1):
+    return vgg(s, x, (1, 1, 2, 2, 2))
+
+
+def vgg_d(s: State, x: Tensor) -> Tensor:
+    return vgg(s, x, (2, 2, 3, 3, 3))
+
+
+def vgg(s: State, x: Tensor, stages: Sequence[int]) -> Tensor:
+    for stage, convolutions in enumerate(stages, start=1):
         for number in range(1, convolutions + 1):
             x = conv(s, f"stage{stage}_conv{number}", x, 1, 1).relu()
         x = F.max_pool2d(x, 2)
-    return dense(s, "fc3", dense(s, "fc2", dense(s, "fc1", x.flatten(1)).relu()).relu())
+    return last_layers(s, x, "fc1", "fc2", "fc3")
 
 
 def googlenet(s: State, x: Tensor) -> Tensor:
@@ -75,24 +122,55 @@ def googlenet(s: State, x: Tensor) -> Tensor:
     return dense(s, "fc", h.mean((2, 3)))
 
 
+def inception_bn(s: State, x: Tensor) -> Tensor:
+    def unit(name: str, h: Tensor, stride: int = 1, padding: int = 0) -> Tensor:
+        return norm(s, f"{name}_norm", conv(s, name, h, stride, padding)).relu()
+
+    def inception(h: Tensor, name: str, stride: int) -> Tensor:
+        three = unit(f"{name}_3x3", unit(f"{name}_3x3_reduce", h), stride, 1)
+        double = unit(f"{name}_double_3x3_1", unit(f"{name}_double_3x3_reduce", h), 1, 1)
+        double = unit(f"{name}_double_3x3_2", double, stride, 1)
+        if stride == 2:
+            return torch.cat([three, double, pool(h, padding=1)], 1)
+        pooled = F.max_pool2d(h, 3, 1, 1) if name.endswith("5b") else F.avg_pool2d(h, 3, 1, 1, count_include_pad=False)
+        return torch.cat([unit(f"{name}_1x1", h), three, double, unit(f"{name}_pool_project", pooled)], 1)
+
+    h = pool(unit("conv1", x, 2, 3), ceil=True)
+    h = pool(unit("conv2", unit("conv2_reduce", h), 1, 1), ceil=True)
+    for module in ("3a", "3b", "3c", "4a", "4b", "4c", "4d", "4e", "5a", "5b"):
+        h = inception(h, f"inception_{module}", 2 if module in ("3c", "4e") else 1)
+    return dense(s, "fc", h.mean((2, 3)))
+
+
+def inception_v3(s: State, x: Tensor) -> Tensor:
+    return TorchInceptionV3(s).logits(x)[0]
+
+
 def resnet_cifar(s: State, x: Tensor) -> Tensor:
-    """ResNet-20 of basic preactivation units."""
-    h = conv(s, "conv1", x, 1, 1)
-    for stage in (1, 2, 3):
-        for number in (1, 2, 3):
-            name, stride = f"stage{stage}_unit{number}", 2 if stage > 1 and number == 1 else 1
-            source, h = h, norm(s, f"{name}_norm1", h).relu()
-            if (stage, number) == (1, 1):
-                source = h
-            h = conv(s, f"{name}_conv1", h, stride, 1)
-            h = conv(s, f"{name}_conv2", norm(s, f"{name}_norm2", h).relu(), 1, 1)
-            if stride == 2:
-                source = F.pad(source[:, :, ::2, ::2], (0, 0, 0, 0, 0, h.shape[1] - source.shape[1]))
-            h = h + source
-    return dense(s, "fc", norm(s, "last_norm", h).relu().mean((2, 3)))
+    return TorchResNet(ResNetCifar(), s).logits(x)
+
+
+def resnet_imagenet(s: State, x: Tensor) -> Tensor:
+    return TorchResNet(ResNetImageNet(), s).logits(x)
 
 
 NETWORKS: dict[str, Callable[[State, Tensor], Tensor]] = {
-    function.__name__: function for function in (mlp, lenet, alexnet, vgg_a, googlenet, resnet_cifar)
+    function.__name__: function
+    for function in (
+        mlp,
+        lenet,
+        cifar_convnet,
+        cifar_alexnet,
+        resnet_cifar,
+        googlenet,
+        alexnet,
+        vgg_a,
+        vgg_d,
+        alexnet_2012,
+        inception_bn,
+        inception_v3,
+        resnet_imagenet,
+        distbelief_speech,
+    )
 }
 """Name of a model -> its logits for normalised images, given the weights."""

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from runner.api.weights import state_dict
 from runner.engine.graph import ops
 from runner.engine.graph.autodiff import gradients
 from runner.models import InceptionV3, ResNetCifar, ResNetImageNet
@@ -54,29 +55,36 @@ def test_losses_and_gradients_of_steps_equal_those_of_pytorch(label: str) -> Non
     b, outputs = network(model, 3, side, side, classes=3, examples=4)
     graph, variables = b.net.graph, b.net.variables.trainable
     loss = ops.reduce_mean(graph, outputs.losses)
-    found = [loss, *_existing(gradients(graph, [loss], [variable.tensor for variable in variables]))]
+    fetched = [loss, *_existing(gradients(graph, [loss], [variable.tensor for variable in variables]))]
     initial = initial_values(b.net)
     ours = {variable.name: initial[variable.tensor] for variable in variables}
-    theirs = {name: torch.tensor(value, requires_grad=True) for name, value in ours.items()}
+    theirs = {name: tensor.requires_grad_() for name, tensor in state_dict(ours).items()}
     oracle = _oracle(b, model, theirs)
     for step in range(STEPS):
         x = np.random.default_rng(step).standard_normal(b.feeds[b.x].shape)
         feeds = {b.x: x, **{variable.tensor: ours[variable.name] for variable in variables}}
-        value, *slopes = b.values(*found, feeds=feeds)
+        value, *slopes = b.values(*fetched, feeds=feeds)
         expected = oracle.loss(torch.from_numpy(x), torch.arange(4) % 3)
         np.testing.assert_allclose(value, expected.item(), rtol=1e-8, atol=0)
         expected_slopes = torch.autograd.grad(expected, list(theirs.values()))
         # A beta whose shift the next normalization removes has a gradient of rounding errors.
         rounding = 1e-14 * max(float(other.abs().max()) for other in expected_slopes)
-        for name, slope, other in zip(ours, slopes, expected_slopes, strict=True):
+        for name, slope, weights, other in zip(ours, slopes, theirs.values(), expected_slopes, strict=True):
             atol = 1e-8 * float(other.abs().max()) + rounding
-            np.testing.assert_allclose(slope, other.numpy(), rtol=0, atol=atol, err_msg=f"{name}, step {step}")
+            found = _of_pytorch(name, slope)
+            np.testing.assert_allclose(found, other.numpy(), rtol=0, atol=atol, err_msg=f"{name}, step {step}")
             ours[name] = ours[name] - RATE * slope
             # A step of a deep network multiplies rounding errors, so there every step begins with equal weights.
-            theirs[name].data = torch.tensor(ours[name]) if label in LARGE else theirs[name].data - RATE * other
+            same = label in LARGE
+            weights.data = torch.tensor(_of_pytorch(name, ours[name])) if same else weights.data - RATE * other
 
 
-def _oracle(b: Bench, model: Model, weights: Mapping[str, Any]) -> Any:
+def _of_pytorch(name: str, value: Array) -> Array:
+    """Return the value of a variable with the axes that PyTorch gives it: those of dense weights are swapped."""
+    return value.T.copy() if name.endswith("/weights") and value.ndim == 2 else value
+
+
+def _oracle(b: Bench, model: Model, state: Mapping[str, Any]) -> Any:
     """Return the model in PyTorch, with a function ``loss`` of images and labels."""
     import torch
 
@@ -84,11 +92,11 @@ def _oracle(b: Bench, model: Model, weights: Mapping[str, Any]) -> Any:
     from tests.models.torch_resnet import TorchResNet
 
     if isinstance(model, InceptionV3):
-        return TorchInceptionV3(weights, model.auxiliary_weight)
+        return TorchInceptionV3(state, model.auxiliary_weight)
     assert isinstance(model, ResNetCifar | ResNetImageNet)
     masks = {name: torch.from_numpy(mask) for name, mask in _masks(b).items()}
     assert bool(masks) == (model.shortcut == "dropout")
-    return TorchResNet(model, weights, masks)
+    return TorchResNet(model, state, masks)
 
 
 def _existing(found: Any) -> list[Any]:

@@ -9,15 +9,31 @@ import torch.nn.functional as F  # noqa: N812 - PyTorch's documentation uses thi
 Tensor = torch.Tensor
 
 
+def norm(state: Mapping[str, Tensor], name: str, x: Tensor, eps: float = 1e-5) -> Tensor:
+    """Return x normalized with the running statistics, or without them in ``state``, with those of the batch."""
+    mean, variance, gamma, beta = (
+        state.get(f"{name}.{part}") for part in ("running_mean", "running_var", "weight", "bias")
+    )
+    return F.batch_norm(x, mean, variance, gamma, beta, training=mean is None, eps=eps)
+
+
 @dataclass
 class TorchInceptionV3:
-    """Inception v3 in training, without dropout. weights: variable -> value. auxiliary_weight: of the second loss."""
+    """Inception v3, without dropout.
 
-    weights: Mapping[str, Tensor]
-    auxiliary_weight: float
+    state: ``state_dict``; without running statistics, the network trains. auxiliary_weight: of the second loss.
+    """
+
+    state: Mapping[str, Tensor]
+    auxiliary_weight: float = 0.0
 
     def loss(self, x: Tensor, labels: Tensor) -> Tensor:
         """Return the mean loss of images x."""
+        logits, auxiliary = self.logits(x)
+        return F.cross_entropy(logits, labels) + self.auxiliary_weight * F.cross_entropy(auxiliary, labels)
+
+    def logits(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the logits of images x, and those of the auxiliary head."""
         h = self.conv("stem_1", x, 2, "valid")
         h = self.conv("stem_3", self.conv("stem_2", h, 1, "valid"))
         h = self.conv("stem_5", F.max_pool2d(h, 3, 2), 1, "valid")
@@ -27,12 +43,11 @@ class TorchInceptionV3:
         h = self.reduction_35(h, "inception_6a")
         for letter in "bcde":
             h = self.module_17(h, f"inception_6{letter}")
-        auxiliary = F.cross_entropy(self.auxiliary(h), labels)
+        auxiliary = self.auxiliary(h)
         h = self.reduction_17(h, "inception_7a")
         for letter in "bc":
             h = self.module_8(h, f"inception_7{letter}")
-        main = F.cross_entropy(self.dense("fc", h.mean((2, 3))), labels)
-        return main + self.auxiliary_weight * auxiliary
+        return self.dense("fc", h.mean((2, 3))), auxiliary
 
     def auxiliary(self, x: Tensor) -> Tensor:
         """Return the logits of the auxiliary head."""
@@ -95,10 +110,10 @@ class TorchInceptionV3:
         return self.conv(name, F.avg_pool2d(x, 3, 1, 1, count_include_pad=False))
 
     def conv(self, name: str, x: Tensor, stride: int = 1, padding: str = "same") -> Tensor:
-        """Return a convolution, its normalization with the statistics of the batch, and its ReLU."""
-        h = F.conv2d(x, self.weights[f"{name}/weights"], None, stride, padding)
-        return F.batch_norm(h, None, None, None, self.weights[f"{name}_norm/beta"], training=True, eps=1e-3).relu()
+        """Return a convolution, its normalization, and its ReLU."""
+        h = F.conv2d(x, self.state[f"{name}.weight"], None, stride, padding)
+        return norm(self.state, f"{name}_norm", h, eps=1e-3).relu()
 
     def dense(self, name: str, x: Tensor) -> Tensor:
         """Return a dense layer."""
-        return x @ self.weights[f"{name}/weights"] + self.weights[f"{name}/bias"]
+        return F.linear(x, self.state[f"{name}.weight"], self.state[f"{name}.bias"])

@@ -1,26 +1,34 @@
 """Residual networks in PyTorch, written from He et al. 2015, table 1, and He et al. 2016, figure 4 and table 1."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - PyTorch's documentation uses this name
 
 from runner.models import ResNetCifar, ResNetImageNet
+from tests.models.torch_inception import norm
 
 Tensor = torch.Tensor
 
 
 @dataclass
 class TorchResNet:
-    """The network of ``model`` in training. weights: variable -> value. masks: layer -> mask of its dropout."""
+    """The network of ``model``.
+
+    state: ``state_dict``; without running statistics, the network trains. masks: layer -> mask of its dropout.
+    """
 
     model: ResNetCifar | ResNetImageNet
-    weights: Mapping[str, Tensor]
-    masks: Mapping[str, Tensor]
+    state: Mapping[str, Tensor]
+    masks: Mapping[str, Tensor] = field(default_factory=dict)
 
     def loss(self, x: Tensor, labels: Tensor) -> Tensor:
         """Return the mean loss of images x."""
+        return F.cross_entropy(self.logits(x), labels)
+
+    def logits(self, x: Tensor) -> Tensor:
+        """Return the logits of images x."""
         last = {"basic": 2, "bottleneck": 3, "single": 1}[self.model.block]
         unit = self.model.unit
         if isinstance(self.model, ResNetImageNet):
@@ -40,8 +48,7 @@ class TorchResNet:
             h = self.norm("last_norm", h)
         if unit in ("relu_only_preactivation", "preactivation"):
             h = h.relu()
-        logits = h.mean((2, 3)) @ self.weights["fc/weights"] + self.weights["fc/bias"]
-        return F.cross_entropy(logits, labels)
+        return F.linear(h.mean((2, 3)), self.state["fc.weight"], self.state["fc.bias"])
 
     def unit(self, x: Tensor, stage: int, number: int, last: int) -> Tensor:
         """Return the result of a unit whose branch has ``last`` convolutions."""
@@ -103,16 +110,13 @@ class TorchResNet:
 
     def gate(self, x: Tensor, name: str, stride: int) -> Tensor:
         """Return the gate of a unit with input x."""
-        return torch.sigmoid(
-            F.conv2d(x, self.weights[f"{name}_gate/weights"], self.weights[f"{name}_gate/bias"], stride)
-        )
+        return torch.sigmoid(F.conv2d(x, self.state[f"{name}_gate.weight"], self.state[f"{name}_gate.bias"], stride))
 
     def conv(self, name: str, x: Tensor, stride: int = 1) -> Tensor:
         """Return a convolution without bias."""
-        weights = self.weights[f"{name}/weights"]
+        weights = self.state[f"{name}.weight"]
         return F.conv2d(x, weights, None, stride, weights.shape[-1] // 2)
 
     def norm(self, name: str, x: Tensor) -> Tensor:
-        """Return x normalized with the statistics of the batch."""
-        gamma, beta = self.weights[f"{name}/gamma"], self.weights[f"{name}/beta"]
-        return F.batch_norm(x, None, None, gamma, beta, training=True, eps=1e-5)
+        """Return x normalized."""
+        return norm(self.state, name, x)
