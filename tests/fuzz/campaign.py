@@ -1,5 +1,6 @@
 """A campaign: many mutated inputs for one target, in a process of its own that may crash, hang or run out of memory."""
 
+import ctypes
 import logging
 import multiprocessing
 import resource
@@ -117,6 +118,8 @@ def _run_until_fault(target: Target, seeds: Any, numbers: range, seed: int, outc
 def _read_all(target: Target, seeds: Any, numbers: range, seed: int, number: Any, report: Connection) -> None:
     """Read the inputs of some numbers; report findings and, at the end, the numbers of inputs and the growth."""
     logging.disable()
+    # The child of a large process could keep much in its free memory without growing.
+    ctypes.CDLL(None).malloc_trim(0)
     accepted = refused = warm = 0
     process = psutil.Process()
     with TemporaryDirectory() as name:
