@@ -65,3 +65,18 @@ def test_perplexity_is_that_of_all_words_and_ends() -> None:
     chances = [("a", (BEGIN,)), ("b", (BEGIN, "a")), (END, ("a", "b")), ("c", (BEGIN,)), (END, (BEGIN, "c"))]
     product = np.prod([model.probability(*each) for each in chances])
     assert (perplexity, tokens) == (pytest.approx(product ** (-1 / 5)), 5)
+
+
+def sample(lines: int, seed: int) -> list[list[str]]:
+    rng = np.random.default_rng(seed)
+    return [[f"w{word}" for word in rng.geometric(0.02, rng.integers(1, 9))] for _ in range(lines)]
+
+
+def test_the_perplexity_is_that_of_kenlm() -> None:
+    """The number is that of KenLM 0.3.0 (lmplz -o 3, query), which counts <unk> as one more word."""
+    train = sample(3000, seed=1)
+    words = {word for line in train for word in line}
+    test = [[word for word in line if word in words] for line in sample(200, seed=2)]
+    perplexity, tokens = KneserNey(train, (*words, END, "<unk>")).perplexity(test)
+    assert tokens == 1083
+    assert perplexity == pytest.approx(89.48214050868174, rel=1e-6)
