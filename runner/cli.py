@@ -18,7 +18,7 @@ from pathlib import Path
 from runner.commands.plugins import install_plugins, split_plugins
 from runner.config.command_line import misplaced_verb
 from runner.errors import ConfigError, RunnerError, SecurityError, as_runner_error
-from runner.system.console import DEBUG_OPTION, print_error
+from runner.system.console import DEBUG_OPTION, SUPERVISE_OPTION, SUPERVISOR_OPTION, print_error
 
 
 @dataclass(frozen=True)
@@ -84,9 +84,14 @@ def _dispatch(arguments: list[str], *, debug: bool) -> int:
         from runner.commands.completion import install
 
         return install(arguments)
+    arguments = _end_with_supervisor(arguments)
     references, arguments = split_plugins(arguments)
+    supervised = SUPERVISE_OPTION in arguments
+    arguments = [argument for argument in arguments if argument != SUPERVISE_OPTION]
     first = arguments[0] if arguments else ""
     if first in VERBS:
+        if supervised:
+            raise ConfigError(f"{SUPERVISE_OPTION} watches a training run; leave it out of `runner {first}`")
         return _run_verb(first, references, arguments[1:], debug=debug)
     if "--help" in arguments or "-h" in arguments:
         from runner.commands.help_text import help_text
@@ -101,9 +106,24 @@ def _dispatch(arguments: list[str], *, debug: bool) -> int:
         return 0
     _refuse(arguments)
     install_plugins(references)
+    if supervised:
+        from runner.commands.supervise import supervise
+
+        return supervise(arguments, references, options=[DEBUG_OPTION] if debug else [])
     from runner.commands.train import train
 
     return train(arguments, debug=debug)
+
+
+def _end_with_supervisor(arguments: Sequence[str]) -> list[str]:
+    """Have Linux send SIGTERM to this process when the process that watches it dies; return the other arguments."""
+    option = f"{SUPERVISOR_OPTION}="
+    for argument in arguments:
+        if argument.startswith(option):
+            from runner.engine.cluster.processes import die_with_parent
+
+            die_with_parent(int(argument.removeprefix(option)), signal.SIGTERM)
+    return [argument for argument in arguments if not argument.startswith(option)]
 
 
 def _run_verb(name: str, references: Sequence[str], arguments: Sequence[str], *, debug: bool) -> int:

@@ -32,6 +32,12 @@ SUMMARY_FILE = "summary.json"
 METRICS_FILE = "metrics.jsonl"
 """The file, in the directory of a run, with its metrics (:mod:`runner.tracking.metrics_log`)."""
 
+LOG_FILE = "run.log"
+"""The file, in the directory of a run, with the log of its master."""
+
+RECOVERIES_FILE = "recoveries.jsonl"
+"""The file, in the directory of a run, with its recoveries (:mod:`runner.records.recoveries`)."""
+
 SESSION_FOLDER = "session"
 """The folder, in the directory of a run, with the sources of classes that were handed over from a Python session."""
 
@@ -64,14 +70,14 @@ class RunDirectory:
         self.epoch = state.epoch  # the number of starts of the run, this one included
         self.config_yaml = path / CONFIG_FILE  # the resolved configuration
         self.shown_config_yaml = path / "shown" / "config.yaml"  # the configuration without secrets, for tracking
-        self.log = path / "run.log"  # the log of the master
+        self.log = path / LOG_FILE
         self.summary_json = path / SUMMARY_FILE
         self.metrics_jsonl = path / METRICS_FILE
         self.graph_dot = path / "graph.dot"  # the graph in the DOT language of Graphviz
         self.trace_json = path / "trace.json"  # the timeline of some steps
         self.trace_summary_json = path / "trace_summary.json"  # critical paths and waits of these steps
         self.placement_json = path / PLACEMENT_FILE
-        self.recoveries_jsonl = path / "recoveries.jsonl"  # the recoveries from lost workers
+        self.recoveries_jsonl = path / RECOVERIES_FILE
         self.asynchronous_json = path / "asynchronous.json"  # number of steps of each replica, staleness of pushes
         self.checkpoints = path / "checkpoints"
         self.plots = path / "plots"

@@ -139,7 +139,7 @@ class Summary:
       init_taken         names of the weights that were taken from this checkpoint
       init_left          weight that kept its initial value -> reason
       stopped            the reason why train.patience or a callback ended the run early; "" if none did
-      recoveries         how often this process restarted all workers because one was lost; see recoveries.jsonl
+      recoveries         how often processes were restarted because one was lost, in all starts; see recoveries.jsonl
       monitor            the metric by which evaluations were compared
       direction          "max" or "min", whether high or low values of this metric are better; "" in older files
       best_value         best value of the monitored metric, over all processes of a resumed run; null if there is none

@@ -17,6 +17,12 @@ from runner.system.redaction import SecretlessFormatter, redact_text
 DEBUG_OPTION = "--debug"
 """The option that prints tracebacks; it may be anywhere on a command line."""
 
+SUPERVISE_OPTION = "--supervise"
+"""The option that starts a killed run again; it may be anywhere on a command line."""
+
+SUPERVISOR_OPTION = "--supervisor"
+"""The option with the id of the process that watches this one, which it receives from that process."""
+
 _FILE_ONLY = "file_only"
 
 NOT_ON_TERMINAL: Mapping[str, bool] = {_FILE_ONLY: True}

@@ -4,8 +4,8 @@ Read the modules in this order; the first five implement a run from its start to
 
 * ``run``: the entry point, which trains or simulates a checked configuration in a directory and returns a summary.
 * ``trainer``: the loop of steps. ``evaluation``: scores, the best metric, early stopping.
-* ``recovery``: restarts after a worker is lost. ``saving``: the start, progress and checkpoints of a run. ``summary``:
-  the facts and results of a run.
+* ``recovery``: restarts after a worker is lost. ``restart_budget``: their limit. ``saving``: the start, progress and
+  checkpoints of a run. ``summary``: the facts and results of a run.
 * ``build`` makes an ``experiment`` from a configuration; ``devices`` and ``placement`` assign its devices;
   ``preconditions`` and ``memory`` refuse runs that cannot work; ``initial_weights`` reads ``init_from``.
 * ``simulated_run``: a run that is simulated, not trained. ``simulation``: the times of a configuration on described

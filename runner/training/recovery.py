@@ -4,9 +4,7 @@ A recovered run has the weights of an undisturbed one, bit for bit unless its wo
 orders of summation depend only on seed, step and worker.
 """
 
-import json
 import logging
-import shlex
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -18,17 +16,16 @@ from numpy.typing import NDArray
 from runner.config.schema import LOCAL, Config
 from runner.engine.cluster.cluster_session import ClusterSession
 from runner.engine.run.session import Session
-from runner.errors import ClusterError, WorkerLostError
+from runner.errors import WorkerLostError
 from runner.records.record import Record
+from runner.records.recoveries import append_recovery, count_recoveries
 from runner.records.run_directory import RunDirectory
+from runner.training.restart_budget import RestartBudget
 from runner.training.saving import Progress, Start, restore
 
 log = logging.getLogger(__name__)
 
 Variables = Mapping[str, NDArray[Any]]
-
-RESET_STEPS = 20
-"""Number of updates beyond the step of every earlier fault after which the count of restarts begins at 0 again."""
 
 _LEAST_S = 1.0
 _COST = 50
@@ -45,21 +42,17 @@ class Boundary:
 
 
 class Recovery:
-    """The recoveries of one run: the newest boundary, the limit of restarts, and the records of all recoveries."""
+    """The recoveries of one run: the newest boundary, the limit of restarts, and their records."""
 
     def __init__(
         self, session: ClusterSession, directory: RunDirectory, record: Record, restarts: int, start: Start
     ) -> None:
         """Prepare recoveries. restarts: ``train.restarts``. start: the state to which the run can return first."""
         self.boundary = Boundary(Progress(start.step, start.step), start.restore)
-        self.count = 0
+        self.budget = RestartBudget(restarts, directory.path)
         self._session = session
         self._directory = directory
         self._record = record
-        self._restarts = restarts
-        self._used = 0
-        self._furthest = -1
-        self._faults: set[tuple[str, str, int]] = set()
         self._next_copy = time.monotonic() + _LEAST_S
 
     @property
@@ -80,26 +73,6 @@ class Recovery:
         self._next_copy = ended + _COST * (ended - begun)
         self.keep(progress, variables)
 
-    def admit(self, lost: WorkerLostError, progress: Progress) -> None:
-        """Count a fault; raise ClusterError if it occurred before in this step, or if no restart is left.
-
-        progress: the progress until the fault.
-        """
-        step, fault = progress.done, (lost.worker, lost.cause, progress.done)
-        if step >= self._furthest + RESET_STEPS or (progress.saved_step or 0) > self._furthest >= 0:
-            self._used = 0
-        if fault in self._faults and not lost.by_chance:
-            raise ClusterError(f"{lost}\n{lost.worker} {lost.cause} a second time in step {step}: the fault recurs")
-        if self._used == self._restarts:
-            raise ClusterError(
-                f"{lost}\nThe processes were already restarted {self._used} times (train.restarts) without "
-                f"{RESET_STEPS} further steps or a new checkpoint; remove the cause, then continue with: "
-                f"runner resume={shlex.quote(str(self._directory.path))}"
-            )
-        self._used += 1
-        self._furthest = max(self._furthest, step)
-        self._faults.add(fault)
-
     def restart(self, lost: WorkerLostError, step: int) -> str:
         """Start new processes, return to the boundary, and record the recovery; return its description.
 
@@ -111,15 +84,13 @@ class Recovery:
         self._session.restart(epoch)
         self.boundary.restore(self._session)
         seconds = time.monotonic() - begun
-        self.count += 1
-        facts = {"worker": lost.worker, "cause": lost.cause, "step": step, "continued_from": first, "seconds": seconds}
-        with self._directory.recoveries_jsonl.open("a", encoding="utf-8") as file:
-            file.write(json.dumps({"epoch": epoch, "time": time.time(), **facts}) + "\n")
+        path = self._directory.recoveries_jsonl
+        append_recovery(path, lost, step=step, continued_from=first, epoch=epoch, seconds=seconds)
         self._record.rewind(first)
-        self._record.metrics(first, {"perf/recoveries": self.count, "perf/recovery_s": seconds})
+        self._record.metrics(first, {"perf/recoveries": count_recoveries(path), "perf/recovery_s": seconds})
         text = (
             f"{lost.worker} {lost.cause} in step {step}: all processes were restarted in {seconds:.1f} s "
-            f"(restart {self._used} of {self._restarts}); the run continues from step {first}"
+            f"(restart {self.budget.used} of {self.budget.restarts}); the run continues from step {first}"
         )
         log.warning("%s", text)
         return text

@@ -24,6 +24,7 @@ from runner.plugin import plugin_errors, provenance
 from runner.records.data_facts import DataRecord, read_record, record_of, splits_of, write_record
 from runner.records.provenance import provenance_here
 from runner.records.record import Record
+from runner.records.recoveries import count_recoveries
 from runner.records.run_directory import RunDirectory
 from runner.records.summary import Summary
 from runner.system.console import NOT_ON_TERMINAL, logging_to
@@ -300,7 +301,7 @@ class _Run:
         def add_results(error: BaseException | None) -> None:
             seconds = time.monotonic() - self.started
             self.summary = with_results(self.summary, session, record, trainer.progress, config, directory, seconds)
-            self._note(recoveries=0 if recovery is None else recovery.count)
+            self._note(recoveries=count_recoveries(directory.recoveries_jsonl))
 
         def draw(error: BaseException | None) -> None:
             scores = trainer.progress.scores

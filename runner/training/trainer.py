@@ -123,7 +123,7 @@ class Trainer:
                     lost = error
                     if self._recovery is None:
                         raise
-                    self._recovery.admit(lost, self.progress)
+                    self._recovery.budget.admit(lost, self.progress.done, self.progress.saved_step)
 
     def _recover(self, lost: WorkerLostError) -> None:
         """Restart the workers and return to the newest boundary."""

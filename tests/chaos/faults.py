@@ -13,6 +13,7 @@ from random import Random
 import psutil
 
 from runner.records.summary import Summary
+from runner.system.console import SUPERVISOR_OPTION
 from tests.integration.command import QUIET, abandoned_directories, processes_of
 
 _LENGTH = ("train.steps=500", "train.eval_every=100", "checkpoint.every_steps=150")
@@ -39,8 +40,8 @@ class Trial:
     """One run with a fault.
 
     number: of the trial in its case. process: the process that was hit, "" if the run had ended before. delay_s: time
-    from the first metrics to the fault. code: exit code; of a killed master, that of ``runner resume=``.
-    recovery_s: of each recovery, the seconds from the signal until the state was restored in new processes. left:
+    from the first metrics to the fault. code: exit code of ``runner --supervise``. recovery_s: of each recovery from a
+    lost worker, the seconds from the signal until the state was restored in new processes. left:
     processes and directories of shared memory that remained.
     """
 
@@ -80,9 +81,6 @@ def run_with_fault(case: str, number: int, seed: int, seconds: float, folder: Pa
     if processes:
         processes[name].send_signal(chosen)
     code = process.wait(_LIMIT_S)
-    if name == MASTER:
-        resume = [sys.executable, "-m", "runner", f"resume={directory}"]
-        code = subprocess.run(resume, capture_output=True, timeout=_LIMIT_S, check=False).returncode
     run_id = json.loads((directory / "run.json").read_text())["run_id"]
     left = len(processes_of(run_id)) + len(abandoned_directories())
     weights = "" if code else _weights(directory)
@@ -90,7 +88,7 @@ def run_with_fault(case: str, number: int, seed: int, seconds: float, folder: Pa
 
 
 def _start(case: str, directory: Path) -> "subprocess.Popen[bytes]":
-    command = [sys.executable, "-m", "runner", *CASES[case], *QUIET, f"hydra.run.dir={directory}"]
+    command = [sys.executable, "-m", "runner", "--supervise", *CASES[case], *QUIET, f"hydra.run.dir={directory}"]
     return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=directory.parent)
 
 
@@ -103,22 +101,24 @@ def _wait_for_metrics(process: "subprocess.Popen[bytes]", directory: Path) -> No
 
 
 def _processes(process: "subprocess.Popen[bytes]") -> dict[str, psutil.Process]:
-    """Return name -> process of the living processes of a run."""
+    """Return name -> process of the living processes of a run, without the one that watches."""
     found: dict[str, psutil.Process] = {}
     try:
-        master = psutil.Process(process.pid)
-        for child in master.children(recursive=True):
+        for child in psutil.Process(process.pid).children(recursive=True):
             arguments = child.cmdline()
             if "--key" in arguments:
                 found[Path(arguments[arguments.index("--key") + 1]).stem.partition(".")[2]] = child
+            elif any(argument.startswith(SUPERVISOR_OPTION) for argument in arguments):
+                found[MASTER] = child
     except psutil.NoSuchProcess:
         return {}
-    return found | ({MASTER: master} if process.poll() is None else {})
+    return found
 
 
 def _recoveries(directory: Path, sent: float) -> list[float]:
     path = directory / "recoveries.jsonl"
-    return [json.loads(line)["time"] - sent for line in path.read_text().splitlines()] if path.exists() else []
+    lines = map(json.loads, path.read_text().splitlines()) if path.exists() else ()
+    return [line["time"] - sent for line in lines if line["worker"] != MASTER]
 
 
 def _weights(directory: Path) -> str:

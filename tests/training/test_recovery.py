@@ -22,6 +22,7 @@ from runner.records.summary import Summary
 from runner.tracking import RunInfo, Tracker, read_metrics
 from runner.training import build, recovery
 from runner.training.recovery import Recovery
+from runner.training.restart_budget import RestartBudget
 from runner.training.run import run
 from runner.training.saving import Progress, Start
 from tests.integration.command import processes_of
@@ -182,7 +183,7 @@ def test_a_signal_to_all_processes_still_leaves_a_checkpoint(
     assert caught.value.exit_code == 143
     assert list((tmp_path / "run" / "checkpoints").glob("step-*"))
     resumed = run(small_config(*SYNC), tmp_path / "run", overrides=SYNC, resume=True)
-    assert (resumed.steps, resumed.recoveries) == (8, 0)
+    assert (resumed.steps, resumed.recoveries) == (8, 1), "recoveries of all starts"
     assert resumed.weights_sha256 == undisturbed("sync_data").weights_sha256
 
 
@@ -235,16 +236,15 @@ KILL = WorkerLostError("worker-0", "was killed by SIGKILL", "died", by_chance=Tr
 )
 def test_restarts_are_limited(faults: list[tuple[WorkerLostError, int, int | None]], ends: str, tmp_path: Path) -> None:
     """Each fault has the step that it interrupts and the newest step that was saved before."""
-    with RunDirectory.open(tmp_path, resume=False) as directory:
-        budget = Recovery(None, directory, None, 3, Start())  # type: ignore[arg-type]
-        *first, last = [(fault, Progress(0, step, saved_step=saved)) for fault, step, saved in faults]
-        for fault, progress in first:
-            budget.admit(fault, progress)
-        if ends:
-            with pytest.raises(ClusterError, match=ends):
-                budget.admit(*last)
-        else:
+    budget = RestartBudget(3, tmp_path)
+    *first, last = faults
+    for fault in first:
+        budget.admit(*fault)
+    if ends:
+        with pytest.raises(ClusterError, match=ends):
             budget.admit(*last)
+    else:
+        budget.admit(*last)
 
 
 def test_the_time_between_copies_grows_with_their_duration(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -97,7 +97,12 @@ class Exit:
         """
         if self.code in _CLASS_OF_CODE and self.code != ClusterError.exit_code:
             return ClusterError(message)
-        return WorkerLostError(worker, self.cause, message, by_chance=self.code in _FROM_OUTSIDE)
+        return WorkerLostError(worker, self.cause, message, by_chance=self.by_chance)
+
+    @property
+    def by_chance(self) -> bool:
+        """Whether the same end can occur twice in one step by chance, because its origin may be another process."""
+        return self.code in _FROM_OUTSIDE
 
     @property
     def rank(self) -> int:
@@ -297,17 +302,17 @@ def _wait_for_any(workers: Sequence[WorkerProcess], timeout_s: float) -> bool:
     return bool(poller.poll(max(0.0, timeout_s) * 1000))
 
 
-def die_with_parent(parent: int) -> None:
-    """Make the kernel kill this process when its parent dies. Called in a worker.
+def die_with_parent(parent: int, signum: signal.Signals = signal.SIGKILL) -> None:
+    """Make the kernel send ``signum`` to this process when its parent dies. Called in a worker or a watched master.
 
-    ``parent`` is the master's process id from the command line. Raises ClusterError if the parent has already ended,
+    ``parent`` is the parent's process id from the command line. Raises ClusterError if the parent has already ended,
     because the kernel then sends no signal.
     """
     libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0) != 0:
+    if libc.prctl(_PR_SET_PDEATHSIG, int(signum), 0, 0, 0) != 0:
         raise ResourceError(f"cannot set the parent-death signal: {os.strerror(ctypes.get_errno())}")
     if os.getppid() != parent:
-        raise ClusterError(f"the master (pid {parent}) ended before this worker started; the worker exits")
+        raise ClusterError(f"the process that started this one (pid {parent}) has ended; this process exits too")
 
 
 def dump_stacks_on_signal() -> None:

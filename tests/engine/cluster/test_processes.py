@@ -266,4 +266,4 @@ def test_worker_dies_with_a_master_killed_during_the_imports(tmp_path: Path) -> 
 def test_worker_without_a_master_reports_it() -> None:
     script = "from runner.engine.cluster.processes import die_with_parent; die_with_parent(1)"
     orphan = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
-    assert "ClusterError: the master (pid 1) ended before this worker started" in orphan.stderr
+    assert "ClusterError: the process that started this one (pid 1) has ended" in orphan.stderr

@@ -1,0 +1,41 @@
+"""The limit of restarts after faults, for the processes of a run and for its master."""
+
+import shlex
+from pathlib import Path
+
+from runner.errors import ClusterError, WorkerLostError
+
+RESET_STEPS = 20
+"""Number of updates beyond the step of every earlier fault after which the count of restarts begins at 0 again."""
+
+
+class RestartBudget:
+    """The restarts that are left, and the faults so far. used: number of restarts since the count began at 0."""
+
+    def __init__(self, restarts: int, run_dir: Path) -> None:
+        """restarts: ``train.restarts``. run_dir: the directory that error messages name."""
+        self.restarts = restarts
+        self.used = 0
+        self._run_dir = run_dir
+        self._furthest = -1
+        self._faults: set[tuple[str, str, int]] = set()
+
+    def admit(self, lost: WorkerLostError, step: int, saved_step: int | None) -> None:
+        """Count a fault; raise ClusterError if it occurred before in this step, or if no restart is left.
+
+        step: number of updates before the fault. saved_step: step of the newest checkpoint, None if there is none.
+        """
+        fault = (lost.worker, lost.cause, step)
+        if step >= self._furthest + RESET_STEPS or (saved_step or 0) > self._furthest >= 0:
+            self.used = 0
+        if fault in self._faults and not lost.by_chance:
+            raise ClusterError(f"{lost}\n{lost.worker} {lost.cause} a second time in step {step}: the fault recurs")
+        if self.used == self.restarts:
+            raise ClusterError(
+                f"{lost}\nThe processes were already restarted {self.used} times (train.restarts) without "
+                f"{RESET_STEPS} further steps or a new checkpoint; remove the cause, then continue with: "
+                f"runner resume={shlex.quote(str(self._run_dir))}"
+            )
+        self.used += 1
+        self._furthest = max(self._furthest, step)
+        self._faults.add(fault)
