@@ -2,7 +2,8 @@
 
 A reader never sees an incomplete checkpoint, a damaged checkpoint is never loaded, and no content is executed.
 
-Read the modules in this order: ``manifest``, ``shard`` and ``layout`` for the format; then ``writing`` and ``reading``.
+Read the modules in this order: ``manifest``, ``shard`` and ``layout`` for the format; then ``writing``, ``reading``
+and ``background``.
 """
 
 from runner.checkpoint.manifest import (

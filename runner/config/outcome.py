@@ -36,7 +36,7 @@ _NOT_DECISIVE = {
     "task": ("metrics",),
     "train": ("log_every", "restarts", "fail_on_divergence", "recompute"),
     "data": ("cache_dir", "max_bytes", "threads", "prefetch"),
-    "checkpoint": ("keep",),
+    "checkpoint": ("every_s", "keep"),
     "cluster": ("device", "filled_in"),
 }
 """Keys that affect neither values nor the order of clients. The device in use is in device_taken, not in device."""

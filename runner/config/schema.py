@@ -55,7 +55,11 @@ class TrainConfig:
 class CheckpointConfig:
     """Frequency of checkpoints and the number of checkpoints kept. The last step of a run is always saved."""
 
-    every_steps: Count | None = key(None, "steps between checkpoints; null: only at the end")
+    every_steps: Count | None = key(None, "steps between checkpoints; null: only by time and at the end")
+    every_s: Annotated[float, Bounds(0, 10**9)] | None = key(
+        60.0,
+        "seconds between further checkpoints, more if they take over 2 % of the time; null: none; not if workers race",
+    )
     # With fewer kept, damage to the checkpoint that is being written could leave none intact.
     keep: Annotated[int, Bounds(3, 10**9)] = key(3, "newest checkpoints kept, 3 or more")
     keep_best: bool | None = key(

@@ -1,7 +1,7 @@
 """The start of a run, its progress, and its checkpoints."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -109,16 +109,17 @@ class Progress:
     stopped: str = ""
 
 
-def write_checkpoint(
+def prepared_checkpoint(
     experiment: Experiment,
     directory: RunDirectory,
     record: Record,
     progress: Progress,
     variables: Mapping[str, NDArray[Any]],
     meta: CheckpointMeta,
-) -> Path:
-    """Flush the metrics, write a checkpoint of step ``progress.done``, set ``progress.saved_step``; return its path.
+) -> Callable[[], Path]:
+    """Return a function that flushes the metrics, writes a checkpoint of step ``progress.done``, and returns its path.
 
+    The function may run in another thread, while ``progress`` changes; ``variables`` must not change.
     meta: the entries that are the same in all manifests of the run. Raises NonFiniteLossError if a variable is not
     finite; after the last update, no later loss would reveal this.
     """
@@ -127,17 +128,16 @@ def write_checkpoint(
         if not np.isfinite(value).all():
             fault = f"variable {name!r} is not finite after step {done - 1}, so no checkpoint is written"
             raise NonFiniteLossError(done - 1, f"{fault}: {experiment.advice_on_divergence}")
-    record.sync()
     stored = {**progress.metric.to_progress(), SECONDS: progress.seconds, COMPUTED: progress.computed}
     if keeps_best(config) and progress.metric.best_step is not None:
         stored[BEST_STEP] = progress.metric.best_step
-    path = save_checkpoint(
-        directory.checkpoints,
-        step=done,
-        variables=variables,
-        meta=replace(meta, examples=done * config.train.batch_size, progress=stored),
-        keep=config.checkpoint.keep,
-    )
-    progress.saved_step = done
-    log.info("checkpoint %s", path)
-    return path
+    of_this_step = replace(meta, examples=done * config.train.batch_size, progress=stored)
+
+    def write() -> Path:
+        record.sync()
+        folder, keep = directory.checkpoints, config.checkpoint.keep
+        path = save_checkpoint(folder, step=done, variables=variables, meta=of_this_step, keep=keep)
+        log.info("checkpoint %s", path)
+        return path
+
+    return write

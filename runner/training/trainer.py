@@ -8,10 +8,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NoReturn
 
+import numpy as np
 from numpy.typing import NDArray
 
 from runner.callback import Callback, StopTraining
 from runner.checkpoint import CheckpointMeta
+from runner.checkpoint.background import BackgroundSaver
 from runner.config.monitor import keeps_best, monitor_of
 from runner.config.outcome import outcome_hash
 from runner.engine.graph.network import LOSS
@@ -30,7 +32,7 @@ from runner.training.display import Display
 from runner.training.evaluation import TEST, BestMetric, evaluate
 from runner.training.experiment import Experiment
 from runner.training.recovery import Recovery
-from runner.training.saving import COMPUTED, SECONDS, Progress, write_checkpoint
+from runner.training.saving import COMPUTED, SECONDS, Progress, prepared_checkpoint
 
 log = logging.getLogger(__name__)
 
@@ -78,6 +80,7 @@ class Trainer:
         self._display = display
         self._stop = stop
         self._callbacks = callbacks
+        self._saver = BackgroundSaver(config.checkpoint.every_s)
         self._called: dict[str, int] = {}  # method of callbacks -> newest step
         self._reason = ""  # why a callback stops the run
         self._last_step = experiment.total_steps  # earlier if a callback stops the run
@@ -111,6 +114,7 @@ class Trainer:
             at_the_end("writing the decisions", lambda error: self._write_decisions()),
             at_the_end("writing the timeline", self._trace.finish),
             at_the_end("closing the record of endings", lambda error: self._close_noting()),
+            at_the_end("writing a checkpoint", lambda error: self._saver.close()),
         ):
             lost: WorkerLostError | None = None
             while True:
@@ -128,6 +132,7 @@ class Trainer:
     def _recover(self, lost: WorkerLostError) -> None:
         """Restart the workers and return to the newest boundary."""
         assert self._recovery is not None
+        self._saver.finish()
         self._trace.drop()
         self._close_noting()
         self._decisions.write(self._step_driver.decisions())
@@ -177,11 +182,15 @@ class Trainer:
             every = self.experiment.config.checkpoint.every_steps
             if every is not None and self.progress.done % every == 0:
                 self._save()
+            self._saver.check()
+            if self._saver.is_due and self._step_driver.at_rest:
+                self._save()
             self._keep_boundary()
             self._stop_if_requested()
         if self.progress.scores is None:
             self._evaluate(counted=False)
         self._save()
+        self._saver.finish()
         if self.progress.done < total:
             why = self._reason or self.progress.metric.early_stop_text(self.experiment.config)
             self.progress.stopped = f"after step {self.progress.done} of {total}: {why}"
@@ -305,13 +314,21 @@ class Trainer:
     def _save(self) -> None:
         if self.progress.saved_step == self.progress.done:
             return
-        variables = self.variables()
+        begun, variables = time.monotonic(), self.variables()
+        if self._recovery is None:  # a recovery may keep the variables, so that no later step changes them
+            variables = {name: np.array(value) for name, value in variables.items()}
         # Decisions and metrics are written first, so that they are complete up to every checkpoint on the disk.
         self._decisions.write(self._step_driver.decisions())
-        path = write_checkpoint(self.experiment, self._directory, self._record, self.progress, variables, self._meta)
+        of_the_run = (self.experiment, self._directory, self._record)
+        self._saver.start(prepared_checkpoint(*of_the_run, self.progress, variables, self._meta), begun)
+        self.progress.saved_step = self.progress.done
         if self._recovery is not None:
             self._recovery.keep(self.progress, variables)
-        self._call_back("on_checkpoint", lambda callback: callback.on_checkpoint(self.progress.done, path))
+        # A callback may stop the run, in the same step whenever the save ends.
+        if any(type(each).on_checkpoint is not Callback.on_checkpoint for each in self._callbacks):
+            path = self._saver.finish()
+            assert path is not None
+            self._call_back("on_checkpoint", lambda callback: callback.on_checkpoint(self.progress.done, path))
 
     def _stop_if_requested(self) -> None:
         if self._stop.signum is None:
@@ -323,6 +340,7 @@ class Trainer:
             advice = f"start it again: a run with parallelism.replay={strategy.replayed} cannot be resumed"
         elif not self.experiment.runs_in_virtual_time:
             self._save()
+            self._saver.finish()
         elif self.progress.saved_step != self.progress.done:
             # A checkpoint here would restart the order of events, which an uninterrupted run does not restart.
             stopped += (

@@ -54,11 +54,14 @@ def three(tmp_path: Path) -> Path:
     return tmp_path / "checkpoints"
 
 
-def test_kill_before_every_call_leaves_a_complete_newest_checkpoint(three: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("thread", [(), ("background",)])
+def test_kill_before_every_call_leaves_a_complete_newest_checkpoint(
+    thread: tuple[str, ...], three: Path, tmp_path: Path
+) -> None:
     root = tmp_path / "copies"
     root.mkdir()
     finished = subprocess.run(
-        [sys.executable, str(CRASH_SCRIPT), str(three), str(root)], capture_output=True, text=True, check=True
+        [sys.executable, str(CRASH_SCRIPT), str(three), str(root), *thread], capture_output=True, text=True, check=True
     )
     died_before = finished.stdout.split()
     assert {"mkdir", "posix_fallocate", "fsync", "rename", "rmdir"} <= set(died_before)
