@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NoReturn
 
-import numpy as np
 from numpy.typing import NDArray
 
 from runner.callback import Callback, StopTraining
@@ -314,9 +313,8 @@ class Trainer:
     def _save(self) -> None:
         if self.progress.saved_step == self.progress.done:
             return
+        self._saver.finish()  # before the variables are copied again
         begun, variables = time.monotonic(), self.variables()
-        if self._recovery is None:  # a recovery may keep the variables, so that no later step changes them
-            variables = {name: np.array(value) for name, value in variables.items()}
         # Decisions and metrics are written first, so that they are complete up to every checkpoint on the disk.
         self._decisions.write(self._step_driver.decisions())
         of_the_run = (self.experiment, self._directory, self._record)
