@@ -77,14 +77,16 @@ class WorkerLostError(ClusterError):
     """A worker or parameter server died, is frozen or lost a connection; new processes can repeat the step.
 
     worker: name of the process. cause: the kind of the fault, such as "was killed by SIGKILL". by_chance: whether the
-    same fault can occur twice in one step by chance, because its origin may be outside the process.
+    same fault can occur twice in one step by chance, because its origin may be outside the process. out_of_memory:
+    whether the kernel probably killed the process for lack of memory.
     """
 
-    def __init__(self, worker: str, cause: str, message: str, *, by_chance: bool) -> None:
+    def __init__(self, worker: str, cause: str, message: str, *, by_chance: bool, out_of_memory: bool = False) -> None:
         super().__init__(message)
         self.worker = worker
         self.cause = cause
         self.by_chance = by_chance
+        self.out_of_memory = out_of_memory
 
 
 class SecurityError(RunnerError):

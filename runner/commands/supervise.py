@@ -21,8 +21,8 @@ from runner.commands.plugins import OPTION
 from runner.commands.train import RUN_DIR, is_resume, stored_run
 from runner.config import hydra_app
 from runner.config.command_line import quoted
-from runner.engine.cluster.processes import Exit, runner_command
-from runner.errors import ConfigError, WorkerLostError
+from runner.engine.cluster.processes import Exit, oom_kills, runner_command
+from runner.errors import ConfigError
 from runner.records.recoveries import append_recovery
 from runner.records.run_directory import LOG_FILE, METRICS_FILE, RECOVERIES_FILE, RUN_FILE, holds_run, run_and_starts
 from runner.system.console import SUPERVISE_OPTION, SUPERVISOR_OPTION, logging_to
@@ -95,12 +95,12 @@ class _Watch:
 
     def _ended(self) -> Exit:
         """Start the master, and wait for its end. Its own session keeps it from receiving Ctrl-C twice."""
-        begun = time.monotonic()
+        begun, kills = time.monotonic(), oom_kills()
         command = self.resume if holds_run(self.run_dir) else self.begin
         self.process = subprocess.Popen(command, start_new_session=True)
         if self.requested is not None:
             self.process.send_signal(self.requested)
-        return Exit(self.process.wait(), time.monotonic() - begun)
+        return Exit.after(self.process.wait(), begun, kills)
 
     def _pass_on(self, signum: int, frame: FrameType | None) -> None:
         self.requested = signum
@@ -112,7 +112,7 @@ class _Watch:
         metrics, saved = self.run_dir / METRICS_FILE, committed(self.run_dir / "checkpoints")
         step = max((each.step for each in read_metrics(metrics)), default=0) if metrics.exists() else 0
         newest = saved[0][0] if saved else 0
-        lost = WorkerLostError("master", end.cause, f"the master {end}", by_chance=end.by_chance)
+        lost = end.lost("master", f"the master {end}")
         self.budget.admit(lost, step, newest)
         restart = f"restart {self.budget.used} of {self.budget.restarts}"
         text = f"the master {end}, after step {step}: it is started again from step {newest} ({restart})"

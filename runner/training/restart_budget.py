@@ -3,7 +3,7 @@
 import shlex
 from pathlib import Path
 
-from runner.errors import ClusterError, WorkerLostError
+from runner.errors import ClusterError, ResourceError, WorkerLostError
 
 RESET_STEPS = 20
 """Number of updates beyond the step of every earlier fault after which the count of restarts begins at 0 again."""
@@ -18,16 +18,25 @@ class RestartBudget:
         self.used = 0
         self._run_dir = run_dir
         self._furthest = -1
+        self._out_of_memory = False
         self._faults: set[tuple[str, str, int]] = set()
 
     def admit(self, lost: WorkerLostError, step: int, saved_step: int | None) -> None:
         """Count a fault; raise ClusterError if it occurred before in this step, or if no restart is left.
 
+        Raises ResourceError for a second process that was killed for lack of memory, because a third would follow.
         step: number of updates before the fault. saved_step: step of the newest checkpoint, None if there is none.
         """
         fault = (lost.worker, lost.cause, step)
         if step >= self._furthest + RESET_STEPS or (saved_step or 0) > self._furthest >= 0:
             self.used = 0
+            self._out_of_memory = False
+        if lost.out_of_memory and self._out_of_memory:
+            raise ResourceError(
+                f"{lost}\nThis is the second process that was killed for lack of memory: use a smaller batch, model or "
+                "number of workers, or more memory"
+            )
+        self._out_of_memory |= lost.out_of_memory
         if fault in self._faults and not lost.by_chance:
             raise ClusterError(f"{lost}\n{lost.worker} {lost.cause} a second time in step {step}: the fault recurs")
         if self.used == self.restarts:

@@ -14,7 +14,7 @@ import pytest
 from runner.callback import Callback, StopTraining
 from runner.engine.cluster.launchers import LocalLauncher
 from runner.engine.run.step_driver import Rounds, bind
-from runner.errors import ClusterError, Interrupted, WorkerLostError
+from runner.errors import ClusterError, Interrupted, ResourceError, WorkerLostError
 from runner.records.decisions import read_decisions
 from runner.records.record import Record
 from runner.records.run_directory import RunDirectory
@@ -220,6 +220,9 @@ CRASH = WorkerLostError("worker-0", "was killed by SIGSEGV", "died", by_chance=F
 KILL = WorkerLostError("worker-0", "was killed by SIGKILL", "died", by_chance=True)
 
 
+STARVED = WorkerLostError("worker-0", "was killed by SIGKILL", "died", by_chance=True, out_of_memory=True)
+
+
 @pytest.mark.parametrize(
     ("faults", "ends"),
     [
@@ -231,6 +234,12 @@ KILL = WorkerLostError("worker-0", "was killed by SIGKILL", "died", by_chance=Tr
         ([(KILL, 5, None)] * 3 + [(KILL, 7, 5)], "already restarted 3 times"),
         ([(KILL, 5, None)] * 3 + [(KILL, 7, 6)] * 3, ""),
         ([(CRASH, 5, None), (CRASH, 6, None)], ""),
+        ([(STARVED, 5, None), (KILL, 6, None)], ""),
+        (
+            [(STARVED, 5, None), (KILL, 6, None), (STARVED, 7, None)],
+            "second process that was killed for lack of memory",
+        ),
+        ([(STARVED, 5, None), (STARVED, 25, None)], ""),
         ([(CRASH, 5, None), (KILL, 6, None), (CRASH, 5, None)], "SIGSEGV a second time in step 5: the fault recurs"),
     ],
 )
@@ -241,7 +250,7 @@ def test_restarts_are_limited(faults: list[tuple[WorkerLostError, int, int | Non
     for fault in first:
         budget.admit(*fault)
     if ends:
-        with pytest.raises(ClusterError, match=ends):
+        with pytest.raises(ResourceError if "memory" in ends else ClusterError, match=ends):
             budget.admit(*last)
     else:
         budget.admit(*last)

@@ -38,6 +38,7 @@ _TAIL_BYTES = 16 * 2**10
 _STACK_S = 0.5
 _KILL_S = 5.0
 _PR_SET_PDEATHSIG = 1
+_VMSTAT = Path("/proc/vmstat")
 _SIGNAL_NAMES = {signum.value: signum.name for signum in signal.Signals}
 _FROM_OUTSIDE = (-signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP)
 _CLASS_OF_CODE = {error.exit_code: error.__name__ for error in RunnerError.__subclasses__() if error is not Interrupted}
@@ -71,22 +72,51 @@ def tail(path: Path, lines: int = TAIL_LINES) -> list[str]:
     return printable_lines(content.decode("utf-8", "replace"), lines)
 
 
+def oom_kills(path: Path = _VMSTAT) -> int | None:
+    """Return how many processes of this host the kernel has killed for lack of memory; None if it does not report it.
+
+    The count includes kills at the memory limit of a control group. It does not name the processes.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return None
+    return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), None)
+
+
 @dataclass(frozen=True)
 class Exit:
-    """The end of a process. code: exit code, or the negative number of the signal. after_s: seconds since its start."""
+    """The end of a process.
+
+    code: exit code, or the negative number of the signal. after_s: seconds since its start. oom_kills: number of
+    processes of this host that the kernel killed for lack of memory meanwhile; None if it is not known.
+    """
 
     code: int
     after_s: float
+    oom_kills: int | None = None
+
+    @classmethod
+    def after(cls, code: int, begun: float, kills: int | None) -> "Exit":
+        """Return the end that a process has now. begun: when it started. kills: ``oom_kills()`` at that time."""
+        now = oom_kills()
+        return cls(code, time.monotonic() - begun, None if now is None or kills is None else now - kills)
 
     def __str__(self) -> str:
-        advice = " (often for lack of memory: see dmesg)" if self.code == -signal.SIGKILL else ""
-        return f"{self.cause}{advice} after {self.after_s:.1f} s"
+        unknown = self.code == -signal.SIGKILL and self.oom_kills is None
+        return f"{self.cause}{' (often for lack of memory: see dmesg)' if unknown else ''} after {self.after_s:.1f} s"
+
+    @property
+    def out_of_memory(self) -> bool:
+        """Whether the kernel probably killed this process for lack of memory; its count names no process."""
+        return self.code == -signal.SIGKILL and bool(self.oom_kills)
 
     @property
     def cause(self) -> str:
         """How the process ended, as a text that is equal for equal ends."""
         if self.code < 0:
-            return f"was killed by {_SIGNAL_NAMES.get(-self.code, f'signal {-self.code}')}"
+            why = ", probably for lack of memory," if self.out_of_memory else ""
+            return f"was killed by {_SIGNAL_NAMES.get(-self.code, f'signal {-self.code}')}{why}"
         meaning = f" ({_CLASS_OF_CODE[self.code]})" if self.code in _CLASS_OF_CODE else ""
         return f"exited with code {self.code}{meaning}"
 
@@ -97,7 +127,11 @@ class Exit:
         """
         if self.code in _CLASS_OF_CODE and self.code != ClusterError.exit_code:
             return ClusterError(message)
-        return WorkerLostError(worker, self.cause, message, by_chance=self.by_chance)
+        return self.lost(worker, message)
+
+    def lost(self, process: str, message: str) -> WorkerLostError:
+        """Return the error of a process that new processes can replace."""
+        return WorkerLostError(process, self.cause, message, by_chance=self.by_chance, out_of_memory=self.out_of_memory)
 
     @property
     def by_chance(self) -> bool:
@@ -120,7 +154,7 @@ class WorkerProcess:
         self.name = name
         self.log_path = log_path
         self.exit: Exit | None = None
-        self._started = time.monotonic()
+        self._started, self._kills = time.monotonic(), oom_kills()
         try:
             log = os.open(log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
             with open(log, "ab", buffering=0) as log_file:
@@ -160,7 +194,7 @@ class WorkerProcess:
             state = os.waitid(os.P_PIDFD, self._pidfd, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             if state is not None:
                 os.killpg(self.pid, signal.SIGKILL)
-                self.exit = Exit(self._process.wait(_KILL_S), time.monotonic() - self._started)
+                self.exit = Exit.after(self._process.wait(_KILL_S), self._started, self._kills)
         return self.exit
 
     def send_signal(self, signum: signal.Signals) -> None:

@@ -15,12 +15,20 @@ import psutil
 import pytest
 
 from runner.engine.cluster.launchers import join_arguments
-from runner.engine.cluster.processes import Exit, Supervisor, WorkerProcess, runner_command, tail, thread_budget
+from runner.engine.cluster.processes import (
+    Exit,
+    Supervisor,
+    WorkerProcess,
+    oom_kills,
+    runner_command,
+    tail,
+    thread_budget,
+)
 from runner.engine.cluster.transport.endpoint import Limits
 from runner.engine.cluster.transport.private_directory import inbox_address, private_directory
 from runner.engine.cluster.transport.zmq_endpoint import ZmqEndpoint
 from runner.engine.cluster.transport.zmq_sockets import open_context
-from runner.errors import ResourceError
+from runner.errors import ResourceError, WorkerLostError
 from tests.engine.cluster.transport.conftest import identity
 
 SOON_S = 10.0
@@ -106,7 +114,7 @@ def test_death_is_noticed_while_waiting_for_messages(supervisor: Supervisor, sta
 ENDS = {
     "a signal is named": (
         ["import os, signal; os.kill(os.getpid(), signal.SIGKILL)"],
-        r"worker-0 \(pid \d+\) was killed by SIGKILL \(often for lack of memory: see dmesg\)",
+        r"worker-0 \(pid \d+\) was killed by SIGKILL.* after \d",
     ),
     "an unexpected exit, with any code": (["pass"], r"exited with code 0 after .* Its log is empty\."),
     "a crash is the cause, a ClusterError its consequence": (
@@ -267,3 +275,46 @@ def test_worker_without_a_master_reports_it() -> None:
     script = "from runner.engine.cluster.processes import die_with_parent; die_with_parent(1)"
     orphan = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert "ClusterError: the process that started this one (pid 1) has ended" in orphan.stderr
+
+
+@pytest.mark.parametrize(
+    ("code", "kills", "text"),
+    [
+        (-9, 1, "was killed by SIGKILL, probably for lack of memory, after 2.0 s"),
+        (-9, 0, "was killed by SIGKILL after 2.0 s"),
+        (-9, None, "was killed by SIGKILL (often for lack of memory: see dmesg) after 2.0 s"),
+        (-11, 1, "was killed by SIGSEGV after 2.0 s"),
+        (1, 1, "exited with code 1 after 2.0 s"),
+    ],
+)
+def test_a_kill_for_lack_of_memory_is_named(code: int, kills: int | None, text: str) -> None:
+    end = Exit(code, 2.0, kills)
+    assert str(end) == text
+    assert end.lost("worker-0", "text").out_of_memory == ("probably" in text)
+
+
+def test_the_count_of_kills_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "vmstat"
+    path.write_text("oom_killer 7\noom_kill 12\nunused 3\n")
+    assert oom_kills(path) == 12
+    path.write_text("unused 3\n")
+    assert oom_kills(path) is None
+    assert oom_kills(tmp_path / "missing") is None
+
+
+@pytest.mark.skipif(
+    not os.access("/sys/fs/cgroup/memory/cgroup.procs", os.W_OK) or oom_kills() is None,
+    reason="needs a writable memory control group of version 1, and the count of kills",
+)
+def test_a_process_beyond_its_memory_limit_is_recognized(supervisor: Supervisor, start: Start) -> None:
+    group = Path(f"/sys/fs/cgroup/memory/runner-test-{os.getpid()}")
+    group.mkdir()
+    try:
+        (group / "memory.limit_in_bytes").write_text(str(64 * 2**20))
+        enter = f"import os; open('{group}/cgroup.procs', 'w').write(str(os.getpid()))"
+        wait_until_dead(start("worker-0", f"{enter}; bytes(bytearray(b'x') * 2**28)"))
+        error = supervisor.failure()
+    finally:
+        group.rmdir()
+    assert isinstance(error, WorkerLostError)
+    assert error.out_of_memory
