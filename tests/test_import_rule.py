@@ -94,7 +94,7 @@ MAY_IMPORT = {
     "training": "callback system.console config config.configuration records strategies optimizers tasks fields data"
     " models"
     " checkpoint tracking tracing plugin engine errors system.files system.json_file system.schema system.shutdown"
-    " system.machine system.redaction system.text"
+    " system.machine system.redaction system.slurm system.text"
     " kernels.gpu.discovery kernels.gpu.driver kernels.registry",
     # Commands.
     "sweeps": "tasks config config.configuration config.devices config.hydra_app system.console records"
@@ -105,8 +105,8 @@ MAY_IMPORT = {
     " system.json_file system.files system.machine system.redaction system.schema system.text errors",
     "commands": "callback training tracing.parts sweeps tables config config.groups config.configuration"
     " config.hydra_app config.hydra_sweep records checkpoint tasks optimizers engine data tracking plugin"
-    " system.console system.machine system.files errors system.redaction system.text kernels.gpu.discovery"
-    " kernels.gpu.driver",
+    " system.console system.machine system.files errors system.redaction system.slurm system.text"
+    " kernels.gpu.discovery kernels.gpu.driver",
     # The interface for Python, on the level of the command line. `import runner` imports nothing of it at its start.
     "api": "callback commands sweeps training config config.groups config.configuration config.hydra_app data"
     " checkpoint plugin records tracking system.machine system.files errors engine kernels.elementwise",

@@ -3,7 +3,7 @@
 Read in this order:
 
 * ``train``: training, ``resume=DIR``, and the table of results. ``supervise``: the option ``--supervise``.
-  ``planned_sweep`` and ``sweep``: sweeps.
+  ``submission``: runs that Slurm executes later. ``planned_sweep`` and ``sweep``: sweeps.
 * ``explain`` (with ``explanation``), ``simulate`` (with ``simulated_text``), ``profile``, ``recommend``, ``list``,
   ``doctor`` and ``new``: for use before training.
 * ``data``: the work on datasets. ``evaluate``, ``adapt`` and ``predict``, with

@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING
 
 from runner.commands.plugins import require_session_classes
 from runner.commands.simulated_text import simulated_text
+from runner.commands.submission import submit_run
 from runner.commands.sweep import OptimizedSweep, start
 from runner.config import hydra_app
 from runner.config.check import check
+from runner.config.command_line import quoted
 from runner.config.configuration import LIMITS, fix_machine_values, from_plain, load_stored
 from runner.config.hydra_app import Job, overridden
 from runner.config.schema import AUTO, FILLED_IN, Config
@@ -99,7 +101,8 @@ def _with_later_keys(stored: Config) -> Config:
 def train(arguments: Sequence[str], *, debug: bool = False) -> int:
     """Run the training command and return its exit code. debug: print tracebacks of failed jobs of a sweep."""
     if is_resume(arguments):
-        print(results_table(continue_run(arguments)))
+        stored = stored_run(arguments)
+        print(submit_run(*stored[:2], arguments, arguments) or results_table(_continue(stored)))
         return 0
     with ExitStack() as ended:
         optimized = OptimizedSweep(arguments, ended, debug=debug)
@@ -115,7 +118,10 @@ def train(arguments: Sequence[str], *, debug: bool = False) -> int:
             return 0 if optimized.running is None else optimized.running.exit_code
         case [Job(sweep=None) as job]:
             try:
-                print(results_table(_train_job(job.config(), job)))
+                config, place = job.config(), f"{RUN_DIR}{quoted(str(job.run_dir))}"
+                later = [f"{KEY}={job.run_dir}"]
+                submitted = submit_run(config, job.run_dir, [*arguments, place], later)
+                print(submitted or results_table(_train_job(config, job)))
             except RunnerError:
                 _remove_empty(job.run_dir)
                 raise
@@ -158,7 +164,11 @@ def _train_job(config: Config, job: Job, callbacks: "Sequence[Callback]" = ()) -
 
 def continue_run(arguments: Sequence[str], callbacks: "Sequence[Callback]" = ()) -> Summary:
     """Resume a stored run, in its own directory, from its newest checkpoint."""
-    config, run_dir, overrides = stored_run(arguments)
+    return _continue(stored_run(arguments), callbacks)
+
+
+def _continue(stored: tuple[Config, Path, list[str]], callbacks: "Sequence[Callback]" = ()) -> Summary:
+    config, run_dir, overrides = stored
     from runner.training.run import run
 
     return run(config, run_dir, overrides=overrides, sweep=None, resume=True, callbacks=callbacks)

@@ -6,7 +6,7 @@ Each check yields one line per fault, with the keys, their values, the expected 
 from collections.abc import Iterable, Iterator
 
 from runner.config.monitor import keeps_best, monitor_of, monitored
-from runner.config.schema import HOSTS, Config, server_processes, worker_processes
+from runner.config.schema import HOSTS, LOCAL, Config, server_processes, worker_processes
 from runner.engine.graph.device import CPU, GPU, NCCL
 from runner.errors import ConfigError
 from runner.strategies.base import TrainingFacts
@@ -152,22 +152,23 @@ def _hardware(config: Config) -> Iterator[str]:
 
 def _hosts(config: Config) -> Iterator[str]:
     launcher, expected = config.cluster.launcher, worker_processes(config) + server_processes(config)
-    if launcher.kind != HOSTS:
+    if launcher.kind == LOCAL:
         return
-    if not launcher.address:
-        yield "cluster.launcher.address=null with cluster/launcher=hosts: set the address that the hosts reach"
-    if sum((launcher.hosts or {}).values()) != expected:
+    chosen = f"cluster/launcher={launcher.kind}"
+    if launcher.kind == HOSTS and not launcher.address:
+        yield f"cluster.launcher.address=null with {chosen}: set the address that the hosts reach"
+    if launcher.kind == HOSTS and sum((launcher.hosts or {}).values()) != expected:
         yield (
             f"cluster.launcher.hosts={_text(launcher.hosts)}: expected {expected} processes in all, of workers and "
             "parameter servers, such as "
             f"'cluster.launcher.hosts={{a: 1, b: {max(1, expected - 1)}}}'"
         )
     if config.cluster.emulate:
-        yield "cluster.emulate=true with cluster/launcher=hosts: real links are not emulated; use emulate=false"
+        yield f"cluster.emulate=true with {chosen}: real links are not emulated; use emulate=false"
     if config.cluster.device == GPU or config.cluster.gpus is not None:
-        yield "cluster.device=gpu with cluster/launcher=hosts: GPUs of other hosts are not assigned yet; use device=cpu"
+        yield f"cluster.device=gpu with {chosen}: GPUs of other hosts are not assigned yet; use device=cpu"
     if config.cluster.one_process:
-        yield "cluster.one_process=true with cluster/launcher=hosts: expected false or null"
+        yield f"cluster.one_process=true with {chosen}: expected false or null"
 
 
 def _devices(config: Config) -> Iterator[str]:

@@ -112,21 +112,37 @@ class StragglersConfig:
             _refuse("stragglers.sigma", self.sigma, expected)
 
 
-LOCAL, HOSTS = LAUNCHERS = ("local", "hosts")
+LOCAL, HOSTS, SLURM = LAUNCHERS = ("local", "hosts", "slurm")
+
+_LAUNCHERS_WITH = {"over_tcp": (LOCAL,), "address": (HOSTS, SLURM), "hosts": (HOSTS,), "sbatch": (SLURM,)}
+"""Key of a launcher -> the launchers that have the key."""
+
+SBATCH_OPTIONS = (
+    *("account", "constraint", "cpus-per-task", "exclude", "exclusive", "job-name", "mem", "mem-per-cpu", "nodelist"),
+    *("nodes", "ntasks-per-node", "partition", "qos", "reservation", "time"),
+)
+"""Options of ``sbatch`` that a configuration may contain. Others write files at any path or execute code."""
 
 
 @dataclass
 class LauncherConfig:
     """Who starts the processes of a run, and how they are connected; see ``docs/many-machines.md``."""
 
-    kind: str = key(LOCAL, "local: the run starts its processes; hosts: users start them on the listed hosts")
+    kind: str = key(LOCAL, "who starts the processes: local: the run; hosts: users, on the listed hosts; slurm: srun")
     over_tcp: bool = key(False, "kind=local: connect over loopback TCP with CURVE and share no memory")
-    address: str | None = key(None, "kind=hosts: address of this host that the other hosts reach, HOST or HOST:PORT")
+    address: str | None = key(
+        None, "address of this host that the other hosts reach, HOST or HOST:PORT; null: found, except for kind=hosts"
+    )
     hosts: Any = key(None, "kind=hosts: host -> number of its processes, such as {a: 2, b: 2}")
     connections: Annotated[int, Bounds(1, 15)] = key(
         1, "connections for large tensors from one process to another over TCP"
     )
-    join_s: Annotated[float, Bounds(1, 86_400)] = key(300.0, "kind=hosts: seconds within which all processes must join")
+    join_s: Annotated[float, Bounds(1, 86_400)] = key(
+        300.0, "seconds within which all processes must join, except for kind=local"
+    )
+    sbatch: Any = key(
+        None, "kind=slurm: options of sbatch, such as {nodes: 2, time: 60}, for a run outside of an allocation"
+    )
 
     def __post_init__(self) -> None:
         if self.kind not in LAUNCHERS:
@@ -134,10 +150,14 @@ class LauncherConfig:
         counts = self.hosts.values() if isinstance(self.hosts, Mapping) else () if self.hosts is None else (0,)
         if not all(type(count) is int and 1 <= count <= 4096 for count in counts):
             _refuse("launcher.hosts", self.hosts, "a number of processes, 1 to 4096, for each host, such as {a: 2}")
-        if self.kind == LOCAL and (self.address or self.hosts):
-            _refuse("launcher.kind", self.kind, "hosts, because launcher.address or launcher.hosts is set")
-        if self.kind == HOSTS and self.over_tcp:
-            _refuse("launcher.over_tcp", "true", "false with kind=hosts, whose hosts always connect over TCP")
+        for name, kinds in _LAUNCHERS_WITH.items():
+            if getattr(self, name) and self.kind not in kinds:
+                _refuse("launcher.kind", self.kind, f"{' or '.join(kinds)}, because launcher.{name} is set")
+        given = self.sbatch if isinstance(self.sbatch, Mapping) else {} if self.sbatch is None else {"": self.sbatch}
+        for name, value in given.items():
+            if name not in SBATCH_OPTIONS or not isinstance(value, str | int):
+                expected = f"a text, a whole number or true for some of {', '.join(SBATCH_OPTIONS)}"
+                _refuse("launcher.sbatch", self.sbatch, expected)
 
 
 AUTO = "auto"

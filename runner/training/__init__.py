@@ -7,6 +7,7 @@ Read the modules in this order; the first five implement a run from its start to
 * ``recovery``: restarts after a worker is lost. ``restart_budget``: their limit. ``saving``: the start, progress and
   checkpoints of a run. ``summary``: the facts and results of a run.
 * ``build`` makes an ``experiment`` from a configuration; ``devices`` and ``placement`` assign its devices;
+  ``launching`` chooses who starts its processes;
   ``preconditions`` and ``memory`` refuse runs that cannot work; ``initial_weights`` reads ``init_from``.
 * ``simulated_run``: a run that is simulated, not trained. ``simulation``: the times of a configuration on described
   hardware. ``recording``: what every run stores. ``profiles`` and ``link_test``: measured costs of instructions

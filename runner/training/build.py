@@ -2,10 +2,10 @@
 
 import dataclasses
 import math
+import os
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +13,12 @@ from threadpoolctl import threadpool_limits
 
 from runner.config.check import training_facts
 from runner.config.outcome import outcome_hash
-from runner.config.schema import LOCAL, Config, LauncherConfig, LocalCluster
+from runner.config.schema import Config, LocalCluster
 from runner.data.dataset import Facts
 from runner.data.settings import limited_facts
 from runner.data.source import source_from_config
 from runner.engine.cluster.cluster_session import ClusterSession
 from runner.engine.cluster.emulation import BYTES_PER_S_OF_MBIT, Emulation, Link, Stragglers
-from runner.engine.cluster.launchers import HostsLauncher, Launcher, LocalLauncher
-from runner.engine.cluster.transport.messages import process_names
 from runner.engine.compile.program import Program
 from runner.engine.graph.device import GPU
 from runner.engine.graph.tensor import state_dtype
@@ -30,7 +28,7 @@ from runner.engine.run.local_session import LocalSession
 from runner.engine.run.session import Session
 from runner.errors import ConfigError
 from runner.fields import Field
-from runner.plugin import loadable, pinned_references, plugin_errors, provenance
+from runner.plugin import loadable, plugin_errors, provenance
 from runner.records.decisions import outcome_of
 from runner.records.endings import read_endings
 from runner.records.run_directory import RunDirectory
@@ -42,6 +40,7 @@ from runner.tasks.base import Task
 from runner.training.devices import cluster_of, in_one_process, require_kernels
 from runner.training.evaluation import with_validation
 from runner.training.experiment import Experiment
+from runner.training.launching import launcher_of
 from runner.training.memory import require_variables_fit
 from runner.training.placement import place_layers
 from runner.training.preconditions import replayed_decisions
@@ -183,35 +182,10 @@ def open_session(experiment: Experiment, directory: RunDirectory, check_finite: 
             threads=experiment.threads_per_worker,
             check_finite=check_finite,
             emulation=experiment.emulation,
-            launcher=_launcher(experiment, directory),
+            launcher=launcher_of(experiment, directory, os.environ),
             facts=joining_facts(loadable()),
         ) as cluster_session:
             yield cluster_session
-
-
-def _launcher(experiment: Experiment, directory: RunDirectory) -> Launcher:
-    """Return the launcher of a run with worker processes."""
-    chosen: LauncherConfig = experiment.config.cluster.launcher
-    options = [f"--plugin={reference}" for reference in pinned_references()]
-    lanes = 1 + chosen.connections
-    if chosen.kind == LOCAL:
-        threads = experiment.threads_per_worker
-        return LocalLauncher(
-            directory.workers, threads, options, chosen.over_tcp, lanes=lanes if chosen.over_tcp else 1
-        )
-    host, _, port = (chosen.address or "").rpartition(":")
-    address = f"tcp://{host}:{port}" if host and port.isdigit() else f"tcp://{chosen.address}:*"
-    names = process_names(experiment.program.workers, experiment.program.servers)
-    places = [host for host, count in (chosen.hosts or {}).items() for _ in range(count)]
-    return HostsLauncher(
-        address,
-        dict(zip(names, places, strict=True)),
-        directory.path / "keys",
-        partial(print, flush=True),
-        options,
-        chosen.join_s,
-        lanes,
-    )
 
 
 def _interleaving(experiment: Experiment) -> Interleaving | None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from runner.config.devices import ON_CPU, device_texts, reason, sums_text
-from runner.config.schema import AUTO, HOSTS, LocalCluster
+from runner.config.schema import AUTO, LOCAL, LocalCluster
 from runner.engine.cluster.emulation import BYTES_PER_S_OF_MBIT
 from runner.engine.cluster.worker_setup import require_library
 from runner.engine.compile.passes.lower_collectives import WHOLE
@@ -137,10 +137,11 @@ def in_one_process(config: LocalCluster, program: Program, strategy: str) -> Pro
     ``cluster.one_process`` contradicts the program.
     """
     overlapping = any(client.deferred for client in program.clients.values())
-    if config.launcher.kind == HOSTS and (program.one_process is not None or config.device_taken == GPU):
+    if config.launcher.kind != LOCAL and (program.one_process is not None or config.device_taken == GPU):
         why = f"parallelism={strategy} has one process" if program.one_process else "GPUs of hosts are not assigned yet"
         raise ConfigError(
-            f"cluster/launcher=hosts: {why}; use another strategy or cluster.device=cpu, or cluster/launcher=local"
+            f"cluster/launcher={config.launcher.kind}: {why}; use another strategy or cluster.device=cpu, or "
+            "cluster/launcher=local"
         )
     if config.one_process is False and program.one_process is not None:
         raise ConfigError(

@@ -11,9 +11,11 @@ from collections.abc import Callable, Mapping
 from contextlib import chdir, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 from unittest.mock import patch
 
 import psutil
+import pytest
 
 from runner.cli import main
 from runner.engine.cluster.transport.private_directory import SHARED_MEMORY, remove_abandoned
@@ -111,6 +113,13 @@ def succeed(folder: Path, *arguments: str) -> Ended:
 def summary_of(run_dir: Path) -> Summary:
     """Return the summary.json of a run."""
     return Summary.read(run_dir / "summary.json")
+
+
+def lacking(what: str, reason: str) -> NoReturn:
+    """Skip the test because ``what`` is not available; fail it if RUNNER_REQUIRE, such as "root,slurm", names it."""
+    if what in os.environ.get("RUNNER_REQUIRE", "").split(","):
+        pytest.fail(f"RUNNER_REQUIRE={what}: {reason}")
+    pytest.skip(f"{what} is not available: {reason}")
 
 
 def wait_until(condition: Callable[[], bool], what: str = "the awaited event") -> None:

@@ -1,6 +1,7 @@
 """A fixture that starts commands and kills those that still run at the end of the test."""
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -12,8 +13,8 @@ def start() -> Iterator[Callable[..., Command]]:
     """Return a function that starts a command. A command that still runs at the end of the test is killed."""
     started: list[Command] = []
 
-    def begin(*arguments: object) -> Command:
-        started.append(Command(*arguments))  # type: ignore[arg-type]
+    def begin(*arguments: Any, **options: Any) -> Command:
+        started.append(Command(*arguments, **options))
         return started[-1]
 
     yield begin

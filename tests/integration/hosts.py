@@ -12,9 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import pytest
-
-from tests.integration.command import ENVIRONMENT, LIMIT_S, QUIET
+from tests.integration.command import ENVIRONMENT, LIMIT_S, QUIET, lacking
 
 PREFIX = "10.77.0"
 _TOOLS = ("ip", "unshare", "nsenter", "tc")
@@ -37,10 +35,10 @@ def require_hosts() -> None:
     missing = [tool for tool in _TOOLS if shutil.which(tool) is None]
     if os.geteuid() != 0 or missing:
         reason = f"{', '.join(missing)} missing" if missing else "root needed"
-        pytest.skip(f"hosts are network namespaces: {reason}")
+        lacking("root", f"hosts are network namespaces: {reason}")
     tried = subprocess.run(["unshare", *NAMESPACES, "--fork", "true"], capture_output=True, text=True, check=False)
     if tried.returncode:
-        pytest.skip(f"hosts are network namespaces: {tried.stderr.strip()}")
+        lacking("root", f"hosts are network namespaces: {tried.stderr.strip()}")
 
 
 class Host:

@@ -1,7 +1,8 @@
 """Execution of a program on worker processes. Read in this order:
 
 * ``cluster_session``: the master's session, with ``remote_plan``.
-* ``worker_group``, ``launchers`` and ``processes``: start, watch and end the workers; ``joining``: who may join.
+* ``worker_group``, ``launchers``, ``command_launcher`` and ``processes``: start, watch and end the workers;
+  ``joining``: who may join.
 * ``worker_process`` and ``worker``: the process and main loop of a worker.
 * ``mailbox``, ``arrivals`` and ``wire_rendezvous``: the messages and tensors of a worker.
 * ``assignment`` and ``worker_setup``: documents from the master to a worker.

@@ -46,19 +46,32 @@ class Launcher(Protocol):
     def listen(self, directory: Path) -> str:
         """Return the address of the master's inbox. directory: the private directory of the run."""
 
-    def start(self, name: str, ticket: Ticket, address: str, supervisor: Supervisor, directory: Path) -> None:
-        """Start the process ``name``, or make it known how to start it. address: of the master's inbox."""
+    def start(self, tickets: Mapping[str, Ticket], address: str, supervisor: Supervisor, directory: Path) -> None:
+        """Start all processes, or make it known how to start them.
+
+        tickets: name of each process -> its ticket. address: of the master's inbox. directory: as in :meth:`listen`.
+        """
 
     def place(self, name: str) -> str:
-        """Return the host on which the process ``name`` is started, as the user named it; "" for this host."""
+        """Return the host on which the process ``name`` is started, as the user named it; "" if it has no name."""
 
     def close(self) -> None:
         """Remove the tickets that no process has read."""
 
 
-def join_arguments(address: str, ticket: Path, options: Sequence[str]) -> list[str]:
-    """Return the arguments of ``runner`` with which a process joins the run."""
-    return ["worker", "--join", address, "--key", str(ticket), *options]
+def store_ticket(path: Path, ticket: Ticket) -> None:
+    """Write a ticket in place of that of an earlier start. Raises ResourceError if it cannot be written."""
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path.unlink(missing_ok=True)
+        write_ticket(path, ticket)
+    except OSError as error:
+        raise ResourceError(f"cannot write the key file {path}: {error.strerror}") from error
+
+
+def join_arguments(address: str, options: Sequence[str], ticket: Path | None = None) -> list[str]:
+    """Return the arguments of ``runner`` with which a process joins the run, without --key if ``ticket`` is None."""
+    return ["worker", "--join", address, *options, *(["--key", str(ticket)] if ticket is not None else [])]
 
 
 @dataclass(frozen=True)
@@ -91,13 +104,14 @@ class LocalLauncher:
         """Return a socket in the private directory, or a loopback address."""
         return LOOPBACK if self.over_tcp else inbox_address(directory, MASTER)
 
-    def start(self, name: str, ticket: Ticket, address: str, supervisor: Supervisor, directory: Path) -> None:
-        """Start a process. Raises ResourceError if it cannot be started."""
-        path = directory / f"{ticket.run}.{name}.key"
-        write_ticket(path, ticket)
+    def start(self, tickets: Mapping[str, Ticket], address: str, supervisor: Supervisor, directory: Path) -> None:
+        """Start the processes. Raises ResourceError if one cannot be started."""
         options = ["--parent", str(os.getpid()), *self.options]
-        argv = [*runner_command(), *join_arguments(address, path, options)]
-        supervisor.start(name, argv, self.logs / f"{name}.log", {**os.environ, **thread_budget(self.threads)})
+        for name, ticket in tickets.items():
+            path = directory / f"{ticket.run}.{name}.key"
+            store_ticket(path, ticket)
+            argv = [*runner_command(), *join_arguments(address, options, path)]
+            supervisor.start(name, argv, self.logs / f"{name}.log", {**os.environ, **thread_budget(self.threads)})
 
     def place(self, name: str) -> str:
         """Return ""."""
@@ -130,17 +144,13 @@ class HostsLauncher:
         """Return the configured address."""
         return self.address
 
-    def start(self, name: str, ticket: Ticket, address: str, supervisor: Supervisor, directory: Path) -> None:
-        """Write the ticket and print the command. Raises ResourceError if the ticket cannot be written."""
-        path = self._path(name)
-        try:
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            path.unlink(missing_ok=True)  # of an earlier start of the run
-            write_ticket(path, ticket)
-        except OSError as error:
-            raise ResourceError(f"cannot write the key file {path}: {error.strerror}") from error
-        command = " ".join(["runner", *join_arguments(address, path, self.options)])
-        self.announce(f"{name} on {self.place(name)}: copy {path} there, mode 0600, and type\n  {command}")
+    def start(self, tickets: Mapping[str, Ticket], address: str, supervisor: Supervisor, directory: Path) -> None:
+        """Write the tickets and print the commands. Raises ResourceError if a ticket cannot be written."""
+        for name, ticket in tickets.items():
+            path = self._path(name)
+            store_ticket(path, ticket)
+            command = " ".join(["runner", *join_arguments(address, self.options, path)])
+            self.announce(f"{name} on {self.place(name)}: copy {path} there, mode 0600, and type\n  {command}")
 
     def place(self, name: str) -> str:
         """Return the configured name of the host."""

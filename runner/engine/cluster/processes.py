@@ -9,6 +9,7 @@ import ctypes
 import faulthandler
 import importlib.util
 import os
+import re
 import select
 import signal
 import subprocess
@@ -34,6 +35,12 @@ THREAD_VARIABLES = (
 STACK_SIGNAL = signal.SIGUSR1
 TAIL_LINES = 20
 
+_TASK_ENDED = re.compile(r"\w+: error: (\S+): tasks? (\d+)[-,\d]*: (.+)")
+"""How ``srun`` reports the end of a task: the command, the node, the first of the tasks, and how it ended."""
+
+_TASK_LINES = 400
+_TASK_REPORT_S = 2.0
+_REPORT_S = 0.2
 _TAIL_BYTES = 16 * 2**10
 _STACK_S = 0.5
 _KILL_S = 5.0
@@ -149,9 +156,20 @@ class Exit:
 class WorkerProcess:
     """One started process, its pidfd and its log."""
 
-    def __init__(self, name: str, argv: Sequence[str], log_path: Path, environment: Mapping[str, str]) -> None:
-        """Start the process. Raises ResourceError if it cannot be started or its log cannot be opened."""
+    def __init__(
+        self,
+        name: str,
+        argv: Sequence[str],
+        log_path: Path,
+        environment: Mapping[str, str],
+        tasks: Sequence[str] = (),
+    ) -> None:
+        """Start the process. Raises ResourceError if it cannot be started or its log cannot be opened.
+
+        tasks: names of the workers that the process, such as ``srun``, starts on other hosts, by their task numbers.
+        """
         self.name = name
+        self.tasks = tasks
         self.log_path = log_path
         self.exit: Exit | None = None
         self._started, self._kills = time.monotonic(), oom_kills()
@@ -224,6 +242,27 @@ class WorkerProcess:
             f"{ending if lines else 'Its log is empty.'}\nFull log: {self.log_path}"
         )
 
+    def failed_task(self) -> tuple[str, str, str]:
+        """Return the first worker whose end is reported in the log of this process, its host, and how it ended.
+
+        Without such a report, returns the name of this process, "" and how it ended.
+        """
+        if self.tasks:
+            for line in tail(self.log_path, _TASK_LINES):
+                found = _TASK_ENDED.match(line)
+                if found is not None and int(found[2]) < len(self.tasks):
+                    return self.tasks[int(found[2])], found[1], found[3][:1].lower() + found[3][1:]
+        return self.name, "", self.exit.cause if self.exit else ""
+
+    def lost(self, later: Sequence[str]) -> ClusterError:
+        """Return the error that the end of this process causes. later: sentences about processes that ended later."""
+        assert self.exit is not None
+        worker, host, cause = self.failed_task()
+        if not host:
+            return self.exit.error(self.name, "\n".join([self.report(), *later]))
+        text = "\n".join([f"{worker} on {host}: {cause}", self.report(), *later])
+        return WorkerLostError(worker, cause, text, by_chance=False)
+
     def close(self) -> None:
         """Close the pidfd of a process that has ended."""
         if self._pidfd >= 0:
@@ -243,23 +282,38 @@ class Supervisor:
         self.workers: dict[str, WorkerProcess] = {}
         self._grace_s = grace_s
         self._exited: list[WorkerProcess] = []
-        self._leaving: set[str] = set()
+        self._leaving = False
 
-    def start(self, name: str, argv: Sequence[str], log_path: Path, environment: Mapping[str, str]) -> WorkerProcess:
-        """Start and watch a process. environment: the complete environment, including :func:`thread_budget`."""
+    def start(
+        self,
+        name: str,
+        argv: Sequence[str],
+        log_path: Path,
+        environment: Mapping[str, str],
+        tasks: Sequence[str] = (),
+    ) -> WorkerProcess:
+        """Start and watch a process. environment: the complete environment, including :func:`thread_budget`.
+
+        tasks: see :class:`WorkerProcess`.
+        """
         if name in self.workers:
             raise ValueError(f"{name} is already started")
-        worker = self.workers[name] = WorkerProcess(name, argv, log_path, environment)
+        worker = self.workers[name] = WorkerProcess(name, argv, log_path, environment, tasks)
         return worker
+
+    @property
+    def report_s(self) -> float:
+        """Longest time in seconds within which the end of a worker is noticed here."""
+        return _TASK_REPORT_S if any(worker.tasks for worker in self.workers.values()) else _REPORT_S
 
     @property
     def pidfds(self) -> list[int]:
         """One descriptor per worker, which becomes readable when the worker dies."""
         return [worker.fileno() for worker in self.workers.values()]
 
-    def expect_exit(self, name: str) -> None:
-        """Allow a worker to exit: from now on, its exit with code 0 does not count as a failure."""
-        self._leaving.add(name)
+    def expect_exits(self) -> None:
+        """Allow all processes to exit: from now on, an exit with code 0 does not count as a failure."""
+        self._leaving = True
 
     def failure(self) -> ClusterError | None:
         """Return the ``Exit.error`` of the first worker that has died unexpectedly, the likely cause; None if none has.
@@ -267,20 +321,18 @@ class Supervisor:
         The text of the error also names the workers that died later.
         """
         match self._failed_workers():
-            case [WorkerProcess(exit=Exit() as end) as first, *later]:
-                others = [f"Later, {worker.name} {worker.exit}." for worker in later]
-                return end.error(first.name, "\n".join([first.report(), *others]))
+            case [first, *later]:
+                return first.lost([f"Later, {worker.name} {worker.exit}." for worker in later])
         return None
 
     def first_failed(self) -> str:
         """Return the name of the first worker that died unexpectedly, or "" if there is none."""
-        return next((worker.name for worker in self._failed_workers()), "")
+        return next((worker.failed_task()[0] for worker in self._failed_workers()), "")
 
     def _failed_workers(self) -> list[WorkerProcess]:
         """Return the workers that have died unexpectedly, the likely cause first."""
         self._update()
-        expected = [each for each in self._exited if each.name in self._leaving and each.exit and each.exit.code == 0]
-        return [worker for worker in self._exited if worker not in expected]
+        return [each for each in self._exited if not (self._leaving and each.exit and each.exit.code == 0)]
 
     def wait_for_exit(self, timeout_s: float) -> bool:
         """Wait at most ``timeout_s`` seconds for all workers to end; return whether all have ended."""

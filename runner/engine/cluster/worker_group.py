@@ -34,7 +34,6 @@ _CHECK_S = 0.5
 _DRAIN_S = 0.2
 """Longest time in seconds for which a check reads messages before it examines processes and heartbeats."""
 
-_FINAL_ERROR_S = 0.2
 _BYE_S = 10.0
 _DISMISS_S = 2.0
 _EXIT_S = 5.0
@@ -80,10 +79,11 @@ def start_workers(
         Supervisor() as supervisor,
     ):
         group = WorkerGroup(workers, directory, endpoint, supervisor, monitor, logs, launcher, facts)
+        tickets = {}
         for worker in workers:
             role, index = messages.split_name(worker)
             own = keys.get(worker)
-            ticket = Ticket(
+            tickets[worker] = Ticket(
                 identity.run,
                 identity.epoch,
                 role,
@@ -97,7 +97,7 @@ def start_workers(
                 lanes=lanes,
                 threads=threads,
             )
-            launcher.start(worker, ticket, endpoint.address, supervisor, directory)
+        launcher.start(tickets, endpoint.address, supervisor, directory)
         endpoint.wake_on(supervisor.pidfds)
         try:
             group.set_up(setup)
@@ -188,7 +188,7 @@ class WorkerGroup:
         reason; otherwise, another process may join in its place. Raises ClusterError if not all workers join in time.
         """
         with self._mark_failure():
-            for worker in self.supervisor.workers:
+            for worker in self.supervisor.workers.keys() & set(self.workers):
                 self.monitor.watch(worker, self.clock())
             missing = set(self.workers)
             hellos = self._answers(missing, (messages.Hello,), self.launcher.join_s)
@@ -212,7 +212,7 @@ class WorkerGroup:
             where = f"on {hello.facts.get(HOST, 'an unknown host')} (pid {hello.pid})"
             log.warning("%s %s was refused: %s", worker, where, reason)
             self.endpoint.refuse(worker, reason)
-            if worker in self.supervisor.workers:
+            if self.supervisor.workers:
                 raise ClusterError(f"{worker} {where} was refused: {reason}")
         return not reason
 
@@ -231,9 +231,13 @@ class WorkerGroup:
         return self.launcher.has_keys and worker not in self.sharing
 
     def _named(self, worker: str) -> str:
-        """Return the name of a worker, with its host if the launcher did not start it on this host."""
-        place = self.launcher.place(worker)
-        return f"{worker} on {place}" if place else worker
+        """Return the name of a worker, with its host if the worker is not a process that the master started."""
+        return f"{worker} on {self._place(worker)}" if self._place(worker) else worker
+
+    def _place(self, worker: str) -> str:
+        """Return the host of a worker as the user or, once the worker has joined, as the host names itself; else ""."""
+        hello = None if worker in self.supervisor.workers else self._joined.get(worker)
+        return self.launcher.place(worker) or (hello.facts.get(HOST, "") if hello else "")
 
     def shut_down(self) -> None:
         """Send shutdown to every worker and wait until all exit; the supervisor ends workers that do not exit in time.
@@ -244,8 +248,8 @@ class WorkerGroup:
             return
         for worker in self.workers:
             self.send(worker, messages.Shutdown())
-            self.supervisor.expect_exit(worker)
             self.monitor.forget(worker)
+        self.supervisor.expect_exits()
         self.gather(self.workers, messages.Bye, limit_s=_BYE_S)
         self.supervisor.wait_for_exit(_EXIT_S)
 
@@ -333,7 +337,7 @@ class WorkerGroup:
         process = self.supervisor.workers.get(verdict.worker)
         if process is None:
             return (
-                f"{verdict}; it is on {self.launcher.place(verdict.worker)}, which may be cut off or stopped; messages "
+                f"{verdict}; it is on {self._place(verdict.worker)}, which may be cut off or stopped; messages "
                 f"of the worker until then are in {self._log(verdict.worker)}"
             )
         process.dump_stack()
@@ -350,7 +354,7 @@ class WorkerGroup:
         """
         if not isinstance(error, ClusterError):
             return error
-        deadline = self.clock() + _FINAL_ERROR_S
+        deadline = self.clock() + self.supervisor.report_s
         while (left := deadline - self.clock()) > 0 and (received := self.endpoint.receive(left)) is not None:
             error_sent = self._handle_report(received, self.clock())
             if error_sent is not None and not isinstance(error_sent, ClusterError):

@@ -133,8 +133,7 @@ def test_ends_of_workers_are_reported(supervisor: Supervisor, start: Start, scri
 
 
 def test_expected_exit_is_a_failure_unless_its_code_is_0(supervisor: Supervisor, start: Start) -> None:
-    supervisor.expect_exit("worker-0")
-    supervisor.expect_exit("worker-1")
+    supervisor.expect_exits()
     wait_until_dead(start("worker-0", "pass"))
     assert supervisor.failure() is None
     wait_until_dead(start("worker-1", "raise SystemExit(1)"))
@@ -267,7 +266,7 @@ def test_worker_dies_with_its_killed_master() -> None:
 def test_worker_dies_with_a_master_killed_during_the_imports(tmp_path: Path) -> None:
     plugin = tmp_path / "slow.py"
     plugin.write_text("import os, signal\nprint(os.getpid(), flush=True)\nsignal.pause()\n")
-    argv = [*runner_command(), *join_arguments("ipc:///dev/shm/run/master-0", tmp_path / "key", [])]
+    argv = [*runner_command(), *join_arguments("ipc:///dev/shm/run/master-0", [], tmp_path / "key")]
     expect_death_with_parent(*argv[1:], "--plugin", str(plugin))
 
 

@@ -339,8 +339,7 @@ def test_stuck_step_is_reported_although_heartbeats_arrive(ready: Stage) -> None
 
 def test_worker_may_be_silent_after_shutdown(supervisor: Supervisor, tmp_path: Path) -> None:
     stage = Stage(supervisor, tmp_path, command=("/bin/true",))
-    for worker in WORKERS:
-        supervisor.expect_exit(worker)
+    supervisor.expect_exits()
     stage.group.set_up(lambda addresses: b"")
     stage.send("worker_heartbeat-0", Heartbeat(IDLE, 3))
     stage.send("worker-0", Loaded("p"), after_s=0.1)

@@ -14,7 +14,7 @@ import secrets
 import socket
 import stat
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -191,10 +191,29 @@ def own_address(address: str, name: str) -> str:
     if not address.startswith(_TCP):
         return sibling_address(address, name)
     try:
-        family, _, _, _, target = socket.getaddrinfo(tcp_host(address), 9, type=socket.SOCK_DGRAM)[0]
-        with socket.socket(family, socket.SOCK_DGRAM) as probe:
-            probe.connect(target)  # sends nothing; the kernel chooses the interface
-            host = probe.getsockname()[0]
+        return _address_towards(tcp_host(address))
     except (OSError, ValueError) as error:
         raise ClusterError(f"{name} cannot reach {address}: {error}") from error
-    return f"{_TCP}[{host}]:*" if ":" in host else f"{_TCP}{host}:*"
+
+
+def interface_towards(hosts: Sequence[str]) -> str:
+    """Return ``tcp://IP:*`` for the network interface of this host that leads to ``hosts``, names or IP addresses.
+
+    If ``hosts`` contains this host, it may have a loopback address; another address is preferred. Raises ResourceError
+    if no interface leads to one of the hosts.
+    """
+    try:
+        found = [_address_towards(host) for host in hosts]
+    except OSError as error:
+        message = f"no network interface leads to {', '.join(hosts)}: {error}; set cluster.launcher.address"
+        raise ResourceError(message) from error
+    return min(found, key=lambda address: ipaddress.ip_address(tcp_host(address)).is_loopback)
+
+
+def _address_towards(host: str) -> str:
+    """Return ``tcp://IP:*`` for the network interface of this host that leads to ``host``; raises OSError."""
+    family, _, _, _, target = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        probe.connect(target)  # sends nothing; the kernel chooses the interface
+        own = probe.getsockname()[0]
+    return f"{_TCP}[{own}]:*" if ":" in own else f"{_TCP}{own}:*"

@@ -1,0 +1,82 @@
+"""A launcher whose processes are started on the hosts of a cluster by one command, such as ``srun`` of Slurm."""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from runner.engine.cluster.launchers import join_arguments, store_ticket
+from runner.engine.cluster.processes import Supervisor, runner_command, thread_budget
+from runner.engine.cluster.transport.ticket import Ticket
+from runner.engine.cluster.transport.zmq_sockets import PEER_LOST_MS
+
+SRUN = (
+    *("srun", "--overlap", "--kill-on-bad-exit=1", "--wait=0", "--input=none", "--mpi=none"),
+    *("--job-name=runner", "--quit-on-interrupt"),
+)
+"""Starts the tasks of a step, and ends all of them when one has failed.
+
+A step may use the CPUs that the master's own step has reserved (overlap). The master computes nothing.
+"""
+
+_OWN_KEY = 'folder=$1; shift; exec "$@" --key "$folder/$SLURM_PROCID.key"'
+"""A task of ``srun`` finds its ticket by its number, which only the task's environment has."""
+
+
+@dataclass(frozen=True)
+class CommandLauncher:
+    """Starts all processes by one command, which runs until they have ended, and ends all of them when one fails.
+
+    The command reports the first process that ended as ``NAME: error: HOST: task NUMBER: REASON`` in its output, where
+    the numbers are those of the processes in the order of the tickets; the name of the ticket's file is NUMBER.key.
+
+    name: of the command, for messages. address: ``tcp://HOST:PORT`` on which the master listens, with the port ``*``
+    for any free port. command: returns the command line for the folder with the tickets, the arguments of ``runner``
+    without the ticket, and the number of processes. logs: folder for the output of the command. keys: folder for the
+    tickets, which all hosts see; None if only this host reads them. threads: of each process.
+    """
+
+    name: str
+    address: str
+    command: Callable[[Path, Sequence[str], int], Sequence[str]]
+    logs: Path
+    keys: Path | None
+    threads: int
+    options: Sequence[str] = ()
+    join_s: float = 300.0
+    lanes: int = 2
+    silence_s: float = PEER_LOST_MS / 1000
+    has_keys: bool = True
+    shares_memory: bool = True
+
+    def listen(self, directory: Path) -> str:
+        """Return the configured address."""
+        return self.address
+
+    def start(self, tickets: Mapping[str, Ticket], address: str, supervisor: Supervisor, directory: Path) -> None:
+        """Start the command. Raises ResourceError if a ticket cannot be written or the command cannot be started."""
+        folder = self.keys or directory
+        for number, ticket in enumerate(tickets.values()):
+            store_ticket(folder / f"{number}.key", ticket)
+        argv = self.command(folder, join_arguments(address, self.options), len(tickets))
+        environment = {**os.environ, **thread_budget(self.threads)}
+        supervisor.start(self.name, argv, self.logs / f"{self.name}.log", environment, list(tickets))
+
+    def place(self, name: str) -> str:
+        """Return "": the command chooses the hosts."""
+        return ""
+
+    def close(self) -> None:
+        """Remove the tickets that no process has read."""
+        for path in self.keys.glob("*.key") if self.keys is not None else ():
+            path.unlink(missing_ok=True)
+
+
+def srun_command(threads: int) -> Callable[[Path, Sequence[str], int], list[str]]:
+    """Return the command of Slurm that starts the processes in the job's allocation, each with ``threads`` CPUs."""
+
+    def command(folder: Path, arguments: Sequence[str], count: int) -> list[str]:
+        tasks = [f"--ntasks={count}", f"--cpus-per-task={threads}"]
+        return [*SRUN, *tasks, "sh", "-c", _OWN_KEY, "sh", str(folder), *runner_command(), *arguments]
+
+    return command

@@ -1,0 +1,57 @@
+"""The launcher of a run: the configured way to start its processes."""
+
+from collections.abc import Mapping
+from functools import partial
+
+from runner.config.schema import HOSTS, LOCAL, LauncherConfig
+from runner.engine.cluster.command_launcher import CommandLauncher, srun_command
+from runner.engine.cluster.launchers import HostsLauncher, Launcher, LocalLauncher
+from runner.engine.cluster.transport.messages import process_names
+from runner.engine.cluster.transport.private_directory import interface_towards
+from runner.errors import ConfigError
+from runner.plugin import pinned_references
+from runner.records.run_directory import RunDirectory
+from runner.system.slurm import JOB, node_addresses
+from runner.training.experiment import Experiment
+
+
+def launcher_of(experiment: Experiment, directory: RunDirectory, environment: Mapping[str, str]) -> Launcher:
+    """Return the launcher of a run with worker processes. environment: the environment variables of the run.
+
+    Raises ConfigError if the launcher cannot be used here.
+    """
+    chosen: LauncherConfig = experiment.config.cluster.launcher
+    options = [f"--plugin={reference}" for reference in pinned_references()]
+    lanes, threads = 1 + chosen.connections, experiment.threads_per_worker
+    if chosen.kind == LOCAL:
+        return LocalLauncher(
+            directory.workers, threads, options, chosen.over_tcp, lanes=lanes if chosen.over_tcp else 1
+        )
+    keys = directory.path / "keys"
+    if chosen.kind == HOSTS:
+        names = process_names(experiment.program.workers, experiment.program.servers)
+        places = [host for host, count in (chosen.hosts or {}).items() for _ in range(count)]
+        return HostsLauncher(
+            _bind_address(chosen.address or ""),
+            dict(zip(names, places, strict=True)),
+            keys,
+            partial(print, flush=True),
+            options,
+            chosen.join_s,
+            lanes,
+        )
+    if JOB not in environment:
+        raise ConfigError(
+            f"cluster/launcher=slurm: {JOB} is not set: expected an allocation of Slurm (salloc or sbatch). Only "
+            "`runner KEY=VALUE ...` and `runner resume=DIR` submit themselves"
+        )
+    address = _bind_address(chosen.address) if chosen.address else interface_towards(node_addresses(environment))
+    return CommandLauncher(
+        "srun", address, srun_command(threads), directory.workers, keys, threads, options, chosen.join_s, lanes
+    )
+
+
+def _bind_address(text: str) -> str:
+    """Return the ``tcp://`` address for HOST or HOST:PORT, with any free port if no port is given."""
+    host, _, port = text.rpartition(":")
+    return f"tcp://{host}:{port}" if host and port.isdigit() else f"tcp://{text}:*"

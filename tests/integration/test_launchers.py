@@ -1,0 +1,128 @@
+"""Runs whose processes Slurm starts."""
+
+import os
+import re
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.integration.command import QUIET, Command, succeed, summary_of, wait_until
+from tests.integration.slurm import Slurm, slurm
+from tests.integration.test_many_hosts import CASES, COMMON, LONG, STEPS, SYNC
+
+PROJECT = str(Path(__file__).parents[2])
+Start = Callable[..., Command]
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
+    with slurm(tmp_path_factory.mktemp("slurm"), nodes=3) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
+    """Return a function that returns the SHA-256 of the weights of a case, trained over shared memory."""
+    found: dict[str, str] = {}
+
+    def weights(case: str) -> str:
+        if case not in found:
+            folder = tmp_path_factory.mktemp("shared")
+            succeed(folder, *QUIET, *COMMON, *CASES[case][0], f"train.steps={STEPS}", "hydra.run.dir=run")
+            found[case] = summary_of(folder / "run").weights_sha256 or ""
+        return found[case]
+
+    return weights
+
+
+@dataclass(frozen=True)
+class Launched:
+    """How the tests start ``runner`` with a launcher. overrides: those of the launcher."""
+
+    executable: tuple[str, ...]
+    environment: Mapping[str, str]
+    overrides: tuple[str, ...]
+
+
+def in_allocation(cluster: Slurm, nodes: int, tasks: int) -> Launched:
+    salloc = ("salloc", "--quiet", f"--nodes={nodes}", f"--ntasks={tasks}")
+    environment = {**cluster.environment, "PYTHONPATH": PROJECT}
+    return Launched((*salloc, sys.executable, "-m", "runner"), environment, ("cluster/launcher=slurm",))
+
+
+def begin(start: Start, launched: Launched, folder: Path, *overrides: str) -> Command:
+    arguments = (*QUIET, *COMMON, *overrides, "hydra.run.dir=run", *launched.overrides)
+    return start(folder, *arguments, executable=launched.executable, environment=launched.environment)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES)
+def test_processes_of_a_launcher_give_the_weights_of_one_host(
+    case: str, cluster: Slurm, start: Start, trained: Callable[[str], str], tmp_path: Path
+) -> None:
+    overrides, per_host = CASES[case]
+    launched = in_allocation(cluster, len(per_host), sum(per_host))
+    command = begin(start, launched, tmp_path, *overrides, f"train.steps={STEPS}")
+    assert command.finish() == 0, command.errors
+    assert summary_of(tmp_path / "run").weights_sha256 == trained(case)
+    logs = [path.read_text() for path in (tmp_path / "run" / "workers").glob("*-*.log")]
+    assert len(logs) == sum(per_host)
+    assert all("has joined the run" in text for text in logs)
+    assert not list((tmp_path / "run" / "keys").iterdir())
+
+
+@pytest.mark.slow
+def test_worker_that_dies_ends_the_run_with_node_and_reason(cluster: Slurm, start: Start, tmp_path: Path) -> None:
+    command = begin(start, in_allocation(cluster, 2, 2), tmp_path, *LONG)
+    checkpoints = tmp_path / "run" / "checkpoints"
+    wait_until(lambda: checkpoints.is_dir() and any(checkpoints.glob("step-*")), "a checkpoint")
+    log = tmp_path / "run" / "workers" / "worker-1.log"
+    wait_until(log.exists, "the log of worker-1")
+    (number,) = re.findall(r"worker-1 has joined the run; its process is (\d+)", log.read_text())
+    begun = time.monotonic()
+    os.kill(int(number), signal.SIGKILL)
+    assert command.finish() == 7, command.errors
+    assert time.monotonic() - begun < 10
+    assert re.search(r"worker-1 on n\d: killed\n", command.errors), command.errors
+    assert cluster.call("squeue", "--noheader", "--steps") == ""
+
+
+def submitted(command: Command) -> str:
+    assert command.finish() == 0, command.errors
+    found = re.search(r"submitted as job (\d+) of Slurm", command.output)
+    assert found, command.output
+    return found[1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["notice", "requeue"])
+def test_preempted_run_continues_with_the_weights_of_an_undisturbed_one(
+    way: str, cluster: Slurm, start: Start, tmp_path: Path
+) -> None:
+    """Slurm either gives notice by SIGTERM to the batch script, or ends all processes at once."""
+    length = (*SYNC, "train.steps=400", "train.eval_every=1000000", "checkpoint.every_steps=40")
+    outside = Launched(
+        (sys.executable, "-m", "runner"),
+        {**cluster.environment, "PYTHONPATH": PROJECT},
+        ("cluster/launcher=slurm", "cluster.launcher.sbatch={nodes: 2}"),
+    )
+    job = submitted(begin(start, outside, tmp_path, *length))
+    run = tmp_path / "run"
+    wait_until(lambda: (run / "checkpoints" / "step-80").exists(), "a checkpoint")
+    if way == "notice":
+        cluster.call("scancel", "--batch", "--signal=TERM", job)
+    else:
+        cluster.call("scontrol", "requeue", job)
+    cluster.start_again(job)
+    cluster.wait_for("COMPLETED", job)
+    assert summary_of(run).status == "finished", (run / "slurm.log").read_text()
+    assert "runner resume=" in (run / "slurm.log").read_text() or way == "requeue"
+    expected = tmp_path / "expected"
+    expected.mkdir()
+    succeed(expected, *QUIET, *COMMON, *length, "hydra.run.dir=run")
+    assert summary_of(run).weights_sha256 == summary_of(expected / "run").weights_sha256
