@@ -124,6 +124,7 @@ HEAVY = {
     "matplotlib",
     "mlflow",
     "onnx",
+    "ray",
     "pandas",
     "rich",
     "scipy",

@@ -6,7 +6,7 @@ Each check yields one line per fault, with the keys, their values, the expected 
 from collections.abc import Iterable, Iterator
 
 from runner.config.monitor import keeps_best, monitor_of, monitored
-from runner.config.schema import HOSTS, LOCAL, Config, server_processes, worker_processes
+from runner.config.schema import HOSTS, LOCAL, RAY, Config, server_processes, worker_processes
 from runner.engine.graph.device import CPU, GPU, NCCL
 from runner.errors import ConfigError
 from runner.strategies.base import TrainingFacts
@@ -157,6 +157,11 @@ def _hosts(config: Config) -> Iterator[str]:
     chosen = f"cluster/launcher={launcher.kind}"
     if launcher.kind == HOSTS and not launcher.address:
         yield f"cluster.launcher.address=null with {chosen}: set the address that the hosts reach"
+    if launcher.kind == RAY and launcher.ray != "local" and not (launcher.ray or "").rpartition(":")[0]:
+        yield (
+            f"cluster.launcher.ray={_text(launcher.ray)} with {chosen}: expected HOST:PORT of a running cluster, such "
+            "as 10.0.0.1:6379, or local to start one on this machine"
+        )
     if launcher.kind == HOSTS and sum((launcher.hosts or {}).values()) != expected:
         yield (
             f"cluster.launcher.hosts={_text(launcher.hosts)}: expected {expected} processes in all, of workers and "

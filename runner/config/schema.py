@@ -112,10 +112,19 @@ class StragglersConfig:
             _refuse("stragglers.sigma", self.sigma, expected)
 
 
-LOCAL, HOSTS, SLURM = LAUNCHERS = ("local", "hosts", "slurm")
+LOCAL, HOSTS, SLURM, RAY = LAUNCHERS = ("local", "hosts", "slurm", "ray")
 
-_LAUNCHERS_WITH = {"over_tcp": (LOCAL,), "address": (HOSTS, SLURM), "hosts": (HOSTS,), "sbatch": (SLURM,)}
+_LAUNCHERS_WITH = {
+    "over_tcp": (LOCAL,),
+    "address": (HOSTS, SLURM, RAY),
+    "hosts": (HOSTS,),
+    "sbatch": (SLURM,),
+    "ray": (RAY,),
+}
 """Key of a launcher -> the launchers that have the key."""
+
+PLACEMENTS = ("pack", "spread", "strict_pack", "strict_spread")
+"""Strategies of a placement group of Ray; with ``strict_spread``, each process is on a separate node."""
 
 SBATCH_OPTIONS = (
     *("account", "constraint", "cpus-per-task", "exclude", "exclusive", "job-name", "mem", "mem-per-cpu", "nodelist"),
@@ -128,7 +137,9 @@ SBATCH_OPTIONS = (
 class LauncherConfig:
     """Who starts the processes of a run, and how they are connected; see ``docs/many-machines.md``."""
 
-    kind: str = key(LOCAL, "who starts the processes: local: the run; hosts: users, on the listed hosts; slurm: srun")
+    kind: str = key(
+        LOCAL, "who starts the processes: local: the run; hosts: users, on listed hosts; slurm: srun; ray: Ray"
+    )
     over_tcp: bool = key(False, "kind=local: connect over loopback TCP with CURVE and share no memory")
     address: str | None = key(
         None, "address of this host that the other hosts reach, HOST or HOST:PORT; null: found, except for kind=hosts"
@@ -143,6 +154,10 @@ class LauncherConfig:
     sbatch: Any = key(
         None, "kind=slurm: options of sbatch, such as {nodes: 2, time: 60}, for a run outside of an allocation"
     )
+    ray: str | None = key(
+        None, "kind=ray: HOST:PORT of a running cluster of Ray, or local to start one on this machine"
+    )
+    placement: str = key("pack", f"kind=ray: how Ray places the processes: {', '.join(PLACEMENTS)}")
 
     def __post_init__(self) -> None:
         if self.kind not in LAUNCHERS:
@@ -153,6 +168,8 @@ class LauncherConfig:
         for name, kinds in _LAUNCHERS_WITH.items():
             if getattr(self, name) and self.kind not in kinds:
                 _refuse("launcher.kind", self.kind, f"{' or '.join(kinds)}, because launcher.{name} is set")
+        if self.placement not in PLACEMENTS:
+            _refuse("launcher.placement", repr(self.placement), f"one of {', '.join(PLACEMENTS)}")
         given = self.sbatch if isinstance(self.sbatch, Mapping) else {} if self.sbatch is None else {"": self.sbatch}
         for name, value in given.items():
             if name not in SBATCH_OPTIONS or not isinstance(value, str | int):

@@ -1,10 +1,11 @@
 """The launcher of a run: the configured way to start its processes."""
 
+import importlib.util
 from collections.abc import Mapping
 from functools import partial
 
-from runner.config.schema import HOSTS, LOCAL, LauncherConfig
-from runner.engine.cluster.command_launcher import CommandLauncher, srun_command
+from runner.config.schema import HOSTS, LOCAL, RAY, LauncherConfig
+from runner.engine.cluster.command_launcher import CommandLauncher, ray_command, srun_command
 from runner.engine.cluster.launchers import HostsLauncher, Launcher, LocalLauncher
 from runner.engine.cluster.transport.messages import process_names
 from runner.engine.cluster.transport.private_directory import interface_towards
@@ -40,12 +41,21 @@ def launcher_of(experiment: Experiment, directory: RunDirectory, environment: Ma
             chosen.join_s,
             lanes,
         )
+    own = _bind_address(chosen.address) if chosen.address else None
+    if chosen.kind == RAY:
+        if importlib.util.find_spec("ray") is None:
+            raise ConfigError("cluster/launcher=ray: Ray is not installed; pip install 'runner-dataflow[ray]'")
+        cluster = chosen.ray or ""
+        towards = ["127.0.0.1" if cluster == "local" else cluster.rpartition(":")[0]]
+        command = ray_command(cluster, chosen.placement.upper(), threads, chosen.join_s)
+        address = own or interface_towards(towards)
+        return CommandLauncher("ray", address, command, directory.workers, None, threads, options, chosen.join_s, lanes)
     if JOB not in environment:
         raise ConfigError(
             f"cluster/launcher=slurm: {JOB} is not set: expected an allocation of Slurm (salloc or sbatch). Only "
             "`runner KEY=VALUE ...` and `runner resume=DIR` submit themselves"
         )
-    address = _bind_address(chosen.address) if chosen.address else interface_towards(node_addresses(environment))
+    address = own or interface_towards(node_addresses(environment))
     return CommandLauncher(
         "srun", address, srun_command(threads), directory.workers, keys, threads, options, chosen.join_s, lanes
     )

@@ -76,7 +76,7 @@ def slurm(folder: Path, nodes: int) -> Iterator[Slurm]:
     names = [f"n{number}" for number in range(1, nodes + 1)]
     for name in names:
         (folder / f"spool-{name}").mkdir()
-    port, *ports = (str(port) for port in _free_ports(1 + nodes))
+    port, *ports = (str(port) for port in free_ports(1 + nodes))
     host = socket.gethostname().partition(".")[0]
     text = _CONFIGURATION.format(
         folder=folder, host=host, port=port, node_ports=",".join(ports), nodes=",".join(names), cpus=_CPUS
@@ -130,7 +130,8 @@ def _wait_until_idle(running: Slurm, nodes: int, folder: Path) -> None:
         time.sleep(0.1)
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
+    """Return ports of the loopback interface on which no process listens."""
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for each in sockets:

@@ -1,4 +1,4 @@
-"""Runs whose processes Slurm starts."""
+"""Runs whose processes Slurm or Ray starts."""
 
 import os
 import re
@@ -9,9 +9,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.integration.command import QUIET, Command, succeed, summary_of, wait_until
+from tests.integration.ray_cluster import ray_cluster, require_ray, token_of
 from tests.integration.slurm import Slurm, slurm
 from tests.integration.test_many_hosts import CASES, COMMON, LONG, STEPS, SYNC
 
@@ -60,25 +62,51 @@ def begin(start: Start, launched: Launched, folder: Path, *overrides: str) -> Co
     return start(folder, *arguments, executable=launched.executable, environment=launched.environment)
 
 
+@pytest.fixture(scope="module")
+def nodes_of_ray() -> Iterator[Launched]:
+    with ray_cluster(nodes=2) as (address, environment):
+        overrides = ("cluster/launcher=ray", f"cluster.launcher.ray={address}", "cluster.launcher.placement=spread")
+        yield Launched((sys.executable, "-m", "runner"), {**environment, "PYTHONPATH": PROJECT}, overrides)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("launcher", ["slurm", "ray"])
 def test_processes_of_a_launcher_give_the_weights_of_one_host(
-    case: str, cluster: Slurm, start: Start, trained: Callable[[str], str], tmp_path: Path
+    launcher: str,
+    case: str,
+    request: pytest.FixtureRequest,
+    start: Start,
+    trained: Callable[[str], str],
+    tmp_path: Path,
 ) -> None:
     overrides, per_host = CASES[case]
-    launched = in_allocation(cluster, len(per_host), sum(per_host))
+    if launcher == "slurm":
+        launched = in_allocation(request.getfixturevalue("cluster"), len(per_host), sum(per_host))
+    else:
+        launched = request.getfixturevalue("nodes_of_ray")
     command = begin(start, launched, tmp_path, *overrides, f"train.steps={STEPS}")
     assert command.finish() == 0, command.errors
     assert summary_of(tmp_path / "run").weights_sha256 == trained(case)
     logs = [path.read_text() for path in (tmp_path / "run" / "workers").glob("*-*.log")]
     assert len(logs) == sum(per_host)
     assert all("has joined the run" in text for text in logs)
-    assert not list((tmp_path / "run" / "keys").iterdir())
+    assert not list((tmp_path / "run").glob("keys/*"))
 
 
 @pytest.mark.slow
-def test_worker_that_dies_ends_the_run_with_node_and_reason(cluster: Slurm, start: Start, tmp_path: Path) -> None:
-    command = begin(start, in_allocation(cluster, 2, 2), tmp_path, *LONG)
+@pytest.mark.parametrize("launcher", ["slurm", "ray"])
+def test_worker_that_dies_ends_the_run_with_node_and_reason(
+    launcher: str, request: pytest.FixtureRequest, start: Start, tmp_path: Path
+) -> None:
+    """Ray is started by the run, on this machine, and ends with the run."""
+    if launcher == "slurm":
+        launched = in_allocation(request.getfixturevalue("cluster"), 2, 2)
+    else:
+        require_ray()
+        environment = {**token_of(tmp_path), "PYTHONPATH": PROJECT}
+        launched = Launched((sys.executable, "-m", "runner"), environment, ("cluster/launcher=ray",))
+    command = begin(start, launched, tmp_path, *LONG)
     checkpoints = tmp_path / "run" / "checkpoints"
     wait_until(lambda: checkpoints.is_dir() and any(checkpoints.glob("step-*")), "a checkpoint")
     log = tmp_path / "run" / "workers" / "worker-1.log"
@@ -88,8 +116,9 @@ def test_worker_that_dies_ends_the_run_with_node_and_reason(cluster: Slurm, star
     os.kill(int(number), signal.SIGKILL)
     assert command.finish() == 7, command.errors
     assert time.monotonic() - begun < 10
-    assert re.search(r"worker-1 on n\d: killed\n", command.errors), command.errors
-    assert cluster.call("squeue", "--noheader", "--steps") == ""
+    assert re.search(r"worker-1 on \S+: killed", command.errors), command.errors
+    assert not psutil.pid_exists(int(number))
+    wait_until(lambda: not psutil.Process().children(recursive=True) or launcher == "slurm", "the end of Ray")
 
 
 def submitted(command: Command) -> str:

@@ -1,12 +1,14 @@
-"""A launcher whose processes are started on the hosts of a cluster by one command, such as ``srun`` of Slurm."""
+"""A launcher whose processes are started on the hosts of a cluster by one command: ``srun``, or a program for Ray."""
 
+import importlib.util
 import os
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from runner.engine.cluster.launchers import join_arguments, store_ticket
-from runner.engine.cluster.processes import Supervisor, runner_command, thread_budget
+from runner.engine.cluster.processes import THREAD_VARIABLES, Supervisor, runner_command, thread_budget
 from runner.engine.cluster.transport.ticket import Ticket
 from runner.engine.cluster.transport.zmq_sockets import PEER_LOST_MS
 
@@ -78,5 +80,31 @@ def srun_command(threads: int) -> Callable[[Path, Sequence[str], int], list[str]
     def command(folder: Path, arguments: Sequence[str], count: int) -> list[str]:
         tasks = [f"--ntasks={count}", f"--cpus-per-task={threads}"]
         return [*SRUN, *tasks, "sh", "-c", _OWN_KEY, "sh", str(folder), *runner_command(), *arguments]
+
+    return command
+
+
+def ray_command(cluster: str, placement: str, threads: int, join_s: float) -> Callable[..., list[str]]:
+    """Return the command that starts the processes as actors of Ray, each with ``threads`` CPUs.
+
+    cluster: HOST:PORT of a running cluster, or "local" to start one on this host. placement: strategy of the placement
+    group, such as PACK. join_s: longest time in seconds until Ray has room for all processes.
+    """
+
+    def command(folder: Path, arguments: Sequence[str], count: int) -> list[str]:
+        spec = importlib.util.find_spec("runner.engine.cluster.ray_program")
+        assert spec is not None
+        assert spec.origin is not None
+        options = {
+            "address": cluster,
+            "placement": placement,
+            "threads": threads,
+            "join-s": join_s,
+            "count": count,
+            "keys": folder,
+            "variables": ",".join(THREAD_VARIABLES),
+        }
+        given = [f"--{name}={value}" for name, value in options.items()]
+        return [sys.executable, "-P", spec.origin, *given, "--", *arguments]
 
     return command
