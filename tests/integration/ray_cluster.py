@@ -41,7 +41,12 @@ def ray_cluster(nodes: int) -> Iterator[tuple[str, Mapping[str, str]]]:
         address = f"127.0.0.1:{free_ports(1)[0]}"
         environment = token_of(folder)
         for number in range(nodes):
-            place = ["--head", f"--port={address.partition(':')[2]}", f"--temp-dir={folder}"]
+            place = [
+                "--head",
+                "--include-dashboard=false",
+                f"--port={address.partition(':')[2]}",
+                f"--temp-dir={folder}",
+            ]
             argv = [*(place if number == 0 else [f"--address={address}"]), "--node-ip-address=127.0.0.1"]
             stack.enter_context(_node(argv, folder / f"node-{number}", environment))
         yield address, environment
@@ -49,7 +54,7 @@ def ray_cluster(nodes: int) -> Iterator[tuple[str, Mapping[str, str]]]:
 
 @contextlib.contextmanager
 def _node(argv: list[str], log: Path, environment: Mapping[str, str]) -> Iterator[None]:
-    limits = [f"--num-cpus={_CPUS}", "--object-store-memory=80000000", "--include-dashboard=false"]
+    limits = [f"--num-cpus={_CPUS}", "--object-store-memory=80000000"]
     command = [str(Path(sys.executable).with_name("ray")), "start", "--block", *limits, *argv]
     with log.open("w") as output:
         process = subprocess.Popen(

@@ -6,6 +6,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -118,7 +119,17 @@ def test_worker_that_dies_ends_the_run_with_node_and_reason(
     assert time.monotonic() - begun < 10
     assert re.search(r"worker-1 on \S+: killed", command.errors), command.errors
     assert not psutil.pid_exists(int(number))
-    wait_until(lambda: not psutil.Process().children(recursive=True) or launcher == "slurm", "the end of Ray")
+    wait_until(lambda: not processes_with(str(tmp_path)), "the end of all processes of the run")
+
+
+def processes_with(text: str) -> list[int]:
+    """Return the ids of the processes with this text in an environment variable, such as the working directory."""
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if any(text in value for value in process.environ().values()):
+                found.append(process.pid)
+    return found
 
 
 def submitted(command: Command) -> str:
