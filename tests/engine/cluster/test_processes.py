@@ -132,6 +132,32 @@ def test_ends_of_workers_are_reported(supervisor: Supervisor, start: Start, scri
     assert re.search(message, str(supervisor.failure()))
 
 
+SRUN = """\
+2026-11-24 INFO worker_process: worker-1 has joined the run
+srun: error: node7: tasks 2,4: Exited with exit code 9
+srun: error: node8: task 0: Terminated
+"""
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        (SRUN, r"^worker-2 on node7: exited with exit code 9\nsrun \(pid \d+\) exited with code 1 "),
+        ("srun: error: node7: task 9: Killed\n", r"^srun \(pid \d+\) exited with code 1 "),
+        ("srun: error: more processors requested than permitted\n", r"^srun \(pid \d+\) exited with code 1 "),
+    ],
+)
+def test_process_of_another_host_is_named_by_the_report_of_its_command(
+    supervisor: Supervisor, tmp_path: Path, lines: str, message: str
+) -> None:
+    script = f"print({lines!r}, end=''); raise SystemExit(1)"
+    names = [f"worker-{index}" for index in range(5)]
+    srun = supervisor.start("srun", [sys.executable, "-c", script], tmp_path / "log", os.environ, names)
+    wait_until_dead(srun)
+    assert re.search(message, str(supervisor.failure()))
+    assert supervisor.first_failed() == ("worker-2" if lines == SRUN else "srun")
+
+
 def test_expected_exit_is_a_failure_unless_its_code_is_0(supervisor: Supervisor, start: Start) -> None:
     supervisor.expect_exits()
     wait_until_dead(start("worker-0", "pass"))
