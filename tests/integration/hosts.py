@@ -67,7 +67,11 @@ class Host:
 
     def start(self, *arguments: str) -> "HostCommand":
         """Start ``runner`` with these arguments on the host, in its folder /home/me."""
-        command = HostCommand(self, [sys.executable, "-m", "runner", *arguments])
+        return self.execute(sys.executable, "-m", "runner", *arguments)
+
+    def execute(self, *argv: str) -> "HostCommand":
+        """Start a command on the host, in its folder /home/me."""
+        command = HostCommand(self, list(argv))
         self.commands.append(command)
         return command
 

@@ -15,7 +15,10 @@ from pathlib import Path
 from tests.integration.command import LIMIT_S, lacking
 from tests.integration.slurm import free_ports
 
-_CPUS = 2
+RAY = str(Path(sys.executable).with_name("ray"))
+START = (RAY, "start", "--block", "--num-cpus=2", "--object-store-memory=80000000")
+HEAD = ("--head", "--include-dashboard=false")
+STARTED = "Ray runtime started"
 
 
 def require_ray() -> None:
@@ -54,15 +57,13 @@ def ray_cluster(nodes: int) -> Iterator[tuple[str, Mapping[str, str]]]:
 
 @contextlib.contextmanager
 def _node(argv: list[str], log: Path, environment: Mapping[str, str]) -> Iterator[None]:
-    limits = [f"--num-cpus={_CPUS}", "--object-store-memory=80000000"]
-    command = [str(Path(sys.executable).with_name("ray")), "start", "--block", *limits, *argv]
     with log.open("w") as output:
         process = subprocess.Popen(
-            command, stdout=output, stderr=output, env={**os.environ, **environment}, start_new_session=True
+            [*START, *argv], stdout=output, stderr=output, env={**os.environ, **environment}, start_new_session=True
         )
     try:
         deadline = time.monotonic() + LIMIT_S
-        while "Ray runtime started" not in log.read_text():
+        while STARTED not in log.read_text():
             assert process.poll() is None, log.read_text()
             assert time.monotonic() < deadline, log.read_text()
             time.sleep(0.1)

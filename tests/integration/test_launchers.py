@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import signal
 import sys
 import time
@@ -14,9 +15,10 @@ import psutil
 import pytest
 
 from tests.integration.command import QUIET, Command, succeed, summary_of, wait_until
-from tests.integration.ray_cluster import ray_cluster, require_ray, token_of
+from tests.integration.hosts import HostCommand, network
+from tests.integration.ray_cluster import HEAD, START, STARTED, ray_cluster, require_ray, token_of
 from tests.integration.slurm import Slurm, slurm
-from tests.integration.test_many_hosts import CASES, COMMON, LONG, STEPS, SYNC
+from tests.integration.test_many_hosts import CASES, COMMON, LONG, STEPS, SYNC, wait_for_checkpoint
 
 PROJECT = str(Path(__file__).parents[2])
 Start = Callable[..., Command]
@@ -166,3 +168,37 @@ def test_preempted_run_continues_with_the_weights_of_an_undisturbed_one(
     expected.mkdir()
     succeed(expected, *QUIET, *COMMON, *length, "hydra.run.dir=run")
     assert summary_of(run).weights_sha256 == summary_of(expected / "run").weights_sha256
+
+
+@pytest.mark.slow
+def test_ray_on_two_hosts_gives_the_weights_of_one_and_a_host_that_is_cut_off_ends_the_run(
+    trained: Callable[[str], str], tmp_path: Path
+) -> None:
+    require_ray()
+    with network(2) as net:
+        first, second = net.hosts
+        variables = token_of(tmp_path) | {"RAY_AUTH_TOKEN_PATH": "/home/me/token"}
+        given = [f"{name}={value}" for name, value in variables.items()]
+        for host in net.hosts:
+            shutil.copy2(tmp_path / "token", host.path("/home/me/token"))
+            place = [*HEAD, "--port=6379"] if host is first else [f"--address={first.address}:6379"]
+            host.execute("env", *given, *START, *place, f"--node-ip-address={host.address}").wait_for(STARTED)
+
+        def run_on_both(folder: str, *overrides: str) -> HostCommand:
+            chosen = (f"cluster.launcher.ray={first.address}:6379", "cluster.launcher.placement=strict_spread")
+            common = (*QUIET, *COMMON, "cluster/launcher=ray", *chosen, f"hydra.run.dir=/home/me/{folder}")
+            return first.execute("env", *given, sys.executable, "-m", "runner", *common, *overrides)
+
+        run = run_on_both("run", *SYNC, f"train.steps={STEPS}")
+        assert run.finish() == 0, run.output
+        assert summary_of(first.path("/home/me/run")).weights_sha256 == trained("sync_data")
+        run = run_on_both("long", *LONG)
+        wait_for_checkpoint(first.path("/home/me/long/checkpoints"))
+        begun = time.monotonic()
+        net.cut(second)
+        assert run.finish() == 7, run.output
+        assert time.monotonic() - begun < 10
+        assert re.search(r"worker-\d on host1|on host1, which may be cut off", run.output), run.output
+        net.mend(second)
+        for host in net.hosts:
+            wait_until(lambda host=host: "--join" not in " ".join(host.processes()), "the end of the processes")
