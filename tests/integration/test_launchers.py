@@ -1,5 +1,6 @@
 """Runs whose processes Slurm or Ray starts."""
 
+import importlib.util
 import os
 import re
 import shutil
@@ -168,6 +169,19 @@ def test_preempted_run_continues_with_the_weights_of_an_undisturbed_one(
     expected.mkdir()
     succeed(expected, *QUIET, *COMMON, *length, "hydra.run.dir=run")
     assert summary_of(run).weights_sha256 == summary_of(expected / "run").weights_sha256
+
+
+@pytest.mark.slow
+def test_sweep_is_an_array_of_slurm(cluster: Slurm, start: Start, tmp_path: Path) -> None:
+    if importlib.util.find_spec("hydra_plugins.hydra_submitit_launcher") is None:
+        pytest.skip("hydra-submitit-launcher is not installed")
+    swept = ("-m", "hydra/launcher=submitit_slurm", "hydra.launcher.cpus_per_task=1", "seed=1,2,3")
+    given = (*swept, "model=mlp", "parallelism=single", "train.epochs=null", "train.steps=4", "hydra.sweep.dir=sweep")
+    command = start(tmp_path, *QUIET, *given, environment={**cluster.environment, "PYTHONPATH": PROJECT})
+    assert command.finish() == 0, command.errors
+    jobs = cluster.call("squeue", "--noheader", "--states=all", "--array", "--format=%i").split()
+    assert len([job for job in jobs if re.fullmatch(r"\d+_[012]", job)]) == 3
+    assert [summary_of(tmp_path / "sweep" / str(number)).status for number in range(3)] == ["finished"] * 3
 
 
 @pytest.mark.slow
