@@ -24,7 +24,9 @@ wait "$run"
 code=$?
 # The trap ends the first wait.
 while kill -0 "$run" 2>/dev/null; do wait "$run"; code=$?; done
-[ "$code" != {stopped} ] || scontrol requeue "$SLURM_JOB_ID"
+# A job that was cancelled must not return to the queue.
+state=$(squeue --noheader --jobs="$SLURM_JOB_ID" --format=%T)
+if [ "$code" = {stopped} ] && [ "$state" = RUNNING ]; then scontrol requeue "$SLURM_JOB_ID"; fi
 exit "$code"
 """
 _STOPPED_BY_TERM = 143

@@ -22,9 +22,11 @@ def commands(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return a folder with commands that write their arguments and input to files there; the first on the path."""
     place = folder / "bin"
     place.mkdir()
-    for name in ("sbatch", "scontrol"):
+    for name in ("sbatch", "scontrol", "squeue"):
         script = place / name
-        script.write_text(f"#!/bin/sh\nprintf '%s\\n' \"$@\" > {place}/{name}.args; cat > {place}/{name}.in; echo 17\n")
+        script.write_text(
+            f"#!/bin/sh\nprintf '%s\\n' \"$@\" > {place}/{name}.args; cat > {place}/{name}.in; echo ${{STATE:-17}}\n"
+        )
         script.chmod(0o755)
     monkeypatch.setenv("PATH", f"{place}:/usr/bin:/bin")
     monkeypatch.delenv(JOB, raising=False)
@@ -53,9 +55,12 @@ def test_inside_of_an_allocation_nothing_is_submitted(
     assert not (commands / "sbatch.args").exists()
 
 
-@pytest.mark.parametrize(("code", "requeued"), [(0, False), (7, False), (143, True)])
+@pytest.mark.parametrize(
+    ("code", "state", "requeued"),
+    [(0, "RUNNING", False), (7, "RUNNING", False), (143, "RUNNING", True), (143, "CANCELLED", False)],
+)
 def test_the_script_starts_or_continues_the_run_and_requeues_after_a_notice(
-    commands: Path, monkeypatch: pytest.MonkeyPatch, code: int, requeued: bool
+    commands: Path, monkeypatch: pytest.MonkeyPatch, code: int, state: str, requeued: bool
 ) -> None:
     own = [sys.executable, "-c", "import sys; print(sys.argv[1:]); sys.exit(int(sys.argv[-1]))"]
     monkeypatch.setattr("runner.commands.submission.runner_command", lambda: own)
@@ -64,7 +69,7 @@ def test_the_script_starts_or_continues_the_run_and_requeues_after_a_notice(
     script = (commands / "sbatch.in").read_text()
 
     def execute() -> subprocess.CompletedProcess[str]:
-        environment = {"PATH": f"{commands}:/usr/bin:/bin", JOB: "17"}
+        environment = {"PATH": f"{commands}:/usr/bin:/bin", JOB: "17", "STATE": state}
         return subprocess.run(["sh", "-c", script], env=environment, input="", capture_output=True, text=True)
 
     ended = execute()
