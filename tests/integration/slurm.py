@@ -57,11 +57,6 @@ class Slurm:
             assert time.monotonic() < deadline, f"job {job} is {found}, not {state}"
             time.sleep(0.1)
 
-    def start_again(self, job: str) -> None:
-        """Start a job that was put back into the queue, without the delay of two minutes until its next start."""
-        self.wait_for("PENDING", job)
-        self.call("scontrol", "update", f"JobId={job}", "StartTime=now")
-
 
 @contextlib.contextmanager
 def slurm(folder: Path, nodes: int) -> Iterator[Slurm]:

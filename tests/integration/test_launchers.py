@@ -161,7 +161,6 @@ def test_preempted_run_continues_with_the_weights_of_an_undisturbed_one(
         cluster.call("scancel", "--batch", "--signal=TERM", job)
     else:
         cluster.call("scontrol", "requeue", job)
-    cluster.start_again(job)
     cluster.wait_for("COMPLETED", job)
     assert summary_of(run).status == "finished", (run / "slurm.log").read_text()
     assert "runner resume=" in (run / "slurm.log").read_text() or way == "requeue"
