@@ -20,7 +20,7 @@ from runner.records.record import Record
 from runner.records.run_directory import RunDirectory
 from runner.records.summary import Summary
 from runner.tracking import RunInfo, Tracker, read_metrics
-from runner.training import build, recovery
+from runner.training import launching, recovery
 from runner.training.recovery import Recovery
 from runner.training.restart_budget import RestartBudget
 from runner.training.run import run
@@ -107,7 +107,7 @@ def test_a_run_goes_on_after_it_lost_a_process(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(build, "LocalLauncher", partial(LocalLauncher, silence_s=2.0))
+    monkeypatch.setattr(launching, "LocalLauncher", partial(LocalLauncher, silence_s=2.0))
     monkeypatch.setattr(Recovery, "is_due", boundary == MEMORY)
     lost = Disturbance({6: (process, signum)})
     summary = train(tmp_path / "run", STRATEGIES[strategy], lost)
