@@ -10,6 +10,10 @@ DECREASE = 1e-4
 FLATTENING = 0.9
 """c2: steepest accepted slope, as a fraction of the slope at the start; 0.9 for quasi-Newton directions (ibid.)."""
 
+ROUNDING = 1e-6
+"""Values that differ by at most this fraction of the value at the start count as equal, so that slopes decide: near a
+minimum, they may differ by rounding errors only, also in float32 (Hager and Zhang 2005, eq. 4.1 and epsilon = 1e-6)."""
+
 GROWTH = 2.0
 """Factor by which a step grows while the objective still decreases."""
 
@@ -34,8 +38,9 @@ def search(along: Along, start: Point, first: float, most: int) -> Point | None:
     """Return a point that satisfies the strong Wolfe conditions, or the best point if ``most`` evaluations find none.
 
     The conditions are f(t) <= f(0) + c1 t f'(0) and |f'(t)| <= c2 |f'(0)|, where t is the step and f the objective. The
-    best point satisfies the first condition; if no point does, the result is None. start: the point at step 0, with a
-    slope below 0. first: the step that is tried first. An objective of NaN or infinity counts as too high.
+    best point satisfies the first condition, or has the value of the start except for :data:`ROUNDING`; if no point
+    does, the result is None. start: the point at step 0, with a slope below 0. first: the step that is tried first. An
+    objective of NaN or infinity counts as too high.
     """
     return _Search(along, start, most).run(first)
 
@@ -82,6 +87,8 @@ class _Search:
 
     def _too_high(self, point: Point, than: Point) -> bool:
         """Return whether the decrease at a point is too small or the point is not below ``than``; True for NaN."""
+        if abs(point.value - self._start.value) <= ROUNDING * abs(self._start.value):
+            return False
         enough = point.value <= self._start.value + DECREASE * point.step * self._start.slope
         return not (enough and (than is self._start or point.value < than.value))
 
