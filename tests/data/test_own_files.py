@@ -179,9 +179,12 @@ def test_data_that_take_too_much_memory_are_refused_with_the_bytes(path: Path, f
     ("settings", "complaint"),
     [
         ({"layout": "chw"}, r"data\.layout='chw': expected one of nchw, nhwc, or null"),
-        ({"mean": [0.0]}, r"data\.mean=\[0\.0\] and data\.std=null: give both"),
-        ({"mean": [0.0, 1.0], "std": [1.0, 1.0]}, "expected 1 numbers each, one for each channel"),
-        ({"mean": [], "std": []}, "expected 1 numbers each, one for each channel"),
+        (
+            {"mean": [0.0]},
+            r"data\.mean=\[0\.0\] and data\.std=null: expected 1 number\(s\) each, one for each channel, or null",
+        ),
+        ({"mean": [0.0, 1.0], "std": [1.0, 1.0]}, r"expected 1 number\(s\) each, one for each channel"),
+        ({"mean": [], "std": []}, r"expected 1 number\(s\) each, one for each channel"),
         ({"path": ""}, r"data\.path is not set: dataset 'arrays' .* data=arrays data\.path=my\.npz"),
     ],
 )
@@ -347,7 +350,9 @@ def test_imagenet_is_an_image_folder_whose_test_split_is_val(folder: Path) -> No
     expected = ImageFolder(path=str(folder), size=4).load()
     (folder / "test").rename(folder / "val")
     assert ImageNet(path=str(folder)).streamed
-    found = ImageNet(path=str(folder), size=4, stream=False).load()
+    settings = ImageNet(path=str(folder), size=4, stream=False)
+    found = settings.load()
+    assert found.normalisation == settings.normalisation() == ImageNet().known_normalisation()
     for ours, theirs in ((found.train, expected.train), (found.test, expected.test)):
         for name in ("x", "y"):
             np.testing.assert_array_equal(ours[name], theirs[name], strict=True)
