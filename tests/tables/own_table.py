@@ -7,7 +7,7 @@ from typing import Any
 import yaml
 
 from runner.cli import main
-from runner.commands.table_files import current, table_files
+from runner.commands.table_files import TableReader, current
 from runner.config.conf_dir import conf_dir
 from runner.tables.cells import TableState
 from runner.tables.table_file import table_names
@@ -16,6 +16,8 @@ from tests.tables import edited
 
 FILES = table_names([conf_dir()])
 """Name -> file of the tables of the project."""
+
+_READER = TableReader()
 
 TABLE: dict[str, Any] = {
     "title": "Two ways",
@@ -89,7 +91,7 @@ COUNTS: dict[str, Any] = {
 @cache
 def committed(name: str) -> TableState:
     """Return a table of the project with its committed results; tests only read it."""
-    return current(table_files(FILES[name]))
+    return current(_READER.read(FILES[name]))
 
 
 def write(path: Path, document: dict[str, Any]) -> Path:

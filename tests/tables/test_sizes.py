@@ -8,15 +8,17 @@ from pathlib import Path
 import pytest
 
 from runner.cli import main
+from runner.commands import table
 from runner.tables.results import folder_of
 from runner.tables.statistics import summary
 from runner.tables.table import COUNT
+from runner.tables.table_file import table_names
 from runner.tables.verdict import Published, verdict
 from tests.docs import tables
 from tests.models.test_facts import FACTS
 from tests.refusal import Capture, refused
 from tests.tables import edited
-from tests.tables.own_table import COUNTS, command, committed, refused_run, run, write
+from tests.tables.own_table import COUNTS, FILES, command, committed, refused_run, run, write
 
 
 def test_committed_counts_are_current_and_contradict_one_value_of_a_paper() -> None:
@@ -146,7 +148,11 @@ def test_values_are_computed_once_and_again_after_a_change(own: Path, capsys: Ca
     assert verdicts(own, capsys)[2:4] == ["", "differs"]
 
 
-def test_a_table_is_listed_and_exported(own: Path, tmp_path: Path, capsys: Capture) -> None:
+def test_a_table_is_listed_and_exported(
+    own: Path, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    few = {name: FILES[name] for name in ("krizhevsky_hours", "network_sizes")}
+    monkeypatch.setattr(table, "table_names", lambda folders: {**table_names(folders[1:]), **few})
     run(own)
     capsys.readouterr()
     assert main(["table", "list", "--config-dir", str(own.parents[1])]) == 0
