@@ -8,42 +8,26 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from runner import nn, testing
-    from runner.api.arrays import arrays
-    from runner.api.runs import Run, compose, explain, load, run
-    from runner.api.sweeps import Sweep, sweep
-    from runner.api.weights import from_state_dict
-    from runner.callback import Callback, StopTraining
-    from runner.data.settings import DatasetSettings
-    from runner.errors import RunnerError
-    from runner.models.base import Model
-    from runner.optimizers.base import Optimizer
-    from runner.optimizers.schedules import Schedule
-    from runner.plugin import install
-    from runner.tasks.base import Task
-
-__all__ = [
-    "Callback",
-    "DatasetSettings",
-    "Model",
-    "Optimizer",
-    "Run",
-    "RunnerError",
-    "Schedule",
-    "StopTraining",
-    "Sweep",
-    "Task",
-    "arrays",
-    "compose",
-    "explain",
-    "from_state_dict",
-    "install",
-    "load",
-    "nn",
-    "run",
-    "sweep",
-    "testing",
-]
+    from runner import nn as nn
+    from runner import testing as testing
+    from runner.api.arrays import arrays as arrays
+    from runner.api.runs import Run as Run
+    from runner.api.runs import compose as compose
+    from runner.api.runs import explain as explain
+    from runner.api.runs import load as load
+    from runner.api.runs import run as run
+    from runner.api.sweeps import Sweep as Sweep
+    from runner.api.sweeps import sweep as sweep
+    from runner.api.weights import from_state_dict as from_state_dict
+    from runner.callback import Callback as Callback
+    from runner.callback import StopTraining as StopTraining
+    from runner.data.settings import DatasetSettings as DatasetSettings
+    from runner.errors import RunnerError as RunnerError
+    from runner.models.base import Model as Model
+    from runner.optimizers.base import Optimizer as Optimizer
+    from runner.optimizers.schedules import Schedule as Schedule
+    from runner.plugin import install as install
+    from runner.tasks.base import Task as Task
 
 _MODULES = {
     "Callback": "runner.callback",
@@ -68,6 +52,8 @@ _MODULES = {
     "testing": "runner",
 }
 """Public name -> the module that defines it."""
+
+__all__ = [*_MODULES]
 
 
 def __getattr__(name: str) -> Any:

@@ -10,30 +10,13 @@ import os
 import select
 import signal
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
 
 from runner.commands.plugins import install_plugins, split_plugins
 from runner.config.command_line import misplaced_verb
 from runner.errors import ConfigError, RunnerError, SecurityError, as_runner_error
 from runner.system.console import DEBUG_OPTION, SUPERVISE_OPTION, SUPERVISOR_OPTION, print_error
-
-
-@dataclass(frozen=True)
-class Verb:
-    """A command other than training.
-
-    text: the line in the help; empty for an internal command. plugins: whether plugins are loaded first. debug: whether
-    ``run`` receives --debug, as its first argument. before_plugins: a function to call before plugins are loaded.
-    """
-
-    text: str
-    run: Callable[[Sequence[str]], int]
-    plugins: bool = True
-    debug: bool = False
-    before_plugins: Callable[[Sequence[str]], None] = lambda arguments: None
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -79,7 +62,7 @@ def _dispatch(arguments: list[str], *, debug: bool) -> int:
     if any(argument.startswith("query=") for argument in arguments):
         from runner.commands.completion import complete
 
-        return complete(arguments, [name for name, verb in VERBS.items() if verb.text])
+        return complete(arguments, [name for name, text in VERBS.items() if text])
     if any(argument.startswith("install=") for argument in arguments):
         from runner.commands.completion import install
 
@@ -97,7 +80,7 @@ def _dispatch(arguments: list[str], *, debug: bool) -> int:
         from runner.commands.help_text import help_text
         from runner.config.conf_dir import conf_dir
 
-        print(help_text(conf_dir(), {name: verb.text for name, verb in VERBS.items() if verb.text}))
+        print(help_text(conf_dir(), {name: text for name, text in VERBS.items() if text}))
         return 0
     if "--version" in arguments:
         from runner.records.summary import versions
@@ -127,20 +110,24 @@ def _end_with_supervisor(arguments: Sequence[str]) -> list[str]:
 
 
 def _run_verb(name: str, references: Sequence[str], arguments: Sequence[str], *, debug: bool) -> int:
-    verb = VERBS[name]
-    verb.before_plugins(arguments)
-    if verb.plugins:
+    if name == WORKER:
+        _die_with_master(arguments)
+    if name not in _WITHOUT_PLUGINS:
         install_plugins(references)
     elif references:
         raise ConfigError(f"--plugin {references[0]}: `runner {name}` uses no plugins; leave it out")
-    return verb.run([DEBUG_OPTION, *arguments] if debug and verb.debug else arguments)
+    if name == WORKER:
+        return _worker(arguments)
+    module = importlib.import_module(_MODULES.get(name, f"runner.commands.{name}"))
+    code: int = module.main([DEBUG_OPTION, *arguments] if debug and name == "sweep" else arguments)
+    return code
 
 
 def _refuse(arguments: Sequence[str]) -> None:
     """Raise ConfigError for an unknown or misplaced verb, SecurityError for an option that loads a pickle."""
     first = arguments[0] if arguments else ""
     if first.isidentifier():
-        verbs = [name for name, verb in VERBS.items() if verb.text]
+        verbs = [name for name, text in VERBS.items() if text]
         close = difflib.get_close_matches(first, verbs, n=1)
         hint = f"did you mean {close[0]!r}? Expected" if close else "expected"
         raise ConfigError(
@@ -156,12 +143,6 @@ def _refuse(arguments: Sequence[str]) -> None:
             "--experimental-rerun executes code of a pickle; repeat a stored run with `runner rerun DIR`, or with "
             "`runner -cp DIR -cn config`, where DIR is the absolute path of its directory"
         )
-
-
-def _run_module(module: str, arguments: Sequence[str]) -> int:
-    """Import a module, call its ``main`` and return the exit code."""
-    code: int = importlib.import_module(module).main(arguments)
-    return code
 
 
 def _worker_options(arguments: Sequence[str]) -> argparse.Namespace:
@@ -199,7 +180,9 @@ def _worker(arguments: Sequence[str]) -> int:
     )
 
 
-_TEXTS = {
+WORKER = "worker"
+
+VERBS = {
     "simulate": "predict times, traffic and memory on described hardware; trains nothing",
     "recommend": "rank strategies by predicted times on described hardware; trains nothing",
     "profile": "measure instructions and messages on this machine for simulations; trains nothing",
@@ -217,17 +200,11 @@ _TEXTS = {
     "sync": "write records that wait in run directories (DIR...) to the tracking store",
     "doctor": "report what this machine and this installation offer, and what is missing",
     "new": "write a template for your own task, model, optimizer, dataset, strategy, op or table",
+    WORKER: "",
 }
+"""Verb -> its line in the help; empty for an internal command."""
+
 _MODULES = {"eval": "runner.commands.evaluate"}
 """Verb -> the module whose ``main`` runs it. For verbs that are not listed, the module is ``runner.commands.VERB``."""
 
-VERBS: dict[str, Verb] = {
-    name: Verb(
-        text,
-        partial(_run_module, _MODULES.get(name, f"runner.commands.{name}")),
-        plugins=name not in ("ui", "sync", "doctor", "new"),
-        debug=name == "sweep",
-    )
-    for name, text in _TEXTS.items()
-}
-VERBS["worker"] = Verb("", _worker, before_plugins=_die_with_master)
+_WITHOUT_PLUGINS = ("ui", "sync", "doctor", "new")

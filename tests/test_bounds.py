@@ -74,18 +74,6 @@ def default() -> dict[str, Any]:
     return to_plain(composed_config("parallelism=single"))
 
 
-def with_value(plain: dict[str, Any], number: Number, value: object) -> dict[str, Any]:
-    """Return a copy of ``plain`` that selects the option of the number and sets the number to ``value``."""
-    changed = copy.deepcopy(plain)
-    if number.group:
-        changed[number.group] = {"name": number.schema().name}
-    section = changed[number.group] if number.group else changed
-    for name in number.path[:-1]:
-        section = section.setdefault(name, {})
-    section[number.path[-1]] = value
-    return changed
-
-
 def test_every_number_of_the_schema_declares_finite_bounds():
     assert len(NUMBERS) > 100
     assert [str(number) for number in NUMBERS if undeclared(number.hint)] == []
@@ -98,30 +86,57 @@ def test_numbers_without_bounds_are_found_in_lists_and_optional_types():
     assert undeclared(list[Rate] | None) == []
 
 
-@pytest.mark.parametrize("number", NUMBERS, ids=str)
-def test_a_number_outside_the_bounds_is_refused(default: dict[str, Any], number: Number):
+def complaints(number: Number, value: float) -> list[str]:
+    """Return the messages about the number in an option whose other values are defaults."""
+    nested: Any = number.listed(value)
+    for name in reversed(number.path):
+        nested = {name: nested}
+    return list(out_of_bounds(number.schema, nested, number.group))
+
+
+def outside(number: Number) -> list[float]:
     bounds = number.bounds
-    outside: list[float] = [bounds.low - 1, bounds.high + 1]
-    if not number.is_whole:
-        below = bounds.low if bounds.above else math.nextafter(bounds.low, -math.inf)
-        above = bounds.high if bounds.below else math.nextafter(bounds.high, math.inf)
-        outside = [float(below), float(above), math.nan, math.inf, -math.inf]
-    for value in outside:
-        with pytest.raises(ConfigError) as caught:
-            from_plain(with_value(default, number, number.listed(value)))
+    if number.is_whole:
+        return [bounds.low - 1, bounds.high + 1]
+    below = bounds.low if bounds.above else math.nextafter(bounds.low, -math.inf)
+    above = bounds.high if bounds.below else math.nextafter(bounds.high, math.inf)
+    return [float(below), float(above), math.nan, math.inf, -math.inf]
+
+
+def test_a_number_outside_the_bounds_is_refused():
+    for number in NUMBERS:
+        bounds = number.bounds
         key = ".".join(filter(None, (number.group, *number.path)))
         a_list = "a list of numbers, each " if number.listed(0) == [0] else ""
         null = ", or null" if type(None) in get_args(number.hint) else ""
-        assert str(caught.value) == f"{key}={number.listed(value)}: expected {a_list}{bounds}{null}"
+        for value in outside(number):
+            expected = f"{key}={number.listed(value)}: expected {a_list}{bounds}{null}"
+            assert complaints(number, value) == [expected]
+        assert bool(complaints(number, bounds.low)) == bounds.above, number
+        assert bool(complaints(number, bounds.high)) == bounds.below, number
 
 
-@pytest.mark.parametrize("number", NUMBERS, ids=str)
-def test_the_bounds_themselves_are_accepted_unless_excluded(number: Number):
-    for value, excluded in ((number.bounds.low, number.bounds.above), (number.bounds.high, number.bounds.below)):
-        nested: Any = number.listed(value)
-        for name in reversed(number.path):
-            nested = {name: nested}
-        assert bool(list(out_of_bounds(number.schema, nested, number.group))) == excluded
+@pytest.mark.parametrize(
+    ("group", "schema"), OPTIONS, ids=lambda each: each if isinstance(each, str) else each.__name__
+)
+def test_a_configuration_with_numbers_outside_their_bounds_is_refused(
+    default: dict[str, Any], group: str, schema: type
+) -> None:
+    numbers = [number for number in NUMBERS if (number.group, number.schema) == (group, schema)]
+    plain = copy.deepcopy(default)
+    if group:
+        plain[group] = {"name": schema().name}
+    for number in numbers:
+        section = plain[group] if group else plain
+        for name in number.path[:-1]:
+            section = section.setdefault(name, {})
+        section[number.path[-1]] = number.listed(outside(number)[0])
+    if numbers:
+        with pytest.raises(ConfigError) as caught:
+            from_plain(plain)
+        assert sorted(str(caught.value).splitlines()) == sorted(
+            complaint for number in numbers for complaint in complaints(number, outside(number)[0])
+        )
 
 
 @pytest.mark.parametrize(

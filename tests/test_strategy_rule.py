@@ -4,6 +4,7 @@ The test reads the syntax tree and executes nothing.
 """
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,27 +22,31 @@ ORACLE = "single"
 HOLDS_THE_TABLE = ("config", "plugin")
 """Packages that may import ``STRATEGIES``: they fill the table or choose from it by the configured name."""
 
+SUSPECT = re.compile("strateg|parallelism", re.IGNORECASE)
+"""Matches the text of each module that can depend on a strategy; only these are parsed."""
+
 ASKS_BY_TYPE = {"isinstance", "issubclass", "getattr", "hasattr", "type"}
 
 
 def faults(source: Path) -> list[str]:
     """Return every place in a package that depends on a strategy, as ``module:line: what it does``."""
     known = modules(source)
+    texts = {name: path.read_text() for name, path in known.items() if not below(name, "strategies")}
+    trees = {name: ast.parse(text) for name, text in texts.items() if SUSPECT.search(text)}
     return [
         f"{name}:{line}: {what}"
-        for name, path in known.items()
-        if not below(name, "strategies")
-        for line, what in sorted({*_imports(name, path, known), *_questions(ast.parse(path.read_text()))})
+        for name, tree in trees.items()
+        for line, what in sorted({*_imports(name, tree, known), *_questions(tree)})
     ]
 
 
-def _imports(name: str, path: Path, known: dict[str, Path]) -> Iterator[tuple[int, str]]:
+def _imports(name: str, tree: ast.Module, known: dict[str, Path]) -> Iterator[tuple[int, str]]:
     allowed = {f"runner.strategies.{module}" for module in CONTRACT}
     if any(below(name, package) for package in HOLDS_THE_TABLE):
         allowed.add("runner.strategies")
     if name == "testing":
         allowed.add(f"runner.strategies.{ORACLE}")
-    for statement, _ in statements(ast.parse(path.read_text())):
+    for statement, _ in statements(tree):
         for target in targets(statement, known):
             if below(target, "runner.strategies") and target not in allowed:
                 yield statement.lineno, f"imports {target}"

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from runner.data.dataset import Dataset, Facts, Split
-from runner.data.own_files import OwnFiles
+from runner.data.own_files import NormalisedFiles
 from runner.engine.graph import ops
 from runner.engine.graph.expression import Expr, apply
 from runner.engine.graph.network import NetworkBuilder, Outputs
@@ -21,7 +21,7 @@ from runner.tasks.base import MAX, MIN, NUMBERS, Loss, Metric, Task
 
 
 @dataclass
-class Table(OwnFiles):
+class Table(NormalisedFiles):
     """Rows of numbers in a CSV file with a header. Every fifth row is a test example.
 
     targets: columns to predict, the field y. label: column with classes 0, 1, ..., the field "kind"; "" for none. All
@@ -32,10 +32,7 @@ class Table(OwnFiles):
     targets: list[str] = field(default_factory=list)
     label: str = ""
 
-    @property
-    def ask(self) -> str:
-        """Advice for a user who gave no path."""
-        return "name a CSV file, as in data=table data.path=my.csv data.targets=[price]"
+    ask = "name a CSV file, as in data=table data.path=my.csv data.targets=[price]"
 
     def facts_of_files(self) -> Facts:
         """Return the fields and the numbers of examples."""
@@ -64,7 +61,7 @@ class Table(OwnFiles):
         arrays = {**found, **({"kind": rows[:, columns.index(self.label)].astype(np.int64)} if self.label else {})}
         test = np.arange(len(rows)) % 5 == 0
         train, scored = (Split({name: each[part] for name, each in arrays.items()}) for part in (~test, test))
-        return Dataset(self.name, train, scored, self.normalisation_of(train["x"], self.scale()))
+        return Dataset(self.name, train, scored, self.normalisation_of(train["x"]))
 
     def _read(self) -> tuple[list[str], NDArray[np.float64]]:
         """Return the names of the columns, and the rows."""

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from runner.checkpoint import load as load_checkpoint
 from runner.commands.stored_network import StoredNetwork
 from runner.data.dataset import Normalisation
 from runner.engine.graph.graph import Graph
@@ -55,7 +54,7 @@ def write_onnx(path: Path, network: StoredNetwork) -> Path:
     program = ForwardPasses().build(workload_of(replace(config, precision=_FLOAT), facts))
     client = program.clients[PREDICT]
     (x,) = (slot.tensor for slot in client.inputs if slot.field == "x")
-    stored = config.optimizer.evaluated(load_checkpoint(network.checkpoint).variables)
+    stored = network.variables()
     weights = {name: np.asarray(stored[name], _FLOAT) for name in program.variables}
     translation = Translation(onnx, program.graph, weights, network.normalisation(), {x: 0})
     model = translation.model(client.fetches["prediction"], x, facts.shape)

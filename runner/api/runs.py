@@ -11,7 +11,6 @@ from numpy.typing import ArrayLike, NDArray
 from runner.api.arguments import Arguments, arguments
 from runner.callback import Callback
 from runner.checkpoint import BEST, NEWEST
-from runner.checkpoint import load as load_checkpoint
 from runner.commands import evaluate as evaluation
 from runner.commands import train
 from runner.commands.compare import comparison_text, named_run
@@ -26,7 +25,7 @@ from runner.data.dataset import Facts
 from runner.errors import ConfigError, DataError
 from runner.plugin.contract import OPTIONS
 from runner.plugin.session import CALLBACK, TABLES, SessionClass, session_class
-from runner.records.run_directory import CONFIG_FILE, SUMMARY_FILE
+from runner.records.run_directory import CONFIG_FILE, METRICS_FILE, SUMMARY_FILE
 from runner.records.stored_run import read_run
 from runner.records.summary import Summary
 from runner.system.machine import usable_cores
@@ -34,8 +33,6 @@ from runner.tracking import read_metrics
 
 if TYPE_CHECKING:
     import pandas as pd
-
-METRICS_FILE = "metrics.jsonl"
 
 
 class Text(str):
@@ -196,8 +193,7 @@ class Run:
 
         with self._classes.in_force():
             network = self._network(which)
-            stored = load_checkpoint(network.checkpoint).variables
-            return network.config.optimizer.evaluated(stored), weights_of(network.config)
+            return network.variables(), weights_of(network.config)
 
 
 def run(

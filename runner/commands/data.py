@@ -13,7 +13,6 @@ from runner.data.inspection import inspection
 from runner.data.origins import ORIGINS
 from runner.data.own_files import OwnFiles
 from runner.data.published import cache_root, is_cached
-from runner.data.text import Text
 
 _EXAMPLES = """\
 examples:
@@ -76,7 +75,7 @@ def _describe_datasets(root: Path) -> str:
     lines = [f"{'name':14} {'shape':12} {'classes':>7} {'train':>7} {'test':>7}  where"]
     for name, settings in DATASETS.items():
         example = settings()
-        if isinstance(example, OwnFiles | Text) and not example.path:
+        if isinstance(example, OwnFiles) and not example.path:
             lines.append(f"{name:49}  your files: {example.ask}")
             continue
         if isinstance(example, Domains):

@@ -5,8 +5,11 @@ import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
-from runner.checkpoint import BEST, NEWEST, find
+from numpy.typing import NDArray
+
+from runner.checkpoint import BEST, NEWEST, find, load
 from runner.commands.plugins import require_session_classes
 from runner.config.check import check_devices
 from runner.config.configuration import from_plain, load_stored
@@ -49,6 +52,11 @@ class StoredNetwork:
         )
         data: DatasetSettings = self.config.data
         return data.normalisation()
+
+    def variables(self) -> dict[str, NDArray[Any]]:
+        """Load all variables, with the averages of the weights in place of the weights if the run kept averages."""
+        stored: dict[str, NDArray[Any]] = self.config.optimizer.evaluated(load(self.checkpoint).variables)
+        return stored
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

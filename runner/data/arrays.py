@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from runner.data.dataset import Dataset, Facts, Split
 from runner.data.npz import ArrayHeader, map_array, read_array, read_headers
-from runner.data.own_files import OwnFiles
+from runner.data.own_files import NormalisedFiles
 from runner.data.streamed import MappedSplit
 from runner.errors import ConfigError, DataError
 from runner.fields import Field
@@ -29,7 +29,7 @@ _MOST_COLOURS = 4
 
 
 @dataclass
-class Arrays(OwnFiles):
+class Arrays(NormalisedFiles):
     """The user's arrays in a file of ``numpy.savez`` or ``numpy.savez_compressed``, or in a folder of .npy files.
 
     x_train, x_test: images of shape (N, H, W), (N, C, H, W) or (N, H, W, C), or rows of numbers (N, F); dtype uint8 (0
@@ -48,6 +48,8 @@ class Arrays(OwnFiles):
     layout: str | None = None
     stream: bool = False
 
+    ask = "name an .npz file, as in data=arrays data.path=my.npz"
+
     def __post_init__(self) -> None:
         if self.layout not in (None, *LAYOUTS):
             raise ConfigError(f"data.layout={self.layout!r}: expected one of {', '.join(LAYOUTS)}, or null")
@@ -58,13 +60,7 @@ class Arrays(OwnFiles):
         """Whether x is mapped from the file instead of loaded."""
         return self.stream
 
-    @property
-    def ask(self) -> str:
-        """Advice for a user who gave no path."""
-        return "name an .npz file, as in data=arrays data.path=my.npz"
-
     def facts_of_files(self) -> Facts:
-        """Return fields and example counts from headers and labels, without reading x."""
         headers = self._headers()
         layout = self._layout(headers["x_train"].shape)
         train, test = (_example_shape(headers[key].shape, layout) for key in ("x_train", "x_test"))
@@ -80,10 +76,9 @@ class Arrays(OwnFiles):
 
     def scale(self) -> float:
         """Return 255 if the train images are bytes, 1 if they are floats, without reading the images."""
-        return _scale(self._headers())
+        return 255.0 if self._headers()["x_train"].dtype == np.uint8 else 1.0
 
     def load(self) -> Dataset:
-        """Read the file. Raises DataError for invalid contents."""
         self.facts()
         headers = self._headers()
         layout = self._layout(headers["x_train"].shape)
@@ -92,7 +87,7 @@ class Arrays(OwnFiles):
             kind({"x": self._inputs(f"x_{split}", layout), "y": self._targets(f"y_{split}", headers)})
             for split in ("train", "test")
         )
-        return Dataset(self.name, train, test, self.normalisation_of(train["x"], _scale(headers)))
+        return Dataset(self.name, train, test, self.normalisation_of(train["x"]))
 
     def _headers(self) -> dict[str, ArrayHeader]:
         """Return the headers of all arrays. Raises DataError for a missing array or an invalid header of images."""
@@ -136,9 +131,9 @@ class Arrays(OwnFiles):
         inputs = map_array(path, key) if self.stream else self._finite(key, read_array(path, key))
         if inputs.ndim == 3:
             return inputs[:, None]
-        if self.stream and inputs.ndim == 4 and layout == "nhwc":
-            return inputs.transpose(0, 3, 1, 2)
-        return np.ascontiguousarray(inputs.transpose(0, 3, 1, 2)) if inputs.ndim == 4 and layout == "nhwc" else inputs
+        if inputs.ndim == 4 and layout == "nhwc":
+            inputs = inputs.transpose(0, 3, 1, 2)
+        return inputs if self.stream else np.ascontiguousarray(inputs)
 
     def _finite(self, key: str, values: NDArray[Any]) -> NDArray[Any]:
         if values.dtype != np.uint8:
@@ -199,10 +194,6 @@ class Arrays(OwnFiles):
 
     def _wrong(self, key: str, fault: str, expected: str) -> DataError:
         return DataError(f"{self.path}: {key} {fault}; expected {expected}")
-
-
-def _scale(headers: dict[str, ArrayHeader]) -> float:
-    return 255.0 if headers["x_train"].dtype == np.uint8 else 1.0
 
 
 def _example_shape(shape: tuple[int, ...], layout: str) -> tuple[int, ...]:

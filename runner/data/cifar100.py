@@ -2,14 +2,13 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
 
-from runner.bounds import Bounds, Positive
+from runner.bounds import Positive, Real
 from runner.data.dataset import Dataset, Facts, Split
-from runner.data.own_files import OwnFiles
+from runner.data.own_files import NormalisedFiles
 from runner.errors import DataError
 from runner.system.files import open_regular
 
@@ -20,7 +19,7 @@ _RECORD = _LABELS + int(np.prod(SHAPE))
 
 
 @dataclass
-class Cifar100(OwnFiles):
+class Cifar100(NormalisedFiles):
     """CIFAR-100 in its published binary version: PATH/train.bin and PATH/test.bin of ``cifar-100-binary``.
 
     60,000 colour photographs of 32x32 pixels, each with the label of one of 100 fine classes. Without a path, runs can
@@ -28,31 +27,23 @@ class Cifar100(OwnFiles):
     """
 
     name: str = "cifar100"
-    mean: list[Annotated[float, Bounds(-1e38, 1e38)]] | None = field(default_factory=lambda: [0.5071, 0.4865, 0.4409])
+    mean: list[Real] | None = field(default_factory=lambda: [0.5071, 0.4865, 0.4409])
     std: list[Positive] | None = field(default_factory=lambda: [0.2673, 0.2564, 0.2762])
 
-    @property
-    def ask(self) -> str:
-        """Advice for a user who gave no path."""
-        return "name the folder with train.bin and test.bin, as in data=cifar100 data.path=cifar-100-binary"
+    ask = "name the folder with train.bin and test.bin, as in data=cifar100 data.path=cifar-100-binary"
 
     def published_facts(self) -> Facts:
-        """Return the numbers of images and classes."""
         return Facts.labelled(SHAPE, tuple(f"class {label}" for label in range(CLASSES)), TRAIN_IMAGES, TEST_IMAGES)
 
     def facts_of_files(self) -> Facts:
         """Return the same facts: the files are checked when they are read."""
         return self.published_facts()
 
-    def scale(self) -> float:
-        """Return 255."""
-        return 255.0
-
     def load(self) -> Dataset:
         """Read both files. Raises DataError if one is missing, has another length or a label of 100 or more."""
         self.require_present()
         train, test = (self._split(*each) for each in (("train.bin", TRAIN_IMAGES), ("test.bin", TEST_IMAGES)))
-        return Dataset(self.name, train, test, self.normalisation_of(train["x"], self.scale()))
+        return Dataset(self.name, train, test, self.normalisation_of(train["x"]))
 
     def _split(self, filename: str, images: int) -> Split:
         path, expected = Path(self.path) / filename, images * _RECORD

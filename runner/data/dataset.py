@@ -202,23 +202,19 @@ class Split(Examples):
 
     @property
     def is_sequence(self) -> bool:
-        """Whether the examples continue each other; then their order must be kept."""
         return BEGINS in self.arrays
 
     @property
     def strata(self) -> NDArray[np.int64]:
-        """(N,): the label of each example; splits keep the proportions of labels. All 0 if there are no labels."""
         y = self.arrays.get("y")
         labels = y is not None and y.ndim == 1 and y.dtype.kind in "iu"
         return np.asarray(y, np.int64) if y is not None and labels else np.zeros(len(self), np.int64)
 
     @property
     def domains(self) -> NDArray[np.int64]:
-        """(N,): the number of the domain of each example."""
         return np.zeros(len(self), np.int64) if self.domain_numbers is None else self.domain_numbers
 
     def take(self, examples: NDArray[np.int64]) -> Mapping[str, NDArray[Any]]:
-        """Return copies of the examples with these indices."""
         return {name: values[examples] for name, values in self.arrays.items()}
 
     def only(self, examples: NDArray[np.int64]) -> "Split":
@@ -238,12 +234,10 @@ class Subset(Examples):
 
     @property
     def strata(self) -> NDArray[np.int64]:
-        """(N,): the label of each example; splits keep the proportions of labels."""
         return self.whole.strata[self.indices]
 
     @property
     def domains(self) -> NDArray[np.int64]:
-        """(N,): the number of the domain of each example."""
         return self.whole.domains[self.indices]
 
     def take(self, examples: NDArray[np.int64]) -> Mapping[str, NDArray[Any]]:

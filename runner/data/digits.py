@@ -38,12 +38,10 @@ class Digits(DatasetSettings):
     split_seed: Seed = 0
 
     def facts(self) -> Facts:
-        """Return image shape, class names and example counts; nothing is read."""
         test = sum(held_out(examples, self.test_fraction) for examples in _PER_CLASS)
         return Facts.labelled(_SHAPE, _CLASS_NAMES, sum(_PER_CLASS) - test, test)
 
     def normalisation(self) -> Normalisation:
-        """Return the fixed normalisation of this dataset; nothing is read."""
         return _NORMALISATION
 
     def load(self) -> Dataset:

@@ -46,7 +46,6 @@ class Domains(DatasetSettings):
         return next(iter(self._datasets().values())).normalisation()
 
     def require_present(self) -> None:
-        """Raise DataError if a source is missing, ConfigError if there is none."""
         for each in self._datasets().values():
             each.require_present()
 

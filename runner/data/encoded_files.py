@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from runner.bounds import Bounds, CountOrZero
 from runner.data.dataset import Examples, Normalisation
-from runner.data.own_files import OwnFiles
+from runner.data.own_files import NormalisedFiles
 from runner.data.preprocessing import ImagePreprocessing, PreprocessingSettings
 from runner.errors import ConfigError
 
@@ -20,7 +20,7 @@ MOST_MEASURED = 10_000
 
 
 @dataclass
-class EncodedFiles(OwnFiles):
+class EncodedFiles(NormalisedFiles):
     """Settings of images that are stored as JPEG or PNG files, or in records.
 
     size: side, in pixels, of the square images of a batch. channels: 3 for RGB, 1 for grey. preprocessing: how images
@@ -40,7 +40,6 @@ class EncodedFiles(OwnFiles):
 
     @property
     def fits_images(self) -> bool:
-        """Whether the examples are image files that are converted to one shape."""
         return True
 
     def image_preprocessing(self) -> ImagePreprocessing:
@@ -49,14 +48,7 @@ class EncodedFiles(OwnFiles):
 
     def known_normalisation(self) -> Normalisation | None:
         """Return the normalisation of the settings or of the preprocessing; None if none is set."""
-        if self.mean is not None and self.std is not None:
-            return Normalisation(self.scale(), tuple(self.mean), tuple(self.std))
-        return self.image_preprocessing().recipe.normalisation
-
-    def normalisation(self) -> Normalisation:
-        """Return the known normalisation without reading images or, if there is none, compute it from train images."""
-        known = self.known_normalisation() if self.path else None
-        return super().normalisation() if known is None else known
+        return super().known_normalisation() or self.image_preprocessing().recipe.normalisation
 
     def normalisation_of_examples(self, train: Examples, preprocessing: ImagePreprocessing | None) -> Normalisation:
         """Return the known normalisation or one that gives train examples mean 0 and standard deviation 1.
@@ -79,4 +71,4 @@ class EncodedFiles(OwnFiles):
             return x if preprocessing is None else np.stack([preprocessing.evaluate(image) for image in x])
 
         shape = read(0, 1).shape[1:]
-        return self.normalisation_from(count, shape, read, self.scale())
+        return self.normalisation_from(count, shape, read)

@@ -7,7 +7,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from runner.data.origins import ORIGINS, Archive, Origin
-from runner.data.published import Published, cache_root, is_cached, read_verified
+from runner.data.published import PublishedFiles, cache_root, is_cached, read_verified
 from runner.errors import ConfigError, DataError, ResourceError
 
 Report = Callable[[str], None]
@@ -27,7 +27,7 @@ def fetch(name: str, cache_dir: str | Path | None = None, report: Report = print
     return fetch_published(published, origins, cache_root(cache_dir), report)
 
 
-def fetch_published(published: Published, origins: tuple[Origin, ...], root: Path, report: Report) -> Path:
+def fetch_published(published: PublishedFiles, origins: tuple[Origin, ...], root: Path, report: Report) -> Path:
     """Fetch ``published`` into a folder under ``root``, from the first of ``origins`` that works."""
     folder = root / published.name
     if is_cached(published, root):
@@ -50,7 +50,7 @@ def fetch_published(published: Published, origins: tuple[Origin, ...], root: Pat
     raise DataError(f"dataset {published.name!r} could not be fetched from any origin: " + "; ".join(failures))
 
 
-def _fetch_from(origin: Origin, published: Published, root: Path) -> None:
+def _fetch_from(origin: Origin, published: PublishedFiles, root: Path) -> None:
     root.mkdir(parents=True, exist_ok=True)
     # The scratch folder is in ``root``, so that the last step is a rename within one file system.
     with TemporaryDirectory(prefix=f".{published.name}-", dir=root) as scratch_name:

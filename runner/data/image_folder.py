@@ -43,12 +43,10 @@ class ImageFolder(EncodedFiles):
 
     @property
     def streamed(self) -> bool:
-        """Whether images are decoded when a batch needs them."""
         return self.stream
 
     @property
     def ask(self) -> str:
-        """Advice for a user who gave no path."""
         return f"name a folder of {self._layout()}, as in data={self.name} data.path=my_images"
 
     def _layout(self) -> str:
@@ -64,10 +62,6 @@ class ImageFolder(EncodedFiles):
             self.require_room(sum(counts) * int(np.prod(shape)), what)
         return Facts.labelled(shape, tuple(train), counts[0], counts[1])
 
-    def scale(self) -> float:
-        """Return 255, the largest possible pixel value of a decoded image."""
-        return 255.0
-
     def load(self) -> Dataset:
         """List or decode all images. Raises DataError, naming the file, if an image cannot be decoded."""
         facts, listed = self.facts(), self._listed()
@@ -77,7 +71,7 @@ class ImageFolder(EncodedFiles):
             normalisation = self.normalisation_of_examples(files, preprocessing)
             return Dataset(self.name, files, scored, normalisation, preprocessing, self.skip_errors)
         train, test = (self._split(split, facts.class_names) for split in listed)
-        return Dataset(self.name, train, test, self.normalisation_of(train["x"], self.scale()))
+        return Dataset(self.name, train, test, self.normalisation_of(train["x"]))
 
     def _listed(self) -> tuple[dict[str, list[Path]], dict[str, list[Path]]]:
         """Return class -> files, for the train and the test split. Raises DataError if only the latter has a class."""

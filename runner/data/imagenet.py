@@ -33,6 +33,5 @@ class ImageNet(ImageFolder):
         return super().known_normalisation() or usual
 
     def published_facts(self) -> Facts:
-        """Return the numbers of images and classes of ILSVRC 2012."""
         names = tuple(f"class {label}" for label in range(CLASSES))
         return Facts.labelled((self.channels, self.size, self.size), names, TRAIN_IMAGES, VALIDATION_IMAGES)

@@ -3,14 +3,15 @@
 import io
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
-from runner.data.dataset import Dataset, Examples, Facts
+from runner.data.dataset import Dataset, Facts
 from runner.data.pipeline import Pipeline
 from runner.data.settings import DatasetSettings, limited_facts, load_limited
+from runner.data.source import pipeline_of
 from runner.errors import ConfigError, ResourceError
 from runner.system.files import replace_durably
 
@@ -26,17 +27,20 @@ def inspection(settings: DatasetSettings, seed: int, batch_size: int, sheet: Pat
     be read, ConfigError if ``sheet`` is given and the examples are not images, ResourceError if it cannot be written.
     """
     facts, dataset = limited_facts(settings), load_limited(settings)
-    pipeline = _pipeline(settings, dataset, seed, batch_size)
-    try:
+    with closing(pipeline_of(settings, dataset, seed=seed, batch_size=batch_size, dtype="float32")) as pipeline:
         lines = [*_facts(settings, facts, dataset), *_classes(facts, dataset)]
         lines += [f"input        {line}" for line in _stages(pipeline, batch_size)]
         if sheet is not None:
-            _write(sheet, contact_sheet(pipeline, facts.shape, dataset))
+            picture = contact_sheet(pipeline, facts.shape, dataset)
+            try:
+                replace_durably(sheet, picture)
+            except OSError as error:
+                raise ResourceError(
+                    f"--sheet={sheet} cannot be written: {error.strerror}; choose another file"
+                ) from error
             lines.append(
                 f"sheet        {sheet}: a train example in each row, first as in evaluations, then as in epochs"
             )
-    finally:
-        pipeline.close()
     return "\n".join(lines)
 
 
@@ -45,24 +49,9 @@ def stage_lines(settings: DatasetSettings, seed: int, batch_size: int) -> list[s
 
     Raises DataError if the data cannot be read.
     """
-    pipeline = _pipeline(settings, load_limited(settings), seed, batch_size)
-    try:
+    dataset = load_limited(settings)
+    with closing(pipeline_of(settings, dataset, seed=seed, batch_size=batch_size, dtype="float32")) as pipeline:
         return list(_stages(pipeline, batch_size))
-    finally:
-        pipeline.close()
-
-
-def _pipeline(settings: DatasetSettings, dataset: Dataset, seed: int, batch_size: int) -> Pipeline:
-    return Pipeline(
-        dataset,
-        seed=seed,
-        batch_size=batch_size,
-        dtype="float32",
-        augment=settings.augment,
-        val_fraction=settings.val_fraction,
-        shuffle=settings.shuffle,
-        threads=settings.threads,
-    )
 
 
 def _facts(settings: DatasetSettings, facts: Facts, dataset: Dataset) -> Iterator[str]:
@@ -83,7 +72,7 @@ def _facts(settings: DatasetSettings, facts: Facts, dataset: Dataset) -> Iterato
 def _classes(facts: Facts, dataset: Dataset) -> Iterator[str]:
     if not facts.classes:
         return
-    counts = [_counts(examples, facts.classes) for examples in (dataset.train, dataset.test)]
+    counts = [np.bincount(each.strata, minlength=facts.classes) for each in (dataset.train, dataset.test)]
     for split, found in zip(("train", "test"), counts, strict=True):
         empty = f"; {(found == 0).sum()} classes have none" if (found == 0).any() else ""
         yield f"classes      {split}: {facts.classes}, with {found.min():,} to {found.max():,} examples{empty}"
@@ -92,10 +81,6 @@ def _classes(facts: Facts, dataset: Dataset) -> Iterator[str]:
         yield f"  {label:4} {facts.class_names[label]:24} {train:9,} {test:9,}"
     if facts.classes > _MOST_CLASSES:
         yield f"  and {facts.classes - _MOST_CLASSES} more"
-
-
-def _counts(examples: Examples, classes: int) -> NDArray[np.int64]:
-    return np.bincount(examples.strata, minlength=classes)
 
 
 def _stages(pipeline: Pipeline, batch_size: int) -> Iterator[str]:
@@ -140,10 +125,3 @@ def contact_sheet(pipeline: Pipeline, shape: tuple[int, ...], dataset: Dataset) 
     out = io.BytesIO()
     Image.fromarray(canvas).save(out, "png")
     return out.getvalue()
-
-
-def _write(path: Path, content: bytes) -> None:
-    try:
-        replace_durably(path, content)
-    except OSError as error:
-        raise ResourceError(f"--sheet={path} cannot be written: {error.strerror}; choose another file") from error

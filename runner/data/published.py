@@ -15,11 +15,11 @@ from typing import Annotated, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from runner.bounds import Bounds, Positive
+from runner.bounds import Bounds, Positive, Real
 from runner.data.altered import altered
 from runner.data.dataset import Dataset, Facts, Normalisation, Split
-from runner.data.settings import DatasetSettings
-from runner.errors import ConfigError, DataError
+from runner.data.settings import DatasetSettings, require_mean_and_std
+from runner.errors import DataError
 from runner.system.files import open_regular, user_cache_folder
 
 
@@ -61,38 +61,28 @@ class CachedArray:
 
 @dataclass(frozen=True)
 class PublishedFiles:
-    """A dataset whose files have known checksums. arrays: all files."""
+    """A dataset whose files have known checksums."""
 
     name: str
     arrays: tuple[CachedArray, ...]
 
 
 @dataclass(frozen=True)
-class PublishedDataset:
-    """A dataset of images whose files have known checksums. shape: (C, H, W) of one image."""
+class PublishedDataset(PublishedFiles):
+    """A dataset of images. shape: (C, H, W) of an image.
 
-    name: str
+    arrays: the images and the labels of the train split, then those of the test split.
+    """
+
     shape: tuple[int, int, int]
     class_names: tuple[str, ...]
     normalisation: Normalisation
-    train_images: CachedArray
-    train_labels: CachedArray
-    test_images: CachedArray
-    test_labels: CachedArray
-
-    @property
-    def arrays(self) -> tuple[CachedArray, ...]:
-        """All files of the dataset."""
-        return self.train_images, self.train_labels, self.test_images, self.test_labels
 
     @property
     def facts(self) -> Facts:
         """Image shape, class names and example counts."""
-        return Facts.labelled(self.shape, self.class_names, self.train_labels.shape[0], self.test_labels.shape[0])
-
-
-Published = PublishedDataset | PublishedFiles
-"""A dataset with a name and files of known checksums."""
+        _, train_labels, _, test_labels = self.arrays
+        return Facts.labelled(self.shape, self.class_names, train_labels.shape[0], test_labels.shape[0])
 
 
 def cache_root(cache_dir: str | Path | None) -> Path:
@@ -117,7 +107,7 @@ def read_verified(path: Path, array: CachedArray) -> bytes:
     return data
 
 
-def is_cached(published: Published, root: Path) -> bool:
+def is_cached(published: PublishedFiles, root: Path) -> bool:
     """Return whether every file of the dataset is in the cache and intact."""
     try:
         for array in published.arrays:
@@ -127,7 +117,7 @@ def is_cached(published: Published, root: Path) -> bool:
     return True
 
 
-def require_cached(published: Published, cache_dir: str | None) -> Path:
+def require_cached(published: PublishedFiles, cache_dir: str | None) -> Path:
     """Return the folder of a dataset. If there is none, raises DataError with the command that fetches the dataset."""
     folder = cache_root(cache_dir) / published.name
     if not folder.is_dir():
@@ -138,12 +128,12 @@ def require_cached(published: Published, cache_dir: str | None) -> Path:
     return folder
 
 
-def _remedy(published: Published, cache_dir: str | None) -> str:
+def _remedy(published: PublishedFiles, cache_dir: str | None) -> str:
     place = f" --cache-dir {cache_root(cache_dir)}" if cache_dir is not None else ""
     return f"runner data fetch {published.name}{place}"
 
 
-def read_files(published: Published, cache_dir: str | None) -> list[NDArray[np.uint8]]:
+def read_files(published: PublishedFiles, cache_dir: str | None) -> list[NDArray[np.uint8]]:
     """Read all files from the cache. If reading fails, raises DataError with the command that fetches the dataset."""
     folder = require_cached(published, cache_dir)
     try:
@@ -181,8 +171,8 @@ def _published(
         for split, count in zip(("train", test), examples, strict=True)
         for part, rest in (("images", sizes), ("labels", ()))
     ]
-    arrays = (CachedArray(*file, checksum) for file, checksum in zip(files, checksums, strict=True))
-    return PublishedDataset(name, shape, class_names, Normalisation(255.0, mean, std), *arrays)
+    arrays = tuple(CachedArray(*file, checksum) for file, checksum in zip(files, checksums, strict=True))
+    return PublishedDataset(name, arrays, shape, class_names, Normalisation(255.0, mean, std))
 
 
 MNIST = _published(
@@ -227,8 +217,6 @@ CIFAR10 = _published(
         "987e01129ceec0098f1e9d9404cff9fa82ad3d15383a61e8ec60ff20ffe6db40",
     ),
 )
-
-
 USPS = _published(
     "usps",
     (1, 16, 16),
@@ -258,23 +246,16 @@ class PublishedSettings(DatasetSettings):
     size: Annotated[int, Bounds(1, 4096)] | None = None
     invert: bool = False
     noise: Annotated[float, Bounds(0, 10)] = 0.0
-    mean: list[Annotated[float, Bounds(-1e38, 1e38)]] | None = None
+    mean: list[Real] | None = None
     std: list[Positive] | None = None
 
     published: ClassVar[PublishedDataset]
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        channels = self.published.shape[0]
-        for key, values, other in (("mean", self.mean, self.std), ("std", self.std, self.mean)):
-            if (values is None) != (other is None) or (values is not None and len(values) != channels):
-                raise ConfigError(
-                    f"data.{key}={'null' if values is None else values}: expected mean and std with {channels} "
-                    f"number(s) each, one for each channel of dataset {self.name!r}, or null for both"
-                )
+        require_mean_and_std(self.mean, self.std, self.published.shape[0])
 
     def facts(self) -> Facts:
-        """Return image shape, class names and example counts; nothing is read."""
         facts, (channels, *sides) = self.published.facts, self.published.shape
         shape = (channels, *(sides if self.size is None else (self.size, self.size)))
         return replace(facts, fields={**facts.fields, "x": replace(facts.fields["x"], shape=shape)})
@@ -286,11 +267,9 @@ class PublishedSettings(DatasetSettings):
         return Normalisation(self.published.normalisation.scale, tuple(self.mean), tuple(self.std))
 
     def require_present(self) -> None:
-        """Raise DataError if the dataset was not fetched."""
         require_cached(self.published, self.cache_dir)
 
     def load(self) -> Dataset:
-        """Read the dataset from the cache. Raises DataError if it was not fetched or is corrupt."""
         stored = load_published(self.published, self.cache_dir)
         train, test = (self._altered(getattr(stored, split), split) for split in ("train", "test"))
         return Dataset(self.name, train, test, self.normalisation())

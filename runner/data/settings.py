@@ -1,7 +1,7 @@
 """The base class of dataset settings, and limits on the number of examples."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -96,6 +96,17 @@ def settings_from_config(config: Mapping[str, object]) -> DatasetSettings:
         raise ConfigError(str(violation)) from violation
 
 
+def require_mean_and_std(mean: Sequence[float] | None, std: Sequence[float] | None, channels: int | None) -> None:
+    """Raise ConfigError unless both settings are null or both have a number for each channel. None: any number."""
+    counts = {None if each is None else len(each) for each in (mean, std)}
+    if len(counts) > 1 or (channels is not None and counts not in ({None}, {channels})):
+        shown = ["null" if each is None else each for each in (mean, std)]
+        numbers = "a number" if channels is None else f"{channels} number(s) each, one"
+        raise ConfigError(
+            f"data.mean={shown[0]} and data.std={shown[1]}: expected {numbers} for each channel, or null for both"
+        )
+
+
 def limited_facts(settings: DatasetSettings) -> Facts:
     """Return the facts of a dataset within its limits and with its validation split; reads no images."""
     facts = settings.facts()
@@ -117,11 +128,8 @@ def load_limited(settings: DatasetSettings) -> Dataset:
 def _limited(split: Examples, limit: int | None) -> Examples:
     if limit is None or limit >= len(split):
         return split
-    if split.is_sequence:
-        return split.only(np.arange(limit))
-    # The chosen examples are spread over the split, so that a split sorted by class does not lose whole classes.
-    chosen = np.arange(limit) * len(split) // limit
-    return split.only(chosen)
+    # Unless examples continue each other, those that are kept are spread over the split, which can be sorted by class.
+    return split.only(np.arange(limit) if split.is_sequence else np.arange(limit) * len(split) // limit)
 
 
 def _require_fields(settings: DatasetSettings, dataset: Dataset) -> None:

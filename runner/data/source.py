@@ -4,10 +4,11 @@ import logging
 import time
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Self
+from typing import Any, Self
 
+from runner.data.dataset import Dataset
 from runner.data.pipeline import Batch, Pipeline
-from runner.data.settings import load_limited, settings_from_config
+from runner.data.settings import DatasetSettings, load_limited, settings_from_config
 from runner.data.stage_times import InputWaits
 
 log = logging.getLogger(__name__)
@@ -82,15 +83,20 @@ def source_from_config(
     :func:`~runner.data.settings.settings_from_config`, and DataError if the data cannot be read.
     """
     settings = settings_from_config(config)
-    pipeline = Pipeline(
-        load_limited(settings),
-        seed=seed,
-        batch_size=batch_size,
-        eval_batch_size=eval_batch_size,
-        dtype=dtype,
+    dataset = load_limited(settings)
+    pipeline = pipeline_of(
+        settings, dataset, seed=seed, batch_size=batch_size, eval_batch_size=eval_batch_size, dtype=dtype
+    )
+    return Prefetcher(pipeline, settings.prefetch)
+
+
+def pipeline_of(settings: DatasetSettings, dataset: Dataset, **options: Any) -> Pipeline:
+    """Return a pipeline of a loaded dataset with the settings for batches. options: see :class:`Pipeline`."""
+    return Pipeline(
+        dataset,
         augment=settings.augment,
         val_fraction=settings.val_fraction,
         shuffle=settings.shuffle,
         threads=settings.threads,
+        **options,
     )
-    return Prefetcher(pipeline, settings.prefetch)

@@ -66,12 +66,10 @@ class InputWaits:
     """
 
     def __init__(self) -> None:
-        self._begin: float | None = None
-        self._waited = 0.0
-        self._reads = 0
-        self._warned = False
         self.seconds = 0.0
         self.batches = 0
+        self._window: tuple[float, float, int] | None = None  # its begin, and seconds and batches before it
+        self._warned = False
 
     def add(self, begin: float, end: float, times: StageTimes, threads: int) -> None:
         """Add a read of a batch that was prepared ahead. begin, end: of the read, in seconds of one clock.
@@ -79,26 +77,18 @@ class InputWaits:
         After every 10 seconds with at least 20 reads, a warning is logged if training waited for more than a fifth of
         the time. times: of the stages. threads: that prepare batches.
         """
-        if self._begin is None:
-            self._begin = begin
-        self._waited += end - begin
-        self._reads += 1
+        start, seconds, batches = self._window = self._window or (begin, self.seconds, self.batches)
         self.seconds += end - begin
         self.batches += 1
-        elapsed = end - self._begin
-        if elapsed < _WINDOW_S or self._reads < _LEAST_READS:
+        elapsed, waited = end - start, self.seconds - seconds
+        if elapsed < _WINDOW_S or self.batches - batches < _LEAST_READS:
             return
-        if self._waited > _NOTABLE * elapsed and not self._warned:
+        self._window = None
+        if waited > _NOTABLE * elapsed and not self._warned:
             self._warned = True
             slowest = times.slowest()
-            found = times.so_far()[slowest]
             log.warning(
                 "training waited for input in %.0f %% of the last %.0f s; the slowest stage is %s with %.2f ms for "
                 "each example on one of data.threads=%d threads; raise data.threads if cores are free",
-                100 * self._waited / elapsed,
-                elapsed,
-                slowest,
-                1e3 * found.per_example,
-                threads,
+                *(100 * waited / elapsed, elapsed, slowest, 1e3 * times.so_far()[slowest].per_example, threads),
             )
-        self._begin, self._waited, self._reads = None, 0.0, 0

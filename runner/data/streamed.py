@@ -30,7 +30,6 @@ class ImageFiles(Examples):
 
     @property
     def strata(self) -> NDArray[np.int64]:
-        """(N,): the label of each example."""
         return self._labels
 
     def take(self, examples: NDArray[np.int64]) -> Mapping[str, NDArray[Any]]:
@@ -81,7 +80,6 @@ class Records(Examples):
 
     @property
     def shards(self) -> NDArray[np.int64]:
-        """The number of records in each file."""
         return np.array([len(shard) for shard in self._files], np.int64)
 
     @cached_property

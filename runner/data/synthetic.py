@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from runner.bounds import Bounds, Count, Seed
 from runner.data.dataset import Dataset, Facts, Normalisation, Split
 from runner.data.settings import DatasetSettings
-from runner.data.text import END, UNKNOWN, Lines, TextSettings, Tokens
+from runner.data.text import END, UNKNOWN, TextSettings, Tokens
 from runner.errors import ConfigError
 from runner.kernels import philox
 
@@ -40,7 +40,6 @@ class Synthetic(DatasetSettings):
         super().__post_init__()
 
     def facts(self) -> Facts:
-        """Return image shape, class names and example counts according to the settings."""
         channels, height, width = self.shape
         names = tuple(f"class {label}" for label in range(self.classes))
         return Facts.labelled((channels, height, width), names, self.examples, self.test_examples)
@@ -97,22 +96,10 @@ class SyntheticText(TextSettings):
     data_seed: Seed = 0
 
     def read(self) -> Tokens:
-        """Draw both splits."""
         return Tokens(self._names, self._drawn("train", self.tokens), self._drawn("test", self.test_tokens))
 
     def facts(self) -> Facts:
-        """Return the facts according to the settings; nothing is drawn."""
         return self.facts_for(self._names, self.tokens, self.test_tokens)
-
-    def lines(self, split: str) -> Lines:
-        """Return the whole split as one line."""
-        found = self.read()
-        stream = found.train if split == "train" else found.test
-        return [[found.vocabulary[number] for number in stream]]
-
-    def stamp(self) -> tuple[object, ...]:
-        """Return the settings that determine the text."""
-        return self.vocabulary, self.tokens, self.test_tokens, self.data_seed
 
     @property
     def _names(self) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from itertools import chain
 from pathlib import Path
 from typing import Annotated
@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from runner.bounds import Bounds, SmallCount
 from runner.data.dataset import Dataset, Facts, Normalisation, Split
+from runner.data.own_files import OwnFiles
 from runner.data.settings import DatasetSettings
 from runner.errors import ConfigError, DataError
 from runner.fields import BEGINS, LABEL, Field
@@ -99,12 +100,8 @@ class TextSettings(DatasetSettings):
     vocabulary: Annotated[int, Bounds(3, 10**7)] = 10_000
 
     @abstractmethod
-    def lines(self, split: str) -> Lines:
-        """Return the lines of split "train" or "test". Raises DataError if the text cannot be read."""
-
-    @abstractmethod
-    def stamp(self) -> tuple[object, ...]:
-        """Return a key that changes with the content of the text."""
+    def read(self) -> "Tokens":
+        """Return the tokens of both splits. Raises DataError if the text cannot be read."""
 
     def split(self, text: str) -> Lines:
         """Return the words of each line of a text that has any."""
@@ -157,16 +154,11 @@ class TextSettings(DatasetSettings):
         return _AS_STORED
 
     def load(self) -> Dataset:
-        """Read the text. Raises DataError if it is missing or damaged."""
         read = self.read()
         train, test = (
             examples(each, self.steps, whole=whole) for each, whole in ((read.train, True), (read.test, False))
         )
         return Dataset(self.name, train, test, _AS_STORED)
-
-    def read(self) -> "Tokens":
-        """Return the tokens of both splits. Raises DataError if the text cannot be read."""
-        return _read(_Source(type(self), self.stamp(), self))
 
 
 @dataclass(frozen=True)
@@ -183,31 +175,36 @@ class Tokens:
         return tuple(np.bincount(self.train, minlength=len(self.vocabulary)).tolist())
 
 
-class _Source:
-    """The settings of a text, compared by the text's stamp and the size of the vocabulary."""
-
-    def __init__(self, kind: type, stamp: tuple[object, ...], settings: TextSettings) -> None:
-        self.settings = settings
-        self._key = (kind, stamp, settings.vocabulary)
-
-    def __hash__(self) -> int:
-        return hash(self._key)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Source) and self._key == other._key
-
-
-@lru_cache(maxsize=2)
-def _read(source: _Source) -> Tokens:
-    """Read a text once per process, because facts are asked for many times."""
-    settings = source.settings
-    vocabulary = most_frequent(settings.lines("train"), settings.vocabulary)
-    train, test = (tokens(settings.lines(split), vocabulary) for split in ("train", "test"))
-    return Tokens(vocabulary, train, test)
+_READ: dict[tuple[object, ...], Tokens] = {}
+"""The texts that this process read last, because facts are asked for many times."""
+_MOST_KEPT = 2
 
 
 @dataclass
-class Text(TextSettings):
+class LineSettings(TextSettings):
+    """Settings of a text that is read line by line, with a vocabulary of its most frequent words."""
+
+    @abstractmethod
+    def lines(self, split: str) -> Lines:
+        """Return the lines of split "train" or "test". Raises DataError if the text cannot be read."""
+
+    @abstractmethod
+    def stamp(self) -> tuple[object, ...]:
+        """Return a key that changes with the content of the text."""
+
+    def read(self) -> Tokens:
+        key = (type(self), self.stamp(), self.vocabulary)
+        if key not in _READ:
+            vocabulary = most_frequent(self.lines("train"), self.vocabulary)
+            read = Tokens(vocabulary, *(tokens(self.lines(split), vocabulary) for split in ("train", "test")))
+            for oldest in list(_READ)[: len(_READ) + 1 - _MOST_KEPT]:
+                del _READ[oldest]
+            _READ[key] = read
+        return _READ[key]
+
+
+@dataclass
+class Text(OwnFiles, LineSettings):
     """The user's text in UTF-8: one sentence per line, with blanks between the words.
 
     path: a folder with the files that the patterns ``train`` and ``test`` name, each in alphabetical order. Settings
@@ -215,28 +212,17 @@ class Text(TextSettings):
     """
 
     name: str = "text"
-    path: str = ""
     train: str = "train.txt"
     test: str = "test.txt"
 
-    def __post_init__(self) -> None:
-        if self.path:
-            self.path = str(Path(self.path).expanduser().absolute())
-            super().__post_init__()
+    @property
+    def ask(self) -> str:
+        return f"name a folder with the files {self.train} and {self.test}, as in data={self.name} data.path=my_text"
 
-    def facts(self) -> Facts:
-        """Return the facts of the text. Raises ConfigError without a path."""
-        if not self.path:
-            raise ConfigError(self._no_path())
-        return super().facts()
-
-    def require_present(self) -> None:
-        """Raise DataError if ``path`` is empty."""
-        if not self.path:
-            raise DataError(self._no_path())
+    def facts_of_files(self) -> Facts:
+        return LineSettings.facts(self)
 
     def lines(self, split: str) -> Lines:
-        """Yield the words of each line that has any."""
         for path in self._files(split):
             with open_regular(path) as file:
                 for number, line in enumerate(file, start=1):
@@ -258,14 +244,6 @@ class Text(TextSettings):
             return found
         raise DataError(f"{self.path} has no file {pattern}; expected the {split} text; set data.{split} to its name")
 
-    def _no_path(self) -> str:
-        return f"data.path is not set: dataset {self.name!r} is read from your files; {self.ask}"
-
-    @property
-    def ask(self) -> str:
-        """Advice for a user who gave no path."""
-        return f"name a folder with the files {self.train} and {self.test}, as in data={self.name} data.path=my_text"
-
 
 @dataclass
 class Lm1b(Text):
@@ -281,8 +259,6 @@ class Lm1b(Text):
     test: str = "heldout-monolingual.tokenized.shuffled/news.en.heldout-00000-of-00050"
     vocabulary: Annotated[int, Bounds(3, 10**7)] = 40_000
 
-    def facts(self) -> Facts:
-        """Return the facts of the files or, without a path, of the published benchmark."""
-        if self.path:
-            return super().facts()
+    def published_facts(self) -> Facts:
+        """Return the facts of the benchmark, with numbers in place of the words."""
         return self.facts_for(tuple(map(str, range(self.vocabulary))), 768_648_884 + 30_301_028, 159_658)

@@ -44,24 +44,16 @@ class TFRecord(EncodedFiles):
     shape: list[Count] | None = None
     dtype: str | None = None
 
+    ask = "name a folder of record files, as in data=tfrecord data.path=my_records"
+    streamed = True
+
     def __post_init__(self) -> None:
         if self.dtype not in (None, *_DTYPES):
             raise ConfigError(f"data.dtype={self.dtype!r}: expected one of {', '.join(_DTYPES)}, or null")
         super().__post_init__()
 
     @property
-    def ask(self) -> str:
-        """Advice for a user who gave no path."""
-        return "name a folder of record files, as in data=tfrecord data.path=my_records"
-
-    @property
-    def streamed(self) -> bool:
-        """Records are always read when a batch needs them."""
-        return True
-
-    @property
     def fits_images(self) -> bool:
-        """Whether the records hold image files, not raw arrays."""
         return self._fields().shape is None
 
     def facts_of_files(self) -> Facts:

@@ -56,26 +56,50 @@ class SweepRecord:
 def report_plan(
     plan: Plan, directory: Path, *, interrupted: bool = False, show: bool = True, record: SweepRecord | None = None
 ) -> int:
-    """Report on the jobs of a planned sweep; return the exit code.
+    """Store the tables of a sweep, end its tracking record, and return the exit code: 0 if all jobs finished.
 
-    show: whether to print the table. record: None for the plot of the metric.
+    Pending tracking records of jobs that are not running are written to the store. After an interruption, the pending
+    records are only reported, because the process should end soon. show: whether to print the table. record: None for
+    the plot of the metric.
     """
-    outcomes = [read_outcome(job, directory) for job in plan.grid]
-    frozen = _frozen_file(plan, directory)
-    config = None if frozen is None else load_stored(frozen)
-    again = plan.again or f"runner sweep resume {shlex.quote(str(directory))}"
-    return report(outcomes, config, directory, interrupted=interrupted, show=show, record=record, again=again)
+    outcomes = _outcomes(plan, directory)
+    monitor, config = monitor_of_outcomes(outcomes), _configuration(plan, directory)
+    pictures = config is not None and config.tracking.pictures
+    if show:
+        _terminal_table(outcomes, monitor).print()
+    files, description = write_tables(outcomes, monitor, directory)
+    if pictures and record is None:
+        files += filter(None, [draw_sweep(outcomes, monitor, directory / PLOT_FILE)])
+    files += speedup_files(outcomes, directory, pictures=pictures)
+    done = all(outcome.succeeded for outcome in outcomes)
+    status = INTERRUPTED if interrupted else FINISHED if done else FAILED
+    _write_late(directory, interrupted)
+    if config is not None:
+        record = record or SweepRecord()
+        description = "\n\n".join(filter(None, (record.description, description)))
+        result = _result(status, outcomes, monitor, [*files, *record.artifacts], description)
+        config.tracking.finish_sweep(directory, replace(result, metrics={**result.metrics, **record.metrics}))
+    if status != FINISHED:
+        jobs = f"{sum(outcome.failed for outcome in outcomes)} of {len(outcomes)} jobs failed"
+        what = f"sweep interrupted, {jobs}" if interrupted else jobs
+        again = plan.again or f"runner sweep resume {shlex.quote(str(directory))}"
+        print(f"runner: {what}; see {directory}; run the remaining jobs with: {again}", file=sys.stderr)
+    return 0 if done else FAILED_EXIT_CODE
+
+
+def _outcomes(plan: Plan, directory: Path) -> list[Outcome]:
+    return [read_outcome(job, directory) for job in plan.grid]
 
 
 def show_plan(plan: Plan, directory: Path) -> None:
     """Print the table of a planned sweep without writing any file; works without the plugins of the sweep."""
-    outcomes = [read_outcome(job, directory) for job in plan.grid]
+    outcomes = _outcomes(plan, directory)
     _terminal_table(outcomes, monitor_of_outcomes(outcomes)).print()
 
 
 def best_directory(plan: Plan, directory: Path) -> Path:
     """Return the directory of the finished job with the best metric. Raises ConfigError if no job finished."""
-    finished = [job for job in (read_outcome(job, directory) for job in plan.grid) if job.complete]
+    finished = [job for job in _outcomes(plan, directory) if job.complete]
     monitor = monitor_of_outcomes(finished)
     if not finished:
         raise ConfigError(f"{directory}: expected a sweep with a finished job; `runner sweep status` shows its jobs")
@@ -84,60 +108,17 @@ def best_directory(plan: Plan, directory: Path) -> Path:
 
 def plot_plan(plan: Plan, directory: Path) -> Path:
     """Draw the metric over each swept key; return the path. Raises ConfigError if no two finished jobs differ."""
-    outcomes = [read_outcome(job, directory) for job in plan.grid]
+    outcomes = _outcomes(plan, directory)
     path = draw_sweep(outcomes, monitor_of_outcomes(outcomes), directory / PLOT_FILE)
     if path is None:
         raise ConfigError(f"{directory}: expected two finished jobs with different overrides; nothing can be drawn")
     return path
 
 
-def _frozen_file(plan: Plan, directory: Path) -> Path | None:
-    """Return a job's ``frozen.yaml``; all jobs have equal metric and tracking settings. None if no job has the file."""
+def _configuration(plan: Plan, directory: Path) -> Config | None:
+    """Return the configuration of one job; all have equal tracking settings. None if no job has a valid one."""
     paths = (directory / job.directory / FROZEN_FILE for job in plan.grid)
-    return next((path for path in paths if path.exists()), None)
-
-
-def report(
-    outcomes: Sequence[Outcome],
-    config: Config | None,
-    directory: Path,
-    *,
-    interrupted: bool,
-    show: bool = True,
-    record: SweepRecord | None = None,
-    again: str = "",
-) -> int:
-    """Store the tables, end the sweep's tracking record, and return the exit code: 0 if all jobs finished.
-
-    Pending tracking records of jobs that are not running are written to the store. After an interruption, the pending
-    records are only reported, because the process should end soon. config: the configuration of one job; None if no
-    job has a valid configuration, in which case there is no tracking record to end. show: whether to print the table.
-    record: None for the plot of the metric. again: the command that runs the remaining jobs, "" if there is none.
-    """
-    monitor = monitor_of_outcomes(outcomes)
-    if show:
-        _terminal_table(outcomes, monitor).print()
-    files, description = write_tables(outcomes, monitor, directory)
-    if config is not None and config.tracking.pictures and record is None:
-        files += filter(None, [draw_sweep(outcomes, monitor, directory / PLOT_FILE)])
-    files += speedup_files(outcomes, directory, pictures=config is not None and config.tracking.pictures)
-    done = all(outcome.succeeded for outcome in outcomes)
-    status = INTERRUPTED if interrupted else FINISHED if done else FAILED
-    _write_late(directory, interrupted)
-    if config is not None:
-        record = record or SweepRecord()
-        description = "\n\n".join(filter(None, (record.description, description)))
-        files += record.artifacts
-        result = _result(status, outcomes, monitor, files, description)
-        result = replace(result, metrics={**result.metrics, **record.metrics})
-        config.tracking.finish_sweep(directory, result)
-    if status != FINISHED:
-        jobs = f"{sum(outcome.failed for outcome in outcomes)} of {len(outcomes)} jobs failed"
-        what = f"sweep interrupted, {jobs}" if interrupted else jobs
-        # A sweep has no plan if its jobs were not known in advance; such a sweep cannot be resumed.
-        more = f"; run the remaining jobs with: {again}" if again and (directory / PLAN_FILE).exists() else ""
-        print(f"runner: {what}; see {directory}{more}", file=sys.stderr)
-    return 0 if done else FAILED_EXIT_CODE
+    return next((load_stored(path) for path in paths if path.exists()), None)
 
 
 def _write_late(directory: Path, interrupted: bool) -> None:
@@ -187,7 +168,7 @@ def end_late(directory: Path) -> None:
     with sweep_lock(directory):
         plan = Plan.read(directory)
         jobs = [directory / job.directory for job in plan.grid]
-        outcomes = [read_outcome(job, directory) for job in plan.grid]
+        outcomes = _outcomes(plan, directory)
         recorded = next((job for job in jobs if (job / ORIGIN_FILE).exists()), None)
         ended_ns = [ended for job in jobs if (ended := last_ended(job)) is not None]
         if recorded is None or not ended_ns or any(outcome.status == RUNNING for outcome in outcomes):

@@ -14,7 +14,7 @@ from runner.config.monitor import Monitor
 from runner.records.summary import in_order
 from runner.sweeps.outcome import Outcome
 from runner.system.redaction import redact_overrides
-from runner.system.text import significant, text_table
+from runner.system.text import markdown_table, significant, text_table
 
 _ERROR_LENGTH = 60
 _ID_LENGTH = 8
@@ -39,8 +39,7 @@ class SweepTable:
 
     def markdown(self) -> str:
         """Return the table in GitHub-flavoured Markdown."""
-        lines = [self.headers, tuple("---" for _ in self.headers), *self._exact()]
-        return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+        return markdown_table(self.headers, self._exact())
 
     def csv(self) -> str:
         """Return comma-separated values as in RFC 4180."""

@@ -42,6 +42,12 @@ def text_table(headers: Sequence[str], rows: Iterable[Sequence[str]], *, ruled: 
     )
 
 
+def markdown_table(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a table in GitHub-flavoured Markdown."""
+    lines = (headers, ["---"] * len(headers), *rows)
+    return "\n".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in lines)
+
+
 def significant(value: float) -> str:
     """Return a number with four significant digits, as a metric is shown on the terminal."""
     return f"{value:.4g}"

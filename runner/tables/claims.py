@@ -11,7 +11,7 @@ the correction, so that cells measured later withdraw no verdict.
 import bisect
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from runner.tables.statistics import CONFIDENCE, SEED, Interval, Sample, not_finite_text, seeds_text, t_interval
@@ -73,39 +73,36 @@ def lower(a: Sample, b: Sample, test: str = "welch", of_rounds: Sample | None = 
 
     For rounds, these are the paired t-test and the permutation of the signs of the differences.
     """
-    names = _NAMES if of_rounds is None else _PAIRED_NAMES
-    if untested := obstacle(names[test], a, b):
+    name, by_signs = (test, "permutation") if of_rounds is None else (_PAIRED[test], _PAIRED["permutation"])
+    if untested := obstacle(name, a, b):
         return untested
     difference, error, freedom = welch(a, b) if of_rounds is None else paired(of_rounds)
-    used = test if error else "permutation"
-    if used == "permutation":
-        p = permutation_p(a, b) if of_rounds is None else sign_flip_p(of_rounds)
+    if test == "permutation" or not error:
+        name, p = by_signs, permutation_p(a, b) if of_rounds is None else sign_flip_p(of_rounds)
     else:
         p = min(1.0, 2 * tail(abs(difference), error, freedom))
-    return Comparison(
-        names[used],
-        min(a.n, b.n),
-        difference,
-        _deviations(a, b, of_rounds),
-        t_interval(difference, error, freedom, CONFIDENCE),
-        hedges_g(a, b) if of_rounds is None else None,
-        p_for=p if difference < 0 else 1.0,
-        p_against=p if difference > 0 else 1.0,
-        repetition=a.repetition,
-    )
+    interval = t_interval(difference, error, freedom, CONFIDENCE)
+    found = _compared(name, a, b, of_rounds, difference, interval)
+    return replace(found, p_for=p if difference < 0 else 1.0, p_against=p if difference > 0 else 1.0)
 
 
-_NAMES = {"welch": "welch", "permutation": "permutation"}
-_PAIRED_NAMES = {"welch": "paired t-test", "permutation": "permutation of signs"}
-"""Key ``test`` of a claim -> name of the test for cells of seeds, and for cells of rounds."""
+_PAIRED = {"welch": "paired t-test", "permutation": "permutation of signs"}
+"""Key ``test`` of a claim -> name of the test for cells of rounds."""
 
 
-def _deviations(a: Sample, b: Sample, of_rounds: Sample | None) -> tuple[float, float]:
-    """Return two deviations that give the standard error and the degrees of freedom of the difference for n values."""
+def _compared(
+    test: str, a: Sample, b: Sample, of_rounds: Sample | None, difference: float, interval: Interval
+) -> Comparison:
+    """Return the facts about two cells, without p-values.
+
+    Their deviations give the standard error and the degrees of freedom of the difference for n values.
+    """
     if of_rounds is None:
-        return deviations(a, b)
-    assert of_rounds.deviation is not None
-    return of_rounds.deviation, 0.0
+        spread, effect = deviations(a, b), hedges_g(a, b)
+    else:
+        assert of_rounds.deviation is not None
+        spread, effect = (of_rounds.deviation, 0.0), None
+    return Comparison(test, min(a.n, b.n), difference, spread, interval, effect, repetition=a.repetition)
 
 
 def equivalent(a: Sample, b: Sample, margin: float, of_rounds: Sample | None = None) -> Comparison:
@@ -124,17 +121,12 @@ def equivalent(a: Sample, b: Sample, margin: float, of_rounds: Sample | None = N
     if untested := obstacle(name, a, b, margin):
         return untested
     difference, error, freedom = welch(a, b) if of_rounds is None else paired(of_rounds)
-    return Comparison(
-        name,
-        min(a.n, b.n),
-        difference,
-        _deviations(a, b, of_rounds),
-        t_interval(difference, error, freedom, 1 - 2 * ALPHA),
-        hedges_g(a, b) if of_rounds is None else None,
-        margin,
+    interval = t_interval(difference, error, freedom, 1 - 2 * ALPHA)
+    return replace(
+        _compared(name, a, b, of_rounds, difference, interval),
+        margin=margin,
         p_for=tail(margin - abs(difference), error, freedom),
         p_against=min(1.0, 2 * tail(abs(difference) - margin, error, freedom)),
-        repetition=a.repetition,
     )
 
 
@@ -178,12 +170,9 @@ class ClaimVerdict:
     @property
     def text(self) -> str:
         """The verdict as a table shows it."""
-        undecided = self.verdict == "undecided"
-        return (
-            f"undecided at {seeds_text(self.comparison.seeds, self.comparison.repetition)}"
-            if undecided
-            else self.verdict
-        )
+        if self.verdict != "undecided":
+            return self.verdict
+        return f"undecided at {seeds_text(self.comparison.seeds, self.comparison.repetition)}"
 
 
 def decide(claims: Sequence[Comparison]) -> list[ClaimVerdict]:

@@ -23,7 +23,7 @@ from runner.records.run_directory import METRICS_FILE
 from runner.records.summary import cpu_model, versions
 from runner.sweeps.outcome import ENDED, Outcome
 from runner.system.machine import cpu_flags, usable_cores
-from runner.tables.results import Evaluation, Result, ResultOrigin
+from runner.tables.results import Evaluation, Result, ResultOrigin, kind_of
 from runner.tables.table import (
     COUNT,
     EXAMPLES_PER_S,
@@ -134,7 +134,7 @@ def _ended(origin: ResultOrigin, outcome: Outcome) -> ResultOrigin:
     """Return the origin with the facts of an ended run."""
     summary = outcome.summary
     assert summary is not None
-    here = {"cpu": summary.cpu_model, **{name: summary.versions[name] for name in _NUMERICAL}}
+    here = kind_of({"cpu": summary.cpu_model, **{name: summary.versions[name] for name in _NUMERICAL}})
     elsewhere = not here.items() <= origin.machine.items()
     return replace(
         origin,
@@ -157,14 +157,14 @@ def fingerprint(config: Config) -> FirstSteps:
 def kind_of_machine(config: Config) -> dict[str, str]:
     """Return the facts about this machine that can change the last bits of a run's values."""
     cluster, found = fix_machine_values(config, usable_cores()).cluster, versions()
-    return {
+    facts = {
         "cpu": cpu_model(),
         "vectors": " ".join(flag for flag in _VECTORS if flag in cpu_flags()),
         "blas": _blas(),
         "device": cluster.device_taken,
         "threads": str(cluster.threads_per_worker),
-        **{name: found[name] for name in _NUMERICAL},
     }
+    return kind_of(facts | {name: found[name] for name in _NUMERICAL})
 
 
 def _blas() -> str:

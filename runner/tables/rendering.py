@@ -7,11 +7,11 @@ import os
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 
 from runner.system.schema import Record
-from runner.system.text import duration, text_table
+from runner.system.text import duration, markdown_table, text_table
 from runner.tables.cells import Decided, Line, TableState
 from runner.tables.results import Result
 from runner.tables.statistics import seeds_text
@@ -34,9 +34,9 @@ def as_text(state: TableState) -> str:
 
 def as_markdown(state: TableState) -> str:
     """Return the table in GitHub-flavoured Markdown."""
-    parts = [f"## {title_of(state)}", _pipes(_HEADERS, map(_cells, state.lines))]
+    parts = [f"## {title_of(state)}", markdown_table(_HEADERS, map(_cells, state.lines))]
     if state.claims:
-        parts.append(_pipes(_CLAIM_HEADERS, map(_claim, state.claims)))
+        parts.append(markdown_table(_CLAIM_HEADERS, map(_claim, state.claims)))
     return "\n\n".join([*parts, "\n".join(f"- {line}" for line in _below(state))]) + "\n"
 
 
@@ -131,11 +131,6 @@ def reading_note(state: TableState) -> str:
     center = center or f"mean (median of {', '.join(medians)})"
     spread = " ± standard deviation" if len(table.seeds) > 1 else ""
     return f"{table.kind.capitalize()}: {center}{spread} over {seeds_text(len(table.seeds), table.repetition)}."
-
-
-def _pipes(headers: Sequence[str], rows: Iterator[Sequence[str]]) -> str:
-    every = (headers, ["---"] * len(headers), *rows)
-    return "\n".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |" for row in every)
 
 
 def _cells(line: Line) -> list[str]:

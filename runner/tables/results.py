@@ -41,10 +41,10 @@ class ResultOrigin:
     commit: commit of the code, with the suffix "-dirty" if files were changed; "" outside of a repository. criteria:
     SHA-256 of what the table decides by (:meth:`~runner.tables.table.Table.criteria`) when the run was started.
     versions: versions of Python and of libraries. machine: of a run, the facts that can change the last bits of its
-    values: the CPU, the device and the threads. data: digest of the examples. first_steps: SHA-256 of the weights after
-    the first updates; "" if concurrent processes decide them. data, machine and first_steps are found before the run.
-    seconds: of the process that ended the run. directory, mlflow_run: directory of the run, relative to the working
-    directory, and its identifier in MLflow.
+    values: the CPU, the device, the threads and libraries (see :func:`kind_of`). data: digest of the examples.
+    first_steps: SHA-256 of the weights after the first updates; "" if concurrent processes decide them. data, machine
+    and first_steps are found before the run. seconds: of the process that ended the run. directory, mlflow_run:
+    directory of the run, relative to the working directory, and its identifier in MLflow.
     """
 
     commit: str = ""
@@ -57,6 +57,14 @@ class ResultOrigin:
     seconds: float = 0.0
     directory: str = ""
     mlflow_run: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "machine", kind_of(self.machine))
+
+
+def kind_of(machine: Mapping[str, str]) -> dict[str, str]:
+    """Return the facts about a machine by which results are compared: Python's version without its last number."""
+    return {name: ".".join(fact.split(".")[:2]) if name == "python" else fact for name, fact in machine.items()}
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,9 @@ median is inconclusive, and a claim is undecided.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
 from statistics import mean, median, stdev
-from typing import Literal
 
 CONFIDENCE = 0.95
 """Confidence of intervals, unless an interval states another."""
@@ -69,8 +68,7 @@ def summary(values: Sequence[float], repetition: str = SEED) -> Sample:
     if n > 1:
         deviation = stdev(numbers)
         interval = t_interval(center, deviation / math.sqrt(n), n - 1, CONFIDENCE)
-    found = Sample(numbers, n, 0, center, deviation, median(numbers), numbers[0], numbers[-1], interval)
-    return replace(found, repetition=repetition)
+    return Sample(numbers, n, 0, center, deviation, median(numbers), numbers[0], numbers[-1], interval, repetition)
 
 
 def t_interval(center: float, error: float, freedom: float, confidence: float) -> Interval:
@@ -97,71 +95,36 @@ def median_interval(sample: Sample) -> Interval | None:
     return Interval(sample.values[rank - 1], sample.values[-rank], confidence)
 
 
-@dataclass(frozen=True)
-class CellVerdict:
-    """The verdict on a cell with a published value. value: ours. difference: ours minus the published value.
-
-    reason: why the values allow no other verdict, or "". repetition: as in :class:`Sample`.
-    """
-
-    published: float
-    tolerance: float
-    statistic: str
-    value: float | None
-    difference: float | None
-    interval: Interval | None
-    seeds: int
-    verdict: Literal["passes", "fails", "inconclusive", "none"]
-    reason: str = ""
-    repetition: str = SEED
-
-    @property
-    def text(self) -> str:
-        """The verdict as a table shows it."""
-        words = {"inconclusive": f"inconclusive at {seeds_text(self.seeds, self.repetition)}", "none": "no verdict"}
-        return words.get(self.verdict, self.verdict)
-
-
-def against_published(sample: Sample, published: float, tolerance: float, statistic: str = "mean") -> CellVerdict:
-    """Compare a cell with a published value.
+def against_published(sample: Sample, published: float, tolerance: float, statistic: str = "mean") -> str:
+    """Return the verdict on a cell with a published value: "passes", "fails", "inconclusive at N seeds", "no verdict".
 
     The cell passes if the interval of the statistic lies inside published ± tolerance, bounds included; it fails if
     the interval lies outside, and is inconclusive if it lies across a bound. At a mean on the bound of a wide
     tolerance, 2.5 % of the cells pass and 2.5 % fail.
 
     * mean: the t-interval. One seed gives no interval, so it neither passes nor fails.
-    * median: ``median_interval``. With fewer than six values there is no verdict, only the range of the values.
+    * median: ``median_interval``. With fewer than six values there is no verdict.
     * exact: the range of the values. For quantities that no seed changes, such as a number of parameters.
 
     Raises ValueError if a number is not finite or the tolerance is negative.
     """
     if not (math.isfinite(published) and 0 <= tolerance < math.inf):
         raise ValueError(f"published={published}, tolerance={tolerance}: expected finite numbers, tolerance at least 0")
-    value = sample.median if statistic == "median" else sample.mean
-    interval, reason = sample.interval, "one seed gives no interval of the mean"
+    open_verdict = f"inconclusive at {seeds_text(sample.n, sample.repetition)}"
+    if sample.not_finite:
+        return open_verdict if statistic == "median" else "fails"
+    interval = sample.interval
     if statistic == "median":
-        interval, reason = median_interval(sample), "an interval of the median needs six values"
+        interval = median_interval(sample)
     elif statistic == "exact" and sample.smallest is not None and sample.largest is not None:
         interval = Interval(sample.smallest, sample.largest, 1.0)
-    verdict: Literal["passes", "fails", "inconclusive", "none"]
-    if sample.not_finite:
-        reason = not_finite_text(sample)
-        verdict = "inconclusive" if statistic == "median" else "fails"
-    elif interval is None:
-        verdict = "none" if statistic == "median" else "inconclusive"
-    else:
-        reason, verdict = "", placed(interval, published, tolerance)
-    difference = None if value is None else value - published
-    found = CellVerdict(published, tolerance, statistic, value, difference, interval, sample.n, verdict, reason)
-    return replace(found, repetition=sample.repetition)
-
-
-def placed(interval: Interval, published: float, tolerance: float) -> Literal["passes", "fails", "inconclusive"]:
-    """Return the position of an interval as a verdict. Numbers are compared as decimals: 0.8 lies inside 0.7 ± 0.1."""
+    if interval is None:
+        return "no verdict" if statistic == "median" else open_verdict
+    # Numbers are compared as decimals: 0.8 lies inside 0.7 ± 0.1.
     center, reach, low, high = map(decimal, (published, tolerance, interval.low, interval.high))
     if center - reach <= low and high <= center + reach:
         return "passes"
-    return "fails" if high < center - reach or low > center + reach else "inconclusive"
+    return "fails" if high < center - reach or low > center + reach else open_verdict
 
 
 def decimal(number: float) -> Fraction:

@@ -88,7 +88,7 @@ def verdict(sample: Sample, published: Published, statistic: str) -> str:
     if tolerance is None or published.confidence not in (*STATED, *DERIVED):
         return CONTEXT
     found = against_published(sample, float(number_of(published.printed)), float(tolerance), statistic)
-    return found.text if published.confidence in STATED else _OF_DERIVED.get(found.text, found.text)
+    return found if published.confidence in STATED else _OF_DERIVED.get(found, found)
 
 
 def _parsed(printed: str) -> tuple[str, str]:

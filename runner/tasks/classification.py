@@ -57,11 +57,9 @@ class Classification(Task):
 
     @property
     def measures(self) -> Mapping[str, Metric]:
-        """The accuracy and the further metrics."""
         return {"accuracy": Metric(MAX, ".2%"), **{name: METRICS[name] for name in self.metrics}}
 
     def outputs(self, fields: Mapping[str, Field]) -> int:
-        """Return the number of classes."""
         if not fields["y"].is_label:
             raise ConfigError(
                 f"task={self.name}: the field y of the dataset is {fields['y']}; expected a label of type int64 with "
@@ -70,7 +68,6 @@ class Classification(Task):
         return len(fields["y"].names)
 
     def score(self, net: NetworkBuilder, prediction: Tensor, batch: Mapping[str, Tensor]) -> Outputs:
-        """Add the loss over the logits, and the metrics."""
         classes, weights = net.graph.spec(prediction).shape[1], self.class_weights
         if weights is not None and len(weights) != classes:
             found = len(weights)

@@ -57,11 +57,9 @@ class Embeddings(Task):
 
     @property
     def measures(self) -> Mapping[str, Metric]:
-        """No metric besides the loss."""
         return {}
 
     def outputs(self, fields: Mapping[str, Field]) -> int:
-        """Return the number of words."""
         x = fields["x"]
         if x.dtype != LABEL or len(x.shape) != 1 or not x.names or x.shape[0] < 2:
             raise ConfigError(
@@ -71,7 +69,6 @@ class Embeddings(Task):
         return len(x.names)
 
     def columns(self, fields: Mapping[str, Field]) -> tuple[str, ...]:
-        """Return the words."""
         return fields["x"].names
 
     def expected_loss(self, fields: Mapping[str, Field]) -> float:

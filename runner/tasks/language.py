@@ -54,11 +54,9 @@ class Language(Task):
 
     @property
     def measures(self) -> Mapping[str, Metric]:
-        """The perplexity."""
         return {"perplexity": Metric(MIN, of_means=lambda means: _exp(means[LOSS]), trained=self.loss == "softmax")}
 
     def outputs(self, fields: Mapping[str, Field]) -> int:
-        """Return the number of words."""
         x, y = fields["x"], fields["y"]
         if not (x.dtype == y.dtype == LABEL and len(x.shape) == 1 and x.shape == y.shape and y.names):
             raise ConfigError(
@@ -98,10 +96,6 @@ class Language(Task):
     def expected_loss(self, fields: Mapping[str, Field]) -> float:
         """Return the loss of uniform guessing, ln(words)."""
         return math.log(self.outputs(fields))
-
-    def columns(self, fields: Mapping[str, Field]) -> tuple[str, ...]:
-        """Return the words."""
-        return fields["y"].names
 
     def _scored(self, net: NetworkBuilder, layer: "_Softmax", y: Tensor) -> Outputs:
         graph = net.graph

@@ -33,11 +33,9 @@ class Regression(Task):
 
     @property
     def measures(self) -> Mapping[str, Metric]:
-        """The mean absolute error and the further metrics."""
         return {name: METRICS[name] for name in ("mae", *self.metrics)}
 
     def outputs(self, fields: Mapping[str, Field]) -> int:
-        """Return K, the number of numbers in a target."""
         shape = fields["y"].shape
         if len(shape) > 1:
             raise ConfigError(f"task={self.name}: the field y of the dataset is {fields['y']}; expected (K,) numbers")
@@ -49,7 +47,6 @@ class Regression(Task):
         return names or tuple(f"y{number}" for number in range(self.outputs(fields)))
 
     def score(self, net: NetworkBuilder, prediction: Tensor, batch: Mapping[str, Tensor]) -> Outputs:
-        """Add the loss over the numbers, and the metrics."""
         return regress(net, prediction, batch["y"], self.loss, self.metrics)
 
 

@@ -121,19 +121,11 @@ def test_names_map_layers_to_the_modules_of_a_network(stored: Callable[[str], Ru
             call()
 
 
-def test_the_state_of_normalisation_is_that_of_pytorch() -> None:
+def test_modules_with_a_mean_or_a_vector_of_weights_are_normalisations() -> None:
     torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install torch")
     found = from_state_dict(torch.nn.ModuleDict({"norm": torch.nn.BatchNorm1d(3)}).state_dict())
-    assert {name: value.tolist() for name, value in found.items()} == {
-        "norm/gamma": [1, 1, 1],
-        "norm/beta": [0, 0, 0],
-        "norm/moving_mean": [0, 0, 0],
-        "norm/moving_variance": [1, 1, 1],
-    }
-
-
-def test_a_module_with_a_vector_of_weights_is_a_normalisation() -> None:
-    torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install torch")
+    values = {"gamma": [1, 1, 1], "beta": [0, 0, 0], "moving_mean": [0, 0, 0], "moving_variance": [1, 1, 1]}
+    assert {name: value.tolist() for name, value in found.items()} == {f"norm/{k}": v for k, v in values.items()}
     modules = {"norm": torch.nn.GroupNorm(3, 6), "layer": torch.nn.LayerNorm(4), "fc": torch.nn.Linear(4, 2)}
     names = {"norm/gamma", "norm/beta", "layer/gamma", "layer/beta", "fc/weights", "fc/bias"}
     assert set(from_state_dict(torch.nn.ModuleDict(modules).state_dict())) == names

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -10,6 +9,7 @@ import pytest
 from runner.api.runs import Run
 from runner.api.weights import from_state_dict
 from runner.commands import predict
+from tests.api.test_export import assert_same_logits
 
 UNITS = (6, 5)
 
@@ -51,15 +51,6 @@ def test_explain_counts_the_layers(run: Run) -> None:
         assert words in text
 
 
-def logits_of(run: Run, x: Any) -> Any:
-    values = np.log(run.predict(x, cluster={"device": "cpu"}))
-    return values - values.mean(axis=1, keepdims=True)
-
-
-def centred(values: Any) -> Any:
-    return values - values.mean(axis=1, keepdims=True)
-
-
 X = np.random.default_rng(0).integers(0, 8, (5, 4))
 
 
@@ -68,7 +59,7 @@ def test_an_onnx_file_computes_the_same_logits(run: Run, tmp_path: Path) -> None
     path = run.export(tmp_path / "lstm.onnx")
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     (found,) = session.run(["prediction"], {"x": X})
-    np.testing.assert_allclose(centred(found), logits_of(run, X), atol=1e-5)
+    assert_same_logits(found, run, X)
 
 
 def test_pytorch_computes_the_same_logits_and_its_weights_come_back(run: Run) -> None:
@@ -86,7 +77,7 @@ def test_pytorch_computes_the_same_logits_and_its_weights_come_back(run: Run) ->
     h = modules["embedding"](torch.from_numpy(X.T.copy()))
     for name in ("lstm1", "lstm2"):
         h, _ = modules[name](h)
-    np.testing.assert_allclose(centred(modules["softmax"](h[-1]).detach().numpy()), logits_of(run, X), atol=1e-5)
+    assert_same_logits(modules["softmax"](h[-1]).detach().numpy(), run, X)
     weights = run.weights()
     back = from_state_dict(state, tables=("embedding", "softmax"))
     assert back.keys() == weights.keys()

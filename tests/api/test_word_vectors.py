@@ -12,13 +12,8 @@ from runner.commands import predict
 
 ANIMALS, TOOLS = ("cat", "dog", "horse"), ("saw", "axe", "drill")
 SETTINGS = (
-    "task=embeddings",
-    "task.window=3",
-    "model=skip_gram",
-    "model.features=6",
-    "data=text",
-    "data.steps=5",
-    "data.vocabulary=20",
+    *("task=embeddings", "task.window=3", "model=skip_gram", "model.features=6"),
+    *("data=text", "data.steps=5", "data.vocabulary=20"),
 )
 
 

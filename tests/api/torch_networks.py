@@ -157,20 +157,8 @@ def resnet_imagenet(s: State, x: Tensor) -> Tensor:
 NETWORKS: dict[str, Callable[[State, Tensor], Tensor]] = {
     function.__name__: function
     for function in (
-        mlp,
-        lenet,
-        cifar_convnet,
-        cifar_alexnet,
-        resnet_cifar,
-        googlenet,
-        alexnet,
-        vgg_a,
-        vgg_d,
-        alexnet_2012,
-        inception_bn,
-        inception_v3,
-        resnet_imagenet,
-        distbelief_speech,
+        *(mlp, lenet, cifar_convnet, cifar_alexnet, resnet_cifar, googlenet, alexnet, vgg_a, vgg_d, alexnet_2012),
+        *(inception_bn, inception_v3, resnet_imagenet, distbelief_speech),
     )
 }
 """Name of a model -> its logits for normalised images, given the weights."""

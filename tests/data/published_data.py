@@ -25,10 +25,10 @@ FILES = {name: encode_idx(array) for name, array in _ARRAYS.items()}
 
 TINY = PublishedDataset(
     "tiny",
+    tuple(CachedArray(name, each.shape, hashlib.sha256(FILES[name]).hexdigest()) for name, each in _ARRAYS.items()),
     (1, 2, 3),
     ("zero", "one"),
     Normalisation(255.0, (0.5,), (0.25,)),
-    *(CachedArray(name, each.shape, hashlib.sha256(FILES[name]).hexdigest()) for name, each in _ARRAYS.items()),
 )
 """Five train and two test images of 2x3 pixels in two classes."""
 

@@ -15,7 +15,6 @@ from runner.data import digits, synthetic
 from runner.data.dataset import Dataset, Normalisation, held_out, stratified_split, validation_split
 from runner.data.digits import Digits
 from runner.data.settings import DatasetSettings, limited_facts, load_limited
-from runner.data.source import source_from_config
 from runner.data.synthetic import Synthetic
 from runner.errors import ConfigError, DataError
 
@@ -157,13 +156,6 @@ def test_limited_examples_are_spread_over_the_split() -> None:
     assert np.array_equal(few["x"], whole["x"][::5])
     assert np.array_equal(few["y"], whole["y"][::5])
     assert set(load_limited(Digits(train_limit=40)).train["y"]) == set(range(10))
-
-
-def test_batches_contain_only_the_limited_examples() -> None:
-    config = {"name": "synthetic", "shape": [1, 2, 2], "classes": 4, "examples": 40, "test_examples": 20}
-    with source_from_config(config | {"train_limit": 3}, seed=0, batch_size=6, dtype="float32") as source:
-        x = source.read("train", 0, 0, 6)["x"]
-    assert len(np.unique(x.reshape(6, -1), axis=0)) == 3
 
 
 CLASS_SIZES = st.lists(st.integers(2, 40), min_size=1, max_size=6)

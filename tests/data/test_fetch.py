@@ -21,7 +21,7 @@ from runner.errors import ConfigError, DataError, ResourceError, SecurityError
 from tests.data.published_data import FILES, MEMBERS, TINY, Member, ar, serve, store, tar
 
 ARCHIVE = tar(*MEMBERS)
-LABEL_BYTES = TINY.test_labels.size
+LABEL_BYTES = TINY.arrays[3].size
 
 
 def fetched(root: Path, *origins: Origin) -> tuple[Path, list[str]]:

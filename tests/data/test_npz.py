@@ -75,9 +75,10 @@ def archive(path: Path, **members: bytes) -> Path:
 )
 def test_a_member_that_is_not_a_plain_array_is_refused(tmp_path: Path, content: bytes, complaint: str) -> None:
     path = archive(tmp_path / "file.npz", a=content)
-    with pytest.raises(DataError, match=complaint) as caught:
-        read_headers(path)
-    assert str(path) in str(caught.value)
+    for read in (read_headers, lambda path: read_array(path, "a")):
+        with pytest.raises(DataError, match=complaint) as caught:
+            read(path)
+        assert str(path) in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -99,13 +100,6 @@ def test_control_characters_are_refused(tmp_path: Path, text: str, point: str, o
 def test_text_of_any_language_is_read(tmp_path: Path, names: np.ndarray) -> None:
     np.savez(tmp_path / "file.npz", names=names)
     np.testing.assert_array_equal(read_array(tmp_path / "file.npz", "names"), names, strict=True)
-
-
-def test_pickles_are_never_loaded(tmp_path: Path) -> None:
-    path = tmp_path / "file.npz"
-    np.savez(path, x=np.array([{"a": 1}], dtype=object))
-    with pytest.raises(DataError, match="is of dtype object"):
-        read_array(path, "x")
 
 
 def test_members_that_are_no_arrays_and_too_many_arrays_are_refused(tmp_path: Path) -> None:

@@ -101,16 +101,11 @@ def test_reading_out_of_order_changes_nothing():
         assert_same(backwards.read("train", step, 0, 5), expected[step])
 
 
-def test_fields_have_the_documented_shapes_types_and_positions():
+def test_fields_have_the_documented_shapes_types_and_positions_and_images_are_normalised():
     batch = make_pipeline(dtype="float64").read("train", 7, 1, 4)
-    assert batch["x"].shape == (3, 2, 4, 5)
     assert [batch[field].dtype for field in FIELDS] == ["float64", "int64", "int64", "float64"]
     np.testing.assert_array_equal(batch["index"], [36, 37, 38])
     np.testing.assert_array_equal(batch["mask"], [1, 1, 1])
-
-
-def test_train_images_are_normalised_and_match_their_labels():
-    batch = make_pipeline(dtype="float64").read("train", 0, 0, 5)
     images = np.random.default_rng(13).integers(1, 256, (13, 2, 4, 5), np.uint8)[batch["y"]]
     mean, std = np.array([0.1, 0.2])[:, None, None], np.array([0.5, 0.6])[:, None, None]
     np.testing.assert_allclose(batch["x"], (images / 255.0 - mean) / std, rtol=1e-12, atol=1e-14)
@@ -125,15 +120,6 @@ def test_augmentation_differs_between_seeds_and_epochs_and_keeps_the_order():
     by_example = [batch["x"][np.argsort(batch["y"])] for batch in batches]
     for i, j in itertools.combinations(range(4), 2):
         assert not np.array_equal(by_example[i], by_example[j])
-
-
-def test_augmentation_of_one_example_depends_on_the_seed():
-    # A single example has the same order for every seed.
-    first, again, other = (
-        make_pipeline(1, 40, seed=seed, augment=ALL_AUGMENTS).read("train", 0, 0, 40) for seed in (0, 0, 1)
-    )
-    np.testing.assert_array_equal(first["x"], again["x"])
-    assert not np.array_equal(first["x"], other["x"])
 
 
 @pytest.mark.parametrize("split", ["test", "val"])
@@ -170,12 +156,7 @@ def test_a_validation_split_is_taken_from_train_and_read_like_test():
     held_out = set(batches["y"][:6].tolist())
     trained = stream(pipeline, 5, 28)
     assert sorted(trained[:14]) == sorted(trained[14:]) == sorted(set(range(20)) - held_out)
-
-
-def test_the_examples_of_the_validation_split_depend_on_the_seed():
-    first, again, other = (make_pipeline(20, 6, seed, val_fraction=0.3).read("val", 0, 0, 6) for seed in (0, 0, 1))
-    np.testing.assert_array_equal(first["y"], again["y"])
-    assert not np.array_equal(first["y"], other["y"])
+    assert held_out != set(make_pipeline(20, 6, seed=1, val_fraction=0.3).read("val", 0, 0, 6)["y"].tolist())
 
 
 def by_hand(image: NDArray[np.uint8], padding: int, flip: bool, draws: NDArray[np.float64]) -> NDArray[np.uint8]:

@@ -53,7 +53,7 @@ def test_missing_dataset_names_the_command(tmp_path: Path, monkeypatch: pytest.M
     )
 
 
-CORRUPT = rf" is corrupt: SHA-256 is [0-9a-f]{{64}}, expected {TINY.test_images.sha256}"
+CORRUPT = rf" is corrupt: SHA-256 is [0-9a-f]{{64}}, expected {TINY.arrays[2].sha256}"
 
 
 @pytest.mark.parametrize(
@@ -254,7 +254,9 @@ def test_the_noise_of_an_image_depends_on_its_position_only(monkeypatch: pytest.
 def test_a_normalisation_can_be_set(tiny: Callable[..., Mnist]) -> None:
     assert tiny(mean=[0.1], std=[0.2]).load().normalisation == Normalisation(255.0, (0.1,), (0.2,))
     for wrong in ({"mean": [0.1]}, {"std": [0.2]}, {"mean": [0.1, 0.1], "std": [0.2, 0.2]}):
-        with pytest.raises(ConfigError, match="expected mean and std with 1 number"):
+        with pytest.raises(
+            ConfigError, match=r"data\.mean=.* and data\.std=.*: expected 1 number\(s\) each, one for each channel"
+        ):
             tiny(**wrong)
 
 

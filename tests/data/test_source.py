@@ -37,11 +37,12 @@ def test_every_setting_reaches_the_batches():
     plain = {"name": "synthetic", "shape": [1, 6, 6], "classes": 3, "examples": 9, "test_examples": 3}
     varied = {**plain, "augment": {"crop_padding": 2, "flip": True}}
     batches = []
-    for config, seed in ((plain, 0), (varied, 0), (varied, 1)):
+    for config, seed in ((plain, 0), (varied, 0), (varied, 1), ({**plain, "train_limit": 3}, 0)):
         with source_from_config(config, seed=seed, batch_size=9, dtype="float32") as source:
             batches.append(source.read("train", 0, 0, 9)["x"])
     assert not np.array_equal(batches[0], batches[1])
     assert not np.array_equal(batches[1], batches[2])
+    assert len({image.tobytes() for image in batches[3]}) == 3
 
 
 @pytest.mark.parametrize("config", [{"name": "unheard_of"}, {}, {"name": 3}])

@@ -3,6 +3,7 @@
 import io
 import re
 import tracemalloc
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,6 +28,7 @@ from runner.data.records.example import encode
 from runner.data.records.framing import framed
 from runner.data.records.shards import shard_name
 from runner.data.settings import DatasetSettings, limited_facts, load_limited
+from runner.data.source import pipeline_of
 from runner.data.tfrecord import TFRecord
 from runner.errors import ConfigError, DataError
 from tests.data.own_data import small_arrays, write_arrays, write_images
@@ -34,25 +36,13 @@ from tests.small_runs import small_config
 
 
 def pipeline(settings: DatasetSettings, dtype: str = "float32") -> Pipeline:
-    return Pipeline(
-        load_limited(settings),
-        seed=3,
-        batch_size=5,
-        dtype=dtype,
-        augment=settings.augment,
-        val_fraction=settings.val_fraction,
-        shuffle=settings.shuffle,
-        threads=settings.threads,
-    )
+    return pipeline_of(settings, load_limited(settings), seed=3, batch_size=5, dtype=dtype)
 
 
 def batches(settings: DatasetSettings, dtype: str = "float32") -> list[Batch]:
-    source = pipeline(settings, dtype)
-    try:
-        splits = ("train", "test", *(("val",) if settings.val_fraction else ()))
+    splits = ("train", "test", *(("val",) if settings.val_fraction else ()))
+    with closing(pipeline(settings, dtype)) as source:
         return [source.read(split, step, lo, 5) for split in splits for step in range(4) for lo in (0, 2)]
-    finally:
-        source.close()
 
 
 def assert_equal_batches(found: list[Batch], expected: list[Batch]) -> None:

@@ -2,10 +2,8 @@
 
 from pathlib import Path
 
-from runner.commands.table_files import TableReader, current
-from runner.config.conf_dir import conf_dir
 from runner.tables.rendering import as_markdown
-from runner.tables.table_file import table_names
+from tests.tables.own_table import FILES, committed
 
 PAGE = Path(__file__).parents[2] / "docs" / "tables.md"
 
@@ -101,9 +99,7 @@ a run whose loss is no longer finite counts as a value that is not finite.
 
 def page() -> str:
     """Return the text of the page."""
-    reader = TableReader()
-    pages = [as_markdown(current(reader.read(path))) for path in table_names([conf_dir()]).values()]
-    return "\n".join([_HEAD, *pages])
+    return "\n".join([_HEAD, *(as_markdown(committed(name)) for name in FILES)])
 
 
 if __name__ == "__main__":

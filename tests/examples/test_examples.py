@@ -230,7 +230,11 @@ def test_diloco_sends_the_bytes_of_its_formula(registry: Registry) -> None:
 
 
 FOLDERS = sorted(path.parent.name for path in EXAMPLES.glob("*/README.md"))
-FEW_STEPS = ("train.steps=2", "tracking=none", "tracking.pictures=false", "cluster.threads_per_worker=1")
+FEW_STEPS = (
+    *("train.steps=2", "tracking=none", "tracking.pictures=false"),
+    *("cluster.threads_per_worker=1", "cluster.one_process=true"),
+)
+"""Overrides that shorten a run. Processes of workers load plugins in ``tests/integration/test_plugin_runs.py``."""
 
 
 def command_lines(folder: str) -> list[list[str]]:

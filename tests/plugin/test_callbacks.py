@@ -14,6 +14,7 @@ from runner.errors import ConfigError
 from runner.plugin import install
 from runner.records.summary import Summary
 from runner.training.run import run
+from tests.fake_training import FakeTraining
 from tests.refusal import Capture, refused
 from tests.small_runs import SMALL, SMALL_MODEL, small_config
 
@@ -72,8 +73,9 @@ def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
         (["--config-dir=own", "callbacks=both"], ["first", "limit"]),
     ],
 )
-def test_callbacks_of_a_configuration_are_called_in_its_order(chosen: list[str], order: list[str], plugin: str) -> None:
-    """The stored configuration repeats and resumes the run, with the settings and the state of its start."""
+def test_the_command_line_and_files_choose_callbacks_in_an_order(
+    chosen: list[str], order: list[str], plugin: str, fake_training: FakeTraining
+) -> None:
     Path("own/callbacks").mkdir(parents=True)
     for name, text in {
         "one": "first: {}",
@@ -81,16 +83,20 @@ def test_callbacks_of_a_configuration_are_called_in_its_order(chosen: list[str],
         "both": "first: {text: '1'}\nlimit: {}",
     }.items():
         Path(f"own/callbacks/{name}.yaml").write_text(text)
-    assert main([f"--plugin={plugin}", *chosen, *FEW, "hydra.run.dir=run"]) == 0
-    texts = {"first": "1", "limit": "2"}
-    calls = [f"{texts[name]}{'!' * (step - 1)}{step}" for step in (1, 2, 3) for name in order]
+    assert main([f"--plugin={plugin}", *chosen, *FEW]) == 0
+    settings = {"first": {"name": "first", "text": "1"}, "limit": {"name": "limit", "text": "2", "steps": 3}}
+    stored = to_plain(fake_training.only.config)["callbacks"]
+    assert list(stored.items()) == [(name, settings[name]) for name in order]
+
+
+def test_a_run_calls_its_callbacks_in_order_and_stores_them(plugin: str) -> None:
+    """The stored configuration repeats and resumes the run, with the settings and the state of its start."""
+    assert main([f"--plugin={plugin}", "callbacks={limit: {steps: 3}, first: {}}", *FEW, "hydra.run.dir=run"]) == 0
+    calls = ["21", "11", "2!2", "1!2", "2!!3", "1!!3"]
     assert Path("calls").read_text().split() == calls
     summary = Summary.read(Path("run/summary.json"))
     assert (summary.status, summary.stopped) == ("finished", "after step 3 of 5: Limit: 3 steps")
-    stored = yaml.safe_load(Path("run/config.yaml").read_text())["callbacks"]
-    assert list(stored.items()) == [
-        (name, {"name": name, "text": texts[name], **({"steps": 3} if name == "limit" else {})}) for name in order
-    ]
+    assert list(yaml.safe_load(Path("run/config.yaml").read_text())["callbacks"]) == ["limit", "first"]
     Path("calls").unlink()
     assert main(["rerun", f"--plugin={plugin}", "run"]) == 0
     assert Path("calls").read_text().split() == calls

@@ -111,7 +111,9 @@ def test_a_job_that_ended_without_an_error_has_a_value(
     assert (str(found) if isinstance(found, RunnerError) else found) == value
 
 
-def test_an_interruption_ends_the_sweep_with_a_table(fake_training: FakeTraining, folder: Path, capsys: Capture):
+def test_chosen_jobs_of_an_interrupted_sweep_can_be_finished_but_no_others_added(
+    fake_training: FakeTraining, folder: Path, capsys: Capture
+):
     def act(call: Call) -> None:
         if len(fake_training.calls) == 2:
             raise Interrupted(2)
@@ -120,17 +122,6 @@ def test_an_interruption_ends_the_sweep_with_a_table(fake_training: FakeTraining
     assert main([*TRIALS, "hydra.sweeper.n_jobs=1"]) == 130
     assert sorted(statuses(folder)) == ["finished", "interrupted"]
     assert "runner: sweep interrupted" in capsys.readouterr().err
-
-
-def test_jobs_that_were_chosen_can_be_finished_but_no_others_added(
-    fake_training: FakeTraining, folder: Path, capsys: Capture
-):
-    def act(call: Call) -> None:
-        if len(fake_training.calls) == 2:
-            raise Interrupted(2)
-
-    fake_training.act = act
-    main(TRIALS)
     assert main(["sweep", "resume", "sweep"]) == 0
     assert set(statuses(folder)) == {"finished"}
     capsys.readouterr()

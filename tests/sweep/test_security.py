@@ -17,9 +17,10 @@ from runner.sweeps.grid import merged_arguments
 from tests.fake_training import FakeTraining
 from tests.plugin_tables import EXAMPLES, restored_tables
 from tests.refusal import Capture, refused
+from tests.sweep.tables import copied, run_in
 
 SECRET = "hunter2"
-SECRET_SWEEP = ["-m", "tracking=none", "hydra.sweep.dir=sweep", "seed=1,2"]
+SECRET_SWEEP = ["-m", "tracking=none", "tracking.pictures=false", "hydra.sweep.dir=sweep", "seed=1"]
 ENVIRONMENT = f"+hydra.job.env_set.STORE_TOKEN={SECRET}"
 
 
@@ -27,27 +28,16 @@ def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
-def files_with_the_secret(folder: Path) -> set[str]:
-    """Return the paths, relative to ``folder``, of the files in it that contain the secret."""
-    files = (path for path in folder.rglob("*") if path.is_file())
-    return {str(path.relative_to(folder)) for path in files if SECRET.encode() in path.read_bytes()}
-
-
 @pytest.mark.usefixtures("fake_training")
-def test_only_the_owner_can_read_a_directory_with_a_secret_of_the_launcher(folder: Path) -> None:
+@pytest.mark.parametrize("existing", [False, True])
+def test_only_the_owner_can_read_a_secret_of_the_launcher(folder: Path, existing: bool) -> None:
+    if existing:
+        (folder / "sweep").mkdir(mode=0o755)
     assert main([*SECRET_SWEEP, ENVIRONMENT]) == 0
-    assert mode(folder / "sweep") == 0o700
-    assert mode(folder / "sweep" / "plan.json") == 0o600
-
-
-@pytest.mark.usefixtures("fake_training")
-def test_only_the_owner_can_read_files_with_a_secret_in_an_existing_directory(folder: Path) -> None:
-    (folder / "sweep").mkdir(mode=0o755)
-    assert main([*SECRET_SWEEP, ENVIRONMENT]) == 0
-    assert mode(folder / "sweep") == 0o755
-    found = files_with_the_secret(folder / "sweep")
-    assert found == {"plan.json", "multirun.yaml"}
-    assert {mode(folder / "sweep" / name) for name in found} == {0o600}
+    assert mode(folder / "sweep") == (0o755 if existing else 0o700)
+    files = (path for path in (folder / "sweep").rglob("*") if path.is_file())
+    found = {path.name: mode(path) for path in files if SECRET.encode() in path.read_bytes()}
+    assert found == {"plan.json": 0o600, "multirun.yaml": 0o600}
 
 
 def test_files_of_launchers_are_private(tmp_path: Path) -> None:
@@ -60,7 +50,7 @@ def test_files_of_launchers_are_private(tmp_path: Path) -> None:
 def test_a_sweep_without_secrets_has_no_private_files(fake_training: FakeTraining, folder: Path) -> None:
     assert main(SECRET_SWEEP) == 0
     assert [mode(folder / "sweep") & 0o055, mode(folder / "sweep" / "plan.json") & 0o044] == [0o055, 0o044]
-    assert len(fake_training.calls) == 2
+    assert len(fake_training.calls) == 1
 
 
 SWEEP = ["--plugin", "all_conv.py", "-m", "--config-dir", "conf", "model=all_conv", "tracking=none"]
@@ -68,16 +58,19 @@ PLUGIN = ["--plugin", "all_conv.py"]
 RESUME = ["sweep", "resume", "sweep"]
 
 
-@pytest.fixture
-def interrupted(fake_training: FakeTraining, folder: Path) -> FakeTraining:
-    """Provide a sweep that trains a plugin's model with two seeds and was interrupted in its first job."""
-    shutil.copytree(EXAMPLES / "own_model", folder, dirs_exist_ok=True)
-
-    fake_training.act = Mock(side_effect=Interrupted(2))
+@pytest.fixture(scope="module")
+def interrupted_sweep(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the working directory of a sweep that trains a plugin's model and was interrupted in its first job."""
+    folder = shutil.copytree(EXAMPLES / "own_model", tmp_path_factory.mktemp("plugin"), dirs_exist_ok=True)
     with restored_tables():
-        assert main([*SWEEP, "hydra.sweep.dir=sweep", "seed=1,2"]) == 130
-    fake_training.act = lambda call: None
-    fake_training.calls.clear()
+        assert run_in(folder, [*SWEEP, "hydra.sweep.dir=sweep", "seed=1,2"], Mock(side_effect=Interrupted(2))) == 130
+    return folder
+
+
+@pytest.fixture
+def interrupted(interrupted_sweep: Path, fake_training: FakeTraining, folder: Path) -> FakeTraining:
+    """Provide a copy of the interrupted sweep in the working directory."""
+    copied(interrupted_sweep, folder)
     return fake_training
 
 

@@ -26,8 +26,9 @@ from runner.tracking.origin import ORIGIN_FILE, Origin
 from runner.tracking.plots import Series
 from runner.tracking.records import Tags
 from runner.tracking.spool import SPOOL_FILE, Spool
-from tests.fake_training import Call, FakeTraining
+from tests.fake_training import Call
 from tests.records.test_summary import SUMMARY
+from tests.sweep.tables import copied, run_in
 from tests.tracking.recorded import a_run
 
 ACCURACY = Monitor("test/accuracy", highest=True)
@@ -229,9 +230,9 @@ def ended(monkeypatch: pytest.MonkeyPatch) -> Ended:
     return calls
 
 
-@pytest.fixture
-def sweep(fake_training: FakeTraining, folder: Path) -> Path:
-    """Return the directory of a recorded sweep of two jobs: the first ended at 11 s, the second failed at 12.5 s."""
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of a recorded sweep of two jobs: the first ended at 11 s, the second failed at 12.5 s."""
 
     def record(call: Call) -> None:
         call.run_dir.mkdir(exist_ok=True)
@@ -240,13 +241,20 @@ def sweep(fake_training: FakeTraining, folder: Path) -> Path:
         if call.config.seed == 2:
             raise NumericError("the loss is nan")
 
-    fake_training.act = record
-    assert main(["-m", "tracking=none", "hydra.sweep.dir=sweep", "seed=1,2"]) == 1
-    directory = folder / "sweep"
-    (directory / "sweep.json").write_text("{}")
-    os.utime(directory / "0" / "summary.json", (1, 11))
-    os.utime(directory / "1" / "failure.json", (1, 12.5))
-    return directory
+    folder = tmp_path_factory.mktemp("recorded")
+    arguments = ["-m", "tracking=none", "tracking.pictures=false", "hydra.sweep.dir=sweep", "seed=1,2"]
+    assert run_in(folder, arguments, record) == 1
+    (folder / "sweep" / "sweep.json").write_text("{}")
+    os.utime(folder / "sweep" / "0" / "summary.json", (1, 11))
+    os.utime(folder / "sweep" / "1" / "failure.json", (1, 12.5))
+    return folder
+
+
+@pytest.fixture
+def sweep(recorded: Path, folder: Path) -> Path:
+    """Return the directory of a copy of the recorded sweep."""
+    copied(recorded, folder)
+    return folder / "sweep"
 
 
 def test_the_record_ends_with_the_status_of_its_jobs_and_the_tables(sweep: Path, ended: Ended) -> None:

@@ -2,7 +2,8 @@
 
 import json
 import re
-from collections.abc import Callable
+import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,54 +12,54 @@ import pytest
 from runner.cli import main
 from runner.tables import checking
 from runner.tables.results import folder_of
-from tests.tables.test_measured import TABLE, changed, own, run
-
-__all__ = ["own"]
+from tests.tables.own_table import TABLE, changed, command, run
 
 
 def states(path: Path, capsys: pytest.CaptureFixture[str], code: int) -> dict[str, str]:
     """Check the table; return run -> state and reason."""
     capsys.readouterr()
-    assert main(["table", "check", "mine", "--config-dir", str(path.parents[1])]) == code
+    assert main(command(path, "check")) == code
     rows = [re.split(r"\s{2,}", line)[1:] for line in capsys.readouterr().out.splitlines()[1:]]
     return {row[0]: " ".join(row[1:]) for row in rows}
 
 
-def edited(path: Path, edit: Callable[[dict[str, Any]], object]) -> None:
-    """Change the results of the run ``whole``."""
+def edited(path: Path, machine: Mapping[str, str] | None = None, **changes: str) -> None:
+    """Change the origin of each result of the run ``whole``. machine: facts that replace those of the machine."""
     for file in folder_of(path).glob("whole/*.json"):
         document = json.loads(file.read_text())
-        edit(document)
+        document["origin"]["machine"].update(machine or {})
+        document["origin"].update(changes)
         file.write_text(json.dumps(document))
 
 
-def test_results_are_current_until_program_data_or_configuration_change(
-    own: Path, capsys: pytest.CaptureFixture[str]
+MAJOR, MINOR, PATCH, *_ = sys.version_info
+ANOTHER = "unchecked the results are from another kind of machine (other "
+
+
+@pytest.mark.parametrize(
+    ("changes", "code", "state"),
+    [
+        ({}, 0, "current"),
+        ({"machine": {"python": f"{MAJOR}.{MINOR}.{PATCH + 1}"}}, 0, "current"),
+        ({"machine": {"python": f"{MAJOR}.{MINOR + 1}.{PATCH}"}}, 0, f"{ANOTHER}python)"),
+        ({"machine": {"cpu": "Z80"}}, 0, f"{ANOTHER}cpu)"),
+        ({"first_steps": "0" * 64}, 1, "stale the weights after the first updates changed"),
+        ({"first_steps": ""}, 0, "unchecked no weights after the first updates are stored"),
+        ({"data": "0" * 16}, 1, "stale the data changed: digest "),
+    ],
+)
+def test_results_are_current_until_program_or_data_change(
+    changes: dict[str, Any], code: int, state: str, finished: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert states(own, capsys, 0) == {"whole": "unchecked it was not run", "parts": "unchecked it was not run"}
-    assert run(own) == 0
-    assert states(own, capsys, 0) == {"whole": "current", "parts": "current"}
-    kept = {file: file.read_text() for file in folder_of(own).glob("whole/*.json")}
-    for edit, code, state in (
-        (lambda result: result["origin"].update(first_steps="0" * 64), 1, "stale the weights after the first up"),
-        (
-            lambda result: result["origin"].update(first_steps=""),
-            0,
-            "unchecked no weights after the first updates are s",
-        ),
-        (lambda result: result["origin"].update(data="0" * 16), 1, "stale the data changed: digest "),
-        (
-            lambda result: result["origin"]["machine"].update(cpu="Z80"),
-            0,
-            "unchecked the results are from another kin",
-        ),
-    ):
-        edited(own, edit)
-        assert states(own, capsys, code)["whole"].startswith(state)
-        for file, text in kept.items():
-            file.write_text(text)
-    changed(own, runs__whole__overrides=["optimizer.lr=0.5"])
-    assert states(own, capsys, 1)["whole"] == "stale the configuration changed in optimizer.lr"
+    edited(finished, **changes)
+    found = states(finished, capsys, code)
+    assert found["whole"].startswith(state)
+    assert found["parts"] == "current"
+
+
+def test_results_of_another_configuration_are_stale(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    changed(finished, runs__whole__overrides=["optimizer.lr=0.5"])
+    assert states(finished, capsys, 1)["whole"] == "stale the configuration changed in optimizer.lr"
 
 
 def test_results_of_an_adapted_network_depend_on_both_datasets(own: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -66,7 +67,8 @@ def test_results_of_an_adapted_network_depend_on_both_datasets(own: Path, capsys
     changed(own, runs__whole__overrides=adapted)
     assert run(own) == 0
     assert states(own, capsys, 0)["whole"] == "current"
-    edited(own, lambda result: result["origin"].update(data=result["origin"]["data"].partition("+")[0]))
+    [file, *_] = folder_of(own).glob("whole/*.json")
+    edited(own, data=json.loads(file.read_text())["origin"]["data"].partition("+")[0])
     assert states(own, capsys, 1)["whole"].startswith("stale the data changed: digest ")
 
 

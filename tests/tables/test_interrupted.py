@@ -11,17 +11,15 @@ from runner.engine.cluster.processes import runner_command
 from runner.records.run_directory import run_and_starts
 from runner.tables.results import Result, folder_of
 from tests.refusal import Capture
-from tests.tables.test_measured import TABLE, changed, own, run, trained
-
-__all__ = ["own"]
+from tests.tables.own_table import TABLE, changed, command, run, trained
 
 LONG = ["train.steps=400", "train.eval_every=100", "checkpoint.every_steps=50"]
 
 
 def started(path: Path) -> subprocess.Popen[bytes]:
     """Start ``runner table run`` in a process group of its own."""
-    command = [*runner_command(), "table", "run", "mine", "--config-dir", str(path.parents[1])]
-    return subprocess.Popen(command, start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    words = [*runner_command(), *command(path, "run")]
+    return subprocess.Popen(words, start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
 def wait_for(path: Path, pattern: str, count: int) -> None:

@@ -1,4 +1,4 @@
-"""Tables of training runs: whole runs of a small table, readings, claims, and refused files."""
+"""Tables of training runs: what is run, stored and refused, on one small table."""
 
 import json
 import re
@@ -9,7 +9,6 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
-import yaml
 
 from runner.checkpoint import load, newest
 from runner.cli import main
@@ -24,77 +23,14 @@ from runner.errors import ConfigError
 from runner.records.summary import Summary
 from runner.tables.measured import data_digest, weight_difference
 from runner.tables.results import Result, folder_of, write_result
-from runner.tables.table_file import read_table, table_names
+from runner.tables.table_file import table_names
 from tests.plugin_tables import restored_tables
 from tests.refusal import Capture, refused
-from tests.tables import edited
-
-TABLE: dict[str, Any] = {
-    "title": "Two ways",
-    "kind": "measured",
-    "seeds": [1, 2],
-    "base": [
-        "data=synthetic",
-        "data.shape=[1,4,4]",
-        "data.classes=3",
-        "data.examples=24",
-        "data.test_examples=6",
-        "model=mlp",
-        "model.hidden=[3]",
-        "parallelism=single",
-        "cluster.threads_per_worker=1",
-        "train.batch_size=8",
-        "train.steps=4",
-        "train.eval_every=2",
-        "tracking=none",
-        "tracking.pictures=false",
-    ],
-    "papers": {"book": {"cite": "A book"}},
-    "columns": {
-        "loss": {"title": "loss", "read": "test/loss"},
-        "early": {"title": "early loss", "read": "test/loss", "at": {"examples": 16}},
-        "difference": {"title": "difference", "read": "weight_difference"},
-    },
-    "runs": {"whole": {}, "parts": {"overrides": ["train.microbatches=2"], "against": "whole"}},
-    "rows": {
-        "whole": {"title": "Whole batches", "run": "whole", "cells": {"loss": {}, "early": {}}},
-        "parts": {"title": "Two parts", "run": "parts", "cells": {"loss": {}, "difference": {}}},
-    },
-    "claims": {
-        "equal": {"text": "the same", "cells": ["parts/difference"], "relation": "at_most", "limit": 1e-5},
-        "lower": {"text": "lower", "cells": ["whole/loss", "parts/loss"], "relation": "lowest"},
-    },
-}
+from tests.tables.own_table import TABLE, changed, command, refused_run, run, trained
 
 
-@pytest.fixture
-def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The file of a table in a folder of YAML files; the working directory is empty."""
-    path = tmp_path / "conf" / "table" / "mine.yaml"
-    path.parent.mkdir(parents=True)
-    path.write_text(yaml.safe_dump(TABLE, sort_keys=False))
-    (tmp_path / "work").mkdir()
-    monkeypatch.chdir(tmp_path / "work")
-    return path
-
-
-def run(own: Path, *arguments: str) -> int:
-    return main(["table", "run", "mine", "--config-dir", str(own.parents[1]), *arguments])
-
-
-def changed(own: Path, **edits: Any) -> None:
-    """Write the table with other values, see :func:`edited`."""
-    own.write_text(yaml.safe_dump(edited(TABLE, **edits), sort_keys=False))
-
-
-def trained(capsys: Capture) -> int:
-    """Return how many jobs were started since the last call."""
-    return capsys.readouterr().err.count("jobs ended")
-
-
-def test_a_table_is_run_once_and_stores_where_its_values_come_from(own: Path, capsys: Capture) -> None:
-    assert run(own) == 0
-    assert trained(capsys) == 4
+def test_a_table_is_run_once_and_stores_where_its_values_come_from(finished: Path, capsys: Capture) -> None:
+    own = finished
     state = current(table_files(own))
     results = state.results["parts"].current
     assert list(results) == [1, 2]
@@ -120,16 +56,6 @@ def test_a_table_is_run_once_and_stores_where_its_values_come_from(own: Path, ca
     assert run(own) == 0
     assert trained(capsys) == 0, "finished runs are collected, not repeated"
     assert {path: path.read_bytes() for path in folder_of(own).glob("*/*")} == written
-
-
-@pytest.mark.parametrize("pictures", [True, False])
-def test_the_tracking_record_of_a_table_has_its_files(own: Path, pictures: bool) -> None:
-    tracked = [f"tracking.pictures={str(pictures).lower()}"]
-    changed(own, base=[*TABLE["base"][:-2], *tracked], seeds=[1])
-    assert run(own, "--cells", "whole") == 0
-    names = {"table.md", "table.csv", "table.json", "table.tex", *(["table.png"] if pictures else [])}
-    assert {path.name for path in Path("multirun/table/mine").glob("table.*")} == names
-    assert {path.name for path in Path("mlruns").rglob("table.*")} == names
 
 
 def test_a_table_uses_a_plugin_without_which_only_this_table_is_not_listed(
@@ -168,11 +94,10 @@ def both(seed: int) -> list[str]:
     ]
 
 
-def test_a_changed_design_is_run_anew_and_the_earlier_values_stay(own: Path, capsys: Capture) -> None:
-    assert run(own) == 0
+def test_a_changed_design_is_run_again_and_the_earlier_values_stay(finished: Path, capsys: Capture) -> None:
+    own = finished
     changed(own, runs__parts__overrides=["train.microbatches=4"])
-    capsys.readouterr()
-    text = refused(["table", "run", "mine", "--config-dir", str(own.parents[1])], capsys)
+    text = refused_run(own, capsys)
     assert "runs.parts has results of an earlier design, which differs in train.microbatches" in text
     changed(own, runs__parts__overrides=["train.microbatches=4"], runs__parts__changed="two parts were too few")
     assert run(own) == 0
@@ -183,13 +108,12 @@ def test_a_changed_design_is_run_anew_and_the_earlier_values_stay(own: Path, cap
     assert len(list(folder_of(own).glob("parts/*"))) == 4
 
 
-def test_the_weights_that_a_missing_value_needs_are_made_again(own: Path, capsys: Capture) -> None:
-    assert run(own, "--cells", "whole") == 0
-    assert trained(capsys) == 2
+def test_the_weights_that_a_missing_value_needs_are_made_again(finished: Path, capsys: Capture) -> None:
     shutil.rmtree("multirun")
-    assert run(own, "--cells", "parts/loss") == 0
+    shutil.rmtree(folder_of(finished) / "parts")
+    assert run(finished, "--cells", "parts/loss") == 0
     assert trained(capsys) == 4
-    assert current(table_files(own)).claims[0].verdict == "holds"
+    assert current(table_files(finished)).claims[0].verdict == "holds"
 
 
 def test_what_cannot_run_or_exceeds_the_budget_is_left_out_with_the_reason(own: Path, capsys: Capture) -> None:
@@ -214,8 +138,7 @@ def test_a_run_whose_loss_explodes_is_a_result(own: Path, capsys: Capture) -> No
 
 def test_a_network_that_its_strategy_refuses_is_refused_before_anything_runs(own: Path, capsys: Capture) -> None:
     changed(own, runs__parts__overrides=["parallelism=async_data", "parallelism.servers=9"])
-    text = refused(["table", "run", "mine", "--config-dir", str(own.parents[1])], capsys)
-    assert "runs.parts: parallelism.servers=9" in text
+    assert "runs.parts: parallelism.servers=9" in refused_run(own, capsys)
     assert not list(folder_of(own).glob("*/*"))
 
 
@@ -250,33 +173,24 @@ def listed(own: Path) -> str:
     return re.sub(r" {2,}", "  ", line).strip()
 
 
-def test_a_run_of_another_program_is_not_continued(own: Path, capsys: Capture) -> None:
-    assert run(own, "--cells", "whole") == 0
-    shutil.rmtree(folder_of(own))
+def test_a_run_of_another_program_is_not_continued(finished: Path, capsys: Capture) -> None:
+    shutil.rmtree(folder_of(finished))
     for path in Path("multirun/table/mine").glob("whole/*"):
         (path / "summary.json").unlink()
         begun = json.loads((path / "begun.json").read_text())
         (path / "begun.json").write_text(json.dumps({**begun, "first_steps": "0" * 64}))
-    capsys.readouterr()
-    assert main(["table", "run", "mine", "--config-dir", str(own.parents[1])]) == 2
+    assert run(finished) == 2
     text = capsys.readouterr().err
     assert "the run of whole seed=1 was started with another program, machine or data (first_steps differ)" in text
-    assert not list(folder_of(own).glob("*/*"))
+    assert not list(folder_of(finished).glob("whole/*"))
 
 
-def test_results_of_removed_seeds_and_changed_criteria_are_stated(own: Path, capsys: Capture) -> None:
-    assert run(own, "--cells", "whole") == 0
-    changed(own, seeds=[1])
-    out = shown(own, capsys)
+def test_results_of_removed_seeds_and_changed_criteria_are_stated(finished: Path, capsys: Capture) -> None:
+    changed(finished, seeds=[1])
+    assert main(command(finished, "show")) == 0
+    out = capsys.readouterr().out
     assert "Earlier design of whole (other seed 2, which was removed), loss: mean" in out
-    assert "Seeds, columns, tolerances or claims of the file were changed after 1 of 1 runs." in out
-
-
-def shown(own: Path, capsys: Capture) -> str:
-    """Return what ``runner table show`` prints."""
-    capsys.readouterr()
-    assert main(["table", "show", "mine", "--config-dir", str(own.parents[1])]) == 0
-    return capsys.readouterr().out
+    assert "Seeds, columns, tolerances or claims of the file were changed after 2 of 2 runs." in out
 
 
 def test_secrets_are_not_in_results(own: Path, tmp_path: Path) -> None:
@@ -291,68 +205,17 @@ def test_secrets_are_not_in_results(own: Path, tmp_path: Path) -> None:
 def test_timed_runs_are_not_run_together(own: Path, capsys: Capture) -> None:
     changed(own, columns__early={"title": "step", "read": "step_time_s", "unit": "ms"})
     launcher = ["hydra/launcher=joblib", "hydra.launcher.n_jobs=2"]
-    text = refused(["table", "run", "mine", "--config-dir", str(own.parents[1]), *launcher], capsys)
+    text = refused_run(own, capsys, *launcher)
     assert "hydra/launcher=joblib: 2 jobs would run at the same time, and the table mine measures speeds" in text
-    text = refused(["table", "run", "mine", "--config-dir", str(own.parents[1]), "train.steps=5"], capsys)
+    text = refused_run(own, capsys, "train.steps=5")
     assert "train.steps=5: expected settings of the launcher, such as hydra/launcher=joblib" in text
-    text = refused(["table", "run", "mine", "--config-dir", str(own.parents[1]), "--cells", "row"], capsys)
+    text = refused_run(own, capsys, "--cells", "row")
     assert "--cells row: no such cell; expected one of whole/loss, whole/early" in text
-
-
-ONE = {"printed": "1", "paper": "book", "confidence": "S"}
-
-
-@pytest.mark.parametrize(
-    ("edits", "message"),
-    [
-        ({"seeds": []}, "seeds: [], expected a list such as [1, 2, 3, 4, 5]"),
-        ({"seeds": [1, 1]}, "seeds: [1, 1], expected each seed once"),
-        ({"kind": "small"}, "reduced: '', expected what is smaller than in the paper"),
-        (
-            {"columns__loss__read": "loss"},
-            "columns.loss.read: 'loss', expected a metric such as test/accuracy, or one of",
-        ),
-        (
-            {"columns__early__at": {"epochs": 1}},
-            "columns.early.at: {'epochs': 1}, expected {updates: N} or {examples: N}",
-        ),
-        ({"columns__loss__relative_to": "x"}, "columns.loss.relative_to: 'x', expected one of the runs whole, parts"),
-        ({"columns__loss__gain": True}, "columns.loss.gain: True, expected only with `relative_to`"),
-        ({"runs__whole__against": "parts"}, "runs.whole.against: 'parts', expected an earlier run"),
-        (
-            {"rows__whole__cells__difference": {}},
-            "rows.whole.cells.difference: reads weight_difference, but the run has",
-        ),
-        ({"claims__equal__cells": ["parts/diference"]}, "did you mean 'parts/difference'?"),
-        ({"claims__equal__limit": None}, "claims.equal.limit: None, expected a number for at_most"),
-        ({"claims__lower__margin": 1.0}, "claims.lower.margin: 1.0, expected none for lowest"),
-        ({"claims__lower__cells": ["whole/loss"]}, "expected 2 or more for lowest"),
-        ({"claims__lower__relation": "below"}, "relation: 'below', expected one of ascending, lowest, highest"),
-        (
-            {
-                "kind": "small",
-                "reduced": "all",
-                "rows__whole__cells__loss__published": [{**ONE, "tolerance": "1"}],
-            },
-            "rows.whole.cells.loss.published[0].tolerance: '1', expected none: a value in small",
-        ),
-        ({"rows__whole__cells__loss__tolerance": "1"}, "unknown ['tolerance']"),
-        ({"runs__../evil": {}}, "runs: '../evil', expected a name of letters, digits and _ . -"),
-        ({"rows__a/b": {"title": "x", "run": "whole"}}, "rows: 'a/b', expected a name"),
-        ({"claims__lower__cells": ["whole/loss", "parts/difference"]}, "expected cells of one quantity"),
-    ],
-)
-def test_a_wrong_file_is_refused(own: Path, edits: dict[str, Any], message: str) -> None:
-    changed(own, **edits)
-    with pytest.raises(ConfigError) as caught:
-        read_table(own)
-    assert message in str(caught.value)
-    assert all(line.startswith(f"{own}: ") for line in str(caught.value).splitlines())
 
 
 def test_a_run_needs_its_number_of_threads_and_a_network_that_its_strategy_accepts(own: Path, capsys: Capture) -> None:
     changed(own, runs__parts__overrides=["cluster.threads_per_worker=null"])
-    text = refused(["table", "show", "mine", "--config-dir", str(own.parents[1])], capsys)
+    text = refused(command(own, "show"), capsys)
     assert "runs.parts: cluster.threads_per_worker is null; expected a number" in text
 
 
@@ -382,19 +245,18 @@ def test_results_are_stored_as_jobs_of_another_process_end(own: Path, capsys: Ca
     assert any(0 < stored < 4 for stored in counts), counts
 
 
-def test_the_sweep_of_a_table_is_continued_by_the_table(own: Path, tmp_path: Path, capsys: Capture) -> None:
-    changed(own, seeds=[1])
-    assert run(own, "--cells", "whole", "--results", str(tmp_path / "mine")) == 0
-    capsys.readouterr()
+def test_the_sweep_of_a_table_is_continued_by_the_table(finished: Path, tmp_path: Path, capsys: Capture) -> None:
+    assert run(finished, "--cells", "whole", "--results", str(tmp_path / "mine")) == 0
+    assert trained(capsys) == 0
     text = refused(["sweep", "resume", "multirun/table/mine"], capsys)
-    command = f"runner table run mine --config-dir {own.parents[1]} --results {tmp_path / 'mine'}"
-    assert f"the jobs belong to a table, which stores their results; use: {command}" in text
+    again = f"runner table run mine --config-dir {finished.parents[1]} --results {tmp_path / 'mine'}"
+    assert f"the jobs belong to a table, which stores their results; use: {again}" in text
 
 
 def test_a_table_is_one_parent_run_with_named_children(own: Path) -> None:
     from mlflow.tracking import MlflowClient
 
-    changed(own, base=[*TABLE["base"][:-2], "tracking=mlflow", "tracking.pictures=false"])
+    changed(own, base=TABLE["base"][:-2])
     assert run(own) == 0
     client = MlflowClient(f"sqlite:///{Path('mlflow.db').absolute()}")
     runs = {each.info.run_name: each for each in client.search_runs(["1"])}
@@ -402,6 +264,8 @@ def test_a_table_is_one_parent_run_with_named_children(own: Path) -> None:
     assert set(runs) == {f"{name} seed={seed}" for name in ("whole", "parts") for seed in (1, 2)}
     assert {each.data.tags["mlflow.parentRunId"] for each in runs.values()} == {parent.info.run_id}
     assert parent.data.tags["mlflow.note.content"].startswith("## Two ways (measured)")
-    assert {each.path for each in client.list_artifacts(parent.info.run_id)} >= {"table.md", "table.json", "table.tex"}
+    files = {"table.md", "table.csv", "table.json", "table.tex", "table.png"}
+    assert {path.name for path in Path("multirun/table/mine").glob("table.*")} == files
+    assert {each.path for each in client.list_artifacts(parent.info.run_id)} >= files
     assert (parent.data.metrics["claims"], parent.data.metrics["claims_hold"]) == (2, 1)
     assert (parent.data.metrics["cells"], parent.data.metrics["cells_with_value"]) == (4, 4)

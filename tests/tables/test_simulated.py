@@ -5,15 +5,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from runner.cli import main
 from runner.commands.table_files import current, table_files
-from runner.config.conf_dir import conf_dir
 from runner.errors import ConfigError
 from runner.tables.table import SIMULATED
-from runner.tables.table_file import read_table, table_names
-from tests.refusal import Capture, refused
+from runner.tables.table_file import read_table
+from tests.refusal import Capture
+from tests.tables.own_table import FILES, command, committed, refused_run, run, write
 
 PLAIN: dict[str, Any] = {
     "title": "Workers",
@@ -58,15 +57,14 @@ PLAIN: dict[str, Any] = {
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    (tmp_path / "conf" / "table").mkdir(parents=True)
-    (tmp_path / "conf" / "table" / "workers.yaml").write_text(yaml.safe_dump(PLAIN, sort_keys=False))
-    return tmp_path / "conf"
+def own(tmp_path: Path) -> Path:
+    """Return the file of the table in a folder of YAML files."""
+    return write(tmp_path / "conf" / "table" / "workers.yaml", PLAIN)
 
 
-def test_simulations_are_run_once_decided_without_tests_and_checked(folder: Path, capsys: Capture) -> None:
-    assert main(["table", "run", "workers", "-cd", str(folder)]) == 0
-    found = current(table_files(folder / "table" / "workers.yaml", folder))
+def test_simulations_are_run_once_decided_without_tests_and_checked(own: Path, capsys: Capture) -> None:
+    assert run(own) == 0
+    found = current(table_files(own))
     verdicts = {line.cell: (line.verdict, None if line.ours is None else line.ours > 0) for line in found.lines}
     reasons = {line.reason for line in found.lines if line.verdict == "fitted"}
     assert reasons == {"the flops_per_s was fitted to this value"}
@@ -83,13 +81,13 @@ def test_simulations_are_run_once_decided_without_tests_and_checked(folder: Path
         ("holds", "values N, N"),
     ]
     assert "simulated" in capsys.readouterr().out
-    assert main(["table", "run", "workers", "-cd", str(folder)]) == 0
+    assert run(own) == 0
     assert capsys.readouterr().err == ""
-    assert main(["table", "check", "workers", "-cd", str(folder)]) == 0
+    assert main(command(own, "check")) == 0
     plain = {**PLAIN, "base": [*PLAIN["base"], "cluster.hardware.message_us=50"]}
-    (folder / "table" / "workers.yaml").write_text(yaml.safe_dump(plain, sort_keys=False))
+    write(own, plain)
     capsys.readouterr()
-    assert main(["table", "check", "workers", "-cd", str(folder)]) == 1
+    assert main(command(own, "check")) == 1
     assert "the configuration changed in cluster.hardware" in capsys.readouterr().out
 
 
@@ -103,26 +101,18 @@ def test_simulations_are_run_once_decided_without_tests_and_checked(folder: Path
         ),
     ],
 )
-def test_wrong_tables_of_simulations_are_refused(folder: Path, change: dict[str, Any], message: str) -> None:
-    path = folder / "table" / "workers.yaml"
-    path.write_text(yaml.safe_dump({**PLAIN, **change}, sort_keys=False))
+def test_wrong_tables_of_simulations_are_refused(own: Path, change: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        read_table(path)
+        read_table(write(own, {**PLAIN, **change}))
 
 
-def test_a_run_without_hardware_is_refused_by_its_name(folder: Path, capsys: Capture) -> None:
-    path = folder / "table" / "workers.yaml"
-    plain = {**PLAIN, "base": PLAIN["base"][1:], "runs": {**PLAIN["runs"], "slow": {}}}
-    path.write_text(yaml.safe_dump(plain, sort_keys=False))
-    message = refused(["table", "run", "workers", "-cd", str(folder)], capsys)
-    assert "runs.one: cluster.hardware=null: expected a described cluster" in message
-
-
-PATHS = table_names([conf_dir()])
+def test_a_run_without_hardware_is_refused_by_its_name(own: Path, capsys: Capture) -> None:
+    write(own, {**PLAIN, "base": PLAIN["base"][1:], "runs": {**PLAIN["runs"], "slow": {}}})
+    assert "runs.one: cluster.hardware=null: expected a described cluster" in refused_run(own, capsys)
 
 
 def test_the_predictions_of_krizhevskys_table_are_as_exact_as_stated() -> None:
-    found = current(table_files(PATHS["krizhevsky_hours"]))
+    found = committed("krizhevsky_hours")
     hours = [line for line in found.lines if line.cell.endswith("/hours") and line.published]
     errors = [abs(line.difference) for line in hours if line.verdict != "fitted" and line.difference is not None]
     assert len(errors) == 6
@@ -138,9 +128,9 @@ FITTED = {
 """Table -> cell to which the hardware was fitted -> the largest relative difference that the fit leaves."""
 
 
-@pytest.mark.parametrize("name", [name for name, path in PATHS.items() if read_table(path).kind == SIMULATED])
+@pytest.mark.parametrize("name", [name for name, path in FILES.items() if read_table(path).kind == SIMULATED])
 def test_fitted_values_are_marked_and_all_others_are_predictions(name: str) -> None:
-    found = current(table_files(PATHS[name]))
+    found = committed(name)
     left = {line.cell: abs(line.difference or 0.0) for line in found.lines if line.verdict == "fitted"}
     assert left.keys() == FITTED.get(name, {}).keys()
     assert all(difference <= FITTED[name][cell] + 1e-4 for cell, difference in left.items())
@@ -149,7 +139,7 @@ def test_fitted_values_are_marked_and_all_others_are_predictions(name: str) -> N
 
 
 def test_null_steps_with_fitted_links_are_predicted_as_exactly_as_stated() -> None:
-    lines = current(table_files(PATHS["null_steps"])).lines
+    lines = committed("null_steps").lines
     errors = {
         variant: [
             abs(line.difference)

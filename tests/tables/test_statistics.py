@@ -91,32 +91,7 @@ NAN, INF = math.nan, math.inf
 def test_a_cell_is_decided_by_the_position_of_its_interval(
     case: list[float], statistic: str, published: float, tolerance: float, text: str
 ) -> None:
-    found = against_published(summary(case), published, tolerance, statistic)
-    assert found.text == text
-    assert found.seeds == len(case)
-
-
-@pytest.mark.parametrize(
-    ("case", "statistic", "reason"),
-    [
-        ([0.92], "mean", "one seed gives no interval of the mean"),
-        (SIX[:5], "median", "an interval of the median needs six values"),
-        ([1.0, NAN, -INF], "mean", "2 of 3 values not finite"),
-        ([*SIX, INF], "median", "1 of 7 values not finite"),
-        (SIX, "mean", ""),
-    ],
-)
-def test_a_cell_without_an_interval_states_the_reason(case: list[float], statistic: str, reason: str) -> None:
-    found = against_published(summary(case), 1.0, 1.0, statistic)
-    assert found.reason == reason
-    assert (found.interval is None) == bool(reason)
-
-
-def test_a_cell_shows_its_value_and_the_difference() -> None:
-    found = against_published(summary([1.0, 2.0, 6.0]), 4.0, 1.0)
-    assert (found.value, found.difference, found.published, found.tolerance) == (3.0, -1.0, 4.0, 1.0)
-    assert against_published(summary([1.0, 2.0, 6.0]), 4.0, 1.0, "median").value == 2.0
-    assert against_published(summary([1.0, NAN]), 4.0, 1.0).difference is None
+    assert against_published(summary(case), published, tolerance, statistic) == text
 
 
 @pytest.mark.parametrize("wrong", [NAN, INF, -INF, 1e151, -1e150])
@@ -126,15 +101,10 @@ def test_a_sample_with_a_value_that_is_not_finite_has_no_statistics(wrong: float
     assert found == Sample(found.values, 3, 1)
 
 
-@given(values, st.randoms(), statistics, st.integers(-50, 50), st.integers(0, 50))
-def test_the_order_of_the_seeds_changes_nothing(case, random, statistic, published, tolerance) -> None:
-    shuffled = random.sample([*case, math.inf], len(case) + 1)
-    assert summary(shuffled) == summary([*case, math.inf])
-    shuffled = random.sample(case, len(case))
-    assert summary(shuffled) == summary(case)
-    assert against_published(summary(shuffled), published, tolerance, statistic) == against_published(
-        summary(case), published, tolerance, statistic
-    )
+@given(values, st.randoms())
+def test_the_order_of_the_seeds_changes_no_summary(case, random) -> None:
+    for cell in (case, [*case, math.inf]):
+        assert summary(random.sample(cell, len(cell))) == summary(cell)
 
 
 @given(
@@ -148,17 +118,14 @@ def test_the_order_of_the_seeds_changes_nothing(case, random, statistic, publish
 def test_shift_and_scale_do_not_change_a_verdict(case, statistic, published, tolerance, shift, scale) -> None:
     before = against_published(summary(case), published, tolerance, statistic)
     moved = [(value + shift) * scale for value in case]
-    after = against_published(summary(moved), (published + shift) * scale, tolerance * abs(scale), statistic)
-    assert (after.verdict, after.reason) == (before.verdict, before.reason)
+    assert before == against_published(summary(moved), (published + shift) * scale, tolerance * abs(scale), statistic)
 
 
 @given(values, statistics, st.integers(-50, 50), st.integers(0, 50), st.integers(0, 50))
 def test_a_larger_tolerance_never_makes_a_verdict_worse(case, statistic, published, tolerance, more) -> None:
-    rank = ["fails", "inconclusive", "none", "passes"].index
-    before, after = (
-        against_published(summary(case), published, each, statistic).verdict for each in (tolerance, tolerance + more)
-    )
-    assert rank(before) <= rank(after)
+    verdicts = [against_published(summary(case), published, each, statistic) for each in (tolerance, tolerance + more)]
+    before, after = (["fails", "inconclusive", "no", "passes"].index(each.split()[0]) for each in verdicts)
+    assert before <= after
 
 
 @pytest.mark.parametrize(("published", "tolerance"), [(NAN, 1.0), (INF, 1.0), (1.0, -0.1), (1.0, NAN), (1.0, INF)])
