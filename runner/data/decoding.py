@@ -52,14 +52,18 @@ class OpenedImage:
         self._pillow = upright_image(io.BytesIO(content), image.where, inks=True).convert(_MODES[channels])
         self.size = ImageSize(self._pillow.height, self._pillow.width)
 
-    def region(self, region: Region, height: int, width: int) -> NDArray[np.uint8]:
-        """Return a region, resized by antialiased bilinear interpolation, as (C, height, width)."""
+    def region(self, region: Region, height: int, width: int, *, mirrored: bool = False) -> NDArray[np.uint8]:
+        """Return a region, resized by antialiased bilinear interpolation, as (C, height, width).
+
+        The channels of a pixel are adjacent in memory. mirrored: whether to exchange left and right.
+        """
         whole = self._pillow or self._decoded(height / region.height, width / region.width)
         down, across = whole.height / self.size.height, whole.width / self.size.width
         top, left = max(region.top * down, 0.0), max(region.left * across, 0.0)
         bottom = min((region.top + region.height) * down, whole.height)
         right = min((region.left + region.width) * across, whole.width)
         resized = whole.resize((width, height), Image.Resampling.BILINEAR, (left, top, right, bottom))
+        resized = resized.transpose(Image.Transpose.FLIP_LEFT_RIGHT) if mirrored else resized
         return np.asarray(resized, np.uint8).reshape(height, width, self._channels).transpose(2, 0, 1)
 
     def _decoded(self, down: float, across: float) -> Image.Image:
