@@ -63,8 +63,8 @@ MAY_IMPORT = {
     "optimizers": "engine bounds errors system.schema",
     "strategies": "optimizers fields engine bounds errors records.decisions",
     # Input data and stored results. Distortions of colours are compiled.
-    "data": "bounds fields errors system.files system.json_file system.schema kernels.philox",
-    "data.colour": "kernels.cpu.loading kernels.cpu.machine_code.colours",
+    "data": "bounds fields errors system.files system.json_file system.schema kernels.philox kernels.cpu.loading"
+    " kernels.cpu.machine_code.colours",
     "checkpoint": "errors system.files system.json_file system.schema system.text",
     "tracking": "bounds system.files system.redaction system.json_file system.schema",
     "tracing": "engine errors system.files",

@@ -70,6 +70,8 @@ class Pipeline:
         self._is_sequence = dataset.train.is_sequence
         self._augmenter = Augmenter(augment or Augment(), seed, dataset.name)
         self._decoder = None if dataset.preprocessing is None else Decoder(dataset, seed)
+        # Decoded images are arrays of this pipeline, but an augmentation of a plugin may return arrays that it keeps.
+        self._may_overwrite = self._decoder is not None and not (augment and augment.others)
         self._shuffle = shuffle or Shuffle()
         # The orders of two epochs are kept, because the shares of a batch that spans two epochs need both.
         self._streams = _streams(self._parts["train"])
@@ -162,7 +164,7 @@ class Pipeline:
             return {"x": x.astype(np.int64, copy=False) if is_numbers else self._normalised(x), **fed}
 
     def _normalised(self, x: NDArray[Any]) -> NDArray[Any]:
-        return self._dataset.normalisation.apply(x, self._dtype)
+        return self._dataset.normalisation.apply(x, self._dtype, in_place=self._may_overwrite)
 
     def _examples_at(self, positions: NDArray[np.int64], domain: int) -> NDArray[np.int64]:
         """Return the train example at each position of the stream of a domain."""

@@ -21,11 +21,12 @@ from runner.kernels.cpu.machine_code.loops import SLICE, element
 
 DTYPE = "float32"
 GATES = 4
-SUMS = {64: 24, 32: 12}
-"""SUMS: vector bytes -> the number of sums in registers; the other registers hold factors."""
+SUMS = {64: 24, 32: 12, 16: 24}
+"""Vector bytes -> the number of sums in registers; the other registers hold factors. Vectors of 32 bytes have 16
+registers, the others 32."""
 
-GATES_AT_ONCE = {64: 4, 32: 2}
-"""Vector bytes -> the number of gates whose sums are computed together: their factors must fit the other registers."""
+GATES_AT_ONCE = {64: 4, 32: 2, 16: 4}
+"""Vector bytes -> the number of gates whose sums are computed together, so that the factors fit the registers."""
 
 PART_BYTES = 16 * 1024
 """Bytes of the part of a panel whose terms are added to the sums of all rows before those of the next part: half of a
@@ -140,9 +141,8 @@ class _Writer:
             def begin(row: Value) -> None:
                 place = self._plus(self._times(self._plus(rows.first, row), GATES * self.units), column)
                 for gate in range(GATES):
-                    self._store(
-                        rows.sums, self._sum(rows, row, gate), self._load(2, self._plus(place, gate * self.units))
-                    )
+                    value = self._load(2, self._plus(place, gate * self.units))
+                    self._store(rows.sums, self._sum(rows, row, gate), value)
 
             self._each(rows, begin)
             for gate in range(0, GATES, at_once):
