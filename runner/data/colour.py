@@ -3,16 +3,14 @@
 An image is (3, H, W), float32 of 0 to 1 or uint8 of 0 to 255. The result is float32 of 0 to 1.
 """
 
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-log = logging.getLogger(__name__)
+from runner.data.compiled import can_compile
 
 Pixels: TypeAlias = NDArray[np.float32]
 Image: TypeAlias = NDArray[np.float32] | NDArray[np.uint8]
@@ -98,7 +96,7 @@ def full(image: Image, draws: Draws) -> Pixels:
     0.5 to 1.5, hue by up to 0.2 of the circle.
     """
     given = list(zip(_ORDERS[int(4 * draws[0])], map(float, draws[1:]), strict=True))
-    if (changed := _compiled()) is not None:
+    if (changed := _changed()) is not None:
         return changed(image, [_for_machine_code(name, draw) for name, draw in given])
     pixels = _scaled(image)
     for name, draw in given:
@@ -122,14 +120,9 @@ def _for_machine_code(name: str, draw: float) -> tuple[str, tuple[float, ...]]:
     return name, (float(_between(0.5, 1.5, draw)),)
 
 
-@cache
-def _compiled() -> Callable[[Image, Sequence[tuple[str, tuple[float, ...]]]], Pixels] | None:
-    """Return the changes in machine code, or None, with a warning, if this machine cannot compile them."""
-    # Imported here, because most runs distort no colours and need no compiler.
-    from runner.kernels.cpu.loading import probe_compiler
-
-    if missing := probe_compiler()[1]:
-        log.warning("colours are distorted by NumPy, which is slower: %s", missing)
+def _changed() -> Callable[[Image, Sequence[tuple[str, tuple[float, ...]]]], Pixels] | None:
+    """Return the changes in machine code; None if this machine cannot compile them."""
+    if not can_compile():
         return None
     from runner.kernels.cpu.machine_code import colours
 
@@ -144,7 +137,7 @@ def fast(image: Image, draws: Draws) -> Pixels:
     brightness = float(_between(-_BRIGHTNESS, _BRIGHTNESS, draws[0]))
     blue, red = (float(_between(-0.1, 0.1, draw)) for draw in draws[1:])
     shift = np.array([1.402 * red, -0.344136 * blue - 0.714136 * red, 1.772 * blue]) + brightness
-    if (changed := _compiled()) is not None:
+    if (changed := _changed()) is not None:
         return changed(image, [("shift", tuple(shift.tolist()))])
     clipped: Pixels = np.clip(_scaled(image) + shift.astype(np.float32)[:, None, None], 0, 1)
     return clipped

@@ -13,13 +13,13 @@ from PIL import Image
 from runner.data.crops import ImageSize, Region
 from runner.data.dataset import EncodedImage, UndecodableImageError
 from runner.data.pictures import MOST_PIXELS, upright_image
+from runner.data.resizing import resized
 
 log = logging.getLogger(__name__)
 
-_MODES = {1: "L", 3: "RGB"}
-# With a fourth byte for each pixel, Pillow reads the decoder's memory without a copy.
-_DECODED = {1: ("GRAY", "L"), 3: ("RGBX", "RGBX")}
-"""Channels -> the colours that simplejpeg decodes, and their mode in Pillow."""
+RGB = 3
+_MODES = {1: "L", RGB: "RGB"}
+_JPEG_COLOURS = {1: "GRAY", RGB: "RGBX"}
 _LEAST_REDUCTION = 2
 """The smallest reduction of both sides with which libjpeg-turbo decodes faster than without."""
 _EXIF = b"Exif\x00\x00"
@@ -61,36 +61,42 @@ class OpenedImage:
     def region(self, region: Region, height: int, width: int, *, mirrored: bool = False) -> NDArray[np.uint8]:
         """Return a region, resized by antialiased bilinear interpolation, as (C, height, width).
 
-        The channels of a pixel are adjacent in memory. mirrored: whether to exchange left and right.
+        mirrored: whether to exchange left and right.
         """
         whole = self._pillow or self._decoded(height / region.height, width / region.width)
-        down, across = whole.height / self.size.height, whole.width / self.size.width
+        rows, columns = whole.shape[:2] if isinstance(whole, np.ndarray) else (whole.height, whole.width)
+        down, across = rows / self.size.height, columns / self.size.width
         top, left = max(region.top * down, 0.0), max(region.left * across, 0.0)
-        bottom = min((region.top + region.height) * down, whole.height)
-        right = min((region.left + region.width) * across, whole.width)
-        resized = whole.resize((width, height), Image.Resampling.BILINEAR, (left, top, right, bottom))
-        resized = resized.convert(_MODES[self._channels])
-        resized = resized.transpose(Image.Transpose.FLIP_LEFT_RIGHT) if mirrored else resized
-        return np.asarray(resized, np.uint8).reshape(height, width, self._channels).transpose(2, 0, 1)
+        bottom = min((region.top + region.height) * down, rows)
+        right = min((region.left + region.width) * across, columns)
+        box = (left, top, right, bottom)
+        if isinstance(whole, np.ndarray) and self._channels == RGB:
+            return resized(whole, box, height, width, mirrored=mirrored)[:, :, :RGB].transpose(2, 0, 1)
+        image = Image.fromarray(whole[:, :, 0]) if isinstance(whole, np.ndarray) else whole
+        image = image.resize((width, height), Image.Resampling.BILINEAR, box)
+        image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT) if mirrored else image
+        return np.asarray(image, np.uint8).reshape(height, width, self._channels).transpose(2, 0, 1)
 
-    def _decoded(self, down: float, across: float) -> Image.Image:
-        """Return the whole image, reduced at most by the factors ``down`` and ``across`` if they are below 1."""
-        colours, mode = _DECODED[self._channels]
+    def _decoded(self, down: float, across: float) -> NDArray[np.uint8]:
+        """Return the whole image (H, W, 4) or, if it is grey, (H, W, 1).
+
+        It is reduced at most by the factors ``down`` and ``across`` if they are below 1.
+        """
         least_height, least_width = (
             min(math.ceil(side * min(factor, 1.0)), side)
             for side, factor in ((self.size.height, down), (self.size.width, across))
         )
         try:
-            pixels = simplejpeg.decode_jpeg(
+            pixels: NDArray[np.uint8] = simplejpeg.decode_jpeg(
                 self._image.content,
-                colours,
+                _JPEG_COLOURS[self._channels],
                 min_height=least_height,
                 min_width=least_width,
                 min_factor=_LEAST_REDUCTION,
             )
         except ValueError as error:
             raise self._damaged(error) from error
-        return Image.frombuffer(mode, (pixels.shape[1], pixels.shape[0]), pixels, "raw", mode, 0, 1)
+        return pixels
 
     def _damaged(self, error: ValueError) -> UndecodableImageError:
         return UndecodableImageError(f"{self._image.where} cannot be decoded: {error}; replace or remove it")

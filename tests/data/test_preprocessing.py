@@ -13,6 +13,7 @@ from PIL import Image
 
 from runner.data import colour
 from runner.data.colour import DISTORTIONS, _contrast, _hue, _saturation
+from runner.data.compiled import can_compile
 from runner.data.crops import (
     ImageSize,
     Region,
@@ -164,12 +165,12 @@ def test_distortions_in_machine_code_equal_those_of_numpy(
     cases = [(image, draws_of(seed, DISTORTIONS[name].draws)) for seed, image in enumerate(images)]
     compiled = [DISTORTIONS[name].apply(pixels, draws) for pixels, draws in cases]
     monkeypatch.setattr(loading, "probe_compiler", lambda: ("", "no compiler"))
-    colour._compiled.cache_clear()
+    can_compile.cache_clear()
     try:
         plain = [DISTORTIONS[name].apply(pixels, draws) for pixels, draws in cases]
     finally:
-        colour._compiled.cache_clear()
-    assert caplog.messages == ["colours are distorted by NumPy, which is slower: no compiler"]
+        can_compile.cache_clear()
+    assert caplog.messages == ["images are prepared by NumPy, which is slower: no compiler"]
     for found, expected in zip(compiled, plain, strict=True):
         np.testing.assert_array_equal(found, expected, strict=True)
         np.testing.assert_array_equal(np.signbit(found), np.signbit(expected))

@@ -31,7 +31,9 @@ def test_vectors_of_every_size_give_the_same_bits(vector_bytes: int, monkeypatch
 def test_bytes_become_numbers_first(order: list[colours.Change], adjacent: bool) -> None:
     pixels = random_pixels(2, 9, 11)
     in_bytes = np.rint(pixels * 255).astype(np.uint8)
-    given = np.ascontiguousarray(in_bytes.transpose(1, 2, 0)).transpose(2, 0, 1) if adjacent else in_bytes
+    with_fourth = np.concatenate([in_bytes, np.full((1, 9, 11), 7, np.uint8)])
+    together = np.ascontiguousarray(with_fourth.transpose(1, 2, 0))[:, :, :3].transpose(2, 0, 1)
+    given = together if adjacent else in_bytes
     np.testing.assert_array_equal(colours.changed(given, order), colours.changed(pixels, order), strict=True)
 
 

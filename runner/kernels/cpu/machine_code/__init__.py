@@ -7,5 +7,5 @@ Read in this order:
 * ``rows``: sums, and kernels that process rows. ``classification``: cross-entropies. ``indexing``: sums by index.
 * ``pooling``: max pooling. ``products``: matrix products fused with the element-wise programs that read them.
 * ``activations``: functions of vectors. ``recurrent_loops``, ``recurrent``: long short-term memory.
-* ``colours``: changes of the colours of images, which the input pipeline calls; they are no ops.
+* ``colours``, ``resizing``: changes of images, which the input pipeline calls; they are no ops.
 """

@@ -22,6 +22,7 @@ from runner.kernels.cpu.machine_code.loops import SLICE, element, sweep
 DTYPE = "float32"
 CHANNELS = 3
 
+PIXEL_BYTES = 4
 LARGEST = 255
 """The value of a byte that stands for 1."""
 
@@ -39,10 +40,10 @@ add sixths of the circle to the hue; 1 amount. contrast: multiply the distances 
 def changed(pixels: Pixels | Bytes, changes: Sequence[Change]) -> Pixels:
     """Return a new image after all changes, clipped to 0 to 1. pixels: (3, H, W), from 0 to 1 or bytes.
 
-    Bytes are read fastest if the channels of a pixel are adjacent in memory, as in a decoded image.
+    Bytes are read fastest if a pixel has four adjacent bytes in memory, of which the fourth is not read.
     """
     is_bytes = pixels.dtype == np.uint8
-    source: Any = np.ascontiguousarray(pixels.transpose(1, 2, 0) if is_bytes else pixels.astype(np.float32, copy=False))
+    source: Any = _adjacent(pixels) if is_bytes else np.ascontiguousarray(pixels, np.float32)
     out = np.empty(pixels.shape, np.float32)
     # The mean of bytes is that of the numbers that they become, so contrast begins a loop of its own.
     begins = [place for place, (name, _) in enumerate(changes) if name == "contrast" and (place or is_bytes)]
@@ -57,6 +58,17 @@ def changed(pixels: Pixels | Bytes, changes: Sequence[Change]) -> Pixels:
     return out
 
 
+def _adjacent(pixels: Any) -> Bytes:
+    """Return bytes as (3, H, W) of which each pixel has four adjacent bytes, without a copy if possible."""
+    height, width = pixels.shape[1:]
+    if pixels.strides == (1, PIXEL_BYTES * width, PIXEL_BYTES):
+        found: Bytes = pixels
+        return found
+    copied = np.empty((height, width, PIXEL_BYTES), np.uint8)
+    copied[:, :, :CHANNELS] = pixels.transpose(1, 2, 0)
+    return copied[:, :, :CHANNELS].transpose(2, 0, 1)
+
+
 class _Loop:
     """A compiled loop over the pixels of an image; for the arguments, see :func:`write_module`."""
 
@@ -66,7 +78,7 @@ class _Loop:
         self._slice: Any = ffi.cast("void (*)(intptr_t, int64_t, int64_t)", self._code.address("slice"))
 
     def __call__(self, source: Pixels | Bytes, out: Pixels, amounts: Sequence[float]) -> None:
-        """Write the changed pixels of ``source`` to ``out``, which may be the same array; both are in C order."""
+        """Write the changed pixels of ``source`` to ``out``, which may be the same array."""
         given = np.array(amounts, np.float32)
         before = [source] if source.dtype == np.uint8 else list(source)
         places = [each.ctypes.data for each in (*before, *out, given)]
@@ -91,7 +103,7 @@ def write_module(names: Sequence[str], *, from_bytes: bool, clipped: bool, vecto
     """Return the LLVM module whose function ``slice`` applies the changes ``names`` to a range of pixels.
 
     Arrays: the channels before, the channels after, and the amounts of all changes; the means of a contrast follow its
-    factor. from_bytes: whether the channels before are one array (H, W, 3) of bytes. clipped: whether the results are
+    factor. from_bytes: whether the channels before are one array (H, W, 4) of bytes. clipped: whether the results are
     clipped to 0 to 1.
     """
     module = ir.Module("colours")
@@ -135,15 +147,15 @@ def _channels(builder: ir.IRBuilder, lanes: Lanes, bases: Sequence[Value], index
 def _channels_of_bytes(builder: ir.IRBuilder, lanes: Lanes, bases: Sequence[Value], index: Value) -> "_Pixel":
     """Append a load of adjacent pixels, and the separation of their channels."""
     byte, (base,) = ir.IntType(8), bases
-    place = element(builder, base, byte, builder.mul(index, INDEX(CHANNELS)))
-    together = ir.VectorType(byte, CHANNELS * lanes.count)
+    place = element(builder, base, byte, builder.mul(index, INDEX(PIXEL_BYTES)))
+    together = ir.VectorType(byte, PIXEL_BYTES * lanes.count)
     pixels = builder.load(place, typ=together, align=1)
     found: _Pixel = []
     for channel in range(CHANNELS):
         if lanes.count == 1:
             own = builder.extract_element(pixels, INDEX(channel))
         else:
-            order = [CHANNELS * lane + channel for lane in range(lanes.count)]
+            order = [PIXEL_BYTES * lane + channel for lane in range(lanes.count)]
             numbers = ir.Constant(ir.VectorType(ir.IntType(32), lanes.count), order)
             own = builder.shuffle_vector(pixels, ir.Constant(together, ir.Undefined), numbers)
         whole = builder.sitofp(builder.zext(own, lanes.of(ir.IntType(32))), lanes.type)
