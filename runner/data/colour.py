@@ -107,8 +107,9 @@ def full(image: Image, draws: Draws) -> Pixels:
 
 def _scaled(image: Image) -> Pixels:
     """Return an image from 0 to 1."""
-    scaled: Pixels = np.multiply(image, np.float32(1 / 255), order="C") if image.dtype == np.uint8 else image
-    return scaled
+    if image.dtype == np.uint8:
+        return np.multiply(image, np.float32(1 / 255), order="C")
+    return image.astype(np.float32, copy=False)
 
 
 def _for_machine_code(name: str, draw: float) -> tuple[str, tuple[float, ...]]:

@@ -13,7 +13,7 @@ from PIL import Image
 from runner.data.crops import ImageSize, Region
 from runner.data.dataset import EncodedImage, UndecodableImageError
 from runner.data.pictures import MOST_PIXELS, upright_image
-from runner.data.resizing import resized
+from runner.data.resizing import Box, resized
 
 log = logging.getLogger(__name__)
 
@@ -63,19 +63,25 @@ class OpenedImage:
 
         mirrored: whether to exchange left and right.
         """
-        whole = self._pillow or self._decoded(height / region.height, width / region.width)
-        rows, columns = whole.shape[:2] if isinstance(whole, np.ndarray) else (whole.height, whole.width)
-        down, across = rows / self.size.height, columns / self.size.width
-        top, left = max(region.top * down, 0.0), max(region.left * across, 0.0)
-        bottom = min((region.top + region.height) * down, rows)
-        right = min((region.left + region.width) * across, columns)
-        box = (left, top, right, bottom)
-        if isinstance(whole, np.ndarray) and self._channels == RGB:
-            return resized(whole, box, height, width, mirrored=mirrored)[:, :, :RGB].transpose(2, 0, 1)
-        image = Image.fromarray(whole[:, :, 0]) if isinstance(whole, np.ndarray) else whole
-        image = image.resize((width, height), Image.Resampling.BILINEAR, box)
+        if self._pillow is not None:
+            whole = self._pillow
+        else:
+            pixels = self._decoded(height / region.height, width / region.width)
+            if self._channels == RGB:
+                box = self._box(region, *pixels.shape[:2])
+                return resized(pixels, box, height, width, mirrored=mirrored)[:, :, :RGB].transpose(2, 0, 1)
+            whole = Image.fromarray(pixels[:, :, 0])
+        box = self._box(region, whole.height, whole.width)
+        image = whole.resize((width, height), Image.Resampling.BILINEAR, box)
         image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT) if mirrored else image
         return np.asarray(image, np.uint8).reshape(height, width, self._channels).transpose(2, 0, 1)
+
+    def _box(self, region: Region, height: int, width: int) -> Box:
+        """Return a region in pixels of the image after its reduction to ``height`` and ``width``."""
+        down, across = height / self.size.height, width / self.size.width
+        top, left = max(region.top * down, 0.0), max(region.left * across, 0.0)
+        bottom, right = (region.top + region.height) * down, (region.left + region.width) * across
+        return left, top, min(right, width), min(bottom, height)
 
     def _decoded(self, down: float, across: float) -> NDArray[np.uint8]:
         """Return the whole image (H, W, 4) or, if it is grey, (H, W, 1).

@@ -43,7 +43,8 @@ class WeightedSums:
     @property
     def terms(self) -> int:
         """The number of terms of each sum."""
-        return self.weights.shape[1]
+        terms: int = self.weights.shape[1]
+        return terms
 
 
 def weighted(size: int, low: float, high: float, count: int) -> WeightedSums:
