@@ -46,14 +46,15 @@ class Contestant:
             return None
 
 
-def alternate(contestants: Sequence[Contestant], phase: str, *, rounds: int, turn: int) -> None:
+def alternate(contestants: Sequence[Contestant], phase: str, *, rounds: int, turn: int, clock: str = "wall") -> None:
     """Time ``turn`` runs of a phase per contestant and round; each round begins with the next contestant.
 
     The times are added to the ``seconds`` of each contestant, under the phase. Only one contestant runs at a time.
+    clock: "wall" or "cpu", see :data:`benchmarks.protocol.CLOCKS`.
     """
     for round_number in range(rounds):
         first = round_number % max(1, len(contestants))
         for contestant in (*contestants[first:], *contestants[:first]):
-            answer = contestant.ask("run", phase=phase, times=SETTLING + turn)
+            answer = contestant.ask("run", phase=phase, times=SETTLING + turn, clock=clock)
             if answer is not None:
                 contestant.seconds.setdefault(phase, []).extend(answer["seconds"][SETTLING:])

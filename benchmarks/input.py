@@ -20,6 +20,7 @@ from benchmarks.alternate import Contestant, alternate
 from benchmarks.cells import NOTHING, markdown
 from benchmarks.environments import ROOT, MissingEnvironmentError
 from benchmarks.process import SubjectProcess
+from benchmarks.protocol import CLOCKS, WALL
 from benchmarks.subjects import SubjectSpec
 from runner.data.convert import convert
 from runner.data.image_folder import ImageFolder
@@ -40,12 +41,12 @@ SUBJECTS = (
 _PHOTOS = ("foolbox==3.3.4", "11049d515d38e765e206a73ace9cc648b81a0d6d1da9ad9057e149ee117989cb")
 """A package with 20 photographs (19 of 512x512 pixels, progressive JPEG), and the SHA-256 of its wheel."""
 
-_METHOD = """Images per second on one core, from the median time of a batch of {batch} images. Every subject is held to
-one core, uses one thread, and prepares the same {photos} photographs; the turns of the subjects alternate. runner and
-tf.data read TFRecord shards; DataLoader reads files, in its own process (num_workers=0). decode: the pixels at full
-size. vgg: shorter side 256 to 512, random 224x224, mirror, channel means. inception: a random region of 5 % to 100 % of
-the area, resized to 299x299, mirror, and the full distortion of brightness, saturation, hue and contrast. runner and
-DataLoader resize with antialiasing, tf.data without. ratio: runner over the best other subject."""
+_METHOD = """Images per second on one core, from the median {clock} time of a batch of {batch} images. Every subject is
+held to one core, uses one thread, and prepares the same {photos} photographs; the turns of the subjects alternate.
+runner and tf.data read TFRecord shards; DataLoader reads files, in its own process (num_workers=0). decode: the pixels
+at full size. vgg: shorter side 256 to 512, random 224x224, mirror, channel means. inception: a random region of 5 % to
+100 % of the area, resized to 299x299, mirror, and the full distortion of brightness, saturation, hue and contrast.
+runner and DataLoader resize with antialiasing, tf.data without. ratio: runner over the best other subject."""
 
 
 def photographs(folder: Path) -> Path:
@@ -79,14 +80,16 @@ def prepare(photos: Path, folder: Path) -> int:
     return len(files)
 
 
-def measure(folder: Path, subjects: Sequence[SubjectSpec], rounds: int, turn: int) -> list[Contestant]:
-    """Time all phases of all subjects in alternating turns on the data in ``folder``."""
+def measure(
+    folder: Path, subjects: Sequence[SubjectSpec], rounds: int, turn: int, clock: str = WALL
+) -> list[Contestant]:
+    """Time all phases of all subjects in alternating turns on the data in ``folder``, by a clock."""
     with ExitStack() as stack:
         contestants = [_started(spec.on(str(folder)), folder, stack) for spec in subjects]
         for phase in PHASES:
             for contestant in contestants:
                 contestant.ask("run", phase=phase, times=WARM_UP)
-            alternate(contestants, phase, rounds=rounds, turn=turn)
+            alternate(contestants, phase, rounds=rounds, turn=turn, clock=clock)
     return contestants
 
 
@@ -102,7 +105,7 @@ def _started(spec: SubjectSpec, folder: Path, stack: ExitStack) -> Contestant:
     return contestant
 
 
-def document(contestants: Sequence[Contestant], photos: int, command: str) -> str:
+def document(contestants: Sequence[Contestant], photos: int, command: str, clock: str = WALL) -> str:
     """Return the table and a description of the measurement."""
     rates = [{phase: BATCH / statistics.median(times) for phase, times in each.seconds.items()} for each in contestants]
     rows = [
@@ -118,7 +121,7 @@ def document(contestants: Sequence[Contestant], photos: int, command: str) -> st
     parts = [
         "# Input pipelines",
         "\n".join(f"- {name}: {value}" for name, value in facts.items()),
-        _METHOD.format(batch=BATCH, photos=photos),
+        _METHOD.format(batch=BATCH, photos=photos, clock=clock),
         markdown(("subject", *PHASES, "versions"), [*rows, ("ratio", *(_ratio(rates, phase) for phase in PHASES), "")]),
     ]
     return "\n\n".join(parts) + "\n"
@@ -147,6 +150,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--photos", type=Path, metavar="FOLDER", help="your JPEG files (default: 20 are downloaded)")
     parser.add_argument("--rounds", type=int, default=5, help="turns of each subject in each phase")
     parser.add_argument("--batches", type=int, default=6, help="batches in a turn")
+    parser.add_argument("--clock", choices=CLOCKS, default=WALL, help="cpu: CPU time, for a machine with other work")
     parser.add_argument("--output", type=Path, metavar="FILE", help="write the table to this file")
     given = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory(prefix="benchmark-input-") as place:
@@ -154,8 +158,9 @@ def main(arguments: Sequence[str]) -> int:
         if given.photos is None:
             (folder / "photos").mkdir()
         count = prepare(given.photos or photographs(folder / "photos"), folder)
-        contestants = measure(folder, SUBJECTS, given.rounds, given.batches)
-    text = document(contestants, count, f"python -m benchmarks input --rounds {given.rounds} --batches {given.batches}")
+        contestants = measure(folder, SUBJECTS, given.rounds, given.batches, given.clock)
+    command = f"python -m benchmarks input --rounds {given.rounds} --batches {given.batches} --clock {given.clock}"
+    text = document(contestants, count, command, given.clock)
     if given.output is not None:
         given.output.write_text(text)
     print(text, end="")

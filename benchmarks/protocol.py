@@ -2,7 +2,8 @@
 
 {"do": "start"}                              -> {"versions": {name: version}, "memory_mib": peak before loading}
 {"do": "load"}                               -> {}
-{"do": "run", "phase": "step", "times": 5}   -> {"seconds": [...], "losses": [...]}, one entry per run
+{"do": "run", "phase": "step", "times": 5}   -> {"seconds": [...], "losses": [...]}, one entry per run; with
+                                                "clock": "cpu", seconds of CPU time of the whole process
 {"do": "memory"}                             -> {"memory_mib": largest resident set so far, or memory of a GPU}
 
 The process ends when its input ends or after an error, whose traceback it writes to standard error.
@@ -20,6 +21,10 @@ from typing import Any, Protocol, TextIO
 
 PHASES = ("forward", "gradients", "step")
 """Timed phases. forward: the loss. gradients: the loss and its gradients. step: loss, gradients and update."""
+
+WALL = "wall"
+CLOCKS: Mapping[str, Callable[[], float]] = {WALL: time.perf_counter, "cpu": time.process_time}
+"""Clocks by name. The CPU time of a process, over all its threads, varies less on a machine with other work."""
 
 Run = Callable[[], float]
 """Runs one phase once, waits until it has ended, and returns the loss."""
@@ -65,23 +70,23 @@ def _answer(
             phase = request["phase"]
             if phase not in runs:
                 runs[phase] = subject.phase(phase)
-            return _timed(runs[phase], request["times"])
+            return _timed(runs[phase], request["times"], CLOCKS[request.get("clock", WALL)])
         case "memory":
             return {"memory_mib": memory()}
         case other:
             raise ValueError(f"request {other!r}: expected start, load, run or memory")
 
 
-def _timed(run: Run, times: int) -> dict[str, Any]:
-    """Time ``times`` runs of a phase, without garbage collection during the runs."""
+def _timed(run: Run, times: int, clock: Callable[[], float]) -> dict[str, Any]:
+    """Time ``times`` runs of a phase by a clock, without garbage collection during the runs."""
     seconds, losses = [], []
     gc.collect()
     gc.disable()
     try:
         for _ in range(times):
-            started = time.perf_counter()
+            started = clock()
             loss = run()
-            seconds.append(time.perf_counter() - started)
+            seconds.append(clock() - started)
             losses.append(loss)
     finally:
         gc.enable()

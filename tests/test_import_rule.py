@@ -62,8 +62,9 @@ MAY_IMPORT = {
     "tasks": "models nn fields engine bounds errors",
     "optimizers": "engine bounds errors system.schema",
     "strategies": "optimizers fields engine bounds errors records.decisions",
-    # Input data and stored results.
-    "data": "bounds fields errors system.files system.json_file system.schema kernels.philox",
+    # Input data and stored results. Loops over pixels are compiled.
+    "data": "bounds fields errors system.files system.json_file system.schema kernels.philox kernels.cpu.loading"
+    " kernels.cpu.machine_code.colours kernels.cpu.machine_code.resizing",
     "checkpoint": "errors system.files system.json_file system.schema system.text",
     "tracking": "bounds system.files system.redaction system.json_file system.schema",
     "tracing": "engine errors system.files",

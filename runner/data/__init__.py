@@ -10,7 +10,8 @@ Read the modules in this order:
 * ``own_files``, with ``arrays``, ``npz``, ``image_folder`` and ``pictures``: the user's files.
 * ``streamed``, with ``tfrecord``, ``records`` and ``encoded_files``: examples that are read when they are needed.
 * ``convert`` and ``inspection``: the work of ``runner data convert`` and ``runner data inspect``.
-* ``preprocessing``, with ``crops``, ``colour`` and ``decoding``: encoded images to arrays of one size.
+* ``preprocessing``, with ``crops``, ``colour``, ``decoding``, ``resizing`` and ``compiled``: encoded images to arrays
+  of one size.
 * ``text``, ``shakespeare``: sequences of words.
 * ``domains``: several datasets, for batches of one domain each.
 * ``cifar100``, ``imagenet``, ``office31``: published datasets, in the user's files.

@@ -1,13 +1,19 @@
-"""Random distortions of the colours of an image (3, H, W) float32 of 0 to 1; each is computed from uniform draws."""
+"""Random distortions of the colours of an image, each computed from uniform draws.
 
-from collections.abc import Callable, Mapping
+An image is (3, H, W), float32 of 0 to 1 or uint8 of 0 to 255. The result is float32 of 0 to 1.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from runner.data.compiled import can_compile
+
 Pixels: TypeAlias = NDArray[np.float32]
+Image: TypeAlias = NDArray[np.float32] | NDArray[np.uint8]
 Draws: TypeAlias = NDArray[np.float64]
 
 _BRIGHTNESS = 32 / 255
@@ -69,27 +75,62 @@ def _hue(pixels: Pixels, draw: float) -> Pixels:
     return changed
 
 
+_CHANGES: Mapping[str, Callable[[Pixels, float], Pixels]] = {
+    "brightness": _brightness,
+    "saturation": _saturation,
+    "hue": _hue,
+    "contrast": _contrast,
+}
 _ORDERS = (
-    (_brightness, _saturation, _hue, _contrast),
-    (_saturation, _brightness, _contrast, _hue),
-    (_contrast, _hue, _brightness, _saturation),
-    (_hue, _saturation, _contrast, _brightness),
+    ("brightness", "saturation", "hue", "contrast"),
+    ("saturation", "brightness", "contrast", "hue"),
+    ("contrast", "hue", "brightness", "saturation"),
+    ("hue", "saturation", "contrast", "brightness"),
 )
 
 
-def full(pixels: Pixels, draws: Draws) -> Pixels:
+def full(image: Image, draws: Draws) -> Pixels:
     """Change brightness, saturation, hue and contrast in one of four orders, and clip. draws: (5,), the first for it.
 
     Preprocessing of Inception in TensorFlow's models: brightness by up to 32/255, saturation and contrast by factors of
     0.5 to 1.5, hue by up to 0.2 of the circle.
     """
-    for change, draw in zip(_ORDERS[int(4 * draws[0])], draws[1:], strict=True):
-        pixels = change(pixels, float(draw))
+    given = list(zip(_ORDERS[int(4 * draws[0])], map(float, draws[1:]), strict=True))
+    if (changed := _changed()) is not None:
+        return changed(image, [_for_machine_code(name, draw) for name, draw in given])
+    pixels = _scaled(image)
+    for name, draw in given:
+        pixels = _CHANGES[name](pixels, draw)
     clipped: Pixels = np.clip(pixels, 0, 1)
     return clipped
 
 
-def fast(pixels: Pixels, draws: Draws) -> Pixels:
+def _scaled(image: Image) -> Pixels:
+    """Return an image from 0 to 1."""
+    if image.dtype == np.uint8:
+        return np.multiply(image, np.float32(1 / 255), order="C")
+    return image.astype(np.float32, copy=False)
+
+
+def _for_machine_code(name: str, draw: float) -> tuple[str, tuple[float, ...]]:
+    """Return a change as the machine code reads it: a name and amounts."""
+    if name == "brightness":
+        return "shift", (float(_between(-_BRIGHTNESS, _BRIGHTNESS, draw)),) * 3
+    if name == "hue":
+        return name, (float(6 * _between(-0.2, 0.2, draw)),)
+    return name, (float(_between(0.5, 1.5, draw)),)
+
+
+def _changed() -> Callable[[Image, Sequence[tuple[str, tuple[float, ...]]]], Pixels] | None:
+    """Return the changes in machine code; None if this machine cannot compile them."""
+    if not can_compile():
+        return None
+    from runner.kernels.cpu.machine_code import colours
+
+    return colours.changed
+
+
+def fast(image: Image, draws: Draws) -> Pixels:
     """Shift brightness and the two colour differences of YCbCr, and clip. draws: (3,).
 
     The fast distortion of the guide to Inception v3 on Cloud TPU: Cb and Cr by up to 0.1, brightness by up to 32/255.
@@ -97,11 +138,13 @@ def fast(pixels: Pixels, draws: Draws) -> Pixels:
     brightness = float(_between(-_BRIGHTNESS, _BRIGHTNESS, draws[0]))
     blue, red = (float(_between(-0.1, 0.1, draw)) for draw in draws[1:])
     shift = np.array([1.402 * red, -0.344136 * blue - 0.714136 * red, 1.772 * blue]) + brightness
-    clipped: Pixels = np.clip(pixels + shift.astype(np.float32)[:, None, None], 0, 1)
+    if (changed := _changed()) is not None:
+        return changed(image, [("shift", tuple(shift.tolist()))])
+    clipped: Pixels = np.clip(_scaled(image) + shift.astype(np.float32)[:, None, None], 0, 1)
     return clipped
 
 
-def pca(pixels: Pixels, draws: Draws) -> Pixels:
+def pca(image: Image, draws: Draws) -> Pixels:
     """Add noise along the principal components of colours, with standard deviation 0.1 of each. draws: (4,).
 
     Krizhevsky et al. 2012, section 4.1. The result is not clipped.
@@ -109,7 +152,7 @@ def pca(pixels: Pixels, draws: Draws) -> Pixels:
     radius, angle = np.sqrt(-2 * np.log1p(-draws[:2])), 2 * np.pi * draws[2:]
     normal = np.concatenate([radius * np.cos(angle), radius * np.sin(angle)])[:3]
     shift = _EIGENVECTORS @ (_PCA_SCALE * normal * _EIGENVALUES)
-    shifted: Pixels = pixels + shift.astype(np.float32)[:, None, None]
+    shifted: Pixels = _scaled(image) + shift.astype(np.float32)[:, None, None]
     return shifted
 
 
@@ -118,7 +161,7 @@ class Distortion:
     """A distortion of colours. draws: the number of its draws."""
 
     draws: int
-    apply: Callable[[Pixels, Draws], Pixels]
+    apply: Callable[[Image, Draws], Pixels]
 
 
 DISTORTIONS: Mapping[str, Distortion] = {

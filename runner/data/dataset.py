@@ -134,11 +134,15 @@ class Normalisation:
         """Whether stored numbers lie between 0 and ``scale``."""
         return self.scale != 1.0
 
-    def apply(self, stored: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
-        """Return a new array of the normalised examples (S, C, ...), uint8 or floats, computed in ``dtype``."""
+    def apply(self, stored: NDArray[Any], dtype: np.dtype[Any], *, in_place: bool = False) -> NDArray[Any]:
+        """Return the normalised examples (S, C, ...), uint8 or floats, computed in ``dtype``.
+
+        in_place: whether ``stored`` may be overwritten; else the result is a new array.
+        """
         channels = (-1, *(1 for _ in stored.shape[2:]))
         mean, std = (np.asarray(values, np.float64).reshape(channels) for values in (self.mean, self.std))
-        inputs: NDArray[Any] = np.multiply(stored, (1.0 / (self.scale * std)).astype(dtype), dtype=dtype)
+        out = stored if in_place and stored.dtype == dtype else None
+        inputs: NDArray[Any] = np.multiply(stored, (1.0 / (self.scale * std)).astype(dtype), out=out, dtype=dtype)
         inputs -= (mean / std).astype(dtype)
         return inputs
 

@@ -2,7 +2,7 @@
 
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -41,7 +41,18 @@ class Decoder:
         UndecodableImageError if more images cannot be decoded than are tolerated.
         """
         draws = philox.uniform(self._key, positions, self._preprocessing.draws, step)
-        images, fields = [], {name: values.copy() for name, values in found.items() if name != "x"}
+        fields = {name: values.copy() for name, values in found.items() if name != "x"}
+        return {**fields, "x": self._stacked(len(draws), self._distorted(split, found, examples, draws, fields))}
+
+    def _distorted(
+        self,
+        split: Examples,
+        found: _Batch,
+        examples: NDArray[np.int64],
+        draws: NDArray[np.float64],
+        fields: dict[str, NDArray[Any]],
+    ) -> Iterator[NDArray[Any]]:
+        """Yield distorted images. If an example takes the place of another, its ``fields`` are replaced."""
         for place, own in enumerate(draws):
             example = int(examples[place])
             pixels = self._or_skip(self._preprocessing.train, found["x"][place], own)
@@ -53,8 +64,7 @@ class Decoder:
                 pixels = self._or_skip(self._preprocessing.train, following["x"][0], own)
                 for name, values in fields.items():
                     values[place] = following[name][0]
-            images.append(pixels)
-        return {**fields, "x": self._stacked(images)}
+            yield pixels
 
     def evaluate(self, found: _Batch) -> tuple[_Batch, NDArray[np.bool_]]:
         """Return the fields of examples with images x (S, C, H, W), and (S,), whether each image was decoded.
@@ -62,13 +72,24 @@ class Decoder:
         The pixels of a tolerated undecodable image are 0. Raises UndecodableImageError if more images cannot be decoded
         than are tolerated.
         """
-        images = [self._or_skip(self._preprocessing.evaluate, image) for image in found["x"]]
-        black = np.zeros(self._preprocessing.shape, np.uint8)
-        decoded = np.array([image is not None for image in images], bool)
-        return {**found, "x": self._stacked([black if image is None else image for image in images])}, decoded
+        decoded = np.ones(len(found["x"]), bool)
 
-    def _stacked(self, images: list[NDArray[Any]]) -> NDArray[Any]:
-        return np.stack(images) if images else np.zeros((0, *self._preprocessing.shape), np.uint8)
+        def images() -> Iterator[NDArray[Any]]:
+            for place, image in enumerate(found["x"]):
+                pixels = self._or_skip(self._preprocessing.evaluate, image)
+                decoded[place] = pixels is not None
+                yield np.zeros(self._preprocessing.shape, np.uint8) if pixels is None else pixels
+
+        return {**found, "x": self._stacked(len(decoded), images())}, decoded
+
+    def _stacked(self, count: int, images: Iterator[NDArray[Any]]) -> NDArray[Any]:
+        """Return ``count`` images of one dtype, stacked; each is copied at once, so that its memory is reused."""
+        stacked = np.zeros((0, *self._preprocessing.shape), np.uint8)
+        for place, pixels in enumerate(images):
+            if not place:
+                stacked = np.empty((count, *self._preprocessing.shape), pixels.dtype)
+            stacked[place] = pixels
+        return stacked
 
     def _or_skip(
         self, decode: Callable[..., NDArray[Any]], image: EncodedImage, *draws: NDArray[np.float64]

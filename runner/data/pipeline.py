@@ -70,6 +70,8 @@ class Pipeline:
         self._is_sequence = dataset.train.is_sequence
         self._augmenter = Augmenter(augment or Augment(), seed, dataset.name)
         self._decoder = None if dataset.preprocessing is None else Decoder(dataset, seed)
+        # Decoded images are arrays of this pipeline, but an augmentation of a plugin may return arrays that it keeps.
+        self._may_overwrite = self._decoder is not None and not (augment and augment.others)
         self._shuffle = shuffle or Shuffle()
         # The orders of two epochs are kept, because the shares of a batch that spans two epochs need both.
         self._streams = _streams(self._parts["train"])
@@ -156,13 +158,12 @@ class Pipeline:
         """Return the fields of examples as the network reads them; signed integers x are no pixels, but numbers."""
         with self.times.of(NORMALISE, len(examples["x"])):
             x = examples["x"]
-            fed = (
-                examples
-                if x.dtype.kind == "i"
-                else {**examples, "x": self._dataset.normalisation.apply(x, self._dtype)}
-            )
+            fed = examples if x.dtype.kind == "i" else {**examples, "x": self._normalised(x)}
             dtypes = {name: np.int64 if each.dtype.kind in "iu" else self._dtype for name, each in fed.items()}
             return {name: values.astype(dtypes[name], copy=False) for name, values in fed.items()}
+
+    def _normalised(self, x: NDArray[Any]) -> NDArray[Any]:
+        return self._dataset.normalisation.apply(x, self._dtype, in_place=self._may_overwrite)
 
     def _examples_at(self, positions: NDArray[np.int64], domain: int) -> NDArray[np.int64]:
         """Return the train example at each position of the stream of a domain."""

@@ -186,18 +186,16 @@ class ImagePreprocessing(Preprocessing):
         """Return a randomly distorted image (C, H, W): float32 if colours are distorted, else uint8."""
         recipe = self.recipe
         colours = DISTORTIONS[recipe.colour].draws if recipe.colour else 0
+        mirrored = recipe.flip and bool(draws[0] < 0.5)
         if recipe.sides or recipe.area:
             opened = self._opened(image)
             region = self._random_region(opened.size, draws[1 + colours :], image.boxes)
-            pixels: NDArray[Any] = opened.region(region, recipe.size, recipe.size)
+            pixels: NDArray[Any] = opened.region(region, recipe.size, recipe.size, mirrored=mirrored)
         else:
             pixels = self._fitted(image)
-        if recipe.flip and draws[0] < 0.5:
-            pixels = pixels[:, :, ::-1]
+            pixels = pixels[:, :, ::-1] if mirrored else pixels
         if recipe.colour:
-            # The layout of a decoded image is (H, W, C); channels are distorted one after the other.
-            planes = np.multiply(pixels, np.float32(1 / _SCALE), order="C")
-            pixels = DISTORTIONS[recipe.colour].apply(planes, draws[1 : 1 + colours])
+            pixels = DISTORTIONS[recipe.colour].apply(pixels, draws[1 : 1 + colours])
             pixels *= np.float32(_SCALE)
         return pixels
 
@@ -210,8 +208,8 @@ class ImagePreprocessing(Preprocessing):
         region, mirrored = self._central_region(opened.size), False
         if recipe.view is not None:
             region, mirrored = ten_views(opened.size, recipe.evaluated_side or recipe.size, recipe.size)[recipe.view]
-        pixels: NDArray[Any] = opened.region(region, recipe.size, recipe.size)
-        return pixels[:, :, ::-1] if mirrored else pixels
+        pixels: NDArray[Any] = opened.region(region, recipe.size, recipe.size, mirrored=mirrored)
+        return pixels
 
     def ten_views(self) -> list["ImagePreprocessing"]:
         """Return a preprocessing for each view of the 10-view test.

@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from PIL import Image
 
+from runner.data import colour
 from runner.data.colour import DISTORTIONS, _contrast, _hue, _saturation
+from runner.data.compiled import can_compile
 from runner.data.crops import (
     ImageSize,
     Region,
@@ -27,6 +29,8 @@ from runner.data.image_folder import ImageFolder
 from runner.data.pipeline import Pipeline
 from runner.data.preprocessing import RECIPES, ImagePreprocessing, PreprocessingSettings
 from runner.errors import ConfigError
+from runner.kernels.cpu import loading
+from tests.data.colours import random_pixels
 
 SIZES = st.builds(ImageSize, st.integers(1, 700), st.integers(1, 700))
 DRAW = st.floats(0, 1, exclude_max=True)
@@ -149,6 +153,27 @@ def test_full_distortion_stays_in_range_and_has_four_orders(seed: int) -> None:
         assert (one >= 0).all()
         assert (one <= 1).all()
     assert any(not np.array_equal(found[0], other) for other in found[1:])
+
+
+@pytest.mark.parametrize("name", ["full", "fast"])
+@pytest.mark.parametrize("size", [(299, 299), (7, 5)])
+def test_distortions_in_machine_code_equal_those_of_numpy(
+    name: str, size: tuple[int, int], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    scaled = [random_pixels(seed, *size) for seed in range(24)]
+    images: list[colour.Image] = [*scaled, *(np.rint(255 * pixels).astype(np.uint8) for pixels in scaled)]
+    cases = [(image, draws_of(seed, DISTORTIONS[name].draws)) for seed, image in enumerate(images)]
+    compiled = [DISTORTIONS[name].apply(pixels, draws) for pixels, draws in cases]
+    monkeypatch.setattr(loading, "probe_compiler", lambda: ("", "no compiler"))
+    can_compile.cache_clear()
+    try:
+        plain = [DISTORTIONS[name].apply(pixels, draws) for pixels, draws in cases]
+    finally:
+        can_compile.cache_clear()
+    assert caplog.messages == ["images are prepared by NumPy, which is slower: no compiler"]
+    for found, expected in zip(compiled, plain, strict=True):
+        np.testing.assert_array_equal(found, expected, strict=True)
+        np.testing.assert_array_equal(np.signbit(found), np.signbit(expected))
 
 
 def smooth(height: int, width: int) -> NDArray[np.uint8]:

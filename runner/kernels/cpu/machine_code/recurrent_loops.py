@@ -1,0 +1,312 @@
+"""Loops of long short-term memory over blocks of units, as LLVM instructions; see ``recurrent``."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from llvmlite import ir
+
+from runner.kernels.cpu.machine_code.activations import sigmoid, tanh
+from runner.kernels.cpu.machine_code.instructions import (
+    INDEX,
+    ITEMSIZE,
+    STORED,
+    Lanes,
+    Value,
+    fold,
+    load,
+    repeat,
+    store,
+)
+from runner.kernels.cpu.machine_code.loops import SLICE, element
+
+DTYPE = "float32"
+GATES = 4
+SUMS = {64: 24, 32: 12, 16: 24}
+"""Vector bytes -> the number of sums in registers; the other registers hold factors. Vectors of 32 bytes have 16
+registers, the others 32."""
+
+GATES_AT_ONCE = {64: 4, 32: 2, 16: 4}
+"""Vector bytes -> the number of gates whose sums are computed together, so that the factors fit the registers."""
+
+PART_BYTES = 16 * 1024
+"""Bytes of the part of a panel whose terms are added to the sums of all rows before those of the next part: half of a
+first-level cache."""
+
+MOST_ROWS = 60
+"""The largest number of rows whose sums are kept; more rows are computed in groups."""
+
+
+def write_module(kind: str, rows: int, units: int, vector_bytes: int) -> str:
+    """Return the LLVM module whose function ``slice`` computes a range of blocks of units. kind: which loop."""
+    module = ir.Module("lstm")
+    function = ir.Function(module, SLICE, "slice")
+    writer = _Writer(ir.IRBuilder(function.append_basic_block("entry")), function.args[0], rows, units, vector_bytes)
+    loops: dict[str, tuple[int, Callable[[Value], None]]] = {
+        "panels": (2, writer.pack),
+        "turned panels": (2, writer.pack_turned),
+        "forward": (7, writer.forward),
+        "backward": (9, lambda block: writer.backward(block, multiplied=True)),
+        "last": (9, lambda block: writer.backward(block, multiplied=False)),
+        "product": (3, writer.product),
+    }
+    arrays, body = loops[kind]
+    writer.load_bases(arrays)
+    repeat(writer.builder, function.args[1], function.args[2], 1, body)
+    writer.builder.ret_void()
+    return str(module)
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """A group of adjacent rows, and its sums in the first-level cache.
+
+    first: the first row. line: vectors of sums of a row. sums: number of the array of the sums.
+    """
+
+    first: Value
+    count: int
+    line: int
+    sums: int
+
+
+@dataclass
+class _Writer:
+    """A writer of the instructions for one block of units; see :func:`write_module`."""
+
+    builder: ir.IRBuilder
+    arrays: Value
+    rows: int
+    units: int
+    vector_bytes: int
+
+    def __post_init__(self) -> None:
+        self.lanes = Lanes(DTYPE, self.vector_bytes // ITEMSIZE[DTYPE])
+        self.width = self.lanes.count
+        self.vectors = 2 if self.units % (2 * self.width) == 0 else 1
+        self.bases: list[Value] = []
+
+    def load_bases(self, count: int) -> None:
+        """Append loads of the addresses of the arrays, and an array for sums."""
+        pointer = ir.PointerType()
+        self.bases = [
+            self.builder.load(element(self.builder, self.arrays, INDEX, INDEX(k)), typ=pointer) for k in range(count)
+        ]
+        # The sums are on the stack, where they have no gaps: rows of tensors can be so far apart that they share few
+        # places of a cache.
+        numbers = ir.ArrayType(STORED[DTYPE], max(1, min(self.rows, MOST_ROWS)) * GATES * self.width)
+        sums = self.builder.alloca(numbers)
+        sums.align = self.vector_bytes
+        # llvmlite gives the address a type with elements; the addresses of arrays have none.
+        self.bases.append(self.builder.inttoptr(self.builder.ptrtoint(sums, INDEX), pointer))
+
+    def pack(self, block: Value) -> None:
+        """Copy a block's columns of the weights (H, 4 H): for some gates at once, the vectors of each row."""
+        first, at_once = self._times(block, self.width), GATES_AT_ONCE[self.vector_bytes]
+
+        def copy_row(row: Value) -> None:
+            for gate in range(GATES):
+                source = self._plus(self._times(row, GATES * self.units), first, gate * self.units)
+                line = self._plus(self._panel_of(block, gate - gate % at_once), self._times(row, at_once * self.width))
+                self._store(1, self._plus(line, gate % at_once * self.width), self._load(0, source))
+
+        repeat(self.builder, INDEX(0), INDEX(self.units), 1, copy_row)
+
+    def _panel_of(self, block: Value, gate: int) -> Value:
+        """Return where the panel of a block begins that holds ``gate`` and the gates after it."""
+        return self._plus(self._times(block, GATES * self.units * self.width), gate * self.units * self.width)
+
+    def pack_turned(self, block: Value) -> None:
+        """Copy a block's rows of the weights (H, 4 H) as columns: for each of the 4 H columns, the block's units."""
+        columns, block_units = GATES * self.units, self.vectors * self.width
+        one = Lanes(DTYPE, 1)
+
+        def copy_row(unit: Value) -> None:
+            source = self._times(self._plus(self._times(block, block_units), unit), columns)
+            target = self._plus(self._times(block, columns * block_units), unit)
+
+            def copy(column: Value) -> None:
+                value = self._load(0, self._plus(source, column), one)
+                self._store(1, self._plus(target, self._times(column, block_units)), value, one)
+
+            repeat(self.builder, INDEX(0), INDEX(columns), 1, copy)
+
+        repeat(self.builder, INDEX(0), INDEX(block_units), 1, copy_row)
+
+    def forward(self, block: Value) -> None:
+        """Arrays: h before the step, panels, inputs, c before the step, h, c, gates."""
+        column = self._times(block, self.width)
+        at_once = GATES_AT_ONCE[self.vector_bytes]
+
+        def write(rows: _Rows) -> None:
+            def begin(row: Value) -> None:
+                place = self._plus(self._times(self._plus(rows.first, row), GATES * self.units), column)
+                for gate in range(GATES):
+                    value = self._load(2, self._plus(place, gate * self.units))
+                    self._store(rows.sums, self._sum(rows, row, gate), value)
+
+            self._each(rows, begin)
+            for gate in range(0, GATES, at_once):
+                panel = self._panel_of(block, gate)
+                self._add_products(rows, range(gate, gate + at_once), (0, self.units), panel)
+            self._each(rows, lambda row: self._forward_vector(rows, row, column))
+
+        self._each_group(GATES, write)
+
+    def _forward_vector(self, rows: _Rows, row: Value, column: Value) -> None:
+        units, lanes, builder = self.units, self.lanes, self.builder
+        narrow = self._plus(self._times(self._plus(rows.first, row), units), column)
+        wide = self._plus(self._times(self._plus(rows.first, row), GATES * units), column)
+        a_i, a_f, a_g, a_o = (self._load(rows.sums, self._sum(rows, row, gate)) for gate in range(GATES))
+        i, f, o = (sigmoid(builder, lanes, each) for each in (a_i, a_f, a_o))
+        g = tanh(builder, lanes, a_g)
+        c = builder.fadd(builder.fmul(f, self._load(3, narrow)), builder.fmul(i, g))
+        self._store(5, narrow, c)
+        self._store(4, narrow, builder.fmul(o, tanh(builder, lanes, c)))
+        for gate, value in enumerate((i, f, g, o)):
+            self._store(6, self._plus(wide, gate * units), value)
+
+    def backward(self, block: Value, *, multiplied: bool) -> None:
+        """Arrays: dinputs of the next step, panels, dh, dc, c, gates, dinputs, c before the step, gradient of c."""
+
+        def write(rows: _Rows) -> None:
+            if multiplied:
+                self._product_of(rows, block)
+
+            def compute(row: Value) -> None:
+                for v in range(self.vectors):
+                    into_h = self._load(rows.sums, self._sum(rows, row, v)) if multiplied else None
+                    self._backward_vector(self._plus(rows.first, row), self._unit(block, v), into_h)
+
+            self._each(rows, compute)
+
+        self._each_group(self.vectors, write)
+
+    def _backward_vector(self, row: Value, unit: Value, later_h: Value | None) -> None:
+        b, units, one = self.builder, self.units, self.lanes.constant(1.0)
+        narrow = self._plus(self._times(row, units), unit)
+        wide = self._plus(self._times(row, GATES * units), unit)
+        i, f, g, o = (self._load(5, self._plus(wide, gate * units)) for gate in range(GATES))
+        size = tanh(b, self.lanes, self._load(4, narrow))
+        into_h = self._load(2, narrow)
+        into_h = into_h if later_h is None else b.fadd(into_h, later_h)
+        slope = b.fsub(one, b.fmul(size, size))
+        into_c = b.fadd(self._load(3, narrow), b.fmul(b.fmul(into_h, o), slope))
+        into_c = into_c if later_h is None else b.fadd(into_c, self._load(8, narrow))
+        values = (
+            b.fmul(b.fmul(into_c, g), b.fmul(i, b.fsub(one, i))),
+            b.fmul(b.fmul(into_c, self._load(7, narrow)), b.fmul(f, b.fsub(one, f))),
+            b.fmul(b.fmul(into_c, i), b.fsub(one, b.fmul(g, g))),
+            b.fmul(b.fmul(into_h, size), b.fmul(o, b.fsub(one, o))),
+        )
+        for gate, value in enumerate(values):
+            self._store(6, self._plus(wide, gate * units), value)
+        self._store(8, narrow, b.fmul(into_c, f))
+
+    def product(self, block: Value) -> None:
+        """Arrays: dinputs of the first step, panels, the gradient of h before this step."""
+
+        def write(rows: _Rows) -> None:
+            self._product_of(rows, block)
+
+            def keep(row: Value) -> None:
+                for v in range(self.vectors):
+                    place = self._plus(self._times(self._plus(rows.first, row), self.units), self._unit(block, v))
+                    self._store(2, place, self._load(rows.sums, self._sum(rows, row, v)))
+
+            self._each(rows, keep)
+
+        self._each_group(self.vectors, write)
+
+    def _product_of(self, rows: _Rows, block: Value) -> None:
+        """Compute the sums of the product of dinputs, array 0, with a block of the transposed weights."""
+        columns, vectors = GATES * self.units, range(self.vectors)
+
+        def clear(row: Value) -> None:
+            for v in vectors:
+                self._store(rows.sums, self._sum(rows, row, v), self.lanes.constant(0.0))
+
+        self._each(rows, clear)
+        self._add_products(rows, vectors, (0, columns), self._times(block, columns * self.vectors * self.width))
+
+    def _add_products(self, rows: _Rows, vectors: range, factor_of: tuple[int, int], panel: Value) -> None:
+        """Add the product of an array and a panel to ``vectors`` of the sums, term after term.
+
+        Row r of the product is row r of array factor_of[0], with factor_of[1] terms, times the lines of the panel. A
+        line has as many vectors as are added to.
+        """
+        builder, terms = self.builder, factor_of[1]
+        part = max(1, PART_BYTES // (len(vectors) * self.vector_bytes))
+
+        def add_part(first: Value) -> None:
+            end = self._plus(first, part)
+            end = builder.select(builder.icmp_signed("<", end, INDEX(terms)), end, INDEX(terms))
+            for begin, stop, size in _blocks(rows.count, SUMS[self.vector_bytes] // len(vectors)):
+
+                def add_rows(row: Value, size: int = size) -> None:
+                    places = [self._sum(rows, self._plus(row, r), v) for r in range(size) for v in vectors]
+                    starts = [self._times(self._plus(rows.first, row, r), terms) for r in range(size)]
+
+                    def add_term(term: Value, sums: list[Value]) -> list[Value]:
+                        line = self._plus(panel, self._times(term, len(vectors) * self.width))
+                        right = [self._load(1, self._plus(line, v * self.width)) for v in range(len(vectors))]
+                        left = [self._spread(factor_of[0], self._plus(start, term)) for start in starts]
+                        factors = [(one, other) for one in left for other in right]
+                        return [
+                            self.lanes.intrinsic(builder, "fma", *both, total)
+                            for both, total in zip(factors, sums, strict=True)
+                        ]
+
+                    before = [self._load(rows.sums, place) for place in places]
+                    for place, total in zip(places, fold(builder, first, end, 1, before, add_term), strict=True):
+                        self._store(rows.sums, place, total)
+
+                repeat(builder, INDEX(begin), INDEX(stop), size, add_rows)
+
+        repeat(builder, INDEX(0), INDEX(terms), part, add_part)
+
+    def _each_group(self, line: int, body: Callable[[_Rows], None]) -> None:
+        """Append loops over groups of rows with ``line`` vectors of sums each."""
+        for first, stop, size in _blocks(self.rows, MOST_ROWS):
+
+            def write(row: Value, size: int = size) -> None:
+                body(_Rows(row, size, line, len(self.bases) - 1))
+
+            repeat(self.builder, INDEX(first), INDEX(stop), size, write)
+
+    def _each(self, rows: _Rows, body: Callable[[Value], None]) -> None:
+        """Append a loop over the rows of a group, counted from its first row."""
+        repeat(self.builder, INDEX(0), INDEX(rows.count), 1, body)
+
+    def _sum(self, rows: _Rows, row: Value, vector: int) -> Value:
+        """Return the place of a vector of sums. row: counted from the first row of the group."""
+        return self._plus(self._times(row, rows.line * self.width), vector * self.width)
+
+    def _unit(self, block: Value, vector: int) -> Value:
+        return self._plus(self._times(block, self.vectors * self.width), vector * self.width)
+
+    def _spread(self, array: int, place: Value) -> Value:
+        return self.lanes.spread(self.builder, self._load(array, place, Lanes(DTYPE, 1)))
+
+    def _times(self, value: Value, factor: int) -> Value:
+        return self.builder.mul(value, INDEX(factor))
+
+    def _plus(self, value: Value, *others: Value | int) -> Value:
+        for other in others:
+            value = self.builder.add(value, INDEX(other) if isinstance(other, int) else other)
+        return value
+
+    def _load(self, array: int, place: Value, lanes: Lanes | None = None) -> Value:
+        address = element(self.builder, self.bases[array], STORED[DTYPE], place)
+        return load(self.builder, lanes or self.lanes, DTYPE, address)
+
+    def _store(self, array: int, place: Value, value: Value, lanes: Lanes | None = None) -> None:
+        address = element(self.builder, self.bases[array], STORED[DTYPE], place)
+        store(self.builder, lanes or self.lanes, DTYPE, value, address)
+
+
+def _blocks(rows: int, most: int) -> Iterator[tuple[int, int, int]]:
+    """Yield (first row, end, rows of a block): blocks of at most ``most`` rows, which differ by at most one row."""
+    blocks = -(-rows // most)
+    small, larger = divmod(rows, blocks)
+    middle = larger * (small + 1)
+    yield from (each for each in ((0, middle, small + 1), (middle, rows, small)) if each[0] < each[1])

@@ -1,0 +1,155 @@
+"""Weighted sums of adjacent pixels of four bytes, by which ``runner.data.resizing`` resizes images."""
+
+import threading
+from collections.abc import Callable
+from functools import cache
+from typing import Any, TypeAlias
+
+import cffi
+import numpy as np
+from llvmlite import ir
+from numpy.typing import NDArray
+
+from runner.kernels.cpu.machine_code.compiler import MachineCode
+from runner.kernels.cpu.machine_code.instructions import INDEX, Value, repeat, whole_part
+from runner.kernels.cpu.machine_code.loops import SLICE, element
+
+CHANNELS = 4
+MOST_TERMS = 12
+"""The largest number of terms of a sum for which code is compiled."""
+
+_BITS = 22
+"""Fractional bits of the weights."""
+
+_BYTE, _WORD = ir.IntType(8), ir.IntType(32)
+_BYTES_AT_ONCE = 8
+
+Bytes: TypeAlias = NDArray[np.uint8]
+
+
+def across(pixels: Bytes, starts: NDArray[np.int64], weights: NDArray[np.int32]) -> Bytes:
+    """Return rows (H, n, 4), of which each pixel is a sum over a row of ``pixels`` (H, W, 4). All are in C order."""
+    out = np.empty((len(pixels), len(starts), CHANNELS), np.uint8)
+    _compiled("across", weights.shape[1])(pixels, out, starts, weights)
+    return out
+
+
+def down(pixels: Bytes, starts: NDArray[np.int64], weights: NDArray[np.int32]) -> Bytes:
+    """Return rows (n, W, 4), of which each pixel is a sum over a column of ``pixels`` (H, W, 4). All are in C order."""
+    out = np.empty((len(starts), *pixels.shape[1:]), np.uint8)
+    _compiled("down", weights.shape[1])(pixels, out, starts, weights)
+    return out
+
+
+class _Pass:
+    """A compiled pass over an image; kind and terms as in :func:`write_module`."""
+
+    def __init__(self, kind: str, terms: int) -> None:
+        ffi, self._code = cffi.FFI(), MachineCode(write_module(kind, terms))
+        self._slice: Any = ffi.cast("void (*)(intptr_t, int64_t, int64_t)", self._code.address("slice"))
+
+    def __call__(self, source: Bytes, out: Bytes, starts: NDArray[np.int64], weights: NDArray[np.int32]) -> None:
+        """Write the resized rows of ``source`` to ``out``; all arrays are in C order."""
+        sizes = np.array([source.shape[1], out.shape[1]], np.int64)
+        arrays = (source, out, starts, weights, sizes)
+        addresses = np.array([each.ctypes.data for each in arrays], np.intp)
+        self._slice(addresses.ctypes.data, 0, out.shape[0])
+
+
+_compiling = threading.Lock()
+
+
+def _compiled(kind: str, terms: int) -> _Pass:
+    with _compiling:  # so that several threads do not compile the same loop
+        return _compiled_once(kind, terms)
+
+
+@cache
+def _compiled_once(kind: str, terms: int) -> _Pass:
+    return _Pass(kind, terms)
+
+
+def write_module(kind: str, terms: int) -> str:
+    """Return the LLVM module whose function ``slice`` computes a range of rows of a result.
+
+    Arrays: source, result, starts, weights, and the pixels in a row of the source and of the result. kind: "across"
+    resizes rows, and "down" columns. terms: of each sum.
+    """
+    module = ir.Module("resizing")
+    function = ir.Function(module, SLICE, "slice")
+    writer = _Writer(ir.IRBuilder(function.append_basic_block("entry")), function.args[0], terms)
+    repeat(writer.builder, function.args[1], function.args[2], 1, {"across": writer.across, "down": writer.down}[kind])
+    writer.builder.ret_void()
+    return str(module)
+
+
+class _Writer:
+    """A writer of the instructions for one row of a result."""
+
+    def __init__(self, builder: ir.IRBuilder, arrays: Value, terms: int) -> None:
+        self.builder = builder
+        self._terms = terms
+        self._source, self._out, self._starts, self._weights, sizes = (
+            builder.load(element(builder, arrays, INDEX, INDEX(k)), typ=ir.PointerType()) for k in range(5)
+        )
+        self._source_row, self._row = (
+            builder.mul(builder.load(element(builder, sizes, INDEX, INDEX(k)), typ=INDEX), INDEX(CHANNELS))
+            for k in range(2)
+        )
+
+    def across(self, row: Value) -> None:
+        """Append the loop over the pixels of a row. starts, weights: of each pixel."""
+        builder = self.builder
+        source, out = builder.mul(row, self._source_row), builder.mul(row, self._row)
+
+        def write(pixel: Value) -> None:
+            first = builder.add(source, builder.mul(self._start(pixel), INDEX(CHANNELS)))
+            places = [builder.add(first, INDEX(CHANNELS * term)) for term in range(self._terms)]
+            self._store_sum(
+                places, self._spread(pixel, CHANNELS), builder.add(out, builder.mul(pixel, INDEX(CHANNELS)))
+            )
+
+        repeat(builder, INDEX(0), builder.sdiv(self._row, INDEX(CHANNELS)), 1, write)
+
+    def down(self, row: Value) -> None:
+        """Append the loops over the bytes of a row. starts, weights: of each row."""
+        builder, start = self.builder, self._start(row)
+        rows = [builder.mul(builder.add(start, INDEX(term)), self._row) for term in range(self._terms)]
+        begin, out = INDEX(0), builder.mul(row, self._row)
+        for count in (_BYTES_AT_ONCE, CHANNELS):
+            stop = builder.add(begin, whole_part(builder, builder.sub(self._row, begin), count))
+            repeat(builder, begin, stop, count, self._column(rows, self._spread(row, count), out))
+            begin = stop
+
+    def _column(self, rows: list[Value], weights: list[Value], out: Value) -> Callable[[Value], None]:
+        def write(column: Value) -> None:
+            places = [self.builder.add(row, column) for row in rows]
+            self._store_sum(places, weights, self.builder.add(out, column))
+
+        return write
+
+    def _start(self, number: Value) -> Value:
+        return self.builder.load(element(self.builder, self._starts, INDEX, number), typ=INDEX)
+
+    def _spread(self, number: Value, count: int) -> list[Value]:
+        """Append loads of the weights of a sum, each copied to ``count`` lanes."""
+        builder, kind = self.builder, ir.VectorType(_WORD, count)
+        first, found = builder.mul(number, INDEX(self._terms)), []
+        for term in range(self._terms):
+            place = element(builder, self._weights, _WORD, builder.add(first, INDEX(term)))
+            single = builder.insert_element(ir.Constant(kind, ir.Undefined), builder.load(place, typ=_WORD), _WORD(0))
+            nowhere = ir.Constant(ir.VectorType(_WORD, count), [0] * count)
+            found.append(builder.shuffle_vector(single, single, nowhere))
+        return found
+
+    def _store_sum(self, places: list[Value], weights: list[Value], place: Value) -> None:
+        """Append the weighted sum of bytes from ``places`` on, rounded; it is at most 255, as no weight is negative."""
+        builder, kind = self.builder, weights[0].type
+        total = ir.Constant(kind, [1 << (_BITS - 1)] * kind.count)
+        for source, weight in zip(places, weights, strict=True):
+            address = element(builder, self._source, _BYTE, source)
+            number = builder.load(address, typ=ir.VectorType(_BYTE, kind.count), align=1)
+            total = builder.add(total, builder.mul(builder.zext(number, kind), weight))
+        rounded = builder.lshr(total, ir.Constant(kind, [_BITS] * kind.count))
+        result = builder.trunc(rounded, ir.VectorType(_BYTE, kind.count))
+        builder.store(result, element(builder, self._out, _BYTE, place), align=1)
