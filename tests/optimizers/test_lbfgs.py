@@ -30,9 +30,10 @@ PROBLEMS: dict[str, tuple[Objective, Vector, Vector]] = {
 def test_lbfgs_finds_the_minimum_with_about_as_many_evaluations_as_scipy(name: str) -> None:
     objective, start, solution = PROBLEMS[name]
     machine = NumpyMachine(objective, start)
-    done = minimised(machine, History(10))
-    np.testing.assert_allclose(machine.vectors[X], solution, atol=1e-6)
-    settings = {"maxcor": 10, "gtol": 1e-7, "ftol": 0.0}
+    # With a smaller tolerance, differences of the objective near the minimum would be rounding errors.
+    done = minimised(machine, History(10), tolerance=1e-6)
+    np.testing.assert_allclose(machine.vectors[X], solution, atol=5e-6)
+    settings = {"maxcor": 10, "gtol": 1e-6, "ftol": 0.0}
     reference = minimize(objective, start, jac=True, method="L-BFGS-B", options=settings)
     np.testing.assert_allclose(machine.vectors[X], reference.x, atol=1e-5)
     # The first evaluation of each iteration does not count: SciPy, whose objective is fixed, does not need it.
