@@ -22,7 +22,6 @@ class Asked(Protocol):
 
     def ask(self, do: str, **more: object) -> dict[str, Any]:
         """Send a request and return the answer. Raises SubjectError."""
-        ...
 
 
 @dataclass

@@ -64,11 +64,9 @@ class ExchangeSubject(Protocol):
     @property
     def versions(self) -> Mapping[str, str]:
         """Return the versions of the library and its dependencies."""
-        ...
 
     def exchange(self, nbytes: int, times: int) -> tuple[list[float], float]:
         """Exchange vectors of ``nbytes``; return the seconds of each exchange and the deviation of the last sums."""
-        ...
 
 
 def given(worker: int, nbytes: int) -> Vector:

@@ -31,15 +31,12 @@ class Subject(Protocol):
     @property
     def versions(self) -> Mapping[str, str]:
         """Return the versions of the framework and its libraries."""
-        ...
 
     def load(self) -> None:
         """Create the network with its initial values."""
-        ...
 
     def phase(self, name: str) -> Run:
         """Return a function that runs one of :data:`PHASES`."""
-        ...
 
 
 def serve(subject: Subject, memory: Callable[[], float] | None = None) -> None:
