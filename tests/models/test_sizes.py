@@ -261,7 +261,7 @@ FACTS: dict[str, Facts] = {
 }
 
 
-DEEP = ("resnet-1001", "resnet-1202")
+DEEP = ("resnet-1001", "resnet-1202", "resnet-152", "resnet-200")
 """Networks whose graphs, and above all the gradients in them, take seconds to build."""
 
 

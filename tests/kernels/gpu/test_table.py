@@ -92,11 +92,16 @@ def test_a_kernel_gives_the_results_of_the_reference(
 
 
 def check(gpu: GpuWithLibraries, registry: Registry, op: str, case: Case, dtype: str, layout: str | None) -> None:
-    """Compare each kernel that accepts a case to the reference, also with outputs that share the memory of inputs."""
+    """Compare each kernel that accepts a case to the reference, also with outputs that share the memory of inputs.
+
+    Kernels that choose plain layouts although channels are last are compared only without ``layout``.
+    """
     with np.errstate(all="ignore"):
         arrays, attributes = drawn_for(op, case, dtype)
     expected = reference(op, arrays, attributes)
     for kernel, arrangement in able(registry, op, arrays, attributes, layout):
+        if layout and all(each.is_plain for each in (*arrangement.inputs, *arrangement.outputs)):
+            continue
         for in_place in (False, True) if arrangement.in_place else (False,):
             found = run_op(
                 gpu, op, arrays, attributes, layout, registry=registry, library=kernel.library, in_place=in_place
