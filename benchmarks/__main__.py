@@ -7,7 +7,7 @@ from importlib import import_module
 from types import FrameType
 
 VERBS: Mapping[str, str] = {
-    "peers": "benchmarks.installing",
+    "peers": "benchmarks.environments",
     "backup": "benchmarks.backup",
     "tracking": "benchmarks.tracking",
     "input": "benchmarks.input",

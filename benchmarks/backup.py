@@ -4,28 +4,21 @@
 """
 
 import argparse
-import datetime
 import statistics
-import tempfile
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.alternate import SETTLING
+from benchmarks.alternate import SETTLING, rotated
 from benchmarks.cases import CASES
-from benchmarks.cells import markdown
-from benchmarks.environments import ROOT
-from benchmarks.experiments import configuration
-from runner.engine.run.step_driver import bind
-from runner.records.run_directory import RunDirectory
-from runner.records.summary import cpu_model, git_commit, step_time
+from benchmarks.cells import document, listed, markdown, origin, publish
+from benchmarks.configured import Configured
+from benchmarks.protocol import timed
+from runner.records.summary import step_time
 from runner.strategies.synchronous.first_arrivals import CONTRIBUTORS
 from runner.system.machine import usable_cores
-from runner.training.build import build, open_session
-from runner.training.trainer import train_step
 
 CASE = CASES["resnet20"]
 BATCH, WORKERS = 32, 4
@@ -58,25 +51,16 @@ class Subject:
 
     def start(self, overrides: Sequence[str], stack: ExitStack) -> None:
         """Start the processes, which end when ``stack`` closes."""
-        self._experiment = build(configuration(overrides))
-        self.emulated = str(self._experiment.emulation)
-        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="benchmark-run-"))
-        directory = stack.enter_context(RunDirectory.open(Path(folder) / "run", resume=False))
-        session = stack.enter_context(open_session(self._experiment, directory, check_finite=False))
-        session.run("init")
-        self._step_driver = bind(self._experiment.program.step_driver, session)
-        self._step = 0
+        self._training = Configured(overrides, stack)
+        self._training.load()
+        self._step = self._training.phase("step")
+        self.emulated = str(self._training.experiment.emulation)
 
     def take_turn(self, steps: int) -> None:
         """Run :data:`SETTLING` untimed steps, then time ``steps`` steps. All steps have ended on return."""
-        for number in range(SETTLING + steps):
-            started = time.perf_counter()
-            train_step(self._step_driver, self._experiment, self._step)
-            if number >= SETTLING:
-                self.seconds.append(time.perf_counter() - started)
-            self._step += 1
-        self._step_driver.synchronize()
-        self.record = self._step_driver.decisions().get(CONTRIBUTORS, ())
+        self.seconds += timed(self._step, SETTLING + steps)["seconds"][SETTLING:]
+        self._training.step_driver.synchronize()
+        self.record = self._training.step_driver.decisions().get(CONTRIBUTORS, ())
 
 
 def measure(rounds: int, steps: int) -> list[Subject]:
@@ -87,26 +71,17 @@ def measure(rounds: int, steps: int) -> list[Subject]:
             case = CASE.overrides(threads=1, parallelism=SUBJECTS[subject.name], batch=BATCH, batches=16)
             subject.start(case, stack)
         for number in range(rounds):
-            first = number % len(subjects)
-            for subject in (*subjects[first:], *subjects[:first]):
+            for subject in rotated(subjects, number):
                 subject.take_turn(steps)
     return subjects
 
 
-def document(subjects: Sequence[Subject], command: str) -> str:
+def page(subjects: Sequence[Subject], command: str) -> str:
     """Return the tables and a description of the measurement."""
     slow = next(subject for subject in subjects if subject.record)
-    parts = [
+    return document(
         "# Backup workers",
-        "\n".join(
-            [
-                f"- CPU: {cpu_model()}, {usable_cores()} cores",
-                f"- commit: {git_commit(ROOT) or '-'}",
-                f"- date: {datetime.datetime.now(tz=datetime.UTC).date()}",
-                f"- emulated: {slow.emulated}",
-                f"- command: `{command}`",
-            ]
-        ),
+        listed(origin(f"{usable_cores()} cores", emulated=slow.emulated, command=f"`{command}`")),
         f"{CASE.name}, float32; each update uses {BATCH} examples. There is one parameter server; each process has "
         f"one thread.\nThe configurations took turns. Untimed steps at the start of each turn: {SETTLING}.\n"
         "All configurations with slow workers use the same delays, determined by seed, worker and step.",
@@ -114,8 +89,7 @@ def document(subjects: Sequence[Subject], command: str) -> str:
         f"## Contributions of each worker in {len(slow.record)} steps\n\n{_shares(slow.record)}",
         "Counted: used in an update. Dropped: begun, but the step ended before the worker's contribution arrived.\n"
         "Not begun: the worker was still computing an earlier step.",
-    ]
-    return "\n\n".join(parts) + "\n"
+    )
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -126,10 +100,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--output", type=Path, metavar="FILE", help="write the tables to this file")
     given = parser.parse_args(arguments)
     command = f"python -m benchmarks backup --rounds {given.rounds} --steps {given.steps}"
-    text = document(measure(given.rounds, given.steps), command)
-    if given.output is not None:
-        given.output.write_text(text)
-    print(text, end="")
+    publish(page(measure(given.rounds, given.steps), command), given.output)
     return 0
 
 

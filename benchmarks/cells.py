@@ -1,6 +1,13 @@
-"""Markdown tables and the formats of their numbers."""
+"""Markdown pages and tables, and the formats of their numbers."""
 
-from collections.abc import Iterable, Sequence
+import datetime
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from benchmarks.environments import ROOT
+from benchmarks.results import quartiles
+from runner.records.summary import cpu_model, git_commit
 
 NOTHING = "-"
 """The cell of a value that was not measured."""
@@ -20,6 +27,35 @@ def milliseconds(seconds: float | None) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
+def spread(seconds: Sequence[float]) -> str:
+    """Return the median and, in parentheses, the quartiles as text in milliseconds."""
+    low, high = quartiles(seconds)
+    return f"{milliseconds(statistics.median(seconds))} ({milliseconds(low)}-{milliseconds(high)})"
+
+
 def ratio(value: float | None, of: float | None) -> str:
     """Return the ratio of two values as text, or :data:`NOTHING` if one of them is unknown."""
     return NOTHING if value is None or of is None else f"{value / of:.2f}"
+
+
+def origin(cpu: str, **more: str) -> dict[str, str]:
+    """Return facts about a measurement by name: the CPU, of which ``cpu`` states the use, commit, date, and others."""
+    today = str(datetime.datetime.now(tz=datetime.UTC).date())
+    return {"CPU": f"{cpu_model()}, {cpu}", "commit": git_commit(ROOT) or NOTHING, "date": today, **more}
+
+
+def listed(facts: Mapping[str, str]) -> str:
+    """Return facts by name as a Markdown list."""
+    return "\n".join(f"- {name}: {value}" for name, value in facts.items())
+
+
+def document(*parts: str) -> str:
+    """Return a page of Markdown whose parts are separated by empty lines."""
+    return "\n\n".join(parts) + "\n"
+
+
+def publish(page: str, output: Path | None) -> None:
+    """Print a page, and write it to a file if one is given."""
+    if output is not None:
+        output.write_text(page)
+    print(page, end="")

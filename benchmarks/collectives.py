@@ -9,15 +9,14 @@ bytes shows the cost of the round trip.
 import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from benchmarks.alternate import SETTLING, Contestant
-from benchmarks.environments import MissingEnvironmentError
+from benchmarks.alternate import SETTLING, alternate, note_versions, started
+from benchmarks.cells import NOTHING, markdown, ratio, spread
 from benchmarks.exchange_protocol import ITEM_BYTES, PUSH_PULL, RING, Exchange
-from benchmarks.process import SubjectProcess
-from benchmarks.results import SubjectResult, subject_result
-from benchmarks.subjects import EXCHANGE_OURS, EXCHANGE_PEERS, SubjectSpec
+from benchmarks.results import SubjectResult
+from benchmarks.subjects import EXCHANGE_OURS, EXCHANGE_PEERS
 
 PREFIX = "collectives/"
 COLLECTIVE_CASES = {
@@ -44,30 +43,28 @@ class ExchangeResult:
     case: str
     exchange: Exchange
     sizes: tuple[int, ...]
-    subjects: tuple[SubjectResult, ...]
-
-    def bandwidth(self, subject: SubjectResult, nbytes: int) -> float | None:
-        """Return the bytes of one worker's vector / median seconds; None if the size was not measured."""
-        seconds = subject.median(str(nbytes))
-        return None if seconds is None else nbytes / seconds
-
-    def of_peer(self, peer: SubjectResult, nbytes: int) -> float | None:
-        """Return the ratio of runner's bandwidth to a peer's, or None if one of them was not measured."""
-        ours, theirs = self.bandwidth(self.subjects[0], nbytes), self.bandwidth(peer, nbytes)
-        return None if ours is None or theirs is None else ours / theirs
+    subjects: Sequence[SubjectResult]
 
 
 def measure_collective(
     name: str, *, rounds: int, turn: int | None, with_peers: bool, sizes: Sequence[int] = SIZES
 ) -> ExchangeResult:
-    """Measure one size after the other, alternating between implementations; drop an implementation with wrong sums."""
+    """Measure one size after the other, alternating between implementations; one with wrong sums is dropped.
+
+    The processes of an implementation may use all cores, with one thread each.
+    """
     exchange = COLLECTIVE_CASES[name]
     specs = (EXCHANGE_OURS, *(EXCHANGE_PEERS if with_peers else ()))
     with tempfile.TemporaryDirectory(prefix="benchmark-") as folder, ExitStack() as stack:
-        contestants = [_started(spec, exchange, Path(folder), stack) for spec in specs]
+        asked = [replace(spec, arguments=(*spec.arguments, *exchange.arguments)) for spec in specs]
+        contestants = [started(spec, Path(folder), stack, threads=1, pinned=False) for spec in asked]
+        for contestant in contestants:
+            note_versions(contestant)
         for nbytes in sizes:
-            _alternate(contestants, nbytes, rounds=rounds, turn=turn or steps_in_a_turn(nbytes))
-    return ExchangeResult(name, exchange, tuple(sizes), tuple(subject_result(each) for each in contestants))
+            for contestant in contestants:
+                contestant.ask("run", phase=str(nbytes), times=SETTLING)
+            alternate(contestants, str(nbytes), rounds=rounds, turn=turn or steps_in_a_turn(nbytes))
+    return ExchangeResult(name, exchange, tuple(sizes), [each.result for each in contestants])
 
 
 def steps_in_a_turn(nbytes: int) -> int:
@@ -75,31 +72,61 @@ def steps_in_a_turn(nbytes: int) -> int:
     return max(5, min(50, _TURN_BYTES // nbytes))
 
 
-def _started(spec: SubjectSpec, exchange: Exchange, folder: Path, stack: ExitStack) -> Contestant:
-    """Start an implementation. Its processes may use all cores, with one thread each."""
-    asked = SubjectSpec(spec.name, spec.environment, spec.module, (*spec.arguments, *exchange.arguments))
-    try:
-        process = SubjectProcess(asked, threads=1, log=folder / f"{spec.name}.log", pinned=False)
-    except MissingEnvironmentError as missing:
-        return Contestant(spec.name, None, failure=str(missing))
-    contestant = Contestant(spec.name, stack.enter_context(process))
-    if started := contestant.ask("start"):
-        contestant.versions = started["versions"]
-    return contestant
+_UNITS = ((1 << 20, "MiB"), (1 << 10, "KiB"))
 
 
-def _alternate(contestants: Sequence[Contestant], nbytes: int, *, rounds: int, turn: int) -> None:
-    """Time ``turn`` exchanges per contestant and round; each round begins with the next contestant."""
-    for contestant in contestants:
-        contestant.ask("exchange", nbytes=nbytes, times=SETTLING)
-    for number in range(rounds):
-        first = number % len(contestants)
-        for contestant in (*contestants[first:], *contestants[:first]):
-            answer = contestant.ask("exchange", nbytes=nbytes, times=SETTLING + turn)
-            if answer is None:
-                continue
-            if answer["deviation"] != 0.0:
-                contestant.failure = f"sums of {nbytes} bytes: largest error {answer['deviation']:g}, expected 0"
-                contestant.seconds.clear()
-                continue
-            contestant.seconds.setdefault(str(nbytes), []).extend(answer["seconds"][SETTLING:])
+def collectives_section(results: Sequence[ExchangeResult]) -> str:
+    """Return a description of the measurement and a table for each exchange."""
+    return "\n\n".join([f"## Collectives, float32\n\n{_METHOD}", *map(_one, results)])
+
+
+_METHOD = f"""Every worker has a vector of the given size, which is replaced by the sum of all vectors. A step of runner
+includes a request from its master to every process and a reply from each, because every training step has them; the
+time at 4 B consists almost entirely of these messages. The other libraries have no master. Their time is that of the
+slowest rank in one blocking call after a barrier: `MPI_Allreduce` in place, `all_reduce` of torch.distributed, or, for
+push-pull, a send and a receive by each worker and the addition on the server in between. All libraries use one thread
+per process and otherwise their default settings; processes of other libraries use no core while they wait for their
+turn. After every turn, the sums are compared with the expected sums. Times are medians with quartiles, in ms; GB/s is
+the size divided by the median. The target for {LARGE >> 20} MiB and more is at least 0.9 times the bandwidth of every
+other library."""
+
+
+def size_text(nbytes: int) -> str:
+    """Return a number of bytes as text, in the largest unit that gives a whole number."""
+    for unit, name in _UNITS:
+        if nbytes >= unit and nbytes % unit == 0:
+            return f"{nbytes // unit} {name}"
+    return f"{nbytes} B"
+
+
+def _one(result: ExchangeResult) -> str:
+    ours, *peers = result.subjects
+    workers = result.exchange.workers
+    what = "ring all-reduce" if result.exchange.collective == RING else "push-pull with one server"
+    header = ["size", *_header(ours)]
+    for peer in (each for each in peers if not each.failure):
+        header += [*_header(peer), f"{ours.name} / {peer.name}"]
+    lines = [f"### {what}, {workers} workers", "", markdown(header, [_row(result, nbytes) for nbytes in result.sizes])]
+    missing = [f"- {each.name}: {each.failure}" for each in result.subjects if each.failure]
+    return "\n".join([*lines, *(["", *missing] if missing else [])])
+
+
+def _header(subject: SubjectResult) -> tuple[str, str]:
+    return f"{subject.name}, ms", "GB/s"
+
+
+def _row(result: ExchangeResult, nbytes: int) -> list[str]:
+    ours, *peers = result.subjects
+    cells = [size_text(nbytes), *_cells(ours, nbytes)]
+    for peer in (each for each in peers if not each.failure):
+        # The ratio of bandwidths is the inverse ratio of times.
+        cells += [*_cells(peer, nbytes), ratio(peer.median(str(nbytes)), ours.median(str(nbytes)))]
+    return cells
+
+
+def _cells(subject: SubjectResult, nbytes: int) -> tuple[str, str]:
+    """Return the cells of the times and of the bandwidth."""
+    seconds = subject.median(str(nbytes))
+    if seconds is None:
+        return NOTHING, NOTHING
+    return spread(subject.seconds[str(nbytes)]), f"{nbytes / seconds / 1e9:.3g}"

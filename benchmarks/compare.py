@@ -6,18 +6,15 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.alternate import Contestant, alternate
+from benchmarks.alternate import Contestant, alternate, load, started
 from benchmarks.cases import Case
-from benchmarks.environments import MissingEnvironmentError
 from benchmarks.experiments import timed_experiment
-from benchmarks.limit import Rates
+from benchmarks.limit import Rates, case_result, multiply_adds
 from benchmarks.prepare import prepare
-from benchmarks.process import SubjectProcess
 from benchmarks.protocol import PHASES
-from benchmarks.results import LOSSES, CaseResult, subject_result
+from benchmarks.results import CaseResult
 from benchmarks.subjects import SubjectSpec
 from benchmarks.timed_single import CLIENTS
-from benchmarks.work import multiply_adds
 
 WARM_UP = 2
 """Number of warm-up runs of a phase. "step" has additional runs before, whose losses are compared."""
@@ -36,14 +33,17 @@ class Settings:
 def compare(case: Case, precision: str, settings: Settings, specs: Sequence[SubjectSpec], rates: Rates) -> CaseResult:
     """Measure a case. The first of ``specs`` is runner. Raises ConfigError for an unknown model."""
     with tempfile.TemporaryDirectory(prefix="benchmark-") as name, ExitStack() as stack:
-        problem = prepare(case.overrides(threads=settings.threads, precision=precision), Path(name))
-        contestants = [_started(spec.on(name), Path(name), settings, stack) for spec in specs]
+        folder = Path(name)
+        problem = prepare(case.overrides(threads=settings.threads, precision=precision), folder)
+        contestants = []
+        for spec in specs:
+            contestants.append(started(spec.on(name), folder, stack, threads=settings.threads))
+            # The first steps of an implementation run while no other implementation runs.
+            load(contestants[-1], "step")
+            contestants[-1].ask("run", phase="step", times=WARM_UP)
         _measure(contestants, settings, settings.turn or case.turn)
-        parameters = sum(problem.variable(each).size for each in problem.trainable)
-    work = phase_work(case)
-    limits = {phase: rates.limit_s(phase, count, parameters) for phase, count in work.items()}
-    subjects = tuple(subject_result(contestant) for contestant in contestants)
-    return CaseResult(case.name, case.title, precision, parameters, work, limits, subjects)
+        parameters = problem.parameters
+    return case_result(case, precision, parameters, phase_work(case), rates, contestants)
 
 
 def phase_work(case: Case) -> dict[str, int]:
@@ -52,30 +52,13 @@ def phase_work(case: Case) -> dict[str, int]:
     return {phase: multiply_adds(program.graph, program.clients[CLIENTS[phase]]) for phase in PHASES}
 
 
-def _started(spec: SubjectSpec, folder: Path, settings: Settings, stack: ExitStack) -> Contestant:
-    """Start an implementation and run its first steps while no other implementation runs."""
-    try:
-        process = SubjectProcess(spec, threads=settings.threads, log=folder / f"{spec.name}.log")
-    except MissingEnvironmentError as missing:
-        return Contestant(spec.name, None, failure=str(missing))
-    contestant = Contestant(spec.name, stack.enter_context(process))
-    if started := contestant.ask("start"):
-        contestant.versions = started["versions"]
-        contestant.memory_mib = (started["memory_mib"], started["memory_mib"])
-    contestant.ask("load")
-    if first := contestant.ask("run", phase="step", times=LOSSES):
-        contestant.losses = tuple(first["losses"])
-    contestant.ask("run", phase="step", times=WARM_UP)
-    return contestant
-
-
 def _measure(contestants: Sequence[Contestant], settings: Settings, turn: int) -> None:
     """Time each phase in alternating turns. Memory is read after "step", before the other phases allocate more."""
     if "step" in settings.phases:
         alternate(contestants, "step", rounds=settings.rounds, turn=turn)
     for contestant in contestants:
         if answer := contestant.ask("memory"):
-            contestant.memory_mib = (contestant.memory_mib[0], answer["memory_mib"])
+            contestant.result.memory_mib = (contestant.result.memory_mib[0], answer["memory_mib"])
     for phase in (phase for phase in settings.phases if phase != "step"):
         for contestant in contestants:
             contestant.ask("run", phase=phase, times=WARM_UP)

@@ -32,12 +32,12 @@ class Configured:
 
     def load(self) -> None:
         """Start the training run."""
-        self._experiment = build(configuration(self._overrides))
+        self.experiment = build(configuration(self._overrides))
         folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="benchmark-run-")))
         directory = self._stack.enter_context(RunDirectory.open(folder / "run", resume=False))
-        session = self._stack.enter_context(open_session(self._experiment, directory, check_finite=False))
+        session = self._stack.enter_context(open_session(self.experiment, directory, check_finite=False))
         session.run("init")
-        self._step_driver = bind(self._experiment.program.step_driver, session)
+        self.step_driver = bind(self.experiment.program.step_driver, session)
 
     def phase(self, name: str) -> Run:
         """Return a function that runs one training step."""
@@ -45,8 +45,8 @@ class Configured:
             raise ValueError(f"phase {name!r}: expected 'step' or 'evaluations', the phases of a configuration")
 
         def step() -> float:
-            found = train_step(self._step_driver, self._experiment, next(self._steps))
-            return float(found["loss"] if name == "step" else self._step_driver.passes)
+            found = train_step(self.step_driver, self.experiment, next(self._steps))
+            return float(found["loss"] if name == "step" else self.step_driver.passes)
 
         return step
 

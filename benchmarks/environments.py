@@ -1,5 +1,6 @@
 """The virtual environments of the peers, below ``.peers``: one environment per library, with pinned versions."""
 
+import argparse
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -50,6 +51,25 @@ def install(environments: Sequence[str], peers: Path = PEERS) -> None:
         subprocess.run(pip, check=True)
         # The stamp is written last: an environment without a stamp is incomplete.
         (folder / _STAMP).write_text(_stamp(environment))
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Create the environments of other frameworks, ``python -m benchmarks peers``; see its ``--help``."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks peers", description="Install other frameworks.")
+    parser.add_argument("environments", nargs="*", metavar="NAME", help=f"some of: {', '.join(REQUIREMENTS)}")
+    given = parser.parse_args(arguments).environments
+    install(members(parser, "NAME", given or tuple(REQUIREMENTS), tuple(REQUIREMENTS)))
+    return 0
+
+
+def members(
+    parser: argparse.ArgumentParser, option: str, given: Sequence[str], known: Sequence[str]
+) -> tuple[str, ...]:
+    """Return the given words; end the command with an error if one of them is not known."""
+    unknown = [word for word in given if word not in known]
+    if unknown:
+        parser.error(f"{option} {unknown[0]!r}: expected some of {', '.join(known)}")
+    return tuple(given)
 
 
 def _stamp(environment: str) -> str:

@@ -1,22 +1,21 @@
-"""The protocol of processes that run collectives: one line of JSON per request and per answer, over pipes.
+"""The protocol of processes that run collectives: that of :mod:`benchmarks.protocol`, with sizes as phases.
 
-{"do": "start"}                                    -> {"versions": {name: version}}
-{"do": "exchange", "nbytes": 1024, "times": 5}     -> {"seconds": [...], "deviation": largest |sum - expected|}
+{"do": "start"}                                 -> {"versions": {name: version}, "memory_mib": peak}
+{"do": "run", "phase": "1024", "times": 5}      -> {"seconds": [...]} of vectors of 1024 bytes
 
 Every worker holds the float32 vector that :func:`given` returns. An exchange leaves the sum of all vectors on every
-worker. For each request the sums are checked once, after the timed exchanges. The process ends when its input ends.
-This module needs only NumPy, because peers import it in other environments.
+worker. For each request the sums are checked once, after the timed exchanges; a process with wrong sums ends. This
+module needs only NumPy, because peers import it in other environments.
 """
 
-import json
-import os
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+
+from benchmarks.protocol import answer_requests, peak_memory_mib
 
 Vector = NDArray[np.float32]
 
@@ -65,11 +64,9 @@ class ExchangeSubject(Protocol):
     @property
     def versions(self) -> Mapping[str, str]:
         """Return the versions of the library and its dependencies."""
-        ...
 
     def exchange(self, nbytes: int, times: int) -> tuple[list[float], float]:
         """Exchange vectors of ``nbytes``; return the seconds of each exchange and the deviation of the last sums."""
-        ...
 
 
 def given(worker: int, nbytes: int) -> Vector:
@@ -85,19 +82,19 @@ def deviation(total: Vector, workers: int) -> float:
 
 
 def serve_exchanges(subject: ExchangeSubject) -> None:
-    """Answer requests until the input ends. Only answers go to standard output; other output goes to standard error."""
-    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    for line in sys.stdin:
-        print(json.dumps(_answer(subject, json.loads(line))), file=answers, flush=True)
+    """Answer requests until the input ends. Raises ValueError if sums are wrong."""
+    answer_requests(lambda request: _answer(subject, request))
 
 
 def _answer(subject: ExchangeSubject, request: Mapping[str, Any]) -> dict[str, Any]:
     match request["do"]:
         case "start":
-            return {"versions": dict(subject.versions)}
-        case "exchange":
-            seconds, off = subject.exchange(request["nbytes"], request["times"])
-            return {"seconds": seconds, "deviation": off}
+            return {"versions": dict(subject.versions), "memory_mib": peak_memory_mib()}
+        case "run":
+            nbytes = int(request["phase"])
+            seconds, off = subject.exchange(nbytes, request["times"])
+            if off:
+                raise ValueError(f"sums of {nbytes} bytes: largest error {off:g}, expected 0")
+            return {"seconds": seconds}
         case other:
-            raise ValueError(f"request {other!r}: expected start or exchange")
+            raise ValueError(f"request {other!r}: expected start or run")

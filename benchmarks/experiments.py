@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,13 +58,12 @@ def opened(experiment: Experiment, batch: FixedBatch | None = None) -> Iterator[
     """Open a session in this process, with the configuration's thread budget, and initialise the variables."""
     # Kernels are loaded first, because the thread budget applies only to libraries that are already loaded.
     registry = load_kernels()
-    with threadpool_limits(experiment.threads_per_worker):
-        session = LocalSession(experiment.program, experiment.cluster, registry, batch)
-        try:
-            session.run("init")
-            yield session
-        finally:
-            session.close()
+    with (
+        threadpool_limits(experiment.threads_per_worker),
+        closing(LocalSession(experiment.program, experiment.cluster, registry, batch)) as session,
+    ):
+        session.run("init")
+        yield session
 
 
 def feeds(experiment: Experiment, client: Client, step: int) -> dict[str, NDArray[Any]]:

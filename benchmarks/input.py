@@ -5,7 +5,6 @@ All subjects prepare the same JPEG photographs on one core. Phases: "decode", de
 """
 
 import argparse
-import datetime
 import hashlib
 import statistics
 import subprocess
@@ -16,16 +15,14 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from benchmarks.alternate import Contestant, alternate
-from benchmarks.cells import NOTHING, markdown
-from benchmarks.environments import ROOT, MissingEnvironmentError
-from benchmarks.process import SubjectProcess
+from benchmarks.alternate import alternate, load, started
+from benchmarks.cells import NOTHING, document, listed, markdown, origin, publish
 from benchmarks.protocol import CLOCKS, WALL
+from benchmarks.results import SubjectResult
 from benchmarks.subjects import SubjectSpec
 from runner.data.convert import convert
 from runner.data.image_folder import ImageFolder
 from runner.errors import DataError
-from runner.records.summary import cpu_model, git_commit
 from runner.system.machine import usable_cores
 
 BATCH = 32
@@ -82,49 +79,32 @@ def prepare(photos: Path, folder: Path) -> int:
 
 def measure(
     folder: Path, subjects: Sequence[SubjectSpec], rounds: int, turn: int, clock: str = WALL
-) -> list[Contestant]:
+) -> list[SubjectResult]:
     """Time all phases of all subjects in alternating turns on the data in ``folder``, by a clock."""
     with ExitStack() as stack:
-        contestants = [_started(spec.on(str(folder)), folder, stack) for spec in subjects]
+        contestants = [started(spec.on(str(folder)), folder, stack, threads=1) for spec in subjects]
+        for contestant in contestants:
+            load(contestant)
         for phase in PHASES:
             for contestant in contestants:
                 contestant.ask("run", phase=phase, times=WARM_UP)
             alternate(contestants, phase, rounds=rounds, turn=turn, clock=clock)
-    return contestants
+    return [contestant.result for contestant in contestants]
 
 
-def _started(spec: SubjectSpec, folder: Path, stack: ExitStack) -> Contestant:
-    try:
-        process = SubjectProcess(spec, threads=1, log=folder / f"{spec.name}.log".replace(" ", "_"))
-    except MissingEnvironmentError as missing:
-        return Contestant(spec.name, None, failure=str(missing))
-    contestant = Contestant(spec.name, stack.enter_context(process))
-    if started := contestant.ask("start"):
-        contestant.versions = started["versions"]
-    contestant.ask("load")
-    return contestant
-
-
-def document(contestants: Sequence[Contestant], photos: int, command: str, clock: str = WALL) -> str:
+def page(results: Sequence[SubjectResult], photos: int, command: str, clock: str = WALL) -> str:
     """Return the table and a description of the measurement."""
-    rates = [{phase: BATCH / statistics.median(times) for phase, times in each.seconds.items()} for each in contestants]
+    rates = [{phase: BATCH / statistics.median(times) for phase, times in each.seconds.items()} for each in results]
     rows = [
         (each.name, *(_rate(found, phase) for phase in PHASES), each.failure or _versions(each.versions))
-        for each, found in zip(contestants, rates, strict=True)
+        for each, found in zip(results, rates, strict=True)
     ]
-    facts = {
-        "CPU": f"{cpu_model()}, one of {usable_cores()} cores",
-        "commit": git_commit(ROOT) or NOTHING,
-        "date": str(datetime.datetime.now(tz=datetime.UTC).date()),
-        "command": f"`{command}`",
-    }
-    parts = [
+    return document(
         "# Input pipelines",
-        "\n".join(f"- {name}: {value}" for name, value in facts.items()),
+        listed(origin(f"one of {usable_cores()} cores", command=f"`{command}`")),
         _METHOD.format(batch=BATCH, photos=photos, clock=clock),
         markdown(("subject", *PHASES, "versions"), [*rows, ("ratio", *(_ratio(rates, phase) for phase in PHASES), "")]),
-    ]
-    return "\n\n".join(parts) + "\n"
+    )
 
 
 def _rate(found: Mapping[str, float], phase: str) -> str:
@@ -158,10 +138,7 @@ def main(arguments: Sequence[str]) -> int:
         if given.photos is None:
             (folder / "photos").mkdir()
         count = prepare(given.photos or photographs(folder / "photos"), folder)
-        contestants = measure(folder, SUBJECTS, given.rounds, given.batches, given.clock)
+        results = measure(folder, SUBJECTS, given.rounds, given.batches, given.clock)
     command = f"python -m benchmarks input --rounds {given.rounds} --batches {given.batches} --clock {given.clock}"
-    text = document(contestants, count, command, given.clock)
-    if given.output is not None:
-        given.output.write_text(text)
-    print(text, end="")
-    return int(any(each.failure for each in contestants))
+    publish(page(results, count, command, given.clock), given.output)
+    return int(any(each.failure for each in results))

@@ -1,14 +1,23 @@
-"""The physical limit of a phase: multiply-adds / best rate + bytes that the optimizer moves / memory bandwidth."""
+"""The physical limit of a phase: multiply-adds / best rate + bytes that the optimizer moves / memory bandwidth.
+
+The multiply-adds are counted in the graph before any compiler pass.
+"""
 
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.alternate import Contestant
+from benchmarks.cases import Case
 from benchmarks.machine import ADD_BYTES, CONV_MULTIPLY_ADDS, GEMM_MULTIPLY_ADDS
 from benchmarks.process import SubjectError, SubjectProcess
+from benchmarks.results import CaseResult
 from benchmarks.subjects import SubjectSpec
+from runner.engine.compile.cost import node_cost
+from runner.engine.compile.program import Client
+from runner.engine.graph.graph import Graph
 
 REPEATS = 9
 OPTIMIZER_BYTES_PER_PARAMETER = 5 * 4
@@ -34,6 +43,37 @@ class Rates:
         """Return the rates as text."""
         rates = [f"{rate / 1e9:,.1f} G multiply-adds/s by {by}" for by, rate in self.multiply_adds_per_s.items()]
         return ", ".join([*rates, f"{self.bytes_per_s / 1e9:.1f} GB/s adding arrays"])
+
+
+def case_result(
+    case: Case,
+    precision: str,
+    parameters: int,
+    work: Mapping[str, int],
+    rates: Rates,
+    contestants: Sequence[Contestant],
+) -> CaseResult:
+    """Return the results of all implementations with the limit of each phase. work: multiply-adds by phase."""
+    limits = {phase: rates.limit_s(phase, count, parameters) for phase, count in work.items()}
+    subjects = [contestant.result for contestant in contestants]
+    return CaseResult(case.name, case.title, precision, parameters, work, limits, subjects)
+
+
+MULTIPLYING = frozenset({"conv2d", "conv2d_input_gradient", "conv2d_weight_gradient", "matmul"})
+"""The counted ops. The work of all other ops is small in comparison."""
+
+
+def multiply_adds(graph: Graph, client: Client) -> int:
+    """Return the multiply-adds of all nodes that a client runs. No client computes the gradient of the images."""
+    needed = {tensor.node for tensor in client.fetches.values()} | set(client.targets)
+    total = 0
+    for node in reversed(list(graph)):
+        if node.name in needed:
+            needed.update(tensor.node for tensor in node.inputs)
+            needed.update(node.control_inputs)
+            if node.op in MULTIPLYING:
+                total += node_cost(graph, node).flops // 2
+    return total
 
 
 def measure_rates(threads: int, precision: str) -> Rates:

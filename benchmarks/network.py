@@ -1,17 +1,20 @@
 """Framework-independent descriptions of networks, and batches for them. A configuration is not needed."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.description import describe
-from benchmarks.problem import Layer
+from benchmarks.problem import Layer, Problem
 from runner.engine.graph import ops
 from runner.engine.graph.graph import Graph
 from runner.engine.graph.network import NetworkBuilder
 from runner.engine.graph.variables import Variables
+from runner.errors import ConfigError
+from runner.optimizers.sgd import Momentum
 from runner.strategies.base import Workload
 
 _SEED = 0
@@ -37,3 +40,29 @@ def random_batch(batch: int, shape: Sequence[int], classes: int) -> tuple[NDArra
     x = random.standard_normal((batch, *shape), np.float32)
     labels: NDArray[Any] = random.integers(0, classes, batch)
     return x, labels
+
+
+def write_problem(
+    folder: Path,
+    workload: Workload,
+    classes: int,
+    saved: Mapping[str, NDArray[Any]],
+    *,
+    precision: str,
+    threads: int,
+    learning_rate: float,
+    overrides: Sequence[str] = (),
+) -> Problem:
+    """Write the problem of a classification and return it. saved: initial values of the variables of the network.
+
+    For the options, see :class:`~benchmarks.problem.Problem`. Raises ConfigError for another optimizer than momentum.
+    """
+    optimizer = workload.optimizer
+    if not isinstance(optimizer, Momentum):
+        raise ConfigError(f"optimizer={optimizer}: expected optimizer=momentum, which all libraries have")
+    layers, trainable = forward_layers(workload)
+    momentum = float(optimizer.momentum)
+    problem = Problem(folder, layers, trainable, precision, threads, learning_rate, momentum, tuple(overrides))
+    x, y = random_batch(workload.batch_size, workload.fields["x"].shape, classes)
+    problem.save(x, y, {name: saved[name] for name in (*problem.trainable, *problem.moving)})
+    return problem

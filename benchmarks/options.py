@@ -8,7 +8,7 @@ from pathlib import Path
 from benchmarks.cases import CASES, PRECISIONS
 from benchmarks.collectives import COLLECTIVE_CASES
 from benchmarks.compare import Settings
-from benchmarks.environments import REQUIREMENTS
+from benchmarks.environments import REQUIREMENTS, members
 from benchmarks.overlap import OVERLAP_CASES
 from benchmarks.protocol import PHASES
 from benchmarks.scaling import SCALING_CASES
@@ -70,23 +70,15 @@ def parse(arguments: Sequence[str]) -> Options:
     add("--json", type=Path, metavar="FILE", help="write all times to this file after every case")
     given = parser.parse_args(arguments)
     wanted = _choice(parser, "CASE", given.cases, [name for name in NAMES if name not in HIDDEN], NAMES)
-    precisions = given.precision and _members(parser, "--precision", given.precision, PRECISIONS)
+    precisions = given.precision and members(parser, "--precision", given.precision, PRECISIONS)
     return Options(
         wanted,
         _chosen_peers(parser, given.subjects),
-        Settings(given.rounds, given.steps, given.threads, _members(parser, "--phases", given.phases, PHASES)),
+        Settings(given.rounds, given.steps, given.threads, members(parser, "--phases", given.phases, PHASES)),
         precisions,
         given.output,
         given.json,
     )
-
-
-def parse_peers(arguments: Sequence[str]) -> tuple[str, ...]:
-    """Return the environments that the arguments of ``peers`` name, by default all."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks peers", description="Install other frameworks.")
-    parser.add_argument("environments", nargs="*", metavar="NAME", help=f"some of: {', '.join(REQUIREMENTS)}")
-    given = parser.parse_args(arguments).environments
-    return _members(parser, "NAME", given or tuple(REQUIREMENTS), tuple(REQUIREMENTS))
 
 
 def _chosen_peers(parser: argparse.ArgumentParser, beginnings: Sequence[str] | None) -> tuple[SubjectSpec, ...]:
@@ -108,15 +100,6 @@ def _choice(
         if not any(name.startswith(beginning) for name in names):
             parser.error(f"{option} {beginning!r}: expected a prefix of one of {', '.join(names)}")
     return tuple(name for name in names if name.startswith(tuple(beginnings))) if beginnings else tuple(default)
-
-
-def _members(
-    parser: argparse.ArgumentParser, option: str, given: Sequence[str], known: Sequence[str]
-) -> tuple[str, ...]:
-    unknown = [word for word in given if word not in known]
-    if unknown:
-        parser.error(f"{option} {unknown[0]!r}: expected some of {', '.join(known)}")
-    return tuple(given)
 
 
 def _words(text: str) -> tuple[str, ...]:

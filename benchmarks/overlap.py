@@ -12,11 +12,12 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.alternate import Contestant, alternate
+from benchmarks.alternate import SETTLING, alternate, load, started
 from benchmarks.cases import CASES
+from benchmarks.cells import markdown, spread
 from benchmarks.experiments import configuration
 from benchmarks.process import SubjectError
-from benchmarks.results import LOSSES, SubjectResult, subject_result
+from benchmarks.results import LOSSES, SubjectResult, quartiles
 from benchmarks.strategies import configured
 from runner.training.build import build
 
@@ -46,7 +47,7 @@ class OverlapResult:
     workers: int
     network: str
     turn: int
-    ways: tuple[SubjectResult, ...]
+    ways: Sequence[SubjectResult]
 
     def way(self, name: str) -> SubjectResult:
         """Return the result of one variant."""
@@ -60,15 +61,9 @@ class OverlapResult:
     @property
     def hidden_quartiles(self) -> tuple[float, float]:
         """Return the first and third quartile of the hidden fraction over the rounds, from each round's medians."""
-        rounds = [_hidden(each) for each in self._rounds()]
-        if len(rounds) < 2:
-            return rounds[0], rounds[0]
-        low, _, high = statistics.quantiles(rounds, n=4, method="inclusive")
-        return low, high
-
-    def _rounds(self) -> Sequence[Mapping[str, Sequence[float]]]:
         count = len(self._seconds(NO_NETWORK)) // self.turn
-        return [{name: self._seconds(name)[i * self.turn : (i + 1) * self.turn] for name in WAYS} for i in range(count)]
+        turns = [slice(i * self.turn, (i + 1) * self.turn) for i in range(count)]
+        return quartiles([_hidden({name: self._seconds(name)[turn] for name in WAYS}) for turn in turns])
 
     def _seconds(self, name: str) -> Sequence[float]:
         return self.way(name).seconds["step"]
@@ -87,9 +82,14 @@ def measure_overlap(name: str, *, rounds: int, turn: int | None) -> OverlapResul
     """
     combine, turn = OVERLAP_CASES[name], turn or TURN
     with tempfile.TemporaryDirectory(prefix="benchmark-") as folder, ExitStack() as stack:
-        contestants = [_started(way, combine, Path(folder), stack) for way in WAYS]
+        contestants = []
+        for way in WAYS:
+            spec = configured(way, CASE, _options(combine, way), threads=1, batch=CASE.batch)
+            contestants.append(started(spec, Path(folder), stack, threads=1, pinned=False))
+            # The first steps of a variant run while no other variant runs.
+            load(contestants[-1], "step")
         alternate(contestants, "step", rounds=rounds, turn=turn)
-    ways = tuple(subject_result(each) for each in contestants)
+    ways = [each.result for each in contestants]
     require_same_losses(ways)
     return OverlapResult(combine, CASE.title, WORKERS, _network(combine), turn, ways)
 
@@ -108,20 +108,34 @@ def _options(combine: str, way: str) -> tuple[str, ...]:
     return (*exchange, *WAYS[way])
 
 
-def _started(way: str, combine: str, folder: Path, stack: ExitStack) -> Contestant:
-    """Start a variant and run its first steps while no other variant runs."""
-    name = way.replace(" ", "-")
-    process = configured(name, CASE, _options(combine, way), folder, threads=1, batch=CASE.batch)
-    contestant = Contestant(way, stack.enter_context(process))
-    if started := contestant.ask("start"):
-        contestant.versions = started["versions"]
-    contestant.ask("load")
-    if first := contestant.ask("run", phase="step", times=LOSSES):
-        contestant.losses = tuple(first["losses"])
-    return contestant
-
-
 def _network(combine: str) -> str:
     """Return a description of the emulated network."""
     options = CASE.overrides(threads=1, parallelism=_options(combine, OVERLAPPED))
     return str(build(configuration(options)).emulation)
+
+
+def overlap_section(results: Sequence[OverlapResult]) -> str:
+    """Return a table of the fraction of the gradient exchange that is overlapped with compute."""
+    first = results[0]
+    header = ("combine", *(f"{way}, ms" for way in WAYS), "hidden", "hidden, quartiles over rounds")
+    lines = [
+        "## Overlap of exchange and compute, float32",
+        "",
+        f"sync_data on {first.title}, {first.workers} workers of one thread each, which share the cores.",
+        f"Network between workers, emulated: {first.network}; every ordered pair of workers has a separate link.",
+        "No network: the overlapped plans without the waits that emulate the network.",
+        "Blocking: a worker sends no gradient before it has computed all gradients.",
+        "Hidden: (blocking - overlapped) / (blocking - no network), from the medians of all steps.",
+        f"The three variants take turns. Discarded steps at the start of each turn: {SETTLING}. Times are medians, "
+        "with quartiles, in ms.",
+        f"Losses of the first {LOSSES} steps are equal bit for bit in all variants.",
+        "",
+        markdown(header, [_overlap_row(result) for result in results]),
+    ]
+    return "\n".join(lines)
+
+
+def _overlap_row(result: OverlapResult) -> Sequence[str]:
+    cells = [spread(result.way(name).seconds["step"]) for name in WAYS]
+    low, high = result.hidden_quartiles
+    return [result.combine, *cells, f"{result.hidden:.2f}", f"{low:.2f}-{high:.2f}"]

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from benchmarks.alternate import SETTLING
+from benchmarks.alternate import SETTLING, rotated
 from benchmarks.environments import MissingEnvironmentError, python_of
 from benchmarks.prepare import prepare
 from benchmarks.process import SubjectError, SubjectProcess
@@ -62,9 +62,8 @@ def measure_table(files: TableFiles) -> list[str]:
     with table_lock(files.folder):
         for number, seed in enumerate(table.seeds):
             for run in (run for run in table.runs if seed not in files.results()[run].current):
-                first = number % len(specs[run])
                 try:
-                    result = measure_round(files, run, seed, [*specs[run][first:], *specs[run][:first]])
+                    result = measure_round(files, run, seed, rotated(specs[run], number))
                 except SubjectError as error:
                     failures.append(f"{run}, round {seed}: {error}")
                     print(failures[-1], file=sys.stderr, flush=True)

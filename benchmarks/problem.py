@@ -98,6 +98,11 @@ class Problem:
         named = [name for layer in self.layers for name in layer.variables.values()]
         return tuple(name for name in named if name not in self.trainable)
 
+    @property
+    def parameters(self) -> int:
+        """Return the number of trainable parameters."""
+        return sum(self.variable(name).size for name in self.trainable)
+
     def variable(self, name: str) -> Array:
         """Return the initial value of a variable, float32, read from its file."""
         value: Array = np.load(_variable_path(self.folder, name))

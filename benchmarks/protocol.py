@@ -17,7 +17,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Protocol, TextIO
+from typing import Any, Protocol
 
 PHASES = ("forward", "gradients", "step")
 """Timed phases. forward: the loss. gradients: the loss and its gradients. step: loss, gradients and update."""
@@ -36,25 +36,26 @@ class Subject(Protocol):
     @property
     def versions(self) -> Mapping[str, str]:
         """Return the versions of the framework and its libraries."""
-        ...
 
     def load(self) -> None:
         """Create the network with its initial values."""
-        ...
 
     def phase(self, name: str) -> Run:
         """Return a function that runs one of :data:`PHASES`."""
-        ...
 
 
 def serve(subject: Subject, memory: Callable[[], float] | None = None) -> None:
     """Answer requests until the input ends. memory: returns the peak so far in MiB; by default the process's peak."""
-    answers = _take_standard_output()
     runs: dict[str, Run] = {}
+    answer_requests(lambda request: _answer(subject, request, runs, memory or peak_memory_mib))
+
+
+def answer_requests(answer: Callable[[Mapping[str, Any]], dict[str, Any]]) -> None:
+    """Answer requests until the input ends. Only answers go to standard output; other output goes to standard error."""
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     for line in sys.stdin:
-        request = json.loads(line)
-        answers.write(json.dumps(_answer(subject, request, runs, memory or peak_memory_mib)) + "\n")
-        answers.flush()
+        print(json.dumps(answer(json.loads(line))), file=answers, flush=True)
 
 
 def _answer(
@@ -70,14 +71,14 @@ def _answer(
             phase = request["phase"]
             if phase not in runs:
                 runs[phase] = subject.phase(phase)
-            return _timed(runs[phase], request["times"], CLOCKS[request.get("clock", WALL)])
+            return timed(runs[phase], request["times"], CLOCKS[request.get("clock", WALL)])
         case "memory":
             return {"memory_mib": memory()}
         case other:
             raise ValueError(f"request {other!r}: expected start, load, run or memory")
 
 
-def _timed(run: Run, times: int, clock: Callable[[], float]) -> dict[str, Any]:
+def timed(run: Run, times: int, clock: Callable[[], float] = time.perf_counter) -> dict[str, Any]:
     """Time ``times`` runs of a phase by a clock, without garbage collection during the runs."""
     seconds, losses = [], []
     gc.collect()
@@ -101,10 +102,3 @@ def peak_memory_mib() -> float:
         lines = dict(line.split(":", 1) for line in status.read_text().splitlines() if ":" in line)
         return int(lines["VmHWM"].split()[0]) / 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-
-
-def _take_standard_output() -> TextIO:
-    """Return standard output, reserved for answers; any other output goes to standard error."""
-    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    return answers

@@ -6,14 +6,13 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from benchmarks import table
-from benchmarks.collectives import ExchangeResult
-from benchmarks.collectives_table import collectives_section
+from benchmarks.cells import NOTHING, document, listed
+from benchmarks.collectives import ExchangeResult, collectives_section
 from benchmarks.limit import Rates
-from benchmarks.overlap import OverlapResult
-from benchmarks.overlap_table import overlap_section
+from benchmarks.overlap import OverlapResult, overlap_section
 from benchmarks.results import CaseResult
-from benchmarks.scaling import ScalingResult
-from benchmarks.strategies import StrategyTable
+from benchmarks.scaling import ScalingResult, scaling_section
+from benchmarks.strategies import StrategyTable, strategies_section
 
 
 @dataclass
@@ -42,24 +41,25 @@ class Report:
         subjects = [s for result in (*self.comparisons, *self.collectives) for s in result.subjects]
         subjects += [way for result in self.overlaps for way in result.ways]
         versions = {name: version for subject in subjects for name, version in subject.versions.items()}
-        facts = {**self.machine, "versions": ", ".join(f"{n} {v}" for n, v in sorted(versions.items())) or "-"}
-        parts = [table.heading(facts, self.rates)]
+        facts = {**self.machine, "versions": ", ".join(f"{n} {v}" for n, v in sorted(versions.items())) or NOTHING}
+        facts |= {f"best rates, {precision}": found.sentence() for precision, found in self.rates.items()}
+        parts = [f"# Measurements\n\n{listed(facts)}"]
         if self.comparisons or self.scaling or self.strategies:
             parts.append(table.method())
         if self.comparisons:
             parts.append(f"## Training step\n\n{table.overview(self.comparisons)}")
         parts += [table.case_section(result) for result in self.comparisons]
         if self.scaling:
-            parts.append(table.scaling_section(self.scaling))
+            parts.append(scaling_section(self.scaling))
         if self.strategies:
-            parts.append(table.strategies_section(self.strategies))
+            parts.append(strategies_section(self.strategies))
         if self.overlaps:
             parts.append(overlap_section(self.overlaps))
         if self.collectives:
             parts.append(collectives_section(self.collectives))
         if self.failed:
-            parts.append("## Not measured\n\n" + "\n".join(f"- {name}: {why}" for name, why in self.failed.items()))
-        return "\n\n".join(parts) + "\n"
+            parts.append(f"## Not measured\n\n{listed(self.failed)}")
+        return document(*parts)
 
     def write(self, markdown: Path | None, raw: Path | None) -> None:
         """Write the document, and the raw numbers as JSON, to the given files."""

@@ -5,8 +5,6 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from benchmarks.alternate import Contestant
-
 LOSSES = 3
 """Number of first steps whose losses are compared."""
 
@@ -38,7 +36,31 @@ TOLERANCES: Mapping[str, Tolerance] = {
 """Tolerances by precision. tf32 (on GPUs): float32 whose products use factors with 10-bit mantissas."""
 
 
-@dataclass(frozen=True)
+def method_of_losses(precisions: Sequence[str]) -> str:
+    """Return a description of the comparison of losses."""
+    tolerances = "; ".join(
+        f"{name}: {TOLERANCES[name].of_loss:g} of the loss and {TOLERANCES[name].of_change:g} of its change"
+        for name in precisions
+    )
+    first = f'Losses: losses of the first {LOSSES} steps; "match" means equal to runner\'s'
+    return f"{first} within tolerances ({tolerances})."
+
+
+def compared_losses(result: "CaseResult", subject: "SubjectResult") -> str:
+    """Return the losses of runner, or how those of a peer compare with them."""
+    losses = ", ".join(f"{loss:.4f}" for loss in subject.losses)
+    if subject is result.ours:
+        return losses
+    return "match" if result.same_computation(subject) else f"different computation: {losses}"
+
+
+def quartiles(numbers: Sequence[float]) -> tuple[float, float]:
+    """Return the first and third quartile; both are the number if there is only one."""
+    low, _, high = statistics.quantiles(numbers, n=4, method="inclusive") if len(numbers) > 1 else [numbers[0]] * 3
+    return low, high
+
+
+@dataclass
 class SubjectResult:
     """One implementation on one case. failure: reason for missing times. seconds: phase -> time of each run.
 
@@ -48,34 +70,14 @@ class SubjectResult:
     name: str
     failure: str = ""
     versions: Mapping[str, str] = field(default_factory=dict)
-    losses: tuple[float, ...] = ()
-    seconds: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    losses: Sequence[float] = ()
+    seconds: dict[str, list[float]] = field(default_factory=dict)
     memory_mib: tuple[float, float] = (0.0, 0.0)
 
     def median(self, phase: str) -> float | None:
         """Return the median seconds of a phase, or None if the phase was not measured."""
         times = self.seconds.get(phase, ())
         return statistics.median(times) if times else None
-
-    def quartiles(self, phase: str) -> tuple[float, float]:
-        """Return the first and third quartile of a measured phase."""
-        times = self.seconds[phase]
-        if len(times) < 2:
-            return times[0], times[0]
-        low, _, high = statistics.quantiles(times, n=4, method="inclusive")
-        return low, high
-
-
-def subject_result(contestant: Contestant) -> SubjectResult:
-    """Return the result of a contestant."""
-    return SubjectResult(
-        contestant.name,
-        contestant.failure,
-        dict(contestant.versions),
-        contestant.losses,
-        {phase: tuple(times) for phase, times in contestant.seconds.items()},
-        contestant.memory_mib,
-    )
 
 
 @dataclass(frozen=True)
@@ -88,7 +90,7 @@ class CaseResult:
     parameters: int
     multiply_adds: Mapping[str, int]
     limit_s: Mapping[str, float | None]
-    subjects: tuple[SubjectResult, ...]
+    subjects: Sequence[SubjectResult]
 
     @property
     def ours(self) -> SubjectResult:

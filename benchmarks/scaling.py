@@ -2,12 +2,14 @@
 
 import statistics
 import tempfile
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.alternate import SETTLING
 from benchmarks.cases import CASES
+from benchmarks.cells import markdown, ratio
 from benchmarks.compare import WARM_UP
 from benchmarks.process import SubjectProcess
 from benchmarks.strategies import configured
@@ -61,8 +63,9 @@ def measure_scaling(name: str, *, rounds: int, turn: int | None) -> ScalingResul
     with tempfile.TemporaryDirectory(prefix="benchmark-") as folder, ExitStack() as stack:
 
         def started(label: str, examples: int, *parallelism: str) -> SubjectProcess:
-            process = configured(label, case, parallelism, Path(folder), threads=1, batch=examples)
-            stack.enter_context(process)
+            spec = configured(label, case, parallelism, threads=1, batch=examples)
+            log = Path(folder) / f"{label}.log"
+            process = stack.enter_context(SubjectProcess(spec, threads=1, log=log, pinned=False))
             process.ask("load")
             process.ask("run", phase="step", times=WARM_UP)
             return process
@@ -78,3 +81,28 @@ def measure_scaling(name: str, *, rounds: int, turn: int | None) -> ScalingResul
             alone += singles[0].ask("run", phase="step", times=times)["seconds"][SETTLING:]
     each = tuple(tuple(seconds) for seconds in unconnected)
     return ScalingResult(name, case.title, batch, tuple(connected), each, tuple(alone))
+
+
+def scaling_section(results: Sequence[ScalingResult]) -> str:
+    """Return a table of the cost of exchange in sync_data."""
+    header = ("case", "batch per worker", "sync_data, examples/s", "unconnected runs, examples/s")
+    rows = [_scaling_row(result) for result in results]
+    table = markdown(
+        [*header, "sync_data / unconnected", "one run, examples/s", "sync_data / one run", "unconnected / one run"],
+        rows,
+    )
+    return f"## Scaling: sync_data against simultaneous unconnected runs, one thread each, float32\n\n{table}"
+
+
+def _scaling_row(result: ScalingResult) -> Sequence[str]:
+    connected, unconnected, alone = result.connected_rate, result.unconnected_rate, result.alone_rate
+    return (
+        result.case,
+        str(result.batch),
+        f"{connected:,.1f}",
+        f"{unconnected:,.1f}",
+        ratio(connected, unconnected),
+        f"{alone:,.1f}",
+        ratio(connected, alone),
+        ratio(unconnected, alone),
+    )

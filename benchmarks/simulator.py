@@ -9,14 +9,16 @@ import statistics
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
+from benchmarks.alternate import rotated
+from benchmarks.cells import publish
 from benchmarks.experiments import configuration
 from benchmarks.process import SubjectError, SubjectProcess
-from benchmarks.simulator_configurations import Configuration, drawn, profiled
+from benchmarks.simulator_configurations import drawn, profiled
 from benchmarks.simulator_page import Compared, page, plot
 from benchmarks.subjects import SubjectSpec
 from runner.engine.graph.tensor import state_dtype
@@ -32,48 +34,38 @@ SEED, CONFIGURATIONS, ROUNDS, SECONDS = 2026, 44, 5, 2.0
 WARM_UP, LEAST_STEPS, MOST_STEPS, SIMULATED_STEPS = 5, 5, 400, 6
 
 
-@dataclass
-class Subject:
-    """A configuration and its times. seconds: of one evaluation of the batch, one number for each round. simulated_s:
-    the same, simulated. origins: see ``Simulated``. failure: why it has no times, or ""."""
+def simulate(subject: Compared, profile: Path) -> None:
+    """Simulate a configuration with a profile."""
+    described = ("cluster=this_machine", f"cluster.hardware.kinds.process.profile={profile}")
+    config = configuration([*described, *subject.configuration.overrides()])
+    session = session_of(config, 1000)
+    driver = bind(session.program.step_driver, session)
+    rates = np.zeros(config.optimizer.for_batch(config.train.batch_size).rate_shape, state_dtype(config.precision))
+    begin_s, passes = 0.0, 0
+    for step in range(1 + SIMULATED_STEPS):
+        driver.update(step, rates)
+        passes += driver.passes
+        if step == 0:
+            begin_s, passes = session.totals().now, 0
+    subject.simulated_s = (session.totals().now - begin_s) / passes
+    subject.origins = session.origins
 
-    configuration: Configuration
-    seconds: list[float] = field(default_factory=list)
-    simulated_s: float = 0.0
-    origins: dict[str, float] = field(default_factory=dict)
-    failure: str = ""
 
-    def simulate(self, profile: Path) -> None:
-        """Simulate the configuration."""
-        described = ("cluster=this_machine", f"cluster.hardware.kinds.process.profile={profile}")
-        config = configuration([*described, *self.configuration.overrides()])
-        session = session_of(config, 1000)
-        driver = bind(session.program.step_driver, session)
-        rates = np.zeros(config.optimizer.for_batch(config.train.batch_size).rate_shape, state_dtype(config.precision))
-        begin_s, passes = 0.0, 0
-        for step in range(1 + SIMULATED_STEPS):
-            driver.update(step, rates)
-            passes += driver.passes
-            if step == 0:
-                begin_s, passes = session.totals().now, 0
-        self.simulated_s = (session.totals().now - begin_s) / passes
-        self.origins = session.origins
+def run(subject: Compared, seconds: float, folder: Path) -> None:
+    """Start a configuration, time updates for about ``seconds``, and end it. Raises SubjectError.
 
-    def run(self, seconds: float, folder: Path) -> None:
-        """Start the configuration, time updates for about ``seconds``, and end it.
-
-        The median counts; if clients overlap, so that updates do not end one by one, the mean.
-        """
-        spec = SubjectSpec("run", "", "benchmarks.configured", self.configuration.overrides())
-        overlap = self.configuration.strategy in ("async_data", "sandblaster")
-        with SubjectProcess(spec, threads=usable_cores(), log=folder / "log", pinned=False) as process:
-            process.ask("load")
-            warm = process.ask("run", phase="evaluations", times=WARM_UP)["seconds"]
-            count = min(MOST_STEPS, max(LEAST_STEPS, round(seconds / statistics.median(warm))))
-            found = process.ask("run", phase="evaluations", times=count)
-        each = [step / passes for step, passes in zip(found["seconds"], found["losses"], strict=True)]
-        mean = sum(found["seconds"]) / sum(found["losses"])
-        self.seconds.append(mean if overlap else statistics.median(each))
+    The median counts; if clients overlap, so that updates do not end one by one, the mean.
+    """
+    spec = SubjectSpec("run", "", "benchmarks.configured", subject.configuration.overrides())
+    overlap = subject.configuration.strategy in ("async_data", "sandblaster")
+    with SubjectProcess(spec, threads=usable_cores(), log=folder / "log", pinned=False) as process:
+        process.ask("load")
+        warm = process.ask("run", phase="evaluations", times=WARM_UP)["seconds"]
+        count = min(MOST_STEPS, max(LEAST_STEPS, round(seconds / statistics.median(warm))))
+        found = process.ask("run", phase="evaluations", times=count)
+    each = [step / passes for step, passes in zip(found["seconds"], found["losses"], strict=True)]
+    mean = sum(found["seconds"]) / sum(found["losses"])
+    subject.seconds.append(mean if overlap else statistics.median(each))
 
 
 def record(path: Path, cases: Sequence[str]) -> None:
@@ -88,18 +80,17 @@ def record(path: Path, cases: Sequence[str]) -> None:
     write_profile(path, profile)
 
 
-def measure(subjects: Sequence[Subject], rounds: int, seconds: float) -> None:
+def measure(subjects: Sequence[Compared], rounds: int, seconds: float) -> None:
     """Run all subjects in each round; each round begins with another subject. A failure is kept in the subject."""
     with tempfile.TemporaryDirectory(prefix="benchmark-simulator-") as folder:
         for number in range(rounds):
-            first = number * len(subjects) // rounds
-            for subject in (*subjects[first:], *subjects[:first]):
+            for subject in rotated(subjects, number * len(subjects) // rounds):
                 if subject.failure:
                     continue
                 each = subject.configuration
                 print(f"round {number + 1}: {each.setting.name}, {each.name}", file=sys.stderr, flush=True)
                 try:
-                    subject.run(seconds, Path(folder))
+                    run(subject, seconds, Path(folder))
                 except SubjectError as error:
                     subject.failure = str(error)
 
@@ -121,22 +112,17 @@ def main(arguments: Sequence[str]) -> int:
         record(given.profile, given.cases)
         return 0
     chosen = [each for each in drawn(given.seed, given.configurations) if each.setting.case in given.cases]
-    subjects = [Subject(each) for each in chosen]
+    subjects = [Compared(each) for each in chosen]
     for subject in subjects:
         try:
-            subject.simulate(given.profile)
+            simulate(subject, given.profile)
         except RunnerError as error:
             subject.failure = f"{type(error).__name__}: {error}"
     measure(subjects, given.rounds, given.seconds)
-    compared = [
-        Compared(each.configuration, tuple(each.seconds), each.simulated_s, each.origins, each.failure)
-        for each in subjects
-    ]
     picture = None if given.output is None else given.output.with_suffix(".png")
     command = f"python -m benchmarks simulator --configurations {given.configurations} --seed {given.seed}"
-    text = page(compared, f"{command} --rounds {given.rounds} --seconds {given.seconds:g}", picture)
+    text = page(subjects, f"{command} --rounds {given.rounds} --seconds {given.seconds:g}", picture)
     if picture is not None:
-        given.output.write_text(text)
-        plot(compared, picture)
-    print(text, end="")
-    return int(any(each.failure for each in compared))
+        plot(subjects, picture)
+    publish(text, given.output)
+    return int(any(each.failure for each in subjects))

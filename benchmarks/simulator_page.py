@@ -1,16 +1,13 @@
 """The page about simulated against real step times, and its plot."""
 
-import datetime
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import combinations
 from pathlib import Path
 
-from benchmarks.cells import markdown, milliseconds
-from benchmarks.environments import ROOT
+from benchmarks.cells import document, listed, markdown, milliseconds, origin
 from benchmarks.simulator_configurations import Configuration, Setting
-from runner.records.summary import cpu_model, git_commit
 from runner.system.machine import usable_cores
 from runner.tracking.plots import new_figure, save_figure
 
@@ -28,15 +25,15 @@ simulation has a profile of instructions, measured in one process, and of messag
 configuration of this page was run for it."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Compared:
-    """One configuration. seconds: of its runs. simulated_s: simulated. origins: see ``Simulated``. failure: "" or why
-    a time is missing."""
+    """One configuration and its times. seconds: of one evaluation of the batch, one number for each run. simulated_s:
+    the same, simulated. origins: see ``Simulated``. failure: why a time is missing, or ""."""
 
     configuration: Configuration
-    seconds: tuple[float, ...]
-    simulated_s: float
-    origins: Mapping[str, float]
+    seconds: list[float] = field(default_factory=list)
+    simulated_s: float = 0.0
+    origins: Mapping[str, float] = field(default_factory=dict)
     failure: str = ""
 
     @property
@@ -83,17 +80,11 @@ def page(compared: Sequence[Compared], command: str, picture: Path | None = None
     measured = [each for each in compared if not each.failure and each.seconds]
     steady = [each for each in measured if each.spread <= MOST_SPREAD]
     apart = [each for each in measured if each.spread > MOST_SPREAD]
-    facts = {
-        "CPU": f"{cpu_model()}, {usable_cores()} cores",
-        "commit": git_commit(ROOT) or "-",
-        "date": str(datetime.datetime.now(tz=datetime.UTC).date()),
-        "command": f"`{command}`",
-    }
     order = order_of(steady)
     rounds = max((len(each.seconds) for each in measured), default=0)
     parts = [
         "# Simulated against real steps",
-        "\n".join(f"- {name}: {value}" for name, value in facts.items()),
+        listed(origin(f"{usable_cores()} cores", command=f"`{command}`")),
         _METHOD.format(rounds=rounds),
         _summary(steady, order),
         *([] if picture is None else [f"![Simulated against real step times]({picture.name})"]),
@@ -103,10 +94,10 @@ def page(compared: Sequence[Compared], command: str, picture: Path | None = None
         parts += ["## Wrong order\n\n" + "\n".join(f"- {each}" for each in order.wrong)]
     if apart:
         parts += [f"## Runs that spread by more than {MOST_SPREAD:.0%}", _summary(apart, None), _table(apart)]
-    failed = [f"- {each.configuration.setting.name}, {each.configuration.name}: {each.failure}" for each in compared]
-    if failed := [line for line, each in zip(failed, compared, strict=True) if each.failure]:
-        parts += ["## Failed", "\n".join(failed)]
-    return "\n\n".join(parts) + "\n"
+    if failed := [each for each in compared if each.failure]:
+        names = [f"{each.configuration.setting.name}, {each.configuration.name}" for each in failed]
+        parts += ["## Failed", listed(dict(zip(names, (each.failure for each in failed), strict=True)))]
+    return document(*parts)
 
 
 def plot(compared: Sequence[Compared], path: Path) -> None:

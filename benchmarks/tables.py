@@ -1,14 +1,13 @@
 """``python -m benchmarks``: the networks, strategies and collectives on CPUs; see its ``--help``."""
 
-import datetime
 import platform
 import sys
 from collections.abc import Sequence
 
 from benchmarks.cases import CASES
+from benchmarks.cells import origin
 from benchmarks.collectives import COLLECTIVE_CASES, measure_collective
 from benchmarks.compare import compare
-from benchmarks.environments import ROOT
 from benchmarks.limit import measure_rates
 from benchmarks.options import Options, parse
 from benchmarks.overlap import OVERLAP_CASES, measure_overlap
@@ -18,14 +17,14 @@ from benchmarks.scaling import SCALING_CASES, measure_scaling
 from benchmarks.strategies import STRATEGY_CASES, measure_strategies
 from benchmarks.subjects import OURS
 from runner.errors import RunnerError
-from runner.records.summary import cpu_model, git_commit
 from runner.system.machine import usable_cores
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command line; return 1 if runner failed in a case."""
     options = parse(arguments)
-    report = Report(_machine(options.settings.threads))
+    use = f"{usable_cores()} cores, {options.settings.threads} threads used"
+    report = Report(origin(use, Python=platform.python_version()))
     for name in options.cases:
         print(f"measuring {name}", file=sys.stderr, flush=True)
         try:
@@ -57,12 +56,3 @@ def _measure(name: str, options: Options, report: Report) -> None:
                 report.rates[precision] = measure_rates(settings.threads, precision)
             specs = (OURS, *options.peers)
             report.comparisons.append(compare(case, precision, settings, specs, report.rates[precision]))
-
-
-def _machine(threads: int) -> dict[str, str]:
-    return {
-        "CPU": f"{cpu_model()}, {usable_cores()} cores, {threads} threads used",
-        "Python": platform.python_version(),
-        "commit": git_commit(ROOT) or "-",
-        "date": str(datetime.datetime.now(tz=datetime.UTC).date()),
-    }

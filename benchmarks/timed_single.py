@@ -4,12 +4,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from benchmarks.protocol import PHASES
-from runner.engine.compile.program import Client, Program
+from runner.engine.compile.program import Program
 from runner.engine.graph.device import worker_task
 from runner.engine.graph.graph import Graph
 from runner.strategies.base import Workload
 from runner.strategies.clients import program
-from runner.strategies.replica import Gradients, Replica
+from runner.strategies.replica import Replica
 from runner.strategies.single import Single
 
 CLIENTS: Mapping[str, str] = dict(zip(PHASES, ("forward", "gradients", "train"), strict=True))
@@ -22,20 +22,19 @@ class TimedSingle(Single):
 
     def build(self, workload: Workload) -> Program:
         """Return the program. ``workload.microbatches`` must be 1."""
-        graph = Graph()
-        replica = Replica(graph, workload, device=worker_task(0))
-        computed = replica.compute_gradients((0, workload.batch_size), "train")
-        targets = replica.apply(computed.gradients, computed.state_updates)
-        whole = program(graph, [replica], metrics=computed.metrics, targets=targets)
-        return replace(whole, clients={**whole.clients, **timed_clients(whole, computed)})
+        return timed_program(Replica(Graph(), workload, device=worker_task(0)))
 
 
-def timed_clients(whole: Program, computed: Gradients) -> dict[str, Client]:
-    """Return the clients of :data:`CLIENTS` for a program with these gradients."""
+def timed_program(replica: Replica) -> Program:
+    """Return the program of one replica with the clients of :data:`CLIENTS`."""
+    computed = replica.compute_gradients((0, replica.workload.batch_size), "train")
+    targets = replica.apply(computed.gradients, computed.state_updates)
+    whole = program(replica.graph, [replica], metrics=computed.metrics, targets=targets)
     step = replace(whole.clients["train"], fetches={"loss": computed.metrics["loss"]})
     gradients = tuple(dict.fromkeys(gradient.node for _, gradient in computed.gradients))
-    return {
+    timed = {
         "forward": replace(step, name="forward", targets=()),
         "gradients": replace(step, name="gradients", targets=gradients),
         "train": step,
     }
+    return replace(whole, clients={**whole.clients, **timed})

@@ -6,7 +6,6 @@ time between two lines of metrics.jsonl, so that all costs of recording are incl
 """
 
 import argparse
-import datetime
 import itertools
 import os
 import signal
@@ -22,11 +21,10 @@ from contextlib import AbstractContextManager, ExitStack, closing, contextmanage
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from benchmarks.cells import markdown
-from benchmarks.environments import ROOT
+from benchmarks.cells import document, listed, markdown, origin, publish
 from benchmarks.process import SubjectError
+from benchmarks.results import quartiles
 from runner.commands.ui import HOST, SERVER_ENVIRONMENT
-from runner.records.summary import cpu_model, git_commit
 from runner.system.machine import usable_cores
 from runner.tracking import read_metrics
 from runner.tracking.spool import SPOOL_FILE
@@ -105,22 +103,15 @@ def measure(name: str, seconds: float, pairs: int) -> Result:
     return result
 
 
-def document(results: Sequence[Result], seconds: float, command: str) -> str:
+def page(results: Sequence[Result], seconds: float, command: str) -> str:
     """Return the table and a description of the measurement."""
     header = ("store", "pairs", "steps", "undisturbed, ms", "disturbed, ms", "ratio", "quartiles")
-    facts = {
-        "CPU": f"{cpu_model()}, {usable_cores()} cores, one of them training",
-        "commit": git_commit(ROOT) or "-",
-        "date": str(datetime.datetime.now(tz=datetime.UTC).date()),
-        "command": f"`{command}`",
-    }
-    parts = [
+    return document(
         "# A tracking store that is locked or unavailable",
-        "\n".join(f"- {name}: {value}" for name, value in facts.items()),
+        listed(origin(f"{usable_cores()} cores, one of them training", command=f"`{command}`")),
         _METHOD.format(training=" ".join(TRAINING), seconds=seconds),
         markdown((*header, "run", "points", "missing", "repeated"), [_row(result) for result in results]),
-    ]
-    return "\n\n".join(parts) + "\n"
+    )
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -137,10 +128,7 @@ def main(arguments: Sequence[str]) -> int:
         print(f"measuring {name}", file=sys.stderr, flush=True)
         results.append(measure(name, given.seconds, given.pairs))
     command = f"python -m benchmarks tracking --seconds {given.seconds:g} --pairs {given.pairs}"
-    text = document(results, given.seconds, command)
-    if given.output is not None:
-        given.output.write_text(text)
-    print(text, end="")
+    publish(page(results, given.seconds, command), given.output)
     return int(any(each.missing or each.repeated or each.status != "stopped as requested" for each in results))
 
 
@@ -255,10 +243,10 @@ def _read(result: Result, folder: Path) -> None:
 
 def _row(result: Result) -> tuple[str, ...]:
     ratios = result.ratios()
-    quartiles = statistics.quantiles(ratios, n=4, method="inclusive") if len(ratios) > 1 else [ratios[0]] * 3
+    low, high = quartiles(ratios)
     undisturbed, disturbed = (statistics.median(result.medians[start::2]) * 1e3 for start in (0, 1))
     return (
         *(result.name, str(len(ratios)), f"{sum(result.counts):,}", f"{undisturbed:.2f}", f"{disturbed:.2f}"),
-        *(f"{statistics.median(ratios):.3f}", f"{quartiles[0]:.3f}-{quartiles[2]:.3f}"),
+        *(f"{statistics.median(ratios):.3f}", f"{low:.3f}-{high:.3f}"),
         *(result.status, f"{result.points:,}", str(result.missing), str(result.repeated)),
     )

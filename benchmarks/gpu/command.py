@@ -1,7 +1,6 @@
 """``python -m benchmarks gpu``: see its ``--help``."""
 
 import argparse
-import datetime
 import re
 import subprocess
 import sys
@@ -10,17 +9,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.environments import ROOT
+from benchmarks.cells import origin
+from benchmarks.environments import ROOT, members
 from benchmarks.gpu.deadline import Deadline
 from benchmarks.gpu.measure import COMPARE_PLANS, COMPILED, MODES, QUICK, UNKNOWN, Settings, measure, measure_rates
 from benchmarks.gpu.networks import GPU_CASES, PRECISIONS
 from benchmarks.gpu.problems import prepare
 from benchmarks.gpu.store import Measured, read_store
-from benchmarks.gpu.table import document
+from benchmarks.gpu.table import page
 from benchmarks.limit import Rates
 from benchmarks.process import SubjectError
 from runner.errors import RunnerError
-from runner.records.summary import cpu_model, git_commit
+from runner.records.summary import cpu_model
 
 RESULTS = ROOT / "benchmarks" / "results"
 
@@ -70,8 +70,8 @@ def main(arguments: Sequence[str]) -> int:
         failed = bool(measured.result.ours.failure) or (failed and number > 0)
         store.add(measured)
         store.write(stem.with_suffix(".json"))
-        stem.with_suffix(".md").write_text(document(store, command))
-    print(document(store, command))
+        stem.with_suffix(".md").write_text(page(store, command))
+    print(page(store, command))
     return 1 if failed else 0
 
 
@@ -90,24 +90,15 @@ def parse(arguments: Sequence[str]) -> Options:
     add("--seconds", type=float, default=500.0, help="time limit; no measurement is started shortly before it")
     add("--output", type=Path, metavar="FOLDER", default=RESULTS, help="folder of the result files")
     given = parser.parse_args(arguments)
-    modes = () if given.modes == "none" else _members(parser, "--modes", given.modes.split(","), MODES)
+    modes = () if given.modes == "none" else members(parser, "--modes", given.modes.split(","), MODES)
     return Options(
-        _members(parser, "CASE", given.cases or default, tuple(GPU_CASES)),
-        _members(parser, "--precision", given.precision.split(","), PRECISIONS),
+        members(parser, "CASE", given.cases or default, tuple(GPU_CASES)),
+        members(parser, "--precision", given.precision.split(","), PRECISIONS),
         modes,
         Settings(given.device, given.rounds, given.steps, given.compare_plans),
         given.seconds,
         given.output,
     )
-
-
-def _members(
-    parser: argparse.ArgumentParser, option: str, given: Sequence[str], known: Sequence[str]
-) -> tuple[str, ...]:
-    for word in given:
-        if word not in known:
-            parser.error(f"{option} {word!r}: expected some of {', '.join(known)}")
-    return tuple(given)
 
 
 def gpu_facts(device: str) -> Mapping[str, str]:
@@ -137,7 +128,7 @@ def passes(options: Options) -> Iterator[tuple[str, str, tuple[str, ...]]]:
 
 def measurements(options: Options, deadline: Deadline) -> Iterator[Measured]:
     """Measure in the order of :func:`passes` until the time is up."""
-    today, commit = str(datetime.datetime.now(tz=datetime.UTC).date()), git_commit(ROOT) or "-"
+    found = origin("")
     with tempfile.TemporaryDirectory(prefix="benchmark-") as name:
         root = Path(name)
         rates = _rates(options, root, deadline)
@@ -156,7 +147,7 @@ def measurements(options: Options, deadline: Deadline) -> Iterator[Measured]:
             except (RunnerError, SubjectError) as error:
                 _say(f"{case}, {precision}: {error}")
                 continue
-            yield Measured(result, rates[precision], commit, today)
+            yield Measured(result, rates[precision], found["commit"], found["date"])
 
 
 def _rates(options: Options, folder: Path, deadline: Deadline) -> Mapping[str, Rates]:

@@ -1,7 +1,6 @@
 """The device on which runner is measured: a GPU or, to try the benchmark without one, CPUs."""
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 
@@ -28,14 +27,9 @@ class Engine:
     registry: Registry
     versions: Mapping[str, str] = field(default_factory=dict)
 
-    @contextmanager
-    def opened(self, program: Program) -> Iterator[LocalSession]:
-        """Open a session in this process."""
-        session = LocalSession(program, self.cluster, self.registry)
-        try:
-            yield session
-        finally:
-            session.close()
+    def session(self, program: Program) -> LocalSession:
+        """Return a session in this process; the caller closes it."""
+        return LocalSession(program, self.cluster, self.registry)
 
     def memory_mib(self, session: LocalSession) -> float:
         """Return the GPU memory of a training step; on CPUs, the peak memory of the process.

@@ -8,20 +8,18 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.alternate import Contestant, alternate
+from benchmarks.alternate import Contestant, alternate, load, started
 from benchmarks.cases import Case
-from benchmarks.environments import MissingEnvironmentError
 from benchmarks.gpu.deadline import Deadline
 from benchmarks.gpu.networks import workload_of
 from benchmarks.gpu.resident import resident_single
-from benchmarks.limit import Rates
+from benchmarks.limit import Rates, case_result, multiply_adds
 from benchmarks.peers import gpu_sizes
 from benchmarks.problem import load_problem
-from benchmarks.process import SubjectError, SubjectProcess
-from benchmarks.results import LOSSES, CaseResult, subject_result
+from benchmarks.process import SubjectError
+from benchmarks.results import LOSSES, CaseResult
 from benchmarks.subjects import SubjectSpec
 from benchmarks.timed_single import CLIENTS
-from benchmarks.work import multiply_adds
 
 PHASES = ("step", "gradients")
 """The timed phases: the training step and, as in convnet-benchmarks, forward and backward pass without the update."""
@@ -65,15 +63,17 @@ def measure(
         with deadline.keeping(TURNS_S):
             contestants = [_started(spec.on(str(folder)), folder, deadline, stack) for spec in specs]
             with ThreadPoolExecutor(len(contestants)) as pool:
-                list(pool.map(_load, contestants))
+                list(pool.map(load, contestants))
             for contestant in contestants:
                 _warm(contestant)
         for phase in PHASES:
             alternate(contestants, phase, rounds=settings.rounds, turn=settings.turn)
         for contestant in contestants:
             if answer := contestant.ask("memory"):
-                contestant.memory_mib = (0.0, answer["memory_mib"])
-    return _result(case, precision, folder, rates, contestants)
+                contestant.result.memory_mib = (0.0, answer["memory_mib"])
+    program = resident_single(workload_of(case, "float32"))
+    work = {phase: multiply_adds(program.graph, program.clients[CLIENTS[phase]]) for phase in PHASES}
+    return case_result(case, precision, load_problem(folder).parameters, work, rates, contestants)
 
 
 def measure_rates(settings: Settings, precisions: Sequence[str], folder: Path, deadline: Deadline) -> dict[str, Rates]:
@@ -82,12 +82,12 @@ def measure_rates(settings: Settings, precisions: Sequence[str], folder: Path, d
     spec = SubjectSpec("rates", torch_environment(), "benchmarks.peers.gpu_rates", (device,))
     with ExitStack() as stack:
         contestant = _started(spec, folder, deadline, stack)
-        _load(contestant)
+        load(contestant)
         for phase in (*precisions, gpu_sizes.COPY):
             alternate([contestant], phase, rounds=1, turn=settings.rounds)
-    if contestant.failure:
-        raise SubjectError(f"rates of the GPU: {contestant.failure}")
-    seconds = contestant.seconds
+    if contestant.result.failure:
+        raise SubjectError(f"rates of the GPU: {contestant.result.failure}")
+    seconds = contestant.result.seconds
     copying = gpu_sizes.moved(device) / min(seconds[gpu_sizes.COPY])
     work = gpu_sizes.multiply_adds(device)
     return {each: Rates({"PyTorch's matrix product": work / min(seconds[each])}, copying) for each in precisions}
@@ -104,34 +104,12 @@ def _peer(device: str, precision: str, mode: str) -> SubjectSpec:
 
 
 def _started(spec: SubjectSpec, folder: Path, deadline: Deadline, stack: ExitStack) -> Contestant:
-    threads = os.cpu_count() or 1
-    log = folder / f"{spec.name}.log"
-    try:
-        process = SubjectProcess(spec, threads=threads, log=log, pinned=False, timeout_s=deadline.patience_s)
-    except MissingEnvironmentError as missing:
-        return Contestant(spec.name, None, failure=str(missing))
-    return Contestant(spec.name, stack.enter_context(process))
-
-
-def _load(contestant: Contestant) -> None:
-    if started := contestant.ask("start"):
-        contestant.versions = started["versions"]
-    contestant.ask("load")
+    return started(spec, folder, stack, threads=os.cpu_count() or 1, pinned=False, timeout_s=deadline.patience_s)
 
 
 def _warm(contestant: Contestant) -> None:
     """Run one process alone, so that it compiles and chooses its kernels before the turns."""
     if first := contestant.ask("run", phase=PHASES[0], times=LOSSES):
-        contestant.losses = tuple(first["losses"])
+        contestant.result.losses = first["losses"]
     for phase in PHASES:
         contestant.ask("run", phase=phase, times=WARM_UP)
-
-
-def _result(case: Case, precision: str, folder: Path, rates: Rates, contestants: Sequence[Contestant]) -> CaseResult:
-    problem = load_problem(folder)
-    parameters = sum(problem.variable(each).size for each in problem.trainable)
-    program = resident_single(workload_of(case, "float32"))
-    work = {phase: multiply_adds(program.graph, program.clients[CLIENTS[phase]]) for phase in PHASES}
-    limits = {phase: rates.limit_s(phase, count, parameters) for phase, count in work.items()}
-    subjects = tuple(subject_result(contestant) for contestant in contestants)
-    return CaseResult(case.name, case.title, precision, parameters, work, limits, subjects)

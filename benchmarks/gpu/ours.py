@@ -5,7 +5,7 @@ DEVICE is "cuda", or "cpu" to try the benchmark; CASE is one of :data:`~benchmar
 
 import sys
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from itertools import count
 from pathlib import Path
 
@@ -36,7 +36,7 @@ class OursOnGpu:
     def load(self) -> None:
         """Open the session and load the problem's initial values."""
         self._program = resident_single(self._workload)
-        self._session = self._stack.enter_context(self._engine.opened(self._program))
+        self._session = self._stack.enter_context(closing(self._engine.session(self._program)))
         # The optimizer's slots are not in the problem, so they keep the values that "init" sets.
         self._session.run("init")
         problem = self._problem

@@ -67,11 +67,6 @@ def read_store(path: Path, facts: Mapping[str, str]) -> Store:
 
 
 def _measured(entry: Mapping[str, Any]) -> Measured:
-    result = {**entry["result"], "subjects": tuple(map(_subject, entry["result"]["subjects"]))}
-    return Measured(CaseResult(**result), Rates(**entry["rates"]), entry["commit"], entry["date"])
-
-
-def _subject(entry: Mapping[str, Any]) -> SubjectResult:
-    seconds = {phase: tuple(times) for phase, times in entry["seconds"].items()}
-    memory = tuple(entry["memory_mib"])
-    return SubjectResult(**{**entry, "losses": tuple(entry["losses"]), "seconds": seconds, "memory_mib": memory})
+    subjects = [SubjectResult(**subject) for subject in entry["result"]["subjects"]]
+    result = CaseResult(**{**entry["result"], "subjects": subjects})
+    return Measured(**{**entry, "result": result, "rates": Rates(**entry["rates"])})

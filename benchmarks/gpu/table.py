@@ -2,11 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 
-from benchmarks.cells import markdown, milliseconds, ratio
+from benchmarks.cells import document, listed, markdown, milliseconds, ratio, spread
 from benchmarks.gpu.measure import MODES, PHASES
 from benchmarks.gpu.networks import GPU_CASES, PRECISIONS
 from benchmarks.gpu.store import Key, Measured, Store
-from benchmarks.results import LOSSES, TOLERANCES, CaseResult, SubjectResult
+from benchmarks.results import CaseResult, SubjectResult, compared_losses, method_of_losses
 
 NOT_RUN = "*not run*"
 
@@ -23,31 +23,24 @@ Source: convnet-benchmarks; also table 1 of "TensorFlow: a system for large-scal
 Results = Mapping[Key, Measured]
 
 
-def document(store: Store, command: str) -> str:
+def page(store: Store, command: str) -> str:
     """Return all results as one document; ``smoke``, a network for tests, is omitted unless it has results."""
     names = [name for name in GPU_CASES if name != "smoke" or any(key[0] == name for key in store.results)]
     results = store.results
     parts = [heading(store, command), overview(results, names), forward_and_backward(results, names)]
     parts += [case_section(measured) for measured in results.values()]
-    return "\n\n".join(parts) + "\n"
+    return document(*parts)
 
 
 def heading(store: Store, command: str) -> str:
     """Describe the GPU and the measurement."""
-    facts = [f"- {name}: {value}" for name, value in store.facts.items()]
     versions = {n: v for each in store.results.values() for s in each.result.subjects for n, v in s.versions.items()}
     told = ", ".join(f"{name} {version}" for name, version in sorted(versions.items())) or NOT_RUN
-    tolerances = "; ".join(
-        f"{name}: {TOLERANCES[name].of_loss:g} of the loss and {TOLERANCES[name].of_change:g} of its change"
-        for name in PRECISIONS
-    )
     return "\n".join(
         [
             f"# Measurements on {store.facts['device']}",
             "",
-            *facts,
-            f"- versions: {told}",
-            f"- command: `{command}`, run repeatedly until all results are measured",
+            listed({**store.facts, "versions": told, "command": f"`{command}`, run until all results are measured"}),
             "",
             "Each implementation (runner, and each mode of PyTorch) runs in a separate process with the same initial "
             "values and the same batch, which stays on the GPU. All are warmed up one by one and then take turns. A "
@@ -58,8 +51,7 @@ def heading(store: Store, command: str) -> str:
             "Limit: multiply-adds / rate of PyTorch's matrix product of 8192x8192; for the step, plus bytes that the "
             "optimizer moves / bandwidth of a copy. Both rates are from the same run of the command.",
             "Memory: for runner, the memory planned and allocated for a step; for PyTorch, the peak reserved memory.",
-            f'Losses: losses of the first {LOSSES} steps; "match" means equal to runner\'s within tolerances '
-            f"({tolerances}).",
+            method_of_losses(PRECISIONS),
         ]
     )
 
@@ -167,10 +159,5 @@ def _subject_row(result: CaseResult, subject: SubjectResult) -> Sequence[str]:
         if median is None:
             cells += [NOT_RUN, ""]
             continue
-        low, high = subject.quartiles(phase)
-        cells.append(f"{milliseconds(median)} ({milliseconds(low)}-{milliseconds(high)})")
-        cells.append(ratio(result.limit_s[phase], median))
-    losses = ", ".join(f"{loss:.4f}" for loss in subject.losses)
-    if subject is not result.ours:
-        losses = "match" if result.same_computation(subject) else f"different computation: {losses}"
-    return [*cells, f"{subject.memory_mib[1]:,.0f}", losses]
+        cells += [spread(subject.seconds[phase]), ratio(result.limit_s[phase], median)]
+    return [*cells, f"{subject.memory_mib[1]:,.0f}", compared_losses(result, subject)]

@@ -16,28 +16,22 @@ class Library(Protocol):
     @property
     def versions(self) -> Mapping[str, str]:
         """Return the versions of the library and its dependencies."""
-        ...
 
     @property
     def rank(self) -> int:
         """Return the rank of this process."""
-        ...
 
     def barrier(self) -> None:
         """Wait until every rank has called this method."""
-        ...
 
     def all_reduce(self, vector: Vector) -> None:
         """Sum the vectors of all ranks, in place."""
-        ...
 
     def push_pull(self, vector: Vector) -> None:
         """As a worker: send the vector to the last rank and receive the sum in the same memory."""
-        ...
 
     def serve(self, received: list[Vector], total: Vector) -> None:
         """As the last rank: receive every worker's vector, add them in worker order and send the sum to all workers."""
-        ...
 
 
 def run_rank(library: Library, exchange: Exchange, folder: str) -> None:

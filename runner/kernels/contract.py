@@ -73,6 +73,13 @@ class Arrangement:
     in_place: tuple[tuple[int, int], ...] = ()
 
 
+def all_plain(
+    inputs: Specs, outputs: Specs, scratch_bytes: int = 0, in_place: tuple[tuple[int, int], ...] = ()
+) -> Arrangement:
+    """Return the arrangement with all tensors in C order."""
+    return Arrangement(tuple(map(plain, inputs)), tuple(map(plain, outputs)), scratch_bytes, in_place)
+
+
 @dataclass(frozen=True)
 class Operand:
     """One tensor of a bound call: spec, layout and bytes (64-byte aligned)."""

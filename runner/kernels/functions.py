@@ -5,7 +5,18 @@ from typing import Any
 
 import numpy as np
 
-from runner.kernels.contract import FLOATS, Arrangement, Array, Attributes, Bound, Buffers, Kernel, Offers, Specs, plain
+from runner.kernels.contract import (
+    FLOATS,
+    Arrangement,
+    Array,
+    Attributes,
+    Bound,
+    Buffers,
+    Kernel,
+    Offers,
+    Specs,
+    all_plain,
+)
 
 
 def function_kernel(
@@ -77,9 +88,9 @@ def _fill(output: Array, value: Any) -> None:
 
 def arrange_plain(attributes: Attributes, inputs: Specs, outputs: Specs, offered: Offers) -> Arrangement:
     """Arrange all tensors in C order and none in place, as NumPy functions require."""
-    return Arrangement(tuple(map(plain, inputs)), tuple(map(plain, outputs)))
+    return all_plain(inputs, outputs)
 
 
 def arrange_in_place(attributes: Attributes, inputs: Specs, outputs: Specs, offered: Offers) -> Arrangement:
     """Arrange all tensors in C order, for a kernel whose first output may share memory with its first input."""
-    return Arrangement(tuple(map(plain, inputs)), tuple(map(plain, outputs)), in_place=((0, 0),))
+    return all_plain(inputs, outputs, in_place=((0, 0),))

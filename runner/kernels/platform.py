@@ -32,11 +32,9 @@ class Writer(Protocol):
 
     def __call__(self, value: Array) -> None:
         """Copy a value for later calls. The array may change afterwards."""
-        ...
 
     def ahead(self, value: Array) -> None:
         """Start to copy the next value while the device works. The array must not change until the writer is called."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -74,55 +72,42 @@ class Platform(Protocol):
     @property
     def is_asynchronous(self) -> bool:
         """Whether calls may be incomplete when they return."""
-        ...
 
     def enter(self) -> None:
         """Make this the device of the calling thread."""
-        ...
 
     def allocate(self, nbytes: int) -> Bytes:
         """Allocate memory aligned to a cache line. Raises MemoryError if there is not enough memory."""
-        ...
 
     def writer(self, target: Operand) -> Writer:
         """Return a writer for an operand, which must be in C order."""
-        ...
 
     def reader(self, sources: Sequence[Operand]) -> Callable[[], list[Array]]:
         """Return a function that waits for all calls and returns copies of ``sources``, which must be in C order."""
-        ...
 
     def snapshot(self, data: Bytes) -> NDArray[np.uint8]:
         """Wait for all calls and return the bytes, for inspection."""
-        ...
 
     def copier(self, target: Bytes, source: Bytes) -> Bound:
         """Return a call that copies all bytes of ``source`` to ``target``, which has the same size."""
-        ...
 
     def joinable(self, call: Bound) -> bool:
         """Return whether a call can be joined with other calls; Python functions cannot."""
-        ...
 
     def join(self, works: Sequence[Work], *, once: bool = False) -> Joined:
         """Join calls to run in order. once: do not merge calls, so that each can be timed or checked separately."""
-        ...
 
     def mark(self) -> object:
         """Return a mark after all calls so far; a platform of the same device type can :meth:`follow` it."""
-        ...
 
     def follow(self, mark: object) -> None:
         """Make later calls wait for the calls that precede a mark, without blocking the host."""
-        ...
 
     def finish(self) -> None:
         """Wait for all calls. Raises RuntimeError if the device failed."""
-        ...
 
     def synchronize(self) -> None:
         """Wait for all calls and all copies by :meth:`Writer.ahead`, so that memory can be released."""
-        ...
 
 
 class CommunicatorLibrary(Protocol):
@@ -130,18 +115,15 @@ class CommunicatorLibrary(Protocol):
 
     def unique_id(self) -> bytes:
         """Return an id that all processes pass to :meth:`join`. Raises RuntimeError if the library fails."""
-        ...
 
     def join(self, unique_id: bytes, rank: int, size: int) -> None:
         """Join the group with the calling thread's device as ``rank`` of ``size``; return when all devices have joined.
 
         Raises RuntimeError if the library fails.
         """
-        ...
 
     def leave(self) -> None:
         """Leave the group. All processes must call this, after all collective work is complete."""
-        ...
 
 
 PlatformOf = Callable[[int], Platform]

@@ -114,19 +114,15 @@ class VectorMachine(Protocol):
 
     def dot(self, a: str, b: str) -> float:
         """Return a'b."""
-        ...
 
     def scale(self, into: str, factor: float, a: str) -> None:
         """Set into <- factor * a."""
-        ...
 
     def add(self, into: str, a: str, factor: float, b: str) -> None:
         """Set into <- a + factor * b; ``into`` may be ``a`` or ``b``."""
-        ...
 
     def evaluate(self) -> float:
         """Return the objective at "x" and set "gradient" to its gradient there."""
-        ...
 
 
 def pair_names(place: int) -> tuple[str, str]:

@@ -12,11 +12,17 @@ import pytest
 
 from benchmarks import collectives
 from benchmarks.alternate import Contestant
-from benchmarks.collectives import COLLECTIVE_CASES, ExchangeResult, measure_collective, steps_in_a_turn
-from benchmarks.collectives_table import collectives_section, size_text
+from benchmarks.collectives import (
+    COLLECTIVE_CASES,
+    ExchangeResult,
+    collectives_section,
+    measure_collective,
+    size_text,
+    steps_in_a_turn,
+)
 from benchmarks.environments import ROOT
 from benchmarks.exchange import exchange_program
-from benchmarks.exchange_protocol import PUSH_PULL, RING, Exchange, deviation, given
+from benchmarks.exchange_protocol import PUSH_PULL, RING, Exchange, _answer, deviation, given
 from benchmarks.experiments import configuration
 from benchmarks.options import parse
 from benchmarks.overlap import (
@@ -28,9 +34,9 @@ from benchmarks.overlap import (
     WAYS,
     WORKERS,
     OverlapResult,
+    overlap_section,
     require_same_losses,
 )
-from benchmarks.overlap_table import overlap_section
 from benchmarks.peers.exchange_peer import commands
 from benchmarks.process import SubjectError
 from benchmarks.report import Report
@@ -84,13 +90,13 @@ def test_arguments_of_an_exchange_are_read_back_and_invalid_ones_refused() -> No
 
 @pytest.mark.slow
 def test_processes_of_runner_exchange_and_answer() -> None:
-    requests = [{"do": "start"}, *({"do": "exchange", "nbytes": nbytes, "times": 2} for nbytes in (4, 4096))]
+    requests = [{"do": "start"}, *({"do": "run", "phase": nbytes, "times": 2} for nbytes in ("4", "4096"))]
     command = [sys.executable, "-m", "benchmarks.exchange", PUSH_PULL, "2"]
     text = "".join(json.dumps(request) + "\n" for request in requests)
     done = subprocess.run(command, cwd=ROOT, input=text, capture_output=True, text=True, timeout=100, check=True)
     started, *answers = map(json.loads, done.stdout.splitlines())
     assert "runner" in started["versions"]
-    assert [(len(answer["seconds"]), answer["deviation"]) for answer in answers] == [(2, 0.0), (2, 0.0)]
+    assert [len(answer["seconds"]) for answer in answers] == [2, 2]
 
 
 NAME = "collectives/push-pull-2"
@@ -98,27 +104,30 @@ SIZES = (4, 1 << 20)
 
 
 class Played:
-    """A fake process. The first exchange of a request takes 1 s, others 1 ms. Sums are wrong from a given size on."""
+    """A fake process. The first exchange of a request takes 1 s, others 1 ms. It ends at a given size."""
 
-    def __init__(self, wrong_from: float = float("inf")) -> None:
-        self.asked: list[tuple[int, int]] = []
-        self._wrong_from = wrong_from
+    def __init__(self, ends_at: float = float("inf")) -> None:
+        self.asked: list[tuple[str, int]] = []
+        self._ends_at = ends_at
 
     def ask(self, do: str, **more: Any) -> dict[str, Any]:
-        if do != "exchange":
-            raise SubjectError(f"{do} is not played")
-        self.asked.append((more["nbytes"], more["times"]))
-        return {"seconds": [1.0, *[1e-3] * (more["times"] - 1)], "deviation": float(more["nbytes"] >= self._wrong_from)}
+        if do == "start":
+            return {"versions": {}, "memory_mib": 1.0}
+        if int(more["phase"]) >= self._ends_at:
+            raise SubjectError("ended with code 1: ValueError: sums of 1048576 bytes: largest error 1, expected 0")
+        self.asked.append((more["phase"], more["times"]))
+        return {"seconds": [1.0, *[1e-3] * (more["times"] - 1)]}
 
 
 def measured(monkeypatch: pytest.MonkeyPatch, processes: Mapping[str, Played | None]) -> ExchangeResult:
     """Return the measurement of a collective by fake processes. None stands for a subject that is not installed."""
 
-    def started(spec: Any, *_: object) -> Contestant:
+    def started(spec: Any, *_: object, **__: object) -> Contestant:
         process = processes[spec.name]
-        return Contestant(spec.name, process, failure="" if process else "not installed: run make bench-peers ARGS=mpi")
+        failure = "" if process else "not installed: run make bench-peers ARGS=mpi"
+        return Contestant(SubjectResult(spec.name, failure=failure), process)
 
-    monkeypatch.setattr(collectives, "_started", started)
+    monkeypatch.setattr(collectives, "started", started)
     return measure_collective(NAME, rounds=2, turn=3, with_peers=True, sizes=SIZES)
 
 
@@ -126,27 +135,38 @@ def test_subjects_have_equal_turns_whose_first_exchange_is_not_counted(monkeypat
     processes = {name: Played() for name in ("runner", "mpi", "gloo")}
     result = measured(monkeypatch, processes)
     for process in processes.values():
-        assert process.asked == [(nbytes, times) for nbytes in SIZES for times in (1, 4, 4)]
+        assert process.asked == [(str(nbytes), times) for nbytes in SIZES for times in (1, 4, 4)]
     for each in result.subjects:
-        assert each.seconds == {str(nbytes): (1e-3,) * 6 for nbytes in SIZES}
+        assert each.seconds == {str(nbytes): [1e-3] * 6 for nbytes in SIZES}
 
 
-def test_a_subject_with_wrong_sums_is_dropped_with_all_its_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    result = measured(monkeypatch, {"runner": Played(), "mpi": Played(wrong_from=1 << 20), "gloo": None})
+def test_a_subject_that_ends_is_dropped_with_all_its_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    result = measured(monkeypatch, {"runner": Played(), "mpi": Played(ends_at=1 << 20), "gloo": None})
     ours, mpi, _ = result.subjects
     assert (ours.failure, dict(mpi.seconds)) == ("", {})
-    assert mpi.failure == "sums of 1048576 bytes: largest error 1, expected 0"
     text = collectives_section([result])
-    assert "- mpi: sums of 1048576 bytes: largest error 1, expected 0" in text
+    assert "- mpi: ended with code 1: ValueError: sums of 1048576 bytes: largest error 1, expected 0" in text
     assert "- gloo: not installed: run make bench-peers ARGS=mpi" in text
     assert cells(text, "1 MiB") == ["1 MiB", "1 (1-1)", "1.05"]
     assert not Report({}, collectives=[result]).has_failures
     assert Report({}, collectives=[measured(monkeypatch, {"runner": None, "mpi": None, "gloo": None})]).has_failures
 
 
+def test_wrong_sums_end_the_process() -> None:
+    class Wrong:
+        versions: Mapping[str, str] = {}
+
+        def exchange(self, nbytes: int, times: int) -> tuple[list[float], float]:
+            return [1.0] * times, float(nbytes > 4)
+
+    assert _answer(Wrong(), {"do": "run", "phase": "4", "times": 2}) == {"seconds": [1.0, 1.0]}
+    with pytest.raises(ValueError, match="sums of 8 bytes: largest error 1, expected 0"):
+        _answer(Wrong(), {"do": "run", "phase": "8", "times": 2})
+
+
 def test_the_table_compares_runners_bandwidth_with_the_peers() -> None:
-    ours = SubjectResult("runner", seconds={"4": (4e-6,), str(64 << 20): (0.03, 0.04, 0.05)})
-    slow = SubjectResult("gloo", versions={"torch": "2"}, seconds={str(64 << 20): (0.08,)})
+    ours = SubjectResult("runner", seconds={"4": [4e-6], str(64 << 20): [0.03, 0.04, 0.05]})
+    slow = SubjectResult("gloo", versions={"torch": "2"}, seconds={str(64 << 20): [0.08]})
     result = ExchangeResult("name", Exchange("ring", 3), (4, 64 << 20), (ours, slow))
     text = Report({"date": "today"}, collectives=[result]).markdown()
     assert "### ring all-reduce, 3 workers" in text
@@ -220,7 +240,7 @@ def test_variants_that_fail_or_have_other_losses_are_refused() -> None:
     require_same_losses(same)
     with pytest.raises(SubjectError, match=r"^overlapped: ended with code 1$"):
         require_same_losses([*same[:2], subject(OVERLAPPED, failure="ended with code 1")])
-    other = (*LOSSES[:2], LOSSES[2] + 1e-7)
+    other = [*LOSSES[:2], LOSSES[2] + 1e-7]
     with pytest.raises(SubjectError, match=r"^overlapped: losses .* expected those of no network"):
         require_same_losses([*same[:2], subject(OVERLAPPED, losses=other)])
 
@@ -229,7 +249,7 @@ def test_variants_that_fail_or_have_other_losses_are_refused() -> None:
 def test_variants_differ_only_in_waits_and_delayed_transfers(combine: str) -> None:
     workers = ("parallelism=sync_data", f"parallelism.workers={WORKERS}", f"parallelism.combine={combine}")
     free, blocking, overlapped = (
-        build(configuration(CASE.overrides(threads=1, parallelism=(*workers, *overrides))))
+        build(configuration([*CASE.overrides(threads=1, parallelism=(*workers, *overrides)), "model.depth=8"]))
         for overrides in WAYS.values()
     )
     assert free.program == overlapped.program

@@ -7,8 +7,8 @@ import pytest
 from PIL import Image
 
 from benchmarks import input as measured
-from benchmarks.alternate import Contestant
 from benchmarks.input_ours import Ours
+from benchmarks.results import SubjectResult
 from runner.errors import DataError
 
 
@@ -30,12 +30,12 @@ def test_our_phases_read_the_prepared_photographs(tmp_path: Path, monkeypatch: p
 
 
 def test_the_document_compares_with_the_best_other_subject() -> None:
-    contestants = [
-        Contestant("runner", None, versions={"simplejpeg": "1"}, seconds={"decode": [0.1, 0.2, 0.3]}),
-        Contestant("slow", None, seconds={"decode": [0.4]}),
-        Contestant("absent", None, failure="not installed: run make bench-peers ARGS=images"),
+    results = [
+        SubjectResult("runner", versions={"simplejpeg": "1"}, seconds={"decode": [0.1, 0.2, 0.3]}),
+        SubjectResult("slow", seconds={"decode": [0.4]}),
+        SubjectResult("absent", failure="not installed: run make bench-peers ARGS=images"),
     ]
-    text = measured.document(contestants, 20, "x y")
+    text = measured.page(results, 20, "x y")
     assert "| runner | 160 | - | - | simplejpeg 1 |" in text
     assert "| absent | - | - | - | not installed: run make bench-peers ARGS=images |" in text
     assert "| ratio | 2.00 | - | - |  |" in text

@@ -11,12 +11,12 @@ import psutil
 import pytest
 
 from benchmarks import __main__ as command
-from benchmarks import backup, installing, tables, tracking
+from benchmarks import backup, environments, tables, tracking
 from benchmarks.__main__ import main
 from benchmarks.backup import SUBJECTS, Subject
 from benchmarks.environments import ROOT
 from benchmarks.experiments import configuration
-from benchmarks.options import HIDDEN, NAMES, Options, parse, parse_peers
+from benchmarks.options import HIDDEN, NAMES, Options, parse
 from benchmarks.process import SubjectError
 from benchmarks.report import Report
 from benchmarks.subjects import PEERS
@@ -98,11 +98,16 @@ def test_a_signal_ends_the_subjects_and_their_processes(signum: signal.Signals, 
     assert left == []
 
 
-def test_peers_are_installed_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_peers_or_the_named_ones_are_installed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     asked: list[tuple[str, ...]] = []
-    monkeypatch.setattr(installing, "install", asked.append)
-    assert command.main(["peers", "jax"]) == 0
-    assert asked == [("jax",)]
+    monkeypatch.setattr(environments, "install", asked.append)
+    assert command.main(["peers"]) == command.main(["peers", "jax"]) == 0
+    assert asked == [("torch", "jax", "mpi", "tensorflow", "images"), ("jax",)]
+    with pytest.raises(SystemExit):
+        command.main(["peers", "caffe"])
+    assert "NAME 'caffe': expected some of torch, jax, mpi, tensorflow" in capsys.readouterr().err
 
 
 def test_without_arguments_all_cases_are_measured_except_hidden_ones() -> None:
@@ -140,14 +145,6 @@ def test_an_unknown_value_is_refused_with_the_known_ones(
     assert message in capsys.readouterr().err
 
 
-def test_all_peers_or_the_named_ones_are_installed(capsys: pytest.CaptureFixture[str]) -> None:
-    assert parse_peers([]) == ("torch", "jax", "mpi", "tensorflow", "images")
-    assert parse_peers(["jax"]) == ("jax",)
-    with pytest.raises(SystemExit):
-        parse_peers(["caffe"])
-    assert "NAME 'caffe': expected some of torch, jax, mpi, tensorflow" in capsys.readouterr().err
-
-
 BACKUP_RECORD = (
     {"step": 0, "contributors": [0, 1, 2, 3], "dropped": [{"worker": 4, "examples": 8}]},
     {"step": 1, "contributors": [0, 1, 2, 4], "dropped": [{"worker": 3, "examples": 8}]},
@@ -159,7 +156,7 @@ def test_steps_and_shares_are_counted_by_subject_and_worker() -> None:
     times = ([0.1, 0.1, 0.4], [1.0, 1.0, 2.5], [0.5, 0.5, 0.5])
     records = ((), (), BACKUP_RECORD)
     subjects = [Subject(*each) for each in zip(SUBJECTS, times, records, ["slow"] * 3, strict=True)]
-    text = backup.document(subjects, "x y")
+    text = backup.page(subjects, "x y")
     assert "- emulated: slow\n- command: `x y`\n" in text
     assert "| 4 workers | 3 | 1000 | 1000-2200 | 1500 | 21 | 1.00 |" in text
     assert "| 4 workers and 1 backup worker | 3 | 500 | 500-500 | 500 | 64 | 0.50 |" in text
@@ -218,7 +215,7 @@ def test_windows_are_compared_in_pairs_and_stored_points_with_logged_points(fold
     assert result.medians == pytest.approx([0.01, 0.02])
     assert result.ratios() == pytest.approx([2.0])
     assert (result.points, result.missing, result.repeated) == (20, 1, 1)
-    text = tracking.document([result], 60, "x y")
+    text = tracking.page([result], 60, "x y")
     assert "| a store | 1 | 19 | 10.00 | 20.00 | 2.000 | 2.000-2.000 | stopped as requested | 20 | 1 | 1 |" in text
     assert "- command: `x y`" in text
     assert "for all 60 s of" in text

@@ -23,6 +23,7 @@ from runner.engine.graph.network import NetworkBuilder
 from runner.engine.graph.tensor import Tensor
 from runner.engine.graph.variables import Variables
 from runner.engine.run.local_session import LocalSession
+from runner.errors import ConfigError
 from runner.kernels.registry import Registry
 from runner.training.build import workload_of
 
@@ -39,47 +40,60 @@ def described(network: Callable[[NetworkBuilder, Tensor], Tensor]) -> dict[str, 
     return {layer.name: layer for layer in describe(graph, x, network(net, x), net.state_updates)}
 
 
-def test_a_bias_belongs_to_its_convolution() -> None:
-    layers = described(lambda net, x: nn.relu(net, nn.conv(net, x, 4, 3, stride=2, name="conv1"), name="relu1"))
-    conv = layers["conv1/conv2d"]
-    assert list(layers) == ["conv1/conv2d", "relu1/relu"]
-    assert conv.variables == {"weights": "conv1/weights", "bias": "conv1/bias"}
-    assert (conv.inputs, conv.shape) == (("x",), (2, 4, 4, 4))
-    assert conv.settings == {"strides": (2, 2), "padding": (0, 0, 0, 0), "groups": 1, "image": (9, 9), "kernel": (3, 3)}
-    assert layers["relu1/relu"].inputs == ("conv1/conv2d",)
+def biased(name: str) -> dict[str, str]:
+    return {"weights": f"{name}/weights", "bias": f"{name}/bias"}
 
 
-def test_a_dense_layer_has_its_bias_and_the_shape_of_its_flattened_image() -> None:
-    layers = described(lambda net, x: nn.dense(net, nn.flatten(net, x, name="flat"), 5, name="fc"))
-    assert layers["fc/matmul"].variables == {"weights": "fc/weights", "bias": "fc/bias"}
-    assert layers["fc/matmul"].settings["image"] == list(IMAGE[1:])
+POOLED = {"window": (2, 2), "strides": (2, 2), "image": (9, 9)}
+MOVING = {role: f"l/{role}" for role in ("gamma", "beta", "moving_mean", "moving_variance")}
+DESCRIBED: dict[str, tuple[Callable[[NetworkBuilder, Tensor], Tensor], Layer]] = {
+    "a convolution with its bias": (
+        lambda net, x: nn.relu(net, nn.conv(net, x, 4, 3, stride=2, name="l"), name="relu1"),
+        Layer(
+            "l/conv2d",
+            "conv",
+            ("x",),
+            (2, 4, 4, 4),
+            biased("l"),
+            {"strides": (2, 2), "padding": (0, 0, 0, 0), "groups": 1, "image": (9, 9), "kernel": (3, 3)},
+            ("x",),
+        ),
+    ),
+    "a dense layer, and the shape of its flattened image": (
+        lambda net, x: nn.dense(net, nn.flatten(net, x, name="flat"), 5, name="l"),
+        Layer("l/matmul", "dense", ("flat/reshape",), (2, 5), biased("l"), {"image": [3, 9, 9]}, ("flat/reshape",)),
+    ),
+    "a layer without bias": (
+        lambda net, x: nn.dense(net, nn.flatten(net, x, name="flat"), 5, bias=None, name="l"),
+        Layer(
+            "l/matmul",
+            "dense",
+            ("flat/reshape",),
+            (2, 5),
+            {"weights": "l/weights"},
+            {"image": [3, 9, 9]},
+            ("flat/reshape",),
+        ),
+    ),
+    "uneven padding": (
+        lambda net, x: nn.max_pool(net, x, 2, ceil=True, name="l"),
+        Layer("l/max_pool", "max_pool", ("x",), (2, 3, 5, 5), {}, {**POOLED, "padding": (0, 1, 0, 1)}, ("x",)),
+    ),
+    "the moving averages of batch normalization": (
+        lambda net, x: nn.batch_norm(net, x, decay=0.75, name="l"),
+        Layer("l/batch_norm", "batch_norm", ("x",), IMAGE, MOVING, {"epsilon": 1e-5, "decay": 0.75}, ("x",)),
+    ),
+    "pooling of 1x1, which is subsampling": (
+        lambda net, x: ops.avg_pool(net.graph, x, window=(1, 1), strides=(2, 2), name="l"),
+        Layer("l", "subsample", ("x",), (2, 3, 5, 5), {}, {"strides": (2, 2)}, ("x",)),
+    ),
+}
 
 
-def test_a_layer_without_bias_has_no_bias_variable() -> None:
-    layers = described(lambda net, x: nn.conv(net, x, 4, 3, bias=None, name="conv1"))
-    assert layers["conv1/conv2d"].variables == {"weights": "conv1/weights"}
-
-
-def test_uneven_padding_is_described() -> None:
-    layers = described(lambda net, x: nn.max_pool(net, x, 2, ceil=True, name="pool"))
-    pool = layers["pool/max_pool"]
-    assert pool.settings == {"window": (2, 2), "strides": (2, 2), "padding": (0, 1, 0, 1), "image": (9, 9)}
-    assert pool.shape == (2, 3, 5, 5)
-
-
-def test_batch_normalisation_names_its_moving_averages() -> None:
-    norm = described(lambda net, x: nn.batch_norm(net, x, decay=0.75, name="norm"))["norm/batch_norm"]
-    assert norm.variables["moving_variance"] == "norm/moving_variance"
-    assert norm.variables["gamma"] == "norm/gamma"
-    assert norm.settings == {"epsilon": 1e-5, "decay": 0.75}
-
-
-def test_pooling_with_1x1_windows_is_subsampling() -> None:
-    def network(net: NetworkBuilder, x: Tensor) -> Tensor:
-        return ops.avg_pool(net.graph, x, window=(1, 1), strides=(2, 2), name="shortcut")
-
-    shortcut = described(network)["shortcut"]
-    assert (shortcut.kind, shortcut.settings) == ("subsample", {"strides": (2, 2)})
+@pytest.mark.parametrize("label", DESCRIBED)
+def test_a_layer_is_described(label: str) -> None:
+    network, expected = DESCRIBED[label]
+    assert described(network)[expected.name] == expected
 
 
 def test_a_sum_of_branches_is_no_bias_and_is_the_last_use_of_both() -> None:
@@ -132,7 +146,11 @@ def test_layers_that_peers_do_not_support_are_refused_by_name(
         described(network)
 
 
-@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow if n == "resnet1001" else []) for n in CASES])
+DEEP = ("resnet110", "resnet1001")
+"""Cases with the layers of resnet20."""
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow if n in DEEP else []) for n in CASES])
 def test_every_case_can_be_described(name: str) -> None:
     case = CASES[name]
     experiment = timed_experiment(case.overrides(threads=1))
@@ -270,6 +288,11 @@ def test_a_written_problem_is_read_back(tmp_path: Path, monkeypatch: pytest.Monk
     assert "precision=bfloat16" in read.overrides
     assert read.variable("conv1/weights").shape == (2, 1, 5, 5)
     assert (read.x.shape, read.x.dtype, read.y.shape) == ((4, 1, 16, 16), np.float32, (4,))
+
+
+def test_a_problem_with_another_optimizer_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="expected optimizer=momentum, which all libraries have"):
+        prepare([*CASES["smoke"].overrides(threads=1)[:-4], "optimizer=sgd"], tmp_path)
 
 
 def test_every_trainable_variable_and_moving_average_has_a_value(tmp_path: Path) -> None:

@@ -26,19 +26,19 @@ def test_no_drawn_configuration_is_in_the_profile() -> None:
 
 
 def test_configurations_compose() -> None:
-    for each in drawn(3, 12):
+    for each in drawn(3, 6):
         config = configuration(each.overrides())
         assert config.parallelism.name == each.strategy
         assert config.train.batch_size == each.setting.batch
 
 
-def compared(strategy: str, real: tuple[float, ...], simulated: float, failure: str = "") -> Compared:
+def compared(strategy: str, real: list[float], simulated: float, failure: str = "") -> Compared:
     return Compared(Configuration(Setting("mlp", 24), strategy), real, simulated, {"measured": 1.0}, failure)
 
 
 def test_the_page_states_errors_order_spread_and_failures(tmp_path: Path) -> None:
-    steady = [compared("single", (0.010, 0.0101), 0.0101), compared("model", (0.020, 0.020), 0.0098)]
-    apart, failed = compared("hybrid", (0.010, 0.020), 0.015), compared("sync_data", (), 0.0, "no answer")
+    steady = [compared("single", [0.010, 0.0101], 0.0101), compared("model", [0.020, 0.020], 0.0098)]
+    apart, failed = compared("hybrid", [0.010, 0.020], 0.015), compared("sync_data", [], 0.0, "no answer")
     order = order_of(steady)
     assert (order.pairs, len(order.wrong)) == (1, 1)
     text = page([*steady, apart, failed], "a command", tmp_path / "plot.png")
@@ -50,4 +50,4 @@ def test_the_page_states_errors_order_spread_and_failures(tmp_path: Path) -> Non
 
 
 def test_runs_that_never_differ_have_no_error() -> None:
-    assert compared("single", (0.01,), 0.011).error == pytest.approx(0.1)
+    assert compared("single", [0.01], 0.011).error == pytest.approx(0.1)

@@ -12,6 +12,7 @@ from benchmarks.alternate import SETTLING, Contestant, alternate
 from benchmarks.environments import REQUIREMENTS, MissingEnvironmentError, python_of
 from benchmarks.process import SubjectError, SubjectProcess
 from benchmarks.protocol import peak_memory_mib
+from benchmarks.results import SubjectResult
 from benchmarks.subjects import EXCHANGE_PEERS, PEERS, SubjectSpec
 from runner.system.machine import usable_cores
 
@@ -127,24 +128,24 @@ class Recorder:
 
 def test_every_subject_has_a_turn_per_round_and_the_first_subject_changes() -> None:
     calls: list[str] = []
-    contestants = [Contestant(name, Recorder(name, calls)) for name in "abc"]
+    contestants = [Contestant(SubjectResult(name), Recorder(name, calls)) for name in "abc"]
     alternate(contestants, "step", rounds=3, turn=4)
     assert "".join(calls) == "abcbcacab"
     alternate(contestants, "forward", rounds=1, turn=3)
-    assert [each.seconds for each in contestants] == [{"step": [1.0] * 12, "forward": [1.0] * 3}] * 3
+    assert [each.result.seconds for each in contestants] == [{"step": [1.0] * 12, "forward": [1.0] * 3}] * 3
 
 
 def test_a_failing_subject_is_dropped_and_the_others_continue() -> None:
     calls: list[str] = []
-    first = Contestant("a", Recorder("a", calls, fails_at=2))
-    second = Contestant("b", Recorder("b", calls))
+    first = Contestant(SubjectResult("a"), Recorder("a", calls, fails_at=2))
+    second = Contestant(SubjectResult("b"), Recorder("b", calls))
     alternate([first, second], "step", rounds=3, turn=1)
-    assert (first.failure, first.seconds) == ("ended with code 137: Killed", {})
-    assert second.seconds == {"step": [1.0] * 3}
+    assert (first.result.failure, first.result.seconds) == ("ended with code 137: Killed", {})
+    assert second.result.seconds == {"step": [1.0] * 3}
     assert "".join(calls) == "abbab"
 
 
 def test_a_subject_that_could_not_be_started_receives_no_request() -> None:
-    missing = Contestant("peer", None, failure="not installed")
+    missing = Contestant(SubjectResult("peer", failure="not installed"), None)
     alternate([missing], "step", rounds=2, turn=1)
-    assert (missing.ask("memory"), missing.seconds) == (None, {})
+    assert (missing.ask("memory"), missing.result.seconds) == (None, {})

@@ -4,9 +4,9 @@ from benchmarks.cases import PRECISIONS
 from benchmarks.cells import markdown
 from benchmarks.gpu.networks import PRECISIONS as ON_GPUS
 from benchmarks.results import TOLERANCES
-from benchmarks.scaling import ScalingResult
-from benchmarks.strategies import StrategyTable
-from benchmarks.table import case_section, overview, scaling_section, strategies_section
+from benchmarks.scaling import ScalingResult, scaling_section
+from benchmarks.strategies import StrategyTable, strategies_section
+from benchmarks.table import case_section, overview
 from tests.benchmarks.made import case, cells, subject
 
 

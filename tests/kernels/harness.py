@@ -54,7 +54,6 @@ class Ran:
 
     outputs: list[Array]
     arrangement: Arrangement
-    inputs_in_memory: list[Operand]
     outputs_in_memory: list[Operand]
 
     @property
@@ -96,7 +95,7 @@ def run(
     for operand, bytes_before in zip(inputs, before, strict=True):
         assert id(operand.data) in shared or np.array_equal(operand.data, bytes_before), "the kernel wrote to an input"
     plain_outputs = [converted(registry, each, plain(each.spec)).array.copy() for each in outputs]
-    return Ran(plain_outputs, arrangement, inputs, outputs)
+    return Ran(plain_outputs, arrangement, outputs)
 
 
 def run_node(

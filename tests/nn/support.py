@@ -149,19 +149,21 @@ def assert_gradients(b: Bench, outputs: Outputs) -> None:
     sources = [b.x, *(variable.tensor for variable in b.net.variables.trainable)]
     found = gradients(graph, [total], sources)
     assert all(gradient is not None for gradient in found), "every parameter matters to the loss"
-    point = {source: value for source, value in {**initial_values(b.net), **b.feeds}.items() if source in sources}
+    given = {**initial_values(b.net), **b.feeds}
     rng = np.random.default_rng(8)
     # Move away from the initial values: biases and betas of zero are a special case.
-    point = {source: value + 0.1 * rng.standard_normal(value.shape) for source, value in point.items()}
+    point = {
+        source: value + 0.1 * rng.standard_normal(value.shape) for source, value in given.items() if source in sources
+    }
     direction = {source: rng.standard_normal(value.shape) for source, value in point.items()}
 
     def moved(distance: float) -> dict[Tensor, Array]:
         return {source: value + distance * direction[source] for source, value in point.items()}
 
     def loss(distance: float) -> float:
-        return float(b.values(total, feeds=moved(distance))[0])
+        return float(evaluate(graph, [total], {**given, **moved(distance)})[0])
 
-    values = b.values(*[gradient for gradient in found if gradient is not None], feeds=point)
+    values = evaluate(graph, [gradient for gradient in found if gradient is not None], {**given, **point})
     analytic = sum(float(np.vdot(value, direction[source])) for source, value in zip(sources, values, strict=True))
     numeric = (loss(STEP) - loss(-STEP)) / (2 * STEP)
     magnitude = sum(float(np.abs(v * direction[s]).sum()) for s, v in zip(sources, values, strict=True))

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.lib.stride_tricks import sliding_window_view
+from scipy import special
 
 from runner import nn
 from runner.engine.graph import ops
@@ -141,31 +142,40 @@ class TestPooling:
         assert largest[0, 0].tolist() == [[10.0, 11.0], [14.0, 15.0]]
         assert mean[0, 0].tolist() == [[5.0, 6.5], [11.0, 12.5]]
 
-    def test_global_pooling_is_the_mean_of_every_channel(self) -> None:
-        x = normal(2, 3, 4, 5)
-        b = bench(x)
-        y = b.value(nn.global_avg_pool(b.net, b.x, name="p"))
-        np.testing.assert_allclose(y, x.mean(axis=(2, 3)), rtol=0, atol=1e-14)
+
+def two_branches(layer: Layer) -> Layer:
+    """Return the layer "l" that reads x and its ReLU."""
+    return lambda net, x: layer(net, x, nn.relu(net, x, name="r"), name="l")
 
 
-def test_relu_replaces_negative_values_by_zero() -> None:
-    b = bench(np.array([[-1.0, 0.0, 2.0]]))
-    assert b.value(nn.relu(b.net, b.x, name="r")).tolist() == [[0.0, 0.0, 2.0]]
+FORMULAS: dict[str, tuple[Layer, Callable[[Array], Array], str]] = {
+    "relu": (lambda net, x: nn.relu(net, x, name="l"), lambda x: np.maximum(x, 0), "activation"),
+    "sigmoid": (lambda net, x: nn.sigmoid(net, x, name="l"), special.expit, "activation"),
+    "tanh": (lambda net, x: nn.tanh(net, x, name="l"), np.tanh, "activation"),
+    "gelu": (lambda net, x: nn.gelu(net, x, name="l"), lambda x: x * special.ndtr(x), "activation"),
+    "softmax": (lambda net, x: nn.softmax(net, x, name="l"), lambda x: special.softmax(x, -1), "activation"),
+    "scale": (lambda net, x: nn.scale(net, x, -0.5, name="l"), lambda x: -0.5 * x, "activation"),
+    "offset": (lambda net, x: nn.scale(net, x, -0.5, offset=2.0, name="l"), lambda x: -0.5 * x + 2.0, "activation"),
+    "flatten": (lambda net, x: nn.flatten(net, x, name="l"), lambda x: x.reshape(2, -1), "shape"),
+    "global mean": (lambda net, x: nn.global_avg_pool(net, x, name="l"), lambda x: x.mean(axis=(2, 3)), "pool"),
+    "add": (two_branches(nn.add), lambda x: x + np.maximum(x, 0), "merge"),
+    "multiply": (two_branches(nn.multiply), lambda x: x * np.maximum(x, 0), "merge"),
+    "concat": (
+        lambda net, x: nn.concat(net, [x, nn.max_pool(net, x, 1, name="p"), nn.relu(net, x, name="r")], name="l"),
+        lambda x: np.concatenate([x, x, np.maximum(x, 0)], axis=1),
+        "merge",
+    ),
+}
+"""Layer -> function that adds the layer "l", its formula, and its kind."""
 
 
-def test_sigmoid_and_scale_are_their_formulas() -> None:
-    x = normal(2, 3)
+@pytest.mark.parametrize("label", FORMULAS)
+def test_a_layer_without_variables_is_its_formula(label: str) -> None:
+    layer, formula, kind = FORMULAS[label]
+    x = normal(2, 3, 4, 5)
     b = bench(x)
-    np.testing.assert_allclose(b.value(nn.sigmoid(b.net, b.x, name="s")), 1 / (1 + np.exp(-x)), rtol=1e-14)
-    assert (b.value(nn.scale(b.net, b.x, -0.5, name="f")) == -0.5 * x).all()
-    assert (b.value(nn.scale(b.net, b.x, -0.5, offset=2.0, name="o")) == -0.5 * x + 2.0).all()
-    assert {kind_of(b, name) for name in "sfo"} == {"activation"}
-
-
-def test_flatten_keeps_row_major_order() -> None:
-    x = np.arange(24.0).reshape(2, 3, 2, 2)
-    b = bench(x)
-    assert (b.value(nn.flatten(b.net, b.x, name="f")) == x.reshape(2, 12)).all()
+    np.testing.assert_allclose(b.value(layer(b.net, b.x)), formula(x), rtol=1e-13, atol=1e-15)
+    assert kind_of(b, "l") == kind
 
 
 def test_an_identity_adds_no_node() -> None:
@@ -291,33 +301,6 @@ def kind_of(b: Bench, name: str) -> str:
     assert stamp is not None
     assert stamp.name == name
     return stamp.kind
-
-
-class TestAdd:
-    def test_is_the_sum(self) -> None:
-        x = normal(2, 3, 4, 5)
-        b = bench(x)
-        y = nn.add(b.net, nn.relu(b.net, b.x, name="r"), b.x, name="a")
-        assert (b.value(y) == np.maximum(x, 0) + x).all()
-        assert kind_of(b, "a") == "merge"
-
-
-class TestMultiply:
-    def test_is_the_product(self) -> None:
-        x = normal(2, 3, 4, 5)
-        b = bench(x)
-        y = nn.multiply(b.net, nn.relu(b.net, b.x, name="r"), b.x, name="m")
-        assert (b.value(y) == np.maximum(x, 0) * x).all()
-        assert kind_of(b, "m") == "merge"
-
-
-class TestConcat:
-    def test_joins_channels_in_order(self) -> None:
-        x = normal(2, 3, 4, 5)
-        b = bench(x)
-        y = nn.concat(b.net, [b.x, nn.max_pool(b.net, b.x, 1, name="p"), nn.relu(b.net, b.x, name="r")], name="c")
-        assert (b.value(y) == np.concatenate([x, x, np.maximum(x, 0)], axis=1)).all()
-        assert kind_of(b, "c") == "merge"
 
 
 class TestZeroPaddedShortcut:

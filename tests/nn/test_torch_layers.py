@@ -96,9 +96,6 @@ CASES: dict[str, Case] = {
         lambda x, w: F.group_norm(x, 4, w["gamma"], w["beta"]),
         x=(5, 12),
     ),
-    "tanh": Case(lambda net, x: nn.tanh(net, x, name="l"), lambda x, w: torch.tanh(x)),
-    "gelu": Case(lambda net, x: nn.gelu(net, x, name="l"), lambda x, w: F.gelu(x)),
-    "softmax": Case(lambda net, x: nn.softmax(net, x, name="l"), lambda x, w: F.softmax(x, -1)),
 }
 
 

@@ -179,29 +179,26 @@ def test_averages_follow_tensorflows_rule(optimizer: Optimizer, num_updates: boo
 
 
 GRADIENTS = (0.5, -0.25, 1.0, 2.0, 0.0, -1.5)
-TENSORFLOW = [
-    (0.9639625007878002, 0.9705147735671095),
-    (0.9499652607986401, 0.9551026389907574),
-    (0.8639429597271532, 0.8919920901364036),
-    (0.650734878672595, 0.736898170535391),
-    (0.4588476108067695, 0.5700678280689762),
-    (0.3879240410564713, 0.46078155151882694),
-]
-"""A variable that starts at 1, and its average, after each of the gradients, as TensorFlow computes them: version 2.21,
+TENSORFLOW = (
+    *(0.9639625007878002, 0.9499652607986401, 0.8639429597271532),
+    *(0.650734878672595, 0.4588476108067695, 0.3879240410564713),
+)
+LAST_AVERAGE = 0.46078155151882694
+"""A variable that starts at 1, after each of the gradients, and its last average, as TensorFlow 2.21 computes them:
 RMSPropOptimizer(0.1, 0.9, momentum=0.9, epsilon=1.0) and ExponentialMovingAverage(0.4, num_updates=global_step)."""
 
 
 def test_rmsprop_and_averages_equal_those_of_tensorflow() -> None:
     optimizer = RmsProp(decay=0.9, momentum=0.9, epsilon=1.0, average=WeightsAverage(0.4))
     steps = [{name: np.full_like(value, g) for name, value in START.items()} for g in GRADIENTS]
-    for t, (after, mean) in enumerate(TENSORFLOW, start=1):
-        trainer = Trainer(optimizer)
-        found = trainer.run(steps[:t], [0.1] * t)[-1]
-        for name, start in START.items():
-            # TensorFlow rounds decay and momentum to float32.
-            np.testing.assert_allclose(found[name], start + (after - 1.0), rtol=0, atol=5e-8)
-            average = trainer.state[trainer.variables[average_of(name)].tensor]
-            np.testing.assert_allclose(average, start + (mean - 1.0), rtol=0, atol=5e-8)
+    trainer = Trainer(optimizer)
+    found = trainer.run(steps, [0.1] * len(steps))
+    for name, start in START.items():
+        # TensorFlow rounds decay and momentum to float32.
+        for values, after in zip(found, TENSORFLOW, strict=True):
+            np.testing.assert_allclose(values[name], start + (after - 1.0), rtol=0, atol=5e-8)
+        average = trainer.state[trainer.variables[average_of(name)].tensor]
+        np.testing.assert_allclose(average, start + (LAST_AVERAGE - 1.0), rtol=0, atol=5e-8)
 
 
 def test_the_average_of_a_constant_weight_is_the_weight() -> None:

@@ -15,7 +15,7 @@ from runner.tables.table import COUNT
 from runner.tables.table_file import table_names
 from runner.tables.verdict import Published, verdict
 from tests.docs import tables
-from tests.models.test_facts import FACTS
+from tests.models.test_sizes import FACTS
 from tests.refusal import Capture, refused
 from tests.tables import edited
 from tests.tables.own_table import COUNTS, FILES, command, committed, refused_run, run, write

@@ -99,7 +99,6 @@ class CudaGraph:
     native: Any
 
     def launch(self, stream: OwnStream) -> None:
-        """Enqueue all captured work."""
         self.native.launch(stream.native)
 
 
@@ -204,19 +203,15 @@ class CudaRuntime:
             raise MemoryError(f"{nbytes:,} bytes of {what}: {error}") from error
 
     def stream(self) -> CudaStream:
-        """Create a stream of this thread's GPU."""
         return CudaStream(self._cupy.cuda.Stream(non_blocking=True))
 
     def event(self) -> Any:
-        """Create an event of this thread's GPU, without timing."""
         return self._cupy.cuda.Event(disable_timing=True)
 
     def record(self, event: Any, stream: OwnStream) -> None:
-        """Record an event after all work of the stream so far."""
         event.record(stream.native)
 
     def wait(self, stream: OwnStream, event: Any) -> None:
-        """Make later work of the stream wait for the event."""
         stream.native.wait_event(event)
 
     def copy(self, target: int, source: int, nbytes: int, stream: OwnStream) -> None:
@@ -261,7 +256,6 @@ class CudaRuntime:
         return milliseconds / 1e3 / _REPETITIONS
 
     def free_bytes(self) -> tuple[int, int]:
-        """Return free and total bytes of this thread's GPU."""
         free, total = self._cuda.memGetInfo()
         return int(free), int(total)
 

@@ -10,22 +10,17 @@ import numpy as np
 
 from runner.kernels.contract import FLOATS, Arrangement, Attributes, Buffers, Kernel, Layout, Offers, Spec, Specs, plain
 from runner.kernels.gpu.element_loops import AXES, Elements, batch, flat, strided
-from runner.kernels.gpu.layouts import CHANNELS_LAST, channels_last, offered_layout, strides
+from runner.kernels.gpu.layouts import CHANNELS_LAST, Axis, channels_last, merged, offered_layout, strides
 from runner.kernels.gpu.runtime import LIBRARY, Argument, Runtime, StreamCall, blocks_for, launch
 from runner.kernels.memory import numpy_dtype
 
 
 @dataclass(frozen=True)
-class Axis:
-    """A loop over one axis of a contiguous result. strides: for each input, its stride in elements, 0 if broadcast."""
-
-    extent: int
-    strides: tuple[int, ...]
-
-
-@dataclass(frozen=True)
 class Broadcast:
-    """The nested loops over a result, the innermost first. count: number of elements of the result."""
+    """The nested loops over a result, the innermost first.
+
+    count: number of elements of the result. axes: extent, then the stride in each input, 0 if the input is broadcast.
+    """
 
     count: int
     axes: tuple[Axis, ...]
@@ -33,35 +28,22 @@ class Broadcast:
     @property
     def wide(self) -> tuple[bool, ...] | None:
         """For each input, True if it has the result's strides, False if it is a scalar. None if an input is neither."""
-        if len(self.axes) != 1 or not set(self.axes[0].strides) <= {0, 1}:
+        if len(self.axes) != 1 or not set(self.axes[0][1:]) <= {0, 1}:
             return None
-        return tuple(stride == 1 for stride in self.axes[0].strides)
+        return tuple(stride == 1 for stride in self.axes[0][1:])
 
 
 def broadcast(inputs: Sequence[tuple[Spec, Layout]], result: tuple[Spec, Layout]) -> Broadcast:
-    """Return the loops over ``result`` for inputs that broadcast to its shape."""
+    """Return the loops over ``result``, which has no gaps, for inputs that broadcast to its shape."""
     shape = result[0].shape
     count = math.prod(shape)
     if count <= 1:
         # An input without elements is not a scalar.
         alike = [int(spec.shape == shape or not math.prod(spec.shape)) for spec, _ in inputs]
-        return Broadcast(count, (Axis(count, tuple(alike)),))
-    own = strides(shape, result[1])
+        return Broadcast(count, ((count, *alike),))
     along = [_broadcast_strides(spec.shape, layout, len(shape)) for spec, layout in inputs]
-    inside_out = sorted((axis for axis in range(len(shape)) if shape[axis] > 1), key=lambda axis: own[axis])
-    axes: list[Axis] = []
-    for axis in inside_out:
-        here = Axis(shape[axis], tuple(each[axis] for each in along))
-        if axes and _goes_on(axes[-1], here):
-            axes[-1] = Axis(axes[-1].extent * here.extent, axes[-1].strides)
-        else:
-            axes.append(here)
-    return Broadcast(count, tuple(axes))
-
-
-def _goes_on(inner: Axis, outer: Axis) -> bool:
-    """Return whether, for every input, the outer axis continues the inner axis."""
-    return all(o == i * inner.extent for i, o in zip(inner.strides, outer.strides, strict=True))
+    axes = merged(zip(shape, *along, strides(shape, result[1]), strict=True))
+    return Broadcast(count, tuple(axis[:-1] for axis in reversed(axes)))
 
 
 def _broadcast_strides(shape: Sequence[int], layout: Layout, rank: int) -> tuple[int, ...]:
@@ -151,6 +133,5 @@ def _flat_call(runtime: Runtime, elements: Elements, wide: tuple[bool, ...], cou
 
 def _along(loops: Broadcast) -> list[Argument]:
     """Return the extent and the strides of each of AXES axes; missing axes have extent 1."""
-    missing = [(1, *(0 for _ in loops.axes[0].strides))] * (AXES - len(loops.axes))
-    rows = [*((axis.extent, *axis.strides) for axis in loops.axes), *missing]
-    return [np.int64(number) for row in rows for number in row]
+    missing = [(1, *(0 for _ in loops.axes[0][1:]))] * (AXES - len(loops.axes))
+    return [np.int64(number) for row in (*loops.axes, *missing) for number in row]

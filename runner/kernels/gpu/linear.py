@@ -14,6 +14,7 @@ from runner.kernels.contract import (
     Operand,
     Spec,
     Specs,
+    all_plain,
     plain,
 )
 from runner.kernels.elementwise import computed_in
@@ -165,7 +166,7 @@ def _arrange(
     if not multiplier.takes(dense):
         return None
     scratch = max(multiplier.scratch_bytes(dense), least_scratch)
-    return Arrangement(tuple(map(plain, inputs)), tuple(map(plain, outputs)), scratch)
+    return all_plain(inputs, outputs, scratch)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from runner.kernels.contract import FLOATS, Arrangement, Attributes, Buffers, Kernel, Offers, Operand, Specs, plain
+from runner.kernels.contract import FLOATS, Arrangement, Attributes, Buffers, Kernel, Offers, Operand, Specs, all_plain
 from runner.kernels.elementwise import computed_in
 from runner.kernels.gpu.cublas import Product
 from runner.kernels.gpu.linear import Dense, OwnProducts, multipliers
@@ -36,7 +36,7 @@ class _Family:
         if not self._multiplier.takes(dense):
             return None
         scratch = self._between(dense) + self._multiplier.scratch_bytes(dense)
-        return Arrangement(tuple(map(plain, inputs)), tuple(map(plain, outputs)), scratch)
+        return all_plain(inputs, outputs, scratch)
 
     def _product(self, inputs: Specs, *, wide: bool) -> Dense:
         """Return the product h W of a step or, backward, dinputs W'. wide: whether the result is not rounded."""
@@ -92,7 +92,8 @@ class _Family:
             yield self._launch("backward", dtype, count, [*fixed, np.int32(step < steps - 1), np.int32(bool(more))])
             dense, target = (narrow, dh0.address) if step == 0 else (wide, later_h)
             yield self._multiplier.call(dense, _of_step(dinputs, step), weights.address, 0, target, rest)
-        yield self._launch("stored", dtype, count, [np.uintp(later_c), np.uintp(dc0.address), np.int64(count)])
+        convert = self._runtime.function(text("widen", T=computed_in(dtype), R=dtype), "widen")
+        yield launch(convert, blocks_for(self._runtime, count), [np.uintp(later_c), dc0, np.int64(count)])
 
 
 def _of_step(x: Operand, step: int) -> int:

@@ -57,7 +57,6 @@ class Graph(Protocol):
 
     def launch(self, stream: Stream) -> None:
         """Enqueue all captured work as one launch."""
-        ...
 
 
 class Function(Protocol):
@@ -65,7 +64,6 @@ class Function(Protocol):
 
     def __call__(self, stream: Stream, grid: Size, block: Size, arguments: Sequence[np.generic]) -> None:
         """Enqueue a launch."""
-        ...
 
 
 class Runtime(Protocol):
@@ -86,59 +84,45 @@ class Runtime(Protocol):
 
     def use(self, gpu: int) -> None:
         """Make this thread use a GPU. Raises RuntimeError if this GPU is not visible to the process."""
-        ...
 
     def function(self, source: str, name: str) -> Function:
         """Return the kernel ``extern "C" __global__ void name(...)`` of a CUDA C++ source, which is compiled once."""
-        ...
 
     def allocate(self, nbytes: int) -> DeviceMemory:
         """Allocate GPU memory at an address divisible by 256. Raises MemoryError if there is not enough."""
-        ...
 
     def pinned(self, nbytes: int) -> NDArray[np.uint8]:
         """Allocate pinned host memory, for asynchronous copies and for kernels that write to host memory."""
-        ...
 
     def stream(self) -> Stream:
         """Create a stream that does not wait for the default stream."""
-        ...
 
     def event(self) -> Event:
         """Create an event that is not recorded yet."""
-        ...
 
     def record(self, event: Event, stream: Stream) -> None:
         """Record an event after all work of the stream so far."""
-        ...
 
     def wait(self, stream: Stream, event: Event) -> None:
         """Make later work of the stream wait for the event; the host does not wait."""
-        ...
 
     def copy(self, target: int, source: int, nbytes: int, stream: Stream) -> None:
         """Enqueue a copy between addresses of any GPU or of pinned memory."""
-        ...
 
     def synchronize(self, stream: Stream) -> None:
         """Wait on the host until a stream is empty. Raises RuntimeError if work on the GPU failed."""
-        ...
 
     def wait_on_host(self, event: Event) -> None:
         """Wait on the host for an event."""
-        ...
 
     def capture(self, stream: Stream, work: Callable[[], None]) -> Graph:
         """Capture, without running, the work that ``work`` enqueues on the stream and on streams that branch off."""
-        ...
 
     def free_bytes(self) -> tuple[int, int]:
         """Return free and total bytes of the GPU."""
-        ...
 
     def library(self, name: str) -> Any:
         """Return the object of a GPU library ("cublas", "cudnn", "nccl"), or None if it is not available."""
-        ...
 
 
 LIBRARY = "cuda"

@@ -69,7 +69,7 @@ def require_definition(llvm: Registry, program: Program, arrays: list[Array]) ->
     assert all_same_bits(found, expected(program, arrays)), program.text
 
 
-@settings(max_examples=80)
+@settings(max_examples=50)
 @given(case=cases(), size=st.integers(1, 40), dtype=st.sampled_from(WITH_SCALARS_ALONE), seed=st.integers(0, 1000))
 def test_any_program_equals_its_definition_bit_for_bit(
     llvm: Registry, case: Case, size: int, dtype: str, seed: int

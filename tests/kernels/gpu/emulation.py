@@ -25,13 +25,13 @@ from runner.kernels.gpu.runtime import Argument, DeviceMemory, Size
 
 HEADER = Path(__file__).with_name("emulation.hpp")
 GUARD = 256
-UNSET, FENCE = 0xFF, 0xFE
-"""UNSET fills unwritten memory; as a float, it is NaN. FENCE fills the guards around memory; as a float, it is huge."""
+UNSET, FENCE = 0xFF, b"\xfe" * GUARD
+"""UNSET fills unwritten memory; as a float, it is NaN. FENCE is a guard around memory; as floats, it is huge."""
 # -fno-gnu-unique: kernels that have the same name in different sources must not share static memory.
 COMPILER = ("g++", "-std=c++17", "-O1", "-w", "-ffp-contract=off", "-fno-strict-aliasing", "-fno-gnu-unique", "-fPIC")
 WORKING = threading.Condition(threading.RLock())
 PATIENCE_S = 30.0
-WAITING = ("__syncthreads", "__syncwarp", "__shfl")
+WAITING = "__syncthreads"
 _KERNEL = re.compile(r'extern "C" __global__ void (?:__launch_bounds__\([^)]*\) )?(\w+)\(')
 
 Work = Callable[[], None]
@@ -160,7 +160,7 @@ class EmulatedRuntime:
         self.folder = folder
         self.reversed = False
         self._free = self._total = nbytes
-        self._allocated: list[tuple[NDArray[np.uint8], int]] = []
+        self._guards: list[tuple[NDArray[np.uint8], NDArray[np.uint8], int]] = []
         self._functions: dict[tuple[int, str, str], EmulatedFunction] = {}
         self.streams: dict[int, EmulatedStream] = {}
         self.libraries: dict[str, Any] = {}
@@ -179,7 +179,7 @@ class EmulatedRuntime:
         key = self.gpu, source, name
         if key not in self._functions:
             library = compiled(source, self.folder)
-            together = any(word in source for word in WAITING)
+            together = WAITING in source
             self._functions[key] = EmulatedFunction(name, getattr(library, f"emulate_{name}"), together, self, self.gpu)
         return self._functions[key]
 
@@ -187,10 +187,11 @@ class EmulatedRuntime:
         if nbytes > self._free:
             raise MemoryError(f"{nbytes} bytes of an emulated GPU that has {self._free} left")
         self._free -= nbytes
-        raw = np.full(nbytes + 2 * GUARD + 256, FENCE, np.uint8)
+        raw = np.full(nbytes + 2 * GUARD + 256, UNSET, np.uint8)
         start = GUARD + (-(raw.ctypes.data + GUARD) % 256)
-        raw[start : start + nbytes] = UNSET
-        self._allocated.append((raw, nbytes))
+        before, after = raw[start - GUARD : start], raw[start + nbytes : start + nbytes + GUARD]
+        before[:] = after[:] = FENCE[0]
+        self._guards.append((before, after, nbytes))
         return DeviceMemory(raw.ctypes.data + start, nbytes, raw)
 
     def pinned(self, nbytes: int) -> NDArray[np.uint8]:
@@ -257,9 +258,8 @@ class EmulatedRuntime:
 
     def check_guards(self) -> None:
         """Fail if a kernel wrote directly before or after an allocation."""
-        for raw, nbytes in self._allocated:
-            start = GUARD + (-(raw.ctypes.data + GUARD) % 256)
-            intact = (raw[:start] == FENCE).all() and (raw[start + nbytes :] == FENCE).all()
+        for before, after, nbytes in self._guards:
+            intact = before.tobytes() == after.tobytes() == FENCE
             assert intact, f"a kernel wrote outside of its {nbytes} bytes"
 
 
@@ -283,28 +283,29 @@ def compiled(source: str, folder: Path) -> ctypes.PyDLL:
     assert names, 'no kernel in the source; expected: extern "C" __global__ void NAME('
     entries = "".join(
         f'extern "C" int emulate_{name}(const unsigned *g, const unsigned *b, void **a, const int *s, int n, int t, '
-        f"int r) {{ return emulation::launch({name}, g, b, a, s, n, t, r); }}\n"
+        f"int r) {{ return emulation::Entry<{name}, decltype(&{name})>::launch({{g, b, a, s, n, t, r}}); }}\n"
         for name in names
     )
-    header = _compiled_header(folder)
+    emulator = _emulator(folder)
     whole = f'#include "{HEADER.name}"\n{source}\n{entries}'
-    stem = folder / _digest(whole + header.name)
+    stem = folder / _digest(whole + emulator.parent.name)
     library = stem.with_suffix(".so")
     if not library.exists():
         stem.with_suffix(".cpp").write_text(whole)
-        _compile(library, f"-I{header}", "-shared", str(stem.with_suffix(".cpp")))
+        _compile(library, f"-I{emulator.parent}", "-shared", str(stem.with_suffix(".cpp")), str(emulator))
     # PyDLL holds the GIL, so that only one launch at a time uses static memory.
     return ctypes.PyDLL(str(library))
 
 
-def _compiled_header(folder: Path) -> Path:
-    """Return a folder with the precompiled header, which would take most of the time of compiling a small source."""
+def _emulator(folder: Path) -> Path:
+    """Return the compiled functions of the header, in a folder with the precompiled header."""
     inside = folder / f"header_{_digest(HEADER.read_text())}"
-    made = inside / f"{HEADER.name}.gch"
+    made = inside / f"{HEADER.name}.o"
     if not made.exists():
         inside.mkdir(exist_ok=True)
-        _compile(made, "-x", "c++-header", str(HEADER))
-    return inside
+        _compile(inside / f"{HEADER.name}.gch", "-x", "c++-header", str(HEADER))
+        _compile(made, "-x", "c++", "-DEMULATION", "-c", str(HEADER))
+    return made
 
 
 def _compile(made: Path, *arguments: str) -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from runner.kernels.contract import Arrangement, KernelError, Layout, plain
-from runner.kernels.gpu.element_kernels import Axis, broadcast
+from runner.kernels.gpu.element_kernels import broadcast
 from runner.kernels.gpu.layouts import CHANNELS_LAST, arguments, channels_last, merged, offered_layout, strides
 from runner.kernels.gpu.loading import MODULES
 from runner.kernels.gpu.shape import in_units
@@ -107,10 +107,10 @@ def test_inputs_are_wide_scalar_or_strided(inputs: list[Shape], result: Shape, w
 
 def test_broadcast_axes_are_merged_and_the_innermost_comes_first() -> None:
     loops = broadcast(_plain((2, 3, 4, 5), (1, 3, 1, 1)), *_plain((2, 3, 4, 5)))
-    assert loops.axes == (Axis(20, (1, 0)), Axis(3, (20, 1)), Axis(2, (60, 0)))
+    assert loops.axes == ((20, 1, 0), (3, 20, 1), (2, 60, 0))
     x, bias = IMAGES, Shaped((1, 3, 1, 1), "float32")
     loops = broadcast([(x, channels_last(x)), (bias, plain(bias))], (x, channels_last(x)))
-    assert loops.axes == (Axis(3, (1, 1)), Axis(40, (3, 0)))
+    assert loops.axes == ((3, 1, 1), (40, 3, 0))
 
 
 def registry(runtime: EmulatedRuntime) -> Any:

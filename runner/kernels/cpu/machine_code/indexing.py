@@ -7,12 +7,22 @@ from functools import cache
 import numpy as np
 from llvmlite import ir
 
-from runner.kernels.contract import Arrangement, Array, Attributes, Bound, Buffers, Kernel, NativeCall, Offers, Specs
+from runner.kernels.contract import (
+    Arrangement,
+    Array,
+    Attributes,
+    Bound,
+    Buffers,
+    Kernel,
+    NativeCall,
+    Offers,
+    Specs,
+    all_plain,
+)
 from runner.kernels.cpu.machine_code.compiler import MachineCode, join
 from runner.kernels.cpu.machine_code.elementwise import LIBRARY, PRIORITY
 from runner.kernels.cpu.machine_code.instructions import INDEX, STORED, Lanes, Value, load, store
 from runner.kernels.cpu.machine_code.rows import Row, write_module
-from runner.kernels.functions import arrange_plain
 from runner.kernels.reference.rows import check_range
 from runner.kernels.registry import Registry
 
@@ -31,14 +41,12 @@ def _arrange_scatter(attributes: Attributes, inputs: Specs, outputs: Specs, offe
     """Reserve scratch memory for the place of each row; refuse integers."""
     if inputs[1].dtype != DTYPE:
         return None
-    plain = arrange_plain(attributes, inputs, outputs, offered)
-    return Arrangement(plain.inputs, plain.outputs, math.prod(inputs[0].shape) * _PLACE_BYTES)
+    return all_plain(inputs, outputs, math.prod(inputs[0].shape) * _PLACE_BYTES)
 
 
 def _arrange_equal(attributes: Attributes, inputs: Specs, outputs: Specs, offered: Offers) -> Arrangement:
     """Reserve scratch memory for the place of each row and for the sum of each different index."""
-    plain = arrange_plain(attributes, inputs, outputs, offered)
-    return Arrangement(plain.inputs, plain.outputs, inputs[0].shape[0] * _PLACE_BYTES + inputs[1].nbytes)
+    return all_plain(inputs, outputs, inputs[0].shape[0] * _PLACE_BYTES + inputs[1].nbytes)
 
 
 def _bind_scatter(attributes: Attributes, arrangement: Arrangement, buffers: Buffers) -> Bound:

@@ -39,27 +39,34 @@ class ElementLoop:
     wide: tuple[bool, ...]
 
 
-def write_module(loop: ElementLoop, vector_bytes: int) -> str:
-    """Return the LLVM module with the function ``slice``."""
-    module = ir.Module("elementwise")
-    _add_slice(module, loop, vector_bytes)
+def slice_module(name: str, arrays: int, body: Callable[[ir.IRBuilder, list[Value], Value, Value], None]) -> str:
+    """Return the LLVM module with the function ``slice``, whose instructions ``body`` appends.
+
+    body: (builder, addresses of the arrays, begin, end).
+    """
+    module = ir.Module(name)
+    function = ir.Function(module, SLICE, "slice")
+    addresses, begin, end = function.args
+    builder = ir.IRBuilder(function.append_basic_block("entry"))
+    bases = [builder.load(element(builder, addresses, INDEX, INDEX(k)), typ=_POINTER) for k in range(arrays)]
+    body(builder, bases, begin, end)
+    builder.ret_void()
     return str(module)
 
 
-def _add_slice(module: ir.Module, loop: ElementLoop, vector_bytes: int) -> None:
-    function = ir.Function(module, SLICE, "slice")
-    arrays, begin, end = function.args
-    builder = ir.IRBuilder(function.append_basic_block("entry"))
-    count = len(loop.wide) + len(loop.program.outputs)
-    bases = [builder.load(element(builder, arrays, INDEX, INDEX(k)), typ=_POINTER) for k in range(count)]
-    shared = shared_values(builder, loop, bases)
+def write_module(loop: ElementLoop, vector_bytes: int) -> str:
+    """Return the LLVM module with the function ``slice``."""
 
-    def body(lanes: Lanes) -> Callable[[Value], None]:
-        spread = {number: lanes.spread(builder, value) for number, value in shared.items()}
-        return partial(_body(loop, lanes, bases, spread), builder)
+    def write(builder: ir.IRBuilder, bases: list[Value], begin: Value, end: Value) -> None:
+        shared = shared_values(builder, loop, bases)
 
-    sweep(builder, computed_in(loop.dtype), vector_bytes, begin, end, body)
-    builder.ret_void()
+        def body(lanes: Lanes) -> Callable[[Value], None]:
+            spread = {number: lanes.spread(builder, value) for number, value in shared.items()}
+            return partial(_body(loop, lanes, bases, spread), builder)
+
+        sweep(builder, computed_in(loop.dtype), vector_bytes, begin, end, body)
+
+    return slice_module("elementwise", len(loop.wide) + len(loop.program.outputs), write)
 
 
 def sweep(

@@ -30,7 +30,7 @@ from runner.kernels.cpu.machine_code.instructions import (
     repeat,
     store,
 )
-from runner.kernels.cpu.machine_code.loops import SLICE, element
+from runner.kernels.cpu.machine_code.loops import element, slice_module
 from runner.kernels.registry import Registry
 
 PRIORITY = 25
@@ -107,7 +107,6 @@ SIZES = 4
 """The number of sizes that a call receives: height and width of the image, then of the result."""
 
 _WRITTEN_OUT = 25  # the largest window, in pixels, whose loop is unrolled
-_POINTER = ir.PointerType()
 _COMPUTED = "float32"
 _NAN = float("nan")
 _LOWEST = -float("inf")
@@ -139,15 +138,13 @@ class Pooling:
 
 def write_module(pooling: Pooling) -> str:
     """Return the LLVM module with the function ``slice``."""
-    module = ir.Module("pooling")
-    function = ir.Function(module, SLICE, "slice")
-    builder = ir.IRBuilder(function.append_basic_block("entry"))
-    arrays, begin, end = function.args
-    x, y, positions, sizes = (builder.load(element(builder, arrays, INDEX, INDEX(k)), typ=_POINTER) for k in range(4))
-    numbers = [builder.load(element(builder, sizes, INDEX, INDEX(k)), typ=INDEX) for k in range(SIZES)]
-    repeat(builder, begin, end, 1, _Loops(pooling, builder, x, y, positions, *numbers).row)
-    builder.ret_void()
-    return str(module)
+
+    def write(builder: ir.IRBuilder, bases: list[Value], begin: Value, end: Value) -> None:
+        *arrays, sizes = bases
+        numbers = [builder.load(element(builder, sizes, INDEX, INDEX(k)), typ=INDEX) for k in range(SIZES)]
+        repeat(builder, begin, end, 1, _Loops(pooling, builder, *arrays, *numbers).row)
+
+    return slice_module("pooling", 4, write)
 
 
 @dataclass(frozen=True)

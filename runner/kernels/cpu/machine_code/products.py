@@ -11,7 +11,7 @@ from itertools import product
 
 from llvmlite import ir
 
-from runner.kernels.contract import Arrangement, Attributes, Bound, Buffers, Kernel, Offers, Specs, plain
+from runner.kernels.contract import Arrangement, Attributes, Bound, Buffers, Kernel, Offers, Specs, all_plain
 from runner.kernels.cpu.machine_code import threads
 from runner.kernels.cpu.machine_code.compiler import MachineCode, host
 from runner.kernels.cpu.machine_code.elementwise import LIBRARY, PRIORITY
@@ -27,7 +27,7 @@ from runner.kernels.cpu.machine_code.instructions import (
     repeat,
     store,
 )
-from runner.kernels.cpu.machine_code.loops import SLICE, ElementLoop, element, emit_steps, shared_values
+from runner.kernels.cpu.machine_code.loops import ElementLoop, element, emit_steps, shared_values, slice_module
 from runner.kernels.elementwise import parse
 from runner.kernels.registry import Registry
 
@@ -72,7 +72,7 @@ def _arrange(attributes: Attributes, inputs: Specs, outputs: Specs, offered: Off
         return None
     wide = [position for position, spec in enumerate(inputs) if position > 1 and spec.shape]
     in_place = tuple(product(wide, range(len(outputs))))
-    return Arrangement(tuple(map(plain, inputs)), tuple(map(plain, outputs)), in_place=in_place)
+    return all_plain(inputs, outputs, in_place=in_place)
 
 
 def _bind(attributes: Attributes, arrangement: Arrangement, buffers: Buffers) -> Bound:
@@ -101,41 +101,36 @@ def _compiled(
 
 def write_module(update: Update, vector_bytes: int) -> str:
     """Return the LLVM module whose function ``slice`` computes and applies a range of rows of the product."""
-    module = ir.Module("product")
-    function = ir.Function(module, SLICE, "slice")
-    _Writer(update, function, vector_bytes).write()
-    return str(module)
+
+    def write(builder: ir.IRBuilder, bases: list[Value], begin: Value, end: Value) -> None:
+        _Writer(update, builder, bases, vector_bytes).write(begin, end)
+
+    return slice_module("product", 1 + len(update.loop.wide) + len(update.loop.program.outputs), write)
 
 
 class _Writer:
-    """A writer of the function ``slice(arrays, begin, end)``. arrays: x, dy, the other operands, the outputs."""
+    """A writer of the function ``slice``. bases: addresses of x, dy, the other operands and the outputs."""
 
-    def __init__(self, update: Update, function: ir.Function, vector_bytes: int) -> None:
-        self._update = update
+    def __init__(self, update: Update, builder: ir.IRBuilder, bases: list[Value], vector_bytes: int) -> None:
+        self._update, self._builder = update, builder
         self._lanes = vector_bytes // ITEMSIZE[DTYPE]
         self._rows, self._vectors = BLOCK_OF_VECTOR_BYTES.get(vector_bytes, SMALL_BLOCK)
-        self._builder = builder = ir.IRBuilder(function.append_basic_block("entry"))
-        arrays, self._begin, self._end = function.args
         loop, place = update.loop, update.place
-        count = 1 + len(loop.wide) + len(loop.program.outputs)
-        x, dy, *rest = (
-            builder.load(element(builder, arrays, INDEX, INDEX(k)), typ=ir.PointerType()) for k in range(count)
-        )
+        x, dy, *rest = bases
         self._x, self._dy = x, dy
         # The product is an input of the program but has no memory.
         self._inputs = [*rest[:place], None, *rest[place : len(loop.wide) - 1]]
         self._outputs = rest[len(loop.wide) - 1 :]
         self._shared = shared_values(builder, loop, self._inputs)
 
-    def write(self) -> None:
+    def write(self, begin: Value, end: Value) -> None:
         """Append loops over whole blocks of rows, then over single rows."""
-        builder, begin = self._builder, self._begin
+        builder = self._builder
         for rows in (self._rows, 1):
-            blocks = builder.sdiv(builder.sub(self._end, begin), INDEX(rows))
+            blocks = builder.sdiv(builder.sub(end, begin), INDEX(rows))
             stop = builder.add(begin, builder.mul(blocks, INDEX(rows)))
             repeat(builder, begin, stop, rows, self._all_columns(rows))
             begin = stop
-        builder.ret_void()
 
     def _all_columns(self, rows: int) -> Callable[[Value], None]:
         """Return a function that appends loops over all columns: blocks of vectors, then vectors, then numbers."""

@@ -40,7 +40,7 @@ from runner.kernels.cpu.machine_code.instructions import (
     store,
     whole_part,
 )
-from runner.kernels.cpu.machine_code.loops import SLICE, element, sweep
+from runner.kernels.cpu.machine_code.loops import element, slice_module, sweep
 from runner.kernels.functions import arrange_plain
 from runner.kernels.registry import Registry
 
@@ -223,26 +223,24 @@ def _compiled_columns(dtype: str, rows: int, columns: int) -> MachineCode:
 
 def write_columns(dtype: str, rows: int, columns: int, vector_bytes: int) -> str:
     """Return the LLVM module whose function ``slice`` computes a range of columns."""
-    module = ir.Module("column_sums")
-    function = ir.Function(module, SLICE, "slice")
-    builder = ir.IRBuilder(function.append_basic_block("entry"))
-    arrays, begin, end = function.args
-    x, result = (builder.load(element(builder, arrays, INDEX, INDEX(k)), typ=ir.PointerType()) for k in range(2))
 
-    def body(lanes: Lanes) -> Callable[[Value], None]:
-        def number(row: Value, column: Value) -> Value:
-            index = builder.add(builder.mul(row, INDEX(columns)), column)
-            return load(builder, lanes, dtype, element(builder, x, STORED[dtype], index))
+    def write(builder: ir.IRBuilder, bases: list[Value], begin: Value, end: Value) -> None:
+        x, result = bases
 
-        def add_up(column: Value) -> None:
-            zero = lanes.constant(0.0)
-            (total,) = fold(
-                builder, INDEX(0), INDEX(rows), 1, [zero], lambda row, sums: [builder.fadd(*sums, number(row, column))]
-            )
-            store(builder, lanes, dtype, total, element(builder, result, STORED[dtype], column))
+        def body(lanes: Lanes) -> Callable[[Value], None]:
+            def number(row: Value, column: Value) -> Value:
+                index = builder.add(builder.mul(row, INDEX(columns)), column)
+                return load(builder, lanes, dtype, element(builder, x, STORED[dtype], index))
 
-        return add_up
+            def add_up(column: Value) -> None:
+                def add(row: Value, sums: list[Value]) -> Sequence[Value]:
+                    return [builder.fadd(*sums, number(row, column))]
 
-    sweep(builder, dtype, vector_bytes, begin, end, body)
-    builder.ret_void()
-    return str(module)
+                (total,) = fold(builder, INDEX(0), INDEX(rows), 1, [lanes.constant(0.0)], add)
+                store(builder, lanes, dtype, total, element(builder, result, STORED[dtype], column))
+
+            return add_up
+
+        sweep(builder, dtype, vector_bytes, begin, end, body)
+
+    return slice_module("column_sums", 2, write)

@@ -6,7 +6,7 @@ from typing import Any
 from runner.kernels.contract import Layout, Spec
 from runner.kernels.cpu.onednn import constants as dnnl
 from runner.kernels.cpu.onednn.library import Library
-from runner.kernels.cpu.onednn.memory import UNKNOWN, described, free, grouped, in_c_order, layout_of, viewed
+from runner.kernels.cpu.onednn.memory import UNKNOWN, described, free, in_c_order, layout_of, viewed
 from runner.kernels.cpu.onednn.recipe import Description, Layouts, Node, Port, Recipe, add_kernel, attributes
 from runner.kernels.registry import Registry
 
@@ -123,8 +123,8 @@ def _fused(library: Library, node: Node, inputs: Layouts, outputs: Layouts) -> R
 
 def _hint(library: Library, node: Node, x: Spec, w: Spec, y: Spec) -> Description:
     """Return the description of the forward convolution, which oneDNN needs as a hint for a gradient."""
-    dims = grouped(w.shape, node.attributes["groups"]) if node.attributes["groups"] > 1 else w.shape
-    every = [free(library, shape, spec.dtype) for shape, spec in ((x.shape, x), (dims, y), (y.shape, y))]
+    filters = viewed(w.shape, _prefix(node))
+    every = [free(library, shape, spec.dtype) for shape, spec in ((x.shape, x), (filters, y), (y.shape, y))]
     return _describe_forward(library, node, every[0], every[1], library.ffi.NULL, every[2])
 
 

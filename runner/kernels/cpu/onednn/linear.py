@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from runner.kernels.contract import Arrangement, Attributes, Bound, Buffers, Kernel, Operand, Spec, plain
+from runner.kernels.contract import Arrangement, Attributes, Bound, Buffers, Kernel, Operand, Spec, all_plain, plain
 from runner.kernels.cpu.onednn import constants as dnnl
 from runner.kernels.cpu.onednn.library import Library
 from runner.kernels.cpu.onednn.memory import described, in_c_order, strided
@@ -71,8 +71,7 @@ def register(registry: Registry, library: Library) -> None:
 
 def _add(registry: Registry, library: Library, op: str, describe: Describe) -> None:
     def arrange(node: Node, offered: Layouts) -> Arrangement:
-        scratch = describe(library, node).scratch_bytes
-        return Arrangement(tuple(map(plain, node.inputs)), tuple(map(plain, node.outputs)), scratch)
+        return all_plain(node.inputs, node.outputs, describe(library, node).scratch_bytes)
 
     def bind(given: Attributes, arrangement: Arrangement, buffers: Buffers) -> Bound:
         return _bound(library, describe(library, Node(given, *buffers.specs)), buffers)

@@ -26,22 +26,13 @@ UNKNOWN = 0
 Dims = Sequence[int]
 
 
-def transposed(shape: Dims) -> tuple[int, ...]:
-    """Return the shape under prefix "t:"."""
-    return (shape[1], shape[0])
-
-
-def grouped(shape: Dims, groups: int) -> tuple[int, ...]:
-    """Return the shape under prefix "g<groups>:"."""
-    return (groups, shape[0] // groups, *shape[1:])
-
-
 def viewed(shape: Dims, prefix: str) -> tuple[int, ...]:
     """Return the dimensions by which oneDNN sees a tensor of ``shape`` under a prefix."""
     if prefix == "t:":
-        return transposed(shape)
+        return (shape[1], shape[0])
     if prefix.startswith("g"):
-        return grouped(shape, int(prefix[1:-1]))
+        groups = int(prefix[1:-1])
+        return (groups, shape[0] // groups, *shape[1:])
     return tuple(shape)
 
 

@@ -14,6 +14,7 @@ from runner.kernels.contract import (
     PythonCall,
     Spec,
     Specs,
+    all_plain,
     plain,
 )
 from runner.kernels.cpu.onednn import constants as dnnl
@@ -89,7 +90,7 @@ def _add_cross_entropy(registry: Registry, library: Library) -> None:
             scratch = _description(library, inputs[0]).scratch_bytes
         except Unimplemented:
             return None
-        return Arrangement(tuple(map(plain, inputs)), tuple(map(plain, outputs)), scratch)
+        return all_plain(inputs, outputs, scratch)
 
     def bind(given: Attributes, arrangement: Arrangement, buffers: Buffers) -> PythonCall:
         logits, labels = buffers.inputs

@@ -27,11 +27,9 @@ class Bench(Protocol):
 
     def allocate(self, nbytes: int) -> DeviceMemory:
         """Allocate memory of this thread's GPU. Raises MemoryError if there is not enough."""
-        ...
 
     def seconds(self, work: Callable[[Stream], None]) -> float:
         """Return the seconds that the GPU takes for ``work``, after a warm-up."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -49,7 +49,3 @@ extern "C" __global__ void backward(const A *later_h, A *later_c, const T *dh, c
         later_c[e] = into_c * f;
     }
 }
-
-extern "C" __global__ void stored(const A *x, T *y, int64 count) {
-    for (int64 e = first_element(); e < count; e += stride_of_grid()) y[e] = T(x[e]);
-}

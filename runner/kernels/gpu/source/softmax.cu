@@ -50,30 +50,28 @@ __device__ __forceinline__ double sum_of_powers(const T *x, int64 columns, Place
     return held[at.thread - at.column];
 }
 
-extern "C" __global__ void softmax(const T *x, T *y, int64 rows, int64 columns, int depth) {
+// Write e^(x - largest) / sum or, with `is_log`, its logarithm.
+__device__ __forceinline__ void write_softmax(const T *x, T *y, int64 rows, int64 columns, int depth, bool is_log) {
     __shared__ A maxima[256];
     __shared__ double sums[256];
     Place at = place_of(rows, depth);
     A largest = largest_of(x, columns, at, maxima);
-    A total = (A)sum_of_powers(x, columns, at, largest, sums);
+    double sum = sum_of_powers(x, columns, at, largest, sums);
+    A total = (A)sum, logarithm = (A)log(sum);
     if (!at.inside) return;
     for (int64 i = at.column; i < columns; i += depth) {
         int64 element = at.row * columns + i;
-        y[element] = T(exp((A)x[element] - largest) / total);
+        A shifted = (A)x[element] - largest;
+        y[element] = T(is_log ? shifted - logarithm : exp(shifted) / total);
     }
 }
 
+extern "C" __global__ void softmax(const T *x, T *y, int64 rows, int64 columns, int depth) {
+    write_softmax(x, y, rows, columns, depth, false);
+}
+
 extern "C" __global__ void log_softmax(const T *x, T *y, int64 rows, int64 columns, int depth) {
-    __shared__ A maxima[256];
-    __shared__ double sums[256];
-    Place at = place_of(rows, depth);
-    A largest = largest_of(x, columns, at, maxima);
-    A logarithm = (A)log(sum_of_powers(x, columns, at, largest, sums));
-    if (!at.inside) return;
-    for (int64 i = at.column; i < columns; i += depth) {
-        int64 element = at.row * columns + i;
-        y[element] = T((A)x[element] - largest - logarithm);
-    }
+    write_softmax(x, y, rows, columns, depth, true);
 }
 
 extern "C" __global__ void cross_entropy(const T *x, const I *labels, T *losses, T *probabilities, int64 rows,

@@ -1,4 +1,4 @@
-// Convert values of type T to the wider type R.
+// Convert values of type T to type R.
 
 extern "C" __global__ void widen(const T *x, R *y, int64 count) {
     for (int64 i = first_element(); i < count; i += stride_of_grid()) y[i] = R(x[i]);

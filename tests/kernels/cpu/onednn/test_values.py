@@ -1,4 +1,4 @@
-"""Values of oneDNN kernels: conversions, casts, accuracy of functions, NaN before a ReLU, softmax, cross-entropy.
+"""Values of oneDNN kernels: conversions, casts, accuracy of functions, NaN before a ReLU, softmax.
 
 ``tests/kernels/cpu/test_table.py`` compares the other values with the float64 reference.
 """
@@ -23,7 +23,7 @@ from tests.kernels.cpu.onednn.checking import (
     library,
     normal,
 )
-from tests.kernels.harness import Ran, Shaped, call_bound, converted, exact, filled, holding, run_node
+from tests.kernels.harness import Shaped, call_bound, converted, exact, filled, holding, run_node
 
 has_bfloat16 = pytest.mark.skipif("bfloat16" not in library().dtypes, reason="oneDNN has no bfloat16 on this CPU")
 
@@ -212,47 +212,3 @@ def test_the_table_has_products_on_both_sides_of_each_size_limit() -> None:
 
 def test_softmax_of_large_logits_equals_the_reference() -> None:
     check("softmax", {}, [np.array([[0, 2000, 1999], [-1e30, 3e38, 0]], np.float32)])
-
-
-def _cross_entropy(logits: Array, labels: Array, tolerance: float | None = 1e-6) -> Ran:
-    """Run the kernel; compare with the reference unless ``tolerance``, relative to the largest result, is None."""
-    op = "softmax_cross_entropy"
-    if tolerance is None:
-        return run_node(kernel(op), {}, [logits, labels])
-    return check(op, {}, [logits, labels], tolerance=tolerance)
-
-
-@pytest.mark.parametrize("dtype", ["int32", "int64"])
-@pytest.mark.parametrize("shape", [(1, 1), (1, 10), (7, 17), (33, 1000)])
-def test_cross_entropy_equals_the_reference(shape: tuple[int, int], dtype: str) -> None:
-    labels = np.random.default_rng(2).integers(0, shape[1], shape[0]).astype(dtype)
-    labels[0], labels[-1] = 0, shape[1] - 1
-    _cross_entropy(4 * normal(1, *shape), labels)
-
-
-def test_extreme_logits_give_accurate_losses() -> None:
-    logits = np.array([[0, 2000, 1999], [0, 2000, 0], [-3e38, 0, 0], [1e30, 1e30, 0]], np.float32)
-    ran = _cross_entropy(logits, np.array([0, 1, 1, 0]))
-    assert ran.outputs[0][1] == 0
-
-
-def test_the_loss_of_a_certain_prediction_is_small_but_not_zero() -> None:
-    logits = np.array([[0, 8], [0, 12]], np.float32)
-    ran = _cross_entropy(logits, np.array([1, 1]), tolerance=1e-3)
-    # Probabilities near 1 are rounded to multiples of 6e-8, and so are these losses.
-    np.testing.assert_allclose(ran.outputs[0], np.log1p(np.exp([-8.0, -12.0])), rtol=0, atol=1.2e-7)
-
-
-@pytest.mark.parametrize("broken", [np.nan, np.inf])
-@pytest.mark.parametrize("label", [0, 1])
-def test_a_logit_that_is_not_finite_gives_a_nan_loss(broken: float, label: int) -> None:
-    with np.errstate(all="ignore"):
-        ran = _cross_entropy(np.array([[broken, 0, 1]], np.float32), np.array([label]), tolerance=None)
-    assert np.isnan(ran.outputs[0]).all()
-
-
-@pytest.mark.parametrize("dtype", ["int32", "int64"])
-@pytest.mark.parametrize("label", [-1, 3, 2**31 - 1])
-def test_the_error_names_a_label_out_of_range(label: int, dtype: str) -> None:
-    with pytest.raises(IndexError, match=rf"op 'softmax_cross_entropy': index {label} at \[1\] is outside 0\.\.2"):
-        _cross_entropy(normal(1, 3, 3), np.array([0, label, 1], dtype), tolerance=None)
