@@ -12,8 +12,7 @@ from runner.engine.graph import ops
 from runner.engine.graph.op import OPS
 from runner.engine.graph.verify import verify
 from runner.kernels.registry import Registry
-from tests.engine.compile.passes.exactness import Array, assert_unchanged
-from tests.engine.compile.passes.graph_text import Case, Text, check
+from tests.engine.compile.passes.graph_text import Array, Case, Text, assert_unchanged, check
 from tests.op_cases import CASES
 
 COUNT = MAX_BYTES // 8

@@ -20,8 +20,7 @@ from runner.kernels.elementwise import FUNCTIONS
 from runner.kernels.registry import Registry
 from runner.optimizers.adam import Adam
 from runner.optimizers.sgd import Momentum
-from tests.engine.compile.passes.exactness import assert_unchanged, counts, roots_of
-from tests.engine.compile.passes.graph_text import Case, Text, check
+from tests.engine.compile.passes.graph_text import Case, Text, assert_unchanged, check, counts, roots_of
 from tests.engine.compile.passes.training_graphs import NETWORKS, training_step
 from tests.engine.graph.random_graphs import TrainingSample, training_samples
 from tests.engine.run.fake_kernels import PLAIN, always, fake_kernel, fake_registry, reference_registry

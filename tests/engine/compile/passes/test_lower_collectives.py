@@ -7,7 +7,7 @@ import pytest
 
 from runner.engine.compile.compile import Compiled, Signature, compile_signature
 from runner.engine.compile.passes.lower_collectives import gathered, lower_collectives
-from runner.engine.compile.passes.rewriting import Rewrite, Roots, needed_by
+from runner.engine.compile.passes.rewriting import Rewrite, Roots
 from runner.engine.compile.passes.simplification import remove_dead_code
 from runner.engine.graph import ops
 from runner.engine.graph.device import Cluster, Gpus, local_cluster
@@ -248,4 +248,4 @@ def test_sum_by_the_library_has_no_edges_between_devices(compiled_sources: Path)
     for part in compiled(2, on_gpus(2), compiled_sources).parts.values():
         for node in part.graph:
             if node.op == "collective_sum":
-                assert all(name in part.graph for name in needed_by(node))
+                assert all(name in part.graph for name in node.needed)
