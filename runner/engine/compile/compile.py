@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 
 from runner.engine.compile.cost import Seconds, node_seconds
 from runner.engine.compile.passes.lower_collectives import gathered, lower_collectives
@@ -19,7 +19,6 @@ from runner.engine.compile.schedule import schedule, split
 from runner.engine.graph import op as op_table
 from runner.engine.graph.device import Cluster
 from runner.engine.graph.graph import Graph, without_collection
-from runner.engine.graph.node import Node
 from runner.engine.graph.tensor import Tensor
 from runner.kernels.contract import Layout
 from runner.kernels.registry import Registry
@@ -141,9 +140,8 @@ def compile_placed(
 def device_types(registry: Registry) -> DeviceTypes:
     """Return a function: node -> the device types that have a kernel for it, or None if the node needs no kernel."""
 
-    def types_for(node: Node) -> frozenset[str] | None:
-        if op_table.lookup(node.op).executed_by == "executor":
-            return None
-        return registry.device_types(node.op)
+    @cache
+    def types_for(op: str) -> frozenset[str] | None:
+        return None if op_table.lookup(op).executed_by == "executor" else registry.device_types(op)
 
-    return types_for
+    return lambda node: types_for(node.op)

@@ -80,7 +80,7 @@ def product_flops(inputs: Specs, outputs: Specs, attributes: Attributes) -> int:
 def _infer_fused(*specs: TensorSpec, bias: bool, relu: bool, dtype: str, **transposes: bool) -> Specs:
     wanted = 2 + bias
     expect(len(specs) == wanted, f"{wanted} inputs", len(specs))
-    y = product_spec(*specs[:2], transposes)
+    y = product_spec(specs[0], specs[1], transposes)
     if bias:
         vector = TensorSpec(y.shape[1:], y.dtype)
         expect(specs[2] == vector, f"one bias per column, {vector}", specs[2])
