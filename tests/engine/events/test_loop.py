@@ -243,13 +243,6 @@ def test_equal_flows_can_be_one_flow_with_a_weight() -> None:
     assert together == pytest.approx([single[0], single[3]])
 
 
-def test_one_transfer_takes_the_time_of_its_busiest_link() -> None:
-    loop = EventLoop([8.0, 2.0, 4.0], 0)
-    loop.add(amount=10.0, links=[0, 1, 2])
-    loop.run()
-    assert ends_of(loop) == [5.0]
-
-
 def test_an_activity_can_be_added_when_another_has_ended() -> None:
     loop = EventLoop([1.0], 1)
     first = loop.add(2.0, unit=0, watched=True)

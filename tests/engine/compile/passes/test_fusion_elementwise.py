@@ -169,11 +169,6 @@ UPDATE_CASES = {
     "a gradient of the input": Case(f"a = input(3, 5); b = input(2, 5); dw = matmul(a, b, transpose_b=True); {NEW}"),
     "a product with ReLU": Case(f"dw = matmul_fused(x, dy, transpose_a=True, relu=True); {NEW}"),
     "a product with bias": Case(f"b = input(2); dw = matmul_fused(x, dy, b, transpose_a=True, bias=True); {NEW}"),
-    "no product": Case(f"dw = tanh(w); {NEW}"),
-    "another reader of the gradient": Case(f"{DENSE}; {NEW}; s = square(dw)", fetch="new s"),
-    "a gradient that is fetched": Case(f"{DENSE}; {NEW}", fetch="new dw"),
-    "a gradient that is a target": Case(f"{DENSE}; {NEW}", targets="dw"),
-    "a node that waits for the gradient": Case(f"{DENSE}; {NEW}; t = tanh(x, after='dw')", fetch="new t"),
     "a gradient that is read twice": Case(f"{DENSE}; {NEW.replace('(v', '(dw')}"),
     "an update by another op": Case(f"{DENSE}; y = sub(w, dw)"),
     # A gradient is the sum of two parts if two layers share the weights or if the batch is split in two.
