@@ -31,6 +31,9 @@ class Registry:
         self.platforms: dict[str, PlatformOf] = {}
         self.communicators: dict[str, CommunicatorLibrary] = {}
 
+    def __len__(self) -> int:
+        return sum(map(len, self._kernels.values()))
+
     def copy(self) -> "Registry":
         """Return a copy; kernels added to the copy do not change this registry."""
         copied = Registry()

@@ -21,6 +21,7 @@ from runner.engine.cluster.cluster_session import ClusterSession
 from runner.engine.cluster.emulation import BYTES_PER_S_OF_MBIT, Emulation, Link, Stragglers
 from runner.engine.compile.program import Program
 from runner.engine.graph.device import GPU
+from runner.engine.graph.graph import without_collection
 from runner.engine.graph.tensor import state_dtype
 from runner.engine.run.interleaving import Interleaving, Recorded, virtual_time
 from runner.engine.run.kernel_table import kernels_for
@@ -94,6 +95,7 @@ def _build(config: Config, kept_placement: Path | None) -> Experiment:
     )
 
 
+@without_collection()
 def program_of(config: Config, facts: Facts, total_steps: int, *, simulated: bool = False) -> Program:
     """Return the strategy's program; raises ConfigError if the strategy does not fit the data and the settings.
 

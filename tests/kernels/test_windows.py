@@ -1,6 +1,6 @@
 """Convolution and pooling: comparison with loops, the order of sums, ties, and NaN.
 
-``tests/engine/graph/ops/test_gradients.py`` compares gradients with finite differences.
+``tests/engine/graph/ops/test_laws.py`` compares gradients with finite differences.
 """
 
 import itertools

@@ -18,7 +18,7 @@ from runner.strategies.base import Strategy, Workload
 from runner.strategies.single import Single
 from runner.strategies.sync_data import SyncData
 from runner.tasks.classification import classify
-from tests.engine.compile.passes.exactness import counts
+from tests.engine.compile.passes.graph_text import counts
 from tests.engine.compile.passes.training_graphs import training_step
 from tests.strategies.networks import CLASSES, NETWORKS, Batch, workload_of
 from tests.strategies.training import begun, difference, expect_same_bits, expect_same_run, single, trained

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 
 from runner.engine.compile.cost import Seconds, node_seconds
 from runner.engine.compile.passes.lower_collectives import gathered, lower_collectives
@@ -15,11 +15,10 @@ from runner.engine.compile.passes.transfers import insert_transfers
 from runner.engine.compile.placement import DeviceTypes, place
 from runner.engine.compile.plan import DevicePlan
 from runner.engine.compile.planner import plan_device
-from runner.engine.compile.schedule import end_of, split, start_times
+from runner.engine.compile.schedule import schedule, split
 from runner.engine.graph import op as op_table
 from runner.engine.graph.device import Cluster
-from runner.engine.graph.graph import Graph
-from runner.engine.graph.node import Node
+from runner.engine.graph.graph import Graph, without_collection
 from runner.engine.graph.tensor import Tensor
 from runner.kernels.contract import Layout
 from runner.kernels.registry import Registry
@@ -81,17 +80,13 @@ def compile_signature(
     observe: receives the name and the result of every pass, so that tests can verify each graph. seconds: returns the
     duration of a node, for placement and scheduling.
     """
-    placed = placed_graph(graph, cluster, registry, seconds)
+    placed = place(graph, cluster, device_types(registry), seconds)
     if observe is not None:
         observe("place", placed)
     return compile_placed(placed, signature, cluster, registry, observe, seconds)
 
 
-def placed_graph(graph: Graph, cluster: Cluster, registry: Registry, seconds: Seconds = node_seconds) -> Graph:
-    """Place the whole graph, so that each variable is on the same device for all signatures."""
-    return place(graph, cluster, device_types(registry), seconds)
-
-
+@without_collection()
 def compile_placed(
     placed: Graph,
     signature: Signature,
@@ -122,7 +117,7 @@ def compile_placed(
     cut = seen("transfers", insert_transfers(optimized))
     lean = seen("recomputation", recompute_activations(cut, roots.after(gone_to).fetches))
     ordered = seen("writes", order_writes(lean))
-    starts = start_times(ordered, cluster, seconds)
+    starts, step_s = schedule(ordered, cluster, seconds)
     graphs = split(ordered, gathered(ordered, list(starts)))
     for device, part in graphs.items():
         seen(f"split {device}", part)
@@ -139,15 +134,14 @@ def compile_placed(
         )
         for device, part in graphs.items()
     }
-    return Compiled(parts, location, starts, end_of(ordered, starts, cluster, seconds))
+    return Compiled(parts, location, starts, step_s)
 
 
 def device_types(registry: Registry) -> DeviceTypes:
     """Return a function: node -> the device types that have a kernel for it, or None if the node needs no kernel."""
 
-    def types_for(node: Node) -> frozenset[str] | None:
-        if op_table.lookup(node.op).executed_by == "executor":
-            return None
-        return registry.device_types(node.op)
+    @cache
+    def types_for(op: str) -> frozenset[str] | None:
+        return None if op_table.lookup(op).executed_by == "executor" else registry.device_types(op)
 
-    return types_for
+    return lambda node: types_for(node.op)

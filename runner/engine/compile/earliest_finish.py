@@ -17,7 +17,6 @@ from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 
 from runner.engine.compile.cost import RESIDENT, Seconds, copy_seconds
-from runner.engine.compile.passes.rewriting import needed_by
 from runner.engine.graph.device import Cluster
 from runner.engine.graph.graph import Graph
 from runner.engine.graph.node import Node
@@ -45,7 +44,7 @@ def _by_path_to_the_end(graph: Graph, cluster: Cluster, seconds: Seconds) -> lis
     path: dict[str, float] = dict.fromkeys(graph.nodes, 0.0)
     for node in reversed(list(graph)):
         path[node.name] += seconds(graph, node, device)
-        for name in needed_by(node):
+        for name in node.needed:
             path[name] = max(path[name], path[node.name])
     # Sorting is stable: equally long paths stay in the order of the graph.
     return sorted(graph.nodes, key=lambda name: -path[name])
@@ -75,7 +74,7 @@ class _Simulation:
     def __post_init__(self) -> None:
         self.devices = {device.name: device for device in self.cluster.devices}
         self.chosen = {group: devices[0] for group, devices in self.feasible.items() if len(devices) == 1}
-        self.computing = {self.groups[node.name] for node in self.graph if needed_by(node)}
+        self.computing = {self.groups[node.name] for node in self.graph if node.needed}
         self.deferred: dict[str, list[Node]] = defaultdict(list)
         self.clock = _Clock(dict.fromkeys(self.devices, 0.0))
 
@@ -83,8 +82,8 @@ class _Simulation:
         """Run a node whose inputs have been visited, or defer it with its group."""
         group = self.groups[node.name]
         self.deferred[group].append(node)
-        others = [name for name in needed_by(node) if self.groups[name] != group]
-        computed = [name for name in others if needed_by(self.graph.nodes[name])]
+        others = [name for name in node.needed if self.groups[name] != group]
+        computed = [name for name in others if self.graph.nodes[name].needed]
         for name in computed:
             self.run_deferred(self.groups[name])
         if computed or group in self.chosen:
@@ -111,7 +110,7 @@ class _Simulation:
     def _take_sources_along(self, nodes: Iterable[Node], device: str) -> None:
         """Place undecided sources that ``nodes`` read: on ``device`` if feasible, else on the first feasible device."""
         for node in nodes:
-            for name in needed_by(node):
+            for name in node.needed:
                 group = self.groups[name]
                 if group not in self.chosen and group not in self.computing:
                     self.chosen[group] = device if device in self.feasible[group] else self.feasible[group][0]

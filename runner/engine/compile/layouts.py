@@ -7,7 +7,7 @@ prefers. The result of a cast between floats has no layout at first either, beca
 layout in one pass over memory. Values that enter or leave a device have the plain layout (C order).
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -111,20 +111,24 @@ class _Arranging:
 
     def add(self, node: Node) -> None:
         """Append the instructions of a node."""
-        special: Mapping[str, Callable[[Node], None]] = {
-            "variable": self.add_variable,
-            "assign": self.add_assign,
-            "send": self.add_send,
-            "recv": self.add_recv,
-        }
-        if node.op in ALIASES:
-            self.add_alias(node)
-        elif node.op in special:
-            special[node.op](node)
-        elif node.op == "cast" and node.outputs[0].is_float and self.specs[self.slot_of[node.inputs[0]]].is_float:
-            self.add_cast(node)
-        else:
-            self.add_kernel(node)
+        match node.op:
+            case "variable":
+                self.add_variable(node)
+            case "assign":
+                self.add_assign(node)
+            case "send":
+                self.add_send(node)
+            case "recv":
+                self.add_recv(node)
+            case "convert":
+                # A convert node of the graph is a copy and keeps the layout.
+                self.slot_of[node[0]] = self.copy(self.slot_of[node.inputs[0]], node.name)
+            case alias if alias in ALIASES:
+                self.add_alias(node)
+            case "cast" if node.outputs[0].is_float and self.specs[self.slot_of[node.inputs[0]]].is_float:
+                self.add_cast(node)
+            case _:
+                self.add_kernel(node)
 
     def add_variable(self, node: Node) -> None:
         """Create the slot of a variable; the layout stays undecided until the first read."""
@@ -202,10 +206,6 @@ class _Arranging:
         """Choose a kernel, convert its inputs to the requested layouts, and create the slots of its outputs."""
         sources = [self.slot_of[tensor] for tensor in node.inputs]
         offered = [self.layouts[source] for source in sources]
-        if node.op == "convert":
-            # A convert node of the graph is a copy and keeps the layout.
-            self.slot_of[node[0]] = self.copy(sources[0], node.name)
-            return
         specs = [self.specs[source] for source in sources]
         choice = self.registry.choose(node.op, self.device_type, node.attributes, specs, node.outputs, offered)
         arrangement = choice.arrangement

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from runner.engine.compile.cost import Seconds, node_seconds
 from runner.engine.compile.earliest_finish import earliest_finish
 from runner.engine.graph.device import Cluster, Device, DeviceName
-from runner.engine.graph.graph import Graph
+from runner.engine.graph.graph import Graph, without_collection
 from runner.engine.graph.node import Node
 
 DeviceTypes = Callable[[Node], Collection[str] | None]
@@ -38,6 +38,7 @@ class Groups:
         return {group: devices[0] for group, devices in self.feasible.items() if len(devices) == 1}
 
 
+@without_collection()
 def place(graph: Graph, cluster: Cluster, device_types: DeviceTypes, seconds: Seconds = node_seconds) -> Graph:
     """Return the graph with a full device name on every node.
 
@@ -56,10 +57,13 @@ def put(graph: Graph, groups: Groups, chosen: Mapping[str, str]) -> Graph:
 
     Placed nodes need no colocations, which would prevent passes from joining and dropping nodes.
     """
-    placed = Graph()
-    for node in graph:
-        placed.insert(replace(node, device=chosen[groups.of[node.name]], colocate_with=()))
-    return placed
+
+    def on_device(node: Node) -> Node:
+        device = chosen[groups.of[node.name]]
+        is_placed = (device, ()) == (node.device, node.colocate_with)
+        return node if is_placed else replace(node, device=device, colocate_with=())
+
+    return Graph.of(map(on_device, graph))
 
 
 def colocation_groups(graph: Graph, cluster: Cluster, device_types: DeviceTypes) -> Groups:

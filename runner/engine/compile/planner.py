@@ -6,10 +6,9 @@ from collections.abc import Mapping, Sequence
 from runner.engine.compile.layouts import arrange
 from runner.engine.compile.memory import assign_memory
 from runner.engine.compile.passes.order_writes import UPDATES
-from runner.engine.compile.passes.rewriting import needed_by
 from runner.engine.compile.plan import DevicePlan
 from runner.engine.graph.device import DeviceName
-from runner.engine.graph.graph import Graph
+from runner.engine.graph.graph import Graph, without_collection
 from runner.engine.graph.node import Node
 from runner.engine.graph.tensor import Tensor
 from runner.kernels.contract import Layout
@@ -23,6 +22,7 @@ SMALL_BYTES = 1 << 20
 """Largest size in bytes of a small variable; the update of a larger variable occupies a GPU fully."""
 
 
+@without_collection()
 def plan_device(
     device: str,
     part: Graph,
@@ -66,19 +66,14 @@ def small_updates_last(part: Graph, small_bytes: int = SMALL_BYTES) -> Graph:
     """
     needed: dict[str, list[str]] = defaultdict(list)
     for node in part:
-        for name in needed_by(node):
+        for name in node.needed:
             needed[name].append(node.name)
     late: set[str] = set()
     for node in reversed(list(part)):
         only_for_late = late.issuperset(needed[node.name]) and (node.op == "assign" or needed[node.name])
         if only_for_late and _is_small_update(part, node, small_bytes):
             late.add(node.name)
-    result = Graph()
-    for is_late in (False, True):
-        for node in part:
-            if (node.name in late) is is_late:
-                result.insert(node)
-    return result
+    return Graph.of(sorted(part, key=lambda node: node.name in late))
 
 
 def _is_small_update(part: Graph, node: Node, small_bytes: int) -> bool:

@@ -17,9 +17,9 @@ from itertools import accumulate, pairwise
 from runner.engine.compile.compile import compile_signature, device_types
 from runner.engine.compile.cost import RESIDENT, Seconds, node_seconds
 from runner.engine.compile.earliest_finish import earliest_finish
-from runner.engine.compile.passes.rewriting import needed_by
+from runner.engine.compile.passes.rewriting import needed_part
 from runner.engine.compile.placement import Groups, colocation_groups, put
-from runner.engine.compile.program import Client, Program
+from runner.engine.compile.program import Program
 from runner.engine.graph.device import Cluster, Device
 from runner.engine.graph.graph import Graph
 from runner.engine.graph.node import Node
@@ -58,14 +58,14 @@ def place_program(
     fast placements, the first is kept, and single devices are tried first. Raises PlacementError if no device
     satisfies the constraints of a node.
     """
-    graph, train = program.graph, program.clients["train"]
+    graph, signature = program.graph, program.clients["train"].signature
     groups = colocation_groups(graph, cluster, device_types(registry))
-    trained = _needed_by_client(graph, train)
+    trained = needed_part(graph, (*(t.node for t in (*signature.fetches, *signature.feeds)), *signature.targets))
     tried: dict[str, float] = {}
     choices = {}
     for way, choices[way] in _ways(trained, cluster, groups, seconds):
         placed = put(trained, groups, choices[way])
-        tried[way] = compile_signature(placed, train.signature, cluster, registry, seconds=seconds).step_s
+        tried[way] = compile_signature(placed, signature, cluster, registry, seconds=seconds).step_s
     best = min(tried, key=tried.__getitem__)
     whole = earliest_finish(graph, cluster, groups.of, _decided(groups.feasible, choices[best]), seconds)
     return PlacedProgram(replace(program, graph=put(graph, groups, whole)), best, tried)
@@ -74,7 +74,7 @@ def place_program(
 def _ways(graph: Graph, cluster: Cluster, groups: Groups, seconds: Seconds) -> Iterator[tuple[str, dict[str, str]]]:
     """Yield the name of each placement to try, and the device of every group in it."""
     feasible = {group: groups.feasible[group] for group in dict.fromkeys(groups.of[name] for name in graph.nodes)}
-    computing = {groups.of[node.name] for node in graph if needed_by(node)}
+    computing = {groups.of[node.name] for node in graph if node.needed}
     if all(len(feasible[group]) == 1 for group in computing):
         yield GIVEN, {group: devices[0] for group, devices in feasible.items()}
         return
@@ -99,23 +99,6 @@ def _rates(device: Device) -> tuple[str, float, float]:
 def _decided(feasible: Feasible, choice: Mapping[str, str]) -> dict[str, Sequence[str]]:
     """Return the feasible devices of all groups after ``choice`` has decided some groups."""
     return {**feasible, **{group: [device] for group, device in choice.items()}}
-
-
-def _needed_by_client(graph: Graph, client: Client) -> Graph:
-    """Return the part of a graph that a client runs or feeds, in graph order."""
-    signature = client.signature
-    stack = [*(tensor.node for tensor in (*signature.fetches, *signature.feeds)), *signature.targets]
-    needed = set(stack)
-    while stack:
-        for name in needed_by(graph.nodes[stack.pop()]):
-            if name not in needed:
-                needed.add(name)
-                stack.append(name)
-    part = Graph()
-    for node in graph:
-        if node.name in needed:
-            part.insert(replace(node, colocate_with=tuple(name for name in node.colocate_with if name in needed)))
-    return part
 
 
 _LEAST_KNOWN = 0.75
@@ -148,9 +131,7 @@ def measured_seconds(measured: Mapping[str, float], program: Program, cluster: C
 
 def _as_on_one_device(program: Program, cluster: Cluster, registry: Registry) -> Graph:
     """Return the compiled graph of the training step on one device, whose node names equal those of a record."""
-    alone = Graph()
-    for node in program.graph:
-        alone.insert(replace(node, device=cluster.devices[0].name, colocate_with=()))
+    alone = Graph.of(replace(node, device=cluster.devices[0].name, colocate_with=()) for node in program.graph)
     compiled = compile_signature(alone, program.clients["train"].signature, cluster, registry)
     return compiled.parts[cluster.devices[0].name].graph
 
@@ -165,7 +146,7 @@ def stages(
     on the first device plus the time of the transfers across the cut before it, in both directions. The cuts minimize
     the largest cost. With G groups and D devices, the search takes O(D^2 G^2) time.
     """
-    order = list(dict.fromkeys(groups[node.name] for node in graph if needed_by(node)))
+    order = list(dict.fromkeys(groups[node.name] for node in graph if node.needed))
     compute = _seconds_of(graph, cluster, groups, order, seconds)
     wire = _seconds_at_cuts(graph, cluster, groups, order)
     found = []

@@ -3,8 +3,9 @@
 from collections.abc import Iterable, Mapping
 from functools import cached_property
 
-from runner.engine.compile.compile import Compiled, Signature, compile_placed, placed_graph
+from runner.engine.compile.compile import Compiled, Signature, compile_placed, device_types
 from runner.engine.compile.cost import Seconds, node_seconds
+from runner.engine.compile.placement import place
 from runner.engine.compile.plan import DevicePlan
 from runner.engine.compile.program import Client, Program
 from runner.engine.graph.device import Cluster
@@ -51,7 +52,8 @@ class ProgramPlans:
 
     @cached_property
     def _placed(self) -> Graph:
-        return placed_graph(self._program.graph, self._cluster, self._registry, self._seconds)
+        """The whole graph with devices, so that each variable is on the same device for all signatures."""
+        return place(self._program.graph, self._cluster, device_types(self._registry), self._seconds)
 
     def plans(self, signature: Signature) -> Mapping[str, DevicePlan]:
         """Return the plan of each device that a signature uses, by device name."""

@@ -23,7 +23,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from runner.engine.compile.cost import Seconds, node_seconds
-from runner.engine.compile.passes.rewriting import needed_by
 from runner.engine.graph.device import Cluster
 from runner.engine.graph.graph import Graph
 from runner.engine.graph.node import Node
@@ -32,19 +31,24 @@ WAIT = 0.5
 """Longest wait for a nearer node, as a fraction of the duration of the node that the device could start instead."""
 
 PATIENCE = (0.5, 0.1)
-"""Fractions of the slack by which nodes that read received tensors are delayed; see :func:`start_times`."""
+"""Fractions of the slack by which nodes that read received tensors are delayed; see :func:`schedule`."""
 
 LONGER = 1.001
 """Factor up to which two simulated steps count as equally long."""
 
 
-def start_times(graph: Graph, cluster: Cluster, seconds: Seconds = node_seconds) -> dict[str, float]:
-    """Return each node's start in a simulated step, in seconds and sorted; the graph must contain its transfers.
+def schedule(graph: Graph, cluster: Cluster, seconds: Seconds = node_seconds) -> tuple[dict[str, float], float]:
+    """Return each node's start in a simulated step, in seconds and sorted, and the end of the step.
 
-    Devices wait for nearer nodes only if the step becomes shorter. The largest delay is taken that makes the step not
-    longer.
+    The graph must contain its transfers. Devices wait for nearer nodes only if the step becomes shorter. The largest
+    delay is taken that makes the step not longer.
     """
     work = _Work(graph, cluster, seconds)
+    starts = _start_times(work)
+    return starts, work.end(starts)
+
+
+def _start_times(work: "_Work") -> dict[str, float]:
     starts = _Simulation(work, {}, wait=0.0).run()
     if not any(work.receives.values()):
         return starts
@@ -59,21 +63,16 @@ def start_times(graph: Graph, cluster: Cluster, seconds: Seconds = node_seconds)
     return starts
 
 
-def end_of(graph: Graph, starts: dict[str, float], cluster: Cluster, seconds: Seconds = node_seconds) -> float:
-    """Return the seconds from the start of a simulated step to the end of the last node."""
-    ends = (starts[node.name] + seconds(graph, node, cluster.device(node.device)) for node in graph)
-    return max(ends, default=0.0)
-
-
 def split(graph: Graph, order: list[str]) -> dict[str, Graph]:
     """Return one graph per device in scheduled order, without the control edges between devices."""
-    from_device: dict[str, Graph] = {}
+    from_device: dict[str, list[Node]] = {}
     for name in order:
         node = graph.nodes[name]
-        part = from_device.setdefault(node.device, Graph())
         local = tuple(c for c in node.control_inputs if graph.nodes[c].device == node.device)
-        part.insert(node if local == node.control_inputs else replace(node, control_inputs=local, colocate_with=()))
-    return from_device
+        if local != node.control_inputs:
+            node = replace(node, control_inputs=local, colocate_with=())
+        from_device.setdefault(node.device, []).append(node)
+    return {device: Graph.of(nodes) for device, nodes in from_device.items()}
 
 
 def _slack(work: "_Work", starts: dict[str, float]) -> dict[str, float]:
@@ -116,8 +115,9 @@ class _Work:
         self.graph = graph
         self.cluster = cluster
         self.index = {name: i for i, name in enumerate(graph.nodes)}
-        self.seconds = {node.name: seconds(graph, node, cluster.device(node.device)) for node in graph}
-        self.before = {node.name: tuple(dict.fromkeys(needed_by(node))) for node in graph}
+        devices = {name: cluster.device(name) for name in {node.device for node in graph}}
+        self.seconds = {node.name: seconds(graph, node, devices[node.device]) for node in graph}
+        self.before = {node.name: tuple(dict.fromkeys(node.needed)) for node in graph}
         self.receives = {
             name: [each for each in before if graph.nodes[each].op == "recv"] for name, before in self.before.items()
         }

@@ -7,7 +7,6 @@ from itertools import accumulate
 
 from runner.engine.compile.compile import Compiled
 from runner.engine.compile.cost import node_seconds
-from runner.engine.compile.passes.rewriting import needed_by
 from runner.engine.graph.device import Cluster
 from runner.engine.graph.graph import Graph
 from runner.engine.graph.node import Node
@@ -60,7 +59,7 @@ def _first_needs(compiled: Compiled) -> dict[str, float]:
     for part in compiled.parts.values():
         keys = {node.name: node.attributes["key"] for node in part.graph if node.op == "recv"}
         for node in part.graph:
-            for name in needed_by(node):
+            for name in node.needed:
                 if name in keys:
                     start = compiled.starts[node.name]
                     needs[keys[name]] = min(start, needs.get(keys[name], start))

@@ -115,10 +115,9 @@ def _start_on_units(state: State) -> None:
 
 @njit(cache=True)
 def _start(state: State, index: int) -> None:
-    each, counters = state.activities[index], state.counters[0]
-    each.start, each.state = counters.now, DELAYED
-    counters.events += 1
-    predict(state, index, counters.now + each.delay_s)
+    each, now = state.activities[index], state.counters[0].now
+    each.start, each.state = now, DELAYED
+    predict(state, index, now + each.delay_s)
 
 
 @njit(cache=True)
@@ -162,9 +161,8 @@ def _touch_link(state: State, number: int) -> None:
 @njit(cache=True)
 def _end(state: State, index: int) -> None:
     """End an activity, free its unit, and make the dependents ready that wait for no other activity."""
-    each, counters = state.activities[index], state.counters[0]
-    each.end, each.state = counters.now, ENDED
-    counters.events += 1
+    each = state.activities[index]
+    each.end, each.state = state.counters[0].now, ENDED
     if each.watched == 1:
         append(state.work[WATCHED_ENDS], index)
     if each.unit != NONE:

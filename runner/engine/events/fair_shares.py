@@ -42,9 +42,6 @@ def divide(state: State) -> None:
             if link.unfixed > 0:
                 share = min(share, link.free / link.unfixed)
         unfixed -= _fix(state, share, number, now)
-    for k in range(1, links[0] + 1):
-        link = state.links[links[k]]
-        link.peak = max(link.peak, link.capacity - link.free)
 
 
 @njit(cache=True)

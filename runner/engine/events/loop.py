@@ -125,21 +125,6 @@ class EventLoop:
         return float(self._storage.state.counters["now"][0])
 
     @property
-    def events(self) -> int:
-        """The number of starts and ends of activities so far."""
-        return int(self._storage.state.counters["events"][0])
-
-    @property
-    def starts(self) -> Floats:
-        """(activities,): start of each activity in seconds, without dropped ones; nan before its start."""
-        return np.array(self._of_activities("start"))
-
-    @property
-    def ends(self) -> Floats:
-        """(activities,): end of each activity in seconds, without dropped ones; nan before its end."""
-        return np.array(self._of_activities("end"))
-
-    @property
     def busy_s(self) -> Floats:
         """(units,): seconds for which each unit has run activities that have ended."""
         return np.array(self._storage.state.units["busy_s"])
@@ -148,11 +133,6 @@ class EventLoop:
     def carried(self) -> Floats:
         """(links,): the amount that each link has moved for activities that have ended."""
         return np.array(self._storage.state.links["carried"])
-
-    @property
-    def peaks(self) -> Floats:
-        """(links,): the largest rate of each link so far, amount per second."""
-        return np.array(self._storage.state.links["peak"])
 
     def _of_activities(self, name: str) -> NDArray[Any]:
         state = self._storage.state

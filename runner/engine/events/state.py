@@ -38,15 +38,15 @@ HOP = np.dtype([("link", _INDEX), ("activity", _INDEX), ("before", _INDEX), ("af
 
 LINK = np.dtype(
     [
-        *((name, _NUMBER) for name in ("capacity", "free", "peak", "carried")),
+        *((name, _NUMBER) for name in ("capacity", "free", "carried")),
         *((name, _INDEX) for name in ("first", "unfixed", "seen", "touched")),
     ]
 )
 """A link. capacity: amount per second. first: first element of its list of flows in ``hops``.
 
-free, unfixed: the capacity that a division has not assigned yet, and the weight of the flows without a rate. peak:
-largest rate so far. carried: amount of all ended flows. seen: number of the last division that included the link.
-touched: 1 if its flows have changed at this instant.
+free, unfixed: the capacity that a division has not assigned yet, and the weight of the flows without a rate. carried:
+amount of all ended flows. seen: number of the last division that included the link. touched: 1 if its flows have
+changed at this instant.
 """
 
 UNIT = np.dtype([("running", _INDEX), ("queue", _INDEX), ("busy_s", _NUMBER), ("touched", _INDEX)])
@@ -59,10 +59,10 @@ EVENT = np.dtype([("time", _NUMBER), ("activity", _INDEX)])
 COUNTERS = np.dtype(
     [
         ("now", _NUMBER),
-        *((name, _INDEX) for name in ("queued", "divisions", "events", "activities", "edges", "hops", "considered")),
+        *((name, _INDEX) for name in ("queued", "divisions", "activities", "edges", "hops", "considered")),
     ]
 )
-"""now: seconds. queued: length of the heap. divisions: number of divisions. events: number of starts and ends.
+"""now: seconds. queued: length of the heap. divisions: number of divisions.
 
 activities, edges, hops: the used lengths of these arrays, which have spare capacity. considered: the number of
 activities that the last run has seen; the others are new.

@@ -4,6 +4,7 @@ A graph only grows: gradients, optimizers and strategies extend a graph; passes 
 topological order by construction, because the inputs of a node must exist before the node is added.
 """
 
+import gc
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
@@ -16,6 +17,21 @@ from runner.engine.graph.tensor import Tensor, TensorSpec
 from runner.errors import ResourceError
 
 _MOST_BYTES = 2**63
+
+
+@contextmanager
+def without_collection() -> Iterator[None]:
+    """Pause the garbage collector, which would scan all nodes again and again while large graphs are built.
+
+    Nodes, graphs and plans form no reference cycles, so there is nothing to collect.
+    """
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 class _Context(NamedTuple):
@@ -35,6 +51,11 @@ class Graph:
     nodes: dict[str, Node] = field(default_factory=dict)
     _context: _Context = field(default_factory=_Context, repr=False)
     _taken: dict[str, int] = field(default_factory=dict, repr=False, compare=False)
+
+    @classmethod
+    def of(cls, nodes: Iterable[Node]) -> "Graph":
+        """Return a graph of complete nodes, which must be in topological order and are not checked."""
+        return cls({node.name: node for node in nodes})
 
     def __contains__(self, name: str) -> bool:
         return name in self.nodes
@@ -82,7 +103,7 @@ class Graph:
         """Append a complete node unchanged; raises ShapeError if its name is taken or a node it needs is missing."""
         if node.name in self.nodes:
             raise ShapeError(f"node {node.name!r} is already in the graph")
-        for needed in (*(t.node for t in node.inputs), *node.control_inputs, *node.colocate_with):
+        for needed in (*node.needed, *node.colocate_with) if node.colocate_with else node.needed:
             if needed not in self.nodes:
                 raise ShapeError(f"node {node.name!r} refers to {needed!r}, which is not in the graph yet")
         self.nodes[node.name] = node
@@ -105,8 +126,10 @@ class Graph:
         """Return the nodes that read each tensor, in graph order; tensors without readers are omitted."""
         readers: dict[Tensor, list[Node]] = {}
         for node in self:
-            for tensor in dict.fromkeys(node.inputs):
-                readers.setdefault(tensor, []).append(node)
+            for tensor in node.inputs:
+                found = readers.setdefault(tensor, [])
+                if not found or found[-1] is not node:
+                    found.append(node)
         return readers
 
     def name_scope(self, scope: str) -> AbstractContextManager[None]:

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -36,7 +36,8 @@ class Node:
 
     device: full or partial device name, "" for no constraint. control_inputs: names of the nodes that must run before
     this node. colocate_with: names of the nodes that must be on the same device. backward: whether
-    :func:`~runner.engine.graph.autodiff.gradients` added the node.
+    :func:`~runner.engine.graph.autodiff.gradients` added the node. needed: names of the nodes that must have run before
+    this one.
     """
 
     name: str
@@ -49,6 +50,10 @@ class Node:
     colocate_with: tuple[str, ...] = ()
     layer: LayerStamp | None = None
     backward: bool = False
+    needed: tuple[str, ...] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "needed", (*[tensor.node for tensor in self.inputs], *self.control_inputs))
 
     def __getitem__(self, port: int) -> Tensor:
         if not 0 <= port < len(self.outputs):

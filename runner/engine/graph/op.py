@@ -39,11 +39,13 @@ class Builder(Protocol):
 
 
 Attributes = Mapping[str, Any]
-InferRule = Callable[[Sequence[TensorSpec], Attributes], Sequence[TensorSpec]]
+Specs = Sequence[TensorSpec]
+InferRule = Callable[..., Specs]
+"""A function of the input specs, and of the attributes as keywords, that returns the output specs."""
 GradientRule = Callable[[Builder, Node, Sequence[Tensor | None]], Sequence[Tensor | None]]
 Decomposition = Callable[[Builder, Sequence[Tensor], Attributes], Sequence[Tensor]]
-FlopsRule = Callable[[Sequence[TensorSpec], Sequence[TensorSpec], Attributes], int]
-BytesRule = Callable[[Sequence[TensorSpec], Sequence[TensorSpec]], int]
+FlopsRule = Callable[[Specs, Specs, Attributes], int]
+BytesRule = Callable[[Specs, Specs], int]
 
 
 class ShapeError(ValueError):
@@ -70,17 +72,17 @@ class Cost:
     nbytes: int
 
 
-def output_flops(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], attributes: Attributes) -> int:
+def output_flops(inputs: Specs, outputs: Specs, attributes: Attributes) -> int:
     """Return the number of floating-point operations of an op that needs one per element of its first output."""
     return outputs[0].size
 
 
-def no_flops(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], attributes: Attributes) -> int:
+def no_flops(inputs: Specs, outputs: Specs, attributes: Attributes) -> int:
     """Return 0, the number of floating-point operations of an op that only moves data."""
     return 0
 
 
-def all_bytes(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> int:
+def all_bytes(inputs: Specs, outputs: Specs) -> int:
     """Return the number of bytes of an op that reads all its inputs and writes all its outputs."""
     return sum(spec.nbytes for spec in (*inputs, *outputs))
 
@@ -90,7 +92,7 @@ class OpDef:
     """Definition of one op.
 
     name: the key under which kernels are registered.
-    infer: maps input specs and attributes to output specs; checks its conditions with :func:`expect`.
+    infer: returns the output specs; checks its conditions with :func:`expect`.
     gradient: adds nodes that map the gradients of the outputs (None for an output without a gradient) to the gradients
         of the inputs; or the declaration :class:`NotDifferentiable` or :class:`ByDecomposition`.
     attributes: attribute name -> kind (int, float, bool, str, dtype, bytes or ints); a node has exactly these.
@@ -114,26 +116,26 @@ class OpDef:
     decompose: Decomposition | None = None
     executed_by: str = "kernel"
 
-    def cost(self, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], attributes: Attributes) -> Cost:
+    def cost(self, inputs: Specs, outputs: Specs, attributes: Attributes) -> Cost:
         """Return the work of a node with these specs."""
         return Cost(self.flops(inputs, outputs, attributes), self.moved(inputs, outputs))
 
-    def output_specs(self, inputs: Sequence[TensorSpec], attributes: Attributes) -> tuple[TensorSpec, ...]:
+    def output_specs(self, inputs: Specs, attributes: Attributes) -> tuple[TensorSpec, ...]:
         """Return the output specs; raises ShapeError naming the op and the condition that does not hold."""
         try:
             if self.arity is None:
                 expect(len(inputs) > 0, "at least one input", "none")
             else:
                 expect(len(inputs) == self.arity, f"{self.arity} inputs", len(inputs))
-            return tuple(self.infer(inputs, attributes))
+            return tuple(self.infer(*inputs, **attributes))
         except ShapeError as error:
             raise ShapeError(f"op {self.name!r}: {error}") from None
 
     def canonical(self, attributes: Attributes) -> dict[str, Any]:
         """Return the attributes in canonical form (lists become tuples); raises ShapeError for a wrong name or kind."""
-        unknown = sorted(set(attributes) - set(self.attributes))
-        missing = sorted(set(self.attributes) - set(attributes))
-        if unknown or missing:
+        if attributes.keys() != self.attributes.keys():
+            unknown = sorted(attributes.keys() - self.attributes.keys())
+            missing = sorted(self.attributes.keys() - attributes.keys())
             raise ShapeError(
                 f"op {self.name!r}: unknown attributes {unknown}, missing attributes {missing}; "
                 f"it takes {dict(self.attributes)}"
@@ -162,6 +164,9 @@ def lookup(name: str) -> OpDef:
         raise ShapeError(f"unknown op {name!r}; expected one of {', '.join(sorted(OPS))}") from None
 
 
+_PLAIN = {"int": int, "bool": bool, "str": str, "bytes": bytes}
+
+
 def _canonical(op: str, name: str, kind: str, value: object) -> object:
     if kind == "ints" and isinstance(value, list | tuple) and all(type(v) is int for v in value):
         return tuple(value)
@@ -171,8 +176,7 @@ def _canonical(op: str, name: str, kind: str, value: object) -> object:
         return value
     if kind == "dtype" and value in DTYPES:
         return value
-    plain = {"int": int, "bool": bool, "str": str, "bytes": bytes}
-    if kind in plain and type(value) is plain[kind]:
+    if type(value) is _PLAIN.get(kind):
         return value
     raise ShapeError(f"op {op!r}: attribute {name}={value!r}: expected a value of kind {kind!r}")
 

@@ -6,7 +6,7 @@ values[i]. Such gradients are added by concatenation, in a fixed order (TensorFl
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from runner.engine.graph import ops
@@ -25,10 +25,6 @@ class Rows:
     indices: Tensor
     values: Tensor
     whole: TensorSpec
-
-    def mapped(self, function: Callable[[Tensor], Tensor]) -> "Rows":
-        """Return rows with ``function(values)`` as values. The function must keep the number of rows."""
-        return Rows(self.indices, function(self.values), self.whole)
 
 
 Gradient = Tensor | Rows
@@ -69,8 +65,10 @@ def spec_of(graph: Graph, gradient: Gradient) -> TensorSpec:
 
 
 def mapped(gradient: Gradient, function: Callable[[Tensor], Tensor]) -> Gradient:
-    """Return a gradient with ``function`` applied to its tensor, or to the values of its rows."""
-    return gradient.mapped(function) if isinstance(gradient, Rows) else function(gradient)
+    """Return a gradient with ``function``, which keeps the number of rows, applied to its tensor or values."""
+    if isinstance(gradient, Rows):
+        return replace(gradient, values=function(gradient.values))
+    return function(gradient)
 
 
 def tensor_of(gradient: Gradient) -> Tensor:

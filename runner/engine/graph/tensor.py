@@ -10,6 +10,7 @@ import numpy as np
 
 DTYPES = ("float32", "float64", "bfloat16", "int32", "int64", "uint8", "bool")
 FLOATS = ("float32", "float64", "bfloat16")
+_ITEM_BYTES = {name: np.dtype(name).itemsize for name in DTYPES}
 
 
 def state_dtype(dtype: str) -> str:
@@ -72,9 +73,9 @@ class TensorSpec:
         """Number of elements."""
         return math.prod(self.shape)
 
-    @property
+    @cached_property
     def nbytes(self) -> int:
-        return self.size * np.dtype(self.dtype).itemsize
+        return self.size * _ITEM_BYTES[self.dtype]
 
     @property
     def is_float(self) -> bool:

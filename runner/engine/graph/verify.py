@@ -21,7 +21,7 @@ def verify(graph: Graph) -> None:
             raise VerificationError(f"node {node.name!r} is stored under the name {name!r}")
         if not NODE_NAME.fullmatch(name):
             raise VerificationError(f"node name {name!r}: expected letters, digits and the characters _ . / -")
-        for before in (*(t.node for t in node.inputs), *node.control_inputs):
+        for before in node.needed:
             if before not in seen:
                 raise VerificationError(f"node {name!r} depends on {before!r}, which does not precede it")
         _verify_rule(graph, node)

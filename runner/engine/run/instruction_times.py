@@ -59,19 +59,15 @@ class _Unconnected:
         self._memory: dict[str, NDArray[np.uint8]] = {}
 
     def outgoing(self, sent: str, nbytes: int) -> NDArray[np.uint8]:
-        """Return memory of this process, the same in every step."""
         return self._memory.setdefault(sent, allocate(nbytes))
 
     def incoming(self, key: str, source: str, nbytes: int) -> NDArray[np.uint8]:
-        """Return memory of this process, the same in every step."""
         return self.outgoing(sent_tensor(key), nbytes)
 
     def sender(self, key: str, destination: str, value: Operand) -> Send:
-        """Return a function that sends nothing."""
         return lambda step: None
 
     def receiver(self, key: str, source: str, value: Operand) -> Receive:
-        """Return a receive that does not wait."""
         return Receive(lambda step: None, lambda found: None)
 
 

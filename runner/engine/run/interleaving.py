@@ -89,7 +89,6 @@ class VirtualTime:
         return self._idle_at + self._now
 
     def launched(self, launched: Launched) -> None:
-        """Add a launched client; see :class:`Interleaving`."""
         if not self._running:
             self._idle_at, self._now = self.now, 0.0
             self._free.clear()
@@ -99,7 +98,6 @@ class VirtualTime:
             self._waiting.append(_Part(launched, device, set(sources), self._now))
 
     def next(self) -> Begin | End:
-        """Return the earliest event; see :class:`Interleaving`."""
         ends = {client: self._ends[client] for client, left in self._running.items() if left == 0}
         first = min(ends, key=ends.__getitem__, default=None)
         # Of several parts that can begin at the same time, the one launched first begins.
@@ -173,11 +171,9 @@ class Recorded:
         self._at = {(device, turn): each for each in self.endings for device, turn in each.turns.items()}
 
     def launched(self, launched: Launched) -> None:
-        """Add a launched client; see :class:`Interleaving`."""
         self._launched[launched.client, launched.step] = launched
 
     def next(self) -> Begin | End:
-        """Return the next recorded event; see :class:`Interleaving`."""
         if self._reported == len(self.endings):
             raise RunnerError(
                 f"the record ends after {self._reported} endings, but the run continues: the recorded run was "

@@ -27,12 +27,18 @@ def load_kernels() -> Registry:
     kernel and kernels without an op.
     """
     native_libraries()
-    for definition in OPS.values():
-        known = {kernel.library for kernel in REGISTRY.of(definition.name, "cpu")}
-        if definition.decompose is not None and "numpy" not in known:
-            REGISTRY.add(decomposed_kernel(definition, definition.decompose))
-    REGISTRY.require((name for name, definition in OPS.items() if definition.executed_by == "kernel"), "cpu")
+    if _complete != [*OPS.values(), len(REGISTRY)]:
+        for definition in OPS.values():
+            known = {kernel.library for kernel in REGISTRY.of(definition.name, "cpu")}
+            if definition.decompose is not None and "numpy" not in known:
+                REGISTRY.add(decomposed_kernel(definition, definition.decompose))
+        REGISTRY.require((name for name, definition in OPS.items() if definition.executed_by == "kernel"), "cpu")
+        _complete[:] = [*OPS.values(), len(REGISTRY)]
     return REGISTRY
+
+
+_complete: list[OpDef | int] = []
+"""The ops, and the number of kernels, for which the registry was complete; plugins can add more of both."""
 
 
 def decomposed_kernel(definition: OpDef, decompose: Decomposition) -> Kernel:

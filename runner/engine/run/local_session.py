@@ -41,7 +41,7 @@ PROCESS = "main"
 
 
 class LocalSession:
-    """A session of devices in this process: a single device runs in the caller's thread, several in one thread each.
+    """A :class:`Session` in this process: a single device runs in the caller's thread, several in one thread each.
 
     check_finite: raise an error that names the first node whose output is not finite. interleaving: the order in which
     launched clients run on the devices; by default, a virtual clock with 1 s per run on a device and 0 s per transfer.
@@ -80,7 +80,6 @@ class LocalSession:
             self._pool = ThreadPoolExecutor(count, thread_name_prefix="device", initializer=_share_thread_count())
 
     def run(self, client: str, *, step: int = 0, feeds: Mapping[str, Any] | None = None) -> dict[str, Array]:
-        """Run one step of a client; see :class:`~runner.engine.run.session.Session`."""
         begin_ns = time.monotonic_ns()
         require_synchronized(f"client {client!r} was run", self._launched)
         planned = self._planned.client(client)
@@ -97,7 +96,6 @@ class LocalSession:
         return ready.fetches(planned, fetched)
 
     def launch(self, client: str, *, step: int = 0, feeds: Mapping[str, Any] | None = None) -> None:
-        """Begin one step of a client; see :class:`~runner.engine.run.step_driver.Clients`."""
         planned = self._planned.client(client)
         require_launchable(planned, self._launched)
         ready = self._prepare(planned.signature)
@@ -106,7 +104,6 @@ class LocalSession:
         self._interleaving.launched(Launched(client, step, ready.received_bytes))
 
     def finished(self) -> Finished:
-        """Run launched clients until one has finished; see :class:`~runner.engine.run.step_driver.Clients`."""
         if not self._launched:
             raise RunnerError("no client is running: launch one first")
         while True:
@@ -125,7 +122,6 @@ class LocalSession:
         return {device: executor.plan for device, executor in ready.executors.items()}
 
     def start_trace(self, clients: Collection[str]) -> None:
-        """Record runs of some clients; see :class:`~runner.engine.run.session.Session`."""
         require_no_trace(self._trace, clients)
         trace = self._trace = LocalTrace(PROCESS, ClientRuns(PROCESS, clients))
         for client in clients:
@@ -134,20 +130,16 @@ class LocalSession:
                 trace.add(device, RecordedPlan(client, executor.plan, ready.compiled.parts[device].graph), executor)
 
     def stop_trace(self) -> Timeline:
-        """Stop recording and return the timeline; see :class:`~runner.engine.run.session.Session`."""
         trace, self._trace = required_trace(self._trace), None
         return trace.stop()
 
     def sent_bytes(self) -> list[int]:
-        """Return the bytes sent so far; see :class:`~runner.engine.run.session.Session`."""
         return list(self._sent.values())
 
     def peak_memory_bytes(self) -> dict[str, int]:
-        """Return the peak resident memory of this process; see :class:`~runner.engine.run.session.Session`."""
         return {PROCESS: peak_rss_bytes()}
 
     def libraries(self) -> dict[str, list[str]]:
-        """Return the kernel libraries in use; see :class:`~runner.engine.run.session.Session`."""
         found: dict[str, set[str]] = {device.type: set() for device in self._cluster.devices}
         for ready in self._prepared.values():
             for device, executor in ready.executors.items():

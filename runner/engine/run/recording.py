@@ -1,12 +1,11 @@
 """Recording of the times of an executor's instructions, and the document that carries these times to the master."""
 
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, fields
-from typing import Annotated, NamedTuple, TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple, TypeVar
 
 from runner.errors import ResourceError
-from runner.system.schema import Integer, ListOf, Record, Text, Violation, read_untrusted
+from runner.system.schema import MAX_INTEGER, Integer, ListOf, Record, Text, Violation, read_untrusted
 
 INPUT, COMPUTE, SEND, RECEIVE, WAIT, DELAY = KINDS = ("input", "compute", "send", "receive", "wait", "delay")
 """Kinds of spans: reading inputs and feeds; a kernel or an assignment; announcing a tensor to its reader; checking or
@@ -68,28 +67,20 @@ class Recorder:
         return result
 
 
-_Column = ListOf(Integer(), MAX_SPANS)
+def _of_columns(**columns: Sequence[int]) -> list[RawSpan]:
+    """Return spans, given one column for each field; ``kind`` holds indices into ``KINDS``."""
+    lengths = {name: len(column) for name, column in columns.items()}
+    if len(set(lengths.values())) > 1:
+        raise Violation(f"column lengths {lengths}, expected columns of equal length")
+    named = columns | {"kind": [KINDS[kind] for kind in columns["kind"]]}
+    return [RawSpan(*row) for row in zip(*named.values(), strict=True)]
 
 
-@dataclass(frozen=True)
-class _Columns:
-    """The schema of a document of spans; ``kind`` is an index into ``KINDS``."""
-
-    plan: Annotated[tuple[int, ...], ListOf(Integer(high=MAX_PLANS - 1), MAX_SPANS)]
-    number: Annotated[tuple[int, ...], _Column]
-    step: Annotated[tuple[int, ...], _Column]
-    position: Annotated[tuple[int, ...], _Column]
-    kind: Annotated[tuple[int, ...], ListOf(Integer(high=len(KINDS) - 1), MAX_SPANS)]
-    begin_ns: Annotated[tuple[int, ...], _Column]
-    end_ns: Annotated[tuple[int, ...], _Column]
-
-    def __post_init__(self) -> None:
-        lengths = {field.name: len(getattr(self, field.name)) for field in fields(self)}
-        if len(set(lengths.values())) > 1:
-            raise Violation(f"column lengths {lengths}, expected columns of equal length")
-
-
-_SCHEMA = Record(_Columns)
+_LARGEST = {"plan": MAX_PLANS - 1, "kind": len(KINDS) - 1}
+_SCHEMA = Record(
+    _of_columns,
+    **{name: ListOf(Integer(high=_LARGEST.get(name, MAX_INTEGER)), MAX_SPANS) for name in RawSpan._fields},
+)
 _PLANS = ListOf(Text(64), MAX_PLANS)
 
 
@@ -108,7 +99,5 @@ def to_document(spans: Iterable[RawSpan]) -> dict[str, list[int]]:
 
 def from_document(document: object, source: str) -> list[RawSpan]:
     """Return the spans in a document of :func:`to_document`; raises SecurityError naming ``source`` if malformed."""
-    columns = read_untrusted(_SCHEMA, document, f"spans of {source}")
-    kinds = [KINDS[kind] for kind in columns.kind]
-    named = {field: getattr(columns, field) for field in RawSpan._fields} | {"kind": kinds}
-    return [RawSpan(*row) for row in zip(*named.values(), strict=True)]
+    spans: list[RawSpan] = read_untrusted(_SCHEMA, document, f"spans of {source}")
+    return spans

@@ -134,7 +134,6 @@ class Synchronous(StepDriver):
         self._clients = clients
 
     def update(self, step: int, learning_rate: Array) -> Mapping[str, Array]:
-        """Run ``train``; see :class:`StepDriver`."""
         feeds = {"step": number_of(step), "learning_rate": learning_rate}
         return self._clients.run("train", step=step, feeds=feeds)
 

@@ -46,15 +46,12 @@ class HostWires:
     rendezvous: Rendezvous
 
     def outgoing(self, sent: str, nbytes: int) -> Bytes:
-        """Return memory of the rendezvous, which the receivers also access."""
         return self.rendezvous.outgoing(sent, nbytes)
 
     def incoming(self, key: str, source: str, nbytes: int) -> Bytes:
-        """Return the sender's memory."""
         return self.rendezvous.incoming(key, source, nbytes)
 
     def sender(self, key: str, destination: str, value: Operand) -> Send:
-        """Return a function that announces the value to its reader."""
         array = value.array
         return lambda step: self.rendezvous.send(step, key, destination, array)
 
@@ -84,11 +81,9 @@ class GpuWires:
     _memory: dict[str, Bytes] = field(default_factory=dict)
 
     def outgoing(self, sent: str, nbytes: int) -> Bytes:
-        """Return GPU memory, allocated on first use."""
         return self._gpu_memory(sent, nbytes)
 
     def incoming(self, key: str, source: str, nbytes: int) -> Bytes:
-        """Return GPU memory, allocated on first use."""
         return self._gpu_memory(f"{key} from {source}", nbytes)
 
     def sender(self, key: str, destination: str, value: Operand) -> Send:

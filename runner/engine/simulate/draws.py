@@ -4,11 +4,14 @@ Every draw is a pure function of the seed, the name of the disturbance, the plac
 """
 
 import math
+from collections import deque
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from statistics import NormalDist
 
 import numpy as np
 
+from runner.engine.events.loop import EventLoop
 from runner.engine.simulate.disturbances import EXPONENTIAL, LOGNORMAL, Delay, Disturbances, Failures, Input
 from runner.engine.simulate.hardware import expanded
 from runner.kernels import philox
@@ -84,3 +87,25 @@ def _uniform(stream: philox.Key, number: int) -> tuple[float, float]:
     """Return two independent uniform draws above 0 and below 1, those with an index in a random stream."""
     first, second = philox.uniform(stream, np.zeros(1, np.int64), 2, number)[0]
     return float(first) + 2.0**-33, float(second) + 2.0**-33
+
+
+@dataclass
+class InputReads:
+    """The reads of one worker. unit: the unit of the loop that reads one batch after the other. ahead: number of
+    batches that can wait for the worker; a read begins when a step takes a batch."""
+
+    loop: EventLoop
+    unit: int
+    ahead: int
+    _read: deque[int] = field(default_factory=deque)
+
+    def take(self, seconds: float, begin: int) -> int:
+        """Return the activity that ends when a step has its batch.
+
+        seconds: of the read of a batch. begin: the activity before the step.
+        """
+        if not self._read:
+            self._read.extend(self.loop.add(seconds, unit=self.unit) for _ in range(self.ahead))
+        taken = self.loop.add(after=[begin, self._read.popleft()])
+        self._read.append(self.loop.add(seconds, unit=self.unit, after=[taken]))
+        return taken

@@ -18,10 +18,9 @@ from runner.engine.run.step_driver import Finished
 from runner.engine.run.timeline import LinkSpan, Timeline
 from runner.engine.simulate.activities import Run, Segment, segments
 from runner.engine.simulate.costs import Costs, node_seconds_of
-from runner.engine.simulate.draws import Draws
+from runner.engine.simulate.draws import Draws, InputReads
 from runner.engine.simulate.hardware import DeviceKind, Group, Hardware
 from runner.engine.simulate.hosts import Share, shared_hosts
-from runner.engine.simulate.input_reads import InputReads
 from runner.engine.simulate.network import Network
 from runner.engine.simulate.spans import Executed, link_spans, timeline_of
 from runner.errors import RunnerError
@@ -215,13 +214,11 @@ class SimulatedSession:
         return self._zeros(client)
 
     def launch(self, client: str, *, step: int = 0, feeds: Mapping[str, Any] | None = None) -> None:
-        """Begin one step of a deferred client; see :class:`~runner.engine.run.step_driver.Clients`."""
         if not self._launched:
             self._restart()
         self._begin(client, step)
 
     def finished(self) -> Finished:
-        """Continue until a launched client has finished; see :class:`~runner.engine.run.step_driver.Clients`."""
         if not self._launched:
             raise RunnerError("no client is running: launch one first")
         ended = self._next_end()

@@ -143,17 +143,6 @@ def test_no_placement_is_tried_if_all_devices_are_given() -> None:
     assert set(devices_of_layers(placed.program.graph).values()) == {worker_device(1)}
 
 
-def test_equal_programs_have_equal_placements() -> None:
-    first, second = (
-        place_program(
-            ModelParallel(workers=3, concurrent_steps=2).build(workload("convolutional")), local_cluster(3), r
-        )
-        for r in (load_kernels(), load_kernels())
-    )
-    assert first.program.graph.nodes == second.program.graph.nodes
-    assert first.tried == second.tried
-
-
 def step_of(registry: Registry) -> dict[str, Node]:
     """Return the nodes, by name, of a training step of strategy ``single``. A run can record their durations."""
     program = Single().build(workload())

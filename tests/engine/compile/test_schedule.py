@@ -1,4 +1,4 @@
-"""The order of nodes on each device: valid, repeatable, free of deadlock, with early sends and late receives."""
+"""The order of nodes on each device: valid, free of deadlock, early sends, late receives; times of transfers."""
 
 import math
 from collections import defaultdict
@@ -11,17 +11,19 @@ from hypothesis import given
 
 from runner import nn
 from runner.engine.compile import cost
-from runner.engine.compile.compile import compile_signature
+from runner.engine.compile.compile import Compiled, compile_signature
 from runner.engine.compile.cost import DISPATCH_S
-from runner.engine.compile.passes.rewriting import needed_by
 from runner.engine.compile.passes.transfers import insert_transfers
 from runner.engine.compile.placement import place
-from runner.engine.compile.schedule import PATIENCE, split, start_times
+from runner.engine.compile.program import Client
+from runner.engine.compile.schedule import PATIENCE, schedule, split
+from runner.engine.compile.transfer_times import Transfer, transfers
 from runner.engine.graph import ops
 from runner.engine.graph.device import Cluster, Device, local_cluster, worker_device
 from runner.engine.graph.graph import Graph
 from runner.engine.graph.network import NetworkBuilder, Outputs
-from runner.engine.graph.node import Node
+from runner.engine.graph.node import LayerStamp, Node
+from runner.engine.graph.tensor import Tensor
 from runner.kernels.registry import Registry
 from runner.optimizers.sgd import Momentum
 from runner.strategies.base import Workload
@@ -41,14 +43,14 @@ def cut_of(sample: Sample) -> Graph:
 def test_any_graph_has_a_valid_and_repeatable_order(sample: Sample) -> None:
     """Expect each node once, after all nodes that it needs and by simulated start time; a second run must agree."""
     cut = cut_of(sample)
-    starts = start_times(cut, local_cluster(sample.devices))
-    assert list(starts.items()) == list(start_times(cut_of(sample), local_cluster(sample.devices)).items())
+    starts, _ = schedule(cut, local_cluster(sample.devices))
+    assert list(starts.items()) == list(schedule(cut_of(sample), local_cluster(sample.devices))[0].items())
     assert list(starts.values()) == sorted(starts.values())
     order = list(starts)
     assert sorted(order) == sorted(cut.nodes)
     position = {name: i for i, name in enumerate(order)}
     for node in cut:
-        assert all(position[before] < position[node.name] for before in needed_by(node))
+        assert all(position[before] < position[node.name] for before in node.needed)
     parts = split(cut, order)
     for device, part in parts.items():
         assert list(part.nodes) == [name for name in order if cut.nodes[name].device == device]
@@ -63,8 +65,8 @@ def expect_transfers_next_to_their_tensors(nodes: Sequence[Node]) -> None:
     position = {node.name: i for i, node in enumerate(nodes)}
     for i, node in enumerate(nodes):
         if node.op == "recv":
-            first = next(each for each in nodes[i + 1 :] if each.op != "recv" or node.name in needed_by(each))
-            assert node.name in needed_by(first)
+            first = next(each for each in nodes[i + 1 :] if each.op != "recv" or node.name in each.needed)
+            assert node.name in first.needed
         elif node.op == "send":
             between = {each.op for each in nodes[position[node.inputs[0].node] + 1 : i]}
             assert between <= {"send", *cost.RESIDENT}
@@ -81,7 +83,7 @@ def test_node_starts_when_its_inputs_have_arrived_and_its_device_is_free() -> No
         w = ops.placeholder(graph, (3,), "float32", name="w")
         ops.add(graph, w, y, name="late")
     devices = tuple(Device(name, flops_per_s=1.0, bytes_per_s=1e30) for name in (HERE, THERE))
-    starts = start_times(insert_transfers(graph), Cluster(devices, latency_s=10.0, bytes_per_s=2.0))
+    starts, _ = schedule(insert_transfers(graph), Cluster(devices, latency_s=10.0, bytes_per_s=2.0))
     send, recv = (next(name for name in starts if name.startswith(op)) for op in ("send/", "recv/"))
     wire_s, d = 10.0 + 12 / 2.0, DISPATCH_S
     assert starts == pytest.approx(
@@ -151,7 +153,7 @@ def test_sum_of_a_received_tensor_is_delayed_by_a_part_of_its_slack(
     wire_s: float, products: int, back: bool, large: bool, begun: int
 ) -> None:
     graph, cluster = sent_over(wire_s, products, back=back, large=large)
-    starts = start_times(graph, cluster)
+    starts, _ = schedule(graph, cluster)
     before = [name for name, start in starts.items() if name.startswith("product") and start < starts["total"]]
     assert len(before) == begun
 
@@ -171,14 +173,14 @@ def test_a_device_waits_for_a_chain_of_messages_if_that_makes_the_step_shorter(a
             token = ops.matmul(graph, token, token, name=f"short{k}")
     # A short product takes 1 s, a long one 8 s, and a message 0.5 s.
     devices = tuple(Device(name, flops_per_s=2e6, bytes_per_s=1e30) for name in (HERE, THERE))
-    starts = start_times(insert_transfers(graph), Cluster(devices, latency_s=0.5, bytes_per_s=1e30))
+    starts, _ = schedule(insert_transfers(graph), Cluster(devices, latency_s=0.5, bytes_per_s=1e30))
     assert starts[f"short{hops - 1}"] == pytest.approx(begins, abs=2.1)
 
 
 @pytest.mark.parametrize("wire_s", [1.5, 2.0, 4.0])
 def test_no_device_waits_for_a_tensor_that_arrives_later_than_estimated(wire_s: float) -> None:
     graph, estimated = sent_over(1.5, 20, back=True)
-    order = list(start_times(graph, estimated))
+    order = list(schedule(graph, estimated)[0])
     assert idle_s(graph, order, replace(estimated, bytes_per_s=4000 / wire_s))[THERE] == pytest.approx(0.0)
 
 
@@ -204,7 +206,7 @@ def test_link_transfers_one_tensor_after_the_other() -> None:
     for k, device in enumerate((THERE, THERE, worker_device(2))):
         with graph.device(device):
             ops.neg(graph, sent[k], name=f"y{k}")
-    starts = start_times(insert_transfers(graph), replace(local_cluster(3), latency_s=1.0, bytes_per_s=2.0))
+    starts, _ = schedule(insert_transfers(graph), replace(local_cluster(3), latency_s=1.0, bytes_per_s=2.0))
     assert [starts[f"y{k}"] for k in range(3)] == pytest.approx([5.0, 9.0, 5.0], abs=1e-3)
 
 
@@ -268,3 +270,91 @@ def test_sums_of_upper_layers_are_sent_while_lower_layers_still_compute(registry
             if node.op == "send" and node.name.startswith(f"send/reduce/fc5/weights/worker_{worker}/sum")
         )
         assert summed < max(backward(part, "fc1"))
+
+
+LATENCY_S, BYTES_PER_S, FLOPS_PER_S = 1e-3, 1e6, 1e9
+
+X_BYTES = 4 * 250
+WIRE_S = LATENCY_S + X_BYTES / BYTES_PER_S
+"""Seconds that a transfer of x takes: 2 milliseconds."""
+
+
+def two_devices(compression: str = "none") -> Cluster:
+    """Return two devices that compute 1e9 operations per second and access memory in no time."""
+    devices = tuple(Device(name, FLOPS_PER_S, 1e30) for name in (HERE, THERE))
+    return Cluster(devices, LATENCY_S, BYTES_PER_S, compression)
+
+
+def compiled(inner: int, registry: Registry, *, followed: bool = False, compression: str = "none") -> Compiled:
+    """Compile a graph that sends x and negates it on the receiver, after a product of 2 x 100 x 100 x inner operations.
+
+    followed: whether another product follows, after which x is read again.
+    """
+    graph = Graph()
+    with graph.device(HERE), graph.layer(LayerStamp("fc1", "dense")):
+        x = ops.placeholder(graph, (250,), "float32", name="x")
+    with graph.device(THERE):
+        a, b = (
+            ops.placeholder(graph, shape, "float32", name=name)
+            for name, shape in (("a", (100, inner)), ("b", (inner, 100)))
+        )
+        first = ops.matmul(graph, a, b, name="first")
+        with graph.control_dependencies([first.node]):
+            late = ops.neg(graph, x, name="late")
+        with graph.control_dependencies([late.node]):
+            second = ops.matmul(graph, b, a, name="second")
+        with graph.control_dependencies([second.node]):
+            last = ops.abs(graph, x, name="last")
+    fetches = {"first": first, "late": late} | ({"last": last} if followed else {})
+    client = Client("train", fetches, feeds={str(t): (t,) for t in (x, a, b)})
+    return compile_signature(graph, client.signature, two_devices(compression), registry)
+
+
+@pytest.mark.parametrize("inner", [50, 75])
+def test_compute_of_the_receiver_until_it_needs_a_tensor_hides_the_transfer(inner: int, registry: Registry) -> None:
+    (transfer,) = transfers(compiled(inner, registry), two_devices())
+    # The send of x and the product start together; each of them takes one dispatch.
+    product_s = 2 * 100 * 100 * inner / FLOPS_PER_S
+    assert transfer == Transfer(HERE, THERE, "fc1", X_BYTES, pytest.approx(WIRE_S), pytest.approx(product_s))
+
+
+def test_hidden_time_is_at_most_the_time_of_the_transfer(registry: Registry) -> None:
+    (transfer,) = transfers(compiled(500, registry), two_devices())
+    assert transfer.hidden_s == transfer.seconds == pytest.approx(WIRE_S)
+
+
+def test_compute_after_the_first_read_hides_nothing(registry: Registry) -> None:
+    (short,), (long,) = (
+        transfers(compiled(50, registry, followed=followed), two_devices()) for followed in (False, True)
+    )
+    assert long == short
+
+
+def test_compression_halves_the_bytes_and_keeps_the_layer(registry: Registry) -> None:
+    (transfer,) = transfers(compiled(50, registry, compression="high16"), two_devices("high16"))
+    assert (transfer.nbytes, transfer.layer) == (X_BYTES // 2, "fc1")
+    assert transfer.seconds == pytest.approx(LATENCY_S + X_BYTES / 2 / BYTES_PER_S)
+
+
+def test_node_that_waits_for_another_device_needs_the_transfer(registry: Registry) -> None:
+    """A control edge is a transfer of 0 bytes that belongs to no layer; the node that waits needs this transfer."""
+    graph = Graph()
+    with graph.device(HERE):
+        x = ops.placeholder(graph, (), "float32", name="x")
+        ops.neg(graph, x, name="first")
+    with graph.device(THERE), graph.control_dependencies(["first"]):
+        y = ops.fill(graph, 1.0, (2,), "float32", name="y")
+    client = Client("train", {"y": y}, feeds={"x": (Tensor("x"),)})
+    (transfer,) = transfers(compile_signature(graph, client.signature, two_devices(), registry), two_devices())
+    assert transfer == Transfer(HERE, THERE, None, 0, LATENCY_S, 0.0)
+
+
+@pytest.mark.parametrize("combine", ["sharded_reduce", "ring_all_reduce"])
+def test_transfers_contain_every_byte_of_a_training_step(combine: str, registry: Registry) -> None:
+    cluster = local_cluster(3)
+    program = SyncData(workers=3, combine=combine).build(workload_of(NETWORKS["dense"], Momentum(), batch_size=9))
+    step = compile_signature(program.graph, program.clients["train"].signature, cluster, registry)
+    found = transfers(step, cluster)
+    for device, part in step.parts.items():
+        assert sum(each.nbytes for each in found if each.source == device) == part.plan(device, registry, {}).sent_bytes
+    assert all(0 <= each.hidden_s <= each.seconds == cluster.transfer_s(each.nbytes) for each in found)

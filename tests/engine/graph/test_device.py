@@ -63,22 +63,6 @@ def test_malformed_name_is_refused_with_the_expected_form(text: str) -> None:
         DeviceName.parse(text)
 
 
-def test_local_cluster_has_one_cpu_per_worker() -> None:
-    assert [device.name for device in local_cluster(2).devices] == [
-        "/job:worker/task:0/device:cpu:0",
-        "/job:worker/task:1/device:cpu:0",
-    ]
-    assert local_cluster(1).devices[0].type == "cpu"
-
-
-def test_parameter_servers_come_after_the_workers() -> None:
-    assert [device.name for device in local_cluster(1, servers=2).devices] == [
-        "/job:worker/task:0/device:cpu:0",
-        "/job:ps/task:0/device:cpu:0",
-        "/job:ps/task:1/device:cpu:0",
-    ]
-
-
 def test_workers_share_the_rates_of_a_gpu_and_servers_may_be_on_the_cpu() -> None:
     cluster = local_cluster(3, servers=1, gpus=Gpus((0, 0, 1), use=GpuOptions(tf32=True)))
     assert [(device.name, device.gpu, device.use.tf32) for device in cluster.devices] == [
@@ -130,11 +114,6 @@ def test_cluster_requires_devices_with_full_and_different_names() -> None:
         Cluster((device, device))
     with pytest.raises(ValueError, match="cluster device '/job:worker': expected a full name"):
         Cluster((Device("/job:worker"),))
-
-
-def test_transfer_takes_latency_plus_bytes_over_bandwidth() -> None:
-    cluster = Cluster((Device(worker_device(0)),), latency_s=0.5, bytes_per_s=100.0)
-    assert cluster.transfer_s(25) == 0.75
 
 
 def test_unknown_compression_is_refused() -> None:

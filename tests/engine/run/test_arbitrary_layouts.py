@@ -5,7 +5,6 @@ Random graphs run on random kernels that overwrite all memory that they are allo
 """
 
 import hashlib
-import importlib
 import os
 import subprocess
 import sys
@@ -151,20 +150,7 @@ def test_training_by_two_workers_does_not_depend_on_layouts(network: str) -> Non
 
 
 ROOT = Path(__file__).parents[2]
-HASH_SEEDS = ("1", "2", "3")
-
-
-def numbers() -> list[int]:
-    """Return the integers that Hypothesis draws."""
-    found: list[int] = []
-
-    @settings(max_examples=200)
-    @given(st.integers(0, 2**32))
-    def note(number: int) -> None:
-        found.append(number)
-
-    note()
-    return found
+HASH_SEEDS = ("1", "2")
 
 
 def drawn_plans() -> str:
@@ -179,15 +165,6 @@ def drawn_plans() -> str:
 
     note()
     return hashlib.sha256("\n".join(found).encode()).hexdigest()
-
-
-def test_constants_of_loaded_modules_change_no_drawn_example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = numbers()
-    written = ", ".join(str(7919 * k) for k in range(1000, 1100))
-    (tmp_path / "loaded_meanwhile.py").write_text(f"NUMBERS = ({written})\n", encoding="utf-8")
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setitem(sys.modules, "loaded_meanwhile", importlib.import_module("loaded_meanwhile"))
-    assert numbers() == before
 
 
 def test_plans_are_equal_under_any_hash_seed() -> None:

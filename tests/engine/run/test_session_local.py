@@ -1,15 +1,11 @@
 """Sessions in one process: devices in threads, plans that are made once, and errors that name the failed node."""
 
 import threading
-from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from runner.engine.compile import program_plans
-from runner.engine.compile.compile import Signature
 from runner.engine.compile.program import Client, InputSlot, Program
 from runner.engine.graph import ops
 from runner.engine.graph.device import local_cluster, worker_device
@@ -109,30 +105,6 @@ def test_devices_run_in_separate_threads_that_end_with_the_session(
     assert threads["neg"] == threading.current_thread().name, "a single device runs in the caller's thread"
 
 
-def test_plans_are_made_once_per_signature(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
-    compiled: list[object] = []
-    compile_placed = program_plans.compile_placed
-
-    def counting(graph: Graph, signature: Any, *rest: Any, **more: Any) -> Any:
-        compiled.append(signature)
-        return compile_placed(graph, signature, *rest, **more)
-
-    monkeypatch.setattr(program_plans, "compile_placed", counting)
-    same = client("again", [BACK], feeds=[X])
-    other = client("other", [Tensor("away")], feeds=[X])
-    with session(there_and_back(), registry, CLIENT, same, other, cluster=TWO) as opened:
-        for name in ("run", "again", "run", "other", "other"):
-            opened.run(name, feeds={"x:0": VALUE})
-        assert opened.plans("run")[CPU_0] is opened.plans("again")[CPU_0]
-        assert opened.plans("run")[CPU_0] is not opened.plans("other")[CPU_0]
-    assert compiled == [CLIENT.signature, other.signature]
-
-
-def test_signature_is_cached_per_client() -> None:
-    assert CLIENT.signature is CLIENT.signature
-    assert replace(CLIENT, targets=("away",)).signature == Signature((BACK,), ("away",), (X,))
-
-
 def test_session_works_after_a_failed_step(registry: Registry, rendezvous_made: list[LocalRendezvous]) -> None:
     def exp(value: Array) -> Array:
         if value[0] < 0:
@@ -229,13 +201,6 @@ def test_every_share_is_read_once_per_step_and_fed_to_its_device(registry: Regis
     assert sorted(source.asked) == [("train", 4, 0, 3), ("train", 4, 3, 5)]
     expected = {"x_0": 120.0 + 0 + 1 + 2, "x_1": 80.0 + 3 + 4, "y_0": 12.0, "y_1": 8.0}
     assert {name: float(value) for name, value in fetched.items()} == expected
-
-
-def test_inputs_without_a_source_are_refused(registry: Registry) -> None:
-    opened = LocalSession(shared_inputs(), TWO, registry)
-    with pytest.raises(RunnerError, match=r"step 4 reads 'train' examples 0\.\.3, but the session has no"):
-        opened.run("run", step=4)
-    opened.close()
 
 
 def test_session_applies_check_finite_and_reports_libraries_and_peak_memory() -> None:

@@ -13,7 +13,7 @@ from runner.kernels.cpu.dispatch import SIGNATURE
 from runner.kernels.cpu.machine_code import classification, rows
 from runner.kernels.memory import allocate
 from runner.kernels.registry import Registry
-from tests.engine.compile.passes.exactness import assert_same_bits
+from tests.engine.compile.passes.graph_text import assert_same_bits
 from tests.engine.running import CPU_0, Bench
 from tests.kernels.cpu.onednn.checking import assert_close
 from tests.kernels.harness import Shaped, exact, filled, holding, reference, run_node

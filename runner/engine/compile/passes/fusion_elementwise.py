@@ -138,7 +138,7 @@ def _as_steps(op: str, operands: Sequence[Operand], number: int) -> list[Step]:
 
 def _exchange(graph: Graph, fused: Mapping[str, Node | None], moved: Moved) -> Graph:
     """Return the graph with each fused node in place of its group's last node, and assigns after assigned values."""
-    result = Graph()
+    result: dict[str, Node] = {}
     waiting: dict[str, list[Node]] = defaultdict(list)
     for old in graph:
         node = fused.get(old.name, old)
@@ -148,7 +148,6 @@ def _exchange(graph: Graph, fused: Mapping[str, Node | None], moved: Moved) -> G
         if node.op == "assign" and node.inputs[1].node not in result:
             waiting[node.inputs[1].node].append(node)
             continue
-        result.insert(node)
-        for assign in waiting.pop(node.name, ()):
-            result.insert(assign)
-    return result
+        result[node.name] = node
+        result.update((assign.name, assign) for assign in waiting.pop(node.name, ()))
+    return Graph(result)

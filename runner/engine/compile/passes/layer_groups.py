@@ -9,8 +9,8 @@ and weight gradients. So the forward and the backward pass stay together, as in 
 from collections.abc import Mapping
 from dataclasses import replace
 
-from runner.engine.compile.passes.rewriting import needed_by
 from runner.engine.graph.graph import Graph
+from runner.engine.graph.node import Node
 
 
 def home_layers(graph: Graph) -> dict[str, str]:
@@ -33,7 +33,7 @@ def home_layers(graph: Graph) -> dict[str, str]:
         if home is not None:
             homes[node.name] = home
             # The walk goes backwards, so the reader that it visits last is the first in the graph.
-            readers.update(dict.fromkeys(needed_by(node), home))
+            readers.update(dict.fromkeys(node.needed, home))
     rest = dict.fromkeys(graph.nodes, next(iter(homes.values()))) if homes else {}
     return homes | {name: home for name, home in rest.items() if name not in homes}
 
@@ -45,15 +45,15 @@ def colocate_layers(graph: Graph, constraints: Mapping[str, str]) -> Graph:
     """
     homes = home_layers(graph)
     first: dict[str, str] = {}
-    result = Graph()
+    result: list[Node] = []
     for node in graph:
         home = homes.get(node.name)
         if home is not None:
             device = constraints.get(home, node.device)
             partner = () if first.setdefault(home, node.name) == node.name else (first[home],)
             node = replace(node, device=device, colocate_with=tuple(dict.fromkeys((*node.colocate_with, *partner))))
-        result.insert(node)
-    return result
+        result.append(node)
+    return Graph.of(result)
 
 
 def devices_of_layers(graph: Graph) -> dict[str, str]:

@@ -10,12 +10,11 @@ adjacent in the global order of execution (:func:`gathered`). The order of each 
 order. By induction over the global order, no device waits forever.
 """
 
-import heapq
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
-from runner.engine.compile.passes.rewriting import Rewrite, Roots, needed_by
+from runner.engine.compile.passes.rewriting import Rewrite, Roots, sorted_by_need
 from runner.engine.graph.graph import Graph
 from runner.engine.graph.node import Node
 from runner.engine.graph.op import ShapeError
@@ -33,10 +32,8 @@ def lower_collectives(graph: Graph, roots: Roots, members: Sequence[str]) -> Rew
     lowered = {node.name: _lowered(node) for group in _complete_groups(graph, members) for node in group}
     if not lowered:
         return graph, {}
-    replaced = Graph()
-    for node in graph:
-        replaced.insert(lowered.get(node.name, node))
-    result = Graph()
+    replaced = Graph.of(lowered.get(node.name, node) for node in graph)
+    result: list[Node] = []
     latest: dict[str, str] = {}
     for name in gathered(replaced, list(replaced.nodes)):
         node = replaced.nodes[name]
@@ -45,8 +42,8 @@ def lower_collectives(graph: Graph, roots: Roots, members: Sequence[str]) -> Rew
             controls = dict.fromkeys((*node.control_inputs, *((before,) if before is not None else ())))
             node = replace(node, control_inputs=tuple(controls))
             latest[node.device] = name
-        result.insert(node)
-    return result, {}
+        result.append(node)
+    return Graph.of(result), {}
 
 
 def gathered(graph: Graph, order: Sequence[str]) -> list[str]:
@@ -64,7 +61,11 @@ def gathered(graph: Graph, order: Sequence[str]) -> list[str]:
         unit = unit_of.get(name, name)
         units[unit].append(name)
         last[unit] = position
-    sorted_units = _sorted(graph, units, unit_of, last)
+    needed = {
+        unit: {unit_of.get(each, each) for name in names for each in graph.nodes[name].needed}
+        for unit, names in units.items()
+    }
+    sorted_units = sorted_by_need(needed, last)
     if len(sorted_units) < len(units):
         stuck = sorted(set(units) - set(sorted_units))
         raise ShapeError(
@@ -73,32 +74,6 @@ def gathered(graph: Graph, order: Sequence[str]) -> list[str]:
             "cluster.collectives=none"
         )
     return [name for unit in sorted_units for name in units[unit]]
-
-
-def _sorted(
-    graph: Graph, units: Mapping[str, Sequence[str]], unit_of: Mapping[str, str], last: Mapping[str, int]
-) -> list[str]:
-    """Return units (groups or nodes) in topological order, ready units by ``last``; omit units on or behind a cycle."""
-    needed = {
-        unit: {unit_of.get(each, each) for name in names for each in needed_by(graph.nodes[name])}
-        for unit, names in units.items()
-    }
-    followers: dict[str, list[str]] = defaultdict(list)
-    for unit, before in needed.items():
-        for each in before:
-            followers[each].append(unit)
-    missing = {unit: len(before) for unit, before in needed.items()}
-    ready = [(last[unit], unit) for unit, count in missing.items() if count == 0]
-    heapq.heapify(ready)
-    found = []
-    while ready:
-        _, unit = heapq.heappop(ready)
-        found.append(unit)
-        for follower in followers[unit]:
-            missing[follower] -= 1
-            if missing[follower] == 0:
-                heapq.heappush(ready, (last[follower], follower))
-    return found
 
 
 def _groups(graph: Graph, op: str) -> dict[str, list[Node]]:

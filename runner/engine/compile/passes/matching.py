@@ -25,7 +25,7 @@ import ast
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache
 from typing import Any
 
 from runner.engine.compile.passes.rewriting import Moved, Rewrite, Roots, Uses, followed, fresh_name, origin_of, rewired
@@ -91,7 +91,7 @@ class Rule:
     given: str = ""
     where: Callable[[Match], bool] = lambda match: True
 
-    @cached_property
+    @property
     def statements(self) -> tuple[Sequence[Statement], Sequence[Statement], Sequence[Statement]]:
         """The statements of ``before``, ``given`` and ``after``."""
         return parse(self.before), parse(self.given), parse(self.after)
@@ -113,7 +113,8 @@ def rewrite(
         graph, roots, total = walk.result(), roots.after(walk.moved), followed(total, walk.moved)
 
 
-def parse(text: str) -> list[Statement]:
+@cache
+def parse(text: str) -> Sequence[Statement]:
     """Return the statements of a text; nested calls come before the statement that reads them."""
     found: list[Statement] = []
     for line in ast.parse("\n".join(map(str.strip, text.split("\n")))).body:
@@ -192,13 +193,14 @@ class _Walk:
 
     def result(self) -> Graph:
         """Return the graph in which the new nodes replace the removed nodes."""
-        result = Graph()
+        result: list[Node] = []
         for old in self.graph:
             for new, own in self.placed.get(old.name, ()):
-                result.insert(rewired(new, {tensor: now for tensor, now in self.moved.items() if tensor not in own}))
+                moved = {t: self.moved[t] for t in new.inputs if t in self.moved and t not in own}
+                result.append(rewired(new, moved))
             if old.name not in self.removed:
-                result.insert(rewired(old, self.moved))
-        return result
+                result.append(rewired(old, self.moved))
+        return Graph.of(result)
 
     def _apply(self, rule: Rule, first: Node) -> None:
         before, given, _ = rule.statements

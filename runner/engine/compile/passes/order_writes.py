@@ -5,12 +5,11 @@ variable has memory for one value, so all reads, including reads through aliases
 is the assign or, if only assigns read its result, an update that writes directly into the variable's memory.
 """
 
-import heapq
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from runner.engine.compile.passes.rewriting import ALIASES, fresh_name, needed_by, rewired
+from runner.engine.compile.passes.rewriting import ALIASES, fresh_name, rewired, sorted_by_need
 from runner.engine.graph.graph import Graph
 from runner.engine.graph.node import Node
 from runner.engine.graph.op import ShapeError
@@ -90,7 +89,7 @@ class _Order:
         self.added: dict[str, dict[str, None]] = defaultdict(dict)
         self.followers: dict[str, list[str]] = defaultdict(list)
         for node in self.graph:
-            for name in needed_by(node):
+            for name in node.needed:
                 self.followers[name].append(node.name)
 
     def let_wait(self, name: str, before: Iterable[str]) -> None:
@@ -133,21 +132,8 @@ class _Order:
     def sorted_graph(self) -> Graph:
         """Return the graph with the added edges; of several ready nodes, the first in the old order comes next."""
         nodes = {node.name: self._waiting(node) for node in self.graph}
-        missing = {name: len(set(needed_by(node))) for name, node in nodes.items()}
-        followers: dict[str, list[str]] = defaultdict(list)
-        for node in nodes.values():
-            for name in set(needed_by(node)):
-                followers[name].append(node.name)
-        ready = [(self.position[name], name) for name, count in missing.items() if count == 0]
-        result = Graph()
-        while ready:
-            _, name = heapq.heappop(ready)
-            result.insert(nodes[name])
-            for follower in followers.get(name, ()):
-                missing[follower] -= 1
-                if missing[follower] == 0:
-                    heapq.heappush(ready, (self.position[follower], follower))
-        return result
+        order = sorted_by_need({name: set(node.needed) for name, node in nodes.items()}, self.position)
+        return Graph.of(nodes[name] for name in order)
 
     def _waiting(self, node: Node) -> Node:
         added = self.added.get(node.name)

@@ -16,7 +16,7 @@ convolved twice; if they allow all layers of a residual unit but its sum, each u
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
 
-from runner.engine.compile.passes.rewriting import ALIASES, Moved, fresh_name, needed_by, rewired
+from runner.engine.compile.passes.rewriting import ALIASES, Moved, fresh_name, rewired
 from runner.engine.graph import op as op_table
 from runner.engine.graph.graph import Graph
 from runner.engine.graph.node import Node
@@ -103,7 +103,7 @@ class _Copying:
             if node.backward and node.inputs:
                 self.latest[node.device] = node.name
                 self.late.add(node.name)
-            elif not self.late.isdisjoint(needed_by(node)):
+            elif not self.late.isdisjoint(node.needed):
                 self.late.add(node.name)
         return self.result
 

@@ -1,7 +1,11 @@
 """Code that passes share: roots of a graph, readers of tensors, and the replacement of nodes and tensors."""
 
+import heapq
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from runner.engine.graph.graph import Graph
@@ -46,18 +50,63 @@ class Uses:
     def __init__(self, graph: Graph, roots: Roots) -> None:
         self.graph = graph
         self.roots = roots
-        self.readers = graph.consumers()
-        self.position = {name: i for i, name in enumerate(graph.nodes)}
-        self.awaited: set[str] = set()
-        for node in graph:
-            if node.control_inputs or node.colocate_with:
-                self.awaited.update(node.control_inputs, node.colocate_with)
-        self.pinned = self.awaited | roots.targets
+
+    @cached_property
+    def awaited(self) -> set[str]:
+        return {name for node in self.graph for name in (*node.control_inputs, *node.colocate_with)}
+
+    @cached_property
+    def pinned(self) -> Collection[str]:
+        return self.awaited | self.roots.targets
+
+    @cached_property
+    def readers(self) -> dict[Tensor, list[Node]]:
+        return self.graph.consumers()
+
+    @cached_property
+    def position(self) -> dict[str, int]:
+        return {name: i for i, name in enumerate(self.graph.nodes)}
 
 
-def needed_by(node: Node) -> Iterable[str]:
-    """Return the names of the nodes that must have run before this one."""
-    return (*(tensor.node for tensor in node.inputs), *node.control_inputs)
+def needed_part(graph: Graph, roots: Iterable[str], effects: Collection[str] = ()) -> Graph:
+    """Return the part of a graph that the nodes ``roots`` and all nodes of the ops ``effects`` need.
+
+    Colocation does not make a node necessary.
+    """
+    needed = set(roots)
+    for node in reversed(graph.nodes.values()):
+        if node.name in needed or node.op in effects:
+            needed.add(node.name)
+            needed.update(node.needed)
+    return Graph.of(colocated_within(node, needed) for node in graph if node.name in needed)
+
+
+def colocated_within(node: Node, names: Collection[str]) -> Node:
+    """Return the node, colocated only with nodes in ``names``."""
+    if all(name in names for name in node.colocate_with):
+        return node
+    return replace(node, colocate_with=tuple(name for name in node.colocate_with if name in names))
+
+
+def sorted_by_need(needed: Mapping[str, AbstractSet[str]], rank: Mapping[str, int]) -> list[str]:
+    """Return names in topological order: each follows the names it needs, and of several that can be next, the one of
+    lowest rank is next. Names on or behind a cycle are omitted."""
+    followers: dict[str, list[str]] = defaultdict(list)
+    for name, before in needed.items():
+        for each in before:
+            followers[each].append(name)
+    missing = {name: len(before) for name, before in needed.items()}
+    ready = [(rank[name], name) for name, count in missing.items() if count == 0]
+    heapq.heapify(ready)
+    found = []
+    while ready:
+        name = heapq.heappop(ready)[1]
+        found.append(name)
+        for follower in followers[name]:
+            missing[follower] -= 1
+            if missing[follower] == 0:
+                heapq.heappush(ready, (rank[follower], follower))
+    return found
 
 
 def merged(

@@ -5,10 +5,10 @@ and x - 0, which keep every bit of x, but not x + 0, because -0 + 0 is +0.
 """
 
 import math
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 
-from runner.engine.compile.passes.rewriting import Moved, Rewrite, Roots, needed_by, rewired
+from runner.engine.compile.passes.rewriting import Moved, Rewrite, Roots, colocated_within, needed_part, rewired
 from runner.engine.graph import op as op_table
 from runner.engine.graph.graph import Graph
 from runner.engine.graph.node import Node
@@ -91,7 +91,7 @@ def merge_common_subexpressions(graph: Graph, roots: Roots) -> Rewrite:
     Nodes are equal if they have the same op, inputs, attributes, device and control inputs. Stateful nodes are never
     merged, and a target keeps its name.
     """
-    result = Graph()
+    kept: list[Node] = []
     moved: Moved = {}
     survivor: dict[str, str] = {}
     first: dict[Hashable, Node] = {}
@@ -103,8 +103,8 @@ def merge_common_subexpressions(graph: Graph, roots: Roots) -> Rewrite:
                 survivor[node.name] = known.name
                 moved.update(zip(node.tensors, known.tensors, strict=True))
                 continue
-        result.insert(node)
-    return result, moved
+        kept.append(node)
+    return Graph.of(kept), moved
 
 
 def _mergeable(node: Node) -> bool:
@@ -152,36 +152,19 @@ def prune(
             raise ShapeError(f"target {target!r} is not in the graph")
     moved = {tensor: Tensor(feed_node_name(tensor)) for tensor in feeds}
     needed = _needed(graph, moved, {t.node for t in fetches if t not in moved} | set(targets))
-    pruned = Graph()
+    kept: list[Node] = []
     for tensor in feeds:
         owner, spec = graph.nodes[tensor.node], graph.spec(tensor)
         attributes = {"shape": spec.shape, "dtype": spec.dtype}
         name = feed_node_name(tensor)
-        pruned.insert(Node(name, "placeholder", (), attributes, (spec,), owner.device, layer=owner.layer))
-    for name in graph.nodes:
-        if name in needed:
-            pruned.insert(_without_dropped_partners(needed[name], needed))
-    return pruned, moved
+        kept.append(Node(name, "placeholder", (), attributes, (spec,), owner.device, layer=owner.layer))
+    kept += [colocated_within(needed[name], needed) for name in graph.nodes if name in needed]
+    return Graph.of(kept), moved
 
 
 def remove_dead_code(graph: Graph, roots: Roots) -> Rewrite:
     """Return the graph of the nodes that fetches, targets and nodes with an effect need; no tensor moves."""
-    needed = {tensor.node for tensor in roots.fetches} | roots.targets
-    for node in reversed(list(graph)):
-        if node.name in needed or node.op in EFFECTS:
-            needed.add(node.name)
-            needed.update(needed_by(node))
-    result = Graph()
-    for node in graph:
-        if node.name in needed:
-            result.insert(_without_dropped_partners(node, needed))
-    return result, {}
-
-
-def _without_dropped_partners(node: Node, needed: Collection[str]) -> Node:
-    """Return the node, colocated with needed nodes only: colocation does not make a node necessary."""
-    kept = tuple(name for name in node.colocate_with if name in needed)
-    return node if kept == node.colocate_with else replace(node, colocate_with=kept)
+    return needed_part(graph, {tensor.node for tensor in roots.fetches} | roots.targets, EFFECTS), {}
 
 
 def _needed(graph: Graph, moved: Mapping[Tensor, Tensor], start: set[str]) -> dict[str, Node]:
@@ -195,7 +178,7 @@ def _needed(graph: Graph, moved: Mapping[Tensor, Tensor], start: set[str]) -> di
             raise ShapeError(
                 f"placeholder {node.name!r} is needed but not fed; feed it or a tensor between it and the fetches"
             )
-        for before in needed_by(node):
+        for before in node.needed:
             # The placeholders of feeds are not in the graph.
             if before in graph and before not in seen:
                 seen.add(before)
@@ -205,10 +188,9 @@ def _needed(graph: Graph, moved: Mapping[Tensor, Tensor], start: set[str]) -> di
 
 def _rewired(graph: Graph, node: Node, moved: Mapping[Tensor, Tensor]) -> Node:
     """Return the node with feeds' placeholders in place of fed inputs and, in control inputs, of fed placeholders."""
-    variable = node.inputs[:1] if node.op == "assign" else ()
-    inputs = (*variable, *(moved.get(tensor, tensor) for tensor in node.inputs[len(variable) :]))
     controls = tuple(
         moved[Tensor(name)].node if graph.nodes[name].op == "placeholder" and Tensor(name) in moved else name
         for name in node.control_inputs
     )
-    return replace(node, inputs=inputs, control_inputs=controls)
+    node = rewired(node, moved)
+    return node if controls == node.control_inputs else replace(node, control_inputs=controls)

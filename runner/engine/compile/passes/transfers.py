@@ -52,7 +52,9 @@ class _Cut:
         inputs = tuple(self._local(tensor, node) for tensor in node.inputs)
         controls = tuple(self._local_control(name, node) for name in node.control_inputs)
         # Placed nodes need no colocation, which could name nodes in the graphs of other devices.
-        self.result.insert(replace(node, inputs=inputs, control_inputs=controls, colocate_with=()))
+        if (inputs, controls, ()) != (node.inputs, node.control_inputs, node.colocate_with):
+            node = replace(node, inputs=inputs, control_inputs=controls, colocate_with=())
+        self.result.insert(node)
 
     def _local(self, tensor: Tensor, reader: Node) -> Tensor:
         producer = self.result.nodes[tensor.node]

@@ -1,9 +1,7 @@
 """Activation functions."""
 
-from collections.abc import Sequence
-
 from runner.engine.graph.expression import Expr, apply
-from runner.engine.graph.op import Attributes, Builder, OpDef, expect, register
+from runner.engine.graph.op import Builder, OpDef, Specs, expect, register
 from runner.engine.graph.ops.common import elementwise_gradient, expect_dtype, expect_floats, input_flops, unary
 from runner.engine.graph.ops.reduction import reduce_sum
 from runner.engine.graph.tensor import FLOATS, Tensor, TensorSpec
@@ -24,15 +22,13 @@ def _log_softmax_gradient(dy: Expr, y: Expr, x: Expr) -> Expr:
     return dy - y.exp() * total
 
 
-def _infer_relu_gradient(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequence[TensorSpec]:
-    dy, y = specs
-    expect_floats(specs)
+def _infer_relu_gradient(dy: TensorSpec, y: TensorSpec) -> Specs:
+    expect_floats([dy, y])
     expect(dy.shape == y.shape, "dy and y of one shape", f"{dy} and {y}")
     return [dy]
 
 
-def _infer_last_axis(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequence[TensorSpec]:
-    (x,) = specs
+def _infer_last_axis(x: TensorSpec) -> Specs:
     expect_dtype(x, FLOATS)
     expect(x.rank > 0 and x.shape[-1] > 0, "a last axis that is not empty", x)
     return [x]

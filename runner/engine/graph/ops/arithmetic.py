@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from runner.engine.graph.expression import Expr, apply
 from runner.engine.graph.node import Node
-from runner.engine.graph.op import Attributes, Builder, NotDifferentiable, OpDef, expect, register
+from runner.engine.graph.op import Builder, NotDifferentiable, OpDef, Specs, expect, register
 from runner.engine.graph.ops.common import (
     NUMERIC,
     binary,
@@ -83,11 +83,10 @@ def select(graph: Builder, condition: Tensor, a: Tensor, b: Tensor, *, name: str
     return graph.add("select", [condition, a, b], name=name)[0]
 
 
-def _infer_select(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequence[TensorSpec]:
-    condition, a, b = specs
+def _infer_select(condition: TensorSpec, a: TensorSpec, b: TensorSpec) -> Specs:
     expect(condition.dtype == "bool", "a condition of dtype bool", condition)
     expect_same_dtype([a, b])
-    return [TensorSpec(broadcast_shape(specs), a.dtype)]
+    return [TensorSpec(broadcast_shape([condition, a, b]), a.dtype)]
 
 
 def _route(condition: Expr, dy: Expr) -> tuple[Expr, Expr]:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from runner.engine.graph.expression import Expr, apply
 from runner.engine.graph.node import Node
-from runner.engine.graph.op import Attributes, Builder, ByDecomposition, OpDef, expect, register
+from runner.engine.graph.op import Attributes, Builder, ByDecomposition, OpDef, Specs, expect, register
 from runner.engine.graph.ops.activation import relu
 from runner.engine.graph.ops.arithmetic import greater, select
 from runner.engine.graph.ops.common import MADE_BY_PASSES, decomposition, expect_dtype, expect_same_dtype, input_flops
@@ -35,15 +35,7 @@ def batch_norm(
 
 
 def batch_norm_gradient(
-    graph: Builder,
-    x: Tensor,
-    gamma: Tensor,
-    mean: Tensor,
-    variance: Tensor,
-    dy: Tensor,
-    *,
-    epsilon: float,
-    name: str | None = None,
+    graph: Builder, x: Tensor, gamma: Tensor, mean: Tensor, variance: Tensor, dy: Tensor, *, epsilon: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Add a node for (dx, dgamma, dbeta), given the gradient dy of batch_norm's y.
 
@@ -51,8 +43,7 @@ def batch_norm_gradient(
     dbeta = sum(dy), dgamma = sum(dy * z) and
     dx = gamma / sqrt(variance + epsilon) * (dy - mean(dy) - z * mean(dy * z)).
     """
-    inputs = [x, gamma, mean, variance, dy]
-    node = graph.add("batch_norm_gradient", inputs, {"epsilon": epsilon}, name=name)
+    node = graph.add("batch_norm_gradient", [x, gamma, mean, variance, dy], {"epsilon": epsilon})
     return node[0], node[1], node[2]
 
 
@@ -81,13 +72,12 @@ def expect_channels(x: TensorSpec, vectors: Sequence[TensorSpec]) -> None:
         expect(vector == expected, f"one value per channel, {expected}", vector)
 
 
-def _infer(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequence[TensorSpec]:
-    x, gamma, beta = specs
+def _infer(x: TensorSpec, gamma: TensorSpec, beta: TensorSpec, *, epsilon: float) -> Specs:
     expect_channels(x, [gamma, beta])
     return [x, gamma, gamma]
 
 
-def _infer_gradient(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequence[TensorSpec]:
+def _infer_gradient(*specs: TensorSpec, epsilon: float) -> Specs:
     x, gamma, mean, variance, dy = specs
     expect_channels(x, [gamma, mean, variance])
     expect_same_dtype([x, dy])
@@ -95,8 +85,7 @@ def _infer_gradient(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequ
     return [x, gamma, gamma]
 
 
-def _infer_inference(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequence[TensorSpec]:
-    x, *vectors = specs
+def _infer_inference(x: TensorSpec, *vectors: TensorSpec, epsilon: float) -> Specs:
     expect_channels(x, vectors)
     return [x]
 
@@ -187,13 +176,13 @@ def _statistics_gradients(
     return [as_dtype(graph, part.tensor, graph.spec(given).dtype) for part in parts]
 
 
-def _infer_relu(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequence[TensorSpec]:
-    return [*_infer(specs, attributes), _mask(specs[0])]
+def _infer_relu(x: TensorSpec, gamma: TensorSpec, beta: TensorSpec, *, epsilon: float) -> Specs:
+    return [*_infer(x, gamma, beta, epsilon=epsilon), _mask(x)]
 
 
-def _infer_relu_gradient(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequence[TensorSpec]:
+def _infer_relu_gradient(*specs: TensorSpec, epsilon: float) -> Specs:
     *given, mask, dy = specs
-    found = _infer_gradient([*given, dy], attributes)
+    found = _infer_gradient(*given, dy, epsilon=epsilon)
     expect(mask == _mask(specs[0]), f"a mask over x, {_mask(specs[0])}", mask)
     return found
 

@@ -6,7 +6,7 @@ module.
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from runner.engine.graph.op import (
     NotDifferentiable,
     OpDef,
     ShapeError,
+    Specs,
     expect,
     output_flops,
     register,
@@ -86,24 +87,23 @@ def axes_size(shape: Sequence[int], axes: Sequence[int]) -> int:
     return math.prod(shape[axis] for axis in axes)
 
 
-def declared_spec(attributes: Attributes) -> TensorSpec:
-    """Return the output spec that the attributes ``shape`` and ``dtype`` declare."""
-    shape = attributes["shape"]
+def declared_spec(shape: tuple[int, ...], dtype: str) -> TensorSpec:
+    """Return the spec with a shape that is an attribute, after checking the shape."""
     expect(min(shape, default=0) >= 0, "a shape without negative extents", shape)
-    return TensorSpec(shape, attributes["dtype"])
+    return TensorSpec(shape, dtype)
 
 
-def declared(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequence[TensorSpec]:
+def declared(*, shape: tuple[int, ...], dtype: str, **others: Any) -> Specs:
     """The shape rule of ops with one output, whose spec the attributes ``shape`` and ``dtype`` declare."""
-    return [declared_spec(attributes)]
+    return [declared_spec(shape, dtype)]
 
 
 def like_input(dtypes: Sequence[str] = FLOATS) -> InferRule:
     """Return the shape rule of ops with one input, whose dtype is in ``dtypes``, and one output of the same spec."""
 
-    def infer(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequence[TensorSpec]:
-        expect_dtype(specs[0], dtypes)
-        return [specs[0]]
+    def infer(x: TensorSpec, **attributes: Any) -> Specs:
+        expect_dtype(x, dtypes)
+        return [x]
 
     return infer
 
@@ -111,7 +111,7 @@ def like_input(dtypes: Sequence[str] = FLOATS) -> InferRule:
 def broadcast_inputs(dtypes: Sequence[str] = DTYPES, result: str | None = None) -> InferRule:
     """Return the shape rule of ops that broadcast inputs of one dtype. result: output dtype (default: input dtype)."""
 
-    def infer(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequence[TensorSpec]:
+    def infer(*specs: TensorSpec) -> Specs:
         expect_same_dtype(specs)
         expect_dtype(specs[0], dtypes)
         return [TensorSpec(broadcast_shape(specs), result or specs[0].dtype)]
@@ -154,13 +154,13 @@ def window_counts(
 def input_flops(per_element: int) -> FlopsRule:
     """Return the cost rule of ops that cost ``per_element`` operations per element of the first input."""
 
-    def flops(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], attributes: Attributes) -> int:
+    def flops(inputs: Specs, outputs: Specs, attributes: Attributes) -> int:
         return per_element * inputs[0].size
 
     return flops
 
 
-def sum_flops(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], attributes: Attributes) -> int:
+def sum_flops(inputs: Specs, outputs: Specs, attributes: Attributes) -> int:
     """Return the number of floating-point operations of an element-wise sum of all inputs."""
     return (len(inputs) - 1) * outputs[0].size
 

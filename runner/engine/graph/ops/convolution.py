@@ -14,7 +14,7 @@ from typing import Any, TypedDict, Unpack
 
 from runner.engine.graph.expression import Expr, apply
 from runner.engine.graph.node import Node
-from runner.engine.graph.op import Attributes, Builder, OpDef, expect, register
+from runner.engine.graph.op import Attributes, Builder, OpDef, Specs, expect, register
 from runner.engine.graph.ops.activation import relu as add_relu
 from runner.engine.graph.ops.common import (
     MADE_BY_PASSES,
@@ -65,17 +65,11 @@ def conv2d(graph: Builder, x: Tensor, w: Tensor, *, name: str | None = None, **g
 
 
 def conv2d_input_gradient(
-    graph: Builder,
-    dy: Tensor,
-    w: Tensor,
-    *,
-    input_shape: Sequence[int],
-    name: str | None = None,
-    **geometry: Unpack[Geometry],
+    graph: Builder, dy: Tensor, w: Tensor, *, input_shape: Sequence[int], **geometry: Unpack[Geometry]
 ) -> Tensor:
     """Add a node for dx of ``input_shape`` with <conv2d(x, w), dy> = <x, dx> for all x: the transposed convolution."""
     attributes = {**complete(geometry), "input_shape": tuple(input_shape)}
-    return graph.add("conv2d_input_gradient", [dy, w], attributes, name=name)[0]
+    return graph.add("conv2d_input_gradient", [dy, w], attributes)[0]
 
 
 def conv2d_weight_gradient(
@@ -85,7 +79,6 @@ def conv2d_weight_gradient(
     *,
     weight_shape: Sequence[int],
     dtype: str | None = None,
-    name: str | None = None,
     **geometry: Unpack[Geometry],
 ) -> Tensor:
     """Add a node for dw of ``weight_shape`` with <conv2d(x, w), dy> = <w, dw> for all w; examples are summed in order.
@@ -93,7 +86,7 @@ def conv2d_weight_gradient(
     dtype: dtype of dw, by default the dtype of dy and x; if this is bfloat16, ``dtype`` may also be float32.
     """
     attributes = {**complete(geometry), "weight_shape": tuple(weight_shape), "dtype": dtype or graph.spec(dy).dtype}
-    return graph.add("conv2d_weight_gradient", [dy, x], attributes, name=name)[0]
+    return graph.add("conv2d_weight_gradient", [dy, x], attributes)[0]
 
 
 def output_shape(x: TensorSpec, w: TensorSpec, attributes: Attributes) -> tuple[int, ...]:
@@ -114,28 +107,26 @@ def _extents(w: TensorSpec, dilations: Sequence[int]) -> tuple[int, ...]:
     return tuple((size - 1) * step + 1 for size, step in zip(w.shape[2:], dilations, strict=True))
 
 
-def _infer_forward(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequence[TensorSpec]:
-    x, w = specs
-    expect_floats(specs)
-    return [TensorSpec(output_shape(x, w, attributes), x.dtype)]
+def _infer_forward(x: TensorSpec, w: TensorSpec, **geometry: Any) -> Specs:
+    expect_floats([x, w])
+    return [TensorSpec(output_shape(x, w, geometry), x.dtype)]
 
 
-def _infer_input_gradient(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequence[TensorSpec]:
-    dy, w = specs
-    expect_floats(specs)
-    x = declared_spec({"shape": attributes["input_shape"], "dtype": dy.dtype})
-    _expect_output_gradient(dy, x, w, attributes)
+def _infer_input_gradient(dy: TensorSpec, w: TensorSpec, *, input_shape: tuple[int, ...], **geometry: Any) -> Specs:
+    expect_floats([dy, w])
+    x = declared_spec(input_shape, dy.dtype)
+    _expect_output_gradient(dy, x, w, geometry)
     return [x]
 
 
-def weight_spec(specs: Sequence[TensorSpec], attributes: Attributes) -> TensorSpec:
-    """Return the spec of the filters whose gradient is computed from dy and x; raises ShapeError on a mismatch."""
-    dy, x = specs
-    expect_floats(specs)
-    expect_result_dtype(attributes["dtype"], dy)
-    w = declared_spec({"shape": attributes["weight_shape"], "dtype": attributes["dtype"]})
-    _expect_output_gradient(dy, x, w, attributes)
-    return w
+def _infer_weight_gradient(
+    dy: TensorSpec, x: TensorSpec, *, weight_shape: tuple[int, ...], dtype: str, **geometry: Any
+) -> Specs:
+    expect_floats([dy, x])
+    expect_result_dtype(dtype, dy)
+    w = declared_spec(weight_shape, dtype)
+    _expect_output_gradient(dy, x, w, geometry)
+    return [w]
 
 
 def _expect_output_gradient(dy: TensorSpec, x: TensorSpec, w: TensorSpec, attributes: Attributes) -> None:
@@ -143,22 +134,17 @@ def _expect_output_gradient(dy: TensorSpec, x: TensorSpec, w: TensorSpec, attrib
     expect(dy.shape == expected, f"dy of shape {expected} for x {x} and w {w}", dy)
 
 
-def _geometry(node: Node) -> dict[str, object]:
-    return {name: node.attributes[name] for name in GEOMETRY}
+def _geometry(attributes: Attributes) -> Any:
+    return {name: attributes[name] for name in GEOMETRY}
 
 
 def _dx(graph: Builder, node: Node, dy: Tensor, w: Tensor, x: Tensor) -> Tensor:
-    attributes = {**_geometry(node), "input_shape": graph.spec(x).shape}
-    return graph.add("conv2d_input_gradient", [dy, w], attributes)[0]
+    return conv2d_input_gradient(graph, dy, w, input_shape=graph.spec(x).shape, **_geometry(node.attributes))
 
 
 def _dw(graph: Builder, node: Node, dy: Tensor, x: Tensor, w: Tensor) -> Tensor:
-    attributes = {**_geometry(node), "weight_shape": graph.spec(w).shape, "dtype": graph.spec(w).dtype}
-    return graph.add("conv2d_weight_gradient", [dy, x], attributes)[0]
-
-
-def _y(graph: Builder, node: Node, x: Tensor, w: Tensor) -> Tensor:
-    return graph.add("conv2d", [x, w], _geometry(node))[0]
+    spec, geometry = graph.spec(w), _geometry(node.attributes)
+    return conv2d_weight_gradient(graph, dy, x, weight_shape=spec.shape, dtype=spec.dtype, **geometry)
 
 
 # <conv2d(x, w), dy> is linear in x, in w and in dy. Each op takes two of them and returns the derivative with respect
@@ -174,14 +160,14 @@ def _forward_rule(graph: Builder, node: Node, dy: Tensor) -> Sequence[Tensor | N
 @single_output
 def _input_gradient_rule(graph: Builder, node: Node, x: Tensor) -> Sequence[Tensor | None]:
     dy, w = node.inputs
-    return [_y(graph, node, x, w), _dw(graph, node, dy, x, w)]
+    return [conv2d(graph, x, w, **_geometry(node.attributes)), _dw(graph, node, dy, x, w)]
 
 
 @single_output
 def _weight_gradient_rule(graph: Builder, node: Node, w: Tensor) -> Sequence[Tensor | None]:
     dy, x = node.inputs
     w = as_dtype(graph, w, graph.spec(x).dtype)
-    return [_y(graph, node, x, w), _dx(graph, node, dy, w, x)]
+    return [conv2d(graph, x, w, **_geometry(node.attributes)), _dx(graph, node, dy, w, x)]
 
 
 def convolution_flops(y: TensorSpec, w: TensorSpec) -> int:
@@ -189,28 +175,28 @@ def convolution_flops(y: TensorSpec, w: TensorSpec) -> int:
     return 2 * y.size * math.prod(w.shape[1:])
 
 
-def _infer_fused(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequence[TensorSpec]:
-    wanted = 2 + attributes["bias"] + attributes["residual"]
+def _infer_fused(*specs: TensorSpec, bias: bool, residual: bool, relu: bool, **geometry: Any) -> Specs:
+    wanted = 2 + bias + residual
     expect(len(specs) == wanted, f"{wanted} inputs", len(specs))
     expect_floats(specs)
     x, w, *added = specs
-    y = TensorSpec(output_shape(x, w, attributes), x.dtype)
-    if attributes["bias"]:
-        bias = TensorSpec((w.shape[0],), x.dtype)
-        expect(added[0] == bias, f"one bias per output channel, {bias}", added[0])
-    if attributes["residual"]:
+    y = TensorSpec(output_shape(x, w, geometry), x.dtype)
+    if bias:
+        vector = TensorSpec((w.shape[0],), x.dtype)
+        expect(added[0] == vector, f"one bias per output channel, {vector}", added[0])
+    if residual:
         expect(added[-1] == y, f"a residual like y, {y}", added[-1])
     return [y]
 
 
-def _infer_bias_gradient(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequence[TensorSpec]:
-    w = weight_spec(specs, attributes)
+def _infer_bias_gradient(dy: TensorSpec, x: TensorSpec, **attributes: Any) -> Specs:
+    (w,) = _infer_weight_gradient(dy, x, **attributes)
     return [w, TensorSpec((w.shape[0],), w.dtype)]
 
 
 @decomposition
 def _decompose_fused(attributes: Attributes, x: Expr, w: Expr, *added: Expr) -> Sequence[Expr]:
-    y = apply(conv2d, x, w, **{key: attributes[key] for key in GEOMETRY})
+    y = apply(conv2d, x, w, **_geometry(attributes))
     if attributes["bias"]:
         y = y + apply(reshape, added[0], shape=(-1, 1, 1))
     if attributes["residual"]:
@@ -224,7 +210,7 @@ def _decompose_bias_gradient(attributes: Attributes, dy: Expr, x: Expr) -> Seque
     return [dw, apply(reduce_sum, apply(as_dtype, dy, dtype=attributes["dtype"]), axes=(0, 2, 3))]
 
 
-def _fused_flops(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], attributes: Attributes) -> int:
+def _fused_flops(inputs: Specs, outputs: Specs, attributes: Attributes) -> int:
     (y,) = outputs
     following: int = attributes["bias"] + attributes["residual"] + attributes["relu"]
     return convolution_flops(y, inputs[1]) + following * y.size
@@ -251,7 +237,7 @@ register(
     ),
     OpDef(
         "conv2d_weight_gradient",
-        lambda specs, attributes: [weight_spec(specs, attributes)],
+        _infer_weight_gradient,
         _weight_gradient_rule,
         arity=2,
         attributes=_WEIGHT_GRADIENT,

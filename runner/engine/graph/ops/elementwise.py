@@ -9,8 +9,9 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
-from runner.engine.graph.op import Attributes, Builder, OpDef, expect, register
+from runner.engine.graph.op import Attributes, Builder, OpDef, Specs, expect, register
 from runner.engine.graph.ops.common import MADE_BY_PASSES, expect_floats, expect_result_dtype
 from runner.engine.graph.ops.linear import TRANSPOSES, matmul, product_flops, product_spec
 from runner.engine.graph.ops.structural import as_dtype
@@ -18,16 +19,20 @@ from runner.engine.graph.tensor import Tensor, TensorSpec
 from runner.kernels.elementwise import Operand, parse
 
 
-def _infer(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequence[TensorSpec]:
+def _infer(*specs: TensorSpec, program: str, outputs: Sequence[int]) -> Specs:
     expect_floats(specs)
     shapes = {spec.shape for spec in specs} - {()}
     expect(len(shapes) <= 1, "inputs of one shape or of shape ()", [spec.shape for spec in specs])
     shape = shapes.pop() if shapes else ()
-    program = parse(attributes["program"], len(specs), attributes["outputs"])
-    wide = program.widened([spec.shape == shape for spec in specs])
-    actual = f"outputs {program.outputs} of {program.text!r}"
-    expect(all(wide[number] for number in program.outputs), f"outputs computed from inputs of shape {shape}", actual)
-    return [TensorSpec(shape, specs[0].dtype)] * len(program.outputs)
+    parsed = parse(program, len(specs), outputs)
+    wide = parsed.widened([spec.shape == shape for spec in specs])
+    actual = f"outputs {parsed.outputs} of {parsed.text!r}"
+    expect(all(wide[number] for number in parsed.outputs), f"outputs computed from inputs of shape {shape}", actual)
+    return [TensorSpec(shape, specs[0].dtype)] * len(parsed.outputs)
+
+
+def _infer_product(*specs: TensorSpec, program: str, outputs: Sequence[int], **attributes: Any) -> Specs:
+    return _infer(*_program_inputs(specs, attributes), program=program, outputs=outputs)
 
 
 def _decompose(graph: Builder, inputs: Sequence[Tensor], attributes: Attributes) -> Sequence[Tensor]:
@@ -56,7 +61,7 @@ def _of_one_shape(graph: Builder, operands: Sequence[Tensor]) -> list[Tensor]:
     ]
 
 
-def _flops(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], attributes: Attributes) -> int:
+def _flops(inputs: Specs, outputs: Specs, attributes: Attributes) -> int:
     program = parse(attributes["program"], len(inputs), attributes["outputs"])
     return len(program.steps) * outputs[0].size
 
@@ -65,7 +70,7 @@ def _program_inputs(specs: Sequence[TensorSpec], attributes: Attributes) -> list
     """Return the specs of the program's inputs; the matrix product A B is at position ``product``."""
     expect(len(specs) >= 2, "at least 2 inputs", len(specs))
     a, b, *operands = specs
-    result, dtype, place = product_spec((a, b), attributes), attributes["dtype"], attributes["product"]
+    result, dtype, place = product_spec(a, b, attributes), attributes["dtype"], attributes["product"]
     expect_result_dtype(dtype, result)
     inside = 0 <= place <= len(operands)
     expect(inside, f"the product among the program's {len(operands) + 1} inputs", f"product={place}")
@@ -79,7 +84,7 @@ def _decompose_product(graph: Builder, inputs: Sequence[Tensor], attributes: Att
     return _decompose(graph, [*operands[:place], result, *operands[place:]], attributes)
 
 
-def _flops_of_product(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], attributes: Attributes) -> int:
+def _flops_of_product(inputs: Specs, outputs: Specs, attributes: Attributes) -> int:
     following = _flops(_program_inputs(inputs, attributes), outputs, attributes)
     return product_flops(inputs, outputs, attributes) + following
 
@@ -90,7 +95,7 @@ register(
     OpDef("elementwise", _infer, MADE_BY_PASSES, None, _PROGRAM, _flops, decompose=_decompose),
     OpDef(
         "matmul_elementwise",
-        lambda specs, attributes: _infer(_program_inputs(specs, attributes), attributes),
+        _infer_product,
         MADE_BY_PASSES,
         arity=None,
         attributes={**TRANSPOSES, **_PROGRAM, "dtype": "dtype", "product": "int"},

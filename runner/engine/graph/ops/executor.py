@@ -5,7 +5,7 @@ Only the sums have kernels; the executor runs the other ops itself.
 
 from collections.abc import Sequence
 
-from runner.engine.graph.op import Attributes, Builder, NotDifferentiable, OpDef, expect, no_flops, register
+from runner.engine.graph.op import Builder, NotDifferentiable, OpDef, Specs, expect, no_flops, register
 from runner.engine.graph.ops.common import (
     NO_INPUTS,
     NUMERIC,
@@ -49,8 +49,7 @@ def recv(graph: Builder, *, key: str, source: str, shape: Sequence[int], dtype: 
     return graph.add("recv", (), attributes, name=name)[0]
 
 
-def _infer_assign(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequence[TensorSpec]:
-    variable, value = specs
+def _infer_assign(variable: TensorSpec, value: TensorSpec) -> Specs:
     expect(value == variable, f"a value like the variable, {variable}", value)
     return [value]
 
@@ -75,18 +74,18 @@ def collective_sum(
     return graph.add("collective_sum", [part], {"group": group, "rank": rank, "size": size}, name=name)[0]
 
 
-def _infer_all_reduce(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequence[TensorSpec]:
+def _infer_all_reduce(*specs: TensorSpec, group: str, rank: int) -> Specs:
     expect_same_dtype(specs)
     expect_dtype(specs[0], NUMERIC)
     expect_same_shape(specs, "parts")
-    _expect_rank(attributes["rank"], len(specs))
+    _expect_rank(rank, len(specs))
     return [specs[0]]
 
 
-def _infer_collective_sum(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequence[TensorSpec]:
-    expect_dtype(specs[0], NUMERIC)
-    _expect_rank(attributes["rank"], attributes["size"])
-    return [specs[0]]
+def _infer_collective_sum(part: TensorSpec, *, group: str, rank: int, size: int) -> Specs:
+    expect_dtype(part, NUMERIC)
+    _expect_rank(rank, size)
+    return [part]
 
 
 def _expect_rank(rank: int, size: int) -> None:
@@ -106,7 +105,7 @@ register(
     OpDef("placeholder", declared, NO_INPUTS, 0, _SPEC, no_flops, executed_by="executor"),
     OpDef("variable", declared, NO_INPUTS, 0, _SPEC, no_flops, stateful=True, executed_by="executor"),
     OpDef("assign", _infer_assign, _COMMITS, 2, {}, no_flops, stateful=True, executed_by="executor"),
-    OpDef("send", lambda specs, attributes: (), _IS_CUT, 1, _SENT, no_flops, stateful=True, executed_by="executor"),
+    OpDef("send", lambda x, **attributes: (), _IS_CUT, 1, _SENT, no_flops, stateful=True, executed_by="executor"),
     OpDef("recv", declared, _IS_CUT, 0, _RECEIVED, no_flops, stateful=True, executed_by="executor"),
     OpDef("all_reduce", _infer_all_reduce, single_output(copy_to_all), None, _GROUP, sum_flops),
     OpDef("collective_sum", _infer_collective_sum, _LOWERED, 1, _MEMBER, stateful=True, executed_by="communicator"),

@@ -6,7 +6,7 @@
 from collections.abc import Sequence
 
 from runner.engine.graph.node import Node
-from runner.engine.graph.op import Attributes, Builder, NotDifferentiable, OpDef, expect, no_flops, register
+from runner.engine.graph.op import Builder, NotDifferentiable, OpDef, Specs, expect, no_flops, register
 from runner.engine.graph.ops.common import INTEGERS, NUMERIC, expect_dtype, single_output
 from runner.engine.graph.tensor import FLOATS, Tensor, TensorSpec
 
@@ -57,33 +57,29 @@ def one_hot(graph: Builder, indices: Tensor, *, depth: int, dtype: str, name: st
     return graph.add("one_hot", [indices], {"depth": depth, "dtype": dtype}, name=name)[0]
 
 
-def _infer_gather(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequence[TensorSpec]:
-    params, indices = specs
+def _infer_gather(params: TensorSpec, indices: TensorSpec) -> Specs:
     expect_dtype(indices, INTEGERS, "indices")
     expect(params.rank > 0, "params with at least one dimension", params)
     return [TensorSpec(indices.shape + params.shape[1:], params.dtype)]
 
 
-def _infer_scatter_add(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequence[TensorSpec]:
-    indices, updates = specs
+def _infer_scatter_add(indices: TensorSpec, updates: TensorSpec, *, rows: int) -> Specs:
     expect_dtype(indices, INTEGERS, "indices")
     expect_dtype(updates, NUMERIC, "updates")
-    expect(attributes["rows"] >= 0, "a number of rows that is not negative", attributes["rows"])
+    expect(rows >= 0, "a number of rows that is not negative", rows)
     leading = updates.shape[: indices.rank]
     expect(leading == indices.shape, f"updates for indices {indices}", updates)
-    return [TensorSpec((attributes["rows"], *updates.shape[indices.rank :]), updates.dtype)]
+    return [TensorSpec((rows, *updates.shape[indices.rank :]), updates.dtype)]
 
 
-def _infer_add_equal_rows(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequence[TensorSpec]:
-    indices, updates = specs
+def _infer_add_equal_rows(indices: TensorSpec, updates: TensorSpec) -> Specs:
     expect_dtype(indices, INTEGERS, "indices")
     expect_dtype(updates, FLOATS, "updates")
     _expect_a_row_for_each(indices, updates)
     return [updates, TensorSpec(indices.shape, updates.dtype)]
 
 
-def _infer_put_rows(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequence[TensorSpec]:
-    table, indices, rows = specs
+def _infer_put_rows(table: TensorSpec, indices: TensorSpec, rows: TensorSpec) -> Specs:
     expect_dtype(indices, INTEGERS, "indices")
     expect(table.rank > 0, "a table with at least one dimension", table)
     _expect_a_row_for_each(indices, rows)
@@ -96,12 +92,11 @@ def _expect_a_row_for_each(indices: TensorSpec, rows: TensorSpec) -> None:
     expect(rows.shape[:1] == indices.shape, f"a row for each of the indices {indices}", rows)
 
 
-def _infer_one_hot(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequence[TensorSpec]:
-    (indices,) = specs
+def _infer_one_hot(indices: TensorSpec, *, depth: int, dtype: str) -> Specs:
     expect_dtype(indices, INTEGERS, "indices")
-    expect(attributes["depth"] > 0, "a positive depth", attributes["depth"])
-    expect(attributes["dtype"] in FLOATS, "a float dtype", attributes["dtype"])
-    return [TensorSpec((*indices.shape, attributes["depth"]), attributes["dtype"])]
+    expect(depth > 0, "a positive depth", depth)
+    expect(dtype in FLOATS, "a float dtype", dtype)
+    return [TensorSpec((*indices.shape, depth), dtype)]
 
 
 @single_output
@@ -116,12 +111,12 @@ def _sums_gradient(graph: Builder, node: Node, gradients: Sequence[Tensor | None
     return [None, None if dy is None else add_equal_rows(graph, node.inputs[0], dy)[0]]
 
 
-def _gathered_bytes(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> int:
+def _gathered_bytes(inputs: Specs, outputs: Specs) -> int:
     """Return the bytes of the indices, and of the selected rows, which are read and written."""
     return inputs[1].nbytes + 2 * outputs[0].nbytes
 
 
-def _put_bytes(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> int:
+def _put_bytes(inputs: Specs, outputs: Specs) -> int:
     """Return the bytes of the indices, and of the new rows, which are read and written in the memory of the table."""
     return inputs[1].nbytes + 2 * inputs[2].nbytes
 

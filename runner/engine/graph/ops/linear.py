@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from runner.engine.graph.expression import Expr, apply
 from runner.engine.graph.node import Node
-from runner.engine.graph.op import Attributes, Builder, OpDef, expect, register
+from runner.engine.graph.op import Attributes, Builder, OpDef, Specs, expect, register
 from runner.engine.graph.ops.activation import relu as add_relu
 from runner.engine.graph.ops.common import (
     MADE_BY_PASSES,
@@ -44,10 +44,9 @@ def matmul(
     return graph.add("matmul", [a, b], attributes, name=name)[0]
 
 
-def product_spec(specs: Sequence[TensorSpec], attributes: Attributes) -> TensorSpec:
+def product_spec(a: TensorSpec, b: TensorSpec, attributes: Attributes) -> TensorSpec:
     """Return the spec of the product of two matrices, each possibly transposed; raises ShapeError on a mismatch."""
-    a, b = specs
-    expect_floats(specs)
+    expect_floats([a, b])
     expect_rank(a, 2, "a")
     expect_rank(b, 2, "b")
     m, inner_a = reversed(a.shape) if attributes["transpose_a"] else a.shape
@@ -72,29 +71,28 @@ def _gradient(graph: Builder, node: Node, dy: Tensor) -> Sequence[Tensor | None]
     return [da, db]
 
 
-def product_flops(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], attributes: Attributes) -> int:
+def product_flops(inputs: Specs, outputs: Specs, attributes: Attributes) -> int:
     """Return the number of floating-point operations of a matrix product: a multiplication and an addition per term."""
     inner = inputs[0].shape[0 if attributes["transpose_a"] else 1]
     return 2 * outputs[0].size * inner
 
 
-def _infer_fused(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequence[TensorSpec]:
-    wanted = 2 + attributes["bias"]
+def _infer_fused(*specs: TensorSpec, bias: bool, relu: bool, dtype: str, **transposes: bool) -> Specs:
+    wanted = 2 + bias
     expect(len(specs) == wanted, f"{wanted} inputs", len(specs))
-    y = product_spec(specs[:2], attributes)
-    if attributes["bias"]:
-        bias = TensorSpec(y.shape[1:], y.dtype)
-        expect(specs[2] == bias, f"one bias per column, {bias}", specs[2])
-    expect_result_dtype(attributes["dtype"], y)
-    return [replace(y, dtype=attributes["dtype"])]
+    y = product_spec(specs[0], specs[1], transposes)
+    if bias:
+        vector = TensorSpec(y.shape[1:], y.dtype)
+        expect(specs[2] == vector, f"one bias per column, {vector}", specs[2])
+    expect_result_dtype(dtype, y)
+    return [replace(y, dtype=dtype)]
 
 
 _TRANSPOSED = {"transpose_a": True, "transpose_b": False}
 
 
-def _infer_bias_gradient(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequence[TensorSpec]:
-    dtype = attributes["dtype"]
-    dw = product_spec(specs, _TRANSPOSED)
+def _infer_bias_gradient(x: TensorSpec, dy: TensorSpec, *, dtype: str) -> Specs:
+    dw = product_spec(x, dy, _TRANSPOSED)
     expect_result_dtype(dtype, dw)
     return [replace(dw, dtype=dtype), TensorSpec(dw.shape[1:], dtype)]
 
@@ -114,7 +112,7 @@ def _decompose_bias_gradient(attributes: Attributes, *inputs: Expr) -> Sequence[
     return [apply(matmul, x, dy, transpose_a=True), apply(reduce_sum, dy, axes=(0,))]
 
 
-def _fused_flops(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], attributes: Attributes) -> int:
+def _fused_flops(inputs: Specs, outputs: Specs, attributes: Attributes) -> int:
     following: int = attributes["bias"] + attributes["relu"]
     return product_flops(inputs, outputs, attributes) + following * outputs[0].size
 
@@ -122,7 +120,7 @@ def _fused_flops(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], at
 register(
     OpDef(
         "matmul",
-        lambda specs, attributes: [product_spec(specs, attributes)],
+        lambda a, b, **transposes: [product_spec(a, b, transposes)],
         _gradient,
         arity=2,
         attributes=TRANSPOSES,

@@ -1,10 +1,10 @@
 """Local response normalization across channels (Krizhevsky, Sutskever and Hinton 2012, sec. 3.3)."""
 
 from collections.abc import Sequence
-from typing import TypedDict, Unpack
+from typing import Any, TypedDict, Unpack
 
 from runner.engine.graph.expression import Expr, apply
-from runner.engine.graph.op import Attributes, Builder, ByDecomposition, OpDef, expect, register
+from runner.engine.graph.op import Attributes, Builder, ByDecomposition, OpDef, Specs, expect, register
 from runner.engine.graph.ops.common import decomposition, expect_dtype, expect_same_dtype, input_flops, single_output
 from runner.engine.graph.tensor import FLOATS, Tensor, TensorSpec
 
@@ -42,28 +42,26 @@ def local_response_normalization(
 
 
 def local_response_normalization_gradient(
-    graph: Builder, x: Tensor, dy: Tensor, *, name: str | None = None, **response: Unpack[Response]
+    graph: Builder, x: Tensor, dy: Tensor, **response: Unpack[Response]
 ) -> Tensor:
     """Add a node for dx = dy * d ** -beta - 2 a beta x * channel_window_sum(dy * x * d ** (-beta - 1)).
 
     Here d = k + a * channel_window_sum(x ** 2), and a is as in :func:`local_response_normalization`.
     """
-    return graph.add("local_response_normalization_gradient", [x, dy], response, name=name)[0]
+    return graph.add("local_response_normalization_gradient", [x, dy], response)[0]
 
 
-def _infer(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequence[TensorSpec]:
-    x, size = specs[0], attributes["size"]
+def _infer(x: TensorSpec, *, size: int, **others: Any) -> Specs:
     expect_dtype(x, FLOATS)
     expect(x.rank >= 2, "x of shape (N, C, ...)", x)
     expect(size > 0 and size % 2 == 1, "an odd positive size", size)
     return [x]
 
 
-def _infer_gradient(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequence[TensorSpec]:
-    x, dy = specs
-    expect_same_dtype(specs)
+def _infer_gradient(x: TensorSpec, dy: TensorSpec, **attributes: Any) -> Specs:
+    expect_same_dtype([x, dy])
     expect(dy == x, f"dy like x, {x}", dy)
-    return _infer(specs, attributes)
+    return _infer(x, **attributes)
 
 
 def _weight(attributes: Attributes) -> float:

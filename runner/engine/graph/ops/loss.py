@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from runner.engine.graph.expression import Expr, apply
 from runner.engine.graph.node import Node
-from runner.engine.graph.op import Attributes, Builder, ByDecomposition, OpDef, expect, register
+from runner.engine.graph.op import Attributes, Builder, ByDecomposition, OpDef, Specs, expect, register
 from runner.engine.graph.ops.activation import sigmoid, softmax_gradient
 from runner.engine.graph.ops.common import (
     INTEGERS,
@@ -32,15 +32,13 @@ def softmax_cross_entropy(
     return node[0], node[1]
 
 
-def softmax_cross_entropy_gradient(
-    graph: Builder, probabilities: Tensor, labels: Tensor, dloss: Tensor, *, name: str | None = None
-) -> Tensor:
+def softmax_cross_entropy_gradient(graph: Builder, probabilities: Tensor, labels: Tensor, dloss: Tensor) -> Tensor:
     """Add a node for dlogits[n] = (probabilities[n] - e) * dloss[n], where e is 1 at labels[n] and 0 elsewhere.
 
     probabilities, dlogits: (N, C) float; labels: (N,) integers within 0..C-1; other labels raise an error when the step
     runs. dloss: (N,), the gradient of the loss.
     """
-    return graph.add("softmax_cross_entropy_gradient", [probabilities, labels, dloss], name=name)[0]
+    return graph.add("softmax_cross_entropy_gradient", [probabilities, labels, dloss])[0]
 
 
 def sigmoid_cross_entropy(graph: Builder, logits: Tensor, targets: Tensor, *, name: str | None = None) -> Tensor:
@@ -52,14 +50,12 @@ def sigmoid_cross_entropy(graph: Builder, logits: Tensor, targets: Tensor, *, na
     return graph.add("sigmoid_cross_entropy", [logits, targets], name=name)[0]
 
 
-def _infer_softmax(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequence[TensorSpec]:
-    logits, labels = specs
+def _infer_softmax(logits: TensorSpec, labels: TensorSpec) -> Specs:
     _expect_classes(logits, labels, "logits")
     return [TensorSpec(labels.shape, logits.dtype), logits]
 
 
-def _infer_softmax_gradient(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequence[TensorSpec]:
-    probabilities, labels, dloss = specs
+def _infer_softmax_gradient(probabilities: TensorSpec, labels: TensorSpec, dloss: TensorSpec) -> Specs:
     _expect_classes(probabilities, labels, "probabilities")
     loss = TensorSpec(labels.shape, probabilities.dtype)
     expect(dloss == loss, f"a gradient of the loss, {loss}", dloss)
@@ -74,9 +70,8 @@ def _expect_classes(rows: TensorSpec, labels: TensorSpec, role: str) -> None:
     expect(labels.shape == rows.shape[:1], f"one label per row of {role} {rows}", labels)
 
 
-def _infer_sigmoid(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequence[TensorSpec]:
-    logits, targets = specs
-    expect_floats(specs)
+def _infer_sigmoid(logits: TensorSpec, targets: TensorSpec) -> Specs:
+    expect_floats([logits, targets])
     expect(targets.shape == logits.shape, f"targets like the logits, {logits}", targets)
     return [logits]
 

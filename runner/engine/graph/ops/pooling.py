@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NotRequired, TypedDict, Unpack
 
 from runner.engine.graph.node import Node
-from runner.engine.graph.op import Attributes, Builder, OpDef, expect, register
+from runner.engine.graph.op import Attributes, Builder, OpDef, Specs, expect, register
 from runner.engine.graph.ops.common import (
     declared_spec,
     expect_dtype,
@@ -41,24 +41,16 @@ def max_pool(
 
 
 def max_pool_gradient(
-    graph: Builder,
-    dy: Tensor,
-    argmax: Tensor,
-    *,
-    input_shape: Sequence[int],
-    name: str | None = None,
-    **pooling: Unpack[Pooling],
+    graph: Builder, dy: Tensor, argmax: Tensor, *, input_shape: Sequence[int], **pooling: Unpack[Pooling]
 ) -> Tensor:
     """Add a node for dx of ``input_shape``: dy is added at the argmax of each window (adjoint of max_pool_gather)."""
     attributes = {**_complete(pooling), "input_shape": tuple(input_shape)}
-    return graph.add("max_pool_gradient", [dy, argmax], attributes, name=name)[0]
+    return graph.add("max_pool_gradient", [dy, argmax], attributes)[0]
 
 
-def max_pool_gather(
-    graph: Builder, x: Tensor, argmax: Tensor, *, name: str | None = None, **pooling: Unpack[Pooling]
-) -> Tensor:
+def max_pool_gather(graph: Builder, x: Tensor, argmax: Tensor, **pooling: Unpack[Pooling]) -> Tensor:
     """Add a node for the element of x at the argmax of every window; the adjoint of max_pool_gradient."""
-    return graph.add("max_pool_gather", [x, argmax], _complete(pooling), name=name)[0]
+    return graph.add("max_pool_gather", [x, argmax], _complete(pooling))[0]
 
 
 def avg_pool(
@@ -77,12 +69,11 @@ def avg_pool_gradient(
     *,
     input_shape: Sequence[int],
     count_padding: bool = False,
-    name: str | None = None,
     **pooling: Unpack[Pooling],
 ) -> Tensor:
     """Add a node for dx of ``input_shape`` with <avg_pool(x), dy> = <x, dx> for every x."""
     attributes = {**_complete(pooling), "count_padding": count_padding, "input_shape": tuple(input_shape)}
-    return graph.add("avg_pool_gradient", [dy], attributes, name=name)[0]
+    return graph.add("avg_pool_gradient", [dy], attributes)[0]
 
 
 def _complete(pooling: Pooling) -> dict[str, Any]:
@@ -99,11 +90,12 @@ def _pooled_shape(x: TensorSpec, attributes: Attributes) -> tuple[int, ...]:
     return (*x.shape[:2], *counts)
 
 
-def _input_spec(dy: TensorSpec, attributes: Attributes) -> TensorSpec:
-    """Return the spec of an input of ``input_shape``, after checking that dy has the spec of the output."""
-    x = declared_spec({"shape": attributes["input_shape"], "dtype": dy.dtype})
-    _expect_pooled(x, dy, dy.dtype, attributes)
-    return x
+def _infer_gradient(dy: TensorSpec, *argmax: TensorSpec, input_shape: tuple[int, ...], **pooling: Any) -> Specs:
+    x = declared_spec(input_shape, dy.dtype)
+    _expect_pooled(x, dy, dy.dtype, pooling)
+    for each in argmax:
+        _expect_pooled(x, each, "int32", pooling)
+    return [x]
 
 
 def _expect_pooled(x: TensorSpec, pooled: TensorSpec, dtype: str, attributes: Attributes) -> None:
@@ -111,22 +103,13 @@ def _expect_pooled(x: TensorSpec, pooled: TensorSpec, dtype: str, attributes: At
     expect(pooled == expected, f"{expected} for x {x}", pooled)
 
 
-def _infer_max_pool(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequence[TensorSpec]:
-    (x,) = specs
-    shape = _pooled_shape(x, attributes)
+def _infer_max_pool(x: TensorSpec, **pooling: Any) -> Specs:
+    shape = _pooled_shape(x, pooling)
     return [TensorSpec(shape, x.dtype), TensorSpec(shape, "int32")]
 
 
-def _infer_max_pool_gradient(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequence[TensorSpec]:
-    dy, argmax = specs
-    x = _input_spec(dy, attributes)
-    _expect_pooled(x, argmax, "int32", attributes)
-    return [x]
-
-
-def _infer_max_pool_gather(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequence[TensorSpec]:
-    x, argmax = specs
-    _expect_pooled(x, argmax, "int32", attributes)
+def _infer_max_pool_gather(x: TensorSpec, argmax: TensorSpec, **pooling: Any) -> Specs:
+    _expect_pooled(x, argmax, "int32", pooling)
     return [TensorSpec(argmax.shape, x.dtype)]
 
 
@@ -135,8 +118,7 @@ def _only(node: Node, names: Iterable[str]) -> dict[str, Any]:
 
 
 def _scatter(graph: Builder, node: Node, dy: Tensor, argmax: Tensor, x: Tensor) -> Tensor:
-    attributes = {**_only(node, _WINDOW), "input_shape": graph.spec(x).shape}
-    return graph.add("max_pool_gradient", [dy, argmax], attributes)[0]
+    return max_pool_gradient(graph, dy, argmax, input_shape=graph.spec(x).shape, **_only(node, _WINDOW))
 
 
 def _max_pool_rule(graph: Builder, node: Node, totals: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
@@ -147,11 +129,11 @@ def _max_pool_rule(graph: Builder, node: Node, totals: Sequence[Tensor | None]) 
 
 @single_output
 def _avg_pool_rule(graph: Builder, node: Node, dy: Tensor) -> Sequence[Tensor | None]:
-    attributes = {**_only(node, _AVERAGE), "input_shape": graph.spec(node.inputs[0]).shape}
-    return [graph.add("avg_pool_gradient", [dy], attributes)[0]]
+    shape = graph.spec(node.inputs[0]).shape
+    return [avg_pool_gradient(graph, dy, input_shape=shape, **_only(node, _AVERAGE))]
 
 
-def _window_flops(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], attributes: Attributes) -> int:
+def _window_flops(inputs: Specs, outputs: Specs, attributes: Attributes) -> int:
     return outputs[0].size * math.prod(attributes["window"])
 
 
@@ -163,12 +145,9 @@ register(
     OpDef("max_pool", _infer_max_pool, _max_pool_rule, 1, _WINDOW, _window_flops),
     OpDef(
         "max_pool_gradient",
-        _infer_max_pool_gradient,
+        _infer_gradient,
         single_output(
-            lambda graph, node, ddx: [
-                graph.add("max_pool_gather", [ddx, node.inputs[1]], _only(node, _WINDOW))[0],
-                None,
-            ]
+            lambda graph, node, ddx: [max_pool_gather(graph, ddx, node.inputs[1], **_only(node, _WINDOW)), None]
         ),
         arity=2,
         attributes=_WINDOW | _TO_INPUT,
@@ -183,7 +162,7 @@ register(
     ),
     OpDef(
         "avg_pool",
-        lambda specs, attributes: [TensorSpec(_pooled_shape(specs[0], attributes), specs[0].dtype)],
+        lambda x, **pooling: [TensorSpec(_pooled_shape(x, pooling), x.dtype)],
         _avg_pool_rule,
         arity=1,
         attributes=_AVERAGE,
@@ -191,8 +170,8 @@ register(
     ),
     OpDef(
         "avg_pool_gradient",
-        lambda specs, attributes: [_input_spec(specs[0], attributes)],
-        single_output(lambda graph, node, ddx: [graph.add("avg_pool", [ddx], _only(node, _AVERAGE))[0]]),
+        _infer_gradient,
+        single_output(lambda graph, node, ddx: [avg_pool(graph, ddx, **_only(node, _AVERAGE))]),
         arity=1,
         attributes=_AVERAGE | _TO_INPUT,
         flops=input_flops(1),

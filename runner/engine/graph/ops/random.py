@@ -1,8 +1,9 @@
 """Random draws by the generator Philox: pure functions of a node's attributes and inputs, the same on every device."""
 
 from collections.abc import Sequence
+from typing import Any
 
-from runner.engine.graph.op import Attributes, Builder, NotDifferentiable, OpDef, expect, register
+from runner.engine.graph.op import Builder, NotDifferentiable, OpDef, Specs, expect, register
 from runner.engine.graph.ops.common import declared_spec
 from runner.engine.graph.tensor import FLOATS, Tensor, TensorSpec
 
@@ -90,34 +91,32 @@ def _stream(shape: Sequence[int], dtype: str, seed: int, key: str) -> dict[str, 
     return {"shape": tuple(shape), "dtype": dtype, "seed": seed, "key": key}
 
 
-def _infer_draws(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequence[TensorSpec]:
-    spec = declared_spec(attributes)
+def _infer_draws(*, shape: tuple[int, ...], dtype: str, **others: Any) -> Specs:
+    spec = declared_spec(shape, dtype)
     expect(spec.dtype in FLOATS, "a float dtype", spec)
     return [spec]
 
 
-def _infer_uniform(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequence[TensorSpec]:
-    part = attributes["part"]
+def _infer_uniform(*, part: tuple[int, ...], **others: Any) -> Specs:
     if part:
         fits = len(part) == 3 and 0 < part[0] <= part[1] and part[2] >= 0
         expect(fits, "a part (columns, stride, first) with 0 < columns <= stride and first >= 0", part)
-    return _infer_draws(specs, attributes)
+    return _infer_draws(**others)
 
 
-def _infer_rows(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequence[TensorSpec]:
-    step, index = specs
-    (drawn,) = _infer_draws(specs, attributes)
+def _infer_rows(step: TensorSpec, index: TensorSpec, **stream: Any) -> Specs:
+    (drawn,) = _infer_draws(**stream)
     expect(step == TensorSpec((), "int64"), "step as an int64 scalar", step)
     one_per_row = index == TensorSpec(drawn.shape[:1], "int64") and drawn.rank > 0
     expect(one_per_row, f"one index per row of {drawn}", index)
     return [drawn]
 
 
-def _infer_mask(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequence[TensorSpec]:
-    (mask,) = _infer_rows(specs, attributes)
-    expect(0.0 <= attributes["rate"] < 1.0, "a rate within [0, 1)", attributes["rate"])
-    expect(attributes["first"] >= 0, "a first draw from 0", attributes["first"])
-    return [mask]
+def _infer_mask(step: TensorSpec, index: TensorSpec, *, rate: float, first: int, **stream: Any) -> Specs:
+    mask = _infer_rows(step, index, **stream)
+    expect(0.0 <= rate < 1.0, "a rate within [0, 1)", rate)
+    expect(first >= 0, "a first draw from 0", first)
+    return mask
 
 
 _A_DRAW = NotDifferentiable("its output is random")

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from runner.engine.graph.expression import Expr, apply
 from runner.engine.graph.node import Node
-from runner.engine.graph.op import Attributes, Builder, ByDecomposition, OpDef, expect, register
+from runner.engine.graph.op import Attributes, Builder, ByDecomposition, OpDef, Specs, expect, register
 from runner.engine.graph.ops.activation import sigmoid, tanh
 from runner.engine.graph.ops.common import decomposition, expect_floats, expect_rank
 from runner.engine.graph.ops.linear import matmul
@@ -45,8 +45,6 @@ def lstm_gradient(
     c: Tensor,
     gates: Tensor,
     dgates: Tensor | None = None,
-    *,
-    name: str | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Add a node for (dinputs, dh0, dc0) of :func:`lstm`: (T, N, 4 H), (N, H) and (N, H).
 
@@ -54,13 +52,12 @@ def lstm_gradient(
     that through h and c; None for zeros.
     """
     more = [] if dgates is None else [dgates]
-    node = graph.add("lstm_gradient", [dh, dc, weights, c0, c, gates, *more], name=name)
+    node = graph.add("lstm_gradient", [dh, dc, weights, c0, c, gates, *more])
     return node[0], node[1], node[2]
 
 
-def _infer(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequence[TensorSpec]:
-    inputs, weights, h0, c0 = specs
-    expect_floats(specs)
+def _infer(inputs: TensorSpec, weights: TensorSpec, h0: TensorSpec, c0: TensorSpec) -> Specs:
+    expect_floats([inputs, weights, h0, c0])
     expect_rank(inputs, 3, "inputs (T, N, 4 H)")
     expect_rank(weights, 2, "weights (H, 4 H)")
     steps, rows, columns = inputs.shape
@@ -73,10 +70,10 @@ def _infer(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequence[Tens
     return [states, states, inputs]
 
 
-def _infer_gradient(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequence[TensorSpec]:
+def _infer_gradient(*specs: TensorSpec) -> Specs:
     expect(len(specs) in (6, 7), "6 or 7 inputs", len(specs))
     dh, dc, weights, c0, c, gates, *dgates = specs
-    states, _, _ = _infer([gates, weights, c0, c0], attributes)
+    states, _, _ = _infer(gates, weights, c0, c0)
     expect(dh == dc == c == states, f"dh, dc and c {states}", f"{dh}, {dc} and {c}")
     expect(all(each == gates for each in dgates), f"dgates {gates}", dgates)
     return [gates, c0, c0]

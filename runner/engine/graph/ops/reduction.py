@@ -4,7 +4,16 @@ from collections.abc import Sequence
 
 from runner.engine.graph.expression import Expr, apply
 from runner.engine.graph.node import Node
-from runner.engine.graph.op import Attributes, Builder, InferRule, NotDifferentiable, OpDef, expect, no_flops, register
+from runner.engine.graph.op import (
+    Builder,
+    InferRule,
+    NotDifferentiable,
+    OpDef,
+    Specs,
+    expect,
+    no_flops,
+    register,
+)
 from runner.engine.graph.ops.arithmetic import equal
 from runner.engine.graph.ops.common import (
     NUMERIC,
@@ -63,14 +72,12 @@ def _reduce(graph: Builder, op: str, x: Tensor, axes: Sequence[int] | None, keep
 
 
 def _reduced(dtypes: Sequence[str], empty_allowed: bool) -> InferRule:
-    def infer(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequence[TensorSpec]:
-        (x,) = specs
-        axes = attributes["axes"]
+    def infer(x: TensorSpec, *, axes: Sequence[int], keepdims: bool) -> Specs:
         expect_dtype(x, dtypes)
         expect_axes(axes, x.rank)
         expect(empty_allowed or axes_size(x.shape, axes) > 0, "axes with at least one element", x)
         kept = _keepdims_shape(x.shape, axes)
-        shape = kept if attributes["keepdims"] else [d for a, d in enumerate(x.shape) if a not in axes]
+        shape = kept if keepdims else [d for a, d in enumerate(x.shape) if a not in axes]
         return [TensorSpec(tuple(shape), x.dtype)]
 
     return infer
@@ -80,18 +87,14 @@ def _keepdims_shape(shape: Sequence[int], axes: Sequence[int]) -> tuple[int, ...
     return tuple(1 if axis in axes else extent for axis, extent in enumerate(shape))
 
 
-def _infer_argmax(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequence[TensorSpec]:
-    (x,) = specs
-    axis = attributes["axis"]
+def _infer_argmax(x: TensorSpec, *, axis: int) -> Specs:
     expect_dtype(x, NUMERIC)
     expect_axes([axis], x.rank)
     expect(x.shape[axis] > 0, "an axis with at least one element", x)
     return [TensorSpec(x.shape[:axis] + x.shape[axis + 1 :], "int64")]
 
 
-def _infer_broadcast_to(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequence[TensorSpec]:
-    (x,) = specs
-    shape = attributes["shape"]
+def _infer_broadcast_to(x: TensorSpec, *, shape: tuple[int, ...]) -> Specs:
     padded = (1,) * (len(shape) - x.rank) + x.shape
     fits = len(padded) == len(shape) and all(d in (1, s) for d, s in zip(padded, shape, strict=True))
     expect(fits, f"an input that broadcasts to {shape}", x)

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 
 from runner.engine.graph.node import Node
-from runner.engine.graph.op import Attributes, Builder, OpDef, expect, no_flops, register
+from runner.engine.graph.op import Builder, OpDef, Specs, expect, no_flops, register
 from runner.engine.graph.ops.common import canonical_axis, declared_spec, expect_axes, expect_same_dtype, single_output
 from runner.engine.graph.ops.structural import fill
 from runner.engine.graph.tensor import Tensor, TensorSpec
@@ -56,17 +56,11 @@ def slice(  # noqa: A001 - the op's name
 
 
 def slice_gradient(
-    graph: Builder,
-    dy: Tensor,
-    *,
-    input_shape: Sequence[int],
-    begin: Sequence[int],
-    steps: Sequence[int],
-    name: str | None = None,
+    graph: Builder, dy: Tensor, *, input_shape: Sequence[int], begin: Sequence[int], steps: Sequence[int]
 ) -> Tensor:
     """Add a node for dx of ``input_shape`` with <slice(x), dy> = <x, dx> for all x: dy between zeros."""
     attributes = {"input_shape": tuple(input_shape), "begin": tuple(begin), "steps": tuple(steps)}
-    return graph.add("slice_gradient", [dy], attributes, name=name)[0]
+    return graph.add("slice_gradient", [dy], attributes)[0]
 
 
 def pad(graph: Builder, x: Tensor, low: Sequence[int], high: Sequence[int], *, name: str | None = None) -> Tensor:
@@ -74,23 +68,19 @@ def pad(graph: Builder, x: Tensor, low: Sequence[int], high: Sequence[int], *, n
     return graph.add("pad", [x], {"low": tuple(low), "high": tuple(high)}, name=name)[0]
 
 
-def _infer_reshape(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequence[TensorSpec]:
-    (x,) = specs
-    shape = attributes["shape"]
+def _infer_reshape(x: TensorSpec, *, shape: tuple[int, ...]) -> Specs:
     fits = all(extent >= 0 for extent in shape) and math.prod(shape) == x.size
     expect(fits, f"a shape for the {x.size} elements of {x}", shape)
     return [TensorSpec(shape, x.dtype)]
 
 
-def _infer_transpose(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequence[TensorSpec]:
-    (x,) = specs
-    perm = attributes["perm"]
+def _infer_transpose(x: TensorSpec, *, perm: Sequence[int]) -> Specs:
     expect(sorted(perm) == list(range(x.rank)), f"a permutation of the {x.rank} axes", perm)
     return [TensorSpec(tuple(x.shape[axis] for axis in perm), x.dtype)]
 
 
-def _infer_concat(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequence[TensorSpec]:
-    axis, first = attributes["axis"], specs[0]
+def _infer_concat(first: TensorSpec, *others: TensorSpec, axis: int) -> Specs:
+    specs = [first, *others]
     expect_same_dtype(specs)
     expect_axes([axis], first.rank)
     rests = {_with_extent(spec.shape, axis, 0) for spec in specs}
@@ -99,9 +89,7 @@ def _infer_concat(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequen
     return [TensorSpec(_with_extent(first.shape, axis, joined), first.dtype)]
 
 
-def _infer_split(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequence[TensorSpec]:
-    (x,) = specs
-    axis, sizes = attributes["axis"], attributes["sizes"]
+def _infer_split(x: TensorSpec, *, axis: int, sizes: Sequence[int]) -> Specs:
     expect_axes([axis], x.rank)
     fits = len(sizes) > 0 and min(sizes) >= 0 and sum(sizes) == x.shape[axis]
     expect(fits, f"sizes that add up to {x.shape[axis]}", sizes)
@@ -117,17 +105,16 @@ def _with_extent(shape: tuple[int, ...], axis: int, extent: int) -> tuple[int, .
     return (*shape[:axis], extent, *shape[axis + 1 :])
 
 
-def _infer_slice(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequence[TensorSpec]:
-    (x,) = specs
-    begin, size, steps = (attributes[name] for name in ("begin", "size", "steps"))
+def _infer_slice(x: TensorSpec, *, begin: Sequence[int], size: tuple[int, ...], steps: Sequence[int]) -> Specs:
     _expect_inside(x, begin, size, steps)
     return [TensorSpec(size, x.dtype)]
 
 
-def _infer_slice_gradient(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequence[TensorSpec]:
-    (dy,) = specs
-    x = declared_spec({"shape": attributes["input_shape"], "dtype": dy.dtype})
-    _expect_inside(x, attributes["begin"], dy.shape, attributes["steps"])
+def _infer_slice_gradient(
+    dy: TensorSpec, *, input_shape: tuple[int, ...], begin: Sequence[int], steps: Sequence[int]
+) -> Specs:
+    x = declared_spec(input_shape, dy.dtype)
+    _expect_inside(x, begin, dy.shape, steps)
     return [x]
 
 
@@ -140,9 +127,7 @@ def _expect_inside(x: TensorSpec, begin: Sequence[int], size: Sequence[int], ste
     expect(inside, f"a block inside {x}", f"begin {begin}, size {size}, steps {steps}")
 
 
-def _infer_pad(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequence[TensorSpec]:
-    (x,) = specs
-    low, high = attributes["low"], attributes["high"]
+def _infer_pad(x: TensorSpec, *, low: Sequence[int], high: Sequence[int]) -> Specs:
     fits = len(low) == len(high) == x.rank and min((*low, *high), default=0) >= 0
     expect(fits, f"two non-negative widths for each of the {x.rank} axes", f"low {low}, high {high}")
     widened = tuple(before + extent + after for before, extent, after in zip(low, x.shape, high, strict=True))

@@ -6,7 +6,16 @@ from typing import Any
 from numpy.typing import NDArray
 
 from runner.engine.graph.node import Node
-from runner.engine.graph.op import Attributes, Builder, NotDifferentiable, OpDef, ShapeError, expect, no_flops, register
+from runner.engine.graph.op import (
+    Builder,
+    NotDifferentiable,
+    OpDef,
+    ShapeError,
+    Specs,
+    expect,
+    no_flops,
+    register,
+)
 from runner.engine.graph.ops.common import (
     NO_INPUTS,
     NUMERIC,
@@ -15,29 +24,32 @@ from runner.engine.graph.ops.common import (
     expect_dtype,
     expect_same_dtype,
     expect_same_shape,
-    like_input,
     single_output,
     sum_flops,
+    unary,
 )
 from runner.engine.graph.tensor import DTYPES, FLOATS, Tensor, TensorSpec
 
-
-def identity(graph: Builder, x: Tensor, *, name: str | None = None) -> Tensor:
-    """Add a node for y = x, of any shape and dtype."""
-    return graph.add("identity", [x], name=name)[0]
-
-
-def convert(graph: Builder, x: Tensor, *, name: str | None = None) -> Tensor:
+identity = unary(
+    "identity", "Add a node for y = x, of any shape and dtype.", lambda dy, y, x: dy, DTYPES, flops=no_flops
+)
+convert = unary(
+    "convert",
     """Add a node that copies x, of any shape and dtype, to separate memory, in the same or another layout.
 
     Passes and the planner insert this op to copy a value before its memory is overwritten, or to change its layout.
-    """
-    return graph.add("convert", [x], name=name)[0]
-
-
-def stop_gradient(graph: Builder, x: Tensor, *, name: str | None = None) -> Tensor:
-    """Add a node for y = x, through which no gradient flows back."""
-    return graph.add("stop_gradient", [x], name=name)[0]
+    """,
+    lambda dy, y, x: dy,
+    DTYPES,
+    flops=no_flops,
+)
+stop_gradient = unary(
+    "stop_gradient",
+    "Add a node for y = x, through which no gradient flows back.",
+    lambda dy, y, x: None,
+    DTYPES,
+    flops=no_flops,
+)
 
 
 def fill(graph: Builder, value: float, shape: Sequence[int], dtype: str, *, name: str | None = None) -> Tensor:
@@ -81,31 +93,29 @@ def truncate_to_bfloat16(graph: Builder, x: Tensor, *, name: str | None = None) 
     return graph.add("truncate_to_bfloat16", [x], name=name)[0]
 
 
-def _infer_fill(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequence[TensorSpec]:
-    dtype, value = attributes["dtype"], attributes["value"]
+def _infer_fill(*, value: float, shape: tuple[int, ...], dtype: str) -> Specs:
     allowed = {"bool": value in (0.0, 1.0), "uint8": value.is_integer() and 0 <= value <= 255}
     fits = allowed.get(dtype, dtype in FLOATS or value.is_integer())
     expect(fits, f"a value that {dtype} can hold", value)
-    return [declared_spec(attributes)]
+    return [declared_spec(shape, dtype)]
 
 
-def _infer_constant(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequence[TensorSpec]:
-    spec = declared_spec(attributes)
-    given = len(attributes["value"])
-    expect(given == spec.nbytes, f"{spec.nbytes} bytes for {spec}", given)
+def _infer_constant(*, value: bytes, shape: tuple[int, ...], dtype: str) -> Specs:
+    spec = declared_spec(shape, dtype)
+    expect(len(value) == spec.nbytes, f"{spec.nbytes} bytes for {spec}", len(value))
     return [spec]
 
 
-def _infer_add_n(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequence[TensorSpec]:
+def _infer_add_n(*specs: TensorSpec) -> Specs:
     expect_same_dtype(specs)
     expect_dtype(specs[0], NUMERIC)
     expect_same_shape(specs, "inputs")
     return [specs[0]]
 
 
-def _infer_truncate(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequence[TensorSpec]:
-    expect_dtype(specs[0], ("float32",))
-    return [TensorSpec(specs[0].shape, "bfloat16")]
+def _infer_truncate(x: TensorSpec) -> Specs:
+    expect_dtype(x, ("float32",))
+    return [TensorSpec(x.shape, "bfloat16")]
 
 
 @single_output
@@ -119,19 +129,13 @@ FOR_TRANSFERS = NotDifferentiable("it is added in front of transfers, after the 
 _FILL = {"value": "float", "shape": "ints", "dtype": "dtype"}
 _CONSTANT = {"value": "bytes", "shape": "ints", "dtype": "dtype"}
 
-_PASS_ON = single_output(lambda graph, node, dy: [dy])
-_BLOCK = single_output(lambda graph, node, dy: [None])
-
 register(
-    OpDef("identity", like_input(DTYPES), _PASS_ON, arity=1, flops=no_flops),
-    OpDef("convert", like_input(DTYPES), _PASS_ON, arity=1, flops=no_flops),
-    OpDef("stop_gradient", like_input(DTYPES), _BLOCK, arity=1, flops=no_flops),
     OpDef("fill", _infer_fill, NO_INPUTS, arity=0, attributes=_FILL, flops=no_flops),
     OpDef("constant", _infer_constant, NO_INPUTS, arity=0, attributes=_CONSTANT, flops=no_flops),
     OpDef("add_n", _infer_add_n, single_output(copy_to_all), arity=None, flops=sum_flops),
     OpDef(
         "cast",
-        lambda specs, attributes: [TensorSpec(specs[0].shape, attributes["dtype"])],
+        lambda x, dtype: [TensorSpec(x.shape, dtype)],
         _cast_back,
         arity=1,
         attributes={"dtype": "dtype"},

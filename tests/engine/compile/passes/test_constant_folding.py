@@ -9,11 +9,9 @@ import pytest
 from runner.engine.compile.passes.constant_folding import MAX_BYTES, REARRANGING, UNIFORM, fold_constants
 from runner.engine.compile.passes.rewriting import Roots
 from runner.engine.graph import ops
-from runner.engine.graph.op import OPS
 from runner.engine.graph.verify import verify
 from runner.kernels.registry import Registry
-from tests.engine.compile.passes.exactness import Array, assert_unchanged
-from tests.engine.compile.passes.graph_text import Case, Text, check
+from tests.engine.compile.passes.graph_text import Array, Case, Text, assert_unchanged, check
 from tests.op_cases import CASES
 
 COUNT = MAX_BYTES // 8
@@ -138,7 +136,3 @@ def test_fills_are_concatenated_and_split_without_a_kernel(registry: Registry) -
         fetch="p q y",
     )
     check(case, partial(fold_constants, registry=registry))
-
-
-def test_uniform_and_rearranging_contain_only_ops() -> None:
-    assert OPS.keys() >= UNIFORM | REARRANGING

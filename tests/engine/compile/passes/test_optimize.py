@@ -31,8 +31,9 @@ from runner.strategies.base import Workload
 from runner.strategies.single import Single
 from runner.strategies.sync_data import SyncData
 from runner.tasks.classification import classifier
-from tests.engine.compile.passes.exactness import (
+from tests.engine.compile.passes.graph_text import (
     Array,
+    Text,
     assert_outcome,
     assert_same_bits,
     assert_unchanged,
@@ -41,7 +42,6 @@ from tests.engine.compile.passes.exactness import (
     outcome,
     roots_of,
 )
-from tests.engine.compile.passes.graph_text import Text
 from tests.engine.compile.passes.training_graphs import NETWORKS, TrainingStep, training_step, update_step
 from tests.engine.graph.random_graphs import TrainingSample, training_samples
 from tests.engine.running import Bench
@@ -154,27 +154,6 @@ def test_tensor_that_two_passes_move_is_found() -> None:
     result, moved = optimize(graph, Roots.of([y, last]), PASSES)
     assert moved[y] == moved[first] == Tensor("last", 1)
     assert list(result.nodes) == ["x", "last"]
-
-
-def test_passes_are_observed_in_their_order() -> None:
-    graph = Graph()
-    ops.placeholder(graph, (), "float32")
-    seen: list[str] = []
-    optimize(graph, Roots(), PASSES, lambda name, result: seen.append(name))
-    assert seen == [
-        "constants",
-        "identities",
-        "common subexpressions",
-        "dead code",
-        "normalization and relu",
-        "bias and relu",
-        "bias gradients",
-        "gradient precision",
-        "relu gradients",
-        "elementwise",
-        "updates",
-        "dead code after fusion",
-    ]
 
 
 def test_passes_do_not_change_their_input() -> None:

@@ -14,8 +14,7 @@ from runner.engine.graph.op import ShapeError
 from runner.engine.graph.tensor import Tensor
 from runner.engine.graph.verify import verify
 from runner.kernels.registry import Registry
-from tests.engine.compile.passes.exactness import Array
-from tests.engine.compile.passes.graph_text import THERE, Case, Text, check
+from tests.engine.compile.passes.graph_text import THERE, Array, Case, Text, check
 from tests.engine.running import client, run_once, session
 
 FILL = "n = fill(value={}, shape={}, dtype='float32')"

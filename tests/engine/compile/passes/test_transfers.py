@@ -9,7 +9,7 @@ from runner.engine.compile.passes.rewriting import Roots
 from runner.engine.compile.passes.transfers import compress_transfers, insert_transfers, transfer_key
 from runner.engine.compile.placement import place
 from runner.engine.compile.program import Client
-from runner.engine.compile.schedule import split, start_times
+from runner.engine.compile.schedule import schedule, split
 from runner.engine.graph.device import device_slug, local_cluster
 from runner.engine.graph.graph import Graph
 from runner.engine.graph.node import Node
@@ -106,7 +106,7 @@ def test_any_graph_is_cut_into_a_legal_partition_that_gives_the_same_bits(sample
             assert {cut.nodes[name].device for name in before} <= {node.device}
     keys = [(node.inputs[0], node.attributes["destination"]) for node in of_op(cut, "send")]
     assert len(keys) == len(set(keys)) == len(of_op(cut, "recv"))
-    verify_partition(split(cut, list(start_times(cut, cluster))))
+    verify_partition(split(cut, list(schedule(cut, cluster)[0])))
     expected = evaluate(sample.graph, sample.fetches, sample.feeds)
     came = run_once(sample.graph, registry, sample.fetches, sample.feeds, cluster=cluster)
     for a, b in zip(came, expected, strict=True):

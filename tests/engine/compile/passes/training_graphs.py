@@ -21,7 +21,7 @@ from runner.optimizers.base import Optimizer
 from runner.strategies.base import Strategy, Workload
 from runner.strategies.single import Single
 from runner.tasks.classification import classifier
-from tests.engine.compile.passes.exactness import Array
+from tests.engine.compile.passes.graph_text import Array
 
 CLASSES, BATCH = 3, 4
 IMAGE = (2, 8, 8)
