@@ -80,7 +80,6 @@ class Trial:
 
     @property
     def label(self) -> str:
-        """The name of the trial in messages."""
         return f"{self.run} seed={self.seed}"
 
 
@@ -100,7 +99,6 @@ class TableSweep:
 
     @property
     def directory(self) -> Path:
-        """The directory of the sweep."""
         return self.files.sweep
 
     def run(self, runs: Sequence[str]) -> int:
@@ -150,7 +148,6 @@ class TableSweep:
         return Plan(os.getcwd(), [], launcher, list(stored), pinned_references(), name=name, again=self._command())
 
     def _command(self) -> str:
-        """Return the command that runs what is missing."""
         given = {"--config-dir": self.config_dir}
         if self.files.folder != folder_of(self.files.path):
             given["--results"] = self.files.folder.parent

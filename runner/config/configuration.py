@@ -28,8 +28,7 @@ from runner.data.settings import DatasetSettings
 from runner.errors import ConfigError
 from runner.kernels.gpu.discovery import discover
 
-LIMITS = ("train.epochs", "train.steps")
-"""The two keys for the length of a run; a configuration sets exactly one."""
+LIMITS = ("train.epochs", "train.steps")  # the two keys for the length of a run; a configuration sets exactly one
 
 
 def from_composed(composed: DictConfig, overrides: Sequence[str] = ()) -> Config:
@@ -241,7 +240,6 @@ def _merged(schema: type, section: _Section) -> DictConfig:
 
 
 def _built(values: DictConfig, where: str) -> Any:
-    """Return the dataclass that holds the values."""
     try:
         return OmegaConf.to_object(values)
     except OmegaConfBaseException as error:

@@ -267,7 +267,6 @@ def joining_facts(plugins: Mapping[str, str]) -> dict[str, str]:
 
 
 def cpu_model() -> str:
-    """Return the model of the CPU, as the operating system names it."""
     return cpu_facts().get("model name") or platform.processor() or platform.machine()
 
 

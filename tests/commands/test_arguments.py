@@ -49,7 +49,7 @@ SMALL_RUN = ("model=mlp", "parallelism=single", "tracking=none")
         (["seed=[1"], ["no viable alternative"]),
         (["train.batch_size=1"], ["train.batch_size=1 is smaller than parallelism.workers=2"]),
         (["model.units=${oc.env:NO_SUCH_VARIABLE}"], ["Environment variable 'NO_SUCH_VARIABLE' not found"]),
-        (["--config-dir", "absent"], ["Additional config directory", "absent' not found"]),
+        (["--config-dir", "absent"], ["--config-dir absent: no such directory"]),
         (["hydra/job_logging=default"], ["cannot be changed; the setting is always hydra/job_logging=none"]),
         (["-cn", "absent"], ["Cannot find primary config 'absent'"]),
         (["--cfg", "job", "--package", "absent"], ["package 'absent' not found in config"]),

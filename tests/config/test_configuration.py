@@ -11,12 +11,13 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 
 from runner.commands.help_text import options
-from runner.config import hydra_app, safe_yaml
+from runner.config import safe_yaml
 from runner.config.conf_dir import conf_dir
 from runner.config.configuration import dump, fix_machine_values, from_plain, load_stored, to_plain
 from runner.config.groups import GROUPS
 from runner.config.schema import Config
 from runner.errors import ConfigError, SecurityError
+from tests.small_runs import composed_config as composed
 
 OPTIONS = [(group, name) for group, table in GROUPS.items() for name in table]
 PRESETS = {
@@ -46,19 +47,7 @@ PRESETS = {
 EXPERIMENTS = options(conf_dir())["experiment"]
 
 
-def composed(*overrides: str) -> Config:
-    return hydra_app.compose(overrides).config()
-
-
-def test_schemas_are_not_stored_again_when_registered_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    hydra_app.register_schemas()
-    monkeypatch.setattr(hydra_app.ConfigStore, "store", lambda *_, **given: pytest.fail(f"stored again: {given}"))
-    hydra_app.register_schemas()
-
-
 def test_a_schema_that_replaces_another_is_stored(monkeypatch: pytest.MonkeyPatch) -> None:
-    hydra_app.register_schemas()
-
     @dataclasses.dataclass
     class Other(GROUPS["schedule"]["cosine"]):  # type: ignore[misc]
         more: int = 3

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from runner.commands.explain import explain
-from runner.commands.explanation.devices import plans_of, training_plans
+from runner.commands.explanation import plans_of, training_plans
 from runner.config.outcome import outcome_hash
 from runner.engine.run.session import Session
 from runner.engine.run.step_driver import StepDriver

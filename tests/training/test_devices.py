@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from runner.commands.explain import explain_with_memory
-from runner.commands.explanation.devices import device_lines, plans_of
+from runner.commands.explanation import device_lines, plans_of
 from runner.config.configuration import fix_machine_values
 from runner.config.launcher import SweepPlace
 from runner.config.schema import Config

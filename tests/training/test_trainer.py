@@ -170,7 +170,7 @@ def refuse(*arguments: object, **named: object) -> Any:
     ("what", "said"),
     [
         ("training.trainer.Decisions.write", "writing the decisions"),
-        ("training.summary.step_time", "writing the summary"),
+        ("training.recording.step_time", "writing the summary"),
         ("records.record.Record.plots", "drawing plots"),
     ],
 )
@@ -188,7 +188,7 @@ def test_an_error_after_a_failure_is_a_warning_and_the_record_is_closed(
 def test_an_error_after_the_last_step_fails_the_run_and_closes_its_record(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("runner.training.summary.step_time", refuse)
+    monkeypatch.setattr("runner.training.recording.step_time", refuse)
     statuses = closings(monkeypatch)
     with pytest.raises(OSError, match="no space"):
         train(tmp_path)
