@@ -39,14 +39,7 @@ from runner.tables.measured import (
 )
 from runner.tables.picture import as_png
 from runner.tables.rendering import FORMATS, as_markdown
-from runner.tables.results import (
-    BEGUN,
-    BEGUN_FILE,
-    RunResults,
-    folder_of,
-    result_name,
-    write_result,
-)
+from runner.tables.results import BEGUN, BEGUN_FILE, RunResults, folder_of, result_name, write_result
 from runner.tables.table import BENCHMARK, COMPUTED, COUNT
 from runner.training.build import build
 from runner.training.first_steps import first_steps

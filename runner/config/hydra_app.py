@@ -5,14 +5,12 @@ of a job is raised as a ConfigError or a ResourceError; an error in a job keeps 
 """
 
 import argparse
-import dataclasses
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import cache
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import hydra
 import yaml
@@ -31,7 +29,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from runner.config.command_line import overrides_first, quoting_hint
 from runner.config.conf_dir import conf_dir
-from runner.config.configuration import from_composed, release_other_limit, to_plain
+from runner.config.configuration import from_composed, release_other_limit, structured, to_plain
 from runner.config.error_text import describe, unknown_command_line_option, unknown_option
 from runner.config.groups import GROUPS
 from runner.config.hydra_sweep import (
@@ -263,22 +261,14 @@ def register_schemas() -> None:
 
 
 class _Schemas(dict[str, Any]):
-    """A group of Hydra's store of schemas: name of a file -> schema, as a node of the store."""
+    """A group of Hydra's store: name of a file -> schema, which becomes a node only when it is read."""
 
     def __init__(self, options: Mapping[str, type]) -> None:
         super().__init__({f"{name}.yaml": schema for name, schema in options.items()})
 
     def __getitem__(self, name: str) -> Any:
         found = super().__getitem__(name)
-        return ConfigNode(name, _node_of(found), None, None, None) if isinstance(found, type) else found
-
-
-@cache
-def _node_of(schema: type) -> DictConfig:
-    """Return a schema as a node of OmegaConf. This takes milliseconds, and a run reads few of all schemas."""
-    node: DictConfig = OmegaConf.structured(schema)
-    _open_maps(node, schema)
-    return node
+        return ConfigNode(name, structured(found), None, None, None) if isinstance(found, type) else found
 
 
 @contextmanager
@@ -294,15 +284,6 @@ def options_without_yaml(options: Iterable[tuple[str, str]]) -> Iterator[None]:
     finally:
         for group, name in options:
             del repo[group][f"{name}.yaml"]
-
-
-def _open_maps(node: Any, schema: type) -> None:
-    """Let overrides add names to the maps of a schema with and without "+"; names and values are checked later."""
-    for each in dataclasses.fields(schema):
-        if each.type == dict[str, Any]:
-            node._get_node(each.name)._set_flag("struct", False)
-        elif dataclasses.is_dataclass(each.type):
-            _open_maps(node._get_node(each.name), cast(type, each.type))
 
 
 def _current_job(composed: DictConfig, varied: Collection[str]) -> Job:

@@ -14,7 +14,7 @@ from omegaconf import MISSING, OmegaConf
 from runner.bounds import section_of, sections
 from runner.config import safe_yaml
 from runner.config.conf_dir import conf_dir
-from runner.config.configuration import of_this_version, to_plain
+from runner.config.configuration import of_this_version, structured, to_plain
 from runner.config.groups import GROUPS
 from runner.config.schema import Config
 from runner.engine.graph.device import GPU
@@ -142,7 +142,7 @@ def filled(own: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any
 @cache
 def defaults_of(schema: type) -> Mapping[str, Any]:
     """Return the defaults of a dataclass of the configuration as plain data, without keys that have no default."""
-    found: Any = OmegaConf.to_container(OmegaConf.structured(schema))
+    found: Any = OmegaConf.to_container(structured(schema))
     return {key: default for key, default in found.items() if default != MISSING}
 
 
@@ -169,8 +169,11 @@ def changes(config: Config) -> list[str]:
     return list(_differences(plain, defaults, ""))
 
 
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # faster, if PyYAML has the C library
+
+
 def _content(path: Path) -> Any:
-    return yaml.safe_load(path.read_text(encoding="utf-8"))
+    return yaml.load(path.read_text(encoding="utf-8"), Loader=_LOADER)
 
 
 def _differences(values: Mapping[str, Any], defaults: Mapping[str, Any], place: str) -> Iterator[str]:

@@ -17,11 +17,7 @@ from runner.tracking.metrics_log import MetricsLog, read_metrics
 from runner.tracking.mlflow_tracker import MlflowTracker, MlflowTracking
 from runner.tracking.tensorboard import TensorboardTracking
 
-TRACKERS: dict[str, type[Tracking]] = {
-    "mlflow": MlflowTracking,
-    "tensorboard": TensorboardTracking,
-    "none": NoTracking,
-}
+TRACKERS: dict[str, type[Tracking]] = {"mlflow": MlflowTracking, "tensorboard": TensorboardTracking, "none": NoTracking}
 
 __all__ = [
     "TRACKERS",

@@ -22,15 +22,7 @@ from runner.engine.run.recording import COMPUTE, INPUT
 from runner.engine.run.step_driver import bind
 from runner.engine.simulate.costs import TRANSFERS, Costs
 from runner.engine.simulate.hardware import DeviceKind, Hardware, Wire, places
-from runner.engine.simulate.profile import (
-    STEP,
-    Machine,
-    Profile,
-    Signature,
-    families_of,
-    input_signature,
-    signature_of,
-)
+from runner.engine.simulate.profile import STEP, Machine, Profile, Signature, families_of, input_signature, signature_of
 from runner.errors import ConfigError
 from runner.kernels.registry import Registry
 from runner.records.summary import cpu_model, versions

@@ -54,10 +54,7 @@ SMALL_RUN = ("model=mlp", "parallelism=single", "tracking=none")
         (["-cn", "absent"], ["Cannot find primary config 'absent'"]),
         (["--cfg", "job", "--package", "absent"], ["package 'absent' not found in config"]),
         (["-m", "seed=1,2", "~hydra.callbacks.runner"], ["'hydra.callbacks.runner' does not exist"]),
-        (
-            ["--no-such-option"],
-            ["--no-such-option: no such option; keys are set by KEY=VALUE; see `runner --help`"],
-        ),
+        (["--no-such-option"], ["--no-such-option: no such option; keys are set by KEY=VALUE; see `runner --help`"]),
         (["--config-dir", "conf", "list"], ["verb 'list' after --config-dir: expected the verb first"]),
         (["-m", "--cfg", "job"], ["Only one of --run, --multirun, --cfg"]),
         (["-m", "seed=1,2", "optimizer.lr=fast,slow"], ["optimizer.lr: Value 'fast' of type 'str'"]),
@@ -118,11 +115,7 @@ def test_a_configuration_error_exits_with_2_and_names_the_key(
             "cluster.stragglers.workers=2",
             "",
         ),
-        (
-            "-e 5",
-            "-e: no such option; keys are set by KEY=VALUE; see `runner --help` and `runner --hydra-help`",
-            "",
-        ),
+        ("-e 5", "-e: no such option; keys are set by KEY=VALUE; see `runner --help` and `runner --hydra-help`", ""),
         ("eval --foo", "--foo: no such option; see `runner eval --help`", ""),
         ("doctor x --all", "--all: no such option; see `runner doctor --help`", ""),
         (

@@ -232,10 +232,7 @@ def test_a_different_kind_of_data_is_described(now: Facts, expected: str) -> Non
             "there are 7 train examples, in training there were 8; there are 5 test examples, in training there were 4",
         ),
         (DataRecord(FACTS, replace(KNOWN, scale=1.0)), "stored pixels are divided by 1, in training by 255"),
-        (
-            DataRecord(FACTS, replace(KNOWN, mean=(0.1 + 1e-9,))),
-            "the channel mean is 0.100000001, in training 0.1",
-        ),
+        (DataRecord(FACTS, replace(KNOWN, mean=(0.1 + 1e-9,))), "the channel mean is 0.100000001, in training 0.1"),
         (DataRecord(FACTS, replace(KNOWN, mean=(0.2,))), "the channel mean is 0.2, in training 0.1"),
         (DataRecord(FACTS, replace(KNOWN, std=(0.3, 0.4))), "the channel deviation is 0.3, 0.4, in training 0.3"),
     ],

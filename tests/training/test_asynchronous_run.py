@@ -101,7 +101,7 @@ def test_a_killed_run_in_virtual_time_resumes_to_the_weights_of_the_uninterrupte
     uninterrupted = Summary.read(whole / "summary.json")
     saved = sorted(int(path.name.removeprefix("step-")) for path in (whole / "checkpoints").iterdir())
     assert len(saved) > 1
-    for step in saved[:-1]:
+    for step in saved[:-1] if not settings else saved[:1]:
         killed = shutil.copytree(whole, tmp_path / f"killed-{step}")
         for later in saved[saved.index(step) + 1 :]:
             shutil.rmtree(killed / "checkpoints" / f"step-{later}")

@@ -72,16 +72,16 @@ def plans(experiment: Experiment) -> dict[str, dict[str, DevicePlan]]:
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_every_strategy_is_planned_on_gpus_without_changes(strategy: str) -> None:
-    experiment = placed(machine(gpu()), *STRATEGIES[strategy])
+def test_every_strategy_is_planned_on_gpus_without_changes_in_one_process_unless_clients_overlap(strategy: str) -> None:
+    experiment, on_cpu = (placed(found, *STRATEGIES[strategy]) for found in (machine(gpu()), NO_DRIVER))
+    assert (experiment.program.one_process is None) == (strategy in OVERLAPPING)
+    assert (on_cpu.program.one_process is None) == (strategy != "single")
     kinds = {task_of(device.name): device.type for device in experiment.cluster.devices}
     assert set(kinds.values()) == ({"cpu", "gpu"} if experiment.program.servers else {"gpu"})
     assert all((kind == "gpu") == task.startswith("/job:worker") for task, kind in kinds.items())
     if strategy != "model":  # the placement of "model" depends on the rates of the devices
-        on_cpu = plans(placed(NO_DRIVER, *STRATEGIES[strategy]))
-        assert {name: set(each) for name, each in plans(experiment).items()} == {
-            name: set(each) for name, each in on_cpu.items()
-        }
+        tasks = ({name: set(each) for name, each in plans(one).items()} for one in (experiment, on_cpu))
+        assert next(tasks) == next(tasks)
     for each in plans(experiment).values():
         for task, plan in each.items():
             assert plan.device == f"{task}/device:{kinds[task]}:0"
@@ -93,13 +93,6 @@ def test_servers_are_placed_on_gpus_on_request(strategy: str) -> None:
     devices = experiment.cluster.devices
     assert len(devices) == experiment.program.workers + experiment.program.servers > experiment.program.workers
     assert [(device.type, device.gpu) for device in devices] == [("gpu", k % 2) for k in range(len(devices))]
-
-
-@pytest.mark.parametrize("strategy", STRATEGIES)
-def test_gpus_are_in_one_process_unless_clients_overlap(strategy: str) -> None:
-    on_gpus, on_cpu = (placed(found, *STRATEGIES[strategy]) for found in (machine(gpu()), NO_DRIVER))
-    assert (on_gpus.program.one_process is None) == (strategy in OVERLAPPING)
-    assert (on_cpu.program.one_process is None) == (strategy != "single")
 
 
 def test_the_configuration_decides_whether_there_is_one_process() -> None:
