@@ -11,6 +11,7 @@ import json
 import platform
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any, Self
 
@@ -208,7 +209,12 @@ def git_commit(folder: Path) -> str | None:
 
 def versions() -> dict[str, str]:
     """Return the versions of Python and of the distributions that can change a result; imports none of them."""
-    found = {"python": platform.python_version()}
+    return {"python": platform.python_version(), **_distributions()}
+
+
+@cache
+def _distributions() -> dict[str, str]:
+    found = {}
     for name, distribution in _DISTRIBUTIONS.items():
         try:
             found[name] = importlib.metadata.version(distribution)

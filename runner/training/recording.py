@@ -3,6 +3,7 @@
 import dataclasses
 import platform
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 
 from runner.config.configuration import dump, to_plain
@@ -89,10 +90,16 @@ def draft_summary(config: Config, directory: RunDirectory, overrides: Sequence[s
         cpu_model=cpu_model(),
         overrides=list(overrides),
         changed=changes(config),
-        git_commit=git_commit(Path(__file__).parent),
+        git_commit=_own_commit(),
         emulated=emulated,
         plugins=provenance(),
     )
+
+
+@cache
+def _own_commit() -> str | None:
+    """Return the commit of this package, which this process has imported already."""
+    return git_commit(Path(__file__).parent)
 
 
 def with_results(
