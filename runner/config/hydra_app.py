@@ -22,7 +22,7 @@ from hydra.core.config_store import ConfigNode, ConfigStore
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.utils import JobReturn, JobRuntime, JobStatus, setup_globals, validate_config_path
-from hydra.errors import HydraException, MissingConfigException, OverrideParseException
+from hydra.errors import ConfigCompositionException, HydraException, MissingConfigException, OverrideParseException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
@@ -122,7 +122,7 @@ def single_job(arguments: Sequence[str]) -> Job | None:
     _refuse_fixed(arguments)
     options, others = get_args_parser().parse_known_args(overrides_first(arguments, last=HYDRA_SETTINGS))
     _refuse_options(others, arguments)
-    if {name for name, value in vars(options).items() if value} - _OF_A_SINGLE_JOB:
+    if {name for name, value in vars(options).items() if value} - _OF_A_SINGLE_JOB or _varied(arguments):
         return None
     with _errors_about(arguments):
         return _composed_alone(options)
@@ -130,9 +130,13 @@ def single_job(arguments: Sequence[str]) -> Job | None:
 
 def _composed_alone(options: argparse.Namespace) -> Job | None:
     config_dir = None if options.config_dir is None else Path(options.config_dir)
-    composed = _composed(
-        options.overrides, options.config_path, options.config_name or CONFIG_NAME, config_dir, from_shell=True
-    )
+    name = options.config_name or CONFIG_NAME
+    try:
+        composed = _composed(options.overrides, options.config_path, name, config_dir, from_shell=True)
+    except ConfigCompositionException as error:
+        if str(error).startswith("You must specify"):  # a sweep can be what specifies it
+            return None
+        raise
     settings: Any = composed.hydra
     of_the_job = "${hydra:" in str(OmegaConf.to_container(settings.run, resolve=False))
     if settings.mode == RunMode.MULTIRUN or settings.callbacks or settings.verbose or of_the_job:

@@ -132,6 +132,18 @@ def test_jobs_of_a_sweep_are_composed_together_each_with_its_number(folder: Path
     ]
 
 
+def test_a_sweep_can_be_requested_by_its_mode_and_by_the_users_files(folder: Path):
+    """Only Hydra's application sees all requests for a sweep; other runs are composed without it."""
+    dirs = ["hydra.run.dir=run", "hydra.sweep.dir=sweep"]
+    assert len(compose_jobs(["hydra.mode=MULTIRUN", "seed=1,2", *dirs], no_batch)) == 2
+    (folder / "own" / "experiment").mkdir(parents=True)
+    text = "# @package _global_\nhydra: {mode: MULTIRUN, sweeper: {params: {seed: '1,2,3'}}}\n"
+    (folder / "own" / "experiment" / "swept.yaml").write_text(text)
+    assert len(compose_jobs(["--config-dir", "own", "experiment=swept", *dirs], no_batch)) == 3
+    (job,) = compose_jobs(["hydra.run.dir=${hydra:job.name}/run"], no_batch)
+    assert (job.sweep, job.run_dir) == (None, folder / "runner" / "run")
+
+
 def test_a_job_that_cannot_be_composed_is_refused_before_any_has_a_directory(folder: Path):
     with pytest.raises(ConfigError, match="'fast' of type 'str'"):
         compose_jobs(["-m", "optimizer.lr=0.1,fast", "hydra.sweep.dir=sweep"], no_batch)
