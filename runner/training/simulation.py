@@ -219,7 +219,7 @@ def _largest_tensors(session: SimulatedSession, device: str, count: int = 8) -> 
 def hardware_of(config: Config) -> Hardware:
     """Return the described hardware of a configuration; raises ConfigError if there is none."""
     if config.cluster.hardware is None:
-        raise ConfigError(f"{HARDWARE}=null: expected a described cluster, as in cluster=k20x8, or a file of one's own")
+        raise ConfigError(f"{HARDWARE}=null: expected a described cluster, as in cluster=k20x8, or your own YAML file")
     hardware: Hardware = config.cluster.hardware
     return hardware
 

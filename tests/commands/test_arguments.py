@@ -222,15 +222,15 @@ def stored(**cluster: object) -> Config:
 
 def test_keys_of_the_device_are_split_from_files_and_other_overrides() -> None:
     arguments = ["a.png", "cluster.device=cpu", "./cluster.device=cpu", "cluster.workers=2", "cluster.gpus=[1]", "tf32"]
-    asked, others = split_device([*arguments, "cluster.tf32"])
-    assert asked == ["cluster.device=cpu", "cluster.gpus=[1]"]
+    requested, others = split_device([*arguments, "cluster.tf32"])
+    assert requested == ["cluster.device=cpu", "cluster.gpus=[1]"]
     assert others == ["a.png", "./cluster.device=cpu", "cluster.workers=2", "tf32", "cluster.tf32"]
 
 
 def test_an_evaluation_ignores_the_devices_of_training() -> None:
     assert with_device(stored(), []).cluster == LocalCluster()
-    asked = ["cluster.device=gpu", "cluster.gpus=[1]"]
-    assert with_device(stored(), asked).cluster == LocalCluster(device="gpu", gpus=[1])
+    requested = ["cluster.device=gpu", "cluster.gpus=[1]"]
+    assert with_device(stored(), requested).cluster == LocalCluster(device="gpu", gpus=[1])
 
 
 def test_an_evaluation_on_a_gpu_uses_tf32_by_default_if_training_used_it() -> None:
@@ -242,7 +242,7 @@ def test_an_evaluation_on_a_gpu_uses_tf32_by_default_if_training_used_it() -> No
 
 
 @pytest.mark.parametrize(
-    ("asked", "complaint"),
+    ("requested", "complaint"),
     [
         (["cluster.gpus=[0,1]"], r"gpus=\[0, 1\]: expected the number of one GPU, such as"),
         (["cluster.device=cpu", "cluster.gpus=[0]"], r"gpus=\[0\] with cluster\.device=cpu: the run uses no GPU; use"),
@@ -250,9 +250,9 @@ def test_an_evaluation_on_a_gpu_uses_tf32_by_default_if_training_used_it() -> No
         (["cluster.device=tpu"], r"cluster\.device='tpu': expected one of auto, cpu, gpu"),
     ],
 )
-def test_overrides_that_do_not_select_exactly_one_device_are_refused(asked: list[str], complaint: str) -> None:
+def test_overrides_that_do_not_select_exactly_one_device_are_refused(requested: list[str], complaint: str) -> None:
     with pytest.raises(ConfigError, match=complaint):
-        with_device(stored(), asked)
+        with_device(stored(), requested)
 
 
 SMALL_NET = str(EXAMPLES / "own_model" / "all_conv.py")
@@ -301,14 +301,14 @@ def entry_points(*values: str) -> EntryPoints:
 def test_plugins_of_installed_packages_are_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: str) -> None:
     (tmp_path / "installed_plugin.py").write_text("from runner.plugin import Plugin\nplugin = Plugin()\n")
     monkeypatch.syspath_prepend(tmp_path)
-    asked: list[str] = []
+    requested: list[str] = []
     monkeypatch.setattr(
-        plugins.importlib.metadata, "entry_points", lambda group: asked.append(group) or entry_points(value)
+        plugins.importlib.metadata, "entry_points", lambda group: requested.append(group) or entry_points(value)
     )
     with restored_tables():
         install_plugins([])
         assert list(provenance()) == ["installed_plugin"]
-    assert asked == ["runner.plugins"]
+    assert requested == ["runner.plugins"]
 
 
 def test_an_entry_point_that_is_not_a_module_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

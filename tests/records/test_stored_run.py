@@ -69,14 +69,14 @@ def test_an_id_is_found_among_the_outputs(place: str, tmp_path: Path) -> None:
 
 def test_an_unknown_id_is_looked_up_in_the_store(tmp_path: Path) -> None:
     run_id = make_run(tmp_path / "elsewhere")
-    asked = []
+    requested = []
 
     def store(text: str) -> list[Path]:
-        asked.append(text)
+        requested.append(text)
         return [tmp_path / "elsewhere"]
 
     assert find_run(run_id, tmp_path, store).run_id == run_id
-    assert asked == [run_id]
+    assert requested == [run_id]
 
 
 @pytest.mark.parametrize(
@@ -246,12 +246,12 @@ class FakeReplay(Replay):
 
     def __init__(self, failing: dict[str, Exception] | None = None) -> None:
         super().__init__()
-        self.asked: list[tuple[str, str | None]] = []
+        self.requested: list[tuple[str, str | None]] = []
         self.ends: list[End | None] = []
         self._failing = failing or {}
 
     def run(self, run_dir: Path, uri: str | None, end: End | None) -> int:
-        self.asked.append((run_dir.name, uri))
+        self.requested.append((run_dir.name, uri))
         self.ends.append(end)
         if run_dir.name in self._failing:
             raise self._failing[run_dir.name]
@@ -289,7 +289,7 @@ def test_a_run_that_is_still_running_is_skipped(tmp_path: Path) -> None:
     with RunDirectory.open(run, resume=False) as directory:
         directory.store_configuration(b"tracking: {uri: null}\n")
         assert write_late([run], replay) == LateRecords(running=[run])
-    assert replay.asked == []
+    assert replay.requested == []
     assert write_late([run], replay) == LateRecords({run: 3})
 
 
@@ -310,7 +310,7 @@ def test_no_run_starts_while_its_records_are_written(tmp_path: Path) -> None:
 def test_only_the_store_is_read_from_the_configuration(tmp_path: Path, configuration: str, uri: str | None) -> None:
     replay = FakeReplay()
     write_late([late_run(tmp_path / "run", configuration)], replay)
-    assert replay.asked == [("run", uri)]
+    assert replay.requested == [("run", uri)]
 
 
 def test_the_end_of_a_run_is_read_from_its_summary(tmp_path: Path) -> None:
