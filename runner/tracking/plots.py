@@ -207,7 +207,8 @@ def save_figure(figure: "Figure", out_path: Path) -> Path:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
     out_path.parent.mkdir(parents=True, exist_ok=True)
-    FigureCanvasAgg(figure).print_png(out_path)  # ``savefig`` would draw the figure twice
+    canvas: Any = FigureCanvasAgg(figure)
+    canvas.print_png(out_path)  # ``savefig`` would draw the figure twice
     return out_path
 
 
