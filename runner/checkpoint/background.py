@@ -5,8 +5,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
-COST = 50
-"""The time between two saves that are due by time is at least this many times the duration of a save."""
+COST = 50  # the time between two saves that are due by time is at least this many times the duration of a save
 
 
 class BackgroundSaver:

@@ -17,7 +17,6 @@ _UNCOMMITTED = re.compile(r"step-[0-9]+\.(?:tmp|discarded)-([0-9]{1,19})")
 
 
 def committed_path(directory: Path, step: int) -> Path:
-    """Return the path of the checkpoint of ``step``."""
     return directory / f"step-{step}"
 
 

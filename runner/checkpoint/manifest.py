@@ -123,7 +123,6 @@ class Manifest:
 
     @property
     def variables(self) -> tuple[VariableRecord, ...]:
-        """The variables of all shards, shard after shard."""
         return tuple(variable for shard in self.shards for variable in shard.variables)
 
 

@@ -20,15 +20,9 @@ PREFIX_BYTES = 4096
 _OLD_PICKLE = re.compile(rb"(\(dp\d+\n|\(lp\d+\n|\(d[qp]|\(l[qp]|\}q\x00|\]q\x00|c[A-Za-z_][\w.]*\n[A-Za-z_]\w*\n)")
 
 _SIGNATURES = (
-    (
-        re.compile(rb"\x80[\x02-\x05]"),
-        "a pickle (as in .pkl and older .pt files), which can run code when opened",
-    ),
+    (re.compile(rb"\x80[\x02-\x05]"), "a pickle (as in .pkl and older .pt files), which can run code when opened"),
     (_OLD_PICKLE, "a pickle (as in .pkl files), which can run code when opened"),
-    (
-        re.compile(rb"PK(\x03\x04|\x05\x06)"),
-        "a zip archive (as in .pt and .npz files), which may hold a pickle",
-    ),
+    (re.compile(rb"PK(\x03\x04|\x05\x06)"), "a zip archive (as in .pt and .npz files), which may hold a pickle"),
     (re.compile(rb"\x93NUMPY"), "a NumPy .npy file"),
     (re.compile(rb"\x89HDF\r\n\x1a\n"), "an HDF5 file (as in .h5 files)"),
     (re.compile(rb"\x1f\x8b"), "a gzip archive"),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from runner.commands.evaluate import with_other_data
 from runner.commands.stored_network import DEVICE_HELP, add_arguments, split_device, stored_network, with_device
-from runner.config.adaptation import METHODS
+from runner.config.schema import METHODS
 from runner.system.console import verb_parser
 from runner.system.text import significant, text_table
 
@@ -29,7 +29,6 @@ examples:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run ``runner adapt`` with the arguments that follow it."""
     parser = verb_parser(
         "adapt",
         "Adapt a trained network to the dataset data=NAME, without its labels: adapt.methods is a list of "

@@ -146,9 +146,7 @@ def _shortened(first: str, second: str) -> tuple[str, str]:
     return first, second
 
 
-_WIDEST = 64
-"""Largest number of characters of a printed value: the length of a SHA-256 in hex."""
-
+_WIDEST = 64  # largest number of characters of a printed value: the length of a SHA-256 in hex
 _EXAMPLE = """\
 Name a run by its directory, its run id, or the first digits of its run id.
 

@@ -21,9 +21,7 @@ from runner.system.console import DEBUG_OPTION
 LINE = "COMP_LINE"
 CURSOR = "COMP_POINT"
 
-INSTALL = "install="
-"""The beginning of the argument that requests the shell function."""
-
+INSTALL = "install="  # the beginning of the argument that requests the shell function
 _BEFORE = {
     # Hydra's function for zsh is written for bash.
     "zsh": """\
@@ -50,14 +48,11 @@ DIRECTORIES = {
 }
 """Verb whose arguments are directories -> the files that mark such a directory."""
 
-KEYS = ("resume=", "init_from=")
-"""Overrides whose value is the directory of a run."""
-
+KEYS = ("resume=", "init_from=")  # overrides whose value is the directory of a run
 WORDS = {"sweep": ("resume", "status", "best", "plot"), "data": ("fetch", "list", "convert", "inspect")}
 """Verb -> the words that can follow it."""
 
-OVERRIDES = ("explain", "recommend", "simulate")
-"""Verbs that take the overrides of a training command."""
+OVERRIDES = ("explain", "recommend", "simulate")  # verbs that take the overrides of a training command
 
 
 def install(arguments: Sequence[str]) -> int:

@@ -28,10 +28,7 @@ def main(arguments: Sequence[str]) -> int:
     For wrong arguments, argparse ends the process with exit code 2; for other errors, see ``fetch`` and ``convert``.
     """
     parser = argparse.ArgumentParser(
-        prog="runner data",
-        description=__doc__,
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        prog="runner data", description=__doc__, epilog=_EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     commands = parser.add_subparsers(dest="command", required=True)
     fetching = commands.add_parser("fetch", help="download a dataset into the cache")

@@ -47,7 +47,6 @@ examples:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run ``runner eval`` with the arguments that follow it."""
     parser = verb_parser(
         "eval",
         "Score a trained network on the test split, and on the validation split if there is one, on one "

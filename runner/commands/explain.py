@@ -3,9 +3,16 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from runner.commands.explanation.devices import device_lines, device_table, placed_lines, plans_of
-from runner.commands.explanation.layers import layer_table, totals
-from runner.commands.explanation.wires import sent_of, sent_text
+from runner.commands.explanation import (
+    device_lines,
+    device_table,
+    layer_table,
+    placed_lines,
+    plans_of,
+    sent_of,
+    sent_text,
+    totals,
+)
 from runner.config import hydra_app
 from runner.config.configuration import fix_machine_values
 from runner.config.devices import look_at
@@ -43,9 +50,7 @@ _OVERLAPPING = """\
 Clients of this strategy overlap: each is counted as often as it runs on average when all workers are equally fast, and
 the overlap is not estimated."""
 
-_MEASURED_BATCH = 64
-"""Largest number of examples in each batch that is read to measure the input stages."""
-
+_MEASURED_BATCH = 64  # largest number of examples in each batch that is read to measure the input stages
 _EVALUATION = "Bytes and messages are those of one evaluation of the batch; an update makes two or more."
 
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import yaml
 
-from runner.config.adaptation import Adaptation
 from runner.config.conf_dir import TABLES, nested_groups
 from runner.config.schema import (
+    Adaptation,
     CheckpointConfig,
     Config,
     DebugConfig,

@@ -25,11 +25,8 @@ from runner.sweeps.report import SweepRecord, report_plan
 from runner.system.console import DEBUG_OPTION
 from runner.system.machine import usable_cores
 
-WITH_SWEEP = "--with-sweep"
-"""Command-line option with which a job ends when the process of its sweep ends."""
-
-JOB_LOG = "job.log"
-"""The file with the output of a job in a separate process."""
+WITH_SWEEP = "--with-sweep"  # command-line option with which a job ends when the process of its sweep ends
+JOB_LOG = "job.log"  # the file with the output of a job in a separate process
 
 
 class PlannedSweep:
@@ -112,7 +109,6 @@ def run_here(sweep_dir: Path, number: int, at_once: int, *, debug: bool = False)
 
 
 def planned_job(plan: Plan, number: int) -> PlannedJob:
-    """Return the job with the given number."""
     return next(job for job in plan.jobs if job.number == number)
 
 

@@ -7,8 +7,7 @@ from pathlib import Path
 from runner.errors import ConfigError
 
 OPTION = "--plugin"
-GROUP = "runner.plugins"
-"""Each entry point of this group names a module, or the object ``plugin`` in a module."""
+GROUP = "runner.plugins"  # each entry point of this group names a module, or the object ``plugin`` in a module
 
 
 def split_plugins(arguments: Sequence[str]) -> tuple[list[str], list[str]]:

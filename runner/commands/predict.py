@@ -54,7 +54,6 @@ class Prediction:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run ``runner predict`` with the arguments that follow it."""
     parser = verb_parser(
         "predict",
         "Predict classes or numbers with a trained network. Inputs are PNG and JPEG images, or NumPy arrays (.npy) of "

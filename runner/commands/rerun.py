@@ -77,9 +77,7 @@ def repetition_of(config: Config, run: StoredRun) -> Repetition:
     return Repetition(config, record)
 
 
-SAME, OTHER = 0, 1
-"""Exit codes. SAME: the weights are the same. OTHER: the weights differ or cannot be compared."""
-
+SAME, OTHER = 0, 1  # exit codes. SAME: the weights are the same. OTHER: the weights differ or cannot be compared.
 _EXAMPLE = """\
 The run starts from step 0 with its stored configuration, in a new directory. If its workers raced, the record of their
 order is replayed. Exit code 0: weights_sha256 is the same; 1: it differs or cannot be compared.
@@ -112,7 +110,6 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _notes(first: StoredRun, repetition: Repetition) -> Iterator[str]:
-    """Yield the notes that are printed before the repetition starts."""
     if _weights(first) is None:
         status = "killed" if first.summary is None else first.summary.status
         yield f"run {first.run_id} was {status}: it has no weights_sha256 to compare with"

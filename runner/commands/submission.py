@@ -11,9 +11,7 @@ from runner.plugin import pinned_references
 from runner.records.run_directory import CONFIG_FILE, RUN_FILE
 from runner.system.slurm import JOB, submit
 
-LOG = "slurm.log"
-"""File in the run directory with the output of the batch script."""
-
+LOG = "slurm.log"  # file in the run directory with the output of the batch script
 _SCRIPT = """\
 #!/bin/sh
 if [ -e {run_file} ] && [ -e {config_file} ]; then set -- {later}; else set -- {first}; fi
@@ -30,8 +28,7 @@ if [ "$code" = {stopped} ] && [ "$state" = RUNNING ]; then scontrol requeue "$SL
 exit "$code"
 """
 _STOPPED_BY_TERM = 143
-_NOTICE_S = 60
-"""Seconds before the end of the job's time at which the run is asked to save a checkpoint."""
+_NOTICE_S = 60  # seconds before the end of the job's time at which the run is asked to save a checkpoint
 
 
 def submit_run(config: Config, run_dir: Path, arguments: Sequence[str], later: Sequence[str]) -> str | None:

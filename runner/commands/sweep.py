@@ -49,7 +49,6 @@ of Hydra."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the verb and return its exit code."""
     options = _options(arguments)
     sweep_dir = Path(options.directory).absolute()
     if options.verb == "job":

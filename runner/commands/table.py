@@ -38,7 +38,6 @@ continues the first one. Overrides choose the launcher, as in hydra/launcher=job
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run ``runner table`` with the arguments that follow it."""
     options = _options(arguments)
     folders = [conf_dir(), *([options.config_dir.absolute()] if options.config_dir else [])]
     reader = TableReader(options.config_dir, options.results)

@@ -38,7 +38,6 @@ class TableFiles:
     folder: Path
 
     def results(self) -> dict[str, RunResults]:
-        """Read the results of all runs."""
         return read_results(self.folder, self.table, self.configs)
 
     @property
@@ -53,14 +52,12 @@ class TableFiles:
         return estimated | {run: max(seconds) for run, seconds in known.items() if seconds}
 
     def write_estimates(self, seconds: Mapping[str, float]) -> None:
-        """Keep the estimated seconds of one seed of some runs."""
         if seconds:
             cpu = f"{cpu_model()}, {usable_cores()} cores"
             new = {run: Estimate(each, cpu) for run, each in seconds.items()}
             write_estimates(self.folder, self.configs, read_estimates(self.folder, self.configs) | new)
 
     def origin(self) -> ResultOrigin:
-        """Return the entries that all results of this process have."""
         commit = git_commit(Path(__file__).parent) or ""
         return ResultOrigin(commit, self.table.criteria(), versions())
 

@@ -39,14 +39,7 @@ from runner.tables.measured import (
 )
 from runner.tables.picture import as_png
 from runner.tables.rendering import FORMATS, as_markdown
-from runner.tables.results import (
-    BEGUN,
-    BEGUN_FILE,
-    RunResults,
-    folder_of,
-    result_name,
-    write_result,
-)
+from runner.tables.results import BEGUN, BEGUN_FILE, RunResults, folder_of, result_name, write_result
 from runner.tables.table import BENCHMARK, COMPUTED, COUNT
 from runner.training.build import build
 from runner.training.first_steps import first_steps
@@ -80,7 +73,6 @@ class Trial:
 
     @property
     def label(self) -> str:
-        """The name of the trial in messages."""
         return f"{self.run} seed={self.seed}"
 
 
@@ -100,7 +92,6 @@ class TableSweep:
 
     @property
     def directory(self) -> Path:
-        """The directory of the sweep."""
         return self.files.sweep
 
     def run(self, runs: Sequence[str]) -> int:
@@ -150,7 +141,6 @@ class TableSweep:
         return Plan(os.getcwd(), [], launcher, list(stored), pinned_references(), name=name, again=self._command())
 
     def _command(self) -> str:
-        """Return the command that runs what is missing."""
         given = {"--config-dir": self.config_dir}
         if self.files.folder != folder_of(self.files.path):
             given["--results"] = self.files.folder.parent

@@ -5,14 +5,13 @@ import itertools
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from runner.commands.plugins import require_session_classes
 from runner.commands.simulated_text import simulated_text
 from runner.commands.submission import submit_run
-from runner.commands.sweep import OptimizedSweep, start
 from runner.config import hydra_app
 from runner.config.check import check
 from runner.config.command_line import quoted
@@ -20,7 +19,7 @@ from runner.config.configuration import LIMITS, fix_machine_values, from_plain, 
 from runner.config.hydra_app import Job, overridden
 from runner.config.schema import AUTO, FILLED_IN, Config
 from runner.engine.graph.device import CPU
-from runner.errors import ConfigError, RunnerError
+from runner.errors import ConfigError
 from runner.records.run_directory import CONFIG_FILE, RUN_FILE
 from runner.records.summary import Summary, in_order
 from runner.system.machine import usable_cores
@@ -45,7 +44,6 @@ _OF_THE_DEVICE = ("device_taken", "gpus", "collectives")
 
 
 def is_resume(arguments: Sequence[str]) -> bool:
-    """Return whether the command line continues a stored run."""
     return any(argument.startswith(f"{KEY}=") and argument != f"{KEY}=null" for argument in arguments)
 
 
@@ -104,6 +102,11 @@ def train(arguments: Sequence[str], *, debug: bool = False) -> int:
         stored = stored_run(arguments)
         print(submit_run(*stored[:2], arguments, arguments) or results_table(_continue(stored)))
         return 0
+    job = hydra_app.single_job(arguments)
+    if job is not None:
+        return _train_single(job, arguments)
+    from runner.commands.sweep import OptimizedSweep, start  # which imports the modules of sweeps
+
     with ExitStack() as ended:
         optimized = OptimizedSweep(arguments, ended, debug=debug)
         try:
@@ -117,26 +120,15 @@ def train(arguments: Sequence[str], *, debug: bool = False) -> int:
         case []:
             return 0 if optimized.running is None else optimized.running.exit_code
         case [Job(sweep=None) as job]:
-            try:
-                config, place = job.config(), f"{RUN_DIR}{quoted(str(job.run_dir))}"
-                later = [f"{KEY}={job.run_dir}"]
-                submitted = submit_run(config, job.run_dir, [*arguments, place], later)
-                print(submitted or results_table(_train_job(config, job)))
-            except RunnerError:
-                _remove_empty(job.run_dir)
-                raise
-            return 0
+            return _train_single(job, arguments)
     return start(jobs, arguments, debug=debug)
 
 
-def _remove_empty(run_dir: Path) -> None:
-    """Remove a run directory that Hydra created, and its parents below the working directory, if they are empty."""
-    with suppress(OSError):
-        run_dir.rmdir()
-        for parent in run_dir.parents:
-            if parent == Path.cwd() or not parent.is_relative_to(Path.cwd()):
-                break
-            parent.rmdir()
+def _train_single(job: Job, arguments: Sequence[str]) -> int:
+    config, place = job.config(), f"{RUN_DIR}{quoted(str(job.run_dir))}"
+    submitted = submit_run(config, job.run_dir, [*arguments, place], [f"{KEY}={job.run_dir}"])
+    print(submitted or results_table(_train_job(config, job)))
+    return 0
 
 
 def run(overrides: Sequence[str], callbacks: "Sequence[Callback]" = ()) -> Summary:

@@ -17,8 +17,7 @@ class BatchSweeper(BasicSweeper):
         """Do nothing: the launcher composes all jobs of a batch before it creates a directory."""
 
 
-REPLACED = f"{BasicSweeper.__module__}.{BasicSweeper.__name__}"
-"""Name of the class that :class:`BatchSweeper` replaces."""
+REPLACED = f"{BasicSweeper.__module__}.{BasicSweeper.__name__}"  # name of the class that :class:`BatchSweeper` replaces
 
 # Hydra creates sweepers only from classes in the package hydra_plugins, so this module is also registered there.
 BatchSweeper.__module__ = "hydra_plugins.runner_sweeper"

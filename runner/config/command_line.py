@@ -13,8 +13,7 @@ _SHORT_WITH_A_VALUE = ("-c", "-p", "-cp", "-cn", "-cd", "-i")
 _NEEDS_QUOTES = re.compile(r"""[^!-~]|[=,(){}\[\]'"]""")
 """A character that is allowed only in a quoted value: a blank, a symbol of Hydra's grammar, or not ASCII."""
 
-_COMPOUND = ("[", "{", "'", '"')
-"""First characters of lists, dictionaries and quoted values."""
+_COMPOUND = ("[", "{", "'", '"')  # first characters of lists, dictionaries and quoted values
 
 
 def overrides_first(arguments: Sequence[str], last: Sequence[str] = ()) -> list[str]:

@@ -8,7 +8,7 @@ refused. No value of a configuration is a reference to code.
 import dataclasses
 import sys
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, cast
 
@@ -28,8 +28,7 @@ from runner.data.settings import DatasetSettings
 from runner.errors import ConfigError
 from runner.kernels.gpu.discovery import discover
 
-LIMITS = ("train.epochs", "train.steps")
-"""The two keys for the length of a run; a configuration sets exactly one."""
+LIMITS = ("train.epochs", "train.steps")  # the two keys for the length of a run; a configuration sets exactly one
 
 
 def from_composed(composed: DictConfig, overrides: Sequence[str] = ()) -> Config:
@@ -237,11 +236,29 @@ def _merged(schema: type, section: _Section) -> DictConfig:
 
     OmegaConf needs milliseconds for a section, and the configurations of a sweep or a table differ in few sections.
     """
-    return cast(DictConfig, OmegaConf.merge(OmegaConf.structured(schema), dict(section.values)))
+    return cast(DictConfig, OmegaConf.merge(structured(schema), dict(section.values)))
+
+
+@cache
+def structured(schema: type) -> DictConfig:
+    """Return a schema as a node of OmegaConf, which takes milliseconds. The caller must not change it.
+
+    Names can be added to its maps; names and values are checked later.
+    """
+    node: DictConfig = OmegaConf.structured(schema)
+    _open_maps(node, schema)
+    return node
+
+
+def _open_maps(node: Any, schema: type) -> None:
+    for each in dataclasses.fields(schema):
+        if each.type == dict[str, Any]:
+            node._get_node(each.name)._set_flag("struct", False)
+        elif dataclasses.is_dataclass(each.type):
+            _open_maps(node._get_node(each.name), cast(type, each.type))
 
 
 def _built(values: DictConfig, where: str) -> Any:
-    """Return the dataclass that holds the values."""
     try:
         return OmegaConf.to_object(values)
     except OmegaConfBaseException as error:

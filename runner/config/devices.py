@@ -90,17 +90,13 @@ class GpuShare:
         return gpus[first : first + each + (place < more)]
 
     def text(self, gpus: Sequence[GpuFacts]) -> str:
-        """Describe the GPUs of the job, for its log."""
         own = ", ".join(str(gpu.number) for gpu in self.of(gpus))
         shared = ", shared with other jobs" if len(gpus) < self.jobs else ""
         return f"{self.jobs} jobs of the sweep run at a time: this job uses GPU {own} of {len(gpus)}{shared}"
 
 
-ALL_GPUS = GpuShare()
-"""The share of a run that shares the machine with no other job."""
-
-ON_CPU = "CPU"
-"""Description of a device without a GPU."""
+ALL_GPUS = GpuShare()  # the share of a run that shares the machine with no other job
+ON_CPU = "CPU"  # description of a device without a GPU
 
 
 Look = Callable[[], Found]

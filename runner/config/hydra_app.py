@@ -4,30 +4,32 @@ Hydra composes configurations and creates directories; it does not determine the
 of a job is raised as a ConfigError or a ResourceError; an error in a job keeps its class.
 """
 
-import dataclasses
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+import argparse
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import hydra
 import yaml
-from hydra._internal.utils import get_args_parser
+from hydra import version
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra._internal.utils import create_automatic_config_search_path, get_args_parser
+from hydra.core.config_search_path import ConfigSearchPath, SearchPathQuery
 from hydra.core.config_store import ConfigNode, ConfigStore
-from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.utils import JobReturn, JobStatus
-from hydra.errors import HydraException, MissingConfigException, OverrideParseException
+from hydra.core.utils import JobReturn, JobRuntime, JobStatus, setup_globals, validate_config_path
+from hydra.errors import ConfigCompositionException, HydraException, MissingConfigException, OverrideParseException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from runner.config.command_line import overrides_first, quoting_hint
 from runner.config.conf_dir import conf_dir
-from runner.config.configuration import from_composed, release_other_limit, to_plain
+from runner.config.configuration import from_composed, release_other_limit, structured, to_plain
 from runner.config.error_text import describe, unknown_command_line_option, unknown_option
 from runner.config.groups import GROUPS
 from runner.config.hydra_sweep import (
@@ -104,21 +106,52 @@ def compose_jobs(arguments: Sequence[str], run_batch: RunBatch) -> list[Job]:
     Raises ConfigError if the configuration cannot be composed, ResourceError if Hydra cannot write, and the error that
     ended a sweep in ``run_batch``.
     """
-    composer = _Composer(_varied(arguments), run_batch)
+    job = single_job(arguments)
+    with _errors_about(arguments):
+        return _jobs_of_application(arguments, run_batch) if job is None else [job]
+
+
+_OF_A_SINGLE_JOB = {"overrides", "run", "config_path", "config_name", "config_dir", "package"}
+
+
+def single_job(arguments: Sequence[str]) -> Job | None:
+    """Return the single job of a command line; None if Hydra's application is needed, which composes it twice.
+
+    Raises ConfigError if the configuration cannot be composed.
+    """
     _refuse_fixed(arguments)
-    _, others = get_args_parser().parse_known_args(overrides_first(arguments))
+    options, others = get_args_parser().parse_known_args(overrides_first(arguments, last=HYDRA_SETTINGS))
     _refuse_options(others, arguments)
+    if {name for name, value in vars(options).items() if value} - _OF_A_SINGLE_JOB or _varied(arguments):
+        return None
+    with _errors_about(arguments):
+        return _composed_alone(options)
+
+
+def _composed_alone(options: argparse.Namespace) -> Job | None:
+    config_dir = None if options.config_dir is None else Path(options.config_dir)
+    name = options.config_name or CONFIG_NAME
+    try:
+        composed = _composed(options.overrides, options.config_path, name, config_dir, from_shell=True)
+    except ConfigCompositionException as error:
+        if str(error).startswith("You must specify"):  # a sweep can be what specifies it
+            return None
+        raise
+    settings: Any = composed.hydra
+    of_the_job = "${hydra:" in str(OmegaConf.to_container(settings.run, resolve=False))
+    if settings.mode == RunMode.MULTIRUN or settings.callbacks or settings.verbose or of_the_job:
+        return None
+    return _job_of(composed)
+
+
+def _jobs_of_application(arguments: Sequence[str], run_batch: RunBatch) -> list[Job]:
+    composer = _Composer(_varied(arguments), run_batch)
     register_schemas()
     decorate = hydra.main(version_base=VERSION_BASE, config_path=str(conf_dir()), config_name=CONFIG_NAME)
     application = decorate(composer)
     try:
-        settings = (*HYDRA_SETTINGS, PLAN_IN_PROCESS)
-        with application_arguments(overrides_first(arguments, last=settings)):
+        with application_arguments(overrides_first(arguments, last=(*HYDRA_SETTINGS, PLAN_IN_PROCESS))):
             application()
-    except RunnerError:
-        raise  # the error of a job, for which the sweeper ended the sweep
-    except Exception as error:  # any other error is about the arguments
-        raise _translated(error, arguments) from error
     except SystemExit as stop:
         # Hydra exits with 1 after it has printed an error about one of its own options.
         raise SystemExit(ConfigError.exit_code if stop.code == 1 else stop.code) from stop
@@ -138,14 +171,56 @@ def compose(
     config_dir: a directory of the user's YAML files, searched after ``config_path``.
     Raises ConfigError if the configuration cannot be composed.
     """
-    search = [] if config_dir is None else [f"hydra.searchpath=[file://{config_dir.absolute()}]"]
-    directory = conf_dir() if config_path is None else config_path.absolute()
-    with _composed([*search, *overrides], directory, config_name) as composed:
-        run_dir = Path(composed.hydra.run.dir).absolute()
-        task_overrides = _texts(composed.hydra.overrides.task)
-        with open_dict(composed):
-            del composed["hydra"]
-    return Job(composed, task_overrides, run_dir)
+    directory = None if config_path is None else str(config_path.absolute())
+    with _errors_about(overrides):
+        return _job_of(_composed(overrides, directory, config_name, config_dir))
+
+
+def _composed(
+    overrides: Sequence[str],
+    config_path: str | None = None,
+    config_name: str = CONFIG_NAME,
+    config_dir: Path | None = None,
+    *,
+    from_shell: bool = False,
+) -> DictConfig:
+    """Return a composed configuration with Hydra's settings. Arguments: see :func:`_search_path`."""
+    loader = ConfigLoaderImpl(_search_path(config_path, config_dir))
+    return loader.load_configuration(config_name, list(overrides), RunMode.RUN, from_shell=from_shell)
+
+
+def _search_path(config_path: str | None = None, config_dir: Path | None = None) -> ConfigSearchPath:
+    """Return the places of YAML files for Hydra. config_path, config_dir: as Hydra's options of these names."""
+    version.setbase(VERSION_BASE)
+    setup_globals()
+    JobRuntime.instance().set("name", PROGRAM)
+    register_schemas()
+    validate_config_path(config_path)
+    found = create_automatic_config_search_path(None, __name__, config_path or str(conf_dir()))
+    if config_dir is not None:
+        if not config_dir.is_dir():
+            raise ConfigError(f"--config-dir {config_dir}: no such directory")
+        found.prepend("command-line", f"file://{config_dir.absolute()}", SearchPathQuery(provider="schema"))
+    return found
+
+
+def _job_of(composed: DictConfig) -> Job:
+    """Return the single job of a composed configuration, from which Hydra's settings are removed."""
+    run_dir, overrides = Path(composed.hydra.run.dir).absolute(), _texts(composed.hydra.overrides.task)
+    with open_dict(composed):
+        del composed["hydra"]
+    return Job(composed, overrides, run_dir)
+
+
+@contextmanager
+def _errors_about(arguments: Sequence[str]) -> Iterator[None]:
+    """Raise the errors of Hydra within the block as errors about ``arguments``."""
+    try:
+        yield
+    except RunnerError:
+        raise
+    except Exception as error:
+        raise _translated(error, arguments) from error
 
 
 class RunComposer:
@@ -164,15 +239,11 @@ class RunComposer:
 
         Raises ConfigError if the configuration cannot be composed, or for an override of a setting of Hydra.
         """
-        try:
+        with _errors_about(overrides):
             if self._shared is None:
-                register_schemas()
-                with hydra.initialize_config_dir(str(conf_dir()), job_name=PROGRAM, version_base=VERSION_BASE):
-                    loader = RunLoader(GlobalHydra.instance().config_loader(), CONFIG_NAME, self._config_dir)
+                loader = RunLoader(_search_path(config_dir=self._config_dir), CONFIG_NAME)
                 self._shared = SharedChoices(loader.choose, loader.files.group_exists)
             return self._shared.compose(overrides)
-        except Exception as error:  # any error was caused by the overrides
-            raise _translated(error, overrides) from error
 
 
 def compose_launcher(overrides: Sequence[str]) -> Launcher:
@@ -182,27 +253,26 @@ def compose_launcher(overrides: Sequence[str]) -> Launcher:
     """
     if others := [text for text in overrides if not text.startswith(("hydra/launcher=", "hydra.launcher."))]:
         raise ConfigError(f"{' '.join(others)}: expected settings of the launcher, such as hydra/launcher=joblib")
-    with _composed(overrides, conf_dir(), CONFIG_NAME) as composed:
-        return launcher_of(composed.hydra)
-
-
-@contextmanager
-def _composed(overrides: Sequence[str], directory: Path, name: str) -> Iterator[DictConfig]:
-    """Yield a composed configuration with Hydra's settings; errors within the block are about the overrides."""
-    register_schemas()
-    try:
-        with hydra.initialize_config_dir(str(directory), job_name=PROGRAM, version_base=VERSION_BASE):
-            yield hydra.compose(name, list(overrides), return_hydra_config=True)
-    except Exception as error:  # any error was caused by the overrides
-        raise _translated(error, overrides) from error
+    with _errors_about(overrides):
+        return launcher_of(_composed(overrides).hydra)
 
 
 def register_schemas() -> None:
     """Store the schemas of all sections under the names that the YAML files use: ``/schema/GROUP/NAME``."""
-    _register("schema", "config", Config)
-    for group, options in GROUPS.items():
-        for name, schema in options.items():
-            _register(f"schema/{group}", name, schema)
+    schemas = _Schemas({"config": Config})
+    schemas.update({group: _Schemas(options) for group, options in GROUPS.items()})
+    ConfigStore.instance().repo["schema"] = schemas
+
+
+class _Schemas(dict[str, Any]):
+    """A group of Hydra's store: name of a file -> schema, which becomes a node only when it is read."""
+
+    def __init__(self, options: Mapping[str, type]) -> None:
+        super().__init__({f"{name}.yaml": schema for name, schema in options.items()})
+
+    def __getitem__(self, name: str) -> Any:
+        found = super().__getitem__(name)
+        return ConfigNode(name, structured(found), None, None, None) if isinstance(found, type) else found
 
 
 @contextmanager
@@ -217,29 +287,7 @@ def options_without_yaml(options: Iterable[tuple[str, str]]) -> Iterator[None]:
         yield
     finally:
         for group, name in options:
-            for place in (repo[group], repo.get("schema", {}).get(group, {})):
-                place.pop(f"{name}.yaml", None)
-
-
-def _register(group: str, name: str, schema: type) -> None:
-    """Store a schema unless it is already stored: storing is slow, and one process can compose many times."""
-    store = ConfigStore.instance()
-    place: Any = store.repo
-    for part in (*group.split("/"), f"{name}.yaml"):
-        place = place.get(part, {})
-    if not (isinstance(place, ConfigNode) and OmegaConf.get_type(place.node) is schema):
-        node = OmegaConf.structured(schema)
-        _open_maps(node, schema)
-        store.store(group=group, name=name, node=node)
-
-
-def _open_maps(node: Any, schema: type) -> None:
-    """Let overrides add names to the maps of a schema with and without "+"; names and values are checked later."""
-    for each in dataclasses.fields(schema):
-        if each.type == dict[str, Any]:
-            node._get_node(each.name)._set_flag("struct", False)
-        elif dataclasses.is_dataclass(each.type):
-            _open_maps(node._get_node(each.name), cast(type, each.type))
+            del repo[group][f"{name}.yaml"]
 
 
 def _current_job(composed: DictConfig, varied: Collection[str]) -> Job:

@@ -28,9 +28,7 @@ from runner.system.redaction import redact, redact_overrides
 VERSION_BASE = "1.3"
 PROGRAM = "runner"
 
-FULL_ERROR = "HYDRA_FULL_ERROR"
-"""Environment variable that makes Hydra show tracebacks."""
-
+FULL_ERROR = "HYDRA_FULL_ERROR"  # environment variable that makes Hydra show tracebacks
 HYDRA_SETTINGS = (
     f"hydra.job.name={PROGRAM}",
     # Runs have their own log; Hydra's handlers would repeat the messages of libraries on the terminal.
@@ -159,7 +157,6 @@ class PlanInProcess(Callback):
 
 
 def sweeper_of(hydra: Any) -> str:
-    """Return the name of the sweeper in the ``hydra`` section of a job."""
     return _installed("sweeper", str(hydra.sweeper.get(_TARGET)))
 
 
@@ -188,8 +185,7 @@ def _installed(kind: str, target: str) -> str:
 
 
 _PRIMARY = "planned_sweep"
-JOB = "job"
-"""The key under which the argument of a task contains the number of the job, as text."""
+JOB = "job"  # the key under which the argument of a task contains the number of the job, as text
 
 
 def launch_planned(

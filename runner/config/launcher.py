@@ -9,15 +9,9 @@ from typing import Any
 
 from runner.errors import SecurityError
 
-BASIC = "basic"
-"""Hydra's sweeper whose jobs do not depend on the results of other jobs."""
-
-IN_PROCESS = "basic"
-"""Hydra's launcher that runs one job after the other in the process of the sweep."""
-
-JOBLIB = "joblib"
-"""Hydra's launcher that runs several jobs at a time in processes of this machine."""
-
+BASIC = "basic"  # Hydra's sweeper whose jobs do not depend on the results of other jobs
+IN_PROCESS = "basic"  # Hydra's launcher that runs one job after the other in the process of the sweep
+JOBLIB = "joblib"  # Hydra's launcher that runs several jobs at a time in processes of this machine
 STORED_LAUNCHERS = (IN_PROCESS, JOBLIB)
 """Launchers that a stored sweep may name. Settings of other launchers, such as submitit's commands, can be code."""
 

@@ -12,7 +12,6 @@ from typing import Annotated, Any, NoReturn
 from omegaconf import MISSING
 
 from runner.bounds import Bounds, Count, CountOrZero, NonNegative, Seed, SmallCount
-from runner.config.adaptation import Adaptation
 from runner.engine.graph.device import COLLECTIVES, COMPRESSIONS, CPU, DEVICE_TYPES, DISTRIBUTIONS, LONGEST_DELAY_S
 from runner.engine.simulate.hardware import Hardware
 from runner.errors import ConfigError
@@ -79,6 +78,36 @@ class SimulateConfig:
     """The simulation of a run instead of its training."""
 
     updates: Count | None = key(None, "updates simulated on cluster.hardware; null: the run trains")
+
+
+ADABN, CORAL, ADABN_CORAL = METHODS = ("adabn", "coral", "adabn_coral")
+"""Statistics of batch normalization from the target (Li et al. 2016); a classifier of features aligned with the target
+(Sun, Feng and Saenko 2016); both, with the features of the adapted network."""
+
+
+@dataclass
+class Adaptation:
+    """Adaptation to a target domain after the last update, without its labels; nothing is done without ``data``."""
+
+    data: dict[str, Any] = field(
+        default_factory=dict, metadata={"help": "dataset of the target: name=NAME and its keys; {}: no adaptation"}
+    )
+    methods: list[str] = field(
+        default_factory=lambda: [ADABN], metadata={"help": f"methods, each on its own: {', '.join(METHODS)}"}
+    )
+    batch_size: Count = field(default=64, metadata={"help": "examples per batch of the target"})
+    batches: Count | None = field(
+        default=None, metadata={"help": "batches of the target's train split for adabn; null: all whole ones"}
+    )
+    curve: list[Count] = field(
+        default_factory=list, metadata={"help": "numbers of batches after which adabn is scored too"}
+    )
+
+    def __post_init__(self) -> None:
+        if not self.methods or len(set(self.methods)) < len(self.methods) or not set(self.methods) <= set(METHODS):
+            raise ConfigError(f"adapt.methods={self.methods}: expected one or more of {', '.join(METHODS)}")
+        if self.curve and set(self.methods) == {CORAL}:
+            raise ConfigError(f"adapt.curve={self.curve} with adapt.methods=[{CORAL}]: expected [], or {ADABN}")
 
 
 Index = Annotated[int, Bounds(0, 4095)]
@@ -256,8 +285,7 @@ def _refuse(name: str, found: object, expected: str) -> NoReturn:
     raise ConfigError(f"cluster.{name}={found}: expected {expected}")
 
 
-CLUSTERS: dict[str, type] = {"local": LocalCluster}
-"""Option of the group ``cluster`` -> schema of the option."""
+CLUSTERS: dict[str, type] = {"local": LocalCluster}  # option of the group ``cluster`` -> schema of the option
 
 
 @dataclass
@@ -302,7 +330,6 @@ class Config:
 
 
 def server_processes(config: Config) -> int:
-    """Return the number of parameter servers of a run."""
     return int(config.parallelism.processes.servers)
 
 

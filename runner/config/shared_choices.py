@@ -6,12 +6,12 @@ a function of its own. The first part takes most of the time, and is the same fo
 
 import copy
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 from hydra._internal.config_loader_impl import ConfigLoaderImpl, get_overrides_dirname
 from hydra._internal.config_repository import CachingConfigRepository, IConfigRepository
 from hydra._internal.defaults_list import create_defaults_list
+from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.default_element import GroupDefault, InputDefault, ResultDefault
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
@@ -83,11 +83,10 @@ def composed_jobs(loader: Any, sweep: DictConfig) -> Callable[[Sequence[str]], D
 class RunLoader(ConfigLoaderImpl):
     """Hydra's loader without the settings of Hydra, on which no value of a run depends; reads each YAML file once."""
 
-    def __init__(self, loader: Any, config_name: str, config_dir: Path | None = None) -> None:
-        """loader: Hydra's. config_name: the primary file. config_dir: a directory of YAML files, searched last."""
-        super().__init__(loader.get_search_path())
-        search = [] if config_dir is None else [f"hydra.searchpath=[file://{config_dir.absolute()}]"]
-        _, repository = loader._parse_overrides_and_create_caching_repo(config_name, search)
+    def __init__(self, places: ConfigSearchPath, config_name: str) -> None:
+        """places: of YAML files. config_name: the primary file."""
+        super().__init__(places)
+        _, repository = self._parse_overrides_and_create_caching_repo(config_name, [])
         self.files = _RunFiles(repository)
         self._name = config_name
         self._single: dict[tuple[str | None, str | None], ConfigResult] = {}

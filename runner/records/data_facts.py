@@ -50,7 +50,6 @@ class _Stored:
 
     @property
     def facts(self) -> Facts:
-        """The facts about the data."""
         fields = self.fields or labelled(self.shape, self.class_names)
         return Facts(fields, self.train_examples, self.test_examples, self.val_examples)
 

@@ -28,9 +28,7 @@ _VERSION = 1
 _ENDING = ListOf(Plain(), limit=3, least=3)
 _STEP = Plain((int,))
 
-MOST_ENDINGS = 1_000_000
-"""Largest number of endings in a record (about 50 MB). Further endings are not recorded."""
-
+MOST_ENDINGS = 1_000_000  # largest number of endings in a record (about 50 MB). Further endings are not recorded.
 LONGEST_BYTES = 1 << 30
 
 
@@ -57,11 +55,9 @@ class NotingClients:
         self._file: TextIO | None = None
 
     def run(self, client: str, *, step: int = 0, feeds: Mapping[str, Any] | None = None) -> dict[str, Array]:
-        """See :class:`~runner.engine.run.step_driver.Clients`."""
         return self._clients.run(client, step=step, feeds=feeds)
 
     def launch(self, client: str, *, step: int = 0, feeds: Mapping[str, Any] | None = None) -> None:
-        """See :class:`~runner.engine.run.step_driver.Clients`."""
         self._clients.launch(client, step=step, feeds=feeds)
 
     def finished(self) -> Finished:
@@ -75,7 +71,6 @@ class NotingClients:
         return ended
 
     def close(self) -> None:
-        """Close the file."""
         if self._file is not None:
             self._file.close()
 

@@ -12,8 +12,7 @@ from pathlib import Path
 from runner.system.machine import usable_cores, usable_memory
 from runner.system.redaction import redact_code, redact_overrides
 
-MAX_DIFF_BYTES = 1 << 20
-"""Largest size in bytes of the stored changes of one repository."""
+MAX_DIFF_BYTES = 1 << 20  # largest size in bytes of the stored changes of one repository
 MAX_UNTRACKED = 100
 _GIT_TIMEOUT_S = 10.0
 _READ_ONLY = ("git", "--no-optional-locks", "-c", "core.fsmonitor=false", "-c", "core.quotePath=false")

@@ -23,10 +23,8 @@ from runner.tracking.metrics_log import BEST
 from runner.tracking.plots import confusion_matrix, learning_curves, staleness_histogram, staleness_table
 from runner.tracking.records import DataSplit, ExportedModel
 
-COMMIT_TAG = "mlflow.source.git.commit"
-"""Tag that MLflow's pages show as the version of a run's code."""
-CHANGED_TAG = "runner.changed"
-"""Tag with the keys that can change the result and whose values are not the defaults."""
+COMMIT_TAG = "mlflow.source.git.commit"  # tag that MLflow's pages show as the version of a run's code
+CHANGED_TAG = "runner.changed"  # tag with the keys that can change the result and whose values are not the defaults
 
 
 def summary_tags(summary: Summary) -> dict[str, str]:
@@ -113,7 +111,6 @@ class Record:
         self._tracker.log_artifact(path)
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
-        """Record metrics that were measured after ``step`` updates."""
         self._log.append(step, values)
         self._keep_scores(step, values)
         # The tracker already has the values of steps that the run repeats after :meth:`rewind`.
@@ -141,7 +138,6 @@ class Record:
             self._tracker.log_artifact(confusion_matrix(confusion, class_names, matrix), "plots")
 
     def artifact(self, path: Path) -> None:
-        """Record a file of the run directory."""
         self._tracker.log_artifact(path)
 
     def decided(self, decisions: Mapping[str, Any]) -> None:
@@ -159,12 +155,10 @@ class Record:
             self._tracker.log_artifact(staleness_table(counts, plots / "staleness.csv"), "plots")
 
     def data(self, splits: Iterable[DataSplit]) -> None:
-        """Record the splits of the dataset as inputs of the run."""
         for split in splits:
             self._tracker.log_data(split)
 
     def model(self, model: ExportedModel) -> None:
-        """Record a trained network."""
         self._tracker.log_model(model)
 
     def best(self, step: int) -> None:

@@ -17,27 +17,15 @@ from runner.system.files import create_directory, fsync_directory, replace_durab
 from runner.system.json_file import JsonFile
 from runner.system.schema import Integer, Record, Text
 
-CONFIG_FILE = "config.yaml"
-"""The file, in the directory of a run, with the resolved configuration."""
-
-PLACEMENT_FILE = "placement.json"
-"""The file, in the directory of a model-parallel run, with the device of each layer."""
-
+CONFIG_FILE = "config.yaml"  # the resolved configuration
+PLACEMENT_FILE = "placement.json"  # the device of each layer
 RUN_FILE = "run.json"
 """The file with the identifier of a run and the number of its starts. Each start of the run writes this file first."""
 
-SUMMARY_FILE = "summary.json"
-"""The file, in the directory of a run, with the summary (:class:`~runner.records.summary.Summary`)."""
-
-METRICS_FILE = "metrics.jsonl"
-"""The file, in the directory of a run, with its metrics (:mod:`runner.tracking.metrics_log`)."""
-
-LOG_FILE = "run.log"
-"""The file, in the directory of a run, with the log of its master."""
-
-RECOVERIES_FILE = "recoveries.jsonl"
-"""The file, in the directory of a run, with its recoveries (:mod:`runner.records.recoveries`)."""
-
+SUMMARY_FILE = "summary.json"  # the summary (:class:`~runner.records.summary.Summary`)
+METRICS_FILE = "metrics.jsonl"  # its metrics (:mod:`runner.tracking.metrics_log`)
+LOG_FILE = "run.log"  # the log of its master
+RECOVERIES_FILE = "recoveries.jsonl"  # its recoveries (:mod:`runner.records.recoveries`)
 SESSION_FOLDER = "session"
 """The folder, in the directory of a run, with the sources of classes that were handed over from a Python session."""
 

@@ -31,7 +31,6 @@ class StoredRun:
 
     @property
     def config_yaml(self) -> Path:
-        """The file with the resolved configuration."""
         return self.path / CONFIG_FILE
 
     @property

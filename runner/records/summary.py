@@ -11,6 +11,7 @@ import json
 import platform
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any, Self
 
@@ -89,114 +90,79 @@ class Simulation:
 class Summary:
     """Schema 6 of summary.json. New in 6: ``recoveries``. New in 5: ``simulation``, and the status "simulated".
 
-    New in 4: ``headline``, ``evaluations``, ``changed``, and the status "diverged".
+    New in 4: ``headline``, ``evaluations``, ``changed``, and the status "diverged". New in 3: ``devices`` and
+    ``device_reason``. New in 2: ``provenance`` and ``repeats``.
 
-    New in 3: ``devices`` and ``device_reason``. New in 2: ``provenance`` and ``repeats``.
-
-    Identity, always known:
-      schema_version     6
-      run_id             the run's identifier, the same after a resume
-      status             "finished", "diverged" (finished, but the training loss exploded), "simulated" (nothing was
-                         trained: all times are predicted), "failed" or "interrupted"
-      error              the ``Failure`` of a run that failed, was interrupted, or diverged with
-                         train.fail_on_divergence=true, else null
-      config_hash        SHA-256 of the resolved configuration, as returned by ``config_hash``
-      overrides          overrides of the command line, as "key=value", without secrets
-      changed            keys whose values are not the defaults, wherever they were set, as "key=value", without secrets
-      output_dir         the run's directory
-      git_commit         commit of the code, ending in "-dirty" if files were changed; null if there is none
-      versions           name -> version of Python, runner and the libraries that can change a result
-      platform           operating system and its version
-      cpu_model          model of the CPU
-      strategy           name of the parallelism, such as "sync_data"
-      workers            number of worker processes, including backup workers
-      emulated           the slow network that was emulated, "" if none was
-      devices            logical device -> "CPU", or the GPU with its memory and driver
-      device_reason      why the run uses these devices
-      plugins            file or module of each plugin -> SHA-256 of its source
-      provenance         command line, machine and code (:class:`~runner.records.provenance.Provenance`), else null
-      repeats            run_id of the run that this run repeats; "" if it repeats none
-
-    Results; each is empty, 0 or null if the run ended before it was known:
-      kernels            device type -> names, joined by "+", of the libraries whose kernels were used
-      kernels_missing    library of fast kernels that was not available -> reason
-      steps              updates since the run began, including those of earlier processes of a resumed run
-      examples           number of training examples that these updates used
-      wall_seconds       time of this process from its start to the end of training
-      compared_step_s    "model", "single", "sync_data" -> median seconds of a step, measured before training if
-                         parallelism.compare_steps is set
-      step_time_s        "median", "p10" and "p90" of the seconds a step took in this process
-      examples_per_s     training examples per second of step time in this process
-      final              metric -> last value, such as "test/accuracy"
-      best               metric -> best value of all evaluations, by its direction
-      evaluations        number of evaluations among which these values are the best
-      headline           metric -> value of the network that the run keeps: at the best checkpoint, or else the last
-      bytes_sent_per_worker  bytes sent by each worker in order, then by each parameter server in order
-      peak_memory_bytes  process ("master", "worker-0", "ps-0", ...) -> largest resident set size
-      dropped_shares     with backup workers, worker -> number of late shares (gradients for part of a batch)
-      dropped_examples   worker -> number of training examples in its dropped shares
-      init_from          the value of the key init_from: the checkpoint of the initial weights; "" if there is none
-      init_taken         names of the weights that were taken from this checkpoint
-      init_left          weight that kept its initial value -> reason
-      stopped            the reason why train.patience or a callback ended the run early; "" if none did
-      recoveries         how often processes were restarted because one was lost, in all starts; see recoveries.jsonl
-      monitor            the metric by which evaluations were compared
-      direction          "max" or "min", whether high or low values of this metric are better; "" in older files
-      best_value         best value of the monitored metric, over all processes of a resumed run; null if there is none
-      best_step          number of updates at the first evaluation with the best value; null if there is none
-      best_checkpoint    the checkpoint of the best step, relative to output_dir; null if none is kept as the best
-      weights_sha256     SHA-256 over all variables, sorted by unsharded name, as row-major arrays
-      simulation         the ``Simulation`` of a simulated run, else null
+    The fields up to ``repeats`` are always known. Each further field is empty, 0 or null if the run ended before it was
+    known.
     """
 
-    run_id: str
+    run_id: str  # the run's identifier, the same after a resume
+    # "finished", "diverged" (finished, but the training loss exploded), "simulated" (nothing was trained: all
+    # times are predicted), "failed" or "interrupted"
     status: str
-    config_hash: str
-    output_dir: str
-    strategy: str
-    workers: int
-    versions: dict[str, str]
-    platform: str
-    cpu_model: str
+    config_hash: str  # SHA-256 of the resolved configuration, as returned by ``config_hash``
+    output_dir: str  # the run's directory
+    strategy: str  # name of the parallelism, such as "sync_data"
+    workers: int  # number of worker processes, including backup workers
+    versions: dict[str, str]  # name -> version of Python, runner and the libraries that can change a result
+    platform: str  # operating system and its version
+    cpu_model: str  # model of the CPU
     schema_version: int = SCHEMA_VERSION
+    # of a run that failed, was interrupted, or diverged with train.fail_on_divergence=true, else null
     error: Failure | None = None
-    overrides: list[str] = field(default_factory=list)
+    overrides: list[str] = field(default_factory=list)  # overrides of the command line, as "key=value", without secrets
+    # keys whose values are not the defaults, wherever they were set, as "key=value", without secrets
     changed: list[str] = field(default_factory=list)
-    git_commit: str | None = None
-    emulated: str = ""
+    git_commit: str | None = None  # commit of the code, ending in "-dirty" if files were changed; null if there is none
+    emulated: str = ""  # the slow network that was emulated, "" if none was
+    # logical device -> "CPU", or the GPU with its memory and driver
     devices: dict[str, str] = field(default_factory=dict)
-    device_reason: str = ""
-    plugins: dict[str, str] = field(default_factory=dict)
+    device_reason: str = ""  # why the run uses these devices
+    plugins: dict[str, str] = field(default_factory=dict)  # file or module of each plugin -> SHA-256 of its source
+    # command line, machine and code (:class:`~runner.records.provenance.Provenance`), else null
     provenance: Provenance | None = None
-    repeats: str = ""
+    repeats: str = ""  # run_id of the run that this run repeats; "" if it repeats none
+    # device type -> names, joined by "+", of the libraries whose kernels were used
     kernels: dict[str, str] = field(default_factory=dict)
+    # library of fast kernels that was not available -> reason
     kernels_missing: dict[str, str] = field(default_factory=dict)
-    steps: int = 0
-    examples: int = 0
-    wall_seconds: float = 0.0
+    steps: int = 0  # updates since the run began, including those of earlier processes of a resumed run
+    examples: int = 0  # number of training examples that these updates used
+    wall_seconds: float = 0.0  # time of this process from its start to the end of training
+    # "model", "single", "sync_data" -> median seconds of a step, measured before training if
+    # parallelism.compare_steps is set
     compared_step_s: dict[str, float] = field(default_factory=dict)
+    # "median", "p10" and "p90" of the seconds a step took in this process
     step_time_s: dict[str, float] = field(default_factory=dict)
-    examples_per_s: float | None = None
-    final: dict[str, float] = field(default_factory=dict)
-    best: dict[str, float] = field(default_factory=dict)
-    evaluations: int = 0
+    examples_per_s: float | None = None  # training examples per second of step time in this process
+    final: dict[str, float] = field(default_factory=dict)  # metric -> last value, such as "test/accuracy"
+    best: dict[str, float] = field(default_factory=dict)  # metric -> best value of all evaluations, by its direction
+    evaluations: int = 0  # number of evaluations among which these values are the best
+    # metric -> value of the network that the run keeps: at the best checkpoint, or else the last
     headline: dict[str, float] = field(default_factory=dict)
+    # bytes sent by each worker in order, then by each parameter server in order
     bytes_sent_per_worker: list[int] = field(default_factory=list)
+    # process ("master", "worker-0", "ps-0", ...) -> largest resident set size
     peak_memory_bytes: dict[str, int] = field(default_factory=dict)
+    # with backup workers, worker -> number of late shares (gradients for part of a batch)
     dropped_shares: dict[str, int] = field(default_factory=dict)
+    # worker -> number of training examples in its dropped shares
     dropped_examples: dict[str, int] = field(default_factory=dict)
-    init_from: str = ""
-    init_taken: list[str] = field(default_factory=list)
-    init_left: dict[str, str] = field(default_factory=dict)
-    stopped: str = ""
-    recoveries: int = 0
-    monitor: str | None = None
-    direction: str = ""
+    init_from: str = ""  # the value of the key init_from: the checkpoint of the initial weights; "" if there is none
+    init_taken: list[str] = field(default_factory=list)  # names of the weights that were taken from this checkpoint
+    init_left: dict[str, str] = field(default_factory=dict)  # weight that kept its initial value -> reason
+    stopped: str = ""  # the reason why train.patience or a callback ended the run early; "" if none did
+    recoveries: int = 0  # how often processes were restarted because one was lost, in all starts; see recoveries.jsonl
+    monitor: str | None = None  # the metric by which evaluations were compared
+    direction: str = ""  # "max" or "min", whether high or low values of this metric are better; "" in older files
+    # best value of the monitored metric, over all processes of a resumed run; null if there is none
     best_value: float | None = None
-    best_step: int | None = None
+    best_step: int | None = None  # number of updates at the first evaluation with the best value; null if there is none
+    # the checkpoint of the best step, relative to output_dir; null if none is kept as the best
     best_checkpoint: str | None = None
-    weights_sha256: str | None = None
-    simulation: Simulation | None = None
+    weights_sha256: str | None = None  # SHA-256 over all variables, sorted by unsharded name, as row-major arrays
+    simulation: Simulation | None = None  # the ``Simulation`` of a simulated run, else null
 
     def __post_init__(self) -> None:
         if self.status not in STATUSES:
@@ -243,7 +209,12 @@ def git_commit(folder: Path) -> str | None:
 
 def versions() -> dict[str, str]:
     """Return the versions of Python and of the distributions that can change a result; imports none of them."""
-    found = {"python": platform.python_version()}
+    return {"python": platform.python_version(), **_distributions()}
+
+
+@cache
+def _distributions() -> dict[str, str]:
+    found = {}
     for name, distribution in _DISTRIBUTIONS.items():
         try:
             found[name] = importlib.metadata.version(distribution)
@@ -267,7 +238,6 @@ def joining_facts(plugins: Mapping[str, str]) -> dict[str, str]:
 
 
 def cpu_model() -> str:
-    """Return the model of the CPU, as the operating system names it."""
     return cpu_facts().get("model name") or platform.processor() or platform.machine()
 
 

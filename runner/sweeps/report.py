@@ -36,7 +36,7 @@ from runner.sweeps.table import (
     typed,
 )
 from runner.tracking.base import SweepResult
-from runner.tracking.mlflow_sweep import SWEEP_FILE, end_parent
+from runner.tracking.mlflow_store import SWEEP_FILE, end_parent
 from runner.tracking.origin import ORIGIN_FILE, Origin
 from runner.tracking.replay import Replay
 

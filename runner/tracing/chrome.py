@@ -20,8 +20,7 @@ _CRITICAL = "critical path"
 _TRANSFER = "transfer"
 _LINKS = "links"
 
-_Lane = tuple[str, str]
-"""A process, and the label of one of its rows in the viewer."""
+_Lane = tuple[str, str]  # a process, and the label of one of its rows in the viewer
 
 
 @dataclass(frozen=True)
@@ -147,7 +146,6 @@ class _Rows:
         return {"pid": pid, "tid": tid, "ts": (time_ns - self._origin) / _NS_PER_US}
 
     def event(self, each: _Slice) -> dict[str, Any]:
-        """Return a slice as a complete event."""
         return {
             "ph": "X",
             "name": each.name,

@@ -19,8 +19,7 @@ from runner.engine.run.recording import WAIT
 from runner.engine.run.timeline import Span
 from runner.tracing.timeline_index import TimelineIndex, Update
 
-OTHER = "other"
-"""Kind of segments without a recorded span: function calls, messages, and decisions of the session."""
+OTHER = "other"  # kind of segments without a recorded span: function calls, messages, and decisions of the session
 
 
 def process_of(place: str) -> str:
@@ -42,7 +41,6 @@ class Segment:
 
     @property
     def ns(self) -> int:
-        """Duration in nanoseconds."""
         return self.end_ns - self.begin_ns
 
     @property
@@ -140,8 +138,7 @@ class _Walk:
             self.now = to
 
 
-IDLE = "idle"
-"""Kind of the time in which a device has no recorded span."""
+IDLE = "idle"  # kind of the time in which a device has no recorded span
 
 
 @dataclass(frozen=True)

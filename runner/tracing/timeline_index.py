@@ -90,7 +90,6 @@ class TimelineIndex:
         return self._runs.get(_run(span))
 
     def first_of_part(self, span: Span) -> Span:
-        """Return the first span of the part to which ``span`` belongs."""
         return self._parts[span.device, _run(span)][0]
 
     def start_of_part(self, first: Span) -> PartStart:

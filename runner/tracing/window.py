@@ -10,8 +10,6 @@ from pathlib import Path
 from runner.engine.run.session import Session
 from runner.errors import ClusterError, ResourceError
 from runner.system.files import replace_durably
-from runner.tracing.chrome import chrome_trace
-from runner.tracing.summary import summary_table, trace_summary
 from runner.tracing.timeline_index import TimelineIndex, Update
 
 log = logging.getLogger(__name__)
@@ -82,6 +80,10 @@ class TraceWindow:
             return
         self._recording = False
         self._close()
+        # Imported here, because few runs record a timeline.
+        from runner.tracing.chrome import chrome_trace
+        from runner.tracing.summary import summary_table, trace_summary
+
         try:
             recorded = self.session.stop_trace()
         except ClusterError as lost:

@@ -2,12 +2,12 @@
 
 Read in this order:
 
-* ``base``: the interface. ``metrics_log``: metrics.jsonl. ``plots``, ``timeline_plot``: plots and tables.
-  ``table_picture``: a table as a picture. ``domain_plots``: plots of an adaptation.
+* ``base``: the interface. ``metrics_log``: metrics.jsonl. ``plots``: plots and tables.
+  ``diagrams``: a graph and a timeline. ``table_picture``: a table as a picture.
 * ``records``: the kinds of tracking records. ``queued``: the tracker that queues records. ``writer``: the thread that
   writes records to the store. ``spool``: a file of records that are not yet in the store. ``system_monitor``:
   samples of the machine's load.
-* ``mlflow_tracker``, ``mlflow_store``, ``mlflow_run``, ``mlflow_model``, ``mlflow_sweep``, ``mlflow_client``: MLflow.
+* ``mlflow_tracker``, ``mlflow_store``, ``mlflow_run``, ``mlflow_client``: MLflow.
 * ``origin``, ``replay``: how another process writes the spooled records to MLflow.
 * ``tensorboard``: event files.
 """
@@ -17,11 +17,7 @@ from runner.tracking.metrics_log import MetricsLog, read_metrics
 from runner.tracking.mlflow_tracker import MlflowTracker, MlflowTracking
 from runner.tracking.tensorboard import TensorboardTracking
 
-TRACKERS: dict[str, type[Tracking]] = {
-    "mlflow": MlflowTracking,
-    "tensorboard": TensorboardTracking,
-    "none": NoTracking,
-}
+TRACKERS: dict[str, type[Tracking]] = {"mlflow": MlflowTracking, "tensorboard": TensorboardTracking, "none": NoTracking}
 
 __all__ = [
     "TRACKERS",

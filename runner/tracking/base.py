@@ -142,12 +142,9 @@ def sweep_name(swept: Collection[str], directory: Path) -> str:
     return f"sweep {directory.name}: {', '.join(_short_keys(swept))}".removesuffix(": ")
 
 
-DESCRIPTION_TAG = "mlflow.note.content"
-"""Tag with the Markdown that a store shows as the description of a run."""
-
+DESCRIPTION_TAG = "mlflow.note.content"  # tag with the Markdown that a store shows as the description of a run
 SEED = "seed"
-GROUP_TAG = "runner.group"
-"""Tag of the jobs of a sweep; jobs that differ only in their seed have the same value."""
+GROUP_TAG = "runner.group"  # tag of the jobs of a sweep; jobs that differ only in their seed have the same value
 
 
 def group_of(swept: Mapping[str, str], directory: Path) -> str:

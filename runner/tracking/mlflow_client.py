@@ -35,8 +35,7 @@ DATABASE = "mlflow.db"
 ARTIFACTS = "mlruns"
 URI_VARIABLE = "MLFLOW_TRACKING_URI"
 EXPERIMENT_VARIABLE = "MLFLOW_EXPERIMENT_NAME"
-EXPERIMENT = "runner"
-"""The experiment of runs for which neither a setting nor the environment names one."""
+EXPERIMENT = "runner"  # the experiment of runs for which neither a setting nor the environment names one
 SCHEMES = ("sqlite", "postgresql", "mysql", "mssql", "http", "https", "databricks")
 _SQLITE = "sqlite:///"
 _ENVIRONMENT = {

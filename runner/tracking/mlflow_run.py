@@ -1,11 +1,14 @@
-"""Write tracking records to one existing MLflow run."""
+"""Write tracking records, and networks as MLflow models from code without pickles, to one existing MLflow run."""
 
 import itertools
 import json
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
+
+import numpy as np
 
 from runner.tracking.mlflow_client import (
     METRICS_PER_BATCH,
@@ -15,7 +18,6 @@ from runner.tracking.mlflow_client import (
     safe_metric,
     safe_tags,
 )
-from runner.tracking.mlflow_model import log_model
 from runner.tracking.records import Artifact, DataSplit, End, ExportedModel, Metrics, Params, Record, Tags
 
 _log = logging.getLogger(__name__)
@@ -123,3 +125,49 @@ class MlflowRun:
                     _log.warning("MLflow refuses %s %r: %s", field, batch[0].key, error.message)
                 else:
                     self._log(field, batch, limit=(len(batch) + 1) // 2)
+
+
+MODEL_NAME = "network"
+_STEP_TAG = "runner.step"
+
+
+def log_model(client: Any, run_id: str, record: ExportedModel) -> None:
+    """Add a network to the models of an MLflow run, unless the run has a model of this step already.
+
+    client: an MlflowClient. Call this function within :func:`~runner.tracking.mlflow_client.store_errors`.
+    """
+    from mlflow.entities import LoggedModelOutput, LoggedModelStatus
+
+    experiment_id = client.get_run(run_id).info.experiment_id
+    of_run = client.search_logged_models([experiment_id], filter_string=f"source_run_id = '{run_id}'")
+    kept = {model.tags.get(_STEP_TAG) for model in of_run if model.status == LoggedModelStatus.READY}
+    if str(record.step) in kept:
+        return
+    tags = {_STEP_TAG: str(record.step)}
+    model = client.create_logged_model(experiment_id, name=MODEL_NAME, source_run_id=run_id, tags=tags)
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / MODEL_NAME
+        _save(path, record, run_id, model)
+        client.log_model_artifacts(model.model_id, str(path))
+    client.finalize_logged_model(model.model_id, LoggedModelStatus.READY)
+    client.log_outputs(run_id, [LoggedModelOutput(model.model_id, record.step)])
+
+
+def _save(path: Path, record: ExportedModel, run_id: str, model: Any) -> None:
+    import mlflow.pyfunc
+    from mlflow.models import Model, ModelSignature
+    from mlflow.types import Schema, TensorSpec
+
+    # Pixels of any dtype fit in float64 without rounding.
+    inputs = TensorSpec(np.dtype(np.float64), (-1, *record.shape))
+    outputs = TensorSpec(np.dtype(np.float64), (-1, record.outputs))
+    pixels = np.broadcast_to(np.reshape(record.example, (1, -1, *[1] * (len(record.shape) - 1))), (1, *record.shape))
+    mlflow.pyfunc.save_model(
+        path,
+        python_model=str(Path(record.folder, record.code)),
+        artifacts={MODEL_NAME: record.folder},
+        signature=ModelSignature(Schema([inputs]), Schema([outputs])),
+        input_example=np.ascontiguousarray(pixels, np.float64),
+        pip_requirements=[record.requirement],
+        mlflow_model=Model(artifact_path=model.artifact_location, run_id=run_id, model_id=model.model_id),
+    )

@@ -9,8 +9,7 @@ from typing import Annotated
 from runner.bounds import Bounds, Count
 from runner.tracking.base import NETWORKS, NO_NETWORK, RunInfo, SweepResult, Tracking
 from runner.tracking.mlflow_client import resolve_experiment, resolve_uri
-from runner.tracking.mlflow_store import MlflowStore
-from runner.tracking.mlflow_sweep import end_parent
+from runner.tracking.mlflow_store import MlflowStore, end_parent
 from runner.tracking.origin import Origin
 from runner.tracking.queued import QueuedTracker
 from runner.tracking.records import now_ms
@@ -59,11 +58,9 @@ class MlflowTracking(Tracking):
 
     @property
     def exports(self) -> str:
-        """The network that is recorded as a model at the end of a run."""
         return self.log_model
 
     def create(self, run_dir: Path) -> "MlflowTracker":
-        """Return a tracker for the run in this directory."""
         return MlflowTracker(self, self.store_uri(), run_dir)
 
     def finish_sweep(self, sweep_dir: Path, result: SweepResult) -> None:

@@ -1,9 +1,8 @@
-"""Pictures and tables of a run; drawing requires neither a display nor an installation of Graphviz."""
+"""Plots and tables of a run, a sweep and an adaptation; drawing requires no display."""
 
 import csv
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,19 +15,14 @@ from runner.tracking.records import Metrics
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-    from matplotlib.patches import FancyBboxPatch
-
 
 _DPI = 120
 _AXES = {"loss": "loss (mean per example)", "accuracy": "accuracy (fraction of examples)"}
 """Metric -> label of the axis, if the label is not the name of the metric."""
 _MOST_CURVES = 4
 _TRAIN = "tab:blue"
-_SCORED = {"val": "tab:green", "test": "tab:orange"}
-"""Split that evaluations score -> its colour."""
-
-Point = tuple[int, float]
-"""A step, and the value of a metric."""
+_SCORED = {"val": "tab:green", "test": "tab:orange"}  # split that evaluations score -> its colour
+Point = tuple[int, float]  # a step, and the value of a metric
 
 # Maximum numbers of classes for which a confusion matrix has counts in its cells and class names along its axes.
 _MOST_NUMBERED = 20
@@ -202,7 +196,6 @@ def _number(text: str) -> float:
 
 
 def new_figure(width_inches: float, height_inches: float) -> "Figure":
-    """Return an empty picture."""
     # Unlike pyplot, this constructor has no global state and needs no display: the figure is drawn with Agg.
     from matplotlib.figure import Figure
 
@@ -211,8 +204,11 @@ def new_figure(width_inches: float, height_inches: float) -> "Figure":
 
 def save_figure(figure: "Figure", out_path: Path) -> Path:
     """Write a picture as PNG, create missing folders, and return ``out_path``."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
     out_path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(out_path, format="png")
+    canvas: Any = FigureCanvasAgg(figure)
+    canvas.print_png(out_path)  # ``savefig`` would draw the figure twice
     return out_path
 
 
@@ -257,86 +253,40 @@ def _names(counts: Counts) -> list[str]:
     return [f"server {number}" for number in range(len(counts))]
 
 
-Box = tuple[str, str]
-"""The names of the row and the column of a box."""
-
-_DIAGRAM_DPI = 100
-# Distances between the centres of boxes, and the size of a box, in inches, which are also the units of the axes.
-_COLUMN, _ROW = 4.2, 0.85
-_WIDTH, _HEIGHT, _LEGEND = 1.7, 0.5, 0.7
-_LINE, _FILL = "#33506f", "#eef3fa"
-BETWEEN_COLUMNS = "#c2410c"
-"""Colour of arrows from one column to another."""
-
-_Point = tuple[float, float]
+_INCHES_PER_LAYER = 0.25
 
 
-@dataclass(frozen=True)
-class DiagramLegend:
-    """The meaning of a box, of an arrow within a column, and of an arrow between columns, which has another colour."""
+def divergence_plot(divergence: Mapping[str, Mapping[str, float]], out_path: Path) -> Path:
+    """Draw the divergence of two domains at each layer, one line for each network; return ``out_path``.
 
-    box: str
-    within: str
-    between: str
-
-
-def box_diagram(
-    boxes: Mapping[Box, str], arrows: Mapping[tuple[Box, Box], str], legend: DiagramLegend, out_path: Path
-) -> Path:
-    """Draw boxes and labelled arrows, and a legend below them, as a PNG; return ``out_path``.
-
-    boxes: box -> text. Rows, from the top, and columns, from the left, are in the order of their first box; the name
-    of a column is above its boxes. arrows: (from, to) -> label.
+    divergence: name of a network -> layer -> nats.
     """
-    from matplotlib.figure import Figure
-
-    rows = {row: -_ROW * place for place, row in enumerate(dict.fromkeys(row for row, _ in boxes))}
-    columns = {column: _COLUMN * place for place, column in enumerate(dict.fromkeys(column for _, column in boxes))}
-    centres = {(row, column): (columns[column], rows[row]) for row, column in boxes}
-    figure = Figure(figsize=(_COLUMN * len(columns), _ROW * (len(rows) + 1) + _LEGEND), dpi=_DIAGRAM_DPI)
-    axes = figure.add_axes((0, 0, 1, 1))
-    axes.set(xlim=(-_COLUMN / 2, _COLUMN * (len(columns) - 0.5)))
-    axes.set(ylim=(-_ROW * (len(rows) - 0.4) - _LEGEND, _ROW * 1.4))
-    axes.axis("off")
-    for column, x in columns.items():
-        axes.text(x, _ROW * 0.8, column, ha="center", fontweight="bold", fontsize=9)
-    patches = {box: _draw_box(axes, centres[box], text) for box, text in boxes.items()}
-    for (source, target), label in arrows.items():
-        ends = {"patchA": patches[source], "patchB": patches[target]}
-        _draw_arrow(axes, centres[source], centres[target], ends, label)
-    _draw_legend(axes, legend)
-    figure.savefig(out_path, format="png")
-    return out_path
+    layers = list(next(iter(divergence.values())))
+    figure = new_figure(max(6.0, 2 + _INCHES_PER_LAYER * len(layers)), 4.5)
+    axes = figure.add_subplot()
+    for network, values in divergence.items():
+        axes.plot(range(len(layers)), [values[layer] for layer in layers], marker="o", markersize=3, label=network)
+    axes.set_xticks(range(len(layers)), layers, rotation=90, fontsize=7)
+    axes.set(ylabel="symmetric divergence (nats, mean over neurons)", ylim=(0, None))
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize=8)
+    return save_figure(figure, out_path)
 
 
-def _draw_box(axes: "Axes", centre: _Point, text: str) -> "FancyBboxPatch":
-    from matplotlib.patches import FancyBboxPatch
+def target_batches_plot(curve: Mapping[int, Mapping[str, float]], before: Mapping[str, float], out_path: Path) -> Path:
+    """Draw metrics over the number of target batches, next to the values before the adaptation; return ``out_path``.
 
-    x, y = centre
-    corner = (x - _WIDTH / 2, y - _HEIGHT / 2)
-    style = "round,pad=0,rounding_size=0.1"
-    box = FancyBboxPatch(corner, _WIDTH, _HEIGHT, boxstyle=style, facecolor=_FILL, edgecolor=_LINE, zorder=2)
-    axes.add_patch(box)
-    axes.text(x, y, text, ha="center", va="center", fontsize=8, zorder=3)
-    return box
-
-
-def _draw_arrow(axes: "Axes", start: _Point, end: _Point, ends: dict[str, Any], label: str) -> None:
-    """Draw an arrow that bends to its right, so that arrows in both directions do not overlap."""
-    (x0, y0), (x1, y1) = start, end
-    bend, colour = (0.2, BETWEEN_COLUMNS) if x0 != x1 else (0.45, _LINE)
-    arrow = {"arrowstyle": "-|>", "color": colour, "lw": 0.8, "connectionstyle": f"arc3,rad={bend}", **ends}
-    axes.annotate("", end, start, arrowprops=arrow).set_zorder(1)
-    middle = ((x0 + x1 - bend * (y0 - y1)) / 2, (y0 + y1 + bend * (x0 - x1)) / 2)
-    ground = {"facecolor": "white", "edgecolor": "none", "pad": 0.5}
-    axes.text(*middle, label, color=colour, fontsize=7, ha="center", va="center", bbox=ground, zorder=1)
-
-
-def _draw_legend(axes: "Axes", legend: DiagramLegend) -> None:
-    from matplotlib.lines import Line2D
-    from matplotlib.patches import Patch
-
-    box = Patch(facecolor=_FILL, edgecolor=_LINE, label=legend.box)
-    arrows = ((_LINE, legend.within), (BETWEEN_COLUMNS, legend.between))
-    lines = [Line2D([], [], color=colour, marker=">", markevery=(1, 1), label=text) for colour, text in arrows]
-    axes.legend(handles=[box, *lines], loc="lower center", fontsize=7, frameon=False)
+    curve: number of batches -> metric -> value.
+    """
+    metrics = list(before)
+    figure = new_figure(5 * len(metrics), 4)
+    for place, metric in enumerate(metrics, start=1):
+        axes = figure.add_subplot(1, len(metrics), place)
+        axes.plot(list(curve), [scores[metric] for scores in curve.values()], marker="o", label="adabn")
+        axes.axhline(before[metric], color="tab:gray", linestyle="--", label="source")
+        axes.set(xlabel="batches of the target", ylabel=metric, xscale="log")
+        axes.set_xticks(list(curve), [str(batches) for batches in curve])
+        axes.minorticks_off()
+        axes.grid(alpha=0.3)
+        axes.legend(fontsize=8)
+    return save_figure(figure, out_path)

@@ -54,28 +54,22 @@ class QueuedTracker(Tracker):
             self._monitor.start()
 
     def log_params(self, params: Mapping[str, Any]) -> None:
-        """Record a configuration."""
         self._put(Params(flat_params(params)))
 
     def log_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Record the values of a step."""
         self._step = max(self._step, step)
         self._put(Metrics(int(step), now_ms(), {key: float(value) for key, value in metrics.items()}))
 
     def log_artifact(self, path: Path, folder: str = "") -> None:
-        """Copy a file into the record, below ``folder``."""
         self._put(Artifact(str(path.absolute()), folder))
 
     def set_tags(self, tags: Mapping[str, str]) -> None:
-        """Set facts about the run."""
         self._put(Tags(safe_tags(tags)))
 
     def log_data(self, split: DataSplit) -> None:
-        """Record a split of the dataset as an input of the run."""
         self._put(split)
 
     def log_model(self, model: ExportedModel) -> None:
-        """Record a network."""
         self._put(model)
 
     def finish(self, status: str) -> None:

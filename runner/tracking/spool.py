@@ -12,9 +12,7 @@ from typing import IO
 from runner.tracking.records import Record, from_line, to_line
 
 _log = logging.getLogger(__name__)
-SPOOL_FILE = "tracking-spool.jsonl"
-"""The name of a spool in the directory of a run."""
-
+SPOOL_FILE = "tracking-spool.jsonl"  # the name of a spool in the directory of a run
 _LOCK_LOOK_S = 0.05
 
 
@@ -34,7 +32,6 @@ class Spool:
 
     @property
     def pending(self) -> bool:
-        """Whether the queue has records."""
         return self._end > self._start
 
     @contextmanager

@@ -21,7 +21,6 @@ class SystemMonitor:
         self._thread = threading.Thread(target=self._run, name="system-monitor", daemon=True)
 
     def start(self) -> None:
-        """Start the thread."""
         self._thread.start()
 
     def stop(self) -> None:

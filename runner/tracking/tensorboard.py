@@ -28,7 +28,6 @@ class TensorboardTracking(Tracking):
     pictures: bool = True
 
     def check(self) -> None:
-        """Raise ValueError if the library is not installed."""
         if importlib.util.find_spec(_LIBRARY) is None:
             raise ValueError(
                 f"tracking=tensorboard: {_LIBRARY} is not installed; install it with: pip install "
@@ -36,7 +35,6 @@ class TensorboardTracking(Tracking):
             )
 
     def create(self, run_dir: Path) -> Tracker:
-        """Return a tracker for the run in this directory."""
         return QueuedTracker(run_dir, TensorboardStore, queue_size=_QUEUE_SIZE, finish_timeout_s=_FINISH_TIMEOUT_S)
 
 

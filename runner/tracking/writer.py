@@ -19,8 +19,7 @@ from runner.tracking.spool import Spool
 
 _log = logging.getLogger(__name__)
 
-BATCH_RECORDS = 500
-"""Largest number of records in one write."""
+BATCH_RECORDS = 500  # largest number of records in one write
 
 
 class StoreUnavailableError(Exception):

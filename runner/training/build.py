@@ -17,7 +17,6 @@ from runner.config.schema import Config, LocalCluster
 from runner.data.dataset import Facts
 from runner.data.settings import limited_facts
 from runner.data.source import source_from_config
-from runner.engine.cluster.cluster_session import ClusterSession
 from runner.engine.cluster.emulation import BYTES_PER_S_OF_MBIT, Emulation, Link, Stragglers
 from runner.engine.compile.program import Program
 from runner.engine.graph.device import GPU
@@ -41,7 +40,6 @@ from runner.tasks.base import Task
 from runner.training.devices import cluster_of, in_one_process, require_kernels
 from runner.training.evaluation import with_validation
 from runner.training.experiment import Experiment
-from runner.training.launching import launcher_of
 from runner.training.memory import require_variables_fit
 from runner.training.placement import place_layers
 from runner.training.preconditions import replayed_decisions
@@ -175,6 +173,10 @@ def open_session(experiment: Experiment, directory: RunDirectory, check_finite: 
         ):
             yield local_session
     else:
+        # Imported here, because the modules for processes and messages take long to import.
+        from runner.engine.cluster.cluster_session import ClusterSession
+        from runner.training.launching import launcher_of
+
         with ClusterSession(
             *computed,
             document,

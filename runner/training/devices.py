@@ -8,7 +8,6 @@ from typing import Any
 from runner.config.devices import ON_CPU, device_texts, reason, sums_text
 from runner.config.schema import AUTO, LOCAL, LocalCluster
 from runner.engine.cluster.emulation import BYTES_PER_S_OF_MBIT
-from runner.engine.cluster.worker_setup import require_library
 from runner.engine.compile.passes.lower_collectives import WHOLE
 from runner.engine.compile.program import OneProcess, Program
 from runner.engine.graph import op as op_table
@@ -164,6 +163,8 @@ def require_kernels(program: Program, cluster: Cluster, registry: Registry) -> N
 
     Such nodes usually come from a plugin. Raises ResourceError if the library that sums over the GPUs is missing.
     """
+    from runner.engine.cluster.worker_setup import require_library
+
     require_library(cluster, registry)
     types = {
         constraint: {d.type for d in cluster.devices if DeviceName.parse(d.name).matches(DeviceName.parse(constraint))}

@@ -74,15 +74,12 @@ class BarDisplay(Display):
         self._progress.start()
 
     def step(self, done: int, loss: float, examples_per_s: float) -> None:
-        """Advance the bar; rich redraws it at most ten times a second."""
         self._progress.update(self._task, completed=done, measured=_measured(loss, examples_per_s))
 
     def message(self, text: str) -> None:
-        """Print a line above the bar."""
         self._progress.console.print(text, highlight=False)
 
     def close(self) -> None:
-        """Leave the finished bar on the screen."""
         self._progress.stop()
 
 
@@ -103,13 +100,11 @@ class NotebookDisplay(Display):
         self._done = self._total = 0
 
     def start(self, first_step: int, total_steps: int) -> None:
-        """Show the bar."""
         super().start(first_step, total_steps)
         self._done = first_step
         self._draw()
 
     def step(self, done: int, loss: float, examples_per_s: float) -> None:
-        """Advance the bar; it is redrawn at most once per interval."""
         now = time.monotonic()
         self._done = done
         eta_s = (now - self._started) / max(1, done - self._first) * (self._total - done)
@@ -124,7 +119,6 @@ class NotebookDisplay(Display):
         self._draw()
 
     def close(self) -> None:
-        """Draw the bar for the last time."""
         self._draw()
 
     def _draw(self) -> None:

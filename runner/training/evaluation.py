@@ -20,8 +20,7 @@ from runner.tasks.base import Task
 
 TEST = "test"
 VALIDATION = "val"
-_CLIENTS = {TEST: "eval", VALIDATION: "validate"}
-"""Split -> the client that scores it."""
+_CLIENTS = {TEST: "eval", VALIDATION: "validate"}  # split -> the client that scores it
 _PREFIX = "monitor/"
 
 
@@ -132,7 +131,6 @@ class BestMetric:
         return config.train.patience is not None and self.waited >= config.train.patience
 
     def early_stop_text(self, config: Config) -> str:
-        """Return the reason why the run ends early."""
         train = config.train
         margin = f" by more than {significant(train.min_delta)}" if train.min_delta else ""
         goal = "finite" if self.reference is None else f"better than {significant(self.reference)}{margin}"

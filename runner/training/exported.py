@@ -32,8 +32,7 @@ from runner.tracking.records import ExportedModel
 from runner.training.inference import answers, one_device, weights_of
 
 _CONFIG, _WEIGHTS, _PLUGINS, _CODE = "network.yaml", "weights", "plugins", "mlflow_network.py"
-_ONE_DEVICE = "single"
-"""The option of ``parallelism`` for a network that is used and not trained."""
+_ONE_DEVICE = "single"  # the option of ``parallelism`` for a network that is used and not trained
 _TEMPLATE = Path(__file__).with_name(f"{_CODE}.txt")
 
 

@@ -190,7 +190,6 @@ class _Views:
         self._views = views
 
     def read(self, split: str, step: int, lo: int, hi: int) -> Mapping[str, NDArray[Any]]:
-        """Return a share of the batch of a step."""
         batch, view = divmod(step, len(self._views))
         return self._views[view].read(split, batch, lo, hi)
 
@@ -205,7 +204,6 @@ class _Given:
         self._mask = mask
 
     def read(self, split: str, step: int, lo: int, hi: int) -> Mapping[str, NDArray[Any]]:
-        """Return batch number ``step``, of hi - lo inputs; ``lo`` is 0, because the one device gets whole batches."""
         count = hi - lo
         index = step * count + np.arange(count, dtype=np.int64)
         real = index < len(self._inputs)

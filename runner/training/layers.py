@@ -16,8 +16,7 @@ from runner.training.experiment import Experiment
 
 _MULTIPLYING = ("matmul", "conv2d", "conv2d_input_gradient", "lstm")
 """Ops whose floating-point operations are pairs of a multiplication and an addition."""
-_PASSING_ON = ("reshape", "identity")
-"""Ops whose output shares memory with their input."""
+_PASSING_ON = ("reshape", "identity")  # ops whose output shares memory with their input
 
 
 @dataclass(frozen=True)

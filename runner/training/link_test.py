@@ -24,9 +24,7 @@ from runner.engine.run.recording import RECEIVE, SEND
 from runner.engine.simulate.profile import MessageCosts
 from runner.records.summary import joining_facts
 
-HOPS = 64
-"""Messages of a chain."""
-
+HOPS = 64  # messages of a chain
 WARM_UP, REPEATS = 5, 50
 _COPIED_BYTES = 1 << 24
 _CHAIN, _EMPTY = "chain", "empty"

@@ -17,23 +17,16 @@ from runner.training.experiment import Experiment
 
 log = logging.getLogger(__name__)
 
-CONTEXT_BYTES = 500 << 20
-"""Assumed GPU memory of the driver and the libraries in each process."""
-
-PROGRAM_BYTES = 150 << 20
-"""Bytes of the interpreter and libraries of a process, measured for workers of tiny networks."""
-
+CONTEXT_BYTES = 500 << 20  # assumed GPU memory of the driver and the libraries in each process
+PROGRAM_BYTES = 150 << 20  # bytes of the interpreter and libraries of a process, measured for workers of tiny networks
 CHECKPOINT_COPIES = 5
 """Copies of all variables in the process that writes a checkpoint: fetched, packed, and read back to verify them."""
 
-BOUNDARY_COPIES = 1
-"""Copies of all variables in the master's memory for a recovery from a lost worker."""
-
+BOUNDARY_COPIES = 1  # copies of all variables in the master's memory for a recovery from a lost worker
 INDEX_BYTES = 64
 """Bytes for each example of a streamed dataset: its place and label, and its places in the orders of two epochs."""
 
-_FETCH_COPIES = 2
-"""Copies of tensors that a worker returns to the master: one in the worker, and one in shared memory."""
+_FETCH_COPIES = 2  # copies of tensors that a worker returns to the master: one in the worker, and one in shared memory
 
 
 @dataclass(frozen=True)

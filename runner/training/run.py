@@ -31,17 +31,14 @@ from runner.system.console import NOT_ON_TERMINAL, logging_to
 from runner.system.files import replace_durably
 from runner.system.shutdown import StopRequest, at_the_end
 from runner.tracking.base import BEST_NETWORK, LAST_NETWORK, NO_NETWORK
-from runner.training.adaptation.storing import adapt_run, require_adaptation
 from runner.training.build import build, open_session
-from runner.training.comparison import measured_step_s, predicted_step_s, verdict
 from runner.training.devices import log_run_devices
 from runner.training.display import create_display
-from runner.training.divergence import divergence
 from runner.training.experiment import Experiment
-from runner.training.graph_picture import draw_graph
+from runner.training.graph_picture import draw_graph, write_graph
 from runner.training.initial_weights import initial_weights, with_checkpoint_named
 from runner.training.memory import require_gpu_memory, require_memory
-from runner.training.non_finite import name_the_node
+from runner.training.non_finite import divergence, name_the_node
 from runner.training.placement import placement_text
 from runner.training.preconditions import (
     changed_machine_values,
@@ -54,10 +51,17 @@ from runner.training.preconditions import (
     require_same_plugins,
     require_whole_record,
 )
-from runner.training.recording import names_of, open_record, store_configuration, store_plugins
-from runner.training.recovery import recovery_of
+from runner.training.recording import (
+    draft_summary,
+    names_of,
+    open_record,
+    status_of,
+    store_configuration,
+    store_plugins,
+    with_error,
+    with_results,
+)
 from runner.training.saving import Start, continued_start
-from runner.training.summary import draft_summary, status_of, with_error, with_results
 from runner.training.trainer import Trainer
 
 log = logging.getLogger(__name__)
@@ -134,7 +138,10 @@ def _prepare(config: Config, run_dir: Path, resume: bool) -> _Prepared:
     require_whole_record(experiment)
     require_record_of_one_configuration(config)
     experiment.config.data.require_present()
-    require_adaptation(config)
+    if config.adapt.data:
+        from runner.training.adaptation.storing import require_adaptation
+
+        require_adaptation(config)
     require_memory(experiment)
     require_gpu_memory(experiment, found.gpus)
     if resume:
@@ -277,6 +284,8 @@ class _Run:
         placed, steps = self.experiment.placed, self.experiment.measured_steps
         if placed is None:
             return
+        from runner.training.comparison import measured_step_s, predicted_step_s, verdict
+
         log.info("%s", placement_text(placed.placement))
         log.info("%s", verdict(predicted_step_s(self.experiment), "predicted by the cost model"))
         if steps and self.new_start is not None:
@@ -294,7 +303,12 @@ class _Run:
         self.record = record
         self._record_artifacts(record)
         meta = CheckpointMeta(self.summary.config_hash, directory.run_id, directory.epoch, 0, start.progress)
-        recovery = recovery_of(config, session, directory, record, start)
+        recovery = None
+        if self.experiment.program.one_process is None:
+            # Imported here, like the session of workers: the modules for processes and messages take long to import.
+            from runner.training.recovery import recovery_of
+
+            recovery = recovery_of(config, session, directory, record, start)
         of_the_run = (create_display(), stop, meta, start.step, self.callbacks, recovery)
         trainer = Trainer(self.experiment, session, directory, record, *of_the_run)
 
@@ -306,6 +320,9 @@ class _Run:
         def draw(error: BaseException | None) -> None:
             scores = trainer.progress.scores
             record.plots(None if scores is None else scores.confusion, self.experiment.facts.class_names)
+            if config.tracking.pictures:
+                for path in draw_graph(self.experiment.program.graph, directory.graph_dot):
+                    record.artifact(path)
             record.decided(trainer.decided())
 
         with at_the_end("writing the summary", add_results), at_the_end("drawing plots", draw):
@@ -323,6 +340,8 @@ class _Run:
 
     def _adapt(self, record: Record, done: int) -> None:
         """Adapt the network to the target of the configuration; record the scores there. done: updates of the run."""
+        from runner.training.adaptation.storing import adapt_run
+
         found, files = adapt_run(self.experiment.config, self.directory)
         record.metrics(done, found.metrics)
         for path in files:
@@ -339,8 +358,7 @@ class _Run:
             record.data(splits_of(config.data, config.seed, known))
         if directory.code_diff.exists():
             record.artifact(directory.code_diff)
-        for path in draw_graph(self.experiment.program.graph, directory.graph_dot, config.tracking.pictures):
-            record.artifact(path)
+        record.artifact(write_graph(self.experiment.program.graph, directory.graph_dot))
         if placed is not None:
             if not directory.placement_json.exists():
                 placed.placement.write(directory.placement_json)

@@ -28,16 +28,21 @@ from runner.tasks.base import MAX
 from runner.tracing.chrome import chrome_trace
 from runner.tracing.parts import PARTS
 from runner.tracing.summary import trace_summary
-from runner.tracking.timeline_plot import draw_timeline
+from runner.tracking.diagrams import draw_timeline
 from runner.training.display import Display
-from runner.training.recording import names_of, open_record, store_configuration, store_plugins
+from runner.training.recording import (
+    draft_summary,
+    names_of,
+    open_record,
+    store_configuration,
+    store_plugins,
+    with_error,
+)
 from runner.training.simulation import Simulated, SimulatedTimeline, hardware_of, simulate
-from runner.training.summary import draft_summary, with_error
 
 log = logging.getLogger(__name__)
 
-METRIC = f"{SIMULATED}/examples_per_s"
-"""The metric by which simulated runs are compared."""
+METRIC = f"{SIMULATED}/examples_per_s"  # the metric by which simulated runs are compared
 
 
 def run_simulated(
@@ -164,7 +169,6 @@ def process_name(device: str) -> str:
 
 
 def kind_of(hardware: Hardware, device: str) -> str:
-    """Return the kind of a device."""
     group = hardware.servers if DeviceName.parse(device).job == "ps" else hardware.workers
     assert group is not None, "a simulated parameter server has a kind"
     return group.kind

@@ -31,20 +31,15 @@ from runner.tracing.parts import device_parts
 from runner.tracing.timeline_index import TimelineIndex, Update
 from runner.training.build import program_of
 from runner.training.placement import place_layers
-from runner.training.profiled_machine import profiled_machine
+from runner.training.profiles import profiled_machine
 
 log = logging.getLogger(__name__)
 
 HARDWARE = "cluster.hardware"
 
-RECORDED_RUNS = 20_000
-"""Number of runs of clients from which on no further update is in the timeline."""
-
-PROGRESS_S = 5.0
-"""Seconds between reports of the progress; shorter simulations report nothing."""
-
-Announce = Callable[[str], None]
-"""A function that shows a line of text."""
+RECORDED_RUNS = 20_000  # number of runs of clients from which on no further update is in the timeline
+PROGRESS_S = 5.0  # seconds between reports of the progress; shorter simulations report nothing
+Announce = Callable[[str], None]  # a function that shows a line of text
 
 
 @dataclass(frozen=True)
@@ -224,7 +219,7 @@ def _largest_tensors(session: SimulatedSession, device: str, count: int = 8) -> 
 def hardware_of(config: Config) -> Hardware:
     """Return the described hardware of a configuration; raises ConfigError if there is none."""
     if config.cluster.hardware is None:
-        raise ConfigError(f"{HARDWARE}=null: expected a described cluster, as in cluster=k20x8, or a file of one's own")
+        raise ConfigError(f"{HARDWARE}=null: expected a described cluster, as in cluster=k20x8, or your own YAML file")
     hardware: Hardware = config.cluster.hardware
     return hardware
 

@@ -6,7 +6,7 @@ import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from numpy.typing import NDArray
 
@@ -30,8 +30,10 @@ from runner.tracing.window import TraceFiles, TraceWindow, recorded_steps
 from runner.training.display import Display
 from runner.training.evaluation import TEST, BestMetric, evaluate
 from runner.training.experiment import Experiment
-from runner.training.recovery import Recovery
 from runner.training.saving import COMPUTED, SECONDS, Progress, prepared_checkpoint
+
+if TYPE_CHECKING:
+    from runner.training.recovery import Recovery
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +57,7 @@ class Trainer:
         meta: CheckpointMeta,
         first_step: int,
         callbacks: Sequence[Callback] = (),
-        recovery: Recovery | None = None,
+        recovery: "Recovery | None" = None,
     ) -> None:
         """Prepare the loop.
 

@@ -200,12 +200,12 @@ def test_requesting_the_best_checkpoint_of_a_run_without_one_is_an_error(tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("folder", "said"),
+    ("folder", "reported"),
     [
         ("", "no usable checkpoint; expected a directory step-N"),
         ("absent", "absent: no such directory; expected the directory of a run"),
     ],
 )
-def test_a_path_without_checkpoints_is_refused(tmp_path: Path, folder: str, said: str) -> None:
-    with pytest.raises(CheckpointError, match=said):
+def test_a_path_without_checkpoints_is_refused(tmp_path: Path, folder: str, reported: str) -> None:
+    with pytest.raises(CheckpointError, match=reported):
         find(tmp_path / folder)

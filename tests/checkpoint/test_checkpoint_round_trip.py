@@ -165,11 +165,7 @@ def test_hash_does_not_depend_on_order_or_layout() -> None:
     assert weights_sha256(dict(reversed(LAYOUTS.items()))) == weights_sha256(reference)
 
 
-@given(
-    name=st.sampled_from(sorted(set(LAYOUTS) - {"empty"})),
-    position=st.integers(0, 10**6),
-    bit=st.integers(0, 7),
-)
+@given(name=st.sampled_from(sorted(set(LAYOUTS) - {"empty"})), position=st.integers(0, 10**6), bit=st.integers(0, 7))
 def test_hash_changes_with_any_bit(name: str, position: int, bit: int) -> None:
     array = np.asarray(LAYOUTS[name])
     raw = bytearray(array.astype(array.dtype.newbyteorder("<")).tobytes())

@@ -6,8 +6,7 @@ import pytest
 
 from runner import nn
 from runner.commands.explain import explain
-from runner.commands.explanation.devices import plans_of, training_plans
-from runner.commands.explanation.wires import Sent, sent_text
+from runner.commands.explanation import Sent, plans_of, sent_text, training_plans
 from runner.config.schema import Config
 from runner.engine.compile.transfer_times import Transfer
 from runner.engine.graph.network import NetworkBuilder

@@ -176,10 +176,10 @@ def left(folder: Path) -> Path:
 
 
 def test_the_records_of_each_run_are_written_once(left: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch):
-    asked: list[Path] = []
-    monkeypatch.setattr(Replay, "run", lambda self, run_dir, uri, end: asked.append(run_dir) or 1)
+    requested: list[Path] = []
+    monkeypatch.setattr(Replay, "run", lambda self, run_dir, uri, end: requested.append(run_dir) or 1)
     assert main(["sync", "outputs", "outputs/run"]) == 0
-    assert asked == [left]
+    assert requested == [left]
     assert capsys.readouterr().out == "written to the tracking store: 1 record of 1 run\n"
 
 

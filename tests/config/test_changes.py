@@ -2,17 +2,12 @@
 
 import pytest
 
-from runner.config.changes import changes
 from runner.config.conf_dir import conf_dir
 from runner.config.configuration import fix_machine_values
 from runner.config.groups import GROUPS
-from runner.config.schema import Config
+from runner.config.outcome import changes
 from runner.errors import ConfigError
-from tests.small_runs import composed_config
-
-
-def composed(*overrides: str) -> Config:
-    return composed_config(*overrides)
+from tests.small_runs import composed_config as composed
 
 
 def option_files(group: str) -> list[str]:

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from runner.commands.explain import explain
-from runner.config import hydra_app
 from runner.config.configuration import fix_machine_values
 from runner.config.launcher import Launcher, jobs_at_once
 from runner.config.monitor import keeps_best, monitor_of
@@ -19,7 +18,7 @@ from runner.engine.cluster.emulation import Emulation, Link, Stragglers
 from runner.engine.graph.device import Cluster, Device
 from runner.errors import ConfigError, SecurityError
 from runner.training.build import build
-from tests.small_runs import small_config, typed
+from tests.small_runs import composed_config, small_config, typed
 
 FAULTS = """
 precision=float16
@@ -117,15 +116,14 @@ ROWS = re.findall(r"^((?:\S.*\n)+)((?: .*\n)+)", FAULTS, re.MULTILINE)
 
 @pytest.mark.parametrize(("given", "message"), ROWS, ids=[given.strip() for given, _ in ROWS])
 def test_impossible_configurations_are_refused(given: str, message: str):
-    job = hydra_app.compose(given.split())
     with pytest.raises(ConfigError) as caught:
-        job.config()
+        composed_config(*given.split())
     assert " ".join(message.split()) in str(caught.value)
 
 
 def test_one_message_lists_every_fault():
     with pytest.raises(ConfigError) as caught:
-        hydra_app.compose(["train.min_delta=1", "precision=half", "init_include=[a]"]).config()
+        composed_config("train.min_delta=1", "precision=half", "init_include=[a]")
     keys = [line.split("=")[0] for line in str(caught.value).splitlines()]
     assert keys == ["precision", "train.min_delta", "init_include"]
 
@@ -133,8 +131,8 @@ def test_one_message_lists_every_fault():
 def test_small_values_and_constraints_are_accepted():
     smallest = "parallelism=single train.batch_size=1 train.eval_batch_size=1 train.steps=1 seed=0"
     for given in (smallest, "parallelism=model parallelism.workers=4 train.batch_size=1"):
-        assert hydra_app.compose(given.split()).config().train.batch_size == 1
-    config = hydra_app.compose(["parallelism=model", "parallelism.constraints={conv*: 0, fc?: 1}"]).config()
+        assert composed_config(*given.split()).train.batch_size == 1
+    config = composed_config("parallelism=model", "parallelism.constraints={conv*: 0, fc?: 1}")
     assert config.parallelism.constraints == {"conv*": 0, "fc?": 1}
 
 

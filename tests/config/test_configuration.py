@@ -11,12 +11,13 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 
 from runner.commands.help_text import options
-from runner.config import hydra_app, safe_yaml
+from runner.config import safe_yaml
 from runner.config.conf_dir import conf_dir
 from runner.config.configuration import dump, fix_machine_values, from_plain, load_stored, to_plain
 from runner.config.groups import GROUPS
 from runner.config.schema import Config
 from runner.errors import ConfigError, SecurityError
+from tests.small_runs import composed_config as composed
 
 OPTIONS = [(group, name) for group, table in GROUPS.items() for name in table]
 PRESETS = {
@@ -43,22 +44,9 @@ PRESETS = {
     ("model", "vgg_a_benchmark"): "vgg_a",
 }
 """(group, preset) -> the option whose default values the preset overrides."""
-EXPERIMENTS = options(conf_dir())["experiment"]
-
-
-def composed(*overrides: str) -> Config:
-    return hydra_app.compose(overrides).config()
-
-
-def test_schemas_are_not_stored_again_when_registered_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    hydra_app.register_schemas()
-    monkeypatch.setattr(hydra_app.ConfigStore, "store", lambda *_, **given: pytest.fail(f"stored again: {given}"))
-    hydra_app.register_schemas()
 
 
 def test_a_schema_that_replaces_another_is_stored(monkeypatch: pytest.MonkeyPatch) -> None:
-    hydra_app.register_schemas()
-
     @dataclasses.dataclass
     class Other(GROUPS["schedule"]["cosine"]):  # type: ignore[misc]
         more: int = 3
@@ -112,11 +100,6 @@ def test_every_option_composes_to_its_dataclass_and_survives_storage(group: str,
     assert chosen.name == name
     (tmp_path / "config.yaml").write_text(dump(config))
     assert load_stored(tmp_path / "config.yaml") == config
-
-
-@pytest.mark.parametrize("name", EXPERIMENTS)
-def test_every_experiment_composes(name: str, default: Config):
-    assert composed(f"experiment={name}") != default
 
 
 def test_the_default_is_lenet_on_digits(default: Config):

@@ -30,14 +30,14 @@ SERVED = (*TWO, "parallelism.combine=parameter_server", "parallelism.servers=2")
 
 
 @cache
-def asked(*overrides: str) -> Config:
+def requested(*overrides: str) -> Config:
     """Return a checked configuration in which no values of the machine are filled in yet."""
     return composed_config(*TWO, *overrides)
 
 
 def taken(found: Found, *overrides: str) -> Any:
     """Return the cluster section of a run, with the devices of the machine ``found`` filled in."""
-    return take_devices(asked(*overrides), lambda: found)
+    return take_devices(requested(*overrides), lambda: found)
 
 
 def test_device_auto_assigns_all_gpus_round_robin_or_the_cpu() -> None:
@@ -58,7 +58,7 @@ def test_an_unusable_gpu_is_not_assigned_and_the_reason_is_reported() -> None:
 
 
 def test_a_requested_cpu_is_used_without_looking_for_gpus() -> None:
-    cluster = take_devices(asked("cluster.device=cpu"), lambda: pytest.fail("GPUs are searched"))
+    cluster = take_devices(requested("cluster.device=cpu"), lambda: pytest.fail("GPUs are searched"))
     assert cluster.device_taken == "cpu"
     assert look_at(cluster, lambda: pytest.fail("GPUs are searched")) is NO_GPUS
     assert reason(cluster, NO_GPUS) == "cluster.device=cpu"
@@ -90,7 +90,7 @@ def test_requested_gpus_can_be_shared_and_must_exist() -> None:
     with pytest.raises(
         ConfigError, match=r"gpus=\[0, 0\]: .* on the CPU, .*; use cluster\.device=gpu, or cluster\.gpus=null"
     ):
-        take_devices(replace(asked(), cluster=replace(stored, gpus=[0, 0])), lambda: machine(gpu()))
+        take_devices(replace(requested(), cluster=replace(stored, gpus=[0, 0])), lambda: machine(gpu()))
 
 
 def test_servers_are_on_the_cpu_unless_gpus_are_requested() -> None:
@@ -118,7 +118,7 @@ def test_a_cpu_without_bfloat16_is_refused_for_bfloat16() -> None:
         "precision=bfloat16: expected a CPU with one of avx512_bf16, amx_bf16; this CPU has none, so bfloat16 "
         "would be slower than float32; use precision=float32, or another machine"
     )
-    in_bfloat16 = asked("precision=bfloat16")
+    in_bfloat16 = requested("precision=bfloat16")
     on_cpu = replace(in_bfloat16, cluster=replace(in_bfloat16.cluster, device_taken="cpu"))
     for refuse in (
         lambda: taken(NO_DRIVER, "precision=bfloat16"),
@@ -137,9 +137,9 @@ def test_the_cpu_is_not_checked_for_a_run_on_a_gpu_or_in_another_precision() -> 
     here = machine(gpu(0), gpu(1))
     assert taken(here, "precision=bfloat16").device_taken == "gpu"
     for overrides in (["cluster.device=gpu"], ["cluster.gpus=[0,1]"], ["cluster.device=auto"]):
-        require_precision(asked("precision=bfloat16", *overrides), lambda: here)
+        require_precision(requested("precision=bfloat16", *overrides), lambda: here)
     for precision in ("float32", "float64"):
-        require_precision(asked(f"precision={precision}"), lambda: pytest.fail("nothing depends on a GPU"))
+        require_precision(requested(f"precision={precision}"), lambda: pytest.fail("nothing depends on a GPU"))
         assert taken(NO_DRIVER, f"precision={precision}").device_taken == "cpu"
 
 
@@ -166,7 +166,7 @@ def test_the_cpu_is_not_checked_for_a_run_on_a_gpu_or_in_another_precision() -> 
 )
 def test_impossible_devices_are_refused(overrides: list[str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        asked(*overrides)
+        requested(*overrides)
 
 
 def test_cluster_gpus_needs_a_number_for_each_server_on_a_gpu() -> None:
@@ -175,7 +175,7 @@ def test_cluster_gpus_needs_a_number_for_each_server_on_a_gpu() -> None:
 
 
 def test_the_stored_configuration_has_the_requested_and_the_used_devices() -> None:
-    stored = to_plain(fix_machine_values(asked(), 4, lambda: machine(gpu())))
+    stored = to_plain(fix_machine_values(requested(), 4, lambda: machine(gpu())))
     assert {key: stored["cluster"][key] for key in ("device", "device_taken", "gpus")} == {
         "device": "auto",
         "device_taken": "gpu",
@@ -190,30 +190,30 @@ def test_the_stored_configuration_has_the_requested_and_the_used_devices() -> No
 
 
 def test_a_run_on_the_cpu_stays_on_the_cpu() -> None:
-    stored = fix_machine_values(asked(), 4, lambda: NO_DRIVER)
+    stored = fix_machine_values(requested(), 4, lambda: NO_DRIVER)
     here = machine(gpu())
     assert fix_machine_values(stored, 4, lambda: here).cluster.device_taken == "cpu"
     assert reason(stored.cluster, here) == ("cluster.device=auto found no GPU when the run began; there is Big GPU now")
 
 
 def test_a_rerun_on_another_machine_uses_and_reports_its_devices() -> None:
-    stored = fix_machine_values(asked(), 4, lambda: machine(gpu()))
+    stored = fix_machine_values(requested(), 4, lambda: machine(gpu()))
     here, other = retake_devices(stored, lambda: machine(gpu()))
     assert (here, other) == (stored, "")
     elsewhere, other = retake_devices(stored, lambda: NO_DRIVER)
     assert (elsewhere.cluster.device_taken, elsewhere.cluster.gpus) == ("cpu", None)
     assert other == "the run used a GPU, and the repetition uses the CPU: there is no NVIDIA driver: no libcuda"
-    wanted = fix_machine_values(asked("cluster.device=gpu"), 4, lambda: machine(gpu()))
+    wanted = fix_machine_values(requested("cluster.device=gpu"), 4, lambda: machine(gpu()))
     with pytest.raises(ResourceError, match=r"cluster\.device=gpu: expected a GPU"):
         retake_devices(wanted, lambda: NO_DRIVER)
 
 
 def test_gpus_that_were_not_requested_are_assigned_again_if_there_are_fewer() -> None:
     two, one = machine(gpu(0), gpu(1)), machine(gpu(0))
-    stored = fix_machine_values(asked(), 4, lambda: two)
+    stored = fix_machine_values(requested(), 4, lambda: two)
     here, other = retake_devices(stored, lambda: one)
     assert (here.cluster.device_taken, here.cluster.gpus, other) == ("gpu", [0, 0], "")
-    named = fix_machine_values(asked("cluster.gpus=[0,1]"), 4, lambda: two)
+    named = fix_machine_values(requested("cluster.gpus=[0,1]"), 4, lambda: two)
     expected = r"there is no GPU 1; .* Several workers may share a GPU; cluster\.gpus=null uses all GPUs"
     for config, action in ((named, retake_devices), (stored, take_devices)):
         with pytest.raises(ResourceError, match=expected):
@@ -221,11 +221,11 @@ def test_gpus_that_were_not_requested_are_assigned_again_if_there_are_fewer() ->
 
 
 def test_a_record_of_a_gpu_run_is_not_replayed_on_the_cpu_and_vice_versa() -> None:
-    cpu = fix_machine_values(asked(), 4, lambda: NO_DRIVER)
-    on_gpu = fix_machine_values(asked(), 4, lambda: machine(gpu()))
-    explicit = fix_machine_values(asked("cluster.device=gpu"), 4, lambda: machine(gpu()))
-    rounded = fix_machine_values(asked("cluster.tf32=true"), 4, lambda: machine(gpu()))
-    compared = fix_machine_values(asked("cluster.compare_plans=true"), 4, lambda: machine(gpu()))
+    cpu = fix_machine_values(requested(), 4, lambda: NO_DRIVER)
+    on_gpu = fix_machine_values(requested(), 4, lambda: machine(gpu()))
+    explicit = fix_machine_values(requested("cluster.device=gpu"), 4, lambda: machine(gpu()))
+    rounded = fix_machine_values(requested("cluster.tf32=true"), 4, lambda: machine(gpu()))
+    compared = fix_machine_values(requested("cluster.compare_plans=true"), 4, lambda: machine(gpu()))
     assert outcome_hash(cpu) != outcome_hash(on_gpu) == outcome_hash(explicit) != outcome_hash(rounded)
     assert outcome_hash(on_gpu) != outcome_hash(compared) != outcome_hash(rounded)
     assert outcome_hash(cpu) == outcome_hash(replace(cpu, cluster=replace(cpu.cluster, device_taken=None)))
@@ -239,7 +239,7 @@ def test_devices_are_described() -> None:
         "up to 13.0",
         "/job:ps/task:0/device:cpu:0": "CPU",
     }
-    require_devices(asked(), NO_DRIVER)
+    require_devices(requested(), NO_DRIVER)
 
 
 @pytest.mark.parametrize(

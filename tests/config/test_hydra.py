@@ -1,5 +1,6 @@
 """Hydra's command line, the folder of YAML files, nested configuration groups, and debug presets."""
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -11,17 +12,18 @@ from omegaconf import DictConfig
 
 from runner.commands.help_text import help_text, options
 from runner.config import conf_dir as module
+from runner.config.check import training_facts
 from runner.config.command_line import misplaced_verb, overrides_first, quoted, quoting_hint
 from runner.config.conf_dir import NestedGroup, conf_dir, nested_groups
 from runner.config.hydra_app import compose_jobs
-from runner.config.schema import Config
 from runner.data.augmentation import Augment
 from runner.data.settings import limited_facts
 from runner.errors import ConfigError, ResourceError, RunnerError
 from runner.strategies.downpour.pushed_server import POLICIES, Staleness
 from runner.training.build import build
 from runner.training.run import run
-from tests.small_runs import LARGE_PRESETS, composed_config, small_config
+from tests.small_runs import composed_config as composed
+from tests.small_runs import small_config
 
 
 @pytest.fixture
@@ -130,6 +132,18 @@ def test_jobs_of_a_sweep_are_composed_together_each_with_its_number(folder: Path
     ]
 
 
+def test_a_sweep_can_be_requested_by_its_mode_and_by_the_users_files(folder: Path):
+    """Only Hydra's application sees all requests for a sweep; other runs are composed without it."""
+    dirs = ["hydra.run.dir=run", "hydra.sweep.dir=sweep"]
+    assert len(compose_jobs(["hydra.mode=MULTIRUN", "seed=1,2", *dirs], no_batch)) == 2
+    (folder / "own" / "experiment").mkdir(parents=True)
+    text = "# @package _global_\nhydra: {mode: MULTIRUN, sweeper: {params: {seed: '1,2,3'}}}\n"
+    (folder / "own" / "experiment" / "swept.yaml").write_text(text)
+    assert len(compose_jobs(["--config-dir", "own", "experiment=swept", *dirs], no_batch)) == 3
+    (job,) = compose_jobs(["hydra.run.dir=${hydra:job.name}/run"], no_batch)
+    assert (job.sweep, job.run_dir) == (None, folder / "runner" / "run")
+
+
 def test_a_job_that_cannot_be_composed_is_refused_before_any_has_a_directory(folder: Path):
     with pytest.raises(ConfigError, match="'fast' of type 'str'"):
         compose_jobs(["-m", "optimizer.lr=0.1,fast", "hydra.sweep.dir=sweep"], no_batch)
@@ -197,11 +211,6 @@ STRATEGIES = [
 ]
 
 
-def composed(*overrides: str) -> Config:
-    """Return the checked configuration for the given overrides."""
-    return composed_config(*overrides)
-
-
 def test_preset_fast_trains_a_few_steps_with_checks() -> None:
     config = composed("+debug=fast", "experiment=mnist_lenet")
     assert (config.train.steps, config.train.epochs, config.debug.check_finite) == (25, None, True)
@@ -241,11 +250,15 @@ def test_presets_can_be_built_for_every_strategy(overrides: tuple[str, ...]) -> 
 EXPERIMENTS = sorted(path.stem for path in (conf_dir() / "experiment").glob("*.yaml"))
 
 
-@pytest.mark.parametrize("experiment", [name for name in EXPERIMENTS if not name.startswith(LARGE_PRESETS)])
-@pytest.mark.parametrize(("preset", "steps"), [("fast", 25), ("overfit", 300), ("profile", 30)])
-def test_presets_can_be_built_for_every_experiment(preset: str, steps: int, experiment: str) -> None:
-    config = composed(f"+debug={preset}", f"experiment={experiment}", "cluster.threads_per_worker=1")
-    assert build(config).total_steps == steps
+@pytest.mark.parametrize("experiment", EXPERIMENTS)
+def test_presets_fit_every_experiment(experiment: str) -> None:
+    """The programs of the experiments are built by the tests of ``training``; here, the data and lengths are new."""
+    for preset, steps in (("fast", 25), ("overfit", 300), ("profile", 30)):
+        config = composed(f"+debug={preset}", f"experiment={experiment}")
+        examples = limited_facts(config.data).train_examples
+        known = dataclasses.replace(training_facts(config), train_examples=examples, total_steps=steps)
+        assert config.train.steps == steps
+        assert list(config.parallelism.faults(known)) == []
 
 
 def test_a_run_with_preset_overfit_learns_its_examples_completely(tmp_path: Path) -> None:

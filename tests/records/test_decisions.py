@@ -94,18 +94,18 @@ ENDINGS = [
 
 
 class Endings:
-    """Fake clients that end in the order of ``ENDINGS``. ``asked`` records all other calls."""
+    """Fake clients that end in the order of ``ENDINGS``. ``requested`` records all other calls."""
 
     def __init__(self) -> None:
         self.endings = list(ENDINGS)
-        self.asked: list[Any] = []
+        self.requested: list[Any] = []
 
     def run(self, client: str, *, step: int = 0, feeds: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        self.asked.append(("run", client, step, feeds))
+        self.requested.append(("run", client, step, feeds))
         return {"answer": 42}
 
     def launch(self, client: str, *, step: int = 0, feeds: Mapping[str, Any] | None = None) -> None:
-        self.asked.append(("launch", client, step, feeds))
+        self.requested.append(("launch", client, step, feeds))
 
     def finished(self) -> Finished:
         return self.endings.pop(0)
@@ -137,7 +137,7 @@ def test_other_calls_are_passed_on(path: Path) -> None:
     with closing(NotingClients(clients, path, ORIGIN)) as noting:
         assert noting.run("init", step=3, feeds={"x": 1}) == {"answer": 42}
         noting.launch("compute", step=4, feeds={"x": 2})
-    assert clients.asked == [("run", "init", 3, {"x": 1}), ("launch", "compute", 4, {"x": 2})]
+    assert clients.requested == [("run", "init", 3, {"x": 1}), ("launch", "compute", 4, {"x": 2})]
 
 
 def test_a_record_begins_with_the_first_ending_and_is_limited_with_a_warning(

@@ -69,14 +69,14 @@ def test_an_id_is_found_among_the_outputs(place: str, tmp_path: Path) -> None:
 
 def test_an_unknown_id_is_looked_up_in_the_store(tmp_path: Path) -> None:
     run_id = make_run(tmp_path / "elsewhere")
-    asked = []
+    requested = []
 
     def store(text: str) -> list[Path]:
-        asked.append(text)
+        requested.append(text)
         return [tmp_path / "elsewhere"]
 
     assert find_run(run_id, tmp_path, store).run_id == run_id
-    assert asked == [run_id]
+    assert requested == [run_id]
 
 
 @pytest.mark.parametrize(
@@ -232,10 +232,7 @@ def test_a_different_kind_of_data_is_described(now: Facts, expected: str) -> Non
             "there are 7 train examples, in training there were 8; there are 5 test examples, in training there were 4",
         ),
         (DataRecord(FACTS, replace(KNOWN, scale=1.0)), "stored pixels are divided by 1, in training by 255"),
-        (
-            DataRecord(FACTS, replace(KNOWN, mean=(0.1 + 1e-9,))),
-            "the channel mean is 0.100000001, in training 0.1",
-        ),
+        (DataRecord(FACTS, replace(KNOWN, mean=(0.1 + 1e-9,))), "the channel mean is 0.100000001, in training 0.1"),
         (DataRecord(FACTS, replace(KNOWN, mean=(0.2,))), "the channel mean is 0.2, in training 0.1"),
         (DataRecord(FACTS, replace(KNOWN, std=(0.3, 0.4))), "the channel deviation is 0.3, 0.4, in training 0.3"),
     ],
@@ -249,12 +246,12 @@ class FakeReplay(Replay):
 
     def __init__(self, failing: dict[str, Exception] | None = None) -> None:
         super().__init__()
-        self.asked: list[tuple[str, str | None]] = []
+        self.requested: list[tuple[str, str | None]] = []
         self.ends: list[End | None] = []
         self._failing = failing or {}
 
     def run(self, run_dir: Path, uri: str | None, end: End | None) -> int:
-        self.asked.append((run_dir.name, uri))
+        self.requested.append((run_dir.name, uri))
         self.ends.append(end)
         if run_dir.name in self._failing:
             raise self._failing[run_dir.name]
@@ -292,7 +289,7 @@ def test_a_run_that_is_still_running_is_skipped(tmp_path: Path) -> None:
     with RunDirectory.open(run, resume=False) as directory:
         directory.store_configuration(b"tracking: {uri: null}\n")
         assert write_late([run], replay) == LateRecords(running=[run])
-    assert replay.asked == []
+    assert replay.requested == []
     assert write_late([run], replay) == LateRecords({run: 3})
 
 
@@ -313,7 +310,7 @@ def test_no_run_starts_while_its_records_are_written(tmp_path: Path) -> None:
 def test_only_the_store_is_read_from_the_configuration(tmp_path: Path, configuration: str, uri: str | None) -> None:
     replay = FakeReplay()
     write_late([late_run(tmp_path / "run", configuration)], replay)
-    assert replay.asked == [("run", uri)]
+    assert replay.requested == [("run", uri)]
 
 
 def test_the_end_of_a_run_is_read_from_its_summary(tmp_path: Path) -> None:

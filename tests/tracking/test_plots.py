@@ -13,11 +13,9 @@ import pytest
 from matplotlib.figure import Figure
 from matplotlib.image import imread
 
+from runner.tracking.diagrams import Box, DiagramLegend, box_diagram
 from runner.tracking.metrics_log import MetricsLog, check_metric_name
 from runner.tracking.plots import (
-    Box,
-    DiagramLegend,
-    box_diagram,
     confusion_matrix,
     learning_curves,
     staleness_histogram,
@@ -66,7 +64,8 @@ def _drawn(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
         figures.append(figure)
         return path
 
-    monkeypatch.setattr("runner.tracking.plots.save_figure", save)
+    for module in ("plots", "diagrams"):
+        monkeypatch.setattr(f"runner.tracking.{module}.save_figure", save)
     return figures
 
 
@@ -169,8 +168,7 @@ def test_arrows_in_both_directions_do_not_overlap(tmp_path: Path) -> None:
 
 
 def test_a_legend_explains_boxes_and_the_colours_of_arrows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    figures: list[Figure] = []
-    monkeypatch.setattr(Figure, "savefig", lambda figure, *arguments, **options: figures.append(figure))
+    figures = _drawn(monkeypatch)
     a, b, c = ("top", "left"), ("bottom", "left"), ("top", "right")
     boxes: dict[Box, str] = {a: "a", b: "b", c: "c"}
     box_diagram(boxes, {(a, b): "1", (a, c): "2"}, LEGEND, tmp_path / "graph.png")

@@ -1,6 +1,6 @@
 """Callbacks: a run that a callback stops ends in order, as after its last step."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -8,11 +8,13 @@ import pytest
 
 from runner.callback import Callback, StopTraining
 from runner.checkpoint import load
+from runner.records.summary import Summary
 from runner.tracking import read_metrics
 from runner.training.run import run
-from tests.small_runs import small_config, train
+from tests.small_runs import small_config
 
-LENGTHS = ("train.steps=9", "train.eval_every=4", "train.log_every=5", "checkpoint.every_steps=3")
+LENGTHS = ("train.steps=9", "train.eval_every=4", "train.log_every=5", "checkpoint.every_steps=3", "schedule=constant")
+"""The learning rate of the constant schedule does not depend on the length."""
 
 
 @dataclass
@@ -53,34 +55,33 @@ class Stopper(Callback):
         ("on_checkpoint", 9, 9),
     ],
 )
-def test_a_stopped_run_ends_as_after_its_last_step(method: str, step: int, last: int, tmp_path: Path) -> None:
+def test_a_stopped_run_ends_as_after_its_last_step(
+    method: str, step: int, last: int, tmp_path: Path, trained: Callable[..., Path]
+) -> None:
     """The metrics and weights equal those of a run of this length. A second callback is called nevertheless."""
     stopper, other = Stopper(method, step), Stopper("", 0)
-    summary = run(small_config(*LENGTHS), tmp_path / "a", overrides=[], callbacks=[stopper, other])
+    config = small_config(*LENGTHS)
+    summary = run(config, tmp_path, overrides=[], callbacks=[stopper, other])
     reason = f"after step {last} of 9: Stopper: enough" if last < 9 else ""
     assert (summary.status, summary.steps, summary.stopped, summary.error) == ("finished", last, reason, None)
     assert stopper.calls == other.calls
     assert ("on_evaluation", last) in stopper.calls
     assert stopper.calls[-1] == ("on_checkpoint", last)
     assert len(set(stopper.calls)) == len(stopper.calls)
-    checkpoint = load(tmp_path / "a" / "checkpoints" / f"step-{last}")
+    checkpoint = load(tmp_path / "checkpoints" / f"step-{last}")
     assert checkpoint.manifest.meta.progress["monitor/best_step"] in (4, 8, last)
-    logged = {name for r in read_metrics(tmp_path / "a" / "metrics.jsonl") if r.step == last for name in r.values}
+    logged = {name for r in read_metrics(tmp_path / "metrics.jsonl") if r.step == last for name in r.values}
     assert "test/loss" in logged
     assert "train/loss" in logged or method == "on_evaluation", "an evaluation follows the metrics of its step"
-    # The learning rate of the constant schedule does not depend on the length.
-    short = train(tmp_path / "b", *LENGTHS, f"train.steps={last}", "schedule=constant")
-    constant = run(
-        small_config(*LENGTHS, "schedule=constant"), tmp_path / "c", overrides=[], callbacks=[Stopper(method, step)]
-    )
-    assert constant.weights_sha256 == short.weights_sha256
+    short = Summary.read(trained(*LENGTHS, f"train.steps={last}") / "summary.json")
+    assert summary.weights_sha256 == short.weights_sha256
 
 
-def test_the_first_reason_counts_and_a_resume_continues(tmp_path: Path) -> None:
-    config = small_config(*LENGTHS, "schedule=constant")
+def test_the_first_reason_counts_and_a_resume_continues(tmp_path: Path, trained: Callable[..., Path]) -> None:
+    config = small_config(*LENGTHS)
     stoppers = [Stopper("on_step", 5, ""), Stopper("on_step", 5, "too late")]
     stopped = run(config, tmp_path / "a", overrides=[], callbacks=stoppers)
     assert stopped.stopped == "after step 5 of 9: Stopper"
     resumed = run(config, tmp_path / "a", overrides=[], resume=True)
     assert (resumed.status, resumed.steps, resumed.stopped) == ("finished", 9, "")
-    assert resumed.weights_sha256 == run(config, tmp_path / "b", overrides=[]).weights_sha256
+    assert resumed.weights_sha256 == Summary.read(trained(*LENGTHS) / "summary.json").weights_sha256

@@ -115,18 +115,18 @@ def test_a_placement_is_dropped_if_the_strategy_changes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changed", "told"),
+    ("changed", "reported"),
     [
         ({"x_train": small_arrays()["x_train"] // 2}, "the channel mean is"),
         ({"x_test": small_arrays()["x_test"][:3], "y_test": small_arrays()["y_test"][:3]}, "3 test examples"),
         ({"class_names": np.array(["a", "b", "c"])}, "class 0 is 'a', in training it was '0'"),
     ],
 )
-def test_a_run_is_not_resumed_with_other_data(tmp_path: Path, changed: dict[str, Any], told: str) -> None:
+def test_a_run_is_not_resumed_with_other_data(tmp_path: Path, changed: dict[str, Any], reported: str) -> None:
     data = ("data=arrays", f"data.path={write_arrays(tmp_path / 'mine.npz')}", "train.batch_size=4")
     before = train(tmp_path / "run", *data, "train.steps=2")
     write_arrays(tmp_path / "mine.npz", **changed)
-    with pytest.raises(DataError, match=rf"data=arrays changed since the run began \(data\.json\): .*{told}"):
+    with pytest.raises(DataError, match=rf"data=arrays changed since the run began \(data\.json\): .*{reported}"):
         train(tmp_path / "run", *data, "train.steps=4", resume=True)
     assert Summary.read(tmp_path / "run" / "summary.json") == before
     write_arrays(tmp_path / "mine.npz")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from runner.commands.explain import explain_with_memory
-from runner.commands.explanation.devices import device_lines, plans_of
+from runner.commands.explanation import device_lines, plans_of
 from runner.config.configuration import fix_machine_values
 from runner.config.launcher import SweepPlace
 from runner.config.schema import Config
@@ -72,16 +72,16 @@ def plans(experiment: Experiment) -> dict[str, dict[str, DevicePlan]]:
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_every_strategy_is_planned_on_gpus_without_changes(strategy: str) -> None:
-    experiment = placed(machine(gpu()), *STRATEGIES[strategy])
+def test_every_strategy_is_planned_on_gpus_without_changes_in_one_process_unless_clients_overlap(strategy: str) -> None:
+    experiment, on_cpu = (placed(found, *STRATEGIES[strategy]) for found in (machine(gpu()), NO_DRIVER))
+    assert (experiment.program.one_process is None) == (strategy in OVERLAPPING)
+    assert (on_cpu.program.one_process is None) == (strategy != "single")
     kinds = {task_of(device.name): device.type for device in experiment.cluster.devices}
     assert set(kinds.values()) == ({"cpu", "gpu"} if experiment.program.servers else {"gpu"})
     assert all((kind == "gpu") == task.startswith("/job:worker") for task, kind in kinds.items())
     if strategy != "model":  # the placement of "model" depends on the rates of the devices
-        on_cpu = plans(placed(NO_DRIVER, *STRATEGIES[strategy]))
-        assert {name: set(each) for name, each in plans(experiment).items()} == {
-            name: set(each) for name, each in on_cpu.items()
-        }
+        tasks = ({name: set(each) for name, each in plans(one).items()} for one in (experiment, on_cpu))
+        assert next(tasks) == next(tasks)
     for each in plans(experiment).values():
         for task, plan in each.items():
             assert plan.device == f"{task}/device:{kinds[task]}:0"
@@ -93,13 +93,6 @@ def test_servers_are_placed_on_gpus_on_request(strategy: str) -> None:
     devices = experiment.cluster.devices
     assert len(devices) == experiment.program.workers + experiment.program.servers > experiment.program.workers
     assert [(device.type, device.gpu) for device in devices] == [("gpu", k % 2) for k in range(len(devices))]
-
-
-@pytest.mark.parametrize("strategy", STRATEGIES)
-def test_gpus_are_in_one_process_unless_clients_overlap(strategy: str) -> None:
-    on_gpus, on_cpu = (placed(found, *STRATEGIES[strategy]) for found in (machine(gpu()), NO_DRIVER))
-    assert (on_gpus.program.one_process is None) == (strategy in OVERLAPPING)
-    assert (on_cpu.program.one_process is None) == (strategy != "single")
 
 
 def test_the_configuration_decides_whether_there_is_one_process() -> None:
@@ -118,8 +111,8 @@ def test_links_of_gpus_have_the_rates_within_a_process_unless_configured() -> No
 
     assert rates(placed(machine(gpu()), *STRATEGIES["ring"]).cluster) == (GPU_LATENCY_S, GPU_LINK_BYTES_PER_S)
     assert rates(placed(NO_DRIVER, *STRATEGIES["ring"]).cluster) == (Cluster.latency_s, Cluster.bytes_per_s)
-    told = placed(machine(gpu()), *STRATEGIES["ring"], "cluster.latency_ms=2", "cluster.bandwidth_mbit=8")
-    assert rates(told.cluster) == (2e-3, 1e6)
+    reported = placed(machine(gpu()), *STRATEGIES["ring"], "cluster.latency_ms=2", "cluster.bandwidth_mbit=8")
+    assert rates(reported.cluster) == (2e-3, 1e6)
 
 
 @pytest.mark.parametrize("option", ["compare_plans", "tf32", ""])
@@ -146,8 +139,8 @@ def test_an_op_without_a_kernel_for_gpus_and_a_node_on_a_cpu_are_named() -> None
 
 @pytest.mark.parametrize("apart", [False, True])
 def test_steps_are_compared_with_the_gpus_and_processes_of_the_run(apart: bool) -> None:
-    asked = f"cluster.one_process={'false' if apart else 'null'}"
-    experiment = placed(machine(gpu(0), gpu(1)), *STRATEGIES["model"], asked)
+    requested = f"cluster.one_process={'false' if apart else 'null'}"
+    experiment = placed(machine(gpu(0), gpu(1)), *STRATEGIES["model"], requested)
     slow = placed(NO_DRIVER, *STRATEGIES["model"])
     assert predicted_step_s(experiment)["single"] < predicted_step_s(slow)["single"]
     found = dict(_experiments(experiment))
@@ -173,16 +166,16 @@ def test_a_placement_stored_on_cpus_is_used_on_gpus(tmp_path: Path) -> None:
 def test_log_and_summary_name_the_devices_and_the_reason(caplog: pytest.LogCaptureFixture) -> None:
     here = machine(gpu())
     with caplog.at_level(logging.INFO, "runner"):
-        asked = ("parallelism=single", "cluster.tf32=true", "cluster.compare_plans=true")
-        told = log_run_devices(placed(here, *asked), here, DRAFT)
-    assert told.devices == {
+        requested = ("parallelism=single", "cluster.tf32=true", "cluster.compare_plans=true")
+        reported = log_run_devices(placed(here, *requested), here, DRAFT)
+    assert reported.devices == {
         "/job:worker/task:0/device:gpu:0": "GPU 0: Big GPU, compute capability 9.0, 80.0 GiB, driver 580.1 for "
         "CUDA up to 13.0"
     }
-    assert told.device_reason == "cluster.device=auto uses a GPU if there is one, and there is Big GPU"
-    assert told.versions == {"python": "3", "CuPy": "14.2.0 (cupy-cuda13x)"}
+    assert reported.device_reason == "cluster.device=auto uses a GPU if there is one, and there is Big GPU"
+    assert reported.versions == {"python": "3", "CuPy": "14.2.0 (cupy-cuda13x)"}
     assert "for CUDA up to 13.0, float32 products in TF32, the fastest plan of each convolution\n" in caplog.text
-    assert f"devices: {told.device_reason}" in caplog.text
+    assert f"devices: {reported.device_reason}" in caplog.text
 
 
 @pytest.mark.parametrize(("overrides", "level"), [((), logging.WARNING), (("cluster.device=cpu",), logging.INFO)])
@@ -190,9 +183,9 @@ def test_an_idle_gpu_causes_a_warning(overrides: tuple[str, ...], level: int, ca
     here = machine(gpu(), obstacle="CuPy is not installed")
     experiment = placed(here, "parallelism=single", *overrides)
     with caplog.at_level(logging.INFO, "runner"):
-        told = log_run_devices(experiment, here, DRAFT)
-    assert told.devices == {"/job:worker/task:0/device:cpu:0": "CPU"}
-    assert told.versions == DRAFT.versions
+        reported = log_run_devices(experiment, here, DRAFT)
+    assert reported.devices == {"/job:worker/task:0/device:cpu:0": "CPU"}
+    assert reported.versions == DRAFT.versions
     assert caplog.records[-1].levelno == level
 
 
@@ -209,9 +202,9 @@ def test_keys_for_gpus_cause_a_warning_without_gpus(caplog: pytest.LogCaptureFix
 
 def test_a_missing_library_of_fast_gpu_kernels_is_reported(caplog: pytest.LogCaptureFixture) -> None:
     bare = replace(machine(gpu()), libraries=(Library("cuDNN", "", "convolutions crawl", fast=True),))
-    told = log_run_devices(placed(bare, "parallelism=single"), bare, DRAFT)
+    reported = log_run_devices(placed(bare, "parallelism=single"), bare, DRAFT)
     missing = f"not installed, convolutions crawl: {INSTALL}"
-    assert told.kernels_missing == {"cuDNN": missing}
+    assert reported.kernels_missing == {"cuDNN": missing}
     assert f"cuDNN: {missing}" in caplog.text
     assert log_run_devices(placed(NO_DRIVER, "parallelism=single"), bare, DRAFT).kernels_missing == {}
 
@@ -315,7 +308,7 @@ def test_strategies_without_sums_or_with_overlapping_clients_use_no_nccl() -> No
 
 @pytest.mark.usefixtures("nccl_kernels")
 @pytest.mark.parametrize(
-    ("found", "said"),
+    ("found", "reported"),
     [
         (TWO, "NCCL sums, from GPU to GPU"),
         (WITHOUT, "parts are sent from GPU to GPU and every worker sums them: NCCL is not installed with CuPy"),
@@ -323,13 +316,13 @@ def test_strategies_without_sums_or_with_overlapping_clients_use_no_nccl() -> No
     ],
 )
 def test_log_and_explanation_name_the_library_that_sums(
-    found: Found, said: str, caplog: pytest.LogCaptureFixture
+    found: Found, reported: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     experiment = summing(found)
     with caplog.at_level(logging.INFO, "runner.training.devices"):
         log_run_devices(experiment, found, DRAFT)
-    assert any(each.startswith(f"combine=all_reduce: {said}") for each in caplog.messages)
-    assert any(line.startswith("sums of all_reduce") and said in line for line in device_lines(experiment, found))
+    assert any(each.startswith(f"combine=all_reduce: {reported}") for each in caplog.messages)
+    assert any(line.startswith("sums of all_reduce") and reported in line for line in device_lines(experiment, found))
 
 
 def test_on_the_cpu_collectives_cause_a_warning_only(caplog: pytest.LogCaptureFixture) -> None:

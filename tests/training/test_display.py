@@ -12,9 +12,9 @@ from runner.engine.graph.graph import Graph
 from runner.engine.graph.node import LayerStamp
 from runner.engine.graph.ops.executor import placeholder
 from runner.records.summary import Summary
-from runner.tracking.plots import BETWEEN_COLUMNS, Box, DiagramLegend
+from runner.tracking.diagrams import BETWEEN_COLUMNS, Box, DiagramLegend
 from runner.training.display import BarDisplay, Display
-from runner.training.graph_picture import draw_graph
+from runner.training.graph_picture import draw_graph, write_graph
 
 
 def test_plain_lines_have_step_loss_rate_and_remaining_time(capsys: pytest.CaptureFixture[str]) -> None:
@@ -146,9 +146,8 @@ def graph(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Graph:
 def test_a_graph_has_a_box_for_each_layer_and_device_and_an_arrow_for_their_tensors(
     graph: Graph, tmp_path: Path
 ) -> None:
-    assert draw_graph(graph, tmp_path / "graph.dot", pictures=False) == [tmp_path / "graph.dot"]
+    text = write_graph(graph, tmp_path / "graph.dot").read_text()
     assert [path.name for path in tmp_path.iterdir()] == ["graph.dot"]
-    text = (tmp_path / "graph.dot").read_text()
     expected = ('\t\tbox0 [label="step\n1 nodes"]', '\t\tbox1 [label="first\n2 nodes"]')
     assert all(each in text for each in (*expected, "box0 -> box1 [label=1]", "box1 -> box2 [label=2]"))
     assert f'box2 -> box3 [label=1 color="{BETWEEN_COLUMNS}"]' in text, "the tensor changes its device"
@@ -159,7 +158,7 @@ def test_a_graph_has_a_box_for_each_layer_and_device_and_an_arrow_for_their_tens
 def test_a_picture_needs_no_graphviz_and_omits_tensors_between_the_step_and_layers(
     graph: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert draw_graph(graph, tmp_path / "graph.dot") == [tmp_path / "graph.dot", tmp_path / "graph.png"]
+    assert draw_graph(graph, tmp_path / "graph.dot") == [tmp_path / "graph.png"]
     assert (tmp_path / "graph.png").read_bytes().startswith(b"\x89PNG")
     drawn: list[dict[tuple[Box, Box], str]] = []
 

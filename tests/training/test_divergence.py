@@ -8,7 +8,7 @@ import pytest
 from runner.cli import main
 from runner.errors import DivergenceError
 from runner.records.summary import Summary
-from runner.training.divergence import divergence
+from runner.training.non_finite import divergence
 from tests.refusal import Capture
 from tests.small_runs import SMALL, SMALL_MODEL, train
 from tests.sweep.tables import rows

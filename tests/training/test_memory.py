@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from runner.cli import main
-from runner.commands.explanation.devices import plans_of
+from runner.commands.explanation import plans_of
 from runner.errors import ResourceError
 from runner.records.summary import Summary
 from runner.training import memory

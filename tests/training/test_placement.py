@@ -85,10 +85,7 @@ def test_the_text_of_a_placement_lists_layers_and_idle_devices() -> None:
 @pytest.mark.parametrize(
     ("changes", "complaint"),
     [
-        (
-            {"fc2": None},
-            "does not fit: missing layers fc2. The layers are flatten, fc1, relu1, fc2, loss; the",
-        ),
+        ({"fc2": None}, "does not fit: missing layers fc2. The layers are flatten, fc1, relu1, fc2, loss; the"),
         ({"fc9": worker_device(0)}, "does not fit: unknown layers fc9."),
         ({"fc1": worker_device(3)}, f"does not fit: unknown devices {worker_task(3)}."),
         ({"fc1": "worker 0"}, "does not fit: unknown devices worker 0. The layers are flatten, fc1, relu1, f"),

@@ -139,8 +139,8 @@ def test_eval_and_predict_print_the_device(
     assert f"computed on {found['device']}\n" in capsys.readouterr().err
     for verb in (["eval"], ["predict", "one.npy"]):
         assert main([verb[0], str(of_two_workers), *verb[1:], "cluster.device=cpu"]) == 0
-        assert "computed on" in (said := "".join(capsys.readouterr()))
-        assert "CPU\n" in said
+        assert "computed on" in (reported := "".join(capsys.readouterr()))
+        assert "CPU\n" in reported
     assert main(["predict", "run", "cluster.device=cpu"]) == 2
     assert "expected a FILE besides cluster.device=cpu" in capsys.readouterr().err
 

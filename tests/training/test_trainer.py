@@ -167,28 +167,28 @@ def refuse(*arguments: object, **named: object) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("what", "said"),
+    ("what", "reported"),
     [
         ("training.trainer.Decisions.write", "writing the decisions"),
-        ("training.summary.step_time", "writing the summary"),
+        ("training.recording.step_time", "writing the summary"),
         ("records.record.Record.plots", "drawing plots"),
     ],
 )
 def test_an_error_after_a_failure_is_a_warning_and_the_record_is_closed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, what: str, said: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, what: str, reported: str
 ) -> None:
     monkeypatch.setattr(f"runner.{what}", refuse)
     statuses = closings(monkeypatch)
     with pytest.raises(NumericError, match=r"the loss of step \d+ is"):
         train(tmp_path, "optimizer.lr=1e30", "train.steps=20")
-    assert f"{said} failed too, after NonFiniteLossError: no space" in caplog.messages
+    assert f"{reported} failed too, after NonFiniteLossError: no space" in caplog.messages
     assert statuses == ["failed"]
 
 
 def test_an_error_after_the_last_step_fails_the_run_and_closes_its_record(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("runner.training.summary.step_time", refuse)
+    monkeypatch.setattr("runner.training.recording.step_time", refuse)
     statuses = closings(monkeypatch)
     with pytest.raises(OSError, match="no space"):
         train(tmp_path)

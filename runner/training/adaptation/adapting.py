@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from runner.config.adaptation import ADABN, ADABN_CORAL, CORAL, Adaptation
+from runner.config.schema import ADABN, ADABN_CORAL, CORAL, Adaptation
 from runner.data.dataset import Normalisation
 from runner.data.settings import DatasetSettings
 from runner.errors import ConfigError
@@ -15,8 +15,7 @@ from runner.training.adaptation.domains import SOURCE, TARGET, DomainProgram, Do
 from runner.training.adaptation.moments import Moments, divergence
 from runner.training.inference import OneDevice
 
-UNADAPTED = "source"
-"""The name, among those of the methods, of the network as it was trained."""
+UNADAPTED = "source"  # the name, among those of the methods, of the network as it was trained
 
 
 @dataclass

@@ -26,9 +26,7 @@ ITERATIONS = 100
 WEIGHT_DECAY = 1e-2
 """Iterations of L-BFGS and weight decay of the classifier, of which the papers state neither."""
 
-_ONE_DEVICE = "single"
-"""The option of ``parallelism`` that evaluates a batch several times on one device."""
-
+_ONE_DEVICE = "single"  # the option of ``parallelism`` that evaluates a batch several times on one device
 Matrix = NDArray[np.float64]
 
 
@@ -115,5 +113,4 @@ class _WholeBatch:
         self._fields = {"x": features, "y": labels, "index": index, "mask": mask}
 
     def read(self, split: str, step: int, lo: int, hi: int) -> Mapping[str, NDArray[Any]]:
-        """Return examples lo..hi-1."""
         return {name: values[lo:hi] for name, values in self._fields.items()}

@@ -30,12 +30,9 @@ from runner.training.inference import OneDevice, opened, renormalised
 SOURCE, TARGET = DOMAINS = ("source", "target")
 _TRAIN = "train"
 _STATISTICS, _MOMENTS, _FEATURES = "statistics", "moments", "features"
-_COMPARED = ("conv", "dense", "norm")
-"""Kinds of layers whose outputs are compared between the domains."""
-
+_COMPARED = ("conv", "dense", "norm")  # kinds of layers whose outputs are compared between the domains
 Array = NDArray[Any]
-Weights = Mapping[str, Array]
-"""Name of a variable of the network -> its value."""
+Weights = Mapping[str, Array]  # name of a variable of the network -> its value
 
 
 @dataclass(frozen=True)
@@ -150,7 +147,6 @@ class _Domains:
         self._pipelines = pipelines
 
     def read(self, split: str, step: int, lo: int, hi: int) -> Fields:
-        """Return examples of a batch of a split; see :meth:`Pipeline.read`."""
         domain, _, split = split.partition("/")
         return self._pipelines[domain].read(split, step, lo, hi)
 
@@ -172,7 +168,6 @@ class DomainSession:
     classes: int
 
     def restore(self, weights: Weights) -> None:
-        """Set all variables of the network."""
         self.session.run("restore", feeds={name: np.asarray(value, order="C") for name, value in weights.items()})
 
     def scores(self) -> Scores:

@@ -26,7 +26,6 @@ class Moments:
 
     @classmethod
     def none(cls, neurons: int) -> "Moments":
-        """Return the moments before the first batch."""
         return cls(np.zeros(neurons), np.ones(neurons))
 
     def pooled(self, mean: NDArray[np.floating], variance: NDArray[np.floating]) -> "Moments":

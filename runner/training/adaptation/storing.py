@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from runner.checkpoint import CheckpointMeta, find, load, save
-from runner.config.adaptation import Adaptation
 from runner.config.configuration import dump, target_of, to_plain
-from runner.config.schema import Config, LocalCluster
+from runner.config.schema import Adaptation, Config, LocalCluster
 from runner.data.dataset import Normalisation
 from runner.data.settings import DatasetSettings
 from runner.errors import ConfigError, DataError
@@ -27,14 +26,13 @@ from runner.records.summary import config_hash
 from runner.system.files import replace_durably
 from runner.system.machine import usable_cores
 from runner.system.redaction import redact
-from runner.tracking.domain_plots import divergence_plot, target_batches_plot
+from runner.tracking.plots import divergence_plot, target_batches_plot
 from runner.training.adaptation.adapting import UNADAPTED, Adapted, adapt, require_adaptable
 from runner.training.adaptation.domains import domain_program
 from runner.training.build import workload_of
 from runner.training.inference import ForwardPasses, one_device, weights_in
 
-FOLDER = "adapted"
-"""The folder of adapted networks in the directory of a run: one run directory for each method."""
+FOLDER = "adapted"  # the folder of adapted networks in the directory of a run: one run directory for each method
 RECORD = "adaptation.json"
 
 
