@@ -125,7 +125,7 @@ def test_shards_of_a_layer_are_recomputed_like_the_layer() -> None:
 
 def planned_bytes(recompute: str) -> int:
     """Return the planned memory of a training step of a residual network with bottlenecks, in bytes."""
-    keys = ["model=resnet_cifar", "model.depth=29", "model.block=bottleneck", "data=synthetic", "data.shape=[3,32,32]"]
+    keys = ["model=resnet_cifar", "model.depth=56", "model.block=bottleneck", "data=synthetic", "data.shape=[3,32,32]"]
     composed = hydra_app.compose([*keys, "parallelism=single", f"train.recompute={recompute}"])
     experiment = build(fix_machine_values(composed.config(), 1))
     plans = ProgramPlans(experiment.program, experiment.cluster, load_kernels())
