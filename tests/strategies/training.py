@@ -93,8 +93,7 @@ class Planned:
 
 
 _PLANNED: dict[Any, Planned] = {}
-_KEPT = 16
-"""Number of programs whose plans are kept: most tests open several sessions of one program."""
+_KEPT = 16  # programs whose plans are kept: most tests open several sessions of one program
 
 
 def _planned(
@@ -102,14 +101,15 @@ def _planned(
 ) -> Planned:
     """Return the program with its plans. Sessions on CPUs share the plans of equal programs."""
     key = type(strategy), repr(strategy), workload.network, repr(workload), registry, compression
-    if key in _PLANNED and not (gpus or more):
+    shared = not (gpus or more)
+    if shared and key in _PLANNED:
         return _PLANNED[key]
     program = strategy.build(workload)
     program = replace(program, clients={**program.clients, **more})
     workers, servers = program.workers, program.servers
     cluster = local_cluster(workers, servers, compression=compression, gpus=first_gpu(workers, servers, gpus))
     made = Planned(program, cluster, ProgramPlans(program, cluster, registry))
-    if not (gpus or more):
+    if shared:
         _PLANNED[key] = made
         if len(_PLANNED) > _KEPT:
             del _PLANNED[next(iter(_PLANNED))]
@@ -220,7 +220,7 @@ def outcome(
     batches: int = 1,
     **options: Any,
 ) -> Outcome:
-    """Return the results of some steps and of an evaluation. options: see :func:`opened`.
+    """Return the results of some steps and of an evaluation, in float64. options: see :func:`opened`.
 
     Variables to which a rule with a schedule applies have another learning rate.
     """
@@ -228,8 +228,7 @@ def outcome(
         metrics = []
         for step in steps:
             rates = [0.1 / (1 + step), *[0.2 / (1 + step) ** 2] * len(workload.optimizer.schedules)]
-            rate = np.asarray(rates, workload.state_dtype).reshape(workload.optimizer.rate_shape)
-            found = trainer.step_driver.update(step, rate)
+            found = trainer.step_driver.update(step, np.asarray(rates).reshape(workload.optimizer.rate_shape))
             metrics.append({name: float(each) for name, each in found.items()})
         return Outcome(trainer.weights(), metrics, [trainer.evaluate(batch) for batch in range(batches)])
 
