@@ -9,8 +9,8 @@ from runner.bounds import Count, CountOrZero, SmallCount
 from runner.engine.compile.program import Client, Copy, OneProcess, Program, VirtualClock
 from runner.errors import ConfigError
 from runner.strategies.base import Processes, Race, Strategy, TrainingFacts, Workload, require_one_of
-from runner.strategies.clients import action_of, of_worker, standing_clients, worker_of
-from runner.strategies.downpour.model_replica import ModelReplica, ReplicaOptions
+from runner.strategies.clients import action_of, numbers_of, of_worker, standing_clients
+from runner.strategies.downpour.model_replica import ModelReplica
 from runner.strategies.downpour.order import Rules
 from runner.strategies.downpour.pushed_server import PushedServer, Staleness
 from runner.strategies.replica import shares
@@ -131,7 +131,7 @@ class AsyncData(Strategy):
         graph = served.graph
         shards = [PushedServer(graph, served, j, workload, self.staleness) for j in range(self.servers)]
         replicas = [
-            ModelReplica(workload, k, share, served, shards, self._options)
+            ModelReplica(workload, k, share, served, shards, self._rules)
             for k, share in enumerate(shares(workload.batch_size, self.workers))
         ]
         scorers = [served.replica(k, ReadVariables, "scorer") for k in range(self.workers)]
@@ -157,9 +157,9 @@ class AsyncData(Strategy):
             of_worker(client.name, worker): Copy(client, kept.index(size), worker)
             for worker, size in enumerate(sizes)
             for client in few.clients.values()
-            if worker_of(client.name) == kept.index(size)
+            if numbers_of(client.name)[:1] == [kept.index(size)]
         }
-        clients = {name: client for name, client in few.clients.items() if worker_of(name) is None}
+        clients = {name: client for name, client in few.clients.items() if not numbers_of(name)}
         clients |= {name: replace(copy.client, name=name) for name, copy in copies.items()}
         return replace(few, clients=clients, copies=copies, workers=self.workers, step_driver=self._rules)
 
@@ -184,12 +184,6 @@ class AsyncData(Strategy):
         overlapped = self.loop == "overlapped"
         steps = self.n_fetch if overlapped else self.n_fetch - math.gcd(self.n_fetch, self.n_push)
         return math.ceil(steps / self.n_push)
-
-    @property
-    def _options(self) -> ReplicaOptions:
-        """The options of all replicas. A copy that is fetched before every step needs no local update."""
-        copies = self.loop != "direct"
-        return ReplicaOptions(copies, self.n_push, descends=copies and (self.loop == "overlapped" or self.n_fetch > 1))
 
     @property
     def _rules(self) -> Rules:

@@ -2,25 +2,18 @@
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from typing import Protocol
 
 from runner.engine.compile.program import ONE_CLIENT, TRAIN, Client, DriverSettings, Program
 from runner.engine.graph import ops
 from runner.engine.graph.graph import Graph
 from runner.engine.graph.network import COUNTED, Answers
 from runner.engine.graph.tensor import Tensor
-from runner.engine.graph.variables import Variable, Variables
+from runner.engine.graph.variables import Variables
 from runner.strategies.replica import Replica, ordered_sum, shares
+from runner.strategies.servers import Server
 
 Scored = tuple[Answers, Mapping[str, Tensor]]
 """The answers of a replica for its share of an evaluation batch, and the placeholders of that share."""
-
-
-class Fed(Protocol):
-    """A replica or server that is fed the number of a training step and its learning rate."""
-
-    step: Tensor
-    learning_rate: Tensor
 
 
 def program(
@@ -30,7 +23,7 @@ def program(
     metrics: Mapping[str, Tensor],
     targets: Sequence[str],
     variables: Variables | None = None,
-    servers: Sequence[Fed] = (),
+    servers: Sequence[Server] = (),
     scored: Sequence[Scored] | None = None,
 ) -> Program:
     """Return the program of ``replicas`` with one training client.
@@ -44,10 +37,14 @@ def program(
 
 
 def train_client(
-    replicas: Sequence[Replica], *, metrics: Mapping[str, Tensor], targets: Sequence[str], servers: Sequence[Fed] = ()
+    replicas: Sequence[Replica],
+    *,
+    metrics: Mapping[str, Tensor],
+    targets: Sequence[str],
+    servers: Sequence[Server] = (),
 ) -> Client:
     """Return the client "train", which runs a step of all replicas. targets: the assign nodes of the update."""
-    fed: list[Fed] = [*replicas, *servers]
+    fed: list[Replica | Server] = [*replicas, *servers]
     return Client(
         TRAIN,
         fetches=metrics,
@@ -148,18 +145,16 @@ def _evaluation(graph: Graph, replicas: Sequence[Replica], scored: Sequence[Scor
 
 
 def _saved(graph: Graph, stores: Sequence[Variables]) -> dict[str, Tensor]:
-    """Return name -> whole tensor, for each variable of the first store."""
-    names = dict.fromkeys(variable.name for variable in stores[0])
-    return {name: _whole(graph, stores, [part for store in stores for part in store.parts(name)]) for name in names}
-
-
-def _whole(graph: Graph, stores: Sequence[Variables], held: Sequence[Variable]) -> Tensor:
-    """Return a whole variable: the tensor of the first store, or its parts joined on the device of the first part."""
-    first = held[0]
-    if first.part is None or len(held) == 1:
-        return first.tensor
-    with graph.absolute_scope("save"), graph.device(stores[0].device_of(first)):
-        return ops.concat(graph, [each.tensor for each in held], axis=first.part.axis, name=first.name)
+    """Return name -> tensor, for each variable of the first store; parts are joined on the device of the first part."""
+    saved = {}
+    for name in dict.fromkeys(variable.name for variable in stores[0]):
+        first, *others = [part for store in stores for part in store.parts(name)]
+        saved[name] = first.tensor
+        if first.part is not None and others:
+            with graph.absolute_scope("save"), graph.device(stores[0].device_of(first)):
+                tensors = [each.tensor for each in (first, *others)]
+                saved[name] = ops.concat(graph, tensors, axis=first.part.axis, name=name)
+    return saved
 
 
 def _restore(graph: Graph, stores: Sequence[Variables], scratch: Sequence[Variables]) -> Client:
@@ -193,13 +188,11 @@ def action_of(client: str) -> str:
     return client.partition("_")[0]
 
 
-def worker_of(client: str) -> int | None:
-    """Return the first number in the name of a client: 0 for "push_0_2", None for "begin"."""
-    numbers = client.split("_")[1:]
-    return int(numbers[0]) if numbers else None
+def numbers_of(client: str) -> list[int]:
+    """Return the numbers in the name of a client: [0, 2] for "push_0_2", [] for "begin"."""
+    return [int(number) for number in client.split("_")[1:]]
 
 
 def of_worker(client: str, worker: int) -> str:
     """Return the name of a client with another first number: "push_5_2" for "push_0_2" and 5."""
-    action, _, *numbers = client.split("_")
-    return "_".join([action, str(worker), *numbers])
+    return numbered(action_of(client), worker, *numbers_of(client)[1:])

@@ -15,7 +15,7 @@ from runner.engine.graph import ops
 from runner.engine.graph.graph import Graph
 from runner.engine.graph.rows import Gradient, Rows, joined, tensor_of
 from runner.engine.graph.tensor import Tensor
-from runner.strategies.replica import Gradients, Share, ordered_sum, shares
+from runner.strategies.replica import Gradients, ordered_sum, shares_of_units
 
 
 def sharded_reduce(graph: Graph, parts: Sequence[Tensor], devices: Sequence[str], name: str) -> list[Tensor]:
@@ -34,7 +34,7 @@ def sharded_reduce(graph: Graph, parts: Sequence[Tensor], devices: Sequence[str]
         return list(parts)
     flat = _flattened(graph, parts, devices, name)
     sums = []
-    for owner, (lo, hi) in _slices(spec.size, workers):
+    for owner, (lo, hi) in shares_of_units(spec.size, workers).items():
         slices = []
         for k in range(workers):
             with _on_worker(graph, devices, name, k):
@@ -61,7 +61,7 @@ def ring_all_reduce(graph: Graph, parts: Sequence[Tensor], devices: Sequence[str
         return list(parts)
     flat = _flattened(graph, parts, devices, name)
     sums: list[list[Tensor]] = [[] for _ in devices]
-    for owner, (lo, hi) in _slices(spec.size, workers):
+    for owner, (lo, hi) in shares_of_units(spec.size, workers).items():
         round_trip = [(owner + hop) % workers for hop in range(1, workers + 1)]
         passed: Tensor | None = None
         for k in round_trip:
@@ -125,11 +125,6 @@ def _flattened(graph: Graph, parts: Sequence[Tensor], devices: Sequence[str], na
         with _on_worker(graph, devices, name, k):
             flat.append(ops.reshape(graph, part, (-1,)))
     return flat
-
-
-def _slices(size: int, workers: int) -> list[tuple[int, Share]]:
-    """Return (owner, (begin, end)) of each slice that has elements."""
-    return [(owner, share) for owner, share in enumerate(shares(size, workers)) if share[1] > share[0]]
 
 
 def _joined(

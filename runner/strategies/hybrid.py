@@ -7,7 +7,6 @@ from typing import ClassVar
 
 from runner.bounds import BytesOrZero, Count, Positive, SmallCount
 from runner.engine.compile.program import Program
-from runner.engine.graph.autodiff import gradients
 from runner.engine.graph.device import worker_task
 from runner.engine.graph.graph import Graph
 from runner.engine.graph.rows import Gradient
@@ -17,10 +16,10 @@ from runner.errors import ConfigError
 from runner.strategies.base import Strategy, Workload, require_one_of
 from runner.strategies.clients import Scored, program
 from runner.strategies.collectives import ALL_REDUCE, COMBINES, exchange
-from runner.strategies.replica import Gradients, Replica, batch_metrics, shares
+from runner.strategies.replica import Gradients, Replica, batch_metrics, differentiate_together, shares
 from runner.strategies.sharded.dense_training import DenseTraining, Pairs
 from runner.strategies.sharded.hybrid_layers import Body, Rows, add_body, add_dense, rows_of
-from runner.strategies.sharded.network_parts import SCHEMES, Parts, PartsOf, dense_passes, updates_per_batch
+from runner.strategies.sharded.network_parts import SCHEMES, Parts, PartsOf, dense_passes, splitting, updates_per_batch
 from runner.strategies.synchronous.batch_statistics import STATISTICS, Normalised
 
 
@@ -88,7 +87,7 @@ class Hybrid(Strategy):
     def build(self, workload: Workload) -> Program:
         """Return the program. Raises ConfigError if the network or the batch cannot be split this way."""
         passes = dense_passes(self.scheme, workload.batch_size, self.workers, self.fc_batch)
-        parts_of = PartsOf(workload, training=True)
+        parts_of = splitting(workload, training=True)
         self._expect_statistics_of_batch(parts_of(workload.batch_size), len(passes))
         graph = Graph()
         devices = [worker_task(k) for k in range(self.workers)]
@@ -96,7 +95,7 @@ class Hybrid(Strategy):
         bodies, normalised = self._add_bodies(replicas, parts_of)
         below = [replica.variables.trainable for replica in replicas]
         dense = self._train_dense(replicas, parts_of, rows_of(replicas, bodies, passes), backward=bool(below[0]))
-        pairs = _differentiate_bodies(replicas, bodies, below, dense.boundary)
+        pairs = _differentiate_bodies(replicas, below, dense.boundary)
         columns = (dense.metrics(), pairs, normalised.parts, normalised.settled)
         computed = [Gradients(*own) for own in zip(*columns, strict=True)]
         graph = replicas[0].graph
@@ -140,48 +139,33 @@ class Hybrid(Strategy):
 
 
 def _differentiate_bodies(
-    replicas: Sequence[Replica],
-    bodies: Sequence[Body],
-    below: Sequence[Sequence[Variable]],
-    boundary: Sequence[tuple[Tensor, Tensor]],
-) -> list[Pairs]:
+    replicas: Sequence[Replica], below: Sequence[Sequence[Variable]], boundary: Sequence[tuple[Tensor, Tensor]]
+) -> list[list[tuple[Variable, Gradient]]]:
     """Add one backward pass below the boundary for all workers; boundary: pairs of a tensor and its gradient.
 
     There is one pass because, with pooled statistics, the outputs of one worker depend on the examples of all workers.
     """
-    wanted = [variable.tensor for own in below for variable in own]
-    if not wanted:
+    if not below[0]:
         return [[] for _ in replicas]
     ys, grad_ys = [tensor for tensor, _ in boundary], [gradient for _, gradient in boundary]
-    found = iter(gradients(replicas[0].graph, ys, wanted, grad_ys, scope="train/gradients"))
-    return [
-        replica.paired(own, [next(found) for _ in own], body.scope)
-        for replica, own, body in zip(replicas, below, bodies, strict=True)
-    ]
+    return differentiate_together(replicas, below, "train", ys, grad_ys)[0]
 
 
 def _update(replicas: Sequence[Replica], totals: Sequence[Gradients], dense: DenseTraining) -> list[str]:
     """Add the updates at the end of the step; return the assign nodes to run."""
+    targets: list[str] = []
     if dense.updates > 1:
-        applied = [
-            replica.apply(own.gradients, own.state_updates) for replica, own in zip(replicas, totals, strict=True)
-        ]
-        return [*chain(*applied), *dense.assign()]
-    below, sharded = _clipped_together(replicas, [own.gradients for own in totals], dense.gradients())
-    assigned = [
-        replica.assign(pairs, own.state_updates) for replica, pairs, own in zip(replicas, below, totals, strict=True)
-    ]
-    dense.update(sharded, 0)
-    return [*chain(*assigned), *dense.assign()]
-
-
-def _clipped_together(
-    replicas: Sequence[Replica], below: Sequence[Pairs], dense: Sequence[Pairs]
-) -> tuple[list[Pairs], list[Pairs]]:
-    """Clip by the norm of all gradients; gradients below the dense layers, equal on all workers, are counted once."""
-    once = [gradient for own in (below[0], *dense) for _, gradient in own]
-    clipped = _clipped(replicas, [*below, *dense], once)
-    return clipped[: len(below)], clipped[len(below) :]
+        for replica, own in zip(replicas, totals, strict=True):
+            targets += replica.apply(own.gradients, own.state_updates)
+        return [*targets, *dense.assign()]
+    below, sharded = [own.gradients for own in totals], dense.gradients()
+    # Gradients below the dense layers are equal on all workers, so the norm of all gradients counts them once.
+    once = [gradient for own in (below[0], *sharded) for _, gradient in own]
+    clipped = _clipped(replicas, [*below, *sharded], once)
+    for replica, pairs, own in zip(replicas, clipped, totals, strict=False):
+        targets += replica.assign(pairs, own.state_updates)
+    dense.update(clipped[len(replicas) :], 0)
+    return [*targets, *dense.assign()]
 
 
 def _clipped(
@@ -197,7 +181,7 @@ def _clipped(
 def _score(replicas: Sequence[Replica]) -> list[Scored]:
     """Add the forward pass over an evaluation batch, with scheme ``a`` for the dense layers."""
     workload = replicas[0].workload
-    parts_of = PartsOf(workload, training=False)
+    parts_of = splitting(workload, training=False)
     bodies = [
         add_body(replica, parts_of(hi - lo), "test", (lo, hi), "eval")
         for replica, (lo, hi) in zip(replicas, shares(workload.eval_batch_size, len(replicas)), strict=True)

@@ -9,7 +9,6 @@ from runner.engine.graph.rows import Gradient
 from runner.engine.graph.tensor import Tensor
 from runner.engine.graph.variables import Declaration, Variable, Variables
 from runner.optimizers.base import Optimizer, updated
-from runner.strategies.replica import Replica
 
 
 class Latest(Variables):
@@ -59,11 +58,3 @@ class Latest(Variables):
 
     def _create(self, declared: Declaration, device: str) -> Variable:
         return self._store.declare(declared, device)
-
-
-def number_of_update(replica: Replica, updates: int, number: int) -> Tensor:
-    """Return step * updates + number, () int64: the index in the run of update ``number`` (0, 1, ...) of a step."""
-    if updates == 1:
-        return replica.step
-    per_step, own = (ops.fill(replica.graph, float(value), (), "int64") for value in (updates, number))
-    return ops.add(replica.graph, ops.mul(replica.graph, replica.step, per_step), own)

@@ -9,7 +9,7 @@ from runner.engine.graph.rows import Gradient, mapped
 from runner.engine.graph.variables import Variable
 from runner.strategies.base import Workload
 from runner.strategies.clients import program
-from runner.strategies.latest import Latest, number_of_update
+from runner.strategies.latest import Latest
 from runner.strategies.replica import Forward, Gradients, Replica, advanced, batch_metrics, shares, summed, total_of
 
 
@@ -36,7 +36,7 @@ def computed_in_parts(workload: Workload, device: str) -> tuple[Replica, Gradien
         for k, share in enumerate(shares(workload.batch_size, workload.microbatches))
     ]
     metrics = batch_metrics(replica, computed)
-    with graph.device(device), graph.absolute_scope("train/total"):
+    with replica.within("train/total"):
         totals = summed(computed, lambda _, parts: total_of(graph, parts))
     return replica, replace(totals, metrics=metrics)
 
@@ -67,15 +67,15 @@ def in_stale_parts(workload: Workload, device: str) -> Program:
     metrics = batch_metrics(replica, passes)
     latest = Latest(replica.variables)
     for k, (passed, pairs) in enumerate(zip(passes, gradients, strict=True)):
-        with graph.absolute_scope(f"update/part_{k}"), graph.device(device):
+        with replica.within(f"update/part_{k}"):
             clipped = workload.optimizer.clipped(graph, pairs)
-            number = number_of_update(replica, workload.microbatches, k)
+            number = replica.number_of_update(workload.microbatches, k)
             latest.update(workload.optimizer, clipped, replica.learning_rate, number)
             for update in passed.state_updates:
                 now = replace(update, variable=latest.now(update.variable))
                 with graph.name_scope(update.variable.name), graph.layer(update.variable.layer):
                     latest.advance([(now.variable, advanced(graph, now))])
-    with graph.absolute_scope("update"), graph.device(device):
+    with replica.within("update"):
         targets = latest.assign()
     return program(graph, [replica], metrics=metrics, targets=targets)
 
@@ -86,7 +86,7 @@ def _of_own_mean(replica: Replica, passed: Forward) -> list[tuple[Variable, Grad
     weighted = replica.differentiate(passed)
     if hi - lo == replica.workload.batch_size:
         return weighted
-    with graph.absolute_scope(f"{passed.scope}/own_mean"), graph.device(replica.device):
+    with replica.within(f"{passed.scope}/own_mean"):
         return [
             (variable, mapped(gradient, lambda each: ops.scale(graph, each, replica.workload.batch_size / (hi - lo))))
             for variable, gradient in weighted

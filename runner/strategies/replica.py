@@ -1,5 +1,6 @@
 """A copy of the network on one device, and sums over the shares of a batch."""
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -27,6 +28,11 @@ def shares(total: int, parts: int) -> list[Share]:
     for part in range(parts):
         edges.append(edges[-1] + base + (part < extra))
     return list(pairwise(edges))
+
+
+def shares_of_units(units: int, workers: int) -> dict[int, Share]:
+    """Return worker -> (begin, end) of its units, in nearly equal ranges; workers without units are left out."""
+    return {j: share for j, share in enumerate(shares(units, workers)) if share[1] > share[0]}
 
 
 @dataclass(frozen=True)
@@ -121,12 +127,10 @@ class Replica:
         self.carries = carries and not workload.optimizer.line_search
         self.carrying: list[str] = []
         self.eval_carrying: list[str] = []
-        self.eval_states = Variables(
-            graph, seed=workload.seed, prefix=f"{prefix}/eval_state" if prefix else "eval_state", device=device
-        )
+        self.eval_states = Variables(graph, seed=workload.seed, prefix=self._scoped("eval_state"), device=device)
         self.train_inputs: list[InputSlot] = []
         self.eval_inputs: list[InputSlot] = []
-        with graph.absolute_scope(prefix), graph.device(device):
+        with self.within(""):
             self.step = ops.placeholder(graph, (), "int64", name="step")
             self.learning_rate = rate_input(graph, workload)
 
@@ -151,7 +155,10 @@ class Replica:
             outputs = self.workload.network(net, batch)
             self.carrying += net.carrying
             # A gradient is the sum over examples divided by the batch size, so that gradients of shares can be added.
-            metrics = {name: self._share_of_mean(each, name) for name, each in outputs.summed.items()}
+            factor, metrics = 1.0 / self.workload.batch_size, {}
+            for name, per_example in outputs.summed.items():
+                total = ops.reduce_sum(self.graph, per_example, axes=(0,))
+                metrics[name] = scaled(self.graph, total, factor, self.workload.state_dtype, name)
         return Forward(share, scope, net.state_updates, metrics, net.lookups)
 
     def differentiate(self, forward: Forward) -> list[tuple[Variable, Gradient]]:
@@ -162,33 +169,28 @@ class Replica:
         rule does not depend on the share, so that the copies of all strategies add the same values in the same order.
         """
         scope, trained = self._scoped(f"{forward.scope}/gradients"), self.variables.trainable
-        read, share = [each.rows for each in forward.lookups], forward.share
+        read = [each.rows for each in forward.lookups]
         with self.within(forward.scope):
             xs = [*(variable.tensor for variable in trained), *read]
             found = gradients(self.graph, [forward.loss], xs, scope=scope, stop=read)
-            pairs = list(zip(forward.lookups, found[len(trained) :], strict=True))
-            totals = [
-                self._with_lookups(
-                    variable, whole, [each for each in pairs if each[0].table.name == variable.name], share
-                )
-                for variable, whole in zip(trained, found, strict=False)
-            ]
+            looked_up: dict[str, list[Rows]] = defaultdict(list)
+            for each, dy in zip(forward.lookups, found[len(trained) :], strict=True):
+                if dy is not None:
+                    looked_up[each.table.name].append(Rows(each.indices, dy, each.table.spec))
+            pairs = zip(trained, found, strict=False)
+            totals = [self._total(table, whole, looked_up[table.name], forward.share) for table, whole in pairs]
         return self.paired(trained, totals, forward.scope)
 
-    def _with_lookups(
-        self, table: Variable, whole: Tensor | None, lookups: Sequence[tuple[Lookup, Tensor | None]], share: Share
-    ) -> Gradient | None:
-        """Return the sum of the gradient ``whole`` of a table and the gradients of its lookups."""
-        graph = self.graph
-        parts = [Rows(each.indices, dy, table.spec) for each, dy in lookups if dy is not None]
+    def _total(self, table: Variable, whole: Tensor | None, parts: Sequence[Rows], share: Share) -> Gradient | None:
+        """Return the sum of the gradient ``whole`` of a variable and the gradients of its lookups."""
         if not parts:
             return whole
+        graph = self.graph
         with graph.layer(table.layer):
             rows = joined(graph, parts)
-        of_batch = graph.spec(rows.indices).size * self.workload.batch_size // (share[1] - share[0])
-        if whole is None and (of_batch < table.spec.shape[0] or self.workload.optimizer.lazy):
-            return rows
-        with graph.layer(table.layer):
+            of_batch = graph.spec(rows.indices).size * self.workload.batch_size // (share[1] - share[0])
+            if whole is None and (of_batch < table.spec.shape[0] or self.workload.optimizer.lazy):
+                return rows
             total = dense(graph, rows)
             return total if whole is None else ops.add(graph, whole, total)
 
@@ -197,7 +199,10 @@ class Replica:
     ) -> list[tuple[Variable, Gradient]]:
         """Return each variable with its gradient, which is zero if the loss does not depend on the variable."""
         with self.within(scope):
-            return [(v, self._or_zeros(v, each)) for v, each in zip(variables, found, strict=True)]
+            return [
+                (v, ops.fill(self.graph, 0.0, v.spec.shape, v.spec.dtype) if each is None else each)
+                for v, each in zip(variables, found, strict=True)
+            ]
 
     def weighted(self, passed: Pass) -> list[StateUpdate]:
         """Return the statistics of a pass, times share size / batch size: summands of the mean over the batch."""
@@ -213,14 +218,18 @@ class Replica:
 
     def assign(self, clipped: Sequence[tuple[Variable, Gradient]], state_updates: Sequence[StateUpdate]) -> list[str]:
         """Add the same updates as :meth:`apply`, from gradients that are already clipped."""
-        graph = self.graph
         with self.within("update"):
             targets = self.workload.optimizer.assign(
                 self.variables, clipped, learning_rate=self.learning_rate, step=self.step
             )
-            for update in state_updates:
-                targets.append(advance(graph, update))
-        return targets
+            return [*targets, *(advance(self.graph, update) for update in state_updates)]
+
+    def number_of_update(self, updates: int, number: int) -> Tensor:
+        """Return step * updates + number, () int64: the index in the run of update ``number`` (0, 1, ...) of a step."""
+        if updates == 1:
+            return self.step
+        per_step, own = (ops.fill(self.graph, float(value), (), "int64") for value in (updates, number))
+        return ops.add(self.graph, ops.mul(self.graph, self.step, per_step), own)
 
     @property
     def evaluated(self) -> Variables:
@@ -232,8 +241,7 @@ class Replica:
 
         averages: whether the pass reads :attr:`evaluated`; if not, it reads the trained variables.
         """
-        graph = self.graph
-        with graph.absolute_scope(self._scoped("eval")), graph.device(self.device):
+        with self.within("eval"):
             batch = self.inputs("test", share)
             variables = self.evaluated if averages else self.variables
             carried = CarriedState(self.eval_states, share, self.workload.eval_batch_size)
@@ -249,13 +257,7 @@ class Replica:
             yield
 
     def builder(
-        self,
-        batch: Mapping[str, Tensor],
-        variables: Variables,
-        *,
-        training: bool,
-        batch_statistics: bool = False,
-        carried: CarriedState | None = None,
+        self, batch: Mapping[str, Tensor], variables: Variables, *, training: bool, carried: CarriedState | None = None
     ) -> NetworkBuilder:
         """Return a builder that adds to this replica the layers that compute a batch."""
         return NetworkBuilder(
@@ -266,7 +268,6 @@ class Replica:
             training=training,
             step=self.step,
             index=batch["index"],
-            batch_statistics=batch_statistics,
             recompute=self.workload.recompute,
             begins=batch.get(BEGINS),
             carried=carried,
@@ -280,16 +281,28 @@ class Replica:
         return cast_fields(self.graph, self.workload, batch)
 
     def _scoped(self, scope: str) -> str:
-        return f"{self.prefix}/{scope}" if self.prefix else scope
+        return "/".join(filter(None, (self.prefix, scope)))
 
-    def _share_of_mean(self, per_example: Tensor, name: str) -> Tensor:
-        total = ops.reduce_sum(self.graph, per_example, axes=(0,))
-        return scaled(self.graph, total, 1.0 / self.workload.batch_size, self.workload.state_dtype, name)
 
-    def _or_zeros(self, variable: Variable, gradient: Gradient | None) -> Gradient:
-        if gradient is not None:
-            return gradient
-        return ops.fill(self.graph, 0.0, variable.spec.shape, variable.spec.dtype)
+def differentiate_together(
+    replicas: Sequence[Replica],
+    variables: Sequence[Sequence[Variable]],
+    scope: str,
+    ys: Sequence[Tensor],
+    grad_ys: Sequence[Tensor] | None = None,
+    inputs: Sequence[Tensor] = (),
+) -> tuple[list[list[tuple[Variable, Gradient]]], list[Tensor | None]]:
+    """Add one backward pass for several replicas, whose outputs may depend on the examples of all of them.
+
+    variables: the variables of each replica. scope: the scope of the forward passes. ys, grad_ys: see
+    :func:`~runner.engine.graph.autodiff.gradients`. Returns each replica's variables with their gradients, as
+    :meth:`Replica.paired` does, and the gradients of ``inputs``.
+    """
+    wanted = [variable.tensor for own in variables for variable in own]
+    found = iter(gradients(replicas[0].graph, ys, [*wanted, *inputs], grad_ys, scope=f"{scope}/gradients"))
+    each = zip(replicas, variables, strict=True)
+    pairs = [replica.paired(own, [next(found) for _ in own], scope) for replica, own in each]
+    return pairs, list(found)
 
 
 def network_variables(workload: Workload) -> list[Variable]:
@@ -297,15 +310,6 @@ def network_variables(workload: Workload) -> list[Variable]:
     scratch = Replica(Graph(), workload, device="")
     scratch.forward((0, 1), "train")
     return list(scratch.variables)
-
-
-def looked_up_tables(workload: Workload) -> list[str]:
-    """Return the names of the variables whose gradients hold rows, in order of creation; see ``differentiate``."""
-    scratch = Replica(Graph(), workload, device="")
-    forward = scratch.forward((0, 1), "train")
-    if not forward.lookups:
-        return []
-    return [variable.name for variable, gradient in scratch.differentiate(forward) if isinstance(gradient, Rows)]
 
 
 def rate_input(graph: Graph, workload: Workload) -> Tensor:

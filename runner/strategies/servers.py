@@ -8,13 +8,13 @@ from runner.engine.graph.device import server_task, worker_task
 from runner.engine.graph.expression import Expr
 from runner.engine.graph.graph import Graph
 from runner.engine.graph.network import StateUpdate
-from runner.engine.graph.rows import Gradient
+from runner.engine.graph.rows import Gradient, Rows
 from runner.engine.graph.tensor import Tensor, TensorSpec
 from runner.engine.graph.variables import Declaration, Part, Variable, Variables
 from runner.errors import ConfigError
 from runner.optimizers.base import assign_by
 from runner.strategies.base import Workload
-from runner.strategies.replica import Replica, advance, looked_up_tables, network_variables, rate_input, shares
+from runner.strategies.replica import Replica, advance, network_variables, rate_input, shares
 
 
 class ServedVariables(Variables):
@@ -34,8 +34,8 @@ class ServedVariables(Variables):
         super().__init__(Graph(), seed=workload.seed)
         self.carries = carries
         self.workload = workload
-        specs = specs_of(workload)
-        self.remote = set(looked_up_tables(workload) if lookups else ())
+        specs = {each.name: each.spec for each in network_variables(workload) if each.part is None}
+        self.remote = set(_looked_up_tables(workload) if lookups else ())
         self.columns = {
             name: [(Part(spec, 1, *share), server_task(j)) for j, share in enumerate(shares(spec.shape[1], servers))]
             for name, spec in specs.items()
@@ -158,21 +158,23 @@ def shard_by_size(specs: Mapping[str, TensorSpec], servers: int) -> dict[str, in
             f"parallelism.servers={servers}: the network has {len(specs)} variables, and each is kept whole on one "
             f"server; use {len(specs)} servers or fewer"
         )
-    filled = [0] * servers
-    held = [0] * servers
+    # Variables without elements add no bytes, so the number of variables breaks the tie.
+    bytes_and_number = [(0, 0)] * servers
     chosen: dict[str, int] = {}
     for name in sorted(specs, key=lambda name: -specs[name].nbytes):
-        # Variables without elements add no bytes, so the number of variables breaks the tie.
-        server = min(range(servers), key=lambda j: (filled[j], held[j]))
-        chosen[name] = server
-        filled[server] += specs[name].nbytes
-        held[server] += 1
+        nbytes, number = min(bytes_and_number)
+        server = chosen[name] = bytes_and_number.index((nbytes, number))
+        bytes_and_number[server] = nbytes + specs[name].nbytes, number + 1
     return {name: chosen[name] for name in specs}
 
 
-def specs_of(workload: Workload) -> dict[str, TensorSpec]:
-    """Return name -> spec of every variable of a network, in order of creation, except for carried state."""
-    return {variable.name: variable.spec for variable in network_variables(workload) if variable.part is None}
+def _looked_up_tables(workload: Workload) -> list[str]:
+    """Return the names of the variables whose gradients hold rows (``Replica.differentiate``), in order of creation."""
+    scratch = Replica(Graph(), workload, device="")
+    forward = scratch.forward((0, 1), "train")
+    if not forward.lookups:
+        return []
+    return [variable.name for variable, gradient in scratch.differentiate(forward) if isinstance(gradient, Rows)]
 
 
 class Server:

@@ -145,21 +145,26 @@ class SyncData(Strategy):
     def _check_backups(self) -> None:
         """Raise ConfigError for settings that contradict or require backup workers."""
         setting = f"parallelism.backup_workers={self.backup_workers}"
-        if self.backup_workers and self.combine != _PARAMETER_SERVER:
-            raise ConfigError(
-                f"{setting} with parallelism.combine={self.combine}: a collective needs the gradients of all workers; "
-                f"choose combine={_PARAMETER_SERVER}, or backup_workers=0"
-            )
-        if self.backup_workers and self.statistics != "shares":
-            raise ConfigError(
-                f"{setting} with parallelism.statistics={self.statistics}: these statistics need all or certain "
-                "workers in every step, and any share may be dropped; choose statistics=shares, or backup_workers=0"
-            )
-        if self.backup_workers and not self.overlap:
-            raise ConfigError(
-                f"{setting} with parallelism.overlap=false: each share is a separate client, and gradients can only be "
-                "held back within one client; choose overlap=true, or backup_workers=0"
-            )
+        conflicts = (
+            (
+                self.combine != _PARAMETER_SERVER,
+                f"combine={self.combine}: a collective needs the gradients of all workers; choose "
+                f"combine={_PARAMETER_SERVER}",
+            ),
+            (
+                self.statistics != "shares",
+                f"statistics={self.statistics}: these statistics need all or certain workers in every step, and any "
+                "share may be dropped; choose statistics=shares",
+            ),
+            (
+                not self.overlap,
+                "overlap=false: each share is a separate client, and gradients can only be held back within one "
+                "client; choose overlap=true",
+            ),
+        )
+        for conflicting, reason in conflicts:
+            if self.backup_workers and conflicting:
+                raise ConfigError(f"{setting} with parallelism.{reason}, or backup_workers=0")
         if self.replay is not None and not self.backup_workers:
             raise ConfigError(
                 f"parallelism.replay={self.replay} with {setting}: without backup workers all shares count and the "

@@ -18,7 +18,6 @@ COMMON = (*QUIET, "experiment=digits_equivalence", "schedule=constant", "train.b
 Train = Callable[..., Path]
 
 SYNC = ("parallelism=sync_data", "parallelism.workers=2")
-SYNC_OF_THREE = ("parallelism=sync_data", "parallelism.workers=3")
 SERVED = (*SYNC, "parallelism.combine=parameter_server", "parallelism.servers=2")
 HYBRID = ("parallelism=hybrid", "parallelism.workers=3", "parallelism.scheme=c")
 ASYNC = ("parallelism=async_data", "parallelism.workers=1", "parallelism.servers=2", "parallelism.loop=sequential")
@@ -26,7 +25,7 @@ SHARDED = (
     *("model=mlp", "parallelism=model", "parallelism.workers=3", "parallelism.concurrent_steps=2"),
     "parallelism.shard={fc1: column, fc2: row, fc3: column}",
 )
-POOLED = ("model=cifar_convnet", *SYNC_OF_THREE, "parallelism.statistics=pooled")
+POOLED = ("model=cifar_convnet", *SYNC, "parallelism.statistics=pooled")
 
 
 @pytest.fixture(scope="module")
@@ -48,12 +47,11 @@ def train(tmp_path_factory: pytest.TempPathFactory) -> Train:
     ("strategy", "model"),
     [
         (SYNC, ()),
-        (SYNC_OF_THREE, ()),
         (HYBRID, ()),
         (SHARDED, ("model=mlp",)),
         pytest.param(POOLED, ("model=cifar_convnet",), marks=pytest.mark.slow),
     ],
-    ids=["sync_data of two", "sync_data of three", "hybrid", "split layers", "pooled statistics"],
+    ids=["sync_data", "hybrid", "split layers", "pooled statistics"],
 )
 def test_a_strategy_nearly_equals_single(train: Train, strategy: tuple[str, ...], model: tuple[str, ...]) -> None:
     runs = train(*model, "parallelism=single"), train(*strategy)
@@ -68,11 +66,10 @@ def test_a_strategy_nearly_equals_single(train: Train, strategy: tuple[str, ...]
     ("strategy", "microbatches", "processes"),
     [
         (SYNC, 2, {"worker-0", "worker-1"}),
-        (SYNC_OF_THREE, 3, {"worker-0", "worker-1", "worker-2"}),
         (SERVED, 2, {"worker-0", "worker-1", "ps-0", "ps-1"}),
         (ASYNC, 1, {"worker-0", "ps-0", "ps-1"}),
     ],
-    ids=["sync_data of two", "sync_data of three", "parameter servers", "one asynchronous worker"],
+    ids=["sync_data", "parameter servers", "one asynchronous worker"],
 )
 def test_a_strategy_equals_single_with_a_microbatch_for_each_worker_bit_for_bit(
     train: Train, strategy: tuple[str, ...], microbatches: int, processes: set[str]
@@ -84,17 +81,6 @@ def test_a_strategy_equals_single_with_a_microbatch_for_each_worker_bit_for_bit(
     assert found.weights_sha256 == expected.weights_sha256
     assert set(found.peak_memory_bytes) == {"master", *processes}
     assert len(found.bytes_sent_per_worker) == len(processes)
-
-
-def test_a_run_with_split_layers_resumes_bit_for_bit(train: Train, tmp_path: Path) -> None:
-    succeed(tmp_path, *COMMON, *SHARDED, "train.steps=2", "hydra.run.dir=half")
-    succeed(tmp_path, "resume=half", f"train.steps={STEPS}")
-    assert summary_of(tmp_path / "half").weights_sha256 == summary_of(train(*SHARDED)).weights_sha256
-
-
-def test_a_run_with_partial_updates_of_dense_layers_finishes(train: Train) -> None:
-    summary = summary_of(train("parallelism=hybrid", "parallelism.fc_batch=6", "parallelism.dense_lr_factor=0.5"))
-    assert (summary.strategy, summary.steps) == ("hybrid", STEPS)
 
 
 RESUMED = (
@@ -114,9 +100,11 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "run"
 
 
-def test_a_run_continues_with_four_then_two_workers_then_one_process(uninterrupted: Path, tmp_path: Path) -> None:
+def test_a_run_continues_with_other_numbers_of_workers_and_then_in_one_process(
+    uninterrupted: Path, tmp_path: Path
+) -> None:
     for arguments in (
-        (*RESUMED, "parallelism=sync_data", "parallelism.workers=4", "train.steps=3"),
+        (*RESUMED, "parallelism=sync_data", "parallelism.workers=3", "train.steps=3"),
         ("resume=run", "parallelism=hybrid", "parallelism.workers=2", "train.steps=6"),
         ("resume=run", "parallelism=single", "train.steps=9"),
     ):
@@ -128,7 +116,7 @@ def test_a_run_continues_with_four_then_two_workers_then_one_process(uninterrupt
     assert weights[0].keys() == weights[1].keys()
     assert max(float(np.abs(weights[0][name] - weights[1][name]).max()) for name in weights[0]) <= 1e-10
     stored = [load_stored(run / name).parallelism for name in ("config-1.yaml", "config-2.yaml", "config.yaml")]
-    assert [(each.name, each.workers) for each in stored] == [("sync_data", 4), ("hybrid", 2), ("single", 1)]
+    assert [(each.name, each.workers) for each in stored] == [("sync_data", 3), ("hybrid", 2), ("single", 1)]
     assert summary_of(run).run_id == load(run / "checkpoints" / "step-3").manifest.meta.run_id
     expect_same_curves(uninterrupted / "metrics.jsonl", run / "metrics.jsonl")
 
@@ -152,8 +140,7 @@ RACING = ("parallelism=async_data", "parallelism.workers=3", "parallelism.server
 @pytest.mark.parametrize(
     ("settings", "record"),
     [
-        (("model=lenet",), ""),
-        ((*RACING, "model=lenet", "optimizer=adagrad"), "endings-1.jsonl"),
+        ((*RACING, "model=mlp", "optimizer=adagrad"), "endings-1.jsonl"),
         pytest.param(
             (*RACING, *typed("model=cifar_convnet parallelism.n_fetch=2 parallelism.n_push=3 train.eval_every=4")),
             "endings-1.jsonl",
@@ -166,14 +153,14 @@ RACING = ("parallelism=async_data", "parallelism.workers=3", "parallelism.server
         ),
         (typed("model=mlp parallelism.combine=parameter_server parallelism.backup_workers=1"), "contributors.jsonl"),
     ],
-    ids=["synchronous", "asynchronous", "rare fetches", "direct", "backup workers"],
+    ids=["asynchronous", "rare fetches", "direct", "backup workers"],
 )
 def test_a_repeated_run_has_the_same_weights(settings: tuple[str, ...], record: str, tmp_path: Path) -> None:
-    """If workers raced, ``rerun`` replays the record of their order. It replays asynchronous runs in one process."""
+    """``rerun`` replays the record of the order of racing workers. It replays asynchronous runs in one process."""
     succeed(tmp_path, *SHORT, *settings)
     again = succeed(tmp_path, "rerun", "first", "--output", "second")
     assert "\nthe same weights as run " in again.output
-    assert not record or f"first/{record}" in again.errors
+    assert f"first/{record}" in again.errors
     first, second = summary_of(tmp_path / "first"), summary_of(tmp_path / "second")
     assert second.weights_sha256 == first.weights_sha256
     assert second.repeats == first.run_id

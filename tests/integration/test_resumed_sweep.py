@@ -108,7 +108,7 @@ def test_jobs_end_with_a_killed_sweep_and_continue(start: Start, tmp_path: Path)
     killed.wait()
     _, left = psutil.wait_procs(processes, timeout=60)
     assert left == []
-    succeed(tmp_path, "sweep", "resume", "sweep")
+    succeed(tmp_path, "sweep", "resume", "sweep", "hydra/launcher=basic")
     assert [starts(sweep / str(number)) for number in range(3)] == [2, 2, 1]
     assert {row["status"] for row in rows(sweep)} == {"finished"}
     killed.finish()

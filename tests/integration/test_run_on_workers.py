@@ -111,18 +111,6 @@ def test_a_run_saves_a_checkpoint_when_a_signal_ends_it_and_can_be_resumed(
     assert summary_of(tmp_path / "run").weights_sha256 == summary_of(uninterrupted).weights_sha256
 
 
-def test_two_runs_in_one_directory_are_refused(start: Start, tmp_path: Path) -> None:
-    first = start(tmp_path, *SHORT, "train.steps=100000")
-    wait_until(lambda: (tmp_path / "run" / "run.json").exists(), "the first run to begin")
-    second = run_command(tmp_path, *SHORT)
-    assert second.code == 9
-    assert "is in use by process" in second.errors
-    checkpoints = tmp_path / "run" / "checkpoints"
-    wait_until(lambda: any(checkpoints.glob("step-*")), "a checkpoint of the first run")
-    first.send(signal.SIGINT)
-    assert first.finish() == 130
-
-
 @pytest.mark.parametrize(
     ("overrides", "code", "complaints"),
     [

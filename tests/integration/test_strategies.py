@@ -105,6 +105,7 @@ def test_a_resumed_run_with_slow_workers_is_replayed_bit_for_bit(tmp_path: Path)
     assert not list((slow / "run").glob("endings-*")), "the record of contributors is enough to repeat the run"
 
 
+@pytest.mark.slow
 def test_a_loss_that_is_not_finite_is_traced_to_its_node_by_repeating_steps(tmp_path: Path) -> None:
     command = run_command(tmp_path, *BACKED, *STRAGGLERS, f"train.steps={BACKUP_STEPS}", "optimizer.lr=1e30")
     assert command.code == 5
@@ -112,6 +113,7 @@ def test_a_loss_that_is_not_finite_is_traced_to_its_node_by_repeating_steps(tmp_
     assert "it is the first node that produced any" in command.errors
 
 
+@pytest.mark.slow
 def test_if_a_backup_worker_is_killed_the_run_fails_and_names_it(tmp_path: Path) -> None:
     command = Command(tmp_path, *BACKED, "train.steps=100000", "checkpoint.every_steps=5", "train.restarts=0")
     try:
@@ -166,7 +168,7 @@ def test_emulated_delays_change_the_step_time_but_not_the_weights(tmp_path: Path
     assert slow.step_time_s["p10"] >= DELAY_S + wires_s
 
 
-STEPS = 120
+STEPS = 60
 
 
 def losses(*overrides: str) -> list[float]:

@@ -114,83 +114,12 @@ def expect_matching_transfers(events: list[Event]) -> None:
     assert len(ends) == sum(event["ph"] == "s" for event in events) > 0
 
 
-TRACED = typed(
-    "hydra.run.dir=run model=mlp model.hidden=[16] train.steps=6 trace=true trace_skip=2 trace_steps=3 "
-    "cluster.threads_per_worker=1"
-)
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the folder of a traced run of two workers."""
-    folder = tmp_path_factory.mktemp("traced")
-    succeed(folder, *TRACED)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def events(folder: Path) -> list[Event]:
-    return read_events(folder / "run")
-
-
-def test_every_event_has_the_fields_of_the_format(events: list[Event]) -> None:
-    expect_the_format(events)
-
-
-def test_all_processes_have_events_in_every_step(events: list[Event]) -> None:
-    names = processes(events)
-    assert sorted(names.values()) == ["master-0", "worker-0", "worker-1"]
-    seen = {(names[event["pid"]], event["args"]["step"], event["cat"]) for event in complete(events)}
-    kinds = ("part", "input", "compute", "send", "wait", "receive")
-    assert seen == {("master-0", step, kind) for step in (2, 3, 4) for kind in ("step", "run", "critical path")} | {
-        (worker, step, kind) for worker in ("worker-0", "worker-1") for step in (2, 3, 4) for kind in kinds
-    }
-
-
-def test_every_receive_has_a_send_that_began_before_it_ended(events: list[Event]) -> None:
-    expect_matching_transfers(events)
-    assert sorted(map(transfer, complete(events, "send"))) == sorted(map(transfer, complete(events, "receive")))
-
-
-def test_a_worker_does_one_thing_at_a_time_within_the_masters_steps(events: list[Event]) -> None:
-    expect_one_thing_at_a_time(events)
-    expect_runs_around_their_parts(events)
-    runs = {(e["args"]["client"], e["args"]["number"]) for e in complete(events, "run")}
-    assert {(e["args"]["client"], e["args"]["number"]) for e in complete(events, "part")} == runs
-
-
-def test_the_times_in_the_summary_add_up(folder: Path) -> None:
-    summary = json.loads((folder / "run" / "trace_summary.json").read_text())
-    assert [each["step"] for each in summary["steps"]] == [2, 3, 4]
-    for step in summary["steps"]:
-        assert {sum(part.values()) for part in step["critical_path_ns"].values()} == {step["ns"]}
-        assert {sum(part.values()) for part in step["processes_ns"].values()} == {step["ns"]}
-        assert {(each["who"], each["for"]) for each in step["waited"]} == {
-            ("worker-0", "worker-1"),
-            ("worker-1", "worker-0"),
-        }
-
-
-def test_the_critical_path_has_a_row(folder: Path, events: list[Event]) -> None:
-    steps = json.loads((folder / "run" / "trace_summary.json").read_text())["steps"]
-    expect_the_critical_path(events, steps)
-    computed = [e for e in complete(events, "critical path") if e["args"]["kind"] == "compute"]
-    assert {e["args"]["place"] for e in computed} <= {f"/job:worker/task:{k}/device:cpu:0" for k in (0, 1)}
-    spans = {(e["ts"], e["dur"], e["args"]["node"]) for e in complete(events, "compute")}
-    assert {(e["ts"], e["dur"], e["args"]["node"]) for e in computed} <= spans
-
-
-def test_mlflow_keeps_both_files(folder: Path) -> None:
-    for name in ("trace.json", "trace_summary.json"):
-        own = (folder / "run" / name).read_bytes()
-        assert [path.read_bytes() for path in folder.rglob(name) if path.parent.name == "artifacts"] == [own]
-
-
 def test_the_timeline_is_lost_if_a_worker_is_killed(start: Callable[..., Command], tmp_path: Path) -> None:
     # The steps are slow, so that the recorded steps are not finished when the first checkpoint appears.
     slow = ("cluster.emulate=true", "cluster.latency_ms=200", "train.steps=200", "trace_skip=0", "trace_steps=100")
     quiet = ("tracking=none", "tracking.pictures=false", "checkpoint.every_steps=1", "train.restarts=0")
-    command = start(tmp_path, *TRACED, *slow, *quiet)
+    traced = typed("hydra.run.dir=run model=mlp model.hidden=[16] trace=true cluster.threads_per_worker=1")
+    command = start(tmp_path, *traced, *slow, *quiet)
     wait_until((tmp_path / "run" / "checkpoints" / "step-1").exists, "a first checkpoint")
     command.workers()[1].send_signal(signal.SIGKILL)
     assert command.finish() == 7, command.errors
@@ -204,7 +133,7 @@ STEPS = [3, 4, 5, 6, 7, 8]
 """The recorded steps. An evaluation between them waits for all workers, so the slow worker computes during them."""
 
 SMALL = (
-    *QUIET,
+    *QUIET[1:],
     *typed(
         "model=mlp model.hidden=[8] data=digits schedule=constant train.batch_size=24 train.epochs=null "
         "train.steps=9 train.eval_every=4 hydra.run.dir=run trace=true trace_skip=3 trace_steps=6"
@@ -216,6 +145,7 @@ SLOW = (
 )
 ASYNC = ("parallelism=async_data", "parallelism.workers=2", "parallelism.servers=2")
 TRACED_LAUNCHES = {
+    "synchronous": ("parallelism=sync_data", "parallelism.workers=2"),
     "overlapped": (*ASYNC, "parallelism.n_fetch=2"),
     "direct": (*ASYNC, "parallelism.loop=direct"),
     "sandblaster": (
@@ -228,19 +158,21 @@ TRACED_LAUNCHES = {
     ),
 }
 KINDS = {
+    "synchronous": {"train"},
     "overlapped": {"compute", "fetch", "push"},
     "direct": {"compute", "push"},
     "sandblaster": {"compute", "fetch", "gather"},
     "backups": {"read", "share", "apply"},
 }
 """Kinds of clients that run in the recorded steps no matter how fast the workers are."""
-SERVERS = {"overlapped": 2, "direct": 2, "sandblaster": 1, "backups": 1}
-WORKERS = {"overlapped": 2, "direct": 2, "sandblaster": 2, "backups": 3}
+SERVERS = {"synchronous": 0, "overlapped": 2, "direct": 2, "sandblaster": 1, "backups": 1}
+WORKERS = {**dict.fromkeys(TRACED_LAUNCHES, 2), "backups": 3}
 
 
 @pytest.fixture(
     scope="module",
     params=[
+        "synchronous",
         "overlapped",
         "backups",
         *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("direct", "sandblaster")),
@@ -249,8 +181,17 @@ WORKERS = {"overlapped": 2, "direct": 2, "sandblaster": 2, "backups": 3}
 def traced(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
     """Return the key of a run in ``TRACED_LAUNCHES``, and the directory of the run."""
     folder = tmp_path_factory.mktemp(request.param)
-    succeed(folder, *SMALL, *TRACED_LAUNCHES[request.param])
+    stored = ("tracking=mlflow", "tracking.finish_timeout_s=60")
+    tracking = stored if request.param == "synchronous" else ("tracking=none",)
+    succeed(folder, *SMALL, *TRACED_LAUNCHES[request.param], *tracking)
     return request.param, folder / "run"
+
+
+def test_mlflow_keeps_both_files(traced: tuple[str, Path]) -> None:
+    name, run = traced
+    for file in ("trace.json", "trace_summary.json"):
+        kept = [path.read_bytes() for path in run.parent.rglob(file) if path.parent.name == "artifacts"]
+        assert kept == ([(run / file).read_bytes()] if name == "synchronous" else [])
 
 
 def summary(run: Path) -> dict[str, Any]:
@@ -273,6 +214,11 @@ def test_the_file_is_a_timeline_of_all_processes_on_one_clock(traced: tuple[str,
     servers = [f"ps-{j}" for j in range(SERVERS[name])]
     assert sorted(processes(events).values()) == sorted(["master-0", *workers, *servers])
     assert [event["args"]["step"] for event in complete(events, "step")] == STEPS
+    if name == "synchronous":
+        names = processes(events)
+        seen = {(names[event["pid"]], event["args"]["step"], event["cat"]) for event in complete(events)}
+        kinds = {"master": ("step", "run", "critical path"), "worker": ("part", *ON_DEVICES[:-1])}
+        assert seen >= {(each, step, kind) for each in names.values() for step in STEPS for kind in kinds[each[:6]]}
 
 
 def within_the_window(events: list[Event]) -> set[tuple[str, int]]:
@@ -326,6 +272,9 @@ def test_the_times_in_the_summary_add_up_and_processes_are_listed(traced: tuple[
         assert {sum(part.values()) for part in step["processes_ns"].values()} == {step["ns"]}
         assert len(step["processes_ns"]) == WORKERS[name] + SERVERS[name]
         assert {each["for"] for each in step["waited"]} <= known
+        if name == "synchronous":
+            waited = {(each["who"], each["for"]) for each in step["waited"]}
+            assert waited == {("worker-0", "worker-1"), ("worker-1", "worker-0")}
     text = (run / "run.log").read_text()
     assert f"critical path of {len(STEPS)} step(s), ms per step, share" in text
     # If clients are launched ahead of their step, all computations of a worker may be outside the recorded steps.

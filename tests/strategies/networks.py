@@ -1,7 +1,7 @@
 """Small networks, one for each property that a strategy must preserve, and sources of examples for them."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -92,27 +92,41 @@ def workload_of(
 
 
 @dataclass(frozen=True)
-class Examples:
-    """A source of endless examples whose labels depend on the images; the last three of a test batch are padding."""
+class Source:
+    """A source of endless examples, which subclasses draw. padding: number of examples at the end of a test batch."""
 
     batch_size: int
-    example_shape: tuple[int, ...] = EXAMPLE_SHAPE
-    dtype: str = "float64"
+    test_batch: int = field(default=TEST_BATCH, kw_only=True)
+    padding: int = field(default=3, kw_only=True)
+    dtype: str = field(default="float64", kw_only=True)
+
+    def draw(self, rng: np.random.Generator, size: int, step: int, test: bool) -> dict[str, NDArray[Any]]:
+        """Return ``size`` values of each field, except of index and mask."""
+        raise NotImplementedError
 
     def read(self, split: str, step: int, lo: int, hi: int) -> dict[str, NDArray[Any]]:
         """Return rows lo..hi-1 of the whole batch; the examples do not depend on how the batch is split into shares."""
-        size = TEST_BATCH if split == "test" else self.batch_size
-        rng = np.random.default_rng([step, split == "test"])
+        test = split == "test"
+        size = self.test_batch if test else self.batch_size
+        batch = self.draw(np.random.default_rng([step, test]), size, step, test)
+        batch |= {
+            "index": step * size + np.arange(size),
+            "mask": (np.arange(size) < size - self.padding * test).astype(self.dtype),
+        }
+        return {name: values[lo:hi] for name, values in batch.items()}
+
+
+@dataclass(frozen=True)
+class Examples(Source):
+    """A source of images with labels that depend on the images."""
+
+    example_shape: tuple[int, ...] = EXAMPLE_SHAPE
+
+    def draw(self, rng: np.random.Generator, size: int, step: int, test: bool) -> dict[str, NDArray[Any]]:
+        """Return images and labels."""
         x = rng.standard_normal((size, *self.example_shape))
         corner = x.reshape(size, -1)[:, :CLASSES]
-        padding = 3 if split == "test" else 0
-        batch = {
-            "x": x.astype(self.dtype),
-            "y": corner.argmax(1).astype(np.int64),
-            "index": step * size + np.arange(size),
-            "mask": (np.arange(size) < size - padding).astype(self.dtype),
-        }
-        return {field: values[lo:hi] for field, values in batch.items()}
+        return {"x": x.astype(self.dtype), "y": corner.argmax(1).astype(np.int64)}
 
 
 class Chosen:
@@ -126,7 +140,7 @@ class Chosen:
     def read(self, split: str, step: int, lo: int, hi: int) -> dict[str, NDArray[Any]]:
         """Return rows lo..hi-1 of the examples at the chosen positions."""
         whole = Examples(self._batch_size).read(split, step if self._step is None else self._step, 0, self._batch_size)
-        return {field: values[self.places][lo:hi] for field, values in whole.items()}
+        return {name: values[self.places][lo:hi] for name, values in whole.items()}
 
 
 def convolved(images: NDArray[Any], weights: NDArray[Any]) -> NDArray[Any]:

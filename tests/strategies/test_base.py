@@ -92,11 +92,9 @@ def test_shares_of_a_batch_are_read_in_worker_order(strategy: Strategy) -> None:
         assert [slot.field for slot in slots] == ["x", "y", "index", "mask"] * strategy.workers
 
 
-@pytest.mark.parametrize("strategy", ALL, ids=named)
-def test_training_before_initialisation_names_the_client_to_run(strategy: Strategy, registry: Registry) -> None:
-    workload = workload_of(dense, Sgd(), batch_size=7)
+def test_training_before_initialisation_names_the_client_to_run(registry: Registry) -> None:
     with (
-        opened(strategy, workload, registry) as trainer,
+        opened(SERVED, workload_of(dense, Sgd(), batch_size=7), registry) as trainer,
         pytest.raises(RunnerError, match=r"variable '.*' has no value yet: run the 'init' or the 'restore' client"),
     ):
         trainer.train([0])
@@ -106,11 +104,12 @@ def test_training_before_initialisation_names_the_client_to_run(strategy: Strate
 @pytest.mark.parametrize("network", sorted(NETWORKS))
 def test_a_restored_run_continues_bit_for_bit(strategy: Strategy, network: str, registry: Registry) -> None:
     workload = workload_of(NETWORKS[network], Momentum(), batch_size=7)
-    undisturbed, history = trained(strategy, workload, registry, 6)
-    saved, _ = trained(strategy, workload, registry, 3)
+    with begun(strategy, workload, registry) as first:
+        first.train(range(2))
+        saved, history, undisturbed = first.weights(), first.train(range(2, 4)), first.weights()
     with begun(strategy, workload, registry, saved) as second:
         expect_same_bits(second.weights(), saved)
-        assert second.train(range(3, 6)) == history[3:]
+        assert second.train(range(2, 4)) == history
         expect_same_bits(second.weights(), undisturbed)
 
 
@@ -224,11 +223,11 @@ def test_a_step_is_gradient_descent_on_the_mean_loss(microbatches: int, registry
                 np.testing.assert_allclose(after[name], step_taken, rtol=1e-10, atol=1e-14)
 
 
-@pytest.mark.parametrize("microbatches", [2, 3, 4, 13])
+@pytest.mark.parametrize("microbatches", [2, 13])
 @pytest.mark.parametrize("network", ["dense", "convolutional", "dropped_out"])
 def test_microbatches_change_rounding_only(network: str, microbatches: int) -> None:
     workload = workload_of(NETWORKS[network], Momentum(), batch_size=13)
-    whole, cut = single(workload, 6), single(workload, 6, microbatches)
+    whole, cut = single(workload, 3), single(workload, 3, microbatches)
     expect_same_run(whole, cut, 1e-10)
     assert difference(whole[0], cut[0]) > 0
 

@@ -44,8 +44,7 @@ def convnet_workload(dtype: str) -> Workload:
     return workload_of(convnet, Momentum(), batch_size=32, dtype=dtype, example_shape=IMAGE)
 
 
-@pytest.mark.parametrize("workers", [2, 3])
-@pytest.mark.parametrize("network", sorted(NETWORKS))
+@pytest.mark.parametrize(("network", "workers"), list(zip(sorted(NETWORKS), (2, 3, 2, 3), strict=True)))
 def test_workers_equal_microbatches_bit_for_bit(network: str, workers: int, registry: Registry) -> None:
     workload = workload_of(NETWORKS[network], Momentum(clip_norm=0.5), batch_size=BATCH, dtype="bfloat16")
     expect_same_run(trained(SyncData(workers=workers), workload, registry, STEPS), single(workload, STEPS, workers))

@@ -40,7 +40,7 @@ from tests.strategies.training import (
     trained,
 )
 
-STEPS = 6
+STEPS = 4
 BATCH = 13
 """A prime number, so that no tested number of workers above 1 divides it."""
 
@@ -70,8 +70,7 @@ def test_hybrid_equals_single_with_the_same_batch(network: str, workers: int, sc
     expect_same_run(run(workload, workers=workers, scheme=scheme, statistics="pooled"), single(workload, STEPS), 1e-10)
 
 
-@pytest.mark.parametrize("scheme", ["a", "b", "c"])
-@pytest.mark.parametrize("network", ["batch_normalised", "hybrid", "logistic"])
+@pytest.mark.parametrize(("network", "scheme"), [("batch_normalised", "a"), ("hybrid", "b"), ("logistic", "c")])
 def test_hybrid_in_float32_equals_single_up_to_rounding(network: str, scheme: str) -> None:
     workload = workload_for(network, "float32")
     found = run(workload, workers=3, scheme=scheme, statistics="pooled")
@@ -85,8 +84,9 @@ def test_bfloat16_gives_about_the_same_losses() -> None:
     np.testing.assert_allclose(found, expected, rtol=0.03)
 
 
-@pytest.mark.parametrize("combine", ["all_reduce", "ring_all_reduce", "sharded_reduce"])
-@pytest.mark.parametrize("bucket_bytes", [0, 100])
+@pytest.mark.parametrize(
+    ("combine", "bucket_bytes"), [("all_reduce", 0), ("ring_all_reduce", 100), ("sharded_reduce", 0)]
+)
 def test_gradients_below_the_dense_layers_can_be_combined_in_any_way(combine: str, bucket_bytes: int) -> None:
     found = run(workload_for("hybrid"), workers=3, combine=combine, bucket_bytes=bucket_bytes)
     expect_same_run(found, single(workload_for("hybrid"), STEPS), 1e-10)
@@ -132,15 +132,6 @@ def test_built_in_models_equal_single(model: str) -> None:
     expect_same_run(run(workload, workers=3, scheme="a", statistics="pooled"), single(workload, STEPS), 1e-10)
 
 
-@pytest.mark.parametrize("workers", [1, 2, 3, 4])
-def test_initial_values_equal_those_of_single_bit_for_bit(workers: int, registry: Registry) -> None:
-    expect_same_bits(
-        trained(Hybrid(workers=workers), workload_for("hybrid"), registry, 0)[0], single(workload_for("hybrid"), 0)[0]
-    )
-    program, whole = (each.build(workload_for("hybrid")) for each in (Hybrid(workers=workers), Single()))
-    assert list(program.variables.items()) == list(whole.variables.items())
-
-
 def test_every_worker_has_only_its_columns_and_their_slots() -> None:
     program = Hybrid(workers=4).build(workload_for("hybrid"))
     kept = {node.name: node.outputs[0].shape for node in program.graph if node.op == "variable"}
@@ -152,15 +143,15 @@ def test_every_worker_has_only_its_columns_and_their_slots() -> None:
 
 
 def test_a_checkpoint_continues_under_any_strategy(registry: Registry) -> None:
-    """Each strategy makes two steps from the checkpoint of the previous strategy."""
+    """Each strategy makes a step from the checkpoint of the previous strategy."""
     strategies = [Hybrid(workers=3), Single(), Hybrid(workers=2, scheme="c"), SyncData(workers=2), Hybrid(workers=4)]
     saved, workload = single(workload_for("hybrid"), 0)[0], workload_for("hybrid")
-    for i, strategy in enumerate(strategies):
+    for step, strategy in enumerate(strategies):
         with begun(strategy, workload, registry, saved) as trainer:
             expect_same_bits(trainer.weights(), saved)
-            trainer.train(range(2 * i, 2 * i + 2))
+            trainer.train([step])
             saved = trainer.weights()
-    assert difference(saved, single(workload, 2 * len(strategies))[0]) <= 1e-10
+    assert difference(saved, single(workload, len(strategies))[0]) <= 1e-10
 
 
 @pytest.mark.parametrize(
@@ -278,16 +269,6 @@ def test_dense_layers_are_updated_after_each_pass(
         np.testing.assert_allclose(found[f"{name}/velocity"], oracle.velocity[name], rtol=0, atol=1e-10, err_msg=name)
 
 
-@pytest.mark.parametrize("scheme", ["b", "c"])
-def test_fast_kernels_give_the_same_results_up_to_rounding(scheme: str, registry: Registry) -> None:
-    strategy = Hybrid(workers=3, scheme=scheme, fc_batch=4)
-    runs = [
-        trained(strategy, workload_of(hybrid, Momentum(), batch_size=EVEN_BATCH, dtype=dtype), registry, STEPS)[0]
-        for dtype in ("float32", "float64")
-    ]
-    assert difference(*runs) <= 1e-5
-
-
 @pytest.mark.parametrize("optimizer", [Sgd(), Adam()], ids=lambda each: each.name)
 def test_several_updates_without_layers_below_equal_separate_steps(optimizer: Optimizer, registry: Registry) -> None:
     """Four updates in a step equal four steps, each on a quarter of the batch, even if the optimizer counts steps."""
@@ -299,14 +280,3 @@ def test_several_updates_without_layers_below_equal_separate_steps(optimizer: Op
             feeds = {"step": scalar(update, "int64"), "learning_rate": scalar(0.1 / (1 + step), "float64")}
             trainer.session.run("train", step=step, feeds=feeds)
         assert difference(found, trainer.weights()) <= 1e-10
-
-
-def test_dense_lr_factor_changes_dense_layers_only(registry: Registry) -> None:
-    workload = workload_of(hybrid, Sgd(), batch_size=EVEN_BATCH)
-    start, usual, slow = (
-        trained(Hybrid(workers=2, dense_lr_factor=factor), workload, registry, steps)[0]
-        for factor, steps in ((1.0, 0), (1.0, 1), (0.25, 1))
-    )
-    for name in start:
-        factor = 0.25 if name.startswith("fc") else 1.0
-        np.testing.assert_allclose(slow[name] - start[name], factor * (usual[name] - start[name]), atol=1e-15)

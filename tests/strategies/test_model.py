@@ -10,7 +10,6 @@ from runner.engine.compile.compile import Compiled
 from runner.engine.compile.cost import node_seconds
 from runner.engine.compile.passes.layer_groups import home_layers
 from runner.engine.compile.program import Program
-from runner.engine.compile.transfer_times import transfers
 from runner.engine.graph.device import worker_device
 from runner.engine.graph.graph import Graph
 from runner.engine.run.kernel_table import load_kernels
@@ -31,17 +30,19 @@ from tests.strategies.training import (
     Placed,
     Run,
     Weights,
+    Wires,
     begun,
+    by_sender,
+    bytes_on_links,
     compiled,
     difference,
     expect_same_run,
-    layers_of,
     near,
     single,
     trained,
 )
 
-STEPS = 6
+STEPS = 3
 BATCH = 13
 """A prime number, so that no tested number of parts above 1 divides it."""
 
@@ -74,17 +75,6 @@ def test_model_equals_single_in_as_many_microbatches_bit_for_bit(
     constraints = LAYERS[network] if constrained and workers > 1 else None
     strategy = ModelParallel(workers=workers, concurrent_steps=parts, constraints=constraints)
     expect_same_run(run(strategy, workload_for(network)), single(workload_for(network), STEPS, parts))
-
-
-@pytest.mark.parametrize("network", sorted(set(NETWORKS) - {"batch_normalised"}))
-def test_model_with_parts_equals_single_with_the_same_batch(network: str) -> None:
-    """The network with batch normalisation is left out: it uses the statistics of each part."""
-    found, expected = (
-        run(ModelParallel(workers=3, concurrent_steps=3), workload_for(network)),
-        single(workload_for(network), STEPS),
-    )
-    expect_same_run(found, expected, 1e-10)
-    assert difference(found[0], expected[0]) > 0
 
 
 @pytest.mark.parametrize("network", ["convolutional", "batch_normalised"])
@@ -127,11 +117,6 @@ def test_a_variable_is_on_the_device_of_its_slots_and_its_updates() -> None:
         assert program.graph.nodes[name].device == worker_device(worker), name
 
 
-def test_constraints_hold_and_other_layers_are_free() -> None:
-    layers = layers_of(program_of("convolutional", ModelParallel(workers=3, constraints={"conv*": 2, "fc": 1})))
-    assert (layers["conv1"], layers["conv2"], layers["fc"]) == ("2", "2", "1")
-
-
 @pytest.mark.parametrize(
     ("settings", "complaint"),
     [
@@ -168,13 +153,13 @@ def test_a_tensor_is_sent_once_to_each_device_that_reads_it(network: str, parts:
     strategy = Placed(ModelParallel(workers=3, concurrent_steps=parts, constraints=LAYERS[network]))
     workload = workload_for(network)
     uncut: dict[str, Graph] = {}
-    step = compiled(strategy.build(workload), near(3), uncut.__setitem__)
-    wires = _bytes_sent(step, 3)
+    program = strategy.build(workload)
+    compiled(program, near(3), uncut.__setitem__)
+    wires = bytes_on_links(program, near(3))
     assert wires == _bytes_cut(uncut["dead code after fusion"], 3)
     with begun(strategy, workload, registry) as trainer:
         counted = trainer.sent(range(2))
-    sent = [sum(n for (source, _), n in wires.items() if source == k) for k in range(3)]
-    assert counted == [2 * nbytes for nbytes in sent]
+    assert counted == [2 * nbytes for nbytes in by_sender(wires, 3)]
     assert sum(counted) > 0
 
 
@@ -182,23 +167,14 @@ def test_two_devices_exchange_activations_and_gradients_and_the_learning_rate() 
     """fc1 has 8 outputs of 8 bytes for each example; the learning rate is one value."""
     constraints = {"flat": 0, "fc1": 0, "relu1": 0, "fc[23]": 1, "relu2": 1, "loss": 1}
     workload = workload_of(NETWORKS["dense"], Momentum(), batch_size=BATCH)
-    step = compiled(Placed(ModelParallel(constraints=constraints)).build(workload), near(2))
-    assert _bytes_sent(step, 2) == {(0, 1): BATCH * 8 * 8 + 8, (1, 0): BATCH * 8 * 8}
+    program = Placed(ModelParallel(constraints=constraints)).build(workload)
+    assert bytes_on_links(program, near(2)) == {(0, 1): BATCH * 8 * 8 + 8, (1, 0): BATCH * 8 * 8}
 
 
-def _bytes_sent(step: Compiled, workers: int) -> Counter[tuple[int, int]]:
-    """Return the bytes that a step sends on each link."""
-    number = {worker_device(k): k for k in range(workers)}
-    wires: Counter[tuple[int, int]] = Counter()
-    for each in transfers(step, near(workers)):
-        wires[number[each.source], number[each.destination]] += each.nbytes
-    return wires
-
-
-def _bytes_cut(graph: Graph, workers: int) -> Counter[tuple[int, int]]:
+def _bytes_cut(graph: Graph, workers: int) -> Wires:
     """Return the bytes on each link before partitioning: each tensor once for each other device that reads it."""
     number = {worker_device(k): k for k in range(workers)}
-    wires: Counter[tuple[int, int]] = Counter()
+    wires: Wires = Counter()
     for tensor, readers in graph.consumers().items():
         source = graph.nodes[tensor.node].device
         for destination in {reader.device for reader in readers} - {source}:
@@ -246,12 +222,11 @@ def momentum_by_hand(weights: Weights, batch: int, parts: int, step: int, moment
     return now
 
 
-@pytest.mark.parametrize("workers", [1, 2, 3])
-@pytest.mark.parametrize("parts", [2, 3])
+@pytest.mark.parametrize(("workers", "parts"), [(1, 3), (2, 2), (3, 3)])
 def test_gradients_at_the_old_weights_are_applied_in_order(workers: int, parts: int, registry: Registry) -> None:
     workload = workload_of(dense, Momentum(), batch_size=BATCH)
     with begun(stale(workers, parts), workload, registry) as trainer:
-        for step in range(4):
+        for step in range(3):
             expected = momentum_by_hand(trainer.weights(), BATCH, parts, step, momentum=0.9)
             [(loss, _)] = trainer.train([step])
             assert np.isfinite(loss)
@@ -275,10 +250,10 @@ class OneStalePart:
         return in_stale_parts(workload, worker_device(0))
 
 
-@pytest.mark.parametrize("network", sorted(NETWORKS))
+@pytest.mark.parametrize("network", ["batch_normalised", "dropped_out"])
 def test_a_stale_pipeline_with_one_part_equals_single(network: str, registry: Registry) -> None:
     expect_same_run(
-        trained(OneStalePart(), workload_for(network), registry, 4), single(workload_for(network), 4), 1e-12
+        trained(OneStalePart(), workload_for(network), registry, 2), single(workload_for(network), 2), 1e-12
     )
 
 
@@ -305,12 +280,6 @@ def _goes_on(name: str) -> bool:
     return name.endswith(("_moment", "moving_mean", "moving_variance"))
 
 
-@pytest.mark.parametrize("network", sorted(NETWORKS))
+@pytest.mark.parametrize("network", ["convolutional", "batch_normalised"])
 def test_bits_do_not_depend_on_the_devices_of_layers(network: str, registry: Registry) -> None:
-    expect_same_run(*(trained(stale(workers, 3), workload_for(network), registry, 4) for workers in (3, 1)))
-
-
-def test_stale_gradients_give_other_weights_than_summed_ones(registry: Registry) -> None:
-    workload = workload_of(dense, Sgd(), batch_size=12)
-    summed = Placed(ModelParallel(concurrent_steps=2))
-    assert difference(*(trained(s, workload, registry, 3)[0] for s in (stale(2, 2), summed))) > 1e-4
+    expect_same_run(*(trained(stale(workers, 3), workload_for(network), registry, 2) for workers in (3, 1)))

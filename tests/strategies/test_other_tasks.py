@@ -1,7 +1,7 @@
 """Workloads other than the classification of images: other fields, other metrics, several outputs and losses."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,6 @@ from runner.engine.graph.expression import Expr, apply
 from runner.engine.graph.initializers import Constant
 from runner.engine.graph.network import NetworkBuilder, NetworkFunction, Outputs
 from runner.engine.graph.tensor import Tensor
-from runner.engine.run.session import scalar
 from runner.errors import ConfigError
 from runner.fields import Field
 from runner.kernels.registry import Registry
@@ -29,30 +28,20 @@ from runner.strategies.single import Single
 from runner.strategies.sync_data import SyncData
 from runner.tasks.classification import classify
 from runner.tasks.regression import regress
-from tests.strategies.networks import TEST_BATCH, Batch
-from tests.strategies.training import Placed, begun, difference, rate_of
+from tests.strategies.networks import TEST_BATCH, Batch, Source
+from tests.strategies.training import Placed, begun, expect_like_single, rate_of
 
 FIELDS = {"x": Field((5,)), "y": Field((2,)), "kind": Field((), "int64")}
 
 
-@dataclass(frozen=True)
-class Table:
-    """An endless source of rows: five inputs, two numbers that depend on them, and a class."""
+class Table(Source):
+    """A source of rows: five inputs, two numbers that depend on them, and a class."""
 
-    batch_size: int
-
-    def read(self, split: str, step: int, lo: int, hi: int) -> dict[str, NDArray[Any]]:
-        """Return rows lo..hi-1 of the batch; the last three of a test batch are padding."""
-        size = TEST_BATCH if split == "test" else self.batch_size
-        x = np.random.default_rng([step, split == "test"]).standard_normal((size, 5))
-        rows = {
-            "x": x,
-            "y": np.stack([x.sum(axis=1), np.abs(x[:, 0])], axis=1),
-            "kind": (x[:, 1] > 0).astype(np.int64),
-            "index": step * size + np.arange(size),
-            "mask": (np.arange(size) < size - 3 * (split == "test")).astype(np.float64),
-        }
-        return {name: values[lo:hi] for name, values in rows.items()}
+    def draw(self, rng: np.random.Generator, size: int, step: int, test: bool) -> dict[str, NDArray[Any]]:
+        """Return the rows."""
+        x = rng.standard_normal((size, 5))
+        y = np.stack([x.sum(axis=1), np.abs(x[:, 0])], axis=1)
+        return {"x": x, "y": y, "kind": (x[:, 1] > 0).astype(np.int64)}
 
 
 def regression(net: NetworkBuilder, batch: Batch) -> Outputs:
@@ -149,31 +138,15 @@ CASES = {
 }
 
 
-def run_of(strategy: Any, workload: Workload, registry: Registry) -> tuple[Any, list[dict[str, float]], dict[str, Any]]:
-    """Return the weights after three steps, the metrics of each step, and the results of an evaluation."""
-    with begun(strategy, workload, registry, source=Table(workload.batch_size)) as trainer:
-        steps = [trainer.step_driver.update(step, rate_of(step, workload.state_dtype)) for step in range(3)]
-        metrics = [{name: float(each) for name, each in found.items()} for found in steps]
-        weights = trainer.weights()
-        scored = trainer.session.run("eval", step=0, feeds={"step": scalar(0, "int64")})
-        return weights, metrics, {name: value.copy() for name, value in scored.items()}
-
-
 @pytest.mark.parametrize("network", sorted(NETWORKS))
 @pytest.mark.parametrize("name", sorted(CASES))
 def test_strategies_train_any_task_like_single(name: str, network: str, registry: Registry) -> None:
     strategy, optimizer = CASES[name]
     build, names = NETWORKS[network]
     workload = Workload(build, optimizer, FIELDS, "float64", 7, 12, TEST_BATCH)
-    weights, metrics, scored = run_of(strategy, workload, registry)
-    expected_weights, expected_metrics, expected_scores = run_of(Single(), workload, registry)
-    assert metrics[0].keys() == names
-    assert difference(weights, expected_weights) < 1e-12
-    for found, expected in zip(metrics, expected_metrics, strict=True):
-        assert found == pytest.approx(expected, rel=1e-12)
-    assert scored.keys() == expected_scores.keys() >= {*names, "mask"}
-    for key, value in expected_scores.items():
-        np.testing.assert_allclose(scored[key], value, rtol=1e-11, atol=1e-12, err_msg=key)
+    found = expect_like_single(strategy, workload, registry, Table(12))
+    assert found.metrics[0].keys() == names
+    assert found.scores[0].keys() >= {*names, "mask"}
 
 
 def test_regression_equals_its_formula(registry: Registry) -> None:

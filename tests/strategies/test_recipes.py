@@ -1,15 +1,12 @@
 """Rules by name with schedules, and averaged weights, equal those of ``single`` under every strategy."""
 
-import functools
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 
 from runner.engine.compile.program import Client
 from runner.engine.graph.tensor import Tensor
-from runner.engine.run.kernel_table import load_kernels
 from runner.engine.run.session import scalar
 from runner.kernels.registry import Registry
 from runner.optimizers import Adam, Momentum, Optimizer, RmsProp
@@ -22,7 +19,7 @@ from runner.strategies.model import ModelParallel
 from runner.strategies.single import Single
 from runner.strategies.sync_data import SyncData
 from tests.strategies.networks import hybrid, workload_of
-from tests.strategies.training import Placed, Weights, begun, difference
+from tests.strategies.training import Placed, begun, difference, expect_like_single, expect_same_bits, outcome
 
 RULES = [
     {"match": "*/bias", "lr_factor": 2.0, "schedule": {"name": "step"}},
@@ -53,59 +50,36 @@ def of(optimizer: Optimizer) -> Workload:
     return workload_of(hybrid, optimizer, batch_size=12)
 
 
-def run_of(strategy: Any, workload: Workload, registry: Registry, steps: int = 3) -> tuple[Weights, Weights]:
-    """Return the variables after some steps and an evaluation; rules with a schedule have another learning rate."""
-    with begun(strategy, workload, registry) as trainer:
-        for step in range(steps):
-            rates = np.array([0.1 / (1 + step), *[0.2 / (1 + step) ** 2] * len(workload.optimizer.schedules)])
-            trainer.step_driver.update(step, rates.reshape(workload.optimizer.rate_shape))
-        weights = {name: value.copy() for name, value in trainer.weights().items()}
-        return weights, {name: value.copy() for name, value in trainer.evaluate().items()}
-
-
-@functools.cache
-def of_single(optimizer: str) -> tuple[Weights, Weights]:
-    return run_of(Single(), of(OPTIMIZERS[optimizer]), load_kernels())
-
-
 @pytest.mark.parametrize("optimizer", sorted(OPTIMIZERS))
 @pytest.mark.parametrize("name", sorted(STRATEGIES))
 def test_strategies_apply_rules_and_averages_like_single(name: str, optimizer: str, registry: Registry) -> None:
-    workload = of(OPTIMIZERS[optimizer])
-    weights, scores = run_of(STRATEGIES[name], workload, registry)
-    expected, expected_scores = of_single(optimizer)
-    assert weights.keys() == expected.keys() > {average_of("fc1/weights"), average_of("fc3/bias")}
-    assert max(np.abs(weights[each] - expected[each]).max() for each in expected) < 1e-12
-    for each, value in expected_scores.items():
-        np.testing.assert_allclose(scores[each], value, rtol=1e-11, atol=1e-12, err_msg=each)
+    found = expect_like_single(STRATEGIES[name], of(OPTIMIZERS[optimizer]), registry)
+    assert found.weights.keys() > {average_of("fc1/weights"), average_of("fc3/bias")}
 
 
 def test_the_factor_of_dense_layers_multiplies_all_rates(registry: Registry) -> None:
     schedule = {"name": "step"}
     biases = [{"match": "*/bias", "schedule": schedule}]
-    found, _ = run_of(Hybrid(workers=2, dense_lr_factor=0.5), of(Momentum(rules=biases)), registry)
+    found = outcome(Hybrid(workers=2, dense_lr_factor=0.5), of(Momentum(rules=biases)), registry)
     halved = [
         {"match": "fc?/bias", "lr_factor": 0.5, "schedule": schedule},
         *biases,
         {"match": "fc?/*", "lr_factor": 0.5},
     ]
-    expected, _ = run_of(Single(), of(Momentum(rules=halved)), registry)
-    assert difference(found, expected) < 1e-12
+    expected = outcome(Single(), of(Momentum(rules=halved)), registry)
+    assert difference(found.weights, expected.weights) < 1e-12
 
 
 def test_evaluations_use_averages_and_training_does_not(registry: Registry) -> None:
     averaged = OPTIMIZERS["momentum"]
     plain = replace(averaged, average=WeightsAverage())
-    weights, scores = run_of(Single(), of(averaged), registry)
-    without, other_scores = run_of(Single(), of(plain), registry)
+    found, other = (outcome(Single(), of(optimizer), registry) for optimizer in (averaged, plain))
+    weights, without, scores = found.weights, other.weights, found.scores[0]
     assert all((weights[name] == without[name]).all() for name in without), "training does not depend on the averages"
     with begun(Single(), of(plain), registry) as trainer:
         trainer.restore({name: weights.get(average_of(name), value) for name, value in without.items()})
-        found = trainer.evaluate()
-        assert {name: value.tolist() for name, value in found.items()} == {
-            name: value.tolist() for name, value in scores.items()
-        }
-    assert abs(scores["loss"] - other_scores["loss"]) > 1e-3
+        expect_same_bits(trainer.evaluate(), scores)
+    assert abs(scores["loss"] - other.scores[0]["loss"]) > 1e-3
 
 
 def test_averages_start_at_the_initial_weights(registry: Registry) -> None:

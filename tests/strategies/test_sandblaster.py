@@ -21,6 +21,7 @@ from runner.strategies.lbfgs.vectors import PRODUCTS
 from runner.strategies.sandblaster import Sandblaster
 from runner.strategies.single import Single
 from runner.strategies.sync_data import SyncData
+from tests.all_pairs import all_pairs
 from tests.optimizers.minimising import NumpyMachine, Vector
 from tests.strategies.networks import NETWORKS, Examples, dense, workload_of
 from tests.strategies.test_base import loss_and_gradients
@@ -39,7 +40,7 @@ from tests.strategies.training import (
 BATCH = 27
 """A batch size that the number of portions (parts of a batch) does not divide, so that portions differ in size."""
 
-STEPS = 4
+STEPS = 3
 PER_EXAMPLE = sorted(set(NETWORKS) - {"batch_normalised"})
 
 
@@ -78,8 +79,7 @@ def expect_same(found: Course, expected: Course) -> None:
     expect_same_bits(found.weights, expected.weights)
 
 
-@pytest.mark.parametrize("workers", [1, 2, 3, 4])
-@pytest.mark.parametrize("network", PER_EXAMPLE)
+@all_pairs(network=PER_EXAMPLE, workers=[1, 3, 4])
 def test_sandblaster_equals_single_in_as_many_microbatches_bit_for_bit(network: str, workers: int) -> None:
     expect_same(blasted(network, workers, servers=1 + workers % 3, portions=12), single(network, 12))
 
@@ -95,7 +95,7 @@ def test_sandblaster_in_other_precisions_differs_by_rounding(dtype: str) -> None
     np.testing.assert_allclose(found.told, expected.told, rtol=1e-3)
 
 
-@pytest.mark.parametrize("slow_s", [3.0, 50.0, 2000.0])
+@pytest.mark.parametrize("slow_s", [3.0, 2000.0])
 def test_a_slow_worker_changes_only_the_assignment(slow_s: float) -> None:
     found = blasted("dense", 3, 2, 9, speeds(1.0, slow_s, 1.0))
     expect_same(found, blasted("dense", 3, 2, 9, speeds(1.0, 1.0, 1.0)))
@@ -111,7 +111,7 @@ def test_a_worker_that_is_late_for_several_evaluations_computes_no_portion_of_th
     expect_same(found, single("dense", 4))
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(3))
 def test_the_order_of_events_changes_no_bit(seed: int) -> None:
     expect_same(blasted("dense", 4, 2, 8, drawn_speeds(seed)), single("dense", 8))
 

@@ -1,6 +1,6 @@
 """Tables of which a batch looks up a few rows: results like those of whole gradients, under all strategies."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,6 @@ from runner.engine.graph.device import local_cluster
 from runner.engine.graph.expression import Expr
 from runner.engine.graph.initializers import Uniform, he_normal
 from runner.engine.graph.network import NetworkBuilder, Outputs
-from runner.engine.run.session import scalar
 from runner.fields import BEGINS, Field
 from runner.kernels.registry import Registry
 from runner.models import Lstm
@@ -33,31 +32,29 @@ from runner.strategies.single import Single
 from runner.strategies.sync_data import SyncData
 from runner.tasks.language import Language
 from runner.tasks.regression import regress
-from tests.strategies.networks import TEST_BATCH, Batch
-from tests.strategies.training import Placed, begun, difference, expect_same_bits, rate_of
+from tests.strategies.networks import TEST_BATCH, Batch, Source
+from tests.strategies.training import (
+    Placed,
+    Weights,
+    begun,
+    difference,
+    expect_like_single,
+    expect_same_bits,
+    outcome,
+    rate_of,
+)
 
 ENTRIES, FEATURES, BATCH = 60, 5, 12
 FIELDS = {"x": Field((3,), "int64"), "y": Field((2,))}
 
 
-@dataclass(frozen=True)
-class Words:
-    """An endless source of three words and two numbers; the first five words appear often."""
+class Words(Source):
+    """A source of three words and two numbers; the first five words appear often."""
 
-    batch_size: int
-
-    def read(self, split: str, step: int, lo: int, hi: int) -> dict[str, NDArray[Any]]:
-        """Return rows lo..hi-1 of the batch; the last three of a test batch are padding."""
-        size = TEST_BATCH if split == "test" else self.batch_size
-        rng = np.random.default_rng([step, split == "test"])
+    def draw(self, rng: np.random.Generator, size: int, step: int, test: bool) -> dict[str, NDArray[Any]]:
+        """Return words and numbers."""
         x = np.where(rng.random((size, 3)) < 0.5, rng.integers(0, 5, (size, 3)), rng.integers(0, ENTRIES, (size, 3)))
-        rows = {
-            "x": x,
-            "y": np.stack([np.sin(x).sum(axis=1), (x % 2).sum(axis=1)], axis=1),
-            "index": step * size + np.arange(size),
-            "mask": (np.arange(size) < size - 3 * (split == "test")).astype(np.float64),
-        }
-        return {name: values[lo:hi] for name, values in rows.items()}
+        return {"x": x, "y": np.stack([np.sin(x).sum(axis=1), (x % 2).sum(axis=1)], axis=1)}
 
 
 def bag(net: NetworkBuilder, batch: Batch) -> Outputs:
@@ -94,13 +91,9 @@ def workload_of(optimizer: Optimizer, network: Any = bag, microbatches: int = 1)
     return Workload(network, optimizer, FIELDS, "float64", 7, BATCH, TEST_BATCH, microbatches)
 
 
-def run_of(strategy: Any, workload: Workload, registry: Registry) -> tuple[Any, list[float], dict[str, Any]]:
-    """Return the weights after four steps, the loss of each step, and the results of an evaluation."""
-    with begun(strategy, workload, registry, source=Words(workload.batch_size)) as trainer:
-        losses = [float(trainer.step_driver.update(step, rate_of(step, "float64"))["loss"]) for step in range(4)]
-        weights = trainer.weights()
-        scored = trainer.session.run("eval", step=0, feeds={"step": scalar(0, "int64")})
-        return weights, losses, {name: value.copy() for name, value in scored.items()}
+def weights_of(strategy: Any, workload: Workload, registry: Registry) -> Weights:
+    """Return the weights after three steps."""
+    return outcome(strategy, workload, registry, source=Words(BATCH)).weights
 
 
 def ops_of(strategy: Any, workload: Workload, registry: Registry) -> list[str]:
@@ -131,9 +124,11 @@ CHANGING = {
 @pytest.mark.parametrize("name", sorted(EXACT | CHANGING))
 def test_rows_give_the_results_of_whole_gradients(name: str, registry: Registry) -> None:
     optimizer = (EXACT | CHANGING)[name]
-    found, expected = (run_of(Single(), workload_of(optimizer, network), registry) for network in (bag, whole))
-    assert difference(found[0], expected[0]) < 1e-12
-    assert found[1] == pytest.approx(expected[1], rel=1e-12)
+    found, expected = (
+        outcome(Single(), workload_of(optimizer, network), registry, source=Words(BATCH)) for network in (bag, whole)
+    )
+    assert difference(found.weights, expected.weights) < 1e-12
+    assert found.losses == pytest.approx(expected.losses, rel=1e-12)
     assert ("put_rows" in ops_of(Single(), workload_of(optimizer), registry)) is (name in EXACT)
 
 
@@ -163,7 +158,7 @@ def test_a_lazy_update_changes_only_the_rows_of_the_batch_by_the_rule(name: str,
 def test_a_table_that_is_also_read_whole_has_a_whole_gradient(registry: Registry) -> None:
     strategies = [Single(), SyncData(workers=2), SyncData(workers=2, combine="parameter_server", servers=2)]
     plain = workload_of(Sgd(), tied)
-    weights = [run_of(strategy, plain, registry)[0] for strategy in strategies]
+    weights = [weights_of(strategy, plain, registry) for strategy in strategies]
     for found in weights[1:]:
         assert difference(found, weights[0]) < 1e-12
     assert "put_rows" not in ops_of(Single(), plain, registry)
@@ -200,26 +195,20 @@ STRATEGIES = {
 def test_strategies_train_tables_like_single(name: str, optimizer: Optimizer, registry: Registry) -> None:
     if not getattr(STRATEGIES[name], "keeps_rows", True):
         optimizer = replace(optimizer, lazy=False)
-    found = run_of(STRATEGIES[name], workload_of(optimizer), registry)
-    expected = run_of(Single(), workload_of(optimizer), registry)
-    assert difference(found[0], expected[0]) < 1e-12
-    assert found[1] == pytest.approx(expected[1], rel=1e-12)
-    for key, value in expected[2].items():
-        np.testing.assert_allclose(found[2][key], value, rtol=1e-11, atol=1e-12, err_msg=key)
+    expect_like_single(STRATEGIES[name], workload_of(optimizer), registry, Words(BATCH))
 
 
 def test_sandblaster_trains_tables_like_single(registry: Registry) -> None:
-    workload = workload_of(Lbfgs(history=3))
-    found, expected = (run_of(s, workload, registry) for s in (Sandblaster(workers=2, portions_per_worker=2), Single()))
-    assert difference(found[0], expected[0]) < 1e-12
+    expect_like_single(
+        Sandblaster(workers=2, portions_per_worker=2), workload_of(Lbfgs(history=3)), registry, Words(BATCH)
+    )
 
 
 @pytest.mark.parametrize("name", ["reduce", "servers 2"])
 def test_workers_add_rows_like_microbatches_bit_for_bit(name: str, registry: Registry) -> None:
     strategy = STRATEGIES[name]
-    found = run_of(strategy, workload_of(Adagrad()), registry)
-    expected = run_of(Single(), workload_of(Adagrad(), microbatches=strategy.workers), registry)
-    expect_same_bits(found[0], expected[0])
+    found = weights_of(strategy, workload_of(Adagrad()), registry)
+    expect_same_bits(found, weights_of(Single(), workload_of(Adagrad(), microbatches=strategy.workers), registry))
 
 
 def test_averages_of_rows_are_evaluated(registry: Registry) -> None:
@@ -231,7 +220,7 @@ def test_averages_of_rows_are_evaluated(registry: Registry) -> None:
                 for number, (name, value) in enumerate(sorted(trainer.weights().items()))
             }
             trainer.restore(drawn)
-            return float(trainer.session.run("eval", step=0, feeds={"step": scalar(0, "int64")})["loss"])
+            return float(trainer.evaluate()["loss"])
 
     expected = loss(Single(), whole)
     for strategy in (Single(), *SERVERS.values()):
@@ -248,8 +237,8 @@ class Drifting(Sgd):
 
 
 def test_an_optimizer_does_not_inherit_that_it_keeps_rows(registry: Registry) -> None:
-    found, expected = (run_of(Single(), workload_of(Drifting(), network), registry) for network in (bag, whole))
-    assert difference(found[0], expected[0]) < 1e-12
+    found, expected = (weights_of(Single(), workload_of(Drifting(), network), registry) for network in (bag, whole))
+    assert difference(found, expected) < 1e-12
 
 
 def test_strategies_that_need_whole_gradients_refuse_a_lazy_optimizer() -> None:
@@ -261,19 +250,13 @@ def test_strategies_that_need_whole_gradients_refuse_a_lazy_optimizer() -> None:
     assert not [*SyncData(workers=2).faults(facts), *Single().faults(facts)]
 
 
-@dataclass(frozen=True)
-class Sentences:
-    """An endless source of five words and the words that follow them."""
+class Sentences(Source):
+    """A source of five words and the words that follow them."""
 
-    batch_size: int
-
-    def read(self, split: str, step: int, lo: int, hi: int) -> dict[str, NDArray[Any]]:
-        """Return rows lo..hi-1 of the batch."""
-        size = TEST_BATCH if split == "test" else self.batch_size
-        words = np.random.default_rng([step, split == "test"]).integers(0, 20, (size, 6))
-        rows = {"x": words[:, :-1], "y": words[:, 1:], BEGINS: np.full(size, int(step == 0))}
-        rows |= {"index": step * size + np.arange(size), "mask": np.ones(size)}
-        return {name: values[lo:hi] for name, values in rows.items()}
+    def draw(self, rng: np.random.Generator, size: int, step: int, test: bool) -> dict[str, NDArray[Any]]:
+        """Return words and the words that follow."""
+        words = rng.integers(0, 20, (size, 6))
+        return {"x": words[:, :-1], "y": words[:, 1:], BEGINS: np.full(size, int(step == 0))}
 
 
 @pytest.mark.parametrize("name", ["reduce", "servers 2"])
@@ -282,13 +265,7 @@ def test_a_sampled_softmax_sends_and_updates_only_the_rows_of_its_words(name: st
     fields = {"x": Field((5,), "int64", words), "y": Field((5,), "int64", words), BEGINS: Field((), "int64")}
     network = Language(loss="sampled_softmax", samples=4).network(Lstm(units=[4], embedding=3), fields)
     workload = Workload(network, Adagrad(), fields, "float64", 7, BATCH, TEST_BATCH)
-    found = []
-    for strategy in (STRATEGIES[name], Single()):
-        with begun(strategy, workload, registry, source=Sentences(BATCH)) as trainer:
-            for step in range(3):
-                trainer.step_driver.update(step, rate_of(step, "float64"))
-            found.append({key: value.copy() for key, value in trainer.weights().items() if "/state" not in key})
-    assert difference(*found) < 1e-12
+    expect_like_single(STRATEGIES[name], workload, registry, Sentences(BATCH))
     # The tables of the embedding and of the softmax, its bias, and the slot of each.
     assert ops_of(Single(), workload, registry).count("put_rows") == 6
 

@@ -1,18 +1,22 @@
 """Train a small network under a strategy, in this process, and compare two runs."""
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+import pytest
 from numpy.typing import NDArray
 
 from runner.engine.compile.compile import Compiled, Observer, compile_signature
 from runner.engine.compile.passes.layer_groups import devices_of_layers
 from runner.engine.compile.program import Client, InputSource, Program
 from runner.engine.compile.program_placement import place_program
-from runner.engine.graph.device import Cluster, Gpus, local_cluster
+from runner.engine.compile.program_plans import ProgramPlans
+from runner.engine.compile.transfer_times import transfers
+from runner.engine.graph.device import Cluster, Gpus, local_cluster, worker_device
 from runner.engine.graph.node import Node
 from runner.engine.graph.tensor import Tensor
 from runner.engine.run.interleaving import Interleaving, VirtualTime, virtual_time
@@ -31,6 +35,9 @@ Array = NDArray[Any]
 Weights = Mapping[str, Array]
 Run = tuple[Weights, list[Any]]
 """Weights, and (loss, accuracy) of each step."""
+
+Wires = Counter[tuple[int, int]]
+"""A map (sender, receiver) -> bytes sent in a step."""
 
 
 class Trainer:
@@ -58,12 +65,13 @@ class Trainer:
     def evaluate(self, batch: int = 0) -> Weights:
         """Return the fetches of the "eval" client for a batch of the test split."""
         self.step_driver.synchronize()
-        return self.session.run("eval", step=batch, feeds={"step": scalar(0, "int64")})
+        fetched = self.session.run("eval", step=batch, feeds={"step": scalar(0, "int64")})
+        return {name: value.copy() for name, value in fetched.items()}
 
     def weights(self) -> Weights:
         """Return every variable by its name in the unsharded network."""
         self.step_driver.synchronize()
-        return self.session.run("save")
+        return {name: value.copy() for name, value in self.session.run("save").items()}
 
     def restore(self, weights: Weights) -> None:
         """Set every variable."""
@@ -73,6 +81,39 @@ class Trainer:
 def rate_of(step: int, dtype: str) -> Array:
     """Return a learning rate that decreases with the step number."""
     return scalar(0.1 / (1 + step), dtype)
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A program, its cluster and the plans of its clients."""
+
+    program: Program
+    cluster: Cluster
+    plans: ProgramPlans
+
+
+_PLANNED: dict[Any, Planned] = {}
+_KEPT = 16  # programs whose plans are kept: most tests open several sessions of one program
+
+
+def _planned(
+    strategy: Strategy, workload: Workload, registry: Registry, compression: str, gpus: bool, more: dict[str, Client]
+) -> Planned:
+    """Return the program with its plans. Sessions on CPUs share the plans of equal programs."""
+    key = type(strategy), repr(strategy), workload.network, repr(workload), registry, compression
+    shared = not (gpus or more)
+    if shared and key in _PLANNED:
+        return _PLANNED[key]
+    program = strategy.build(workload)
+    program = replace(program, clients={**program.clients, **more})
+    workers, servers = program.workers, program.servers
+    cluster = local_cluster(workers, servers, compression=compression, gpus=first_gpu(workers, servers, gpus))
+    made = Planned(program, cluster, ProgramPlans(program, cluster, registry))
+    if shared:
+        _PLANNED[key] = made
+        if len(_PLANNED) > _KEPT:
+            del _PLANNED[next(iter(_PLANNED))]
+    return made
 
 
 @contextmanager
@@ -92,15 +133,13 @@ def opened(
     compression: the format of transfers. source: the examples; None for :class:`Examples`. gpus: whether all devices
     are on the first GPU. interleaving: the order of clients, None for the program's order. more: additional clients.
     """
-    program = strategy.build(workload)
-    program = replace(program, clients={**program.clients, **more})
-    source = source or Examples(workload.batch_size, workload.fields["x"].shape, workload.state_dtype)
-    workers, servers = program.workers, program.servers
-    cluster = local_cluster(workers, servers, compression=compression, gpus=first_gpu(workers, servers, gpus))
-    alone = program.one_process
+    source = source or Examples(workload.batch_size, workload.fields["x"].shape, dtype=workload.state_dtype)
+    planned = _planned(strategy, workload, registry, compression, gpus, more)
+    program, alone = planned.program, planned.program.one_process
     if interleaving is None and alone is not None and alone.clock is not None:
         interleaving = virtual_time(alone.clock)
-    session = LocalSession(program, cluster, registry, source, interleaving=interleaving)
+    session = LocalSession(program, planned.cluster, registry, source, interleaving=interleaving)
+    session._planned = planned.plans
     try:
         yield Trainer(program, session, workload.state_dtype, source)
     finally:
@@ -155,6 +194,65 @@ def single(workload: Workload, steps: int, microbatches: int = 1) -> Run:
     if key not in _SINGLE:
         _SINGLE[key] = trained(Single(), workload, load_kernels(), steps)
     return _SINGLE[key]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The variables after a run, the loss and metrics of each step, and the scores of each evaluated batch."""
+
+    weights: Weights
+    metrics: list[dict[str, float]]
+    scores: list[Weights]
+
+    @property
+    def losses(self) -> list[float]:
+        """The loss of each step."""
+        return [each["loss"] for each in self.metrics]
+
+
+def outcome(
+    strategy: Strategy,
+    workload: Workload,
+    registry: Registry,
+    steps: Iterable[int] = range(3),
+    saved: Weights | None = None,
+    *,
+    batches: int = 1,
+    **options: Any,
+) -> Outcome:
+    """Return the results of some steps and of an evaluation, in float64. options: see :func:`opened`.
+
+    Variables to which a rule with a schedule applies have another learning rate.
+    """
+    with begun(strategy, workload, registry, saved, **options) as trainer:
+        metrics = []
+        for step in steps:
+            rates = [0.1 / (1 + step), *[0.2 / (1 + step) ** 2] * len(workload.optimizer.schedules)]
+            found = trainer.step_driver.update(step, np.asarray(rates).reshape(workload.optimizer.rate_shape))
+            metrics.append({name: float(each) for name, each in found.items()})
+        return Outcome(trainer.weights(), metrics, [trainer.evaluate(batch) for batch in range(batches)])
+
+
+_SINGLE_OUTCOMES: dict[Any, Outcome] = {}
+
+
+def expect_like_single(
+    strategy: Strategy, workload: Workload, registry: Registry, source: InputSource | None = None, **options: Any
+) -> Outcome:
+    """Require the results of ``single`` up to rounding, and return the results. options: see :func:`outcome`."""
+    key = workload.network, repr(workload), source, repr(options)
+    if key not in _SINGLE_OUTCOMES:
+        _SINGLE_OUTCOMES[key] = outcome(Single(), workload, load_kernels(), source=source, **options)
+    found, expected = outcome(strategy, workload, registry, source=source, **options), _SINGLE_OUTCOMES[key]
+    assert found.weights.keys() == expected.weights.keys()
+    assert difference(found.weights, {name: expected.weights[name] for name in found.weights}) < 1e-12
+    for ours, theirs in zip(found.metrics, expected.metrics, strict=True):
+        assert ours == pytest.approx(theirs, rel=1e-12)
+    for ours, theirs in zip(found.scores, expected.scores, strict=True):
+        assert ours.keys() == theirs.keys()
+        for name, value in theirs.items():
+            np.testing.assert_allclose(ours[name], value, rtol=1e-11, atol=1e-12, err_msg=name)
+    return found
 
 
 def difference(a: Weights, b: Weights) -> float:
@@ -218,6 +316,20 @@ def compiled(program: Program, cluster: Cluster | None = None, observe: Observer
     """Compile a training step. cluster: None for a cluster on this host."""
     cluster = cluster or local_cluster(program.workers, program.servers)
     return compile_signature(program.graph, program.clients["train"].signature, cluster, load_kernels(), observe)
+
+
+def bytes_on_links(program: Program, cluster: Cluster | None = None) -> Wires:
+    """Return the bytes that the plans of a training step send on each link. cluster: see :func:`compiled`."""
+    number = {worker_device(k): k for k in range(program.workers)}
+    sent: Wires = Counter()
+    for each in transfers(compiled(program, cluster), cluster or local_cluster(program.workers)):
+        sent[number[each.source], number[each.destination]] += each.nbytes
+    return sent
+
+
+def by_sender(sent: Wires, workers: int) -> list[int]:
+    """Return the bytes that each worker sends."""
+    return [sum(nbytes for (source, _), nbytes in sent.items() if source == k) for k in range(workers)]
 
 
 def sends_of(program: Program) -> list[Node]:

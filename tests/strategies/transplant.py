@@ -1,21 +1,10 @@
-"""Run the tests of built-in strategies on copies of these strategies that are plugins outside ``runner``.
-
-``pytest -p tests.strategies.transplant --transplanted=FOLDER`` installs every ``own_*`` package of FOLDER as a plugin,
-removes the built-in strategy from the table, and redirects imports of the built-in modules in tests to the copies.
-"""
+"""Copies of built-in strategies as plugins outside the package ``runner``."""
 
 import ast
-import importlib
-import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-import pytest
-
-from runner.plugin import install
 from runner.strategies import STRATEGIES
-from runner.strategies.base import Strategy
 from tests.test_import_rule import SOURCE, modules, statements, targets
 from tests.test_strategy_rule import CONTRACT
 
@@ -98,33 +87,3 @@ def _renamed(text: str, strategy: str, package: str) -> str:
             f"from runner.{module} import", f"from {package}.{module.removeprefix('strategies.')} import"
         )
     return text.replace(f'name: str = "{strategy}"', f'name: str = "{package}"')
-
-
-def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the option with the folder of the copies."""
-    parser.addoption("--transplanted", type=Path, help="folder of copies of strategies, to be tested instead")
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    """Install the copies and remove the strategies from which they were made."""
-    folder: Path = config.getoption("--transplanted")
-    sys.path.insert(0, str(folder))
-    for path in sorted(folder.glob("own_*")):
-        install([f"{path.name}.plugin"])
-        strategy = path.name.removeprefix("own_")
-        del STRATEGIES[strategy]
-        for module in private_modules(f"strategies.{strategy}"):
-            copy = f"{path.name}.{module.removeprefix('strategies.')}"
-            sys.modules[f"runner.{module}"] = importlib.import_module(copy)
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out the tests of strategies that were not copied: they run without the copies as well."""
-    others = [item for item in items if _is_of_the_package(getattr(item, "callspec", None))]
-    config.hook.pytest_deselected(items=others)
-    items[:] = [item for item in items if item not in others]
-
-
-def _is_of_the_package(case: Any) -> bool:
-    strategy = None if case is None else case.params.get("strategy")
-    return isinstance(strategy, Strategy) and type(strategy).__module__.startswith("runner.")

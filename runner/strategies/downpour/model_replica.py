@@ -1,8 +1,7 @@
 """A model replica of asynchronous training: its fetches, steps, accumulated gradients and pushes."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 
 from runner.engine.compile.program import Client
 from runner.engine.graph import ops
@@ -13,7 +12,8 @@ from runner.engine.graph.tensor import Tensor
 from runner.engine.graph.variables import Variable
 from runner.strategies.base import Workload
 from runner.strategies.clients import numbered
-from runner.strategies.downpour.pushed_server import COUNT, Pushed, PushedServer
+from runner.strategies.downpour.order import Rules
+from runner.strategies.downpour.pushed_server import COUNT, Applied, PushedServer
 from runner.strategies.replica import Share
 from runner.strategies.servers import CopiedVariables, ReadVariables, ServedVariables
 
@@ -21,21 +21,10 @@ _NEVER = float(1 << 53)
 """A push count that no shard reaches; it marks a replica that has made no step since its last push."""
 
 
-@dataclass(frozen=True)
-class ReplicaOptions:
-    """Options of all replicas.
-
-    copies: whether replicas fetch parameters into local variables; if not, replicas read the servers' variables.
-    n_push: number of steps per push. descends: whether a replica applies each gradient to its copy.
-    """
-
-    copies: bool
-    n_push: int
-    descends: bool
-
-
 class ModelReplica:
     """One replica with its share of the batches, and its clients.
+
+    A replica that fetches no copies reads the servers' variables.
 
     begin: assign nodes that reset the accumulated gradients; they run before the first step.
     """
@@ -47,18 +36,18 @@ class ModelReplica:
         share: Share,
         served: ServedVariables,
         shards: Sequence[PushedServer],
-        options: ReplicaOptions,
+        rules: Rules,
     ) -> None:
         """share: range of the replica's examples in every batch."""
         self.begin: list[str] = []
         self._index = index
         self._served = served
-        self._options = options
+        self._rules = rules
         # Each step of a replica has its own mini-batch; the gradients are means over the examples of this batch alone.
         own = replace(workload, batch_size=share[1] - share[0])
-        self._replica = served.replica(index, CopiedVariables if options.copies else ReadVariables, workload=own)
+        self._replica = served.replica(index, CopiedVariables if rules.fetches else ReadVariables, workload=own)
         computed = self._replica.compute_gradients(share, "train")
-        with self._scope("clip"):
+        with self._replica.within("clip"):
             # Gradients of several steps are added in memory, so those of tables have the size of the table.
             gradients = all_dense(served.graph, workload.optimizer.clipped(served.graph, computed.gradients))
         self._trained = [variable for variable, _ in gradients]
@@ -67,8 +56,8 @@ class ModelReplica:
         self._held = {variable.name: self._kept(f"held/{variable.name}", variable) for variable, _ in values}
         self._fetched = [self._counter(f"fetched_{shard.index}") for shard in shards]
         self._counted = [self._counter(f"counted_{shard.index}") for shard in shards]
-        if options.n_push > 1:
-            with self._scope("begin"):
+        if rules.n_push > 1:
+            with self._replica.within("begin"):
                 self.begin = self._emptied(list(self._held.values()), self._counted)
         self.compute = Client(
             numbered("compute", index),
@@ -83,7 +72,7 @@ class ModelReplica:
     def fetch(self, shard: PushedServer) -> Client:
         """Return the client that copies a shard's trained variables and its count of pushes to the replica."""
         graph = self._served.graph
-        with self._scope(f"fetch_{shard.index}"):
+        with self._replica.within(f"fetch_{shard.index}"):
             counted = ops.assign(graph, self._fetched[shard.index], shard.applied).node
             copies = self._replica.variables
             assert isinstance(copies, CopiedVariables), "a replica without copies fetches nothing"
@@ -92,8 +81,7 @@ class ModelReplica:
 
     def push(self, shard: PushedServer) -> Client:
         """Return the client that applies the accumulated gradients on a shard and resets them."""
-        pushed = Pushed(self._held_for(shard), self._statistics(shard), self._counted[shard.index])
-        applied = shard.apply(pushed, f"replica_{self._index}/push_{shard.index}")
+        applied = self._apply(shard, self._statistics(shard), "push")
         return Client(
             numbered("push", self._index, shard.index),
             fetches={"staleness": applied.staleness},
@@ -107,11 +95,7 @@ class ModelReplica:
 
         Moving averages do not advance, because they advance by the mean of the statistics of ``n_push`` steps.
         """
-        scope = f"replica_{self._index}/flush"
-        applied = [
-            shard.apply(Pushed(self._held_for(shard), [], self._counted[shard.index]), f"{scope}_{shard.index}")
-            for shard in shards
-        ]
+        applied = [self._apply(shard, [], "flush") for shard in shards]
         return Client(
             numbered("flush", self._index),
             fetches={f"staleness_{shard.index}": each.staleness for shard, each in zip(shards, applied, strict=True)},
@@ -119,8 +103,11 @@ class ModelReplica:
             feeds={"learning_rate": tuple(each.learning_rate for each in applied)},
         )
 
-    def _held_for(self, shard: PushedServer) -> list[tuple[Variable, Tensor]]:
-        return [(self._served[each.name], self._held[each.name]) for each in self._of(shard)]
+    def _apply(self, shard: PushedServer, statistics: Sequence[StateUpdate], action: str) -> Applied:
+        """Add the nodes that apply the accumulated gradients and some statistics on a shard."""
+        gradients = [(self._served[each.name], self._held[each.name]) for each in self._of(shard)]
+        scope = f"{self._replica.prefix}/{action}_{shard.index}"
+        return shard.apply(gradients, statistics, self._counted[shard.index], scope)
 
     def _of(self, shard: PushedServer) -> list[Variable]:
         return [each for each in self._trained if shard.keeps(self._served[each.name])]
@@ -130,7 +117,7 @@ class ModelReplica:
 
     def _statistics(self, shard: PushedServer) -> list[StateUpdate]:
         """Return the statistics of a push: n updates with decay a become one with their mean and decay a ** n."""
-        graph, steps = self._served.graph, self._options.n_push
+        graph, steps = self._served.graph, self._rules.n_push
         updates = []
         for own in self._averages_of(shard):
             average, value = self._served[own.variable.name], self._held[own.variable.name]
@@ -144,11 +131,11 @@ class ModelReplica:
         """Add the values of a step to the accumulated values; with n_push = 1, replace the accumulated values."""
         graph = self._served.graph
         targets = []
-        with self._scope("hold"):
+        with self._replica.within("hold"):
             for variable, value in values:
                 held = self._held[variable.name]
                 with graph.layer(variable.layer):
-                    total = value if self._options.n_push == 1 else ops.add(graph, held, value)
+                    total = value if self._rules.n_push == 1 else ops.add(graph, held, value)
                     targets.append(ops.assign(graph, held, total).node)
         return targets
 
@@ -156,19 +143,19 @@ class ModelReplica:
         """Record each shard's count of pushes at the fetch before the step of the oldest accumulated gradient."""
         graph = self._served.graph
         targets = []
-        with self._scope("note"):
+        with self._replica.within("note"):
             for shard, fetched, counted in zip(shards, self._fetched, self._counted, strict=True):
-                now = fetched if self._options.copies else shard.applied
-                oldest = now if self._options.n_push == 1 else ops.minimum(graph, counted, now)
+                now = fetched if self._rules.fetches else shard.applied
+                oldest = now if self._rules.n_push == 1 else ops.minimum(graph, counted, now)
                 targets.append(ops.assign(graph, counted, oldest).node)
         return targets
 
     def _descend(self, gradients: Sequence[tuple[Variable, Tensor]]) -> list[str]:
-        if not self._options.descends:
+        if not self._rules.descends:
             return []
         graph, optimizer = self._served.graph, self._served.workload.optimizer
         targets = []
-        with self._scope("descend"):
+        with self._replica.within("descend"):
             rate_of = optimizer.rate_by_name(optimizer.rates(Expr(graph, self._replica.learning_rate)))
             for copy, gradient in gradients:
                 with graph.layer(copy.layer):
@@ -178,10 +165,10 @@ class ModelReplica:
 
     def _forget(self, shard: PushedServer) -> list[str]:
         """Reset the accumulated values of a shard, except with n_push = 1, where the next step replaces them."""
-        if self._options.n_push == 1:
+        if self._rules.n_push == 1:
             return []
         names = [*(each.name for each in self._of(shard)), *(each.variable.name for each in self._averages_of(shard))]
-        with self._scope(f"forget_{shard.index}"):
+        with self._replica.within(f"forget_{shard.index}"):
             return self._emptied([self._held[name] for name in names], [self._counted[shard.index]])
 
     def _emptied(self, held: Sequence[Tensor], counted: Sequence[Tensor]) -> list[str]:
@@ -196,15 +183,9 @@ class ModelReplica:
     def _kept(self, name: str, like: Variable) -> Tensor:
         """Add a variable of the replica; checkpoints do not contain the variable."""
         graph = self._served.graph
-        with self._scope(""), graph.layer(like.layer):
+        with self._replica.within(""), graph.layer(like.layer):
             return ops.variable(graph, like.spec.shape, like.spec.dtype, name=name)
 
     def _counter(self, name: str) -> Tensor:
-        with self._scope(""):
+        with self._replica.within(""):
             return ops.variable(self._served.graph, (), COUNT, name=name)
-
-    @contextmanager
-    def _scope(self, scope: str) -> Iterator[None]:
-        graph, prefix = self._served.graph, self._replica.prefix
-        with graph.absolute_scope(f"{prefix}/{scope}" if scope else prefix), graph.device(self._replica.device):
-            yield

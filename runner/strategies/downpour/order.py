@@ -4,7 +4,6 @@ from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
-from itertools import product
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,7 @@ from numpy.typing import NDArray
 
 from runner.engine.compile.program import DriverSettings
 from runner.engine.run.step_driver import Clients, Finished, StepDriver, drives, number_of
-from runner.strategies.clients import numbered
+from runner.strategies.clients import action_of, numbered, numbers_of
 
 Array = NDArray[Any]
 
@@ -36,6 +35,11 @@ class Rules(DriverSettings):
     warmstart_steps: int = 0
     most_ahead: int | None = None
     most_stale: int | None = None
+
+    @property
+    def descends(self) -> bool:
+        """Whether a replica applies each gradient to its copy, unless it fetches a new copy before every step."""
+        return self.fetches and (self.overlaps or self.n_fetch > 1)
 
 
 @dataclass
@@ -82,7 +86,6 @@ class Downpour(StepDriver):
         self._replicas = [_Replica(k, released=k == 0) for k in range(self._rules.replicas)]
         self._first_step: int | None = None
         self._scores: deque[Mapping[str, Array]] = deque()
-        self._endings = self._by_name()
 
     def update(self, step: int, learning_rate: Array) -> Mapping[str, Array]:
         """Run until the n replicas have, in total, finished n more steps; return the mean loss and metrics.
@@ -155,20 +158,14 @@ class Downpour(StepDriver):
             "dropped_pushes": dropped,
         }
 
-    def _by_name(self) -> dict[str, tuple[str, _Replica, int]]:
-        """Return name of client -> (action, replica, shard)."""
-        known = {numbered("compute", each.index): ("compute", each, 0) for each in self._replicas}
-        for action, each, shard in product(("fetch", "push"), self._replicas, range(self._rules.shards)):
-            known[numbered(action, each.index, shard)] = (action, each, shard)
-        return known
-
     def _take(self, ended: Finished) -> Sequence[_Replica]:
         """Handle the end of a client; return the replicas that may start clients now, in order."""
-        kind, replica, shard = self._endings[ended.client]
-        if kind == "fetch":
+        action, numbers = action_of(ended.client), numbers_of(ended.client)
+        replica, shard = self._replicas[numbers[0]], numbers[-1]
+        if action == "fetch":
             replica.fetching.remove(shard)
             replica.has_copy = replica.has_copy or not replica.fetching
-        elif kind == "push":
+        elif action == "push":
             replica.pushing.remove(shard)
             self._record_staleness(shard, ended.fetches["staleness"])
         else:

@@ -63,19 +63,6 @@ class Staleness:
 
 
 @dataclass(frozen=True)
-class Pushed:
-    """The content of a push to one shard. All tensors are on the replica's device.
-
-    gradients: pairs of variable and gradient, summed over the steps since the last push. statistics: the updates of
-    moving averages. counted: () int64, the shard's count of pushes at the fetch before the first of these steps.
-    """
-
-    gradients: Sequence[tuple[Variable, Tensor]]
-    statistics: Sequence[StateUpdate]
-    counted: Tensor
-
-
-@dataclass(frozen=True)
 class Applied:
     """The nodes of a push on its shard: targets to run, learning_rate () to feed, staleness () int64 to fetch."""
 
@@ -106,15 +93,24 @@ class PushedServer:
         """Return whether a served variable is on this shard."""
         return self._served.device_of(variable) == self.device
 
-    def apply(self, pushed: Pushed, scope: str) -> Applied:
+    def apply(
+        self,
+        gradients: Sequence[tuple[Variable, Tensor]],
+        statistics: Sequence[StateUpdate],
+        counted: Tensor,
+        scope: str,
+    ) -> Applied:
         """Add the nodes that apply a push: the updates of the variables, of moving averages, and of the count.
 
-        The optimizer's step is the number of pushes applied before, because each push is one update of the shard.
+        gradients: pairs of variable and gradient, summed over the steps since the last push. statistics: the updates of
+        moving averages. counted: () int64, the shard's count of pushes at the fetch before the first of these steps.
+        These tensors are on the replica's device. The optimizer's step is the number of pushes applied before, because
+        each push is one update of the shard.
         """
         graph = self._graph
         with graph.absolute_scope(scope), graph.device(self.device):
             rate = rate_input(graph, self._workload)
-            staleness = ops.sub(graph, self.applied, pushed.counted, name="staleness")
+            staleness = ops.sub(graph, self.applied, counted, name="staleness")
             chosen = self._choice(staleness)
             rates = Expr(graph, self._scaled(rate, staleness))
             rule = self._workload.optimizer.updates(rates, Expr(graph, self.applied))
@@ -122,8 +118,8 @@ class PushedServer:
             def kept(w: State, g: Expr) -> NewValues:
                 return [(state, Expr(graph, chosen(value.tensor, state.tensor))) for state, value in rule(w, g)]
 
-            targets = [each for pair in pushed.gradients for each in assign_by(kept, self._served, *pair)]
-            for update in pushed.statistics:
+            targets = [each for pair in gradients for each in assign_by(kept, self._served, *pair)]
+            for update in statistics:
                 average = update.variable
                 targets.append(ops.assign(graph, average.tensor, chosen(advanced(graph, update), average.tensor)).node)
             more = ops.add(graph, self.applied, ops.fill(graph, 1, (), COUNT))

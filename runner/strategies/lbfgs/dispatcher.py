@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from runner.engine.run.step_driver import Clients, Finished, drives, number_of
-from runner.strategies.clients import numbered
+from runner.strategies.clients import numbered, numbers_of
 from runner.strategies.lbfgs.minimising import Evaluation, Feeds, LbfgsStepDriver, Minimisation
 from runner.strategies.replica import shares
 
@@ -124,11 +124,6 @@ class Dispatcher(LbfgsStepDriver):
         super().__init__(clients, settings)
         self._workers = settings.workers
         self._sizes = settings.sizes
-        self._worker_of = {
-            client: worker
-            for worker in range(settings.workers)
-            for client in (numbered("fetch", worker), *(numbered("compute", worker, n) for n in set(settings.sizes)))
-        }
         self._batch: _Batch | None = None
         self._fetched: dict[int, _Batch] = {}
         self._busy: dict[int, _Busy] = {}
@@ -205,7 +200,7 @@ class Dispatcher(LbfgsStepDriver):
         if finished.client in self._keeping:
             self._keeping.remove(finished.client)
             return
-        worker = self._worker_of[finished.client]
+        worker = numbers_of(finished.client)[0]
         busy = self._busy.pop(worker)
         batch, portion = busy.batch, busy.portion
         if busy.computes and batch.portions.finish(portion):

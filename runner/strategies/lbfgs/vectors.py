@@ -106,43 +106,28 @@ class Vectors:
         return [*(self._client(each, deferred) for each in commands(self._history)), *self._numbers(deferred)]
 
     def _client(self, command: Command, deferred: bool) -> Client:
-        name = str(command)
+        name, values = str(command), []
         with self._graph.absolute_scope(f"lbfgs/commands/{name.replace(' ', '/')}"):
-            match command:
-                case Dot(a, b):
-                    return Client(name, fetches=self._products(a, b), deferred=deferred)
-                case Scale(into, a):
-                    targets = self._stored(into, self._multiples(a))
-                case Add(into, a, b):
-                    targets = self._stored(into, self._sums(a, self._multiples(b)))
+            for place, variable in enumerate(self.trained):
+                with self._at(variable):
+                    values.append(self._computed(command, place))
+            if isinstance(command, Dot):
+                fetches = {variable.name: value for variable, value in zip(self.trained, values, strict=True)}
+                return Client(name, fetches=fetches, deferred=deferred)
+            pieces = zip(self._pieces[command.into], values, strict=True)
+            targets = tuple(ops.assign(self._graph, piece, value).node for piece, value in pieces)
         return Client(name, targets=targets, feeds={FACTOR: tuple(self._factors.values())}, deferred=deferred)
 
-    def _products(self, a: str, b: str) -> dict[str, Tensor]:
-        products = {}
-        for variable, left, right in zip(self.trained, self._pieces[a], self._pieces[b], strict=True):
-            with self._at(variable):
-                products[variable.name] = ops.reduce_sum(self._graph, ops.mul(self._graph, left, right))
-        return products
-
-    def _multiples(self, name: str) -> list[Tensor]:
-        """Add the product of a vector and the fed factor."""
-        multiples = []
-        for variable, piece in zip(self.trained, self._pieces[name], strict=True):
-            with self._at(variable):
-                factor = self._factors[self._variables.device_of(variable)]
-                multiples.append(ops.mul(self._graph, piece, factor))
-        return multiples
-
-    def _sums(self, name: str, others: Sequence[Tensor]) -> list[Tensor]:
-        sums = []
-        for variable, piece, other in zip(self.trained, self._pieces[name], others, strict=True):
-            with self._at(variable):
-                sums.append(ops.add(self._graph, piece, other))
-        return sums
-
-    def _stored(self, into: str, values: Sequence[Tensor]) -> tuple[str, ...]:
-        pieces = zip(self._pieces[into], values, strict=True)
-        return tuple(ops.assign(self._graph, piece, value).node for piece, value in pieces)
+    def _computed(self, command: Command, place: int) -> Tensor:
+        """Add the result of a command for the piece at ``place``; for a dot product, a scalar."""
+        graph, factor = self._graph, self._factors[self._variables.device_of(self.trained[place])]
+        match command:
+            case Dot(a, b):
+                return ops.reduce_sum(graph, ops.mul(graph, self._pieces[a][place], self._pieces[b][place]))
+            case Scale(_, a):
+                return ops.mul(graph, self._pieces[a][place], factor)
+            case Add(_, a, b):
+                return ops.add(graph, self._pieces[a][place], ops.mul(graph, self._pieces[b][place], factor))
 
     def _numbers(self, deferred: bool) -> list[Client]:
         """Return the clients that read and write the number of pairs and the pairs' products."""

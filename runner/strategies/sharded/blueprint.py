@@ -11,7 +11,7 @@ from runner.engine.graph.node import Node
 from runner.engine.graph.tensor import Tensor
 from runner.engine.graph.variables import Declaration, Variable, Variables
 from runner.strategies.base import Workload
-from runner.strategies.replica import Share, cast_fields, placeholders, shares
+from runner.strategies.replica import Share, cast_fields, placeholders
 
 BY_UNIT = frozenset(
     (
@@ -118,11 +118,6 @@ def add_copies(
             copy = graph.add(node.op, [added[tensor] for tensor in node.inputs], node.attributes, name=node.name)
         added.update(zip(node.tensors, copy.tensors, strict=True))
     return added
-
-
-def shares_of_units(units: int, workers: int) -> dict[int, Share]:
-    """Return worker -> (begin, end) of its units, in nearly equal ranges; workers without units are left out."""
-    return {j: share for j, share in enumerate(shares(units, workers)) if share[1] > share[0]}
 
 
 def mask_of_units(node: Node, share: Share) -> dict[str, Any]:

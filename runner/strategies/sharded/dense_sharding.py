@@ -12,8 +12,8 @@ from runner.engine.graph.node import LayerStamp, Node
 from runner.engine.graph.tensor import Tensor, TensorSpec
 from runner.engine.graph.variables import Declaration, Part, Variables
 from runner.errors import ConfigError
-from runner.strategies.replica import Replica, Share
-from runner.strategies.sharded.blueprint import BY_UNIT, Blueprint, joined, mask_of_units, shares_of_units
+from runner.strategies.replica import Replica, Share, shares_of_units
+from runner.strategies.sharded.blueprint import BY_UNIT, Blueprint, joined, mask_of_units
 
 DENSE_OPS = "dense and element-wise layers, dropout and batch normalisation"
 LOSS_OPS = (

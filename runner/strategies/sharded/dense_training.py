@@ -5,14 +5,21 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from runner.engine.graph import ops
-from runner.engine.graph.autodiff import gradients
 from runner.engine.graph.graph import Graph
 from runner.engine.graph.network import LOSS, StateUpdate
 from runner.engine.graph.rows import Gradient
 from runner.engine.graph.tensor import Tensor
 from runner.engine.graph.variables import Variable
-from runner.strategies.latest import Latest, number_of_update
-from runner.strategies.replica import Replica, advance, ordered_sum, scaled, total_of, weighted
+from runner.strategies.latest import Latest
+from runner.strategies.replica import (
+    Replica,
+    advance,
+    differentiate_together,
+    ordered_sum,
+    scaled,
+    total_of,
+    weighted,
+)
 from runner.strategies.sharded.hybrid_layers import DensePass, Rows, add_dense
 from runner.strategies.sharded.network_parts import PartsOf
 
@@ -79,7 +86,7 @@ class DenseTraining:
         for replica, latest, rate, pairs in zip(self._replicas, self._latest, self._rates, clipped, strict=True):
             scope = f"update/dense_{number}" if self.updates > 1 else "update"
             with replica.within(scope):
-                latest.update(self._workload.optimizer, pairs, rate, number_of_update(replica, self.updates, number))
+                latest.update(self._workload.optimizer, pairs, rate, replica.number_of_update(self.updates, number))
 
     def assign(self) -> list[str]:
         """Add the assignments of variables, slots and moving averages at the end of a step; return the nodes to run.
@@ -120,10 +127,9 @@ class DenseTraining:
     def _differentiate(self, losses: Sequence[Tensor], rows: Rows, scope: str) -> None:
         shards = [latest.trainable for latest in self._latest]
         given = list(rows.boundary.values()) if self._backward else []
-        wanted = [variable.tensor for own in shards for variable in own]
-        found = iter(gradients(self.graph, losses, [*wanted, *given], scope=f"{scope}/gradients"))
-        for replica, own, pending in zip(self._replicas, shards, self._pending, strict=True):
-            pending.append(replica.paired(own, [next(found) for _ in own], scope))
+        pairs, found = differentiate_together(self._replicas, shards, scope, losses, inputs=given)
+        for own, pending in zip(pairs, self._pending, strict=True):
+            pending.append(own)
         for tensor, gradient in zip(given, found, strict=True):
             if gradient is not None:
                 self.boundary.append((tensor, self._of_batch(tensor, gradient, scope)))

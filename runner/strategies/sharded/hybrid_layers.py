@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 from runner.engine.graph import ops
 from runner.engine.graph.network import Answers, StateUpdate
@@ -102,12 +101,11 @@ def add_dense(
     layers.add(parts.dense)
     layers.add(parts.head, DenseLoss(layers, rows.counts).rules)
     answers = {tensor: layers.of_examples(tensor, rows.counts) for _, tensor in blueprint.answers}
-    outputs = {k: blueprint.outputs.answers(partial(_part, answers, k)) for k in rows.boundary}
+    outputs = {}
+    for k in rows.boundary:
+        own = {tensor: by_worker[k] for tensor, by_worker in answers.items()}
+        outputs[k] = blueprint.outputs.answers(own.__getitem__)
     return DensePass(outputs, _statistics(layers, parts, stores))
-
-
-def _part(answers: Mapping[Tensor, Mapping[int, Tensor]], worker: int, tensor: Tensor) -> Tensor:
-    return answers[tensor][worker]
 
 
 def _by_pass(

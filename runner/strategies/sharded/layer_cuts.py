@@ -9,8 +9,8 @@ from runner.engine.graph.node import LayerStamp, Node
 from runner.engine.graph.tensor import Tensor
 from runner.errors import ConfigError
 from runner.strategies.layer_names import shard_name
-from runner.strategies.replica import Share
-from runner.strategies.sharded.blueprint import BY_UNIT, Blueprint, shares_of_units
+from runner.strategies.replica import Share, shares_of_units
+from runner.strategies.sharded.blueprint import BY_UNIT, Blueprint
 
 
 class Way(Enum):

@@ -4,8 +4,9 @@ A network is split into the layers below the dense layers, the dense layers, and
 2014, section 4, define which examples go through the dense layers together.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import accumulate
 
 from runner.engine.graph.node import Node
@@ -69,19 +70,13 @@ class Parts:
         )
 
 
-class PartsOf:
-    """The parts of a workload's network over any number of examples."""
+PartsOf = Callable[[int], Parts]
+"""Function that returns the parts of a network over this number of examples."""
 
-    def __init__(self, workload: Workload, *, training: bool) -> None:
-        self._workload = workload
-        self._training = training
-        self._drawn: dict[int, Parts] = {}
 
-    def __call__(self, examples: int) -> Parts:
-        """Return the parts of the network over this number of examples; they are built once per number."""
-        if examples not in self._drawn:
-            self._drawn[examples] = Parts.of(Blueprint.of(self._workload, examples, training=self._training))
-        return self._drawn[examples]
+def splitting(workload: Workload, *, training: bool) -> PartsOf:
+    """Return a function that builds and splits the network of a workload, once for each number of examples."""
+    return cache(lambda examples: Parts.of(Blueprint.of(workload, examples, training=training)))
 
 
 def _boundary(needed: Mapping[str, Node]) -> Tensor:

@@ -10,14 +10,11 @@ from dataclasses import dataclass, field, replace
 
 from runner.engine.compile.passes.rewriting import Moved, Rewrite, rewired
 from runner.engine.graph import ops
-from runner.engine.graph.autodiff import gradients
 from runner.engine.graph.graph import Graph
 from runner.engine.graph.network import StateUpdate
 from runner.engine.graph.node import Node
-from runner.engine.graph.rows import Gradient
 from runner.engine.graph.tensor import Tensor
-from runner.engine.graph.variables import Variable
-from runner.strategies.replica import Forward, Gradients, Pass, Replica, Share, ordered_sum
+from runner.strategies.replica import Gradients, Pass, Replica, Share, differentiate_together, ordered_sum
 
 _SCOPE = "train"
 
@@ -49,7 +46,7 @@ def of_shares(replicas: Sequence[Replica], passes: Sequence[Pass]) -> Normalised
     The mean is weighted by share size; the weighted statistics are summed together with the gradients.
     """
     parts = [replica.weighted(passed) for replica, passed in zip(replicas, passes, strict=True)]
-    return Normalised(parts, _nothing(replicas))
+    return Normalised(parts, [[] for _ in replicas])
 
 
 def of_first_worker(replicas: Sequence[Replica], passes: Sequence[Pass]) -> Normalised:
@@ -64,8 +61,11 @@ def of_first_worker(replicas: Sequence[Replica], passes: Sequence[Pass]) -> Norm
     If parameter servers keep the averages, the first worker sends its statistics only to the servers, n b bytes.
     """
     received = _sent_by_first(replicas, passes[0])
-    settled = [_updates(passed, values, workers=len(replicas)) for passed, values in zip(passes, received, strict=True)]
-    return Normalised(_nothing(replicas), settled)
+    settled = []
+    for passed, values in zip(passes, received, strict=True):
+        pairs = zip(passed.state_updates, values, strict=True)
+        settled.append([replace(own, batch_value=value, decay=own.decay ** len(replicas)) for own, value in pairs])
+    return Normalised([[] for _ in replicas], settled)
 
 
 def of_batch(replicas: Sequence[Replica], passes: Sequence[Pass]) -> Normalised:
@@ -83,7 +83,7 @@ def of_batch(replicas: Sequence[Replica], passes: Sequence[Pass]) -> Normalised:
         [replace(each, batch_value=moved.get(each.batch_value, each.batch_value)) for each in passed.state_updates]
         for passed in passes
     ]
-    return Normalised(_nothing(replicas), settled, moved)
+    return Normalised([[] for _ in replicas], settled, moved)
 
 
 STATISTICS: dict[str, Statistics] = {"shares": of_shares, "first_worker": of_first_worker, "pooled": of_batch}
@@ -103,34 +103,15 @@ def compute_gradients(replicas: Sequence[Replica], shares: Sequence[Share], stat
     passes = [replica.forward(share, _SCOPE) for replica, share in zip(replicas, shares, strict=True)]
     normalised = statistics(replicas, passes)
     if normalised.moved:
-        passes = [_moved(each, normalised.moved) for each in passes]
-        pairs = _together(replicas, passes)
+        moved = normalised.moved
+        passes = [replace(each, metrics={k: moved.get(v, v) for k, v in each.metrics.items()}) for each in passes]
+        variables = [each.variables.trainable for each in replicas]
+        pairs, _ = differentiate_together(replicas, variables, _SCOPE, [passed.loss for passed in passes])
     else:
         pairs = [replica.differentiate(passed) for replica, passed in zip(replicas, passes, strict=True)]
     return [
         Gradients(passed.metrics, own, parts, settled)
         for passed, own, parts, settled in zip(passes, pairs, normalised.parts, normalised.settled, strict=True)
-    ]
-
-
-def _nothing(replicas: Sequence[Replica]) -> list[list[StateUpdate]]:
-    return [[] for _ in replicas]
-
-
-def _together(replicas: Sequence[Replica], passes: Sequence[Forward]) -> list[list[tuple[Variable, Gradient]]]:
-    """Differentiate the sum of the losses with respect to the variables of every replica."""
-    wanted = [replica.variables.trainable for replica in replicas]
-    found = iter(
-        gradients(
-            replicas[0].graph,
-            [passed.loss for passed in passes],
-            [variable.tensor for own in wanted for variable in own],
-            scope=f"{_SCOPE}/gradients",
-        )
-    )
-    return [
-        replica.paired(own, [next(found) for _ in own], passed.scope)
-        for replica, own, passed in zip(replicas, wanted, passes, strict=True)
     ]
 
 
@@ -148,18 +129,6 @@ def _sent_by_first(replicas: Sequence[Replica], passed: Pass) -> list[list[Tenso
             with graph.device(replica.device):
                 held.append(list(ops.split(graph, sent, 0, [graph.spec(each).size for each in own])))
     return held
-
-
-def _updates(passed: Pass, values: Sequence[Tensor], workers: int) -> list[StateUpdate]:
-    return [
-        StateUpdate(own.variable, value, own.decay**workers)
-        for own, value in zip(passed.state_updates, values, strict=True)
-    ]
-
-
-def _moved(passed: Forward, moved: Moved) -> Forward:
-    """Return the forward pass in the rewritten graph."""
-    return replace(passed, metrics={name: moved.get(tensor, tensor) for name, tensor in passed.metrics.items()})
 
 
 def pool_normalizations(graph: Graph, devices: Sequence[str]) -> Rewrite:

@@ -12,7 +12,7 @@ from runner.engine.run.session import scalar
 from runner.engine.run.step_driver import Clients, Finished, StepDriver, drives, number_of
 from runner.errors import ConfigError
 from runner.records.decisions import read_decisions
-from runner.strategies.clients import numbered
+from runner.strategies.clients import action_of, numbered, numbers_of
 
 Array = NDArray[Any]
 
@@ -68,9 +68,6 @@ class FirstArrivals(StepDriver):
     def __init__(self, clients: Clients, shares: CountedShares) -> None:
         self._clients = clients
         self._shares = shares
-        workers = range(len(shares.examples))
-        self._reads = {numbered("read", k): k for k in workers}
-        self._computes = {numbered("share", k): k for k in workers}
         self._running: set[str] = set()
         self._open: int | None = None
         self._wanted: Contributors = ()
@@ -129,17 +126,17 @@ class FirstArrivals(StepDriver):
     def _begin(self, step: int) -> None:
         self._open, self._arrived = step, []
         replayed = self._shares.replayed
-        self._wanted = tuple(self._computes.values()) if replayed is None else _of_step(replayed, step)
-        busy = {self._worker(client) for client in self._running}
+        self._wanted = tuple(range(len(self._shares.examples))) if replayed is None else _of_step(replayed, step)
+        busy = {worker for client in self._running for worker in numbers_of(client)}
         for worker in self._wanted:
             if worker not in busy:
                 self._launch(numbered("read", worker), step)
 
     def _take(self, ended: Finished) -> None:
         """Handle the end of a read or share client: count or drop the worker's share and launch its next client."""
-        worker, is_share = self._worker(ended.client), ended.client in self._computes
+        (worker,) = numbers_of(ended.client)
         if ended.step == self._open:
-            if is_share:
+            if action_of(ended.client) == "share":
                 self._arrived.append(worker)
             else:
                 self._launch(numbered("share", worker), ended.step, {"step": number_of(ended.step)})
@@ -168,9 +165,6 @@ class FirstArrivals(StepDriver):
         ended = self._clients.finished()
         self._running.remove(ended.client)
         return ended
-
-    def _worker(self, client: str) -> int:
-        return self._reads[client] if client in self._reads else self._computes[client]
 
 
 def _of_step(replayed: Mapping[int, Contributors], step: int) -> Contributors:

@@ -109,7 +109,8 @@ def _passed(replica: Replica, scope: str, *, batch_statistics: bool) -> _Pass:
     with replica.within(scope):
         fed = placeholders(replica.graph, replica.workload, replica.workload.batch_size)
         batch = cast_fields(replica.graph, replica.workload, fed)
-        net = replica.builder(batch, replica.variables, training=False, batch_statistics=batch_statistics)
+        net = replica.builder(batch, replica.variables, training=False)
+        net.batch_statistics = batch_statistics
         return _Pass(net, replica.workload.network(net, batch), fed)
 
 

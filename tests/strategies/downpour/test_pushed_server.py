@@ -124,15 +124,11 @@ def test_a_shard_counts_pushes_from_the_number_at_its_start(registry: Registry) 
 
 OWN = [
     ("sequential", 1, 1, 0),
-    ("sequential", 3, 1, 2),
-    ("sequential", 3, 2, 1),
     ("sequential", 2, 3, 1),
     ("sequential", 5, 3, 2),
     ("sequential", 4, 2, 1),
-    ("overlapped", 1, 1, 1),
     ("overlapped", 3, 1, 3),
     ("overlapped", 2, 3, 1),
-    ("overlapped", 4, 2, 2),
     ("direct", 1, 1, 0),
 ]
 """Tuples (loop, n_fetch, n_push, staleness that a replica's own pushes cause)."""

@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 
 from runner import nn
-from runner.engine.compile.program import Program
 from runner.engine.graph import ops
-from runner.engine.graph.device import DeviceName, worker_device
+from runner.engine.graph.device import DeviceName
 from runner.engine.graph.graph import Graph
 from runner.engine.graph.network import NetworkBuilder, Outputs
 from runner.fields import Field
@@ -24,8 +23,19 @@ from runner.strategies.replica import shares
 from runner.strategies.single import Single
 from runner.tasks.classification import classify
 from runner.tasks.regression import regress
+from tests.all_pairs import all_pairs
 from tests.strategies.networks import CLASSES, NETWORKS, Batch, hybrid, workload_of
-from tests.strategies.training import begun, compiled, expect_same_run, sends_of, single, trained
+from tests.strategies.training import (
+    Wires,
+    begun,
+    by_sender,
+    bytes_on_links,
+    compiled,
+    expect_same_run,
+    sends_of,
+    single,
+    trained,
+)
 
 BATCH = 13
 FEATURES = 8
@@ -38,9 +48,6 @@ SHARDED = 6
 B = 8
 """Bytes of a float64 value or an int64 index."""
 
-Wires = Counter[tuple[int, int]]
-"""A map (sender, receiver) -> bytes sent in a step."""
-
 
 def workload_for(batch_size: int = BATCH, clip_norm: float | None = None) -> Workload:
     return workload_of(hybrid, Momentum(clip_norm=clip_norm), batch_size=batch_size)
@@ -48,18 +55,6 @@ def workload_for(batch_size: int = BATCH, clip_norm: float | None = None) -> Wor
 
 def sizes(total: int, workers: int) -> list[int]:
     return [hi - lo for lo, hi in shares(total, workers)]
-
-
-def wires(program: Program) -> Wires:
-    """Return the bytes that the plans of a training step send on each link."""
-    number = {worker_device(k): k for k in range(program.workers)}
-    sent: Wires = Counter()
-    for device, part in compiled(program).parts.items():
-        for node in part.graph:
-            if node.op == "send":
-                destination = number[node.attributes["destination"]]
-                sent[number[device], destination] += part.graph.spec(node.inputs[0]).nbytes
-    return sent
 
 
 def gathered(held: list[int], readers: list[int], each: int, *, backward: bool) -> Wires:
@@ -97,21 +92,21 @@ def formula(workers: int, batch: int = BATCH) -> Wires:
     return sent
 
 
-@pytest.mark.parametrize("scheme", ["a", "b", "c"])
-@pytest.mark.parametrize("workers", [1, 2, 3, *(pytest.param(k, marks=pytest.mark.slow) for k in (4, 5))])
+@pytest.mark.parametrize(
+    ("workers", "scheme"), [(1, "b"), (2, "a"), (3, "b"), (3, "c"), pytest.param(5, "c", marks=pytest.mark.slow)]
+)
 def test_every_link_carries_the_bytes_of_the_formula(workers: int, scheme: str, registry: Registry) -> None:
     strategy, expected = Hybrid(workers=workers, scheme=scheme), formula(workers)
-    assert wires(strategy.build(workload_for())) == +expected
+    assert bytes_on_links(strategy.build(workload_for())) == +expected
     with begun(strategy, workload_for(), registry) as trainer:
         counted = trainer.sent(range(2))
-    by_sender = [sum(count for (j, _), count in expected.items() if j == k) for k in range(workers)]
-    assert counted == [2 * count for count in by_sender]
+    assert counted == [2 * nbytes for nbytes in by_sender(expected, workers)]
 
 
 @pytest.mark.parametrize(("scheme", "fc_batch"), [("b", 3), ("b", 4), ("c", 2), ("c", 6)])
 def test_smaller_updates_send_the_same_bytes(scheme: str, fc_batch: int) -> None:
     program = Hybrid(workers=3, scheme=scheme, fc_batch=fc_batch).build(workload_for(12))
-    assert wires(program) == formula(3, 12)
+    assert bytes_on_links(program) == formula(3, 12)
 
 
 def test_the_input_of_two_dense_layers_is_exchanged_once(registry: Registry) -> None:
@@ -124,7 +119,7 @@ def test_the_input_of_two_dense_layers_is_exchanged_once(registry: Registry) -> 
     expected = gathered([2, 2], [1, 1], 36 * B, backward=False) + gathered([3, 3], [1, 1], 4 * B, backward=True)
     for j, i in ((0, 1), (1, 0)):
         expected[j, i] += loss_bytes([2, 2], [2, 1])[j, i] + 2 * B * (i == 0)
-    assert wires(Hybrid(workers=2, scheme="a").build(workload)) == expected
+    assert bytes_on_links(Hybrid(workers=2, scheme="a").build(workload)) == expected
     expect_same_run(trained(Hybrid(workers=2), workload, registry, 3), single(workload, 3), 1e-10)
 
 
@@ -133,7 +128,7 @@ def test_clipping_sends_a_scalar_for_each_shard_and_a_factor_to_each_worker() ->
     for k in (1, 2):
         expected[k, 0] += SHARDED * B
         expected[0, k] += B
-    assert wires(Hybrid(workers=3).build(workload_for(clip_norm=0.5))) == expected
+    assert bytes_on_links(Hybrid(workers=3).build(workload_for(clip_norm=0.5))) == expected
 
 
 def test_without_trained_layers_below_no_gradients_of_images_are_sent() -> None:
@@ -143,7 +138,7 @@ def test_without_trained_layers_below_no_gradients_of_images_are_sent() -> None:
         images += gathered(sizes(width, 2), [1, 1], 4 * B, backward=True)
     images += loss_bytes([2, 2], [2, 1])
     images[1, 0] += 2 * B
-    assert wires(program) == images
+    assert bytes_on_links(program) == images
 
 
 def test_a_worker_receives_each_tensor_once() -> None:
@@ -203,9 +198,7 @@ def scaled(net: NetworkBuilder, batch: Batch, factor: float, classes: int = 5, l
     return classify(net, ops.mul(net.graph, h, factors), batch["y"], loss=loss)
 
 
-@pytest.mark.parametrize("loss", ["softmax", "logistic"])
-@pytest.mark.parametrize("workers", [2, 3, 6])
-@pytest.mark.parametrize("factor", [0.0, 1.0, 1e4])
+@all_pairs(factor=[0.0, 1.0, 1e4], workers=[2, 6], loss=["softmax", "logistic"])
 def test_scores_equal_those_of_whole_logits(factor: float, workers: int, loss: str, registry: Registry) -> None:
     """Equal logits (factor 0) predict the first class; large logits do not overflow; six workers share five classes."""
     workload = workload_of(partial(scaled, factor=factor, loss=loss), Sgd(), batch_size=7)
@@ -227,7 +220,7 @@ def test_logits_are_not_sent(loss: str, told: int) -> None:
     """The bytes of a step do not grow with the number of classes."""
     for classes in (5, 50):
         workload = workload_of(partial(scaled, factor=1.0, classes=classes, loss=loss), Sgd(), batch_size=4)
-        sent = wires(Hybrid(workers=2, scheme="a").build(workload))
+        sent = bytes_on_links(Hybrid(workers=2, scheme="a").build(workload))
         images, scores = 2 * 36 * 8, 2 * 8
         expected = loss_bytes([2, 2], [1, 1], told)
         assert sent == {(0, 1): expected[0, 1] + images, (1, 0): expected[1, 0] + images + scores}
@@ -241,8 +234,7 @@ def regression(net: NetworkBuilder, batch: Batch) -> Outputs:
     return replace(outputs, metrics={"sum": total})
 
 
-@pytest.mark.parametrize("scheme", ["a", "b", "c"])
-@pytest.mark.parametrize("workers", [2, 3, 6])
+@pytest.mark.parametrize(("workers", "scheme"), [(2, "a"), (3, "b"), (6, "c")])
 def test_a_regression_sends_columns_of_targets_once_and_two_sums_for_each_example(workers: int, scheme: str) -> None:
     workload = replace(
         workload_of(regression, Sgd(), batch_size=BATCH), fields={"x": Field((1, 6, 6)), "y": Field((5,))}
@@ -251,4 +243,4 @@ def test_a_regression_sends_columns_of_targets_once_and_two_sums_for_each_exampl
     expected = gathered(examples, units, 36 * B, backward=False)
     for j, i in permutations(range(workers), 2):
         expected[j, i] += examples[j] * units[i] * B + 2 * B * examples[i] * (units[j] > 0) + 2 * B * (i == 0)
-    assert wires(Hybrid(workers=workers, scheme=scheme).build(workload)) == +expected
+    assert bytes_on_links(Hybrid(workers=workers, scheme=scheme).build(workload)) == +expected

@@ -8,8 +8,7 @@ import pytest
 
 from runner import nn
 from runner.engine.compile.program import Program
-from runner.engine.compile.transfer_times import transfers
-from runner.engine.graph.device import DeviceName, worker_device
+from runner.engine.graph.device import DeviceName
 from runner.engine.graph.network import NetworkBuilder, Outputs
 from runner.engine.graph.node import LayerStamp
 from runner.engine.graph.tensor import Tensor
@@ -22,13 +21,15 @@ from runner.strategies.base import Workload
 from runner.strategies.model import ModelParallel
 from runner.strategies.replica import shares
 from runner.tasks.classification import classify
+from tests.all_pairs import all_pairs
 from tests.strategies.networks import CLASSES, NETWORKS, Batch, branched, hybrid, workload_of
 from tests.strategies.training import (
     Placed,
     Run,
+    Wires,
     begun,
-    compiled,
-    expect_same_bits,
+    by_sender,
+    bytes_on_links,
     expect_same_run,
     layers_of,
     near,
@@ -36,7 +37,7 @@ from tests.strategies.training import (
     trained,
 )
 
-STEPS = 4
+STEPS = 3
 BATCH = 13
 FEATURES, UNITS = 8, [7, 5, 3]
 """Input features and units of the dense layers of ``hybrid``; no number of workers above 1 divides all units."""
@@ -64,25 +65,14 @@ def model(workload: Workload, **settings: Any) -> Run:
     return trained(Placed(ModelParallel(**settings)), workload, load_kernels(), STEPS)
 
 
-@pytest.mark.parametrize(
-    ("workers", "parts"),
-    [
-        (1, 1),
-        (2, 1),
-        (3, 1),
-        pytest.param(4, 1, marks=pytest.mark.slow),
-        (3, 2),
-        pytest.param(3, 3, marks=pytest.mark.slow),
-    ],
-)
-@pytest.mark.parametrize("shard", WAYS.values(), ids=WAYS)
-def test_sharded_model_equals_single(shard: dict[str, str], workers: int, parts: int) -> None:
-    found = model(workload_for(), workers=workers, shard=shard, concurrent_steps=parts)
+@pytest.mark.parametrize(("workers", "parts"), [(2, 1), (3, 2), pytest.param(4, 3, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("ways", WAYS)
+def test_sharded_model_equals_single(ways: str, workers: int, parts: int) -> None:
+    found = model(workload_for(), workers=workers, shard=WAYS[ways], concurrent_steps=parts)
     expect_same_run(found, single(workload_for(), STEPS), 1e-10)
 
 
-@pytest.mark.parametrize("network", sorted(NETWORKS))
-@pytest.mark.parametrize("way", ["column", "row"])
+@pytest.mark.parametrize(("network", "way"), list(zip(sorted(NETWORKS), ["column", "row"] * 2, strict=True)))
 def test_all_dense_layers_of_a_network_can_be_sharded(network: str, way: str) -> None:
     workload = workload_of(NETWORKS[network], Momentum(), batch_size=BATCH)
     expect_same_run(model(workload, workers=3, shard={"fc*": way}), single(workload, STEPS), 1e-10)
@@ -110,11 +100,6 @@ def test_lower_precision_differs_by_rounding(dtype: str, tolerance: float) -> No
     )
     assert weights["fc1/weights"].dtype == np.float32
     np.testing.assert_allclose([loss for loss, _ in history], [loss for loss, _ in reference], rtol=tolerance)
-
-
-def test_initial_values_equal_those_of_the_whole_network_bit_for_bit(registry: Registry) -> None:
-    found, _ = trained(Placed(ModelParallel(workers=3, shard=WAYS["column, row"])), workload_for(), registry, 0)
-    expect_same_bits(found, single(workload_for(), 0)[0])
 
 
 def program_of(workers: int, shard: dict[str, str], **constraints: int) -> Program:
@@ -172,10 +157,6 @@ def test_workers_without_units_have_no_shard() -> None:
     assert {name for name in layers if "/" in name} == {f"fc3/shard_{j}" for j in range(3)}
 
 
-Wires = Counter[tuple[int, int]]
-"""A map (sender, receiver) -> bytes sent in a step."""
-
-
 def both_ways(held: dict[tuple[int, int], int]) -> Wires:
     """Return the bytes on links between workers: ``held`` values per example forward, and their gradients backward."""
     sent: Wires = Counter()
@@ -215,28 +196,16 @@ BESIDE = {
 """A map case -> layer -> worker, for the dense layers that are not sharded and the layers between them."""
 
 
-@pytest.mark.parametrize("workers", [2, 3, 4])
-@pytest.mark.parametrize("case", sorted(BESIDE))
+@all_pairs(case=sorted(BESIDE), workers=[2, 4])
 def test_every_link_carries_the_bytes_of_the_formula(workers: int, case: str, registry: Registry) -> None:
     constraints = {"conv1": 0, "relu1": 0, "pool1": 0, "flat": 0, "fc3": 1, "loss": 1, **BESIDE[case]}
     strategy = Placed(ModelParallel(workers=workers, shard=WAYS[case], constraints=constraints))
     workload = workload_of(hybrid, Momentum(), batch_size=BATCH)
     program, expected = strategy.build(workload), formula(workers, case)
-    assert wires(program) == expected
+    assert bytes_on_links(program, near(workers)) == expected
     with begun(strategy, workload, registry) as trainer:
         counted = trainer.sent(range(2))
-    by_sender = [sum(count for (j, _), count in expected.items() if j == k) for k in range(workers)]
-    assert counted == [2 * count for count in by_sender]
-
-
-def wires(program: Program) -> Wires:
-    """Return the bytes that the plans of a training step send on each link."""
-    number = {worker_device(k): k for k in range(program.workers)}
-    cluster = near(program.workers)
-    sent: Wires = Counter()
-    for each in transfers(compiled(program, cluster), cluster):
-        sent[number[each.source], number[each.destination]] += each.nbytes
-    return sent
+    assert counted == [2 * nbytes for nbytes in by_sender(expected, workers)]
 
 
 @pytest.mark.parametrize(

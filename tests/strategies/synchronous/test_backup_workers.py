@@ -5,7 +5,6 @@ import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -32,14 +31,12 @@ from runner.strategies.base import Workload
 from runner.strategies.clients import program
 from runner.strategies.replica import Replica, ordered_sum, shares, summed
 from runner.strategies.sync_data import SyncData
-from runner.strategies.synchronous.first_arrivals import contributors_of
+from tests.all_pairs import all_pairs
 from tests.strategies.networks import EXAMPLE_SHAPE, NETWORKS, TEST_BATCH, Examples, workload_of
 from tests.strategies.training import Run, Trainer, Weights, begun, expect_same_bits, expect_same_run, rate_of
 
 Line = Mapping[str, Any]
-STEPS = 8
-SIZES = [(m, b, b) for m, b in product([1, 2, 3], [1, 2])]
-"""(workers, backup workers, servers); two servers together compute the norm for clipping."""
+STEPS = 5
 
 
 def backed(workers: int, backups: int, servers: int = 1, replay: str | None = None) -> SyncData:
@@ -68,7 +65,7 @@ def running(
 ) -> Iterator[Trainer]:
     """Yield an initialized trainer. source: None for :class:`Examples`. saved: values to restore."""
     count = strategy.examples_per_update(workload.batch_size)
-    source = source or Examples(count, workload.fields["x"].shape, workload.state_dtype)
+    source = source or Examples(count)
     with begun(strategy, workload, registry, saved, source=source, interleaving=clock) as trainer:
         yield trainer
 
@@ -142,8 +139,16 @@ def together() -> VirtualTime:
     return late(0, {})
 
 
-@pytest.mark.parametrize(("workers", "backups", "servers"), SIZES)
-@pytest.mark.parametrize("network", sorted(NETWORKS))
+@pytest.mark.parametrize(
+    ("network", "workers", "backups", "servers"),
+    [
+        ("dense", 1, 1, 1),
+        ("convolutional", 2, 1, 1),
+        ("dropped_out", 1, 2, 2),
+        # Two servers together compute the norm for clipping.
+        ("batch_normalised", 3, 2, 2),
+    ],
+)
 def test_every_step_equals_single_over_the_shares_that_counted(
     network: str, workers: int, backups: int, servers: int, registry: Registry
 ) -> None:
@@ -256,13 +261,13 @@ class Spoilt(Examples):
         return batch
 
 
-@pytest.mark.parametrize("worker", [0, 1, 2])
+@pytest.mark.parametrize("worker", [0, 2])
 def test_a_dropped_share_may_have_any_value(worker: int, registry: Registry) -> None:
     workload = workload_for("batch_normalised", 12)
     slow = dict.fromkeys(range(20), 4.0)
     with running(backed(2, 1), workload, registry, late(worker, slow)) as run:
         clean, weights = run.train(range(4)), run.weights()
-    spoilt = Spoilt(18, workload.fields["x"].shape, workload.state_dtype, 6 * worker, 6 * worker + 6)
+    spoilt = Spoilt(18, lo=6 * worker, hi=6 * worker + 6)
     with running(backed(2, 1), workload, registry, late(worker, slow), spoilt) as run:
         assert run.train(range(4)) == clean
         expect_same_bits(run.weights(), weights)
@@ -270,14 +275,10 @@ def test_a_dropped_share_may_have_any_value(worker: int, registry: Registry) -> 
         assert any(line["dropped"] for line in lines_of(run))
 
 
-def file_of(folder: Path, content: str) -> Path:
-    path = folder / "contributors.jsonl"
-    path.write_text(content)
-    return path
-
-
 def written(lines: list[Line], folder: Path) -> str:
-    return str(file_of(folder, "".join(json.dumps(line) + "\n" for line in lines)))
+    path = folder / "contributors.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return str(path)
 
 
 def test_a_replay_waits_for_the_recorded_shares_and_ends_with_the_same_bits(registry: Registry, tmp_path: Path) -> None:
@@ -291,7 +292,7 @@ def test_a_replay_waits_for_the_recorded_shares_and_ends_with_the_same_bits(regi
         assert [line["contributors"] for line in lines_of(again)] == [line["contributors"] for line in lines]
         assert not any(line["dropped"] for line in lines_of(again))
         with pytest.raises(
-            ConfigError, match=r"^parallelism.replay: the file has steps 0 to 7, and the run has reached step 8"
+            ConfigError, match=r"^parallelism.replay: the file has steps 0 to 4, and the run has reached step 5"
         ):
             again.train([STEPS])
 
@@ -318,12 +319,11 @@ def test_evaluation_uses_the_variables_after_the_last_update(registry: Registry)
         expect_same_bits(scores, plain.evaluate())
 
 
-@pytest.mark.parametrize("clip_norm", [None, 0.5])
-@pytest.mark.parametrize(("workers", "backups", "servers"), [(1, 1, 1), (2, 1, 2), (3, 2, 3)])
-@pytest.mark.parametrize("network", ["dense", "batch_normalised"])
+@all_pairs(network=["dense", "batch_normalised"], processes=[(1, 1, 1), (3, 2, 3)], clip_norm=[None, 0.5])
 def test_bytes_of_an_update_are_those_of_the_formula(
-    network: str, workers: int, backups: int, servers: int, clip_norm: float | None, registry: Registry
+    network: str, processes: tuple[int, int, int], clip_norm: float | None, registry: Registry
 ) -> None:
+    workers, backups, servers = processes
     workload = workload_for(network, 12, Momentum(clip_norm=clip_norm))
     with running(backed(workers, backups, servers), workload, registry, together()) as run:
         counted = np.sum([run.sent([step]) for step in range(3)], axis=0).tolist()
@@ -343,9 +343,8 @@ def test_bytes_of_an_update_are_those_of_the_formula(
 
 def test_estimates_count_the_shares_that_are_started(tmp_path: Path) -> None:
     workload = workload_of(NETWORKS["dense"], Momentum(), batch_size=12)
-    record = tmp_path / "contributors.jsonl"
-    record.write_text("\n".join(json.dumps({"step": k, "contributors": [0, 2 if k else 1]}) for k in range(4)))
-    for replay, fractions in ((None, [1.0, 1.0, 1.0]), (str(record), [1.0, 0.25, 0.75])):
+    record = written([{"step": k, "contributors": [0, 2 if k else 1]} for k in range(4)], tmp_path)
+    for replay, fractions in ((None, [1.0, 1.0, 1.0]), (record, [1.0, 0.25, 0.75])):
         clients = backed(2, 1, replay=replay).build(workload).clients
         assert [clients[f"share_{k}"].per_update for k in range(3)] == fractions
         assert [clients[f"read_{k}"].per_update for k in range(3)] == fractions
@@ -369,34 +368,3 @@ def test_run_refuses_a_client_while_shares_are_running(registry: Registry) -> No
             run.session.run("save")
         run.step_driver.synchronize()
         run.session.run("save")
-
-
-def test_contributors_are_read_by_step(tmp_path: Path) -> None:
-    path = file_of(
-        tmp_path, '{"step": 4, "contributors": [0, 2], "dropped": []}\n{"step": 5, "contributors": [1, 2]}\n'
-    )
-    assert contributors_of(path, workers=2, backups=1) == {4: (0, 2), 5: (1, 2)}
-
-
-@pytest.mark.parametrize(
-    "chosen", ["[0]", "[0, 1, 2]", "[0, 3]", "[-1, 0]", "[1, 0]", "[1, 1]", "[0, true]", '[0, "1"]', "3", "null"]
-)
-def test_workers_that_do_not_exist_are_refused(chosen: str, tmp_path: Path) -> None:
-    path = file_of(tmp_path, f'{{"step": 0, "contributors": [0, 1]}}\n{{"step": 1, "contributors": {chosen}}}\n')
-    expected = (
-        r"^parallelism\.replay=.*contributors\.jsonl: found .*; expected a step and 2 different workers of 0 to 2"
-    )
-    with pytest.raises(ConfigError, match=expected):
-        contributors_of(path, workers=2, backups=1)
-
-
-def test_an_empty_file_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"the file is empty; expected a line for every update$"):
-        contributors_of(file_of(tmp_path, ""), workers=2, backups=1)
-
-
-@pytest.mark.parametrize("content", [None, "no JSON", "[" * 100_000])
-def test_unreadable_files_are_refused(content: str | None, tmp_path: Path) -> None:
-    path = tmp_path / "contributors.jsonl" if content is None else file_of(tmp_path, content)
-    with pytest.raises(ConfigError, match=r"cannot be read \(.*\); expected contributors\.jsonl of an earlier run$"):
-        contributors_of(path, workers=2, backups=1)

@@ -25,13 +25,12 @@ from tests.strategies.training import (
     begun,
     expect_same_bits,
     expect_same_run,
-    replicas_of,
     sends_of,
     single,
     trained,
 )
 
-STEPS = 8
+STEPS = 4
 BATCH = 13
 """A prime number, so that no tested number of workers above 1 divides it."""
 DECAY = 0.8
@@ -60,17 +59,18 @@ def sync(workers: int, statistics: str, dtype: str = "float64", combine: str = "
     return trained(strategy, workload_for(dtype), load_kernels(), STEPS)
 
 
-@pytest.mark.parametrize("combine", [*sorted(COMBINES), "parameter_server"])
-@pytest.mark.parametrize("workers", [1, 2, 3, 4])
+@pytest.mark.parametrize(
+    ("workers", "combine"),
+    [(1, "sharded_reduce"), *((3, each) for each in (*COMBINES, "parameter_server")), (4, "all_reduce")],
+)
 def test_pooled_statistics_equal_single(workers: int, combine: str) -> None:
     found = sync(workers, "pooled", combine=combine)
     assert {"norm1/moving_mean", "norm1/moving_variance", "norm2/moving_mean", "norm2/moving_variance"} <= set(found[0])
     expect_same_run(found, single(workload_for(), STEPS), 1e-10)
 
 
-@pytest.mark.parametrize("workers", [2, 3, 4])
-def test_pooled_statistics_in_float32_equal_single_up_to_rounding(workers: int) -> None:
-    found = sync(workers, "pooled", "float32")
+def test_pooled_statistics_in_float32_equal_single_up_to_rounding() -> None:
+    found = sync(3, "pooled", "float32")
     assert found[0]["norm1/moving_mean"].dtype == np.float32
     expect_same_run(found, single(workload_for("float32"), STEPS), 1e-5)
 
@@ -117,7 +117,7 @@ def test_gradients_flow_through_pooled_statistics(registry: Registry) -> None:
             assert slope == pytest.approx(float((gradient[name] * direction).sum()), rel=1e-6, abs=1e-9), name
 
 
-@pytest.mark.parametrize("workers", [1, 2, 3, 4])
+@pytest.mark.parametrize("workers", [1, 3])
 def test_averages_of_the_first_worker_use_the_decay_to_the_power_of_the_number_of_workers(
     workers: int, registry: Registry
 ) -> None:
@@ -135,7 +135,7 @@ def test_averages_of_the_first_worker_use_the_decay_to_the_power_of_the_number_o
             np.testing.assert_allclose(weights["norm1/moving_variance"], expected[1], rtol=1e-10)
 
 
-@pytest.mark.parametrize("workers", [1, 2, 3, 4])
+@pytest.mark.parametrize("workers", [1, 3])
 def test_only_averages_differ_between_the_first_worker_and_all_shares(workers: int) -> None:
     (weights, history), (expected, reference) = sync(workers, "first_worker"), sync(workers, "shares")
     learned = [name for name in expected if "moving" not in name]
@@ -146,19 +146,7 @@ def test_only_averages_differ_between_the_first_worker_and_all_shares(workers: i
 
 
 @pytest.mark.parametrize("statistics", sorted(STATISTICS))
-@pytest.mark.parametrize("workers", [2, 3, 4])
-def test_replicas_stay_identical(workers: int, statistics: str, registry: Registry) -> None:
-    strategy = SyncData(workers=workers, statistics=statistics)
-    replicas = replicas_of(strategy, workload_for())
-    with begun(strategy, workload_for(), registry, **replicas) as trainer:
-        trainer.train(range(3))
-        first, *others = (trainer.session.run(name) for name in replicas)
-        for other in others:
-            expect_same_bits(first, other)
-
-
-@pytest.mark.parametrize("statistics", sorted(STATISTICS))
-@pytest.mark.parametrize("workers", [2, 3, 4])
+@pytest.mark.parametrize("workers", [2, 4])
 def test_bytes_sent_in_a_step_are_those_of_the_formula(workers: int, statistics: str, registry: Registry) -> None:
     with begun(SyncData(workers=workers, statistics=statistics), workload_for(), registry) as trainer:
         counted = trainer.sent(range(2))
@@ -184,7 +172,7 @@ def test_the_first_worker_sends_its_statistics_in_one_message_to_each_other_work
     assert sends("first_worker") == sends("shares") + 2
 
 
-@pytest.mark.parametrize("network", sorted(set(NETWORKS) - {"batch_normalised"}))
+@pytest.mark.parametrize("network", ["dropped_out"])
 @pytest.mark.parametrize("statistics", sorted(set(STATISTICS) - {"shares"}))
 def test_without_batch_normalisation_all_statistics_give_the_same_program(network: str, statistics: str) -> None:
     workload = workload_of(NETWORKS[network], Momentum(), batch_size=BATCH)
