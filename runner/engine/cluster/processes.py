@@ -332,16 +332,19 @@ class Supervisor:
         self.spares[name] = WorkerProcess(name, argv, log_path, environment, is_spare=True)
 
     def take_spare(self, worker: str) -> str | None:
-        """Watch a living spare process as ``worker`` from now on, and return its former name; None if there is none.
+        """Watch a spare process that runs as ``worker`` from now on, and return its former name; None if there is none.
 
         The caller then writes its ticket and calls its :meth:`WorkerProcess.take_over`.
         """
         while self.spares:
             name, process = next(iter(self.spares.items()))
             del self.spares[name]
-            if process.poll() is None:
+            if process.poll() is None and not process.is_stopped:
                 self.workers[worker] = process
                 return name
+            process.kill()
+            _wait_for_any([process], _KILL_S)
+            process.poll()
             process.close()
         return None
 

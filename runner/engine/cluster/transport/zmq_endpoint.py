@@ -7,6 +7,7 @@ tensors have separate connections, so that they delay no other message and sever
 import logging
 import math
 import os
+import struct
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -14,7 +15,6 @@ from dataclasses import dataclass, replace
 from itertools import chain
 
 import zmq
-from zmq.utils.monitor import recv_monitor_message
 
 from runner.engine.cluster.transport.admission import Admission, Drop
 from runner.engine.cluster.transport.curve import USER_ID
@@ -45,6 +45,9 @@ log = logging.getLogger(__name__)
 
 _MAX_PARTS = 2 + MAX_DOCUMENT_BYTES // FRAME_BYTES
 """Largest number of message parts: the routing id that ROUTER prepends, a header and the frames of a document."""
+
+_EVENT = struct.Struct("=H")
+"""The first bytes of an event of a monitor; ``zmq.utils.monitor`` would import asyncio into every worker."""
 
 _FINAL_MESSAGE_MS = 20
 
@@ -211,7 +214,7 @@ def _connect(socket: Socket, address: str, limit_ms: int, *, has_keys: bool) -> 
             poller.register(socket, zmq.POLLOUT)
             poller.register(events, zmq.POLLIN)
             ready = dict(poller.poll(limit_ms))
-            event = int(recv_monitor_message(events)["event"]) if events in ready else 0
+            event = _EVENT.unpack_from(events.recv_multipart()[0])[0] if events in ready else 0
         finally:
             socket.disable_monitor()
     if socket in ready:
