@@ -153,6 +153,7 @@ def _worker_options(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--join", required=True, metavar="ADDRESS", help="address that the run printed")
     parser.add_argument("--key", required=True, metavar="FILE", type=Path, help="file of mode 0600, made by the run")
     parser.add_argument("--parent", type=int, help="process id of the run, if the run started this process")
+    parser.add_argument("--spare", action="store_true", help=argparse.SUPPRESS)
     return parser.parse_args(arguments)
 
 
@@ -174,7 +175,7 @@ def _worker(arguments: Sequence[str]) -> int:
 
     options = _worker_options(arguments)
     return worker_main(
-        WorkerOptions(options.join, options.key),
+        WorkerOptions(options.join, options.key, options.spare),
         joining_facts(loadable()),
         lambda description: source_from_config(**description),
     )

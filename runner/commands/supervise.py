@@ -123,4 +123,5 @@ class _Watch:
             log.warning("%s", text)
         epoch = run_and_starts(self.run_dir)[1] + 1
         path = self.run_dir / RECOVERIES_FILE
-        append_recovery(path, lost, step=step, continued_from=newest, epoch=epoch, seconds=None)
+        facts = {"epoch": epoch, "worker": lost.worker, "cause": lost.cause, "step": step, "continued_from": newest}
+        append_recovery(path, {**facts, "seconds": None})

@@ -145,6 +145,18 @@ def _emulation(config: Config) -> Iterator[str]:
         )
 
 
+def _spares(config: Config) -> Iterator[str]:
+    cluster = config.cluster
+    if not cluster.spares:
+        return
+    chosen = f"cluster.spares={cluster.spares}"
+    if cluster.launcher.kind != LOCAL or cluster.launcher.over_tcp:
+        way = "over_tcp=true" if cluster.launcher.over_tcp else f"kind={cluster.launcher.kind}"
+        yield f"{chosen} with cluster.launcher.{way}: only processes that share memory are replaced one by one; use 0"
+    if cluster.one_process:
+        yield f"{chosen} with cluster.one_process=true: there is no worker process to replace; use 0"
+
+
 def _hardware(config: Config) -> Iterator[str]:
     if config.cluster.hardware is not None:
         yield from (f"cluster.hardware.{fault}" for fault in config.cluster.hardware.faults())
@@ -232,6 +244,7 @@ _RULES = (
     _line_search,
     _compression,
     _emulation,
+    _spares,
     _hardware,
     _hosts,
     _devices,

@@ -45,7 +45,7 @@ class TrainConfig:
     patience: Count | None = key(None, "evaluations without a better train.monitor before the run ends; null: no limit")
     min_delta: NonNegative = key(0.0, "for train.patience: smallest improvement that counts, exclusive")
     restarts: Annotated[int, Bounds(0, 1000)] = key(
-        3, "restarts of all workers after one is lost; 20 more steps or a new checkpoint reset the count"
+        3, "restarts of lost workers and servers; 20 more steps or a new checkpoint reset the count"
     )
     fail_on_divergence: bool = key(False, "exit with code 5 if the training loss exploded (status diverged)")
 
@@ -248,6 +248,9 @@ class LocalCluster:
     filled_in: list[str] | None = field(
         default=None,
         metadata={"help": "keys of cluster that were null, filled in when a run starts; null: not known yet"},
+    )
+    spares: Annotated[int, Bounds(0, 64)] = key(
+        0, "processes started in advance, each of which takes the place of a lost process at once"
     )
     compression: str = key("none", "compression of sent tensors: none, or high16, the upper 16 bits of float32")
     bandwidth_mbit: Annotated[float, Bounds(1e-3, 1e9)] | None = key(

@@ -2,22 +2,15 @@
 
 import json
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from runner.errors import WorkerLostError
 
-
-def append_recovery(
-    path: Path, lost: WorkerLostError, *, step: int, continued_from: int, epoch: int, seconds: float | None
-) -> None:
-    """Add the recovery from ``lost``.
-
-    step: the interrupted step. continued_from: the step from which the run continues. epoch: the number of the start
-    with which the run continues. seconds: duration of the recovery; None for a lost master, which cannot measure it.
-    """
-    facts = {"epoch": epoch, "time": time.time(), "worker": lost.worker, "cause": lost.cause, "step": step}
+def append_recovery(path: Path, facts: Mapping[str, Any]) -> None:
+    """Add the facts of one recovery, with the current time; see ``docs/run-record.md``."""
     with path.open("a", encoding="utf-8") as file:
-        file.write(json.dumps({**facts, "continued_from": continued_from, "seconds": seconds}) + "\n")
+        file.write(json.dumps({"time": time.time(), **facts}) + "\n")
 
 
 def count_recoveries(path: Path) -> int:

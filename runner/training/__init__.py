@@ -4,7 +4,7 @@ Read the modules in this order; the first five implement a run from its start to
 
 * ``run``: the entry point, which trains or simulates a checked configuration in a directory and returns a summary.
 * ``trainer``: the loop of steps. ``evaluation``: scores, the best metric, early stopping.
-* ``recovery``: restarts after a worker is lost. ``restart_budget``: their limit. ``saving``: the start, progress and
+* ``recovery``: recovery from lost workers. ``restart_budget``: its limit. ``saving``: the start, progress and
   checkpoints of a run. ``recording``: what every run stores; the facts and results of a run.
 * ``build`` makes an ``experiment`` from a configuration; ``devices`` and ``placement`` assign its devices;
   ``launching`` chooses who starts its processes;

@@ -26,7 +26,12 @@ def launcher_of(experiment: Experiment, directory: RunDirectory, environment: Ma
     lanes, threads = 1 + chosen.connections, experiment.threads_per_worker
     if chosen.kind == LOCAL:
         return LocalLauncher(
-            directory.workers, threads, options, chosen.over_tcp, lanes=lanes if chosen.over_tcp else 1
+            directory.workers,
+            threads,
+            options,
+            chosen.over_tcp,
+            lanes=lanes if chosen.over_tcp else 1,
+            spares=experiment.config.cluster.spares if experiment.config.train.restarts else 0,
         )
     keys = directory.path / "keys"
     if chosen.kind == HOSTS:

@@ -1,12 +1,13 @@
-"""Recovery of a run that lost a worker: new processes continue from a copy of the variables in the master's memory.
+"""Recovery of a run that lost a worker: another process takes its place, and all return to a state between two updates.
 
-A recovered run has the weights of an undisturbed one, bit for bit unless its workers race, because samples, draws and
-orders of summation depend only on seed, step and worker.
+The state is the newest copy of the variables in the master's memory. Copies are frequent, so that few steps are done
+again, and do not depend on what the lost worker held. A recovered run has the weights of an undisturbed one, bit for
+bit unless its workers race, because samples, draws and orders of summation depend only on seed, step and worker.
 """
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -27,18 +28,31 @@ log = logging.getLogger(__name__)
 
 Variables = Mapping[str, NDArray[Any]]
 
-_LEAST_S = 1.0
+_LEAST_S = 0.1
 _COST = 50
 """The time between two copies of the variables is at least this many times the duration of a copy."""
 
 
 @dataclass(frozen=True)
 class Boundary:
-    """A state between two updates. restore: sets all variables of a session. variables: None if not in memory."""
+    """A state between two updates.
+
+    restore: sets all variables of a session. source: where the values come from. variables: None if not in memory.
+    """
 
     progress: Progress
     restore: Callable[[Session], None]
+    source: str
     variables: Variables | None = None
+
+
+@dataclass(frozen=True)
+class _Unfinished:
+    """A recovery whose interrupted step is not done again yet. begun: when the state was restored. facts: so far."""
+
+    step: int
+    begun: float
+    facts: Mapping[str, Any]
 
 
 class Recovery:
@@ -48,12 +62,14 @@ class Recovery:
         self, session: ClusterSession, directory: RunDirectory, record: Record, restarts: int, start: Start
     ) -> None:
         """Prepare recoveries. restarts: ``train.restarts``. start: the state to which the run can return first."""
-        self.boundary = Boundary(Progress(start.step, start.step), start.restore)
+        source = "initial values" if start.checkpoint is None else "checkpoint"
+        self.boundary = Boundary(Progress(start.step, start.step), start.restore, source)
         self.budget = RestartBudget(restarts, directory.path)
         self._session = session
         self._directory = directory
         self._record = record
         self._next_copy = time.monotonic() + _LEAST_S
+        self._unfinished: _Unfinished | None = None
 
     @property
     def is_due(self) -> bool:
@@ -62,7 +78,8 @@ class Recovery:
 
     def keep(self, progress: Progress, variables: Variables) -> None:
         """Keep fetched variables as the newest boundary."""
-        self.boundary = Boundary(replace(progress), partial(restore, variables=variables), variables)
+        set_all = partial(restore, variables=variables)
+        self.boundary = Boundary(replace(progress), set_all, "memory of the master", variables)
         self._next_copy = max(self._next_copy, time.monotonic() + _LEAST_S)
 
     def copy(self, progress: Progress) -> None:
@@ -73,27 +90,63 @@ class Recovery:
         self._next_copy = ended + _COST * (ended - begun)
         self.keep(progress, variables)
 
-    def restart(self, lost: WorkerLostError, step: int) -> str:
-        """Start new processes, return to the boundary, and record the recovery; return its description.
+    def recover(self, lost: WorkerLostError, step: int) -> str:
+        """Replace the lost worker and return to the boundary; return a description of the recovery.
 
         step: the step that was interrupted. Raises WorkerLostError if a worker is lost meanwhile.
         """
-        begun = time.monotonic()
+        self.close()
         log.warning("%s", lost)
         first, epoch = self.boundary.progress.done, self._directory.next_start()
-        self._session.restart(epoch)
+        recovered = self._session.recover(lost.worker, epoch)
+        begun = time.monotonic()
         self.boundary.restore(self._session)
-        seconds = time.monotonic() - begun
-        path = self._directory.recoveries_jsonl
-        append_recovery(path, lost, step=step, continued_from=first, epoch=epoch, seconds=seconds)
+        restored = time.monotonic()
+        seconds = recovered.fenced_s + recovered.started_s + restored - begun
+        facts = {
+            "epoch": epoch,
+            "worker": lost.worker,
+            "cause": lost.cause,
+            "step": step,
+            "continued_from": first,
+            "replaced": list(recovered.replaced),
+            "state_from": self.boundary.source,
+            "seconds": seconds,
+            "found_s": recovered.silence_s,
+            "fenced_s": recovered.fenced_s,
+            "started_s": recovered.started_s,
+            "state_s": restored - begun,
+        }
+        self._unfinished = _Unfinished(step, restored, facts)
         self._record.rewind(first)
-        self._record.metrics(first, {"perf/recoveries": count_recoveries(path), "perf/recovery_s": seconds})
+        count = 1 + count_recoveries(self._directory.recoveries_jsonl)
+        self._record.metrics(first, {"perf/recoveries": count, "perf/recovery_s": seconds})
         text = (
-            f"{lost.worker} {lost.cause} in step {step}: all processes were restarted in {seconds:.1f} s "
-            f"(restart {self.budget.used} of {self.budget.restarts}); the run continues from step {first}"
+            f"{lost.worker} {lost.cause} in step {step}: {_listed(recovered.replaced)} started again in "
+            f"{seconds:.1f} s (restart {self.budget.used} of {self.budget.restarts}); "
+            f"the run continues from step {first}"
         )
         log.warning("%s", text)
         return text
+
+    def after_step(self, done: int) -> None:
+        """Record the newest recovery once its interrupted step has been done again. done: number of updates."""
+        if self._unfinished is not None and done > self._unfinished.step:
+            self._append(time.monotonic() - self._unfinished.begun)
+
+    def close(self) -> None:
+        """Record a recovery whose interrupted step was not done again."""
+        if self._unfinished is not None:
+            self._append(None)
+
+    def _append(self, redone_s: float | None) -> None:
+        assert self._unfinished is not None
+        append_recovery(self._directory.recoveries_jsonl, {**self._unfinished.facts, "redone_s": redone_s})
+        self._unfinished = None
+
+
+def _listed(replaced: Sequence[str]) -> str:
+    return f"{', '.join(replaced)} {'was' if len(replaced) == 1 else 'were'}"
 
 
 def recovery_of(

@@ -19,15 +19,15 @@ class RestartBudget:
         self._run_dir = run_dir
         self._furthest = -1
         self._out_of_memory = False
-        self._faults: set[tuple[str, str, int]] = set()
+        self._reports: dict[tuple[str, int], str] = {}
 
     def admit(self, lost: WorkerLostError, step: int, saved_step: int | None) -> None:
-        """Count a fault; raise ClusterError if it occurred before in this step, or if no restart is left.
+        """Count a fault; raise ClusterError if no restart is left, or if a fault like this one occurred in this step.
 
-        Raises ResourceError for a second process that was killed for lack of memory, because a third would follow.
+        The error then has the report of the first of the two faults: its cause is the input, not the machine. Raises
+        ResourceError for a second process that was killed for lack of memory, because a third would follow.
         step: number of updates before the fault. saved_step: step of the newest checkpoint, None if there is none.
         """
-        fault = (lost.worker, lost.cause, step)
         if step >= self._furthest + RESET_STEPS or (saved_step or 0) > self._furthest >= 0:
             self.used = 0
             self._out_of_memory = False
@@ -37,8 +37,9 @@ class RestartBudget:
                 "number of workers, or more memory"
             )
         self._out_of_memory |= lost.out_of_memory
-        if fault in self._faults and not lost.by_chance:
-            raise ClusterError(f"{lost}\n{lost.worker} {lost.cause} a second time in step {step}: the fault recurs")
+        first = None if lost.by_chance else self._reports.get((lost.cause, step))
+        if first is not None:
+            raise ClusterError(f"{first}\n{lost.worker} {lost.cause} a second time in step {step}: the fault recurs")
         if self.used == self.restarts:
             raise ClusterError(
                 f"{lost}\nThe processes were already restarted {self.used} times (train.restarts) without "
@@ -47,4 +48,4 @@ class RestartBudget:
             )
         self.used += 1
         self._furthest = max(self._furthest, step)
-        self._faults.add(fault)
+        self._reports[lost.cause, step] = str(lost)

@@ -116,6 +116,7 @@ class Trainer:
             at_the_end("writing the timeline", self._trace.finish),
             at_the_end("closing the record of endings", lambda error: self._close_noting()),
             at_the_end("writing a checkpoint", lambda error: self._saver.close()),
+            at_the_end("recording a recovery", lambda error: self._close_recovery()),
         ):
             lost: WorkerLostError | None = None
             while True:
@@ -131,19 +132,23 @@ class Trainer:
                     self._recovery.budget.admit(lost, self.progress.done, self.progress.saved_step)
 
     def _recover(self, lost: WorkerLostError) -> None:
-        """Restart the workers and return to the newest boundary."""
+        """Replace the lost worker and return to the newest boundary."""
         assert self._recovery is not None
         self._saver.finish()
         self._trace.drop()
         self._close_noting()
         self._decisions.write(self._step_driver.decisions())
-        self._display.message(self._recovery.restart(lost, self.progress.done))
+        self._display.message(self._recovery.recover(lost, self.progress.done))
         # The steps that are repeated count among the step times of this process.
         self.progress = replace(self._recovery.boundary.progress, step_seconds=self.progress.step_seconds)
         self._meta = replace(self._meta, epoch=self._directory.epoch)
         if self._newest_recorded is not None and self._newest_recorded > self.progress.done:
             self._newest_recorded = None
         self._begin(self.progress.done)
+
+    def _close_recovery(self) -> None:
+        if self._recovery is not None:
+            self._recovery.close()
 
     def _close_noting(self) -> None:
         if self._noting is not None:
@@ -176,6 +181,8 @@ class Trainer:
     def _train_to(self, total: int) -> None:
         while self.progress.done < total and not self._ends_early:
             self._step()
+            if self._recovery is not None:
+                self._recovery.after_step(self.progress.done)
             due = self.progress.done % self.experiment.eval_every == 0
             # Evaluate before any checkpoint of this step, because the checkpoint stores the best metric.
             if due or self._is_last:

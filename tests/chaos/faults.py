@@ -22,6 +22,7 @@ _SYNC = ("parallelism=sync_data", "parallelism.workers=2", *_LENGTH)
 CASES: Mapping[str, Sequence[str]] = {
     "sync_data, sharded_reduce": _SYNC,
     "sync_data, all_reduce": (*_SYNC, "parallelism.combine=all_reduce"),
+    "sync_data, one spare": (*_SYNC, "cluster.spares=1"),
     "sync_data, ring_all_reduce": (*_SYNC, "parallelism.combine=ring_all_reduce"),
     "sync_data, parameter_server": (*_SYNC, *_SERVERS),
     "model": ("parallelism=model", "parallelism.workers=2", *_LENGTH),
@@ -41,8 +42,8 @@ class Trial:
 
     number: of the trial in its case. process: the process that was hit, "" if the run had ended before. delay_s: time
     from the first metrics to the fault. code: exit code of ``runner --supervise``. recovery_s: of each recovery from a
-    lost worker, the seconds from the signal until the state was restored in new processes. left:
-    processes and directories of shared memory that remained.
+    lost worker, the seconds from the signal until the interrupted step was done again. left: processes and directories
+    of shared memory that remained.
     """
 
     case: str

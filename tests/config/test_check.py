@@ -55,6 +55,10 @@ parallelism=model parallelism.constraints=[1]
     parallelism.constraints=[1]: expected a map from patterns
 parallelism=single parallelism.workers=2
     parallelism.workers=2 with parallelism=single
+cluster.spares=1 cluster.launcher.over_tcp=true
+    cluster.spares=1 with cluster.launcher.over_tcp=true: only processes that share memory are replaced one by one
+cluster.spares=2 cluster.one_process=true
+    cluster.spares=2 with cluster.one_process=true: there is no worker process to replace; use 0
 cluster.workers=3
     cluster.workers=3 and parallelism.workers=2 differ
 parallelism.servers=2

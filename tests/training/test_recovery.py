@@ -4,15 +4,16 @@ import json
 import os
 import signal
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
+from threading import Timer
+from typing import Any
 
 import numpy as np
 import psutil
 import pytest
 
 from runner.callback import Callback, StopTraining
-from runner.engine.cluster.launchers import LocalLauncher
 from runner.engine.run.step_driver import Rounds, bind
 from runner.errors import ClusterError, Interrupted, ResourceError, WorkerLostError
 from runner.records.decisions import read_decisions
@@ -20,7 +21,7 @@ from runner.records.record import Record
 from runner.records.run_directory import RunDirectory
 from runner.records.summary import Summary
 from runner.tracking import RunInfo, Tracker, read_metrics
-from runner.training import launching, recovery
+from runner.training import recovery
 from runner.training.recovery import Recovery
 from runner.training.restart_budget import RestartBudget
 from runner.training.run import run
@@ -32,6 +33,8 @@ LENGTH = typed("train.steps=8 train.eval_every=4 train.log_every=1")
 SYNC = ("parallelism=sync_data", "parallelism.workers=2", *LENGTH)
 STRATEGIES = {
     "sync_data": SYNC,
+    "all_reduce": (*SYNC, "parallelism.combine=all_reduce"),
+    "ring_all_reduce": (*SYNC, "parallelism.combine=ring_all_reduce"),
     "servers": (*SYNC, "parallelism.combine=parameter_server", "parallelism.servers=1"),
     "hybrid": ("parallelism=hybrid", "parallelism.workers=2", *LENGTH),
     "model": ("parallelism=model", "parallelism.workers=2", "parallelism.constraints={fc1: 0, fc2: 1}", *LENGTH),
@@ -52,18 +55,46 @@ class Disturbance(Callback):
     def __init__(self, at: dict[int, tuple[str, signal.Signals]]) -> None:
         self._at = at
         self.steps: list[int] = []
+        self.survivors: set[psutil.Process] = set()
 
     def on_step(self, step: int, loss: float) -> None:
         self.steps.append(step)
         if step in self._at:
             name, signum = self._at[step]
-            (process,) = [child for child in psutil.Process().children() if _ticket(child).endswith(f".{name}.key")]
+            self.survivors = {child for child in processes() if _name(child) != name}
+            (process,) = [child for child in processes() if _name(child) == name]
             process.send_signal(signum)
 
 
+class InsideStep(Disturbance):
+    """Sends the signals inside a step, which lasts longer because links are emulated (``SLOW``)."""
+
+    def on_step(self, step: int, loss: float) -> None:
+        Timer(0.06, lambda: Disturbance.on_step(self, step, loss)).start()
+
+
+SLOW = ("cluster.emulate=true", "cluster.latency_ms=40")
+
+
+def processes() -> list[psutil.Process]:
+    """Return the worker processes of this process."""
+    return [child for child in psutil.Process().children() if _ticket(child)]
+
+
+def _name(process: psutil.Process) -> str:
+    return Path(_ticket(process)).stem.partition(".")[2]
+
+
 def _ticket(process: psutil.Process) -> str:
-    arguments = process.cmdline()
+    try:
+        arguments = process.cmdline()
+    except psutil.NoSuchProcess:
+        return ""
     return arguments[arguments.index("--key") + 1] if "--key" in arguments else ""
+
+
+def recoveries_of(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "recoveries.jsonl").read_text().splitlines()]
 
 
 def train(folder: Path, overrides: Sequence[str], *callbacks: Callback) -> Summary:
@@ -107,7 +138,6 @@ def test_a_run_goes_on_after_it_lost_a_process(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(launching, "LocalLauncher", partial(LocalLauncher, silence_s=2.0))
     monkeypatch.setattr(Recovery, "is_due", boundary == MEMORY)
     lost = Disturbance({6: (process, signum)})
     summary = train(tmp_path / "run", STRATEGIES[strategy], lost)
@@ -122,8 +152,12 @@ def test_a_run_goes_on_after_it_lost_a_process(
         assert summary.final["test/loss"] == expected.final["test/loss"]
     lines = [record for record in read_metrics(tmp_path / "run" / "metrics.jsonl") if "train/loss" in record.values]
     assert [record.step for record in lines] == list(range(1, 9))
-    (told,) = map(json.loads, (tmp_path / "run" / "recoveries.jsonl").read_text().splitlines())
-    assert (told["worker"], told["epoch"]) == (process, 2)
+    (told,) = recoveries_of(tmp_path / "run")
+    assert (told["worker"], told["epoch"], told["replaced"]) == (process, 2, [process])
+    assert told["state_from"] == ("memory of the master" if boundary == MEMORY else "initial values")
+    assert told["seconds"] == pytest.approx(told["fenced_s"] + told["started_s"] + told["state_s"])
+    assert told["found_s"] > 0
+    assert told["redone_s"] is None or told["redone_s"] > 0, "None if only an evaluation was interrupted"
     assert told["step"] >= 6, "other processes may finish steps before the loss is noticed"
     if boundary == START:
         assert told["continued_from"] == 0
@@ -134,6 +168,54 @@ def test_a_run_goes_on_after_it_lost_a_process(
     assert processes_of(summary.run_id) == []
     with RunDirectory.open(tmp_path / "run", resume=True) as directory:
         assert directory.epoch == 3
+
+
+INSIDE = [
+    ("sync_data", "worker-1"),
+    ("model", "worker-0"),
+    *(
+        pytest.param(*case, marks=pytest.mark.slow)
+        for case in (
+            ("all_reduce", "worker-0"),
+            ("ring_all_reduce", "worker-1"),
+            ("servers", "worker-1"),
+            ("hybrid", "worker-1"),
+            ("sandblaster", "worker-0"),
+        )
+    ),
+]
+"""Strategy and the process that is killed inside a step."""
+
+
+@pytest.mark.parametrize(("strategy", "process"), INSIDE)
+def test_other_processes_survive_a_kill_inside_a_step(
+    strategy: str, process: str, undisturbed: Callable[[str], Summary], tmp_path: Path
+) -> None:
+    alive: set[psutil.Process] = set()
+
+    class Ends(Callback):
+        def on_step(self, step: int, loss: float) -> None:
+            if step == 8:
+                alive.update(processes())
+
+    lost = InsideStep({5: (process, signal.SIGKILL)})
+    summary = train(tmp_path / "run", [*STRATEGIES[strategy], *SLOW], lost, Ends())
+    assert summary.recoveries == 1
+    assert summary.weights_sha256 == undisturbed(strategy).weights_sha256
+    assert lost.survivors
+    assert lost.survivors < alive
+    assert len(alive) == len(lost.survivors) + 1
+    assert processes_of(summary.run_id) == []
+
+
+def test_a_spare_process_takes_over(undisturbed: Callable[[str], Summary], tmp_path: Path) -> None:
+    lost = Disturbance({6: ("worker-1", signal.SIGKILL)})
+    summary = train(tmp_path / "run", [*SYNC, "cluster.spares=1"], lost)
+    assert summary.weights_sha256 == undisturbed("sync_data").weights_sha256
+    assert recoveries_of(tmp_path / "run")[0]["replaced"] == ["worker-1"]
+    spare = (tmp_path / "run" / "workers" / "spare-0.log").read_text()
+    assert "Traceback" not in spare
+    assert processes_of(summary.run_id) == []
 
 
 @pytest.mark.slow
@@ -217,6 +299,7 @@ def test_a_used_up_budget_ends_the_run(tmp_path: Path) -> None:
 
 
 CRASH = WorkerLostError("worker-0", "was killed by SIGSEGV", "died", by_chance=False)
+CRASH_OF_1 = WorkerLostError("worker-1", "was killed by SIGSEGV", "died later", by_chance=False)
 KILL = WorkerLostError("worker-0", "was killed by SIGKILL", "died", by_chance=True)
 
 
@@ -240,7 +323,8 @@ STARVED = WorkerLostError("worker-0", "was killed by SIGKILL", "died", by_chance
             "second process that was killed for lack of memory",
         ),
         ([(STARVED, 5, None), (STARVED, 25, None)], ""),
-        ([(CRASH, 5, None), (KILL, 6, None), (CRASH, 5, None)], "SIGSEGV a second time in step 5: the fault recurs"),
+        ([(CRASH, 5, None), (KILL, 6, None), (CRASH, 5, None)], "^died\nworker-0 .*SIGSEGV a second time in step 5"),
+        ([(CRASH, 5, None), (CRASH_OF_1, 5, None)], "^died\nworker-1 .* a second time in step 5: the fault recurs"),
     ],
 )
 def test_restarts_are_limited(faults: list[tuple[WorkerLostError, int, int | None]], ends: str, tmp_path: Path) -> None:
@@ -273,7 +357,7 @@ def test_the_time_between_copies_grows_with_their_duration(monkeypatch: pytest.M
     with RunDirectory.open(tmp_path, resume=False) as directory:
         copies = Recovery(Session(), directory, None, 3, Start())  # type: ignore[arg-type]
         assert not copies.is_due
-        clock.now += 1.0
+        clock.now += 0.1
         assert copies.is_due
         copies.copy(Progress(0, 4))
         assert copies.boundary.progress.done == 4

@@ -31,6 +31,10 @@ class Arrivals:
         """Accept the tensors of a plan. readers: key -> reader of the sender's arena, if the arena is a copy."""
         self._readers.update({(plan, key): reader for key, reader in readers.items()})
 
+    def clear(self) -> None:
+        """Drop the parts of tensors of which other parts are missing."""
+        self._missing.clear()
+
     def add(self, received: Received) -> TensorReady | None:
         """Copy a part; return the reference to the tensor if all its parts have arrived.
 

@@ -44,6 +44,21 @@ from runner.kernels.contract import Array
 from runner.kernels.registry import Registry
 
 
+@dataclass(frozen=True)
+class Recovered:
+    """The replacement of lost workers.
+
+    replaced: names of the workers with new processes. silence_s: seconds from the last heartbeat of the lost worker to
+    the recovery. fenced_s: seconds until no lost process runs and the others have dropped the interrupted steps.
+    started_s: further seconds until all workers can run all plans.
+    """
+
+    replaced: tuple[str, ...]
+    silence_s: float
+    fenced_s: float
+    started_s: float
+
+
 class ClusterSession:
     """A context manager that runs a program on worker processes; entering starts the workers.
 
@@ -54,8 +69,8 @@ class ClusterSession:
     such as versions; see :mod:`~runner.engine.cluster.joining`.
 
     Raises ResourceError if the GPUs cannot set up a communicator. Raises WorkerLostError within two seconds of a
-    worker's death, with the worker's name, its exit code and the last lines of its log; :meth:`restart` then starts new
-    workers. If a worker reports an error, the error is raised in its original class with the worker's name.
+    worker's death, with the worker's name, its exit code and the last lines of its log; :meth:`recover` then replaces
+    the worker. If a worker reports an error, the error is raised in its original class with the worker's name.
     """
 
     def __init__(
@@ -96,6 +111,7 @@ class ClusterSession:
         self._sent, self._peaks = (dict.fromkeys(self._workers, 0) for _ in range(2))
         self._libraries: dict[str, set[str]] = {device.type: set() for device in cluster.devices}
         self._plans: dict[tuple[Signature, tuple[InputSlot, ...]], RemotePlan] = {}
+        self._loads = 0
         self._launched: dict[str, _LaunchedRun] = {}
         self._by_plan: dict[str, _LaunchedRun] = {}
         self._ended: deque[tuple[str, messages.Done]] = deque()
@@ -105,17 +121,18 @@ class ClusterSession:
         self._started: WorkerGroup | None = None
 
     def __enter__(self) -> Self:
-        setup = replace(self._setup, communicator=self._new_communicator())
+        self._setup = replace(self._setup, communicator=self._new_communicator())
         self._started = self._stack.enter_context(
             start_workers(
                 self._workers,
                 self._identity,
-                lambda addresses: encode_document(replace(setup, addresses=addresses).to_document()),
+                self._setup_document,
                 self._launcher,
                 facts=self._facts,
                 logs=self._logs,
                 threads=self._threads,
                 queued_messages=self._messages_per_step() + SPARE_MESSAGES,
+                arenas=len(self._program.clients) * (1 + len(self._workers)),
                 monitor=self._monitor,
             )
         )
@@ -123,22 +140,42 @@ class ClusterSession:
 
     def __exit__(self, *exception: Any) -> None:
         # The plans hold this process's mappings of shared memory, which is freed when its last mapping is closed.
+        for plan in self._plans.values():
+            plan.close()
         self._plans.clear()
         self._started = None
         self._stack.__exit__(*exception)
 
-    def restart(self, epoch: int) -> None:
-        """End all workers and start new ones, whose variables have no values yet. Compiled clients and plans are kept.
+    def recover(self, lost: str, epoch: int) -> Recovered:
+        """Replace a lost worker; afterwards, all variables need values again. Compiled clients and plans are kept.
 
-        epoch: number of this start of the run; messages of earlier workers are refused. Launched clients and an active
-        trace are dropped. Raises the errors of a first start.
+        The other workers keep their processes, connections and plans, and drop what they have of interrupted steps.
+        If the launcher cannot replace single processes, or if the workers share a communicator of GPUs, which cannot
+        lose a member, all workers are ended and new ones started.
+
+        lost: name of the worker. epoch: number of this start of the run; messages of earlier epochs are dropped.
+        Launched clients and an active trace are dropped. Raises WorkerLostError if a worker is lost meanwhile; call
+        this method again for it. Raises the errors of a first start.
         """
-        self.close()
+        begun = time.monotonic()
+        silence_s = 0.0 if self._started is None else self._started.silence_s(lost)
         for each in (self._launched, self._by_plan, self._ended):
             each.clear()
-        self._training_is_loaded, self._trace = False, None
-        self._identity = replace(self._identity, epoch=epoch, token=new_token())
-        self.__enter__()
+        self._trace = None
+        if not self._launcher.replaces or self._setup.communicator is not None:
+            self.close()
+            fenced = time.monotonic()
+            self._training_is_loaded = False
+            self._identity = replace(self._identity, epoch=epoch, token=new_token())
+            self.__enter__()
+            replaced = self._workers
+        else:
+            replaced = self._group.replace(lost, epoch)
+            fenced = time.monotonic()
+            self._group.set_up(self._setup_document, replaced)
+            self._load_again(replaced)
+            self._group.complete()
+        return Recovered(tuple(replaced), silence_s, fenced - begun, time.monotonic() - fenced)
 
     def run(self, client: str, *, step: int = 0, feeds: Mapping[str, Any] | None = None) -> dict[str, Array]:
         """Run one step of a client: send one Run message to each participating worker; see :class:`Session`."""
@@ -241,19 +278,42 @@ class ClusterSession:
             # Answers to the Load messages must not be mixed with answers of a running step.
             require_synchronized(f"client {client.name!r} was loaded", self._launched)
             group = self._group
-            name = f"{client.name}-{len(self._plans)}"
+            # Each attempt has its own name: after a recovery, some workers may hold a plan that others did not load.
+            name, self._loads = f"{client.name}-{self._loads}", self._loads + 1
             compiled, plans = self._planned.compiled(signature), self._planned.plans(signature)
             place = (group.directory, self._identity.epoch)
             plan = RemotePlan(name, client, compiled, plans, self._planned.layouts, *place, group.sharing)
             plan.expect_fetches(group.arrivals)
-            for worker, assignment in plan.assignments.items():
-                group.send(worker, messages.Load(name), encode_document(assignment.to_document()))
-            group.gather(plan.plans, messages.Loaded, lambda answer: answer.plan == name)
-            plan.unlink()
+            try:
+                self._send_plan(plan, plan.assignments)
+                group.gather(plan.plans, messages.Loaded, lambda answer: answer.plan == name)
+            except BaseException:
+                plan.close()
+                raise
             self._plans[key] = plan
             for device_plan in plan.plans.values():
                 self._libraries[DeviceName.parse(device_plan.device).type or ""] |= device_plan.libraries
         return plan
+
+    def _send_plan(self, plan: RemotePlan, workers: Collection[str]) -> None:
+        for worker in workers:
+            document = encode_document(plan.assignments[worker].to_document())
+            self._group.send(worker, messages.Load(plan.name), document)
+
+    def _load_again(self, workers: Collection[str]) -> None:
+        """Load all plans on workers that have taken the place of others."""
+        missing = set()
+        for plan in self._plans.values():
+            plan.begun = 0
+            own = plan.assignments.keys() & set(workers)
+            self._send_plan(plan, own)
+            missing |= {(worker, plan.name) for worker in own}
+        while missing:
+            worker, answer, _ = self._group.next(messages.Loaded)
+            missing.discard((worker, answer.plan))
+
+    def _setup_document(self, addresses: Mapping[str, str]) -> bytes:
+        return encode_document(replace(self._setup, addresses=addresses).to_document())
 
     def _begin(self, plan: RemotePlan, fed: Mapping[Tensor, Any]) -> int:
         """Write the feeds of a plan before a run; return the number of the plan's earlier runs."""

@@ -50,6 +50,7 @@ class CommandLauncher:
     silence_s: float = PEER_LOST_MS / 1000
     has_keys: bool = True
     shares_memory: bool = True
+    replaces: bool = False
 
     def listen(self, directory: Path) -> str:
         """Return the configured address."""
@@ -63,6 +64,9 @@ class CommandLauncher:
         argv = self.command(folder, join_arguments(address, self.options), len(tickets))
         environment = {**os.environ, **thread_budget(self.threads)}
         supervisor.start(self.name, argv, self.logs / f"{self.name}.log", environment, list(tickets))
+
+    def add_spares(self, run: str, address: str, supervisor: Supervisor, directory: Path) -> None:
+        """Do nothing: the command starts all processes at once."""
 
     def place(self, name: str) -> str:
         """Return "": the command chooses the hosts."""

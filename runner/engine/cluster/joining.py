@@ -11,17 +11,19 @@ HOST, MEMORY = "host", "memory"
 """Facts of a host, which may differ between the processes of a run; all other facts must be equal."""
 
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
+_PROCESS_IDS = Path("/proc/self/ns/pid")
 
 
 def host_facts() -> dict[str, str]:
     """Return the name of this host, and an id that equals that of another process only if both share memory.
 
-    Processes share memory if they have the same kernel, the same /dev/shm (which containers have for themselves) and
-    the same user.
+    Processes share memory if they have the same kernel, the same /dev/shm and process ids (which containers have for
+    themselves) and the same user.
     """
     boot = _BOOT.read_text(encoding="ascii").strip() if _BOOT.exists() else platform.node()
     memory = SHARED_MEMORY.stat().st_dev if SHARED_MEMORY.is_dir() else 0
-    return {HOST: platform.node(), MEMORY: f"{boot}/{memory}/{os.geteuid()}"}
+    ids = _PROCESS_IDS.stat().st_ino if _PROCESS_IDS.exists() else 0
+    return {HOST: platform.node(), MEMORY: f"{boot}/{memory}/{ids}/{os.geteuid()}"}
 
 
 def difference(found: Mapping[str, str], expected: Mapping[str, str]) -> str:

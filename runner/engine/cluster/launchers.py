@@ -4,8 +4,9 @@ Every process runs ``runner worker --join ADDRESS --key FILE``, where the file i
 """
 
 import os
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from typing import Protocol
 
@@ -32,6 +33,10 @@ class Launcher(Protocol):
         """Whether processes that can share memory do so."""
 
     @property
+    def replaces(self) -> bool:
+        """Whether a single process can be started again while the others continue."""
+
+    @property
     def join_s(self) -> float:
         """Seconds within which all processes must join."""
 
@@ -51,6 +56,9 @@ class Launcher(Protocol):
 
         tickets: name of each process -> its ticket. address: of the master's inbox. directory: as in :meth:`listen`.
         """
+
+    def add_spares(self, run: str, address: str, supervisor: Supervisor, directory: Path) -> None:
+        """Start processes in advance, each of which :meth:`start` can use later. run: id of the run."""
 
     def place(self, name: str) -> str:
         """Return the host on which the process ``name`` is started, as the user named it; "" if it has no name."""
@@ -79,7 +87,8 @@ class LocalLauncher:
     """Starts all processes on this host. logs: folder for their logs. threads: kernel threads of each process.
 
     over_tcp: connect all processes over loopback TCP and share no memory, as if they were on different hosts. options:
-    additional command-line options, without secrets.
+    additional command-line options, without secrets. spares: processes started in advance, which have imported
+    everything and wait for a ticket.
     """
 
     logs: Path
@@ -89,6 +98,8 @@ class LocalLauncher:
     join_s: float = 60.0
     lanes: int = 1
     silence_s: float = SILENCE_S
+    spares: int = 0
+    _numbers: Iterator[int] = field(default_factory=count, repr=False)
 
     @property
     def has_keys(self) -> bool:
@@ -100,18 +111,41 @@ class LocalLauncher:
         """Whether processes share memory."""
         return not self.over_tcp
 
+    @property
+    def replaces(self) -> bool:
+        """True, unless the processes know each other's addresses and keys from the start."""
+        return not self.over_tcp
+
     def listen(self, directory: Path) -> str:
         """Return a socket in the private directory, or a loopback address."""
         return LOOPBACK if self.over_tcp else inbox_address(directory, MASTER)
 
     def start(self, tickets: Mapping[str, Ticket], address: str, supervisor: Supervisor, directory: Path) -> None:
-        """Start the processes. Raises ResourceError if one cannot be started."""
-        options = ["--parent", str(os.getpid()), *self.options]
+        """Start the processes, or let spare processes take over. Raises ResourceError if one cannot be started."""
         for name, ticket in tickets.items():
-            path = directory / f"{ticket.run}.{name}.key"
+            log_path = self.logs / f"{name}.log"
+            spare = supervisor.take_spare(name)
+            path = directory / f"{ticket.run}.{spare or name}.key"
             store_ticket(path, ticket)
-            argv = [*runner_command(), *join_arguments(address, options, path)]
-            supervisor.start(name, argv, self.logs / f"{name}.log", {**os.environ, **thread_budget(self.threads)})
+            if spare is not None:
+                supervisor.workers[name].take_over(name, log_path)
+            else:
+                supervisor.start(name, self._command(address, path), log_path, self._environment)
+
+    def add_spares(self, run: str, address: str, supervisor: Supervisor, directory: Path) -> None:
+        """Start as many spare processes as are missing. Raises ResourceError if one cannot be started."""
+        while len(supervisor.spares) < self.spares:
+            name = f"spare-{next(self._numbers)}"
+            argv = [*self._command(address, directory / f"{run}.{name}.key"), "--spare"]
+            supervisor.start_spare(name, argv, self.logs / f"{name}.log", self._environment)
+
+    def _command(self, address: str, ticket: Path) -> list[str]:
+        options = ["--parent", str(os.getpid()), *self.options]
+        return [*runner_command(), *join_arguments(address, options, ticket)]
+
+    @property
+    def _environment(self) -> dict[str, str]:
+        return {**os.environ, **thread_budget(self.threads)}
 
     def place(self, name: str) -> str:
         """Return ""."""
@@ -139,6 +173,7 @@ class HostsLauncher:
     silence_s: float = PEER_LOST_MS / 1000
     has_keys: bool = True
     shares_memory: bool = True
+    replaces: bool = False
 
     def listen(self, directory: Path) -> str:
         """Return the configured address."""
@@ -151,6 +186,9 @@ class HostsLauncher:
             store_ticket(path, ticket)
             command = " ".join(["runner", *join_arguments(address, self.options, path)])
             self.announce(f"{name} on {self.place(name)}: copy {path} there, mode 0600, and type\n  {command}")
+
+    def add_spares(self, run: str, address: str, supervisor: Supervisor, directory: Path) -> None:
+        """Do nothing: users start the processes."""
 
     def place(self, name: str) -> str:
         """Return the configured name of the host."""

@@ -40,6 +40,14 @@ class Stopped(BaseException):
         self.message = message
 
 
+class StepAbandoned(BaseException):
+    """Raised in a step when the master sends Abandon. Not an ``Exception``, because the step has not failed."""
+
+    def __init__(self, message: messages.Abandon) -> None:
+        super().__init__(f"{', '.join(message.lost)} were lost")
+        self.message = message
+
+
 @dataclass(frozen=True)
 class Request:
     """A message for the worker to handle. read_at: time at which the message was read, by the mailbox's clock."""
@@ -75,6 +83,12 @@ class Mailbox:
         """
         self._arrivals.expect(plan, copies or {})
         self._senders.update({(plan, key): peer for key, peer in senders.items()})
+
+    def clear(self) -> None:
+        """Drop all tensors and requests that have arrived."""
+        self._tensors.clear()
+        self._arrivals.clear()
+        self._queued.clear()
 
     def next(self, timeout_s: float) -> Request | None:
         """Return the next request; None if no message arrived in time or the message was not a request.
@@ -131,7 +145,8 @@ class Mailbox:
     def tensor(self, plan: str, step: int, key: str) -> ArenaTensor:
         """Wait until a tensor has arrived and is due, remove the tensor, and return its reference.
 
-        Raises ClusterError after ``RECEIVE_LIMIT_S``, Stopped on shutdown, SecurityError for an unexpected message.
+        Raises ClusterError after ``RECEIVE_LIMIT_S``, Stopped on shutdown, StepAbandoned if another process was lost,
+        SecurityError for an unexpected message.
         """
         sender = self._senders[plan, key]
         reason = f"{key!r} was awaited from {sender}"
@@ -150,7 +165,7 @@ class Mailbox:
         """Delay a step to emulate a slow worker, and store the tensors that arrive meanwhile.
 
         Launch and trace messages are queued for :meth:`next` with the time at which they were read. Raises Stopped on
-        shutdown, SecurityError for an unexpected message.
+        shutdown, StepAbandoned if another process was lost, SecurityError for an unexpected message.
         """
         self._wait_until(self.clock() + seconds, step, "the step was delayed")
 
@@ -174,6 +189,8 @@ class Mailbox:
         received = request.received
         if isinstance(received.message, messages.Shutdown):
             raise Stopped(received.message)
+        if isinstance(received.message, messages.Abandon):
+            raise StepAbandoned(received.message)
         if isinstance(received.message, _QUEUED_KINDS):
             self._queued.append(request)
             return

@@ -16,6 +16,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -163,10 +164,13 @@ class WorkerProcess:
         log_path: Path,
         environment: Mapping[str, str],
         tasks: Sequence[str] = (),
+        *,
+        is_spare: bool = False,
     ) -> None:
         """Start the process. Raises ResourceError if it cannot be started or its log cannot be opened.
 
         tasks: names of the workers that the process, such as ``srun``, starts on other hosts, by their task numbers.
+        is_spare: whether the process waits for :meth:`take_over`.
         """
         self.name = name
         self.tasks = tasks
@@ -178,7 +182,7 @@ class WorkerProcess:
             with open(log, "ab", buffering=0) as log_file:
                 self._process = subprocess.Popen(
                     argv,
-                    stdin=subprocess.DEVNULL,
+                    stdin=subprocess.PIPE if is_spare else subprocess.DEVNULL,
                     stdout=log_file,
                     stderr=subprocess.STDOUT,
                     env=dict(environment),
@@ -205,6 +209,14 @@ class WorkerProcess:
         """Return the pidfd, which becomes readable when the process dies."""
         return self._pidfd
 
+    def take_over(self, name: str, log_path: Path) -> None:
+        """Make a spare process read its ticket and join the run as ``name``, with another log."""
+        self.name, self.log_path = name, log_path
+        assert self._process.stdin is not None
+        with suppress(BrokenPipeError):  # the end of the process is noticed like that of any worker
+            self._process.stdin.write(f"{log_path}\n".encode())
+            self._process.stdin.close()
+
     def poll(self) -> Exit | None:
         """If the process has ended, kill its child processes and return its ``Exit``; return None while it runs."""
         if self.exit is None:
@@ -214,6 +226,15 @@ class WorkerProcess:
                 os.killpg(self.pid, signal.SIGKILL)
                 self.exit = Exit.after(self._process.wait(_KILL_S), self._started, self._kills)
         return self.exit
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether the process is stopped by a signal such as SIGSTOP."""
+        try:
+            status = Path(f"/proc/{self.pid}/stat").read_text(encoding="ascii", errors="replace")
+        except OSError:
+            return False
+        return status.rpartition(")")[2].split()[:1] == ["T"]
 
     def send_signal(self, signum: signal.Signals) -> None:
         """Send a signal to the process, if it still lives."""
@@ -265,6 +286,8 @@ class WorkerProcess:
 
     def close(self) -> None:
         """Close the pidfd of a process that has ended."""
+        if self._process.stdin is not None:
+            self._process.stdin.close()
         if self._pidfd >= 0:
             os.close(self._pidfd)
             self._pidfd = -1
@@ -273,6 +296,8 @@ class WorkerProcess:
 class Supervisor:
     """All workers of a run. A context manager that ends all processes on exit.
 
+    spares: name -> process that waits to take the place of a worker. Nothing depends on a spare process that ends.
+
     Use a supervisor in one thread only. This thread must live as long as the workers, because the kernel sends the
     signal of :func:`die_with_parent` when the *thread* that started a process ends.
     """
@@ -280,6 +305,7 @@ class Supervisor:
     def __init__(self, grace_s: float = 2.0) -> None:
         """``grace_s``: seconds between SIGTERM and SIGKILL on exit."""
         self.workers: dict[str, WorkerProcess] = {}
+        self.spares: dict[str, WorkerProcess] = {}
         self._grace_s = grace_s
         self._exited: list[WorkerProcess] = []
         self._leaving = False
@@ -301,6 +327,27 @@ class Supervisor:
         worker = self.workers[name] = WorkerProcess(name, argv, log_path, environment, tasks)
         return worker
 
+    def start_spare(self, name: str, argv: Sequence[str], log_path: Path, environment: Mapping[str, str]) -> None:
+        """Start a process that waits until it takes the place of a worker."""
+        self.spares[name] = WorkerProcess(name, argv, log_path, environment, is_spare=True)
+
+    def take_spare(self, worker: str) -> str | None:
+        """Watch a spare process that runs as ``worker`` from now on, and return its former name; None if there is none.
+
+        The caller then writes its ticket and calls its :meth:`WorkerProcess.take_over`.
+        """
+        while self.spares:
+            name, process = next(iter(self.spares.items()))
+            del self.spares[name]
+            if process.poll() is None and not process.is_stopped:
+                self.workers[worker] = process
+                return name
+            process.kill()
+            _wait_for_any([process], _KILL_S)
+            process.poll()
+            process.close()
+        return None
+
     @property
     def report_s(self) -> float:
         """Longest time in seconds within which the end of a worker is noticed here."""
@@ -314,6 +361,35 @@ class Supervisor:
     def expect_exits(self) -> None:
         """Allow all processes to exit: from now on, an exit with code 0 does not count as a failure."""
         self._leaving = True
+
+    def is_stopped(self, name: str) -> bool:
+        """Return whether ``name`` is a process of this host that is stopped by a signal such as SIGSTOP."""
+        return name in self.workers and self.workers[name].is_stopped
+
+    def remove(self, name: str) -> None:
+        """Kill a process, wait for its end and forget it, so that another one can be started under its name.
+
+        Raises ClusterError if the process survives SIGKILL.
+        """
+        worker = self.workers[name]
+        worker.kill()
+        if not _wait_for_any([worker], _KILL_S):
+            raise _survivor_of_sigkill([worker])
+        worker.poll()
+        worker.close()
+        self._exited = [each for each in self._exited if each is not worker]
+        del self.workers[name]
+
+    @property
+    def ended(self) -> list[str]:
+        """Names of the processes that have ended."""
+        self._update()
+        return [worker.name for worker in self._exited]
+
+    @property
+    def has_crashed(self) -> bool:
+        """Whether a signal has killed a worker, so that no report of another worker can name another cause."""
+        return any(worker.exit is not None and worker.exit.code < 0 for worker in self._failed_workers())
 
     def failure(self) -> ClusterError | None:
         """Return the ``Exit.error`` of the first worker that has died unexpectedly, the likely cause; None if none has.
@@ -354,16 +430,21 @@ class Supervisor:
                 worker.dump_stack()
                 worker.kill()
             if not self.wait_for_exit(_KILL_S):
-                names = ", ".join(f"{worker.name} (pid {worker.pid})" for worker in self._update())
-                raise ClusterError(f"{names} still running {_KILL_S:g} s after SIGKILL: stuck in the kernel")
+                raise _survivor_of_sigkill(self._update())
 
     def __enter__(self) -> "Supervisor":
         return self
 
     def __exit__(self, *_: object) -> None:
+        for spare in self.spares.values():
+            spare.kill()
         self.terminate_all(self._grace_s)
-        for worker in self.workers.values():
-            worker.close()
+        for spare in self.spares.values():
+            _wait_for_any([spare], _KILL_S)
+            spare.poll()
+        for process in (*self.workers.values(), *self.spares.values()):
+            process.close()
+        self.spares.clear()
 
     def _update(self) -> list[WorkerProcess]:
         """Record the workers that have ended since the last call, likely cause first; return the living ones."""
@@ -378,6 +459,11 @@ class Supervisor:
                 living.append(worker)
         self._exited += [self.workers[name] for _, name in sorted(ended)]
         return living
+
+
+def _survivor_of_sigkill(workers: Sequence[WorkerProcess]) -> ClusterError:
+    names = ", ".join(f"{worker.name} (pid {worker.pid})" for worker in workers)
+    return ClusterError(f"{names} still running {_KILL_S:g} s after SIGKILL: stuck in the kernel")
 
 
 def _wait_for_any(workers: Sequence[WorkerProcess], timeout_s: float) -> bool:

@@ -27,8 +27,8 @@ from runner.engine.cluster.transport.shared_memory import (
     ArenaSpec,
     ArenaTensor,
     ArenaWriter,
+    close_arena,
     create_arena,
-    unlink_arena,
 )
 from runner.engine.cluster.worker_group import WorkerGroup
 from runner.engine.compile.compile import Compiled
@@ -111,10 +111,10 @@ class RemotePlan:
         self._readers = {owner: ArenaReader(spec) for owner, spec in self._arenas.items() if owner != MASTER}
         self._fed: dict[str, ArenaTensor] = {}
 
-    def unlink(self) -> None:
-        """Remove the files of the arenas. Every worker must have opened these files before."""
+    def close(self) -> None:
+        """Close the arenas. No worker can load the plan after this."""
         for spec in self._arenas.values():
-            unlink_arena(spec)
+            close_arena(spec)
 
     def feed(self, values: Mapping[Tensor, Any]) -> None:
         """Copy the plan's feeds into the master's arena; raises RunnerError for a wrong shape or dtype."""

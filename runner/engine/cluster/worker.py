@@ -25,7 +25,7 @@ from runner.engine.cluster.assignment import (
     senders,
 )
 from runner.engine.cluster.emulation import Links
-from runner.engine.cluster.mailbox import LaunchQueue, Mailbox, QueuedLaunch, Request, Stopped
+from runner.engine.cluster.mailbox import WAIT_S, LaunchQueue, Mailbox, QueuedLaunch, Request, StepAbandoned, Stopped
 from runner.engine.cluster.transport import messages
 from runner.engine.cluster.transport.encoding import decode_document, encode_document
 from runner.engine.cluster.transport.endpoint import Endpoint
@@ -48,6 +48,9 @@ from runner.kernels.registry import Registry
 from runner.system.text import ascii_only
 
 log = logging.getLogger(__name__)
+
+_RECOVERY_S = 10.0
+"""Seconds for which a worker that lost a connection waits for the master, which may first have to notice the loss."""
 
 SourceMaker = Callable[[Mapping[str, Any]], InputSource]
 
@@ -82,23 +85,24 @@ class Worker:
         self._plans: dict[str, _LoadedPlan] = {}
         self._trace: tuple[Recorder, list[DeviceExecutor]] | None = None
         self._launched = LaunchQueue(self.mailbox)
+        self._replaced: set[str] = set()
         self._leave_communicator: Callable[[], None] = lambda: None
 
     def serve(self, check_heartbeat: Callable[[], None]) -> int:
         """Handle messages until shutdown or an error, report an error to the master, and return the exit code.
 
-        After a shutdown, the exit code is that of the run.
+        After a shutdown, the exit code is that of the run. If another process is lost, the running step ends, and this
+        worker keeps its plans for the next step.
         """
         try:
             while True:
                 check_heartbeat()
-                launched, wait_s = self._launched.first()
-                request = self.mailbox.next(wait_s)
-                if request is not None:
-                    self._answer(request)
-                elif launched is not None and wait_s == 0.0:
-                    delay_s, turn = self._launched.begin(launched)
-                    self._run(launched.message.plan, launched.message.step, delay_s, {TURN: float(turn)})
+                try:
+                    self._handle_next()
+                except StepAbandoned as abandoned:
+                    self._abandon(abandoned.message)
+                except ClusterError as lost:
+                    self._abandon(self._await_recovery(lost))
         except Stopped as stopped:
             self._close_source()
             if stopped.message.reason:
@@ -123,6 +127,56 @@ class Worker:
             raise
         finally:
             self._close_source()
+
+    def _handle_next(self) -> None:
+        """Handle the next message or run the next launched step."""
+        launched, wait_s = self._launched.first()
+        request = self.mailbox.next(wait_s)
+        if request is not None:
+            self._answer(request)
+        elif launched is not None and wait_s == 0.0:
+            delay_s, turn = self._launched.begin(launched)
+            self._run(launched.message.plan, launched.message.step, delay_s, {TURN: float(turn)})
+
+    def _await_recovery(self, error: ClusterError) -> messages.Abandon:
+        """Report that another process cannot be reached, and wait until the master has noticed the loss of a process.
+
+        Raises ``error`` if the master sends nothing in time; Stopped on shutdown.
+        """
+        log.warning("%s", error)
+        self.endpoint.send(messages.MASTER, messages.Failed.of(error))
+        self.progress.enter(messages.IDLE, 0)
+        deadline = self.mailbox.clock() + _RECOVERY_S
+        while (left := deadline - self.mailbox.clock()) > 0:
+            request = self.mailbox.next(min(left, WAIT_S))
+            if request is None:
+                continue
+            match request.received.message:
+                case messages.Abandon() as abandon:
+                    return abandon
+                case messages.Shutdown() as shutdown:
+                    raise Stopped(shutdown)
+        raise error
+
+    def _abandon(self, message: messages.Abandon) -> None:
+        """Begin a new epoch: drop all tensors, launched steps and spans, and the connections to lost processes.
+
+        This worker connects to their replacements in its next step, before which they have joined the run.
+        """
+        if self._trace is not None:
+            self._end_trace()
+        self.mailbox.clear()
+        self._launched = LaunchQueue(self.mailbox)
+        for loaded in self._plans.values():
+            loaded.executor.count_again()
+        for peer in message.lost:
+            self.endpoint.forget(peer)
+        self._replaced |= self._connected & set(message.lost)
+        self._connected -= self._replaced
+        self.endpoint.advance(message.begins)
+        self.progress.enter(messages.IDLE, 0)
+        self.endpoint.send(messages.MASTER, messages.Abandoned())
+        log.info("epoch %d: replaced %s", message.begins, ", ".join(message.lost))
 
     def _leave(self, message: messages.Message) -> None:
         """Send the remaining lines of the log, then the last message to the master."""
@@ -154,6 +208,8 @@ class Worker:
                 self._stop_trace()
             case messages.AskTime(asked_ns=asked_ns):
                 self.endpoint.send(messages.MASTER, messages.Time(asked_ns, time.monotonic_ns()))
+            case messages.Abandon() as abandon:
+                self._abandon(abandon)
             case messages.Shutdown() as shutdown:
                 if not shutdown.code:
                     self._synchronize()
@@ -233,7 +289,7 @@ class Worker:
             raise SecurityError(f"plan sends to {', '.join(sorted(unknown))}: expected one of {', '.join(self.peers)}")
         for peer in sorted(peers - self._connected):
             self.endpoint.connect(peer, self._addresses.get(peer) or sibling_address(self.address, peer))
-        self._connected |= peers
+            self._connected.add(peer)
 
     def _plan(self, plan: str, step: int) -> "_LoadedPlan":
         if plan not in self._plans:
@@ -243,6 +299,9 @@ class Worker:
     def _run(self, plan: str, step: int, delay_s: float, stats: Mapping[str, float]) -> None:
         self.progress.enter(messages.STEP, step)
         loaded = self._plan(plan, step)
+        if self._replaced:
+            self._connect(self._replaced)
+            self._replaced = set()
         if delay_s:
             loaded.executor.before_run(step, DELAY, lambda: self.mailbox.wait(delay_s, step))
         # Some feeds are read from this worker's input source; the master has written the other feeds to its arena.
@@ -278,11 +337,17 @@ class Worker:
         self.progress.enter(messages.LOAD, 0)
         if self._trace is None:
             raise SecurityError("end of a trace refused: no trace is being recorded")
+        recorder = self._end_trace()
+        self.endpoint.send(messages.MASTER, messages.Traced(), [encode_document(to_document(recorder.spans))])
+        self.progress.enter(messages.IDLE, 0)
+
+    def _end_trace(self) -> Recorder:
+        """Stop recording; return the recorder with the spans."""
+        assert self._trace is not None
         (recorder, executors), self._trace = self._trace, None
         for executor in executors:
             executor.record(None)
-        self.endpoint.send(messages.MASTER, messages.Traced(), [encode_document(to_document(recorder.spans))])
-        self.progress.enter(messages.IDLE, 0)
+        return recorder
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,9 @@ from runner.engine.cluster.joining import HOST, MEMORY, difference
 from runner.engine.cluster.launchers import Launcher
 from runner.engine.cluster.processes import Supervisor
 from runner.engine.cluster.transport import messages
-from runner.engine.cluster.transport.endpoint import Endpoint, Identity, Limits, Received
+from runner.engine.cluster.transport.endpoint import SEND_TIMEOUT_S, Endpoint, Identity, Limits, Received
 from runner.engine.cluster.transport.heartbeat import HeartbeatMonitor, Reason, Verdict
-from runner.engine.cluster.transport.private_directory import inbox_address, private_directory
+from runner.engine.cluster.transport.private_directory import inbox_address, inbox_path, private_directory
 from runner.engine.cluster.transport.ticket import Ticket, new_keys
 from runner.engine.cluster.transport.zmq_endpoint import ZmqEndpoint
 from runner.engine.cluster.transport.zmq_sockets import open_context
@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 SPARE_MESSAGES = 256
 """Number of messages of one peer that an inbox can queue; a worker's inbox can also queue all messages of a step."""
 
-_CHECK_S = 0.5
+_CHECK_S = 0.25
 """Seconds between two checks of all workers, however many messages arrive."""
 
 _DRAIN_S = 0.2
@@ -54,6 +54,7 @@ def start_workers(
     logs: Path,
     threads: int,
     queued_messages: int,
+    arenas: int,
     monitor: HeartbeatMonitor,
 ) -> "Iterator[WorkerGroup]":
     """Start worker processes and set them up; on exit, end all processes and free the shared memory.
@@ -61,7 +62,8 @@ def start_workers(
     workers: names of all processes, including parameter servers. identity: the master's identity, without keys. setup:
     returns the setup document for given addresses of inboxes. facts: see :mod:`~runner.engine.cluster.joining`. logs:
     folder for the workers' logs. threads: threads per worker for computing. queued_messages: how many messages one
-    worker may send to another before the receiver reads. monitor: checks heartbeats.
+    worker may send to another before the receiver reads. arenas: how many arenas the caller keeps open. monitor: checks
+    heartbeats.
 
     Raises ResourceError if a process cannot be started, and the errors of :meth:`WorkerGroup.gather`.
     """
@@ -69,38 +71,61 @@ def start_workers(
     peers, lanes = len(workers) - servers, launcher.lanes
     keys = new_keys([messages.MASTER, *workers]) if launcher.has_keys else {}
     identity = replace(identity, keys=keys.get(messages.MASTER))
-    queue = queued_messages if launcher.has_keys else SPARE_MESSAGES
-    limits = Limits(peers, servers, queued_messages=queue)
+    if launcher.has_keys:
+        limits = Limits(peers, servers, queued_messages)
+    else:
+        limits = Limits(peers, servers, SPARE_MESSAGES, send_timeout_s=SEND_TIMEOUT_S)
+
+    def ticket(worker: str, epoch: int) -> Ticket:
+        role, index = messages.split_name(worker)
+        own = keys.get(worker)
+        return Ticket(
+            identity.run,
+            epoch,
+            role,
+            index,
+            identity.token,
+            None if own is None else own.secret,
+            {} if own is None else own.public,
+            peers=peers,
+            servers=servers,
+            queued_messages=queued_messages,
+            lanes=lanes,
+            threads=threads,
+        )
+
     with (
         private_directory() as directory,
-        open_context((2 + lanes) * len(workers) + 4, identity.keys, lanes) as context,
+        open_context((2 + lanes) * len(workers) + 4, identity.keys, lanes, arenas) as context,
         ZmqEndpoint(context, identity, launcher.listen(directory), limits) as endpoint,
         closing(launcher),
         Supervisor() as supervisor,
     ):
-        group = WorkerGroup(workers, directory, endpoint, supervisor, monitor, logs, launcher, facts)
-        tickets = {}
-        for worker in workers:
-            role, index = messages.split_name(worker)
-            own = keys.get(worker)
-            tickets[worker] = Ticket(
-                identity.run,
-                identity.epoch,
-                role,
-                index,
-                identity.token,
-                None if own is None else own.secret,
-                {} if own is None else own.public,
-                peers=peers,
-                servers=servers,
-                queued_messages=queued_messages,
-                lanes=lanes,
-                threads=threads,
-            )
-        launcher.start(tickets, endpoint.address, supervisor, directory)
-        endpoint.wake_on(supervisor.pidfds)
+
+        def start(names: Collection[str], epoch: int) -> None:
+            tickets = {name: ticket(name, epoch) for name in names}
+            launcher.start(tickets, endpoint.address, supervisor, directory)
+            endpoint.wake_on(supervisor.pidfds)
+
+        def add_spares() -> None:
+            launcher.add_spares(identity.run, endpoint.address, supervisor, directory)
+
+        group = WorkerGroup(
+            workers,
+            directory,
+            endpoint,
+            supervisor,
+            monitor,
+            logs,
+            launcher,
+            facts,
+            start=start,
+            add_spares=add_spares,
+        )
+        start(workers, identity.epoch)
         try:
             group.set_up(setup)
+            add_spares()
             yield group
         except BaseException as error:
             group.dismiss(messages.Shutdown.of(error))
@@ -113,7 +138,8 @@ class WorkerGroup:
     """Started workers, addressed by name. Created by :func:`start_workers`.
 
     directory: private directory of sockets and arenas. logs: folder for the workers' logs. facts: the master's facts,
-    which those of the workers must equal. clock: the clock that ``endpoint`` and ``monitor`` use.
+    which those of the workers must equal. clock: the clock that ``endpoint`` and ``monitor`` use. start: starts the
+    processes of some workers in an epoch. add_spares: starts the processes in advance that are missing.
     """
 
     workers: Sequence[str]
@@ -125,11 +151,15 @@ class WorkerGroup:
     launcher: Launcher
     facts: Mapping[str, str] = field(default_factory=dict)
     clock: Callable[[], float] = time.monotonic
+    start: Callable[[Collection[str], int], None] = lambda names, epoch: None
+    add_spares: Callable[[], None] = lambda: None
 
     def __post_init__(self) -> None:
         self._checked_at = self._resumed_at = self.clock()
         self._next_check = self._checked_at + _CHECK_S
         self._unread: deque[Received] = deque()
+        self._early: list[Received] = []
+        self._absent: set[str] = set()
         self._failed = False
         self._joined: dict[str, messages.Hello] = {}
         self._lost: set[str] = set()
@@ -178,8 +208,51 @@ class WorkerGroup:
         with self._mark_failure():
             return next(self._answers(self.workers, kinds, None))
 
-    def set_up(self, document: Callable[[Mapping[str, str]], bytes]) -> None:
-        """Wait until every worker has joined, and send the setup document.
+    def replace(self, lost: str, epoch: int) -> list[str]:
+        """Kill a lost worker, start another process in its place, and make all others drop the interrupted step.
+
+        The same happens to every worker that has ended, or whose replacement is not complete. Returns the names of the
+        replaced workers when all others are in the new epoch. The caller then calls :meth:`set_up` and loads the plans
+        on the replacements, and calls :meth:`complete`. Raises WorkerLostError if another worker is lost meanwhile.
+        """
+        self._absent |= {lost, *self.supervisor.ended} & set(self.workers)
+        absent = sorted(self._absent)
+        for worker in absent:
+            self._fence(worker)
+        self._failed = False
+        for queue in (self._unread, self._early):
+            queue.clear()
+        with self._mark_failure():
+            self.endpoint.advance(epoch)
+            self.start(absent, epoch)
+        others = [worker for worker in self.workers if worker not in self._absent]
+        for worker in others:
+            self.send(worker, messages.Abandon(epoch, tuple(absent)))
+        self.gather(others, messages.Abandoned)
+        return absent
+
+    def complete(self) -> None:
+        """End a replacement: all workers have their plans."""
+        self._absent.clear()
+        self.add_spares()
+
+    def silence_s(self, worker: str) -> float:
+        """Return the seconds since the last heartbeat of a worker."""
+        return self.monitor.silence_s(worker, self.clock())
+
+    def _fence(self, worker: str) -> None:
+        """Kill a worker; no message that it has sent is read after this."""
+        if worker in self.supervisor.workers:
+            self.supervisor.remove(worker)
+        self.monitor.forget(worker)
+        self.endpoint.forget(worker)
+        # A process that was killed leaves the file of its socket, which its replacement would not overwrite.
+        inbox_path(inbox_address(self.directory, worker)).unlink(missing_ok=True)
+        self._joined.pop(worker, None)
+        self._lost.discard(worker)
+
+    def set_up(self, document: Callable[[Mapping[str, str]], bytes], workers: Sequence[str] | None = None) -> None:
+        """Wait until ``workers``, by default all, have joined, and send them the setup document.
 
         document: returns the document. Its argument has the addresses of the inboxes, by worker; it is empty if the
         inboxes are in the private directory.
@@ -187,10 +260,13 @@ class WorkerGroup:
         A worker with other facts than the master is refused. If the launcher started it, raises ClusterError with the
         reason; otherwise, another process may join in its place. Raises ClusterError if not all workers join in time.
         """
+        workers = self.workers if workers is None else workers
         with self._mark_failure():
-            for worker in self.supervisor.workers.keys() & set(self.workers):
+            for worker in self.supervisor.workers.keys() & set(workers):
                 self.monitor.watch(worker, self.clock())
-            missing = set(self.workers)
+            missing = set(workers)
+            self._unread.extend(self._early)
+            self._early.clear()
             hellos = self._answers(missing, (messages.Hello,), self.launcher.join_s)
             while missing:
                 worker, hello, _ = next(hellos)
@@ -202,7 +278,7 @@ class WorkerGroup:
                     if worker not in self.supervisor.workers:
                         self.monitor.watch(worker, self.clock())
         addresses = {worker: hello.address for worker, hello in self._joined.items() if hello.address}
-        for worker in self.workers:
+        for worker in workers:
             self.send(worker, messages.Setup(), document(addresses))
 
     def _admits(self, worker: str, hello: messages.Hello) -> bool:
@@ -300,6 +376,8 @@ class WorkerGroup:
                 self._next_check = now  # Check now: the next check is due, or a process has died.
             elif isinstance(received.message, kinds):
                 yield received.source, received.message, received.frames
+            elif isinstance(received.message, messages.Hello) and received.source in self._absent:
+                self._early.append(received)
 
     def _receive(self, timeout_s: float) -> Received | None:
         """Return the next message, or None if none arrives in time. Raises the error of a worker that has failed."""
@@ -326,10 +404,11 @@ class WorkerGroup:
         if (death := self.supervisor.failure()) is not None:
             raise self._root_cause(death)
         # Pass the time read above: if the master was stopped since then, the next check notices the gap.
-        if verdicts := self.monitor.tick(now):
+        if verdicts := self.monitor.tick(now, self.supervisor.is_stopped):
             self._lost.update(verdict.worker for verdict in verdicts)
             name, reason = verdicts[0].worker, verdicts[0].reason
-            raise WorkerLostError(name, f"is {reason}", self._describe(verdicts[0]), by_chance=reason is Reason.SILENT)
+            by_chance = reason is not Reason.STUCK
+            raise WorkerLostError(name, f"is {reason}", self._describe(verdicts[0]), by_chance=by_chance)
         self._next_check = self.clock() + _CHECK_S
 
     def _describe(self, verdict: Verdict) -> str:
@@ -340,6 +419,8 @@ class WorkerGroup:
                 f"{verdict}; it is on {self._place(verdict.worker)}, which may be cut off or stopped; messages "
                 f"of the worker until then are in {self._log(verdict.worker)}"
             )
+        if verdict.reason is Reason.STOPPED:
+            return f"{verdict}, and its process is stopped by a signal; its log is {process.log_path}"
         process.dump_stack()
         return f"{verdict}; the stacks of its threads, unless the process is stopped, are in {process.log_path}"
 
@@ -355,10 +436,13 @@ class WorkerGroup:
         if not isinstance(error, ClusterError):
             return error
         deadline = self.clock() + self.supervisor.report_s
-        while (left := deadline - self.clock()) > 0 and (received := self.endpoint.receive(left)) is not None:
-            error_sent = self._handle_report(received, self.clock())
+        while (left := deadline - self.clock()) > 0:
+            received = self.endpoint.receive(left)
+            error_sent = None if received is None else self._handle_report(received, self.clock())
             if error_sent is not None and not isinstance(error_sent, ClusterError):
                 return error_sent
+            if received is None and self.supervisor.has_crashed:
+                break
         if self.supervisor.first_failed() == reporter:
             return error
         return self.supervisor.failure() or error
@@ -375,7 +459,8 @@ class WorkerGroup:
             case messages.Heartbeat(section=section, step=step):
                 self.monitor.heartbeat(messages.process_of(received.source), section, step, now)
             case messages.Failed() as failed:
-                self._lost.add(received.source)
+                if failed.error != ClusterError.__name__:  # a worker that lost a connection does not end yet
+                    self._lost.add(received.source)
                 return _reported_error(self._named(received.source), failed, self._log(received.source))
             case messages.Log(lines=lines):
                 self._keep(messages.process_of(received.source), lines)

@@ -38,10 +38,15 @@ _FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 @dataclass(frozen=True)
 class WorkerOptions:
-    """The command-line options of a worker. join: address of the master. key: file with the worker's ticket."""
+    """The command-line options of a worker.
+
+    join: address of the master. key: file with the worker's ticket. spare: wait for the ticket until a line, with the
+    path of the log to use, arrives on standard input.
+    """
 
     join: str
     key: Path
+    spare: bool = False
 
 
 def main(options: WorkerOptions, facts: Mapping[str, str], make_source: SourceMaker) -> int:
@@ -55,10 +60,12 @@ def main(options: WorkerOptions, facts: Mapping[str, str], make_source: SourceMa
     """
     dump_stacks_on_signal()
     logging.basicConfig(level=logging.INFO, format=_FORMAT)
+    registry = load_kernels()  # before the number of threads is limited, which applies only to loaded libraries
+    if options.spare and not _take_over():
+        return 0
     ticket = read_ticket(options.key)
     # A stopped master accepts no connection until it continues, so the time limit is long.
     identity, limits = ticket.identity, ticket.limits(connect_timeout_s=RECEIVE_LIMIT_S)
-    registry = load_kernels()  # before the number of threads is limited, which applies only to loaded libraries
     progress = Progress()
     processes = process_names(ticket.peers, ticket.servers)
     connections = (2 + ticket.lanes) * len(processes) + 6
@@ -89,6 +96,19 @@ def main(options: WorkerOptions, facts: Mapping[str, str], make_source: SourceMa
             given = (options.join, processes, make_source, registry, progress, heartbeat.lines, over_tcp)
             worker = Worker(endpoint, mailbox, *given)
             return worker.serve(heartbeat.check)
+
+
+def _take_over() -> bool:
+    """Wait to take the place of a lost worker, and write to its log from then on; return False if the run has ended."""
+    path = sys.stdin.readline().rstrip("\n")
+    if not path:
+        return False
+    log_file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+        os.dup2(log_file, stream.fileno())
+    os.close(log_file)
+    return True
 
 
 def _wait_for_welcome(endpoint: ZmqEndpoint) -> None:

@@ -116,6 +116,10 @@ class DeviceExecutor:
         self._fused = fused
         self._bind()
 
+    def count_again(self) -> None:
+        """Number the next run 0, because the other devices of the plan number their runs from 0."""
+        self._runs = 0
+
     def before_run(self, step: int, kind: str, call: Callable[[], T]) -> T:
         """Call a function for the next step; while a trace is active, record its time as a span of ``kind``."""
         return call() if self._recorder is None else self._recorder.timed(self._next(step), 0, kind, call)

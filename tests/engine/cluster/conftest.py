@@ -63,6 +63,12 @@ class Sessions:
         return found
 
     @property
+    def pids(self) -> dict[str, int]:
+        """Process ids of the newest session's workers and servers, by name."""
+        processes = map(psutil.Process, processes_of(self.run_ids[-1]))
+        return {Path(_option(each, "--key")).stem.partition(".")[2]: each.pid for each in processes}
+
+    @property
     def directory(self) -> Path:
         """The private directory of the newest session."""
         return Path(_option(self.worker(0), "--key")).parent

@@ -266,11 +266,13 @@ def test_fetch_returns_a_copy(plan: RemotePlan, tensor: Tensor, worker: str) -> 
     assert fetched.flags.writeable
 
 
-def test_unlinked_arenas_still_work(plan: RemotePlan, tmp_path: Path) -> None:
-    arena = ArenaWriter(plan.assignments["worker-1"].arenas["worker-1"])
-    assert len(list(tmp_path.iterdir())) == 3
-    plan.unlink()
+def test_arenas_have_no_names_and_work_after_the_plan_is_closed(plan: RemotePlan, tmp_path: Path) -> None:
+    spec = plan.assignments["worker-1"].arenas["worker-1"]
+    arena = ArenaWriter(spec)
     assert list(tmp_path.iterdir()) == []
+    plan.close()
+    with pytest.raises(SecurityError, match="cannot open"):
+        ArenaReader(spec)
     arena.put(fetch_key(AWAY), np.ones(EXAMPLES))
     assert plan.fetch(AWAY).tolist() == [1.0, 1.0, 1.0]
 

@@ -10,9 +10,9 @@ import pytest
 
 from runner.engine.cluster.cluster_session import ClusterSession
 from runner.engine.cluster.processes import Exit
+from runner.engine.cluster.transport import heartbeat
 from runner.engine.cluster.transport.heartbeat import HeartbeatMonitor
 from runner.engine.cluster.transport.messages import IDLE, STEP
-from runner.engine.compile import program_plans
 from runner.engine.compile.program import Program
 from runner.errors import ClusterError, ConfigError, ResourceError, RunnerError, WorkerLostError
 from tests.engine.cluster.conftest import (
@@ -21,8 +21,6 @@ from tests.engine.cluster.conftest import (
     SOURCE,
     WORKERS,
     Sessions,
-    expect_same_losses,
-    losses,
     suspended,
     train,
 )
@@ -79,31 +77,14 @@ def test_source_error_keeps_its_class_and_names_the_worker(sessions: Sessions) -
 
 
 @pytest.mark.parametrize(("program", "role"), [(PROGRAM, "worker"), (SERVED, "ps")], ids=["worker", "server"])
-def test_suspended_process_is_reported_as_silent(sessions: Sessions, program: Program, role: str) -> None:
-    expected = rf"^{role}-1 is silent: no heartbeat for .* the stacks of its threads, unless the process is stopped, "
-    with sessions.new(program=program, monitor=HeartbeatMonitor(silence_s=2.0)) as session:
-        session.run("init")
-        with suspended(sessions.worker(1, role)), pytest.raises(ClusterError, match=expected):
-            train(session, 0)
-
-
-@pytest.mark.parametrize(("program", "role"), [(PROGRAM, "worker"), (SERVED, "ps")], ids=["worker", "server"])
-def test_restarted_session_computes_as_a_new_one_and_keeps_its_plans(
-    sessions: Sessions, program: Program, role: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_stopped_process_is_noticed_within_two_seconds(sessions: Sessions, program: Program, role: str) -> None:
+    expected = rf"^{role}-1 is stopped: no heartbeat for .* and its process is stopped by a signal"
     with sessions.new(program=program) as session:
-        expected = losses(session)
-        session.start_trace(["train"])
-        sessions.worker(1, role).kill()
-        with pytest.raises(WorkerLostError, match=rf"^{role}-1 .* was killed by SIGKILL") as caught:
-            losses(session)
-        lost = caught.value
-        assert (lost.worker, lost.cause, lost.by_chance) == (f"{role}-1", "was killed by SIGKILL", True)
-        monkeypatch.setattr(program_plans, "compile_placed", None)  # a call would raise TypeError
-        session.restart(epoch=2)
-        with pytest.raises(RunnerError, match="no trace is being recorded"):
-            session.stop_trace()
-        expect_same_losses(losses(session), expected)
+        session.run("init")
+        begun = time.monotonic()
+        with suspended(sessions.worker(1, role)), pytest.raises(WorkerLostError, match=expected):
+            train(session, 0)
+        assert time.monotonic() - begun < 5.0, "2 s unless the machine is overloaded"
 
 
 @pytest.mark.parametrize(("code", "again"), [(1, True), (4, False), (5, False), (7, True), (-11, True)])
@@ -113,8 +94,9 @@ def test_an_exit_after_an_error_that_would_recur_is_not_a_lost_worker(code: int,
     assert not (isinstance(error, WorkerLostError) and error.by_chance)
 
 
-def test_stuck_worker_logs_its_stack(sessions: Sessions) -> None:
+def test_stuck_worker_logs_its_stack(sessions: Sessions, monkeypatch: pytest.MonkeyPatch) -> None:
     """Worker 1 is suspended while it is idle, so worker 0 waits in its step for a tensor from worker 1."""
+    monkeypatch.setattr(heartbeat, "STOPPED_S", 1000.0)
     monitor = HeartbeatMonitor({STEP: 2.0}, silence_s=1000.0)
     with sessions.new(monitor=monitor) as session:
         session.run("init")

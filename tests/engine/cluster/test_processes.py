@@ -343,3 +343,57 @@ def test_a_process_beyond_its_memory_limit_is_recognized(supervisor: Supervisor,
         group.rmdir()
     assert isinstance(error, WorkerLostError)
     assert error.out_of_memory
+
+
+def test_removed_process_is_dead_and_its_name_is_free(supervisor: Supervisor, start: Start) -> None:
+    first, other = start("worker-0", STUBBORN), start("worker-1", WAITS)
+    wait_for_log(first, "ready")
+    first.send_signal(signal.SIGSTOP)
+    deadline = time.monotonic() + SOON_S
+    while not supervisor.is_stopped("worker-0"):
+        assert time.monotonic() < deadline
+    assert not supervisor.is_stopped("worker-1")
+    assert not supervisor.is_stopped("worker-2")
+    supervisor.remove("worker-0")
+    assert not psutil.pid_exists(first.pid)
+    assert supervisor.failure() is None
+    again = start("worker-0", WAITS)
+    assert supervisor.workers == {"worker-0": again, "worker-1": other}
+    other.kill()
+    wait_until_dead(other)
+    assert supervisor.ended == ["worker-1"]
+    assert supervisor.has_crashed
+    supervisor.remove("worker-1")
+    assert supervisor.ended == []
+    assert not supervisor.has_crashed
+
+
+SPARE = "import sys; print('ready', flush=True); print('path', sys.stdin.readline().strip(), flush=True)"
+
+
+def test_living_spare_process_takes_a_name(supervisor: Supervisor, tmp_path: Path) -> None:
+    for name in ("spare-0", "spare-1"):
+        supervisor.start_spare(name, [sys.executable, "-c", SPARE], tmp_path / name, os.environ)
+    dead, spare = supervisor.spares.values()
+    for process in (dead, spare):
+        wait_for_log(process, "ready")
+    dead.kill()
+    wait_until_dead(dead)
+    assert supervisor.failure() is None
+    assert supervisor.take_spare("worker-3") == "spare-1"
+    assert supervisor.take_spare("worker-4") is None
+    assert supervisor.workers == {"worker-3": spare}
+    spare.take_over("worker-3", tmp_path / "worker-3.log")
+    wait_until_dead(spare)
+    assert f"path {tmp_path}/worker-3.log" in (tmp_path / "spare-1").read_text()
+    failure = supervisor.failure()
+    assert failure is not None
+    assert str(failure).startswith("worker-3 (pid ")
+
+
+def test_spare_processes_end_with_the_supervisor(tmp_path: Path) -> None:
+    with Supervisor() as supervisor:
+        supervisor.start_spare("spare-0", [sys.executable, "-c", SPARE], tmp_path / "spare-0", os.environ)
+        (spare,) = supervisor.spares.values()
+    assert not psutil.pid_exists(spare.pid)
+    assert supervisor.spares == {}

@@ -301,7 +301,6 @@ VIOLATIONS: list[tuple[Break, str]] = [
         lambda c: load(c, "another", "worker-1"),
         f"plan 'another' refused: for {worker_device(1)}, expected the device of worker-0",
     ),
-    (lambda c: load(c, "again", "worker-0"), "cannot open"),
     (lambda c: c.send(messages.Load("rubbish"), WORKER_0, {"graph": 3}), "plan refused: plan: missing ['device'"),
     (lambda c: c.send(messages.Run("run-2", 4), WORKER_0), "step 4 refused: plan 'run-2', loaded plans: run"),
     (

@@ -277,7 +277,6 @@ class VirtualCluster:
             for worker, assignment in plan.assignments.items():
                 self.send(messages.Load(client), [worker], assignment.to_document())
             self.answers(messages.Loaded, plan.plans)
-            plan.unlink()
             self._plans[client] = plan
         return self._plans[client]
 
@@ -299,6 +298,11 @@ class VirtualCluster:
         for answer in self.answers(messages.Done, plan.plans).values():
             assert (answer.plan, answer.step) == (client, step)
         return {name: plan.fetch(tensor) for name, tensor in self.program.clients[client].fetches.items()}
+
+    def close(self) -> None:
+        """Close the arenas of all plans."""
+        for plan in self._plans.values():
+            plan.close()
 
     def shut_down(self) -> None:
         """Shut down all workers and wait until they have ended."""
@@ -331,3 +335,4 @@ def virtual_cluster(
         yield cluster
     finally:
         cluster.turns.end()
+        cluster.close()

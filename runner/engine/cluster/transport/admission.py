@@ -104,9 +104,13 @@ class Admission:
         self._callers[connection] = _Caller(name, message.role, message.lane, expected=1)
         return Received(name, replace(message, token=""))
 
+    def advance(self, identity: Identity) -> None:
+        """Drop messages of epochs before that of ``identity``."""
+        self._identity = identity
+
     def forget(self, name: str) -> list[bytes]:
-        """Forget the connections of a peer, so that another process may join under its name; return them."""
-        found = [connection for connection, caller in self._callers.items() if caller.name == name]
+        """Forget the connections of a process, so that another one may join under its name; return them."""
+        found = [connection for connection, caller in self._callers.items() if messages.process_of(caller.name) == name]
         for connection in found:
             del self._callers[connection]
         return found
@@ -139,8 +143,6 @@ class Admission:
             envelope, message = decode_header(header)
         except SecurityError as error:
             raise SecurityError(f"{caller.name}: {error}") from error
-        if self._is_stale(envelope):
-            return self._drop(Drop.STALE, f"{envelope.run}, epoch {envelope.epoch}")
         if envelope.src != caller.name:
             raise SecurityError(f"{caller.name} sent a message as {printable(envelope.src)}")
         if envelope.seq < caller.expected:
@@ -150,6 +152,9 @@ class Admission:
                 f"{envelope.seq - caller.expected} messages from {caller.name} to {self._identity.name} "
                 f"were lost: received number {envelope.seq} ({message.kind}), expected {caller.expected}"
             )
+        if self._is_late(envelope, caller):
+            caller.expected += 1
+            return self._drop(Drop.STALE, f"{message.kind} of {envelope.run}, epoch {envelope.epoch}")
         if isinstance(message, messages.Hello) or caller.role not in message.senders:
             raise SecurityError(f"{caller.name} sent {message.kind!r}, which its role may not send here")
         try:
@@ -158,6 +163,16 @@ class Admission:
             raise SecurityError(f"{caller.name}: {violation}") from violation
         caller.expected += 1
         return Received(caller.name, message, tuple(frames))
+
+    def _is_late(self, envelope: Envelope, caller: _Caller) -> bool:
+        """Return whether a peer sent a message before a recovery of which this process knows.
+
+        A heartbeat is never late: the thread that sends heartbeats keeps the epoch in which its process joined. A peer
+        may know of a recovery earlier than this process does.
+        """
+        if envelope.run != self._identity.run:
+            return True
+        return envelope.epoch < self._identity.epoch and caller.role not in messages.HEARTBEAT_ROLES
 
     def _is_stale(self, envelope: Envelope) -> bool:
         return (envelope.run, envelope.epoch) != (self._identity.run, self._identity.epoch)

@@ -7,7 +7,8 @@
   messages.
 * A message is delivered at most once. A lost message is detected when the sender's next message arrives, and raises
   :class:`~runner.errors.ClusterError`.
-* Messages of another run or epoch are dropped.
+* Messages of another run or an earlier epoch are dropped. A recovery begins a new epoch (:meth:`Endpoint.advance`); the
+  connections between the processes that survive it stay open.
 * An endpoint may be used only by the thread that created it.
 """
 
@@ -72,6 +73,10 @@ class Limits:
     lanes: int = 1
 
 
+SEND_TIMEOUT_S = 0.05
+"""``Limits.send_timeout_s`` on one host, where the connection to a process that has ended is closed at once."""
+
+
 @dataclass(frozen=True)
 class Received:
     """One admitted message with its sender and its document frame, if its kind has one."""
@@ -111,6 +116,12 @@ class Endpoint(Protocol):
 
         Raises ClusterError if messages were lost, SecurityError if a peer of this run violated the protocol.
         """
+
+    def advance(self, epoch: int) -> None:
+        """Begin a new epoch: send all messages in it, and drop those of earlier epochs, except heartbeats."""
+
+    def forget(self, peer: str) -> None:
+        """Close all connections from and to ``peer``, so that another process can take its place."""
 
     def refuse(self, peer: str, reason: str) -> None:
         """Send ``peer``, whose hello has been received, the reason why it may not join, and forget its connection."""

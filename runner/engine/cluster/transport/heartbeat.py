@@ -125,17 +125,21 @@ DEFAULT_LIMITS_S: Mapping[str, float] = {SETUP: 120.0, LOAD: 300.0, STEP: 300.0}
 SILENCE_S = 10.0
 """Seconds without any heartbeat after which a worker counts as silent: twenty times ``INTERVAL_S``."""
 
+STOPPED_S = 1.5
+"""Seconds without any heartbeat after which a worker whose process is stopped, as by SIGSTOP, counts as lost."""
+
 
 class Reason(StrEnum):
     """The kind of a worker's failure."""
 
     SILENT = "silent"
+    STOPPED = "stopped"
     STUCK = "stuck"
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """A worker that exceeds a limit. since: time of its last heartbeat (SILENT) or last progress (STUCK)."""
+    """A worker that exceeds a limit. since: time of its last heartbeat or, if it is STUCK, last progress."""
 
     worker: str
     reason: Reason
@@ -147,9 +151,9 @@ class Verdict:
 
     def __str__(self) -> str:
         where = f"section {self.section!r} at step {self.step}"
-        if self.reason is Reason.SILENT:
+        if self.reason is not Reason.STUCK:
             return (
-                f"{self.worker} is silent: no heartbeat for {self.age_s:.1f} s (limit {self.limit_s:g} s), "
+                f"{self.worker} is {self.reason}: no heartbeat for {self.age_s:.1f} s (limit {self.limit_s:g} s), "
                 f"last heard in {where}"
             )
         return (
@@ -178,6 +182,7 @@ class HeartbeatMonitor:
         self.gap_s = min([silence_s, *self._limits_s.values()]) / 2
         """If more seconds pass between ticks, the caller was stopped or busy and must call :meth:`restart` first."""
         self._watched: dict[str, _Watched] = {}
+        self._ticked = self._attentive_since = -math.inf
 
     def watch(self, worker: str, now: float) -> None:
         """Begin to watch a worker started at ``now``; until its first heartbeat, its section is setup."""
@@ -190,8 +195,8 @@ class HeartbeatMonitor:
             watched.heard = None if watched.heard is None else now
 
     def forget(self, worker: str) -> None:
-        """Stop watching a worker that has left."""
-        del self._watched[worker]
+        """Stop watching a worker that has left, if it is watched."""
+        self._watched.pop(worker, None)
 
     def heartbeat(self, worker: str, section: str, step: int, now: float) -> None:
         """Handle a heartbeat read at ``now``; any change of section or step is progress.
@@ -205,15 +210,30 @@ class HeartbeatMonitor:
             watched.section, watched.step, watched.progressed = section, step, now
         watched.heard = now
 
-    def tick(self, now: float) -> list[Verdict]:
-        """Return the workers that exceed a limit at ``now``, ordered by ``since``: the first is likely the cause."""
-        verdicts = [self._check(worker, watched, now) for worker, watched in self._watched.items()]
+    def silence_s(self, worker: str, now: float) -> float:
+        """Return the seconds since the last heartbeat of a worker; 0 before its first one."""
+        watched = self._watched.get(worker)
+        return 0.0 if watched is None or watched.heard is None else now - watched.heard
+
+    def tick(self, now: float, is_stopped: Callable[[str], bool] = lambda worker: False) -> list[Verdict]:
+        """Return the workers that exceed a limit at ``now``, ordered by ``since``: the first is likely the cause.
+
+        is_stopped: whether the operating system reports that the process of a worker is stopped. An overloaded machine
+        delays heartbeats but stops no process, so the limit for stopped workers is shorter.
+        """
+        if now - self._ticked > STOPPED_S / 2:
+            self._attentive_since = now  # All processes may have been stopped, and this one continues first.
+        self._ticked = now
+        verdicts = [self._check(worker, watched, now, is_stopped) for worker, watched in self._watched.items()]
         return sorted(filter(None, verdicts), key=lambda verdict: (verdict.since, verdict.worker))
 
-    def _check(self, worker: str, watched: _Watched, now: float) -> Verdict | None:
+    def _check(self, worker: str, watched: _Watched, now: float, is_stopped: Callable[[str], bool]) -> Verdict | None:
         # Before its first heartbeat a worker is still starting; the limit of setup applies.
-        if watched.heard is not None and now - watched.heard > self._silence_s:
-            reason, since, limit_s = Reason.SILENT, watched.heard, self._silence_s
+        heard = watched.heard
+        if heard is not None and now - heard > self._silence_s:
+            reason, since, limit_s = Reason.SILENT, heard, self._silence_s
+        elif heard is not None and now - max(heard, self._attentive_since) > STOPPED_S and is_stopped(worker):
+            reason, since, limit_s = Reason.STOPPED, heard, STOPPED_S
         else:
             reason, since, limit_s = Reason.STUCK, watched.progressed, self._limits_s.get(watched.section, math.inf)
         if now - since <= limit_s:

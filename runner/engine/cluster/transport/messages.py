@@ -14,7 +14,7 @@ from typing import Annotated, ClassVar
 
 from runner.engine.cluster.transport.shared_memory import ArenaTensor
 from runner.errors import RunnerError
-from runner.system.schema import Integer, MapOf, Number, OneOf, Record, Text
+from runner.system.schema import Integer, ListOf, MapOf, Number, OneOf, Record, Text
 from runner.system.text import ascii_only
 
 MASTER_ROLE = "master"
@@ -155,6 +155,22 @@ class Loaded(Message, kind="loaded", senders=DEVICE_ROLES):
     """The notice that the plan is ready to run and its arenas are open, so that the arenas' files may be unlinked."""
 
     plan: PlanId
+
+
+@dataclass(frozen=True)
+class Abandon(Message, kind="abandon", senders=MASTERS):
+    """The request to end all running steps and drop all tensors, because processes were lost.
+
+    begins: number of the epoch that begins. lost: names of the lost processes; new ones take their places.
+    """
+
+    begins: Annotated[int, Integer()]
+    lost: Annotated[tuple[str, ...], ListOf(Text(32), MAX_PROCESSES)]
+
+
+@dataclass(frozen=True)
+class Abandoned(Message, kind="abandoned", senders=DEVICE_ROLES):
+    """The answer to :class:`Abandon`: the first message of this worker in the new epoch."""
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,9 @@
 """Shared-memory arenas: files through which the tensors of one process reach the other processes of a host.
 
-An arena belongs to one sending process and one plan. The master creates the file of an arena, all processes map the
-file, and the master then unlinks the file. The kernel frees the memory when the last process ends. Only a message with
-a reference (arena, offset, length, epoch) is sent over the socket.
+An arena belongs to one sending process and one plan. Its file has no name: the master keeps a descriptor, and the other
+processes open the file through this descriptor, also a process that takes the place of a lost one. The kernel frees the
+memory when the last process ends. Only a message with a reference (arena, offset, length, epoch) is sent over the
+socket.
 
 Processes that do not share memory, such as processes on different hosts, hold separate copies of an arena with the same
 layout; the bytes of each tensor are sent over the socket and copied into the receiver's copy.
@@ -14,6 +15,7 @@ Every tensor has a key and a slot (a range of bytes), which its sender writes on
 import math
 import mmap
 import os
+import re
 import secrets
 import stat
 from collections.abc import Mapping, Sequence
@@ -101,6 +103,7 @@ ALIGNMENT = 64
 """Alignment of slots in bytes: the size of a cache line and of the widest vector register."""
 
 FILE_MODE = 0o600
+_DESCRIPTOR = re.compile(r"/proc/[0-9]{1,10}/fd/[0-9]{1,10}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,9 +118,9 @@ class ArenaSlot:
 class ArenaSpec:
     """The data with which a process opens an arena.
 
-    name: unique in the run, used in references. owner: the peer that writes. epoch: the run's epoch. path: the file, or
-    "" if the process does not share the owner's memory and holds a separate copy. sizes: key -> bytes; :func:`lay_out`
-    derives the offsets.
+    name: unique in the run, used in references. owner: the peer that writes. epoch: the run's epoch in which the arena
+    was made. path: the master's descriptor of the file in /proc, or "" if the process does not share the owner's memory
+    and holds a separate copy. sizes: key -> bytes; :func:`lay_out` derives the offsets.
     """
 
     name: Annotated[str, Text(128)]
@@ -157,7 +160,9 @@ def _aligned(nbytes: int) -> int:
 
 
 def create_arena(directory: Path, name: str, owner: str, epoch: int, sizes: Mapping[str, int]) -> ArenaSpec:
-    """Create the file of an arena under a random name and reserve its memory. Called by the master.
+    """Create an arena in the file system of ``directory``, and reserve its memory. Called by the master.
+
+    Its file has no name and stays open in this process until :func:`close_arena`.
 
     Raises ResourceError if there is not enough space. Without the reservation, a full /dev/shm would later kill a
     worker with SIGBUS.
@@ -165,24 +170,23 @@ def create_arena(directory: Path, name: str, owner: str, epoch: int, sizes: Mapp
     total = arena_bytes(sizes)
     path = directory / f"arena-{secrets.token_hex(16)}"
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, FILE_MODE)
+    path.unlink()
     try:
         os.posix_fallocate(descriptor, 0, total)
     except OSError as error:
-        path.unlink()
+        os.close(descriptor)
         free = os.statvfs(directory).f_bavail * os.statvfs(directory).f_frsize
         raise ResourceError(
             f"arena {name!r} of {owner} needs {total} bytes of shared memory, {directory} has {free} free "
             f"({error.strerror}): use fewer workers or a smaller batch, or give the machine a larger /dev/shm"
         ) from error
-    finally:
-        os.close(descriptor)
-    return ArenaSpec(name, owner, epoch, str(path), dict(sizes))
+    return ArenaSpec(name, owner, epoch, f"/proc/{os.getpid()}/fd/{descriptor}", dict(sizes))
 
 
-def unlink_arena(spec: ArenaSpec) -> None:
-    """Remove the file of an arena that every process has opened; the mappings keep the memory."""
+def close_arena(spec: ArenaSpec) -> None:
+    """Close the descriptor of an arena that this process has created. The mappings of all processes keep the memory."""
     if not spec.is_copy:
-        Path(spec.path).unlink()
+        os.close(int(Path(spec.path).name))
 
 
 class ArenaWriter:
@@ -286,8 +290,10 @@ def _map_file(spec: ArenaSpec, protection: int) -> mmap.mmap:
     if spec.is_copy:
         return mmap.mmap(-1, arena_bytes(spec.sizes), mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     writable = bool(protection & mmap.PROT_WRITE)
+    if not _DESCRIPTOR.fullmatch(spec.path):
+        raise SecurityError(f"arena {spec.name!r}: path {printable(spec.path)}, expected a descriptor in /proc")
     try:
-        descriptor = os.open(spec.path, (os.O_RDWR if writable else os.O_RDONLY) | os.O_NOFOLLOW)
+        descriptor = os.open(spec.path, os.O_RDWR if writable else os.O_RDONLY)
     except OSError as error:
         raise SecurityError(f"arena {spec.name!r}: cannot open {spec.path}: {error.strerror}") from error
     try:

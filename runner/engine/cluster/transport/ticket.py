@@ -19,7 +19,7 @@ from typing import Annotated
 import zmq
 
 from runner.engine.cluster.transport.encoding import MAX_DOCUMENT_BYTES, decode_document, encode_document
-from runner.engine.cluster.transport.endpoint import Identity, Keys, Limits
+from runner.engine.cluster.transport.endpoint import SEND_TIMEOUT_S, Identity, Keys, Limits
 from runner.engine.cluster.transport.messages import DEVICE_ROLES, MAX_LANES, MAX_PROCESSES
 from runner.errors import SecurityError
 from runner.system.schema import Integer, MapOf, Maybe, OneOf, Record, Text, read_untrusted
@@ -70,7 +70,8 @@ class Ticket:
 
     def limits(self, connect_timeout_s: float) -> Limits:
         """Return the limits of the connections of the process."""
-        return Limits(self.peers, self.servers, self.queued_messages, connect_timeout_s, lanes=self.lanes)
+        send_s = SEND_TIMEOUT_S if self.secret_key is None else Limits.send_timeout_s
+        return Limits(self.peers, self.servers, self.queued_messages, connect_timeout_s, send_s, self.lanes)
 
 
 _TICKET = Record(Ticket)

@@ -7,14 +7,14 @@ tensors have separate connections, so that they delay no other message and sever
 import logging
 import math
 import os
+import struct
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 
 import zmq
-from zmq.utils.monitor import recv_monitor_message
 
 from runner.engine.cluster.transport.admission import Admission, Drop
 from runner.engine.cluster.transport.curve import USER_ID
@@ -38,7 +38,7 @@ from runner.engine.cluster.transport.zmq_sockets import (
     configure_outbox,
     milliseconds,
 )
-from runner.errors import ClusterError, SecurityError
+from runner.errors import ClusterError, RunnerError, SecurityError
 from runner.system.text import printable
 
 log = logging.getLogger(__name__)
@@ -46,7 +46,10 @@ log = logging.getLogger(__name__)
 _MAX_PARTS = 2 + MAX_DOCUMENT_BYTES // FRAME_BYTES
 """Largest number of message parts: the routing id that ROUTER prepends, a header and the frames of a document."""
 
-_FINAL_MESSAGE_MS = 100
+_EVENT = struct.Struct("=H")
+"""The first bytes of an event of a monitor; ``zmq.utils.monitor`` would import asyncio into every worker."""
+
+_FINAL_MESSAGE_MS = 20
 
 _ENDED_HANDSHAKES = 2
 """Number of handshakes that a process ends at once, after which it is known to have another key."""
@@ -83,14 +86,16 @@ class Outbox:
         self._check_thread()
         if peer in self._connections:
             raise ValueError(f"{self._identity.name} is already connected to {peer}")
-        if address.startswith("ipc://") and not inbox_path(address).exists():
-            raise ClusterError(f"{self._identity.name} cannot reach {peer}: no process listens on {address}")
         identity = self._identity
         between_workers = identity.role in DEVICE_ROLES and split_name(peer)[0] in DEVICE_ROLES
         lanes = self._limits.lanes if between_workers and identity.keys is not None else 1
         connections = self._connections[peer] = []
         for lane in range(lanes):
-            connections.append(_Connection(self._shake_hands(peer, address)))
+            try:
+                connections.append(_Connection(self._shake_hands(peer, address)))
+            except RunnerError:
+                self.forget(peer)
+                raise
             hello = Hello(identity.role, identity.index, os.getpid(), identity.token, lane, own_address, facts or {})
             self._queue(connections[lane], hello, (), flags=0)
 
@@ -108,6 +113,17 @@ class Outbox:
         """Queue a message if there is room; return whether it was queued."""
         self._check_thread()
         return self._queue(self._connections[peer][0], message, (), flags=zmq.NOBLOCK)
+
+    def advance(self, epoch: int) -> None:
+        """Send all messages from now on in a new epoch."""
+        self._check_thread()
+        self._identity = replace(self._identity, epoch=epoch)
+
+    def forget(self, peer: str) -> None:
+        """Close the connection to ``peer``, if there is one; messages that were not sent are lost."""
+        self._check_thread()
+        for connection in self._connections.pop(peer, ()):
+            connection.socket.close(linger=0)
 
     def close(self) -> None:
         """Close all connections; queued messages may still be sent while the sockets linger."""
@@ -147,6 +163,8 @@ class Outbox:
         attempts = math.ceil(limit_ms / HANDSHAKE_MS)
         unanswered = ended = 0
         while unanswered < attempts:
+            if address.startswith("ipc://") and not inbox_path(address).exists():
+                raise ClusterError(f"{own} cannot reach {peer}: no process listens on {address}")
             socket: Socket = self._context.socket(zmq.DEALER)
             configure_outbox(socket, self._limits, self._identity, peer)
             socket.setsockopt(zmq.IPV6, "[" in address)
@@ -196,7 +214,7 @@ def _connect(socket: Socket, address: str, limit_ms: int, *, has_keys: bool) -> 
             poller.register(socket, zmq.POLLOUT)
             poller.register(events, zmq.POLLIN)
             ready = dict(poller.poll(limit_ms))
-            event = int(recv_monitor_message(events)["event"]) if events in ready else 0
+            event = _EVENT.unpack_from(events.recv_multipart()[0])[0] if events in ready else 0
         finally:
             socket.disable_monitor()
     if socket in ready:
@@ -236,6 +254,7 @@ class ZmqEndpoint(Outbox):
         self._poller = zmq.Poller()
         self._poller.register(self._socket, zmq.POLLIN)
         self._answers: Socket | None = None
+        self._descriptors: Sequence[int] = ()
 
     @property
     def name(self) -> str:
@@ -253,6 +272,16 @@ class ZmqEndpoint(Outbox):
         self._answers = self._connections[peer][0].socket
         self._poller.register(self._answers, zmq.POLLIN)
 
+    def advance(self, epoch: int) -> None:
+        """Begin a new epoch; see :class:`~runner.engine.cluster.transport.endpoint.Endpoint`."""
+        super().advance(epoch)
+        self._admission.advance(self._identity)
+
+    def forget(self, peer: str) -> None:
+        """Forget a peer; see :class:`~runner.engine.cluster.transport.endpoint.Endpoint`."""
+        super().forget(peer)
+        self._admission.forget(peer)
+
     def refuse(self, peer: str, reason: str) -> None:
         """Refuse a peer; see :class:`~runner.engine.cluster.transport.endpoint.Endpoint`."""
         self._check_thread()
@@ -260,10 +289,16 @@ class ZmqEndpoint(Outbox):
             self._refuse(connection, reason)
 
     def wake_on(self, descriptors: Sequence[int]) -> None:
-        """Also end a wait in :meth:`receive` when one of ``descriptors``, such as a pidfd, becomes readable."""
+        """Also end a wait in :meth:`receive` when one of ``descriptors``, such as a pidfd, becomes readable.
+
+        The descriptors replace those of an earlier call.
+        """
         self._check_thread()
+        for descriptor in self._descriptors:
+            self._poller.unregister(descriptor)
         for descriptor in descriptors:
             self._poller.register(descriptor, zmq.POLLIN)
+        self._descriptors = descriptors
 
     def receive(self, timeout_s: float) -> Received | None:
         """Return the next admitted message; None after ``timeout_s`` seconds or when a descriptor became readable.

@@ -46,16 +46,17 @@ Context = zmq.Context[zmq.Socket[bytes]]
 
 
 @contextmanager
-def open_context(connections: int, keys: Keys | None = None, threads: int = 1) -> Iterator[Context]:
+def open_context(connections: int, keys: Keys | None = None, threads: int = 1, files: int = 0) -> Iterator[Context]:
     """Open a context for about ``connections`` connections; close all its sockets before the ``with`` block ends.
 
     keys: the keys whose owners may connect to inboxes over TCP. Any process of the network can also open connections,
-    which are closed after ``HANDSHAKE_MS``. threads: threads that transfer and encrypt bytes.
+    which are closed after ``HANDSHAKE_MS``. threads: threads that transfer and encrypt bytes. files: number of files
+    that the process keeps open besides.
 
     Raises ResourceError if the limit of file descriptors is so low that libzmq would abort; ClusterError if the context
     does not end within ``TERMINATION_S``.
     """
-    _require_descriptors(_OTHER_DESCRIPTORS + 2 * connections, 0 if keys is None else _DESCRIPTORS_OVER_TCP)
+    _require_descriptors(_OTHER_DESCRIPTORS + 2 * connections + files, 0 if keys is None else _DESCRIPTORS_OVER_TCP)
     context: Context = zmq.Context(io_threads=threads)
     try:
         with nullcontext() if keys is None else allow_list(context, keys):

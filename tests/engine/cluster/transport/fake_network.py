@@ -9,7 +9,7 @@ import os
 import random
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from runner.engine.cluster.transport.admission import Admission, Drop
 from runner.engine.cluster.transport.encoding import check_frames, encode_header
@@ -157,6 +157,16 @@ class FakeEndpoint:
         copies = tuple(bytes(frame) for frame in frames)
         self._network.post((self.name, peer), self._connections[peer], header, copies)
         self._sequences[peer] += 1
+
+    def advance(self, epoch: int) -> None:
+        """Begin a new epoch."""
+        self._identity = replace(self._identity, epoch=epoch)
+        self._admission.advance(self._identity)
+
+    def forget(self, peer: str) -> None:
+        """Forget the connections from and to ``peer``."""
+        self._connections.pop(peer, None)
+        self._admission.forget(peer)
 
     def offer(self, peer: str, message: Message) -> bool:
         """Put a message on the wire if the peer is present; return whether it is."""

@@ -77,11 +77,38 @@ def test_malformed_header_is_dropped_before_hello_and_refused_after(master: Admi
         master.admit(CONNECTION, b"\xc1", ())
 
 
-@pytest.mark.parametrize(("run", "epoch"), [("run", 0), ("run", 2), ("other", 1)])
-def test_other_run_or_epoch_is_dropped(after_hello: Admission, run: str, epoch: int) -> None:
+@pytest.mark.parametrize(("run", "epoch"), [("run", 0), ("other", 1)])
+def test_other_run_or_earlier_epoch_is_dropped(after_hello: Admission, run: str, epoch: int) -> None:
     assert admit(after_hello, "worker-0", 1, LOADED, run=run, epoch=epoch) is None
     assert after_hello.drops == {Drop.STALE: 1}
-    assert admit(after_hello, "worker-0", 1, LOADED) == Received("worker-0", LOADED)
+    assert admit(after_hello, "worker-0", 2, LOADED) == Received("worker-0", LOADED)
+    with pytest.raises(ClusterError, match="1 messages from worker-0 to master-0 were lost"):
+        admit(after_hello, "worker-0", 4, LOADED, run=run, epoch=epoch)
+
+
+def test_messages_from_before_a_recovery_are_dropped_but_heartbeats_are_not(after_hello: Admission) -> None:
+    beats: dict[str, Any] = {"connection": b"heartbeats"}
+    admit(after_hello, "worker_heartbeat-0", 0, hello("worker_heartbeat-0"), **beats)
+    after_hello.advance(identity("master-0", epoch=2))
+    assert admit(after_hello, "worker-0", 1, LOADED) is None
+    assert after_hello.drops == {Drop.STALE: 1}
+    assert admit(after_hello, "worker-0", 2, LOADED, epoch=2) == Received("worker-0", LOADED)
+    beat = Heartbeat("step", 0)
+    assert admit(after_hello, "worker_heartbeat-0", 1, beat, **beats) == Received("worker_heartbeat-0", beat)
+
+
+def test_message_of_the_next_epoch_is_delivered_to_a_process_that_has_not_begun_it(after_hello: Admission) -> None:
+    assert admit(after_hello, "worker-0", 1, LOADED, epoch=2) == Received("worker-0", LOADED)
+
+
+def test_replacement_of_a_lost_process_joins_in_the_new_epoch(after_hello: Admission) -> None:
+    admit(after_hello, "worker_heartbeat-0", 0, hello("worker_heartbeat-0"), connection=b"heartbeats")
+    assert len(after_hello.forget("worker-0")) == 2
+    after_hello.advance(identity("master-0", epoch=2))
+    assert admit(after_hello, "worker-0", 1, LOADED) is None, "of the lost process"
+    assert admit(after_hello, "worker-0", 0, hello("worker-0"), connection=b"old") is None
+    assert after_hello.drops == {Drop.STALE: 2}
+    assert admit(after_hello, "worker-0", 0, hello("worker-0"), epoch=2, connection=b"new") is not None
 
 
 def test_duplicate_is_dropped(after_hello: Admission) -> None:

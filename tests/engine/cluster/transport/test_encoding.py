@@ -41,6 +41,8 @@ EXAMPLES: tuple[messages.Message, ...] = (
     messages.Setup(),
     messages.Load("plan"),
     messages.Loaded("plan"),
+    messages.Abandon(4, ("worker-0", "ps-1")),
+    messages.Abandoned(),
     RUN,
     messages.Launch("plan", 5, 0.5),
     DONE,

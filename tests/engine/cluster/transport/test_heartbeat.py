@@ -164,6 +164,31 @@ def test_silent_worker_is_reported_in_any_section(monitor: HeartbeatMonitor) -> 
     )
 
 
+def ticks(monitor: HeartbeatMonitor, begin: float, end: float, *, stopped: bool) -> list[Reason]:
+    """Tick four times a second; return the reasons of all verdicts."""
+    times = [begin + k / 4 for k in range(int(4 * (end - begin)))]
+    return [each.reason for now in times for each in monitor.tick(now, lambda worker: stopped)]
+
+
+def test_stopped_process_is_reported_before_a_silent_one() -> None:
+    monitor = HeartbeatMonitor({}, silence_s=10.0)
+    monitor.watch("worker-0", now=0.0)
+    monitor.heartbeat("worker-0", "step", 7, now=1.0)
+    assert ticks(monitor, 0.0, 10.0, stopped=False) == []
+    assert monitor.silence_s("worker-0", 3.5) == 2.5
+    monitor.heartbeat("worker-0", "step", 7, now=10.0)
+    assert ticks(monitor, 10.0, 11.75, stopped=True) == []
+    assert ticks(monitor, 11.75, 12.0, stopped=True) == [Reason.STOPPED]
+
+
+def test_process_that_was_stopped_like_its_master_gets_time_to_continue() -> None:
+    monitor = HeartbeatMonitor({}, silence_s=10.0)
+    monitor.watch("worker-0", now=0.0)
+    monitor.heartbeat("worker-0", "step", 7, now=1.0)
+    assert ticks(monitor, 5.0, 6.75, stopped=True) == []
+    assert ticks(monitor, 6.75, 7.0, stopped=True) == [Reason.STOPPED]
+
+
 @pytest.mark.parametrize(("section", "limit_s"), LIMITS_S.items())
 def test_each_section_has_its_own_time_limit(monitor: HeartbeatMonitor, section: str, limit_s: float) -> None:
     clock = FakeClock()

@@ -1,0 +1,212 @@
+"""Lost workers are replaced: the others keep their processes, and the results are those of an undisturbed session."""
+
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from runner.engine.cluster.cluster_session import ClusterSession
+from runner.engine.cluster.launchers import LocalLauncher
+from runner.engine.cluster.transport import messages
+from runner.engine.cluster.worker_group import WorkerGroup
+from runner.engine.compile import program_plans
+from runner.engine.compile.program import Program
+from runner.errors import RunnerError, WorkerLostError
+from runner.kernels.registry import Registry
+from tests.engine.cluster.conftest import PROGRAM, SERVED, Sessions, Source, Start, expect_same_losses, losses, train
+from tests.engine.cluster.test_worker import RESULT_OF_STEP_2
+from tests.engine.cluster.transport.fake_network import Faults
+from tests.engine.cluster.virtual_cluster import VirtualCluster, there_and_back, virtual_cluster
+from tests.engine.run.launched_programs import expect_matching_transfers, pushed, tally
+from tests.integration.command import wait_until
+
+
+def lose(session: ClusterSession, process: psutil.Process, signum: int = signal.SIGKILL) -> WorkerLostError:
+    """Send a signal to a process, and train until the session notices the loss."""
+    process.send_signal(signum)
+    with pytest.raises(WorkerLostError) as caught:
+        _ = [train(session, step) for step in range(10_000)]
+    return caught.value
+
+
+def expect_survivors(before: dict[str, int], after: dict[str, int], *lost: str) -> None:
+    assert before.keys() == after.keys()
+    assert {name for name in before if before[name] != after[name]} == set(lost)
+
+
+@pytest.mark.parametrize(
+    ("program", "name", "signum", "cause"),
+    [
+        (PROGRAM, "worker-1", signal.SIGKILL, "was killed by SIGKILL"),
+        (PROGRAM, "worker-0", signal.SIGSTOP, "is stopped"),
+        (SERVED, "ps-1", signal.SIGSEGV, "was killed by SIGSEGV"),
+    ],
+)
+def test_lost_process_is_replaced_and_the_others_continue(
+    sessions: Sessions, program: Program, name: str, signum: int, cause: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with sessions.new(program=program) as session:
+        expected = losses(session)
+        before = sessions.pids
+        session.start_trace(["train"])
+        lost = lose(session, psutil.Process(before[name]), signum)
+        assert (lost.worker, lost.cause, lost.by_chance) == (name, cause, signum != signal.SIGSEGV)
+        monkeypatch.setattr(program_plans, "compile_placed", None)  # a call would raise TypeError
+        recovered = session.recover(lost.worker, epoch=2)
+        assert recovered.replaced == (name,)
+        expect_survivors(before, sessions.pids, name)
+        with pytest.raises(RunnerError, match="no trace is being recorded"):
+            session.stop_trace()
+        expect_same_losses(losses(session), expected)
+        session.start_trace(["train"])
+        train(session, 0)
+        timeline = session.stop_trace()
+        expect_matching_transfers(timeline.spans)
+        (run,) = timeline.runs
+        assert {(span.number, span.step) for span in timeline.spans} == {(run.number, 0)}
+
+
+def test_another_loss_during_a_replacement_is_recovered_too(
+    sessions: Sessions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A survivor dies before the replacement of the first process has joined, then a replacement dies."""
+    set_up = WorkerGroup.set_up
+    victims = iter(["worker-0", "worker-1"])
+
+    def disturbed(group: WorkerGroup, *arguments: object) -> None:
+        if (victim := next(victims, "")) in group.supervisor.workers:
+            psutil.Process(group.supervisor.workers[victim].pid).kill()
+        set_up(group, *arguments)  # type: ignore[arg-type]
+
+    with sessions.new() as session:
+        expected = losses(session)
+        lost = lose(session, sessions.worker(1))
+        monkeypatch.setattr(WorkerGroup, "set_up", disturbed)
+        for epoch, name in ((2, "worker-0"), (3, "worker-1")):
+            with pytest.raises(WorkerLostError, match=rf"^{name} .* was killed by SIGKILL") as caught:
+                session.recover(lost.worker, epoch)
+            lost = caught.value
+        assert session.recover(lost.worker, 4).replaced == ("worker-0", "worker-1")
+        expect_same_losses(losses(session), expected)
+
+
+def test_workers_over_tcp_are_all_restarted(sessions: Sessions) -> None:
+    launcher = LocalLauncher(sessions.logs, 1, over_tcp=True)
+    with sessions.new(launcher=launcher) as session:
+        expected = losses(session)
+        before = sessions.pids
+        lost = lose(session, sessions.worker(1))
+        assert session.recover(lost.worker, epoch=2).replaced == ("worker-0", "worker-1")
+        expect_survivors(before, sessions.pids, "worker-0", "worker-1")
+        expect_same_losses(losses(session), expected)
+
+
+def test_launched_clients_are_dropped_and_can_be_launched_again(sessions: Sessions) -> None:
+    with sessions.new(None, program=tally()) as session:
+        session.run("init")
+        expected = len(pushed(session, rounds=9))
+        before = sessions.pids
+        sessions.worker(1).kill()
+        with pytest.raises(WorkerLostError, match=r"^worker-1 "):
+            pushed(session, rounds=10_000)
+        session.recover("worker-1", epoch=2)
+        expect_survivors(before, sessions.pids, "worker-1")
+        session.run("init")
+        endings = pushed(session, rounds=9)
+        assert len(endings) == expected
+        assert min(min(each.turns.values()) for each in endings) == 0, "turns are counted from the recovery"
+
+
+def test_spare_process_takes_over(sessions: Sessions) -> None:
+    with sessions.new(launcher=LocalLauncher(sessions.logs, 1, spares=1)) as session:
+        expected = losses(session)
+        before = sessions.pids
+        assert before.keys() == {"worker-0", "worker-1", "spare-0"}
+        lost = lose(session, psutil.Process(before["worker-1"]))
+        session.recover(lost.worker, epoch=2)
+        after = sessions.pids
+        assert after.keys() == {"worker-0", "spare-0", "spare-1"}, "a new spare process waits"
+        assert [after[name] for name in ("worker-0", "spare-0")] == [before[name] for name in ("worker-0", "spare-0")]
+        expect_same_losses(losses(session), expected)
+        psutil.Process(after["spare-1"]).kill()
+        lost = lose(session, psutil.Process(after["spare-0"]))
+        assert lost.worker == "worker-1"
+        session.recover(lost.worker, epoch=3)
+        assert sessions.pids.keys() == {"worker-0", "worker-1", "spare-2"}, "the dead spare process was not used"
+        expect_same_losses(losses(session), expected)
+    assert "epoch 3: replaced worker-1" in (sessions.logs / "worker-0.log").read_text()
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_messages_of_an_interrupted_step_are_dropped(registry: Registry, tmp_path: Path, seed: int) -> None:
+    """The step is interrupted at a random time; its messages may arrive later, also after the next step has begun."""
+    faults = Faults(delay_s=(0.0, 1.0))
+    make_source: Callable[..., Source] = lambda description: Source()  # noqa: E731
+    with virtual_cluster(there_and_back(), tmp_path, registry, make_source, seed=seed, faults=faults) as cluster:
+        cluster.set_up()
+        cluster.run("init")
+        cluster.feed("run", {"rate": 0.5})
+        cluster.send(messages.Run("run", 1), cluster.workers[: 1 + seed % 2])
+        cluster.endpoint.receive(seed / 3)
+        cluster.endpoint.advance(2)
+        cluster.send(messages.Abandon(2, ()))
+        cluster.answers(messages.Abandoned)
+        assert cluster.run("run", 2, {"rate": 0.5})["new"].tolist() == RESULT_OF_STEP_2
+        assert not any(mailbox.pending for mailbox in cluster.mailboxes.values())
+
+
+def expect_step_2(cluster: VirtualCluster) -> None:
+    assert cluster.run("run", 2, {"rate": 0.5})["new"].tolist() == RESULT_OF_STEP_2
+
+
+def test_worker_that_cannot_reach_another_one_waits_for_the_recovery(fed: VirtualCluster) -> None:
+    fed.network.kill("worker-1")
+    fed.send(messages.Run("run", 1), ["worker-0"])
+    failed = fed.answers(messages.Failed, ["worker-0"])["worker-0"]
+    assert "could not send 'tensor' to worker-1: the peer has ended" in failed.text
+    fed.network.present.add("worker-1")
+    fed.endpoint.advance(2)
+    fed.send(messages.Abandon(2, ()))
+    fed.answers(messages.Abandoned)
+    expect_step_2(fed)
+
+
+def test_worker_connects_again_to_a_process_that_was_replaced(start: Start) -> None:
+    with start() as cluster:
+        cluster.set_up()
+        cluster.run("init")
+        cluster.run("run", 1, {"rate": 0.5})
+        admission = cluster.endpoints["worker-1"]._admission
+        assert "worker-0" in {caller.name for caller in admission._callers.values()}
+        cluster.endpoints["worker-1"].forget("worker-0")  # like a new process, which knows no connection
+        cluster.endpoints["worker-1"].advance(2)
+        cluster.endpoint.advance(2)
+        cluster.send(messages.Abandon(2, ("worker-1",)), ["worker-0"])
+        cluster.answers(messages.Abandoned, ["worker-0"])
+        cluster.send(messages.Run("run", 2), ["worker-0"])
+        assert cluster.endpoint.receive(1.0) is None
+        assert "worker-0" in {caller.name for caller in admission._callers.values()}
+        assert cluster.mailboxes["worker-1"].pending
+
+
+def test_traces_end_with_a_recovery(cluster: VirtualCluster) -> None:
+    cluster.run("init")
+    cluster.load("run")
+    cluster.send(messages.StartTrace(), None, ["run"])
+    cluster.run("run", 1, {"rate": 0.5})
+    cluster.endpoint.advance(2)
+    cluster.send(messages.Abandon(2, ()))
+    cluster.answers(messages.Abandoned)
+    cluster.send(messages.StartTrace(), None, ["run"])
+    expect_step_2(cluster)
+
+
+def test_a_frozen_process_is_gone_after_a_replacement(sessions: Sessions) -> None:
+    with sessions.new() as session:
+        session.run("init")
+        frozen = sessions.worker(1)
+        lost = lose(session, frozen, signal.SIGSTOP)
+        session.recover(lost.worker, epoch=2)
+        wait_until(lambda: not frozen.is_running(), "the end of the frozen process")
