@@ -21,7 +21,8 @@ from runner.commands.plugins import OPTION
 from runner.commands.train import RUN_DIR, is_resume, stored_run
 from runner.config import hydra_app
 from runner.config.command_line import quoted
-from runner.engine.cluster.processes import Exit, oom_kills, runner_command
+from runner.engine.cluster.process_exit import Exit, oom_kills
+from runner.engine.cluster.processes import runner_command
 from runner.errors import ConfigError
 from runner.records.recoveries import append_recovery
 from runner.records.run_directory import LOG_FILE, METRICS_FILE, RECOVERIES_FILE, RUN_FILE, holds_run, run_and_starts

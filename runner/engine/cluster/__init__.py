@@ -1,8 +1,10 @@
 """Execution of a program on worker processes. Read in this order:
 
 * ``cluster_session``: the master's session, with ``remote_plan``.
-* ``worker_group``, ``launchers``, ``command_launcher`` and ``processes``: start, watch, replace and end the workers;
-  ``joining``: who may join. ``ray_program``: a program that starts the workers by Ray.
+* ``starting``, ``launchers`` and ``command_launcher``: start the workers; ``joining``: who may join. ``ray_program``: a
+  program that starts the workers by Ray.
+* ``worker_group``: messages between the master and the workers, and the replacement of lost workers. ``supervisor``,
+  ``processes`` and ``process_exit``: the processes of this host and how they end.
 * ``worker_process`` and ``worker``: the process and main loop of a worker.
 * ``mailbox``, ``arrivals`` and ``wire_rendezvous``: the messages and tensors of a worker.
 * ``assignment`` and ``worker_setup``: documents from the master to a worker.

@@ -14,12 +14,13 @@ from runner.engine.cluster.emulation import Emulation
 from runner.engine.cluster.joining import host_facts
 from runner.engine.cluster.launchers import Launcher, LocalLauncher
 from runner.engine.cluster.remote_plan import RemotePlan, RemoteTrace
+from runner.engine.cluster.starting import SPARE_MESSAGES, start_workers
 from runner.engine.cluster.transport import messages
 from runner.engine.cluster.transport.encoding import encode_document
 from runner.engine.cluster.transport.endpoint import Identity
 from runner.engine.cluster.transport.heartbeat import HeartbeatMonitor
 from runner.engine.cluster.transport.ticket import new_token
-from runner.engine.cluster.worker_group import SPARE_MESSAGES, WorkerGroup, start_workers
+from runner.engine.cluster.worker_group import WorkerGroup
 from runner.engine.cluster.worker_setup import WorkerSetup, new_communicator_setup
 from runner.engine.compile.compile import Signature
 from runner.engine.compile.plan import DevicePlan

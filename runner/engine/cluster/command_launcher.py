@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from runner.engine.cluster.launchers import join_arguments, store_ticket
-from runner.engine.cluster.processes import THREAD_VARIABLES, Supervisor, runner_command, thread_budget
+from runner.engine.cluster.processes import THREAD_VARIABLES, runner_command, thread_budget
+from runner.engine.cluster.supervisor import Supervisor
 from runner.engine.cluster.transport.ticket import Ticket
 from runner.engine.cluster.transport.zmq_sockets import PEER_LOST_MS
 

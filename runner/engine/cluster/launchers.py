@@ -10,7 +10,8 @@ from itertools import count
 from pathlib import Path
 from typing import Protocol
 
-from runner.engine.cluster.processes import Supervisor, runner_command, thread_budget
+from runner.engine.cluster.processes import runner_command, thread_budget
+from runner.engine.cluster.supervisor import Supervisor
 from runner.engine.cluster.transport.heartbeat import SILENCE_S
 from runner.engine.cluster.transport.messages import MASTER
 from runner.engine.cluster.transport.private_directory import inbox_address

@@ -4,29 +4,23 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
-from dataclasses import dataclass, field, replace
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
 from runner.engine.cluster.arrivals import Arrivals
 from runner.engine.cluster.joining import HOST, MEMORY, difference
 from runner.engine.cluster.launchers import Launcher
-from runner.engine.cluster.processes import Supervisor
+from runner.engine.cluster.supervisor import Supervisor
 from runner.engine.cluster.transport import messages
-from runner.engine.cluster.transport.endpoint import SEND_TIMEOUT_S, Endpoint, Identity, Limits, Received
+from runner.engine.cluster.transport.endpoint import Endpoint, Received
 from runner.engine.cluster.transport.heartbeat import HeartbeatMonitor, Reason, Verdict
-from runner.engine.cluster.transport.private_directory import inbox_address, inbox_path, private_directory
-from runner.engine.cluster.transport.ticket import Ticket, new_keys
-from runner.engine.cluster.transport.zmq_endpoint import ZmqEndpoint
-from runner.engine.cluster.transport.zmq_sockets import open_context
+from runner.engine.cluster.transport.private_directory import inbox_address, inbox_path
 from runner.errors import ClusterError, Interrupted, RunnerError, WorkerLostError
 from runner.system.text import printable, printable_lines
 
 log = logging.getLogger(__name__)
-
-SPARE_MESSAGES = 256
-"""Number of messages of one peer that an inbox can queue; a worker's inbox can also queue all messages of a step."""
 
 _CHECK_S = 0.25
 """Seconds between two checks of all workers, however many messages arrive."""
@@ -43,99 +37,9 @@ _MOST_COLUMNS = 1000
 Answer = TypeVar("Answer", bound=messages.Message)
 
 
-@contextmanager
-def start_workers(
-    workers: Sequence[str],
-    identity: Identity,
-    setup: Callable[[Mapping[str, str]], bytes],
-    launcher: Launcher,
-    *,
-    facts: Mapping[str, str],
-    logs: Path,
-    threads: int,
-    queued_messages: int,
-    arenas: int,
-    monitor: HeartbeatMonitor,
-) -> "Iterator[WorkerGroup]":
-    """Start worker processes and set them up; on exit, end all processes and free the shared memory.
-
-    workers: names of all processes, including parameter servers. identity: the master's identity, without keys. setup:
-    returns the setup document for given addresses of inboxes. facts: see :mod:`~runner.engine.cluster.joining`. logs:
-    folder for the workers' logs. threads: threads per worker for computing. queued_messages: how many messages one
-    worker may send to another before the receiver reads. arenas: how many arenas the caller keeps open. monitor: checks
-    heartbeats.
-
-    Raises ResourceError if a process cannot be started, and the errors of :meth:`WorkerGroup.gather`.
-    """
-    servers = sum(messages.split_name(worker)[0] == messages.SERVER_ROLE for worker in workers)
-    peers, lanes = len(workers) - servers, launcher.lanes
-    keys = new_keys([messages.MASTER, *workers]) if launcher.has_keys else {}
-    identity = replace(identity, keys=keys.get(messages.MASTER))
-    if launcher.has_keys:
-        limits = Limits(peers, servers, queued_messages)
-    else:
-        limits = Limits(peers, servers, SPARE_MESSAGES, send_timeout_s=SEND_TIMEOUT_S)
-
-    def ticket(worker: str, epoch: int) -> Ticket:
-        role, index = messages.split_name(worker)
-        own = keys.get(worker)
-        return Ticket(
-            identity.run,
-            epoch,
-            role,
-            index,
-            identity.token,
-            None if own is None else own.secret,
-            {} if own is None else own.public,
-            peers=peers,
-            servers=servers,
-            queued_messages=queued_messages,
-            lanes=lanes,
-            threads=threads,
-        )
-
-    with (
-        private_directory() as directory,
-        open_context((2 + lanes) * len(workers) + 4, identity.keys, lanes, arenas) as context,
-        ZmqEndpoint(context, identity, launcher.listen(directory), limits) as endpoint,
-        closing(launcher),
-        Supervisor() as supervisor,
-    ):
-
-        def start(names: Collection[str], epoch: int) -> None:
-            tickets = {name: ticket(name, epoch) for name in names}
-            launcher.start(tickets, endpoint.address, supervisor, directory)
-            endpoint.wake_on(supervisor.pidfds)
-
-        def add_spares() -> None:
-            launcher.add_spares(identity.run, endpoint.address, supervisor, directory)
-
-        group = WorkerGroup(
-            workers,
-            directory,
-            endpoint,
-            supervisor,
-            monitor,
-            logs,
-            launcher,
-            facts,
-            start=start,
-            add_spares=add_spares,
-        )
-        start(workers, identity.epoch)
-        try:
-            group.set_up(setup)
-            add_spares()
-            yield group
-        except BaseException as error:
-            group.dismiss(messages.Shutdown.of(error))
-            raise
-        group.shut_down()
-
-
 @dataclass
 class WorkerGroup:
-    """Started workers, addressed by name. Created by :func:`start_workers`.
+    """Started workers, addressed by name. Created by :func:`~runner.engine.cluster.starting.start_workers`.
 
     directory: private directory of sockets and arenas. logs: folder for the workers' logs. facts: the master's facts,
     which those of the workers must equal. clock: the clock that ``endpoint`` and ``monitor`` use. start: starts the

@@ -10,7 +10,7 @@ import numpy as np
 import psutil
 import pytest
 
-from runner.engine.cluster import worker_group
+from runner.engine.cluster import starting
 from runner.engine.cluster.cluster_session import ClusterSession
 from runner.engine.cluster.transport.private_directory import private_directory
 from runner.engine.compile.program import Program
@@ -176,7 +176,7 @@ def sessions(registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
             directories.append(directory)
             yield directory
 
-    monkeypatch.setattr(worker_group, "private_directory", noted)
+    monkeypatch.setattr(starting, "private_directory", noted)
     sessions = Sessions(registry, tmp_path)
     yield sessions
     expect_nothing_left(sessions, directories)

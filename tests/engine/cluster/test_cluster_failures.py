@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from runner.engine.cluster.cluster_session import ClusterSession
-from runner.engine.cluster.processes import Exit
+from runner.engine.cluster.process_exit import Exit
 from runner.engine.cluster.transport import heartbeat
 from runner.engine.cluster.transport.heartbeat import HeartbeatMonitor
 from runner.engine.cluster.transport.messages import IDLE, STEP

@@ -15,15 +15,9 @@ import psutil
 import pytest
 
 from runner.engine.cluster.launchers import join_arguments
-from runner.engine.cluster.processes import (
-    Exit,
-    Supervisor,
-    WorkerProcess,
-    oom_kills,
-    runner_command,
-    tail,
-    thread_budget,
-)
+from runner.engine.cluster.process_exit import Exit, oom_kills
+from runner.engine.cluster.processes import WorkerProcess, runner_command, tail, thread_budget
+from runner.engine.cluster.supervisor import Supervisor
 from runner.engine.cluster.transport.endpoint import Limits
 from runner.engine.cluster.transport.private_directory import inbox_address, private_directory
 from runner.engine.cluster.transport.zmq_endpoint import ZmqEndpoint

@@ -1,0 +1,87 @@
+"""How a process ended: its exit code or signal, and whether the kernel killed it for lack of memory."""
+
+import signal
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from runner.errors import ClusterError, Interrupted, RunnerError, WorkerLostError
+
+_VMSTAT = Path("/proc/vmstat")
+_SIGNAL_NAMES = {signum.value: signum.name for signum in signal.Signals}
+_FROM_OUTSIDE = (-signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP)
+_CLASS_OF_CODE = {error.exit_code: error.__name__ for error in RunnerError.__subclasses__() if error is not Interrupted}
+
+
+def oom_kills(path: Path = _VMSTAT) -> int | None:
+    """Return how many processes of this host the kernel has killed for lack of memory; None if it does not report it.
+
+    The count includes kills at the memory limit of a control group. It does not name the processes.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return None
+    return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), None)
+
+
+@dataclass(frozen=True)
+class Exit:
+    """The end of a process.
+
+    code: exit code, or the negative number of the signal. after_s: seconds since its start. oom_kills: number of
+    processes of this host that the kernel killed for lack of memory meanwhile; None if it is not known.
+    """
+
+    code: int
+    after_s: float
+    oom_kills: int | None = None
+
+    @classmethod
+    def after(cls, code: int, begun: float, kills: int | None) -> "Exit":
+        """Return the end that a process has now. begun: when it started. kills: ``oom_kills()`` at that time."""
+        now = oom_kills()
+        return cls(code, time.monotonic() - begun, None if now is None or kills is None else now - kills)
+
+    def __str__(self) -> str:
+        unknown = self.code == -signal.SIGKILL and self.oom_kills is None
+        return f"{self.cause}{' (often for lack of memory: see dmesg)' if unknown else ''} after {self.after_s:.1f} s"
+
+    @property
+    def out_of_memory(self) -> bool:
+        """Whether the kernel probably killed this process for lack of memory; its count names no process."""
+        return self.code == -signal.SIGKILL and bool(self.oom_kills)
+
+    @property
+    def cause(self) -> str:
+        """How the process ended, as a text that is equal for equal ends."""
+        if self.code < 0:
+            why = ", probably for lack of memory," if self.out_of_memory else ""
+            return f"was killed by {_SIGNAL_NAMES.get(-self.code, f'signal {-self.code}')}{why}"
+        meaning = f" ({_CLASS_OF_CODE[self.code]})" if self.code in _CLASS_OF_CODE else ""
+        return f"exited with code {self.code}{meaning}"
+
+    def error(self, worker: str, message: str) -> ClusterError:
+        """Return the error of a worker that ended like this: a WorkerLostError unless new processes would end too.
+
+        A worker exits with the code of a class of errors after an error that a repetition does not remove.
+        """
+        if self.code in _CLASS_OF_CODE and self.code != ClusterError.exit_code:
+            return ClusterError(message)
+        return self.lost(worker, message)
+
+    def lost(self, process: str, message: str) -> WorkerLostError:
+        """Return the error of a process that new processes can replace."""
+        return WorkerLostError(process, self.cause, message, by_chance=self.by_chance, out_of_memory=self.out_of_memory)
+
+    @property
+    def by_chance(self) -> bool:
+        """Whether the same end can occur twice in one step by chance, because its origin may be another process."""
+        return self.code in _FROM_OUTSIDE
+
+    @property
+    def rank(self) -> int:
+        """Sort key of exits noticed at the same time: fatal signals first (likely causes), ClusterErrors last."""
+        if self.code < 0:
+            return 0
+        return 2 if self.code == ClusterError.exit_code else 1

@@ -1,0 +1,110 @@
+"""The start and the end of the worker processes of a session."""
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from runner.engine.cluster.launchers import Launcher
+from runner.engine.cluster.supervisor import Supervisor
+from runner.engine.cluster.transport import messages
+from runner.engine.cluster.transport.endpoint import SEND_TIMEOUT_S, Identity, Limits
+from runner.engine.cluster.transport.heartbeat import HeartbeatMonitor
+from runner.engine.cluster.transport.private_directory import private_directory
+from runner.engine.cluster.transport.ticket import Ticket, new_keys
+from runner.engine.cluster.transport.zmq_endpoint import ZmqEndpoint
+from runner.engine.cluster.transport.zmq_sockets import open_context
+from runner.engine.cluster.worker_group import WorkerGroup
+
+SPARE_MESSAGES = 256
+"""Number of messages of one peer that an inbox can queue; a worker's inbox can also queue all messages of a step."""
+
+
+@contextmanager
+def start_workers(
+    workers: Sequence[str],
+    identity: Identity,
+    setup: Callable[[Mapping[str, str]], bytes],
+    launcher: Launcher,
+    *,
+    facts: Mapping[str, str],
+    logs: Path,
+    threads: int,
+    queued_messages: int,
+    arenas: int,
+    monitor: HeartbeatMonitor,
+) -> Iterator[WorkerGroup]:
+    """Start worker processes and set them up; on exit, end all processes and free the shared memory.
+
+    workers: names of all processes, including parameter servers. identity: the master's identity, without keys. setup:
+    returns the setup document for given addresses of inboxes. facts: see :mod:`~runner.engine.cluster.joining`. logs:
+    folder for the workers' logs. threads: threads per worker for computing. queued_messages: how many messages one
+    worker may send to another before the receiver reads. arenas: how many arenas the caller keeps open. monitor: checks
+    heartbeats.
+
+    Raises ResourceError if a process cannot be started, and the errors of :meth:`WorkerGroup.gather`.
+    """
+    servers = sum(messages.split_name(worker)[0] == messages.SERVER_ROLE for worker in workers)
+    peers, lanes = len(workers) - servers, launcher.lanes
+    keys = new_keys([messages.MASTER, *workers]) if launcher.has_keys else {}
+    identity = replace(identity, keys=keys.get(messages.MASTER))
+    if launcher.has_keys:
+        limits = Limits(peers, servers, queued_messages)
+    else:
+        limits = Limits(peers, servers, SPARE_MESSAGES, send_timeout_s=SEND_TIMEOUT_S)
+
+    def ticket(worker: str, epoch: int) -> Ticket:
+        role, index = messages.split_name(worker)
+        own = keys.get(worker)
+        return Ticket(
+            identity.run,
+            epoch,
+            role,
+            index,
+            identity.token,
+            None if own is None else own.secret,
+            {} if own is None else own.public,
+            peers=peers,
+            servers=servers,
+            queued_messages=queued_messages,
+            lanes=lanes,
+            threads=threads,
+        )
+
+    with (
+        private_directory() as directory,
+        open_context((2 + lanes) * len(workers) + 4, identity.keys, lanes, arenas) as context,
+        ZmqEndpoint(context, identity, launcher.listen(directory), limits) as endpoint,
+        closing(launcher),
+        Supervisor() as supervisor,
+    ):
+
+        def start(names: Collection[str], epoch: int) -> None:
+            tickets = {name: ticket(name, epoch) for name in names}
+            launcher.start(tickets, endpoint.address, supervisor, directory)
+            endpoint.wake_on(supervisor.pidfds)
+
+        def add_spares() -> None:
+            launcher.add_spares(identity.run, endpoint.address, supervisor, directory)
+
+        group = WorkerGroup(
+            workers,
+            directory,
+            endpoint,
+            supervisor,
+            monitor,
+            logs,
+            launcher,
+            facts,
+            start=start,
+            add_spares=add_spares,
+        )
+        start(workers, identity.epoch)
+        try:
+            group.set_up(setup)
+            add_spares()
+            yield group
+        except BaseException as error:
+            group.dismiss(messages.Shutdown.of(error))
+            raise
+        group.shut_down()

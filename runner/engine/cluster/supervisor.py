@@ -1,0 +1,185 @@
+"""The master's view of its worker processes: it starts, watches, replaces and ends them."""
+
+import signal
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from runner.engine.cluster.processes import KILL_S, WorkerProcess, wait_for_any
+from runner.errors import ClusterError
+
+_TASK_REPORT_S = 2.0
+_REPORT_S = 0.2
+
+
+class Supervisor:
+    """All workers of a run. A context manager that ends all processes on exit.
+
+    spares: name -> process that waits to take the place of a worker. Nothing depends on a spare process that ends.
+
+    Use a supervisor in one thread only. This thread must live as long as the workers, because the kernel sends the
+    signal of :func:`~runner.engine.cluster.processes.die_with_parent` when the *thread* that started a process ends.
+    """
+
+    def __init__(self, grace_s: float = 2.0) -> None:
+        """``grace_s``: seconds between SIGTERM and SIGKILL on exit."""
+        self.workers: dict[str, WorkerProcess] = {}
+        self.spares: dict[str, WorkerProcess] = {}
+        self._grace_s = grace_s
+        self._exited: list[WorkerProcess] = []
+        self._leaving = False
+
+    def start(
+        self,
+        name: str,
+        argv: Sequence[str],
+        log_path: Path,
+        environment: Mapping[str, str],
+        tasks: Sequence[str] = (),
+    ) -> WorkerProcess:
+        """Start and watch a process. tasks: see :class:`~runner.engine.cluster.processes.WorkerProcess`.
+
+        environment: all variables, including those of :func:`~runner.engine.cluster.processes.thread_budget`.
+        """
+        if name in self.workers:
+            raise ValueError(f"{name} is already started")
+        worker = self.workers[name] = WorkerProcess(name, argv, log_path, environment, tasks)
+        return worker
+
+    def start_spare(self, name: str, argv: Sequence[str], log_path: Path, environment: Mapping[str, str]) -> None:
+        """Start a process that waits until it takes the place of a worker."""
+        self.spares[name] = WorkerProcess(name, argv, log_path, environment, is_spare=True)
+
+    def take_spare(self, worker: str) -> str | None:
+        """Watch a spare process that runs as ``worker`` from now on, and return its former name; None if there is none.
+
+        The caller then writes its ticket and calls its :meth:`WorkerProcess.take_over`.
+        """
+        while self.spares:
+            name, process = next(iter(self.spares.items()))
+            del self.spares[name]
+            if process.poll() is None and not process.is_stopped:
+                self.workers[worker] = process
+                return name
+            process.kill()
+            wait_for_any([process], KILL_S)
+            process.poll()
+            process.close()
+        return None
+
+    @property
+    def report_s(self) -> float:
+        """Longest time in seconds within which the end of a worker is noticed here."""
+        return _TASK_REPORT_S if any(worker.tasks for worker in self.workers.values()) else _REPORT_S
+
+    @property
+    def pidfds(self) -> list[int]:
+        """One descriptor per worker, which becomes readable when the worker dies."""
+        return [worker.fileno() for worker in self.workers.values()]
+
+    def expect_exits(self) -> None:
+        """Allow all processes to exit: from now on, an exit with code 0 does not count as a failure."""
+        self._leaving = True
+
+    def is_stopped(self, name: str) -> bool:
+        """Return whether ``name`` is a process of this host that is stopped by a signal such as SIGSTOP."""
+        return name in self.workers and self.workers[name].is_stopped
+
+    def remove(self, name: str) -> None:
+        """Kill a process, wait for its end and forget it, so that another one can be started under its name.
+
+        Raises ClusterError if the process survives SIGKILL.
+        """
+        worker = self.workers[name]
+        worker.kill()
+        if not wait_for_any([worker], KILL_S):
+            raise _survivor_of_sigkill([worker])
+        worker.poll()
+        worker.close()
+        self._exited = [each for each in self._exited if each is not worker]
+        del self.workers[name]
+
+    @property
+    def ended(self) -> list[str]:
+        """Names of the processes that have ended."""
+        self._update()
+        return [worker.name for worker in self._exited]
+
+    @property
+    def has_crashed(self) -> bool:
+        """Whether a signal has killed a worker, so that no report of another worker can name another cause."""
+        return any(worker.exit is not None and worker.exit.code < 0 for worker in self._failed_workers())
+
+    def failure(self) -> ClusterError | None:
+        """Return the ``Exit.error`` of the first worker that has died unexpectedly, the likely cause; None if none has.
+
+        The text of the error also names the workers that died later.
+        """
+        match self._failed_workers():
+            case [first, *later]:
+                return first.lost([f"Later, {worker.name} {worker.exit}." for worker in later])
+        return None
+
+    def first_failed(self) -> str:
+        """Return the name of the first worker that died unexpectedly, or "" if there is none."""
+        return next((worker.failed_task()[0] for worker in self._failed_workers()), "")
+
+    def _failed_workers(self) -> list[WorkerProcess]:
+        """Return the workers that have died unexpectedly, the likely cause first."""
+        self._update()
+        return [each for each in self._exited if not (self._leaving and each.exit and each.exit.code == 0)]
+
+    def wait_for_exit(self, timeout_s: float) -> bool:
+        """Wait at most ``timeout_s`` seconds for all workers to end; return whether all have ended."""
+        deadline = time.monotonic() + timeout_s
+        while living := self._update():
+            if not wait_for_any(living, deadline - time.monotonic()):
+                return False
+        return True
+
+    def terminate_all(self, grace_s: float) -> None:
+        """End all workers: SIGTERM, then after ``grace_s`` seconds a stack dump and SIGKILL.
+
+        Raises ClusterError if a worker survives SIGKILL, which happens only in an uninterruptible system call.
+        """
+        for worker in self._update():
+            worker.send_signal(signal.SIGTERM)
+        if not self.wait_for_exit(grace_s):
+            for worker in self._update():
+                worker.dump_stack()
+                worker.kill()
+            if not self.wait_for_exit(KILL_S):
+                raise _survivor_of_sigkill(self._update())
+
+    def __enter__(self) -> "Supervisor":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for spare in self.spares.values():
+            spare.kill()
+        self.terminate_all(self._grace_s)
+        for spare in self.spares.values():
+            wait_for_any([spare], KILL_S)
+            spare.poll()
+        for process in (*self.workers.values(), *self.spares.values()):
+            process.close()
+        self.spares.clear()
+
+    def _update(self) -> list[WorkerProcess]:
+        """Record the workers that have ended since the last call, likely cause first; return the living ones."""
+        ended: list[tuple[int, str]] = []
+        living: list[WorkerProcess] = []
+        for worker in self.workers.values():
+            if worker in self._exited:
+                continue
+            if exit_ := worker.poll():
+                ended.append((exit_.rank, worker.name))
+            else:
+                living.append(worker)
+        self._exited += [self.workers[name] for _, name in sorted(ended)]
+        return living
+
+
+def _survivor_of_sigkill(workers: Sequence[WorkerProcess]) -> ClusterError:
+    names = ", ".join(f"{worker.name} (pid {worker.pid})" for worker in workers)
+    return ClusterError(f"{names} still running {KILL_S:g} s after SIGKILL: stuck in the kernel")
