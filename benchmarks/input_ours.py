@@ -31,7 +31,7 @@ class Ours:
         self._settings("vgg").facts()
 
     def phase(self, name: str) -> Run:
-        """Return a function that prepares the next batch of a phase and returns its mean."""
+        """Return a function that prepares the next batch of a phase and returns its first pixel."""
         if name == "decode":
             return self._decode()
         pipeline, steps = Pipeline(self._settings(name).load(), seed=0, batch_size=BATCH, dtype="float32"), count()

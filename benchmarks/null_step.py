@@ -1,8 +1,8 @@
 """``python -m benchmarks null_step``: steps that read and update a few random rows of tables of several sizes.
 
 The sparse curve of the null step in TensorFlow (OSDI 2016, section 6.1): a worker looks up 32 random rows of 4 KB,
-computes nearly nothing, and updates these rows. The table is on parameter servers, in columns. All devices are in one
-process, so the times are those of the engine, without a network.
+computes nearly nothing, and updates these rows. Each parameter server holds some columns of the table.
+All devices are in one process, so the times are those of the engine, without a network.
 """
 
 import argparse
@@ -78,7 +78,7 @@ def measure(gib: float, servers: int, steps: int) -> list[float]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print the median and the deciles of the steps for each size."""
+    """Print the median, the first and the last decile of the steps for each size."""
     parser = argparse.ArgumentParser("python -m benchmarks null_step", description=__doc__)
     parser.add_argument("--gib", type=float, nargs="+", default=[1.0, 4.0], help="sizes of the table")
     parser.add_argument("--servers", type=int, default=2)

@@ -1,8 +1,8 @@
 """Checks of your own models, ops, optimizers and strategies, for your own tests: ``import runner.testing``.
 
-Each check trains a small network in this process and raises an AssertionError that names a variable, an index, the
-value found and the value expected. Options of a plugin are given as objects, such as ``MyNet(hidden=4)``; an op must be
-installed (``runner.install(["my_op.py"])``).
+The checks run in this process. A check that fails raises an AssertionError that names a variable, an index, the value
+found and the value expected. Pass a model, an optimizer or a strategy as an object, such as ``MyNet(hidden=4)``. An op
+must be installed (``runner.install(["my_op.py"])``).
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -65,10 +65,10 @@ def check_gradients(
 
     checked: a model, whose loss is the cross-entropy of ``classes`` for random inputs of shape ``shape``; or a function
     that adds a network with its loss; or the name of an op with ``attributes``, whose float ``inputs`` are variables,
-    and whose loss is a sum of its float outputs with random weights. fields: the fields of an example, which replace
-    shape and classes, for a function such as ``MyTask().network(Mlp(), fields)``. tolerance: absolute and
-    relative, see `numpy.isclose`. At a kink, such as that of ReLU at 0, gradients and quotients differ: give another
-    ``seed``.
+    and whose loss is a sum of its float outputs with random weights. fields: the fields of an example, in place of
+    shape and classes, if ``checked`` is a function, such as the result of ``MyTask().network(Mlp(), fields)``.
+    tolerance: absolute and relative, see `numpy.isclose`. At a kink, such as that of ReLU at 0, gradients and quotients
+    differ: give another ``seed``.
     """
     rng = np.random.default_rng(seed)
     arrays = [np.asarray(each, "float64" if np.asarray(each).dtype.kind == "f" else None) for each in inputs]
@@ -120,7 +120,7 @@ def check_equals_single(
     tolerance: float = 1e-10,
     seed: int = 0,
 ) -> None:
-    """Train with a strategy and with ``single`` in float64; require equal losses of all steps and equal final weights.
+    """Train with a strategy and with ``single`` in float64; require equal losses of all steps and equal variables.
 
     model: None for two dense layers; for a function and its fields, see :func:`check_gradients`. optimizer: None for
     momentum; its ``lr`` is the learning rate of all steps. batch_size: over all workers. tolerance: absolute.

@@ -41,7 +41,7 @@ def function_kernel(
 
 
 def update_kernel(op: str, function: Callable[..., None]) -> Kernel:
-    """Wrap a function that changes its first array as a kernel on the CPU, whose output is the changed array.
+    """Return a CPU kernel for a function that changes its first array in place; this array is the output.
 
     If the output does not share memory with the first input, the input is copied first and stays as it is.
     """
@@ -87,7 +87,7 @@ def _fill(output: Array, value: Any) -> None:
 
 
 def arrange_plain(attributes: Attributes, inputs: Specs, outputs: Specs, offered: Offers) -> Arrangement:
-    """Arrange all tensors in C order and none in place, as NumPy functions require."""
+    """Arrange all tensors in C order and none in place."""
     return all_plain(inputs, outputs)
 
 

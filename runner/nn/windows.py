@@ -139,20 +139,23 @@ def conv_transpose(
     bias: float | None = 0.0,
     initializer: Initializer | None = None,
 ) -> Tensor:
-    """Add a transposed convolution, which adds ``kernel`` x ``kernel`` windows: (N, C, H, W) -> (N, filters, H', W').
+    """Add a transposed convolution: (N, C, H, W) -> (N, filters, H', W').
 
+    Every pixel of the input becomes a window of ``kernel`` x ``kernel`` pixels, and overlapping windows are summed.
     Without the bias, the layer is the adjoint of a convolution with these arguments from images (N, filters, H', W') to
     (N, C, H, W). It equals ConvTranspose2d of PyTorch, with H' = (H - 1) * stride + dilation * (kernel - 1) + 1 -
     padding + output_padding.
 
-    padding: the padding of that convolution, whose pixels are cut off the result; "same" gives H' = H * stride if
-    windows cover at least ``stride`` pixels. output_padding: pixels added at the bottom and the right, fewer than
-    ``stride``. bias, groups: see :func:`conv`. initializer: of the weights (C, filters/groups, kernel, kernel); None
-    for He normal. Raises ConfigError if no pixel remains.
+    padding: the padding of that convolution, whose pixels are cut off the result; "same" gives H' = H * stride +
+    output_padding if windows cover at least ``stride`` pixels. output_padding: pixels added at the bottom
+    and the right, fewer than ``stride``. bias, groups: see :func:`conv`. initializer: of the weights (C,
+    filters/groups, kernel, kernel); None for He normal. Raises ConfigError if no pixel remains.
     """
     with new_layer(net, name, "conv"):
         if not 0 <= output_padding < stride:
-            raise ValueError(f"layer {name!r}: output_padding={output_padding}, expected less than stride={stride}")
+            raise ValueError(
+                f"layer {name!r}: output_padding={output_padding}, expected 0 to {stride - 1}, below stride={stride}"
+            )
         size, window = _image_size(net, x), dilation * (kernel - 1) + 1
         zeros = [_zeros(side * stride, window, stride, padding, axis) for axis, side in enumerate(size)]
         rows, columns = (

@@ -18,8 +18,8 @@ def softmax(logits: Expr, labels: Expr) -> Expr:
 def smoothed_softmax(logits: Expr, labels: Expr, smoothing: float, weights: Sequence[float] | None = None) -> Expr:
     """Return the cross-entropy of a softmax with smoothed labels (Szegedy et al. 2016, section 7), in nats.
 
-    The target of a class is smoothing / C, and 1 - smoothing more for the label. weights: of the C classes, by which
-    the terms of the classes are multiplied, as in PyTorch's ``cross_entropy``; None for weights of 1.
+    Every class has the target smoothing / C; the target of the label is larger by (1 - smoothing). weights: one factor
+    for the term of each class, as in PyTorch's ``cross_entropy``; None for factors of 1.
     """
     loss, scores = softmax(logits, labels), logits
     chosen = apply(ops.one_hot, labels, depth=logits.spec.shape[1], dtype=logits.spec.dtype)
@@ -74,7 +74,7 @@ def top_accuracy(logits: Expr, labels: Expr, k: int) -> Expr:
 
 
 def top_error(logits: Expr, labels: Expr, k: int) -> Expr:
-    """Return 1 where k or more classes have at least the logit of the label, else 0."""
+    """Return 1 where k or more classes have a larger logit than the label, or a logit is NaN, else 0."""
     return 1.0 - top_accuracy(logits, labels, k)
 
 

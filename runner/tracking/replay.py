@@ -15,7 +15,10 @@ PATIENCE_S = 10.0
 
 
 class Replay:
-    """A writer of the pending records of runs, one run after another. It skips a store that did not answer before."""
+    """A writer of the pending records of runs, one run after another.
+
+    It skips a store that did not answer for an earlier run.
+    """
 
     def __init__(
         self, store: Callable[[str, str, RunInfo, int], Store] = MlflowStore, patience_s: float = PATIENCE_S
@@ -41,7 +44,7 @@ class Replay:
             raise StoreUnavailableError(self._unavailable[origin.store])
         store = self._store(origin.address(uri, Path.cwd()), origin.experiment, origin.run(run_dir), origin.started_ms)
         spool = Spool(run_dir / SPOOL_FILE)
-        # Opening a run in the store marks it as running; without pending records, nothing would mark it as ended.
+        # Without pending records, the run has ended in the store; opening it there would mark it as running again.
         if not spool.pending:
             return 0
         opened = False
@@ -66,7 +69,7 @@ class Replay:
             try:
                 store.write(records)
             except StoreUnavailableError as error:
-                # A store that fails at once is not skipped: it may accept other runs, and trying costs no time.
+                # A store that opens but refuses a write at once is not skipped: it may accept other runs.
                 if time.monotonic() - began_s >= self._patience_s:
                     self._unavailable[address] = str(error)
                 raise

@@ -14,25 +14,26 @@ _Box = tuple[str, str]  # (layer, device)
 _OTHER = "step"
 _LEGEND = DiagramLegend(
     box="layer and its number of nodes; step: nodes without a layer",
-    within="number of tensors between layers of one device",
-    between="number of tensors between layers of different devices",
+    within="number of inputs between layers of one device",
+    between="number of inputs between layers of different devices",
 )
 
 
 def write_graph(graph: Graph, path: Path) -> Path:
     """Write the graph to ``path`` in the DOT language, and return ``path``.
 
-    A box is a layer on a device and shows its number of nodes; an arrow shows its number of tensors, and the colour
-    of an arrow shows whether its tensors go to another device. A legend explains boxes and arrows.
+    A box is a layer on a device and shows its number of nodes; an arrow shows how many inputs of nodes it feeds,
+    and its colour shows whether they are on another device. A legend explains boxes and arrows.
     """
     path.write_text("\n".join(_dot_lines(*_boxes_and_arrows(graph))) + "\n", encoding="utf-8")
     return path
 
 
 def draw_graph(graph: Graph, path: Path) -> list[Path]:
-    """Draw the graph as a PNG file next to its file ``path`` and, if Graphviz is installed, as an SVG file.
+    """Draw the graph as a PNG file and, if Graphviz is installed, as an SVG file, next to the DOT file ``path``.
 
-    The PNG omits arrows to and from nodes without a layer, because these arrows are alike in all networks.
+    :func:`write_graph` has written the DOT file. The PNG omits arrows to and from nodes without a layer, because these
+    arrows are alike in all networks.
     """
     boxes, arrows = _boxes_and_arrows(graph)
     svg, dot = path.with_suffix(".svg"), shutil.which("dot")
@@ -55,7 +56,7 @@ def _box(node: Node) -> _Box:
 def _dot_lines(boxes: Mapping[_Box, str], arrows: Mapping[tuple[_Box, _Box], str]) -> Iterator[str]:
     yield 'digraph "graph" {'
     yield "\tnode [shape=box style=rounded]"
-    yield f'\tlabel="box: {_LEGEND.box}\narrow: number of tensors; coloured: to another device"'
+    yield f'\tlabel="box: {_LEGEND.box}\narrow: number of inputs; coloured: to another device"'
     names = {box: f"box{i}" for i, box in enumerate(boxes)}
     for device in dict.fromkeys(device for _, device in boxes):
         yield f'\tsubgraph "cluster_{device}" {{\n\t\tlabel="{device}"'

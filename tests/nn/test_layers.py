@@ -350,7 +350,12 @@ TWO_SHAPES = "layer 'a' (merge): expected two inputs of one shape, got float64[2
             "windows of 7x7 need images",
         ),
         (lambda n, x: nn.conv_transpose(n, x, 4, 3, name="t", padding=2), (1, 3, 2, 2), ConfigError, "of 0x0 pixels"),
-        (lambda n, x: nn.conv_transpose(n, x, 4, 3, name="t", output_padding=1), (1, 3, 2, 2), ValueError, "stride=1"),
+        (
+            lambda n, x: nn.conv_transpose(n, x, 4, 3, name="t", output_padding=1),
+            (1, 3, 2, 2),
+            ValueError,
+            "expected 0",
+        ),
         (lambda n, x: nn.layer_norm(n, x, axes=2, name="n"), (2, 3), ValueError, "layer 'n': axes=2, expected 1 to 1"),
         (lambda n, x: nn.group_norm(n, x, 2, name="n"), (2, 3), ValueError, "groups=2, expected a divisor of the 3 "),
         (lambda n, x: nn.embedding(n, x, 5, 3, name="e"), (2, 3), ShapeError, "indices of dtype int32 or int64, got"),

@@ -62,9 +62,9 @@ class Exit:
         return f"exited with code {self.code}{meaning}"
 
     def error(self, worker: str, message: str) -> ClusterError:
-        """Return the error of a worker that ended like this: a WorkerLostError unless new processes would end too.
+        """Return the error of a worker that ended like this: a WorkerLostError unless a new process would fail again.
 
-        A worker exits with the code of a class of errors after an error that a repetition does not remove.
+        A process fails again if its exit code is that of an error class of runner other than ClusterError.
         """
         if self.code in _CLASS_OF_CODE and self.code != ClusterError.exit_code:
             return ClusterError(message)
@@ -76,7 +76,7 @@ class Exit:
 
     @property
     def by_chance(self) -> bool:
-        """Whether the same end can occur twice in one step by chance, because its origin may be another process."""
+        """Whether two such ends in one step may be a coincidence, because another process may have sent the signal."""
         return self.code in _FROM_OUTSIDE
 
     @property

@@ -20,8 +20,8 @@ class Transfer:
     """One transfer of a step.
 
     layer: name of the layer of its Send, or None. nbytes: bytes of the tensor. seconds: estimated time on the link.
-    hidden_s: the part of these seconds in which the destination computes, between the end of the Send and the start of
-    the first node that needs the tensor, in the simulation that chose the order of nodes.
+    hidden_s: the seconds that the destination computes between the end of the Send and the start of the first node that
+    needs the tensor, at most ``seconds``. The times are those of the simulation that chose the order of nodes.
     """
 
     source: str

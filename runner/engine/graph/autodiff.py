@@ -25,7 +25,7 @@ def gradients(
     """Add nodes for d(sum of <grad_y, y>)/dx; return one tensor per x, or None for an x that no y depends on.
 
     ys, xs: any float tensors of the graph. grad_ys: the gradient of each y, of y's shape and dtype; ones by default.
-    stop: outputs of nodes through which no gradient flows further back, although these outputs may be xs.
+    stop: outputs of nodes through which no gradient flows back. They may be xs, and then have gradients.
     Gradient nodes have the device constraint and the layer of their forward nodes. Raises ShapeError if a path to
     an x passes through an op that is declared not differentiable.
     """

@@ -1,4 +1,4 @@
-"""Assignments (the part of a client for one worker): round trips, refused documents, feeds, fetches and transfers."""
+"""Assignments (what one worker runs of a client of a program): documents, feeds, fetches and transfers."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -44,7 +44,7 @@ def encoded_and_decoded(document: object) -> object:
 
 @pytest.mark.parametrize("network", [*sorted(NETWORKS), "random layouts"])
 def test_training_program_round_trip(network: str, registry: Registry, tmp_path: Path) -> None:
-    """A document contains the layouts, so the plan that a worker reads from it equals the plan of the master."""
+    """A document contains the layouts, so the plan that a worker makes from it equals the plan of the master."""
     network, kernels = ("batch_normalised", random_registry(1)) if " " in network else (network, registry)
     program = SyncData(workers=3).build(workload_of(NETWORKS[network], Momentum(), batch_size=7))
     planned = plans_of(program, kernels)
@@ -266,7 +266,7 @@ def test_fetch_returns_a_copy(plan: RemotePlan, tensor: Tensor, worker: str) -> 
     assert fetched.flags.writeable
 
 
-def test_arenas_have_no_names_and_work_after_the_plan_is_closed(plan: RemotePlan, tmp_path: Path) -> None:
+def test_arenas_leave_no_files_and_work_after_the_plan_is_closed(plan: RemotePlan, tmp_path: Path) -> None:
     spec = plan.assignments["worker-1"].arenas["worker-1"]
     arena = ArenaWriter(spec)
     assert list(tmp_path.iterdir()) == []
