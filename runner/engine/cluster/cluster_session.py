@@ -112,6 +112,8 @@ class ClusterSession:
         self._sent, self._peaks = (dict.fromkeys(self._workers, 0) for _ in range(2))
         self._libraries: dict[str, set[str]] = {device.type: set() for device in cluster.devices}
         self._plans: dict[tuple[Signature, tuple[InputSlot, ...]], RemotePlan] = {}
+        self._unloaded: list[RemotePlan] = []
+        """Plans that not all workers have loaded; a worker that still loads one of them must find its arenas."""
         self._loads = 0
         self._launched: dict[str, _LaunchedRun] = {}
         self._by_plan: dict[str, _LaunchedRun] = {}
@@ -141,6 +143,7 @@ class ClusterSession:
 
     def __exit__(self, *exception: Any) -> None:
         # The plans hold this process's mappings of shared memory, which is freed when its last mapping is closed.
+        self._close_unloaded()
         for plan in self._plans.values():
             plan.close()
         self._plans.clear()
@@ -172,6 +175,7 @@ class ClusterSession:
             replaced = self._workers
         else:
             replaced = self._group.replace(lost, epoch)
+            self._close_unloaded()
             fenced = time.monotonic()
             self._group.set_up(self._setup_document, replaced)
             self._load_again(replaced)
@@ -284,17 +288,21 @@ class ClusterSession:
             compiled, plans = self._planned.compiled(signature), self._planned.plans(signature)
             place = (group.directory, self._identity.epoch)
             plan = RemotePlan(name, client, compiled, plans, self._planned.layouts, *place, group.sharing)
-            plan.expect_fetches(group.arrivals)
             try:
+                plan.expect_fetches(group.arrivals)
                 self._send_plan(plan, plan.assignments)
                 group.gather(plan.plans, messages.Loaded, lambda answer: answer.plan == name)
             except BaseException:
-                plan.close()
+                self._unloaded.append(plan)
                 raise
             self._plans[key] = plan
             for device_plan in plan.plans.values():
                 self._libraries[DeviceName.parse(device_plan.device).type or ""] |= device_plan.libraries
         return plan
+
+    def _close_unloaded(self) -> None:
+        while self._unloaded:
+            self._unloaded.pop().close()
 
     def _send_plan(self, plan: RemotePlan, workers: Collection[str]) -> None:
         for worker in workers:

@@ -134,7 +134,8 @@ class LocalLauncher:
                 supervisor.start(name, self._command(address, path), log_path, self._environment)
 
     def add_spares(self, run: str, address: str, supervisor: Supervisor, directory: Path) -> None:
-        """Start as many spare processes as are missing. Raises ResourceError if one cannot be started."""
+        """Start as many spare processes as are missing or have ended. Raises ResourceError if one cannot be started."""
+        supervisor.drop_ended_spares()
         while len(supervisor.spares) < self.spares:
             name = f"spare-{next(self._numbers)}"
             argv = [*self._command(address, directory / f"{run}.{name}.key"), "--spare"]

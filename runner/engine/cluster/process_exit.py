@@ -76,8 +76,8 @@ class Exit:
 
     @property
     def by_chance(self) -> bool:
-        """Whether two such ends in one step may be a coincidence, because another process may have sent the signal."""
-        return self.code in _FROM_OUTSIDE
+        """Whether two such ends in one step may be a coincidence, because another process may have caused them."""
+        return self.code in (*_FROM_OUTSIDE, ClusterError.exit_code)
 
     @property
     def rank(self) -> int:

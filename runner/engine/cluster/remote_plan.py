@@ -5,6 +5,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -82,12 +83,18 @@ class RemotePlan:
             sizes[MASTER].update(feed_sizes(plan, inputs[device]))
             sizes[peer_of(device)] = sent_sizes(plan)
         together = {MASTER, *(sizes if sharing is None else sharing)} & sizes.keys()
-        self._arenas = {
-            owner: create_arena(directory, f"{name} {owner}", owner, epoch, needed)
-            if owner in together and len(together) > 1
-            else ArenaSpec(f"{name} {owner}", owner, epoch, "", needed)
-            for owner, needed in sizes.items()
-        }
+        self._arenas: dict[str, ArenaSpec] = {}
+        with ExitStack() as opened:
+            for owner, needed in sizes.items():
+                label = f"{name} {owner}"
+                if owner in together and len(together) > 1:
+                    self._arenas[owner] = create_arena(directory, label, owner, epoch, needed)
+                    opened.callback(close_arena, self._arenas[owner])
+                else:
+                    self._arenas[owner] = ArenaSpec(label, owner, epoch, "", needed)
+            self._writer = ArenaWriter(self._arenas[MASTER])
+            self._readers = {owner: ArenaReader(spec) for owner, spec in self._arenas.items() if owner != MASTER}
+            self._open = opened.pop_all()
         self.assignments = {
             peer_of(device): Assignment(
                 device,
@@ -107,14 +114,11 @@ class RemotePlan:
             for feed in plan.feeds
             if feed_key(feed.tensor) in sizes[MASTER]
         }
-        self._writer = ArenaWriter(self._arenas[MASTER])
-        self._readers = {owner: ArenaReader(spec) for owner, spec in self._arenas.items() if owner != MASTER}
         self._fed: dict[str, ArenaTensor] = {}
 
     def close(self) -> None:
         """Close the arenas. No worker can load the plan after this."""
-        for spec in self._arenas.values():
-            close_arena(spec)
+        self._open.close()
 
     def feed(self, values: Mapping[Tensor, Any]) -> None:
         """Copy the plan's feeds into the master's arena; raises RunnerError for a wrong shape or dtype."""

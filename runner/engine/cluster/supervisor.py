@@ -50,6 +50,13 @@ class Supervisor:
         """Start a process that waits until it takes the place of a worker."""
         self.spares[name] = WorkerProcess(name, argv, log_path, environment, is_spare=True)
 
+    def drop_ended_spares(self) -> None:
+        """Forget the spare processes that have ended."""
+        for name, process in list(self.spares.items()):
+            if process.poll() is not None:
+                process.close()
+                del self.spares[name]
+
     def take_spare(self, worker: str) -> str | None:
         """Watch a spare process that runs as ``worker`` from now on, and return its former name; None if there is none.
 

@@ -49,8 +49,9 @@ from runner.system.text import ascii_only
 
 log = logging.getLogger(__name__)
 
-_RECOVERY_S = 10.0
-"""Seconds for which a worker that lost a connection waits for the master, which may first have to notice the loss."""
+_RECOVERY_S = 300.0
+"""Seconds for which a worker that lost a connection waits for the master, which may first have to finish a save. The
+kernel ends the workers of this host with the master; those of other hosts are sent the end of the run."""
 
 SourceMaker = Callable[[Mapping[str, Any]], InputSource]
 
@@ -169,11 +170,9 @@ class Worker:
         self._launched = LaunchQueue(self.mailbox)
         for loaded in self._plans.values():
             loaded.executor.count_again()
-        for peer in message.lost:
-            self.endpoint.forget(peer)
         self._replaced |= self._connected & set(message.lost)
         self._connected -= self._replaced
-        self.endpoint.advance(message.begins)
+        self.endpoint.advance(message.begins, message.lost)
         self.progress.enter(messages.IDLE, 0)
         self.endpoint.send(messages.MASTER, messages.Abandoned())
         log.info("epoch %d: replaced %s", message.begins, ", ".join(message.lost))

@@ -17,7 +17,7 @@ from runner.engine.cluster.transport import messages
 from runner.engine.cluster.transport.endpoint import Endpoint, Received
 from runner.engine.cluster.transport.heartbeat import HeartbeatMonitor, Reason, Verdict
 from runner.engine.cluster.transport.private_directory import inbox_address, inbox_path
-from runner.errors import ClusterError, Interrupted, RunnerError, WorkerLostError
+from runner.errors import ClusterError, Interrupted, ResourceError, RunnerError, WorkerLostError
 from runner.system.text import printable, printable_lines
 
 log = logging.getLogger(__name__)
@@ -127,7 +127,7 @@ class WorkerGroup:
         for queue in (self._unread, self._early):
             queue.clear()
         with self._mark_failure():
-            self.endpoint.advance(epoch)
+            self.endpoint.advance(epoch, absent)
             self.start(absent, epoch)
         others = [worker for worker in self.workers if worker not in self._absent]
         for worker in others:
@@ -136,9 +136,12 @@ class WorkerGroup:
         return absent
 
     def complete(self) -> None:
-        """End a replacement: all workers have their plans."""
+        """End a replacement: all workers have their plans. A spare process that cannot be started is only logged."""
         self._absent.clear()
-        self.add_spares()
+        try:
+            self.add_spares()
+        except ResourceError as error:
+            log.warning("no new spare process: %s", error)
 
     def silence_s(self, worker: str) -> float:
         """Return the seconds since the last heartbeat of a worker."""
@@ -149,7 +152,6 @@ class WorkerGroup:
         if worker in self.supervisor.workers:
             self.supervisor.remove(worker)
         self.monitor.forget(worker)
-        self.endpoint.forget(worker)
         # A process that was killed leaves the file of its socket, which its replacement would not overwrite.
         inbox_path(inbox_address(self.directory, worker)).unlink(missing_ok=True)
         self._joined.pop(worker, None)
@@ -176,7 +178,7 @@ class WorkerGroup:
                 worker, hello, _ = next(hellos)
                 if worker in missing and self._admits(worker, hello):
                     missing.remove(worker)
-                    self.endpoint.connect(worker, hello.address or inbox_address(self.directory, worker))
+                    self._connect(worker, hello.address or inbox_address(self.directory, worker))
                     self._joined[worker] = hello
                     self.send(worker, messages.Welcome())
                     if worker not in self.supervisor.workers:
@@ -184,6 +186,13 @@ class WorkerGroup:
         addresses = {worker: hello.address for worker, hello in self._joined.items() if hello.address}
         for worker in workers:
             self.send(worker, messages.Setup(), document(addresses))
+
+    def _connect(self, worker: str, address: str) -> None:
+        """Connect to the inbox of a worker. Raises the error that ended the worker if it has ended meanwhile."""
+        try:
+            self.endpoint.connect(worker, address)
+        except ClusterError as error:
+            raise self._root_cause(error) from None
 
     def _admits(self, worker: str, hello: messages.Hello) -> bool:
         """Return whether a worker may join; if not, send it the reason."""
@@ -274,7 +283,10 @@ class WorkerGroup:
                 late = sorted(missing)
                 logs = ", ".join(str(self._log(worker)) for worker in late)
                 names = ", ".join(map(self._named, late))
-                raise ClusterError(f"no {kinds[0].kind!r} from {names} within {limit_s:g} s; see their logs: {logs}")
+                text = f"no {kinds[0].kind!r} from {names} within {limit_s:g} s; see their logs: {logs}"
+                if late[0] in self._absent:
+                    raise WorkerLostError(late[0], "did not join the run again", text, by_chance=True)
+                raise ClusterError(text)
             received = self._unread.popleft() if self._unread else self._receive(max(0.0, self._next_check - now))
             if received is None:
                 self._next_check = now  # Check now: the next check is due, or a process has died.

@@ -91,7 +91,7 @@ def test_stopped_process_is_noticed_within_two_seconds(sessions: Sessions, progr
 def test_an_exit_after_an_error_that_would_recur_is_not_a_lost_worker(code: int, again: bool) -> None:
     error = Exit(code, after_s=1.0).error("worker-0", "text")
     assert isinstance(error, WorkerLostError) == again
-    assert not (isinstance(error, WorkerLostError) and error.by_chance)
+    assert (isinstance(error, WorkerLostError) and error.by_chance) == (code == ClusterError.exit_code)
 
 
 def test_stuck_worker_logs_its_stack(sessions: Sessions, monkeypatch: pytest.MonkeyPatch) -> None:

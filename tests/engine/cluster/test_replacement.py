@@ -1,8 +1,10 @@
 """Lost workers are replaced: the others keep their processes, and the results are those of an undisturbed session."""
 
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from threading import Timer
 
 import psutil
 import pytest
@@ -15,12 +17,25 @@ from runner.engine.compile import program_plans
 from runner.engine.compile.program import Program
 from runner.errors import RunnerError, WorkerLostError
 from runner.kernels.registry import Registry
-from tests.engine.cluster.conftest import PROGRAM, SERVED, Sessions, Source, Start, expect_same_losses, losses, train
+from runner.optimizers.sgd import Momentum
+from runner.strategies.sync_data import SyncData
+from tests.engine.cluster.conftest import (
+    PROGRAM,
+    SERVED,
+    SOURCE,
+    Sessions,
+    Source,
+    Start,
+    expect_same_losses,
+    losses,
+    train,
+)
 from tests.engine.cluster.test_worker import RESULT_OF_STEP_2
 from tests.engine.cluster.transport.fake_network import Faults
 from tests.engine.cluster.virtual_cluster import VirtualCluster, there_and_back, virtual_cluster
 from tests.engine.run.launched_programs import expect_matching_transfers, pushed, tally
 from tests.integration.command import wait_until
+from tests.strategies.networks import NETWORKS, workload_of
 
 
 def lose(session: ClusterSession, process: psutil.Process, signum: int = signal.SIGKILL) -> WorkerLostError:
@@ -29,6 +44,11 @@ def lose(session: ClusterSession, process: psutil.Process, signum: int = signal.
     with pytest.raises(WorkerLostError) as caught:
         _ = [train(session, step) for step in range(10_000)]
     return caught.value
+
+
+def expect_processes(sessions: Sessions, *names: str) -> None:
+    """Wait until exactly these processes run; a process has no command line for a moment after its start."""
+    wait_until(lambda: sessions.pids.keys() == set(names), f"processes {', '.join(names)}")
 
 
 def expect_survivors(before: dict[str, int], after: dict[str, int], *lost: str) -> None:
@@ -92,6 +112,68 @@ def test_another_loss_during_a_replacement_is_recovered_too(
         expect_same_losses(losses(session), expected)
 
 
+THREE = SyncData(workers=3).build(workload_of(NETWORKS["dense"], Momentum(), batch_size=6))
+
+
+@contextmanager
+def paused(process: psutil.Process, seconds: float) -> Iterator[None]:
+    """Stop a process now, and let it continue after some seconds, while the block runs."""
+    process.suspend()
+    timer = Timer(seconds, process.resume)
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.join()
+
+
+@pytest.mark.parametrize("after", ["init", "a recovery"])
+@pytest.mark.parametrize("late", [None, 0, 1])
+def test_loss_while_the_others_load_or_connect_is_recovered(sessions: Sessions, after: str, late: int | None) -> None:
+    """late: index of a worker that loads the plan, or connects to a replacement, after the master noticed the loss."""
+    with sessions.new({**SOURCE, "batch_size": 6}, program=THREE) as undisturbed:
+        expected = losses(undisturbed)
+    with sessions.new({**SOURCE, "batch_size": 6}, program=THREE) as session:
+        session.run("init")
+        epoch = 2
+        if after == "a recovery":
+            lost = lose(session, sessions.worker(1))
+            session.recover(lost.worker, epoch)
+            session.run("init")
+            epoch = 3
+        before = sessions.pids
+        sessions.worker(2).kill()
+        with paused(sessions.worker(late), 0.6) if late is not None else nullcontext():
+            with pytest.raises(WorkerLostError, match=r"^worker-2 "):
+                train(session, 0)
+            session.recover("worker-2", epoch)
+        expect_survivors(before, sessions.pids, "worker-2")
+        expect_same_losses(losses(session), expected)
+
+
+def test_replacement_that_dies_before_the_master_connects_is_replaced_too(
+    sessions: Sessions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    admits = WorkerGroup._admits
+    killed = []
+
+    def disturbed(group: WorkerGroup, worker: str, hello: messages.Hello) -> bool:
+        if not killed:
+            killed.append(worker)
+            group.supervisor.workers[worker].kill()
+            wait_until(lambda: group.supervisor.workers[worker].poll() is not None)
+        return admits(group, worker, hello)
+
+    with sessions.new() as session:
+        expected = losses(session)
+        lost = lose(session, sessions.worker(1))
+        monkeypatch.setattr(WorkerGroup, "_admits", disturbed)
+        with pytest.raises(WorkerLostError, match=r"^worker-1 .* was killed by SIGKILL"):
+            session.recover(lost.worker, 2)
+        session.recover("worker-1", 3)
+        expect_same_losses(losses(session), expected)
+
+
 def test_workers_over_tcp_are_all_restarted(sessions: Sessions) -> None:
     launcher = LocalLauncher(sessions.logs, 1, over_tcp=True)
     with sessions.new(launcher=launcher) as session:
@@ -122,19 +204,19 @@ def test_launched_clients_are_dropped_and_can_be_launched_again(sessions: Sessio
 def test_spare_process_takes_over(sessions: Sessions) -> None:
     with sessions.new(launcher=LocalLauncher(sessions.logs, 1, spares=1)) as session:
         expected = losses(session)
+        expect_processes(sessions, "worker-0", "worker-1", "spare-0")
         before = sessions.pids
-        assert before.keys() == {"worker-0", "worker-1", "spare-0"}
         lost = lose(session, psutil.Process(before["worker-1"]))
         session.recover(lost.worker, epoch=2)
+        expect_processes(sessions, "worker-0", "spare-0", "spare-1")  # a new spare process waits
         after = sessions.pids
-        assert after.keys() == {"worker-0", "spare-0", "spare-1"}, "a new spare process waits"
         assert [after[name] for name in ("worker-0", "spare-0")] == [before[name] for name in ("worker-0", "spare-0")]
         expect_same_losses(losses(session), expected)
         psutil.Process(after["spare-1"]).kill()
         lost = lose(session, psutil.Process(after["spare-0"]))
         assert lost.worker == "worker-1"
         session.recover(lost.worker, epoch=3)
-        assert sessions.pids.keys() == {"worker-0", "worker-1", "spare-2"}, "the dead spare process was not used"
+        expect_processes(sessions, "worker-0", "worker-1", "spare-2")  # the dead spare process was not used
         expect_same_losses(losses(session), expected)
     assert "epoch 3: replaced worker-1" in (sessions.logs / "worker-0.log").read_text()
 
@@ -180,8 +262,7 @@ def test_worker_connects_again_to_a_process_that_was_replaced(start: Start) -> N
         cluster.run("run", 1, {"rate": 0.5})
         admission = cluster.endpoints["worker-1"]._admission
         assert "worker-0" in {caller.name for caller in admission._callers.values()}
-        cluster.endpoints["worker-1"].forget("worker-0")  # like a new process, which knows no connection
-        cluster.endpoints["worker-1"].advance(2)
+        cluster.endpoints["worker-1"].advance(2, ["worker-0"])  # like a new process, which knows no connection
         cluster.endpoint.advance(2)
         cluster.send(messages.Abandon(2, ("worker-1",)), ["worker-0"])
         cluster.answers(messages.Abandoned, ["worker-0"])

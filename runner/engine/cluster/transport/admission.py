@@ -67,6 +67,9 @@ class Admission:
         self._peers = peers
         self._servers = servers
         self._callers: dict[bytes, _Caller] = {}
+        self._joined_after: dict[str, int] = {}
+        """Process that took the place of a lost one -> the epoch in which it was started."""
+        self._oldest = identity.epoch
 
     def admit(
         self, connection: bytes, header: bytes | memoryview, frames: Sequence[memoryview], process: str = ""
@@ -99,14 +102,22 @@ class Admission:
         if not hmac.compare_digest(message.token.encode(), self._identity.token.encode()):
             return self._drop(Drop.BAD_TOKEN, f"from {envelope.src}")
         name = self._check_hello(envelope, message, frames, process)
+        if envelope.epoch < self._joined_after.get(messages.process_of(name), self._oldest):
+            return self._drop(Drop.STALE, f"{name} of epoch {envelope.epoch}, which was replaced")
         if any((caller.name, caller.lane) == (name, message.lane) for caller in self._callers.values()):
             return self._drop(Drop.TWICE, f"{name} has joined the run already")
         self._callers[connection] = _Caller(name, message.role, message.lane, expected=1)
         return Received(name, replace(message, token=""))
 
-    def advance(self, identity: Identity) -> None:
-        """Drop messages of epochs before that of ``identity``."""
+    def advance(self, identity: Identity, lost: Sequence[str] = ()) -> None:
+        """Drop messages of epochs before that of ``identity``, in which other processes take the place of ``lost``.
+
+        The hello of any other process is admitted also if it was sent earlier, because the connection remains.
+        """
         self._identity = identity
+        for process in lost:
+            self.forget(process)
+            self._joined_after[process] = identity.epoch
 
     def forget(self, name: str) -> list[bytes]:
         """Forget the connections of a process, so that another one may join under its name; return them."""
@@ -175,7 +186,8 @@ class Admission:
         return envelope.epoch < self._identity.epoch and caller.role not in messages.HEARTBEAT_ROLES
 
     def _is_stale(self, envelope: Envelope) -> bool:
-        return (envelope.run, envelope.epoch) != (self._identity.run, self._identity.epoch)
+        is_known_epoch = self._oldest <= envelope.epoch <= self._identity.epoch
+        return envelope.run != self._identity.run or not is_known_epoch
 
     def _drop(self, reason: Drop, detail: str) -> Received | None:
         """Count a dropped message; return None, because no message is delivered."""

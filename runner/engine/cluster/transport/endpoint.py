@@ -117,11 +117,11 @@ class Endpoint(Protocol):
         Raises ClusterError if messages were lost, SecurityError if a peer of this run violated the protocol.
         """
 
-    def advance(self, epoch: int) -> None:
-        """Begin a new epoch: send all messages in it, and drop those of earlier epochs, except heartbeats."""
+    def advance(self, epoch: int, lost: Sequence[str] = ()) -> None:
+        """Begin a new epoch: send all messages in it, and drop those of earlier epochs, except heartbeats.
 
-    def forget(self, peer: str) -> None:
-        """Close all connections from and to ``peer``, so that another process can take its place."""
+        lost: processes whose place others take; all connections from and to them are closed.
+        """
 
     def refuse(self, peer: str, reason: str) -> None:
         """Send ``peer``, whose hello has been received, the reason why it may not join, and forget its connection."""

@@ -152,7 +152,7 @@ class Load(Message, kind="load", senders=MASTERS, has_document=True):
 
 @dataclass(frozen=True)
 class Loaded(Message, kind="loaded", senders=DEVICE_ROLES):
-    """The notice that the plan is ready to run and its arenas are open, so that the arenas' files may be unlinked."""
+    """The notice that the plan is ready to run and that its arenas are open."""
 
     plan: PlanId
 

@@ -114,10 +114,12 @@ class Outbox:
         self._check_thread()
         return self._queue(self._connections[peer][0], message, (), flags=zmq.NOBLOCK)
 
-    def advance(self, epoch: int) -> None:
-        """Send all messages from now on in a new epoch."""
+    def advance(self, epoch: int, lost: Sequence[str] = ()) -> None:
+        """Send all messages from now on in a new epoch. lost: peers whose connections are closed."""
         self._check_thread()
         self._identity = replace(self._identity, epoch=epoch)
+        for peer in lost:
+            self.forget(peer)
 
     def forget(self, peer: str) -> None:
         """Close the connection to ``peer``, if there is one; messages that were not sent are lost."""
@@ -272,15 +274,10 @@ class ZmqEndpoint(Outbox):
         self._answers = self._connections[peer][0].socket
         self._poller.register(self._answers, zmq.POLLIN)
 
-    def advance(self, epoch: int) -> None:
+    def advance(self, epoch: int, lost: Sequence[str] = ()) -> None:
         """Begin a new epoch; see :class:`~runner.engine.cluster.transport.endpoint.Endpoint`."""
-        super().advance(epoch)
-        self._admission.advance(self._identity)
-
-    def forget(self, peer: str) -> None:
-        """Forget a peer; see :class:`~runner.engine.cluster.transport.endpoint.Endpoint`."""
-        super().forget(peer)
-        self._admission.forget(peer)
+        super().advance(epoch, lost)
+        self._admission.advance(self._identity, lost)
 
     def refuse(self, peer: str, reason: str) -> None:
         """Refuse a peer; see :class:`~runner.engine.cluster.transport.endpoint.Endpoint`."""

@@ -158,15 +158,12 @@ class FakeEndpoint:
         self._network.post((self.name, peer), self._connections[peer], header, copies)
         self._sequences[peer] += 1
 
-    def advance(self, epoch: int) -> None:
-        """Begin a new epoch."""
+    def advance(self, epoch: int, lost: Sequence[str] = ()) -> None:
+        """Begin a new epoch, and forget the connections from and to lost peers."""
         self._identity = replace(self._identity, epoch=epoch)
-        self._admission.advance(self._identity)
-
-    def forget(self, peer: str) -> None:
-        """Forget the connections from and to ``peer``."""
-        self._connections.pop(peer, None)
-        self._admission.forget(peer)
+        self._admission.advance(self._identity, lost)
+        for peer in lost:
+            self._connections.pop(peer, None)
 
     def offer(self, peer: str, message: Message) -> bool:
         """Put a message on the wire if the peer is present; return whether it is."""

@@ -103,12 +103,20 @@ def test_message_of_the_next_epoch_is_delivered_to_a_process_that_has_not_begun_
 
 def test_replacement_of_a_lost_process_joins_in_the_new_epoch(after_hello: Admission) -> None:
     admit(after_hello, "worker_heartbeat-0", 0, hello("worker_heartbeat-0"), connection=b"heartbeats")
-    assert len(after_hello.forget("worker-0")) == 2
-    after_hello.advance(identity("master-0", epoch=2))
+    after_hello.advance(identity("master-0", epoch=2), ["worker-0"])
     assert admit(after_hello, "worker-0", 1, LOADED) is None, "of the lost process"
-    assert admit(after_hello, "worker-0", 0, hello("worker-0"), connection=b"old") is None
-    assert after_hello.drops == {Drop.STALE: 2}
+    for name in ("worker-0", "worker_heartbeat-0"):
+        assert admit(after_hello, name, 0, hello(name), connection=b"old") is None
+    assert after_hello.drops == {Drop.NO_HELLO: 1, Drop.STALE: 2}
     assert admit(after_hello, "worker-0", 0, hello("worker-0"), epoch=2, connection=b"new") is not None
+
+
+@pytest.mark.parametrize("name", ["worker-1", "worker_heartbeat-1"])
+def test_hello_of_a_survivor_that_arrives_after_the_recovery_is_admitted(after_hello: Admission, name: str) -> None:
+    after_hello.advance(identity("master-0", epoch=2), ["worker-0"])
+    assert admit(after_hello, name, 0, hello(name), connection=b"late") is not None
+    sent = Heartbeat("step", 0) if "heartbeat" in name else LOADED
+    assert admit(after_hello, name, 1, sent, epoch=2, connection=b"late") == Received(name, sent)
 
 
 def test_duplicate_is_dropped(after_hello: Admission) -> None:
