@@ -50,8 +50,10 @@ from runner.system.text import ascii_only
 log = logging.getLogger(__name__)
 
 _RECOVERY_S = 300.0
-"""Seconds for which a worker that lost a connection waits for the master, which may first have to finish a save. The
-kernel ends the workers of this host with the master; those of other hosts are sent the end of the run."""
+"""Seconds for which a worker that lost a connection waits for a master on its host, which may first finish a save."""
+
+_CUT_OFF_S = 10.0
+"""Seconds for which such a worker waits for a master on another host, from which the worker may be cut off."""
 
 SourceMaker = Callable[[Mapping[str, Any]], InputSource]
 
@@ -147,7 +149,8 @@ class Worker:
         log.warning("%s", error)
         self.endpoint.send(messages.MASTER, messages.Failed.of(error))
         self.progress.enter(messages.IDLE, 0)
-        deadline = self.mailbox.clock() + _RECOVERY_S
+        wait_s = _RECOVERY_S if self.address.startswith("ipc://") else _CUT_OFF_S
+        deadline = self.mailbox.clock() + wait_s
         while (left := deadline - self.mailbox.clock()) > 0:
             request = self.mailbox.next(min(left, WAIT_S))
             if request is None:
