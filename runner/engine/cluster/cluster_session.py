@@ -190,7 +190,7 @@ class ClusterSession:
         fed = expand_feeds(planned, feeds or {})
         plan = self._load(planned)
         number = self._begin(plan, fed)
-        plan.send_feeds(self._group.endpoint, step)
+        plan.send_feeds(self._group, step)
         for worker in plan.plans:
             self._group.send(worker, messages.Run(plan.name, step, self._delay_s(planned, worker, step)))
         done = self._group.gather(
@@ -217,7 +217,7 @@ class ClusterSession:
         plan = self._load(planned)
         number = self._begin(plan, fed)
         self._launched[client] = self._by_plan[plan.name] = _LaunchedRun(planned, plan, step, number, begin_ns)
-        plan.send_feeds(self._group.endpoint, step)
+        plan.send_feeds(self._group, step)
         for worker in plan.plans:
             self._group.send(worker, messages.Launch(plan.name, step, self._delay_s(planned, worker, step)))
 

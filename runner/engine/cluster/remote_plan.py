@@ -9,10 +9,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from runner.engine.cluster.arrivals import Arrivals, send_parts
+from runner.engine.cluster.arrivals import Arrivals
 from runner.engine.cluster.assignment import Assignment, feed_key, feed_sizes, fetch_key, peer_of, sent_sizes
 from runner.engine.cluster.transport.encoding import decode_document, encode_document
-from runner.engine.cluster.transport.endpoint import Endpoint
 from runner.engine.cluster.transport.messages import (
     MASTER,
     AskTime,
@@ -125,13 +124,13 @@ class RemotePlan:
         for tensor, spec in self._feeds.items():
             self._fed[feed_key(tensor)] = self._writer.put(feed_key(tensor), fed_array(tensor, values[tensor], spec))
 
-    def send_feeds(self, endpoint: Endpoint, step: int) -> None:
+    def send_feeds(self, group: WorkerGroup, step: int) -> None:
         """Send the bytes of the feeds of a step to the workers that do not share memory with the master."""
         for worker in self.copied:
             assignment = self.assignments[worker]
             for key in feed_sizes(assignment.plan, assignment.inputs):
                 ready = TensorReady(self.name, step, key, self._fed[key])
-                send_parts(endpoint, worker, ready, self._writer.memory(key).data)
+                group.send_tensor(worker, ready, self._writer.memory(key).data)
 
     def expect_fetches(self, arrivals: Arrivals) -> None:
         """Accept the bytes of fetched values from the workers that do not share memory with the master."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-from runner.engine.cluster.arrivals import Arrivals
+from runner.engine.cluster.arrivals import Arrivals, send_parts
 from runner.engine.cluster.joining import HOST, MEMORY, difference
 from runner.engine.cluster.launchers import Launcher
 from runner.engine.cluster.supervisor import Supervisor
@@ -76,11 +76,13 @@ class WorkerGroup:
         """
         if self._failed:
             raise ClusterError(f"{message.kind!r} was not sent to {worker}: after an error, start a new session")
-        with self._mark_failure():
-            try:
-                self.endpoint.send(worker, message, documents)
-            except ClusterError as error:
-                raise self._root_cause(error) from None
+        with self._mark_failure(), self._explain():
+            self.endpoint.send(worker, message, documents)
+
+    def send_tensor(self, worker: str, ready: messages.TensorReady, data: memoryview) -> None:
+        """Send the bytes of a tensor. Raises the errors of :meth:`send`."""
+        with self._mark_failure(), self._explain():
+            send_parts(self.endpoint, worker, ready, data)
 
     def gather(
         self,
@@ -178,7 +180,8 @@ class WorkerGroup:
                 worker, hello, _ = next(hellos)
                 if worker in missing and self._admits(worker, hello):
                     missing.remove(worker)
-                    self._connect(worker, hello.address or inbox_address(self.directory, worker))
+                    with self._explain():
+                        self.endpoint.connect(worker, hello.address or inbox_address(self.directory, worker))
                     self._joined[worker] = hello
                     self.send(worker, messages.Welcome())
                     if worker not in self.supervisor.workers:
@@ -186,13 +189,6 @@ class WorkerGroup:
         addresses = {worker: hello.address for worker, hello in self._joined.items() if hello.address}
         for worker in workers:
             self.send(worker, messages.Setup(), document(addresses))
-
-    def _connect(self, worker: str, address: str) -> None:
-        """Connect to the inbox of a worker. Raises the error that ended the worker if it has ended meanwhile."""
-        try:
-            self.endpoint.connect(worker, address)
-        except ClusterError as error:
-            raise self._root_cause(error) from None
 
     def _admits(self, worker: str, hello: messages.Hello) -> bool:
         """Return whether a worker may join; if not, send it the reason."""
@@ -269,6 +265,14 @@ class WorkerGroup:
         except BaseException:
             self._failed = True
             raise
+
+    @contextmanager
+    def _explain(self) -> Iterator[None]:
+        """If a worker cannot be reached because it has ended, raise the error that ended it."""
+        try:
+            yield
+        except ClusterError as error:
+            raise self._root_cause(error) from None
 
     def _answers(
         self, missing: Collection[str], kinds: tuple[type[Answer], ...], limit_s: float | None
