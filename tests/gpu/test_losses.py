@@ -67,7 +67,7 @@ def losses(name: str, dtype: str, registry: Registry, *, gpus: bool = False) -> 
     optimizer = Momentum(lr=network.rate, clip_norm=1.0)
     forward = classifier(network.model, CLASSES)
     workload = Workload(forward, optimizer, labelled(network.shape), dtype, 7, network.batch, TEST_BATCH)
-    source = OneBatch(network.batch, network.shape, workload.state_dtype)
+    source = OneBatch(network.batch, network.shape, dtype=workload.state_dtype)
     with opened(Single(), workload, registry, gpus=gpus, source=source) as trainer:
         trainer.session.run("init")
         rate = scalar(network.rate, workload.state_dtype)

@@ -125,7 +125,7 @@ def test_a_wrong_label_raises_the_same_error_as_on_cpus(gpu: Gpu) -> None:
             batch = super().read(split, step, lo, hi)
             return {**batch, "y": batch["y"] + 100 * (step == 4)}
 
-    source = Mislabelled(6, (1, 16, 16), "float32")
+    source = Mislabelled(6, (1, 16, 16), dtype="float32")
     with opened(Single(), workload(), gpu.registry(), gpus=True, source=source) as trainer:
         trainer.session.run("init")
         trainer.train(range(4))

@@ -114,8 +114,9 @@ def test_worker_that_dies_ends_the_run_with_node_and_reason(
     checkpoints = tmp_path / "run" / "checkpoints"
     wait_until(lambda: checkpoints.is_dir() and any(checkpoints.glob("step-*")), "a checkpoint")
     log = tmp_path / "run" / "workers" / "worker-1.log"
-    wait_until(log.exists, "the log of worker-1")
-    (number,) = re.findall(r"worker-1 has joined the run; its process is (\d+)", log.read_text())
+    joined = re.compile(r"worker-1 has joined the run; its process is (\d+)")
+    wait_until(lambda: log.exists() and joined.search(log.read_text()) is not None, "the log of worker-1")
+    (number,) = joined.findall(log.read_text())
     begun = time.monotonic()
     os.kill(int(number), signal.SIGKILL)
     assert command.finish() == 7, command.errors

@@ -28,6 +28,12 @@ def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
+def files_with_the_secret(folder: Path) -> set[str]:
+    """Return the paths, relative to ``folder``, of the files in it that contain the secret."""
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)) for path in files if SECRET.encode() in path.read_bytes()}
+
+
 @pytest.mark.usefixtures("fake_training")
 @pytest.mark.parametrize("existing", [False, True])
 def test_only_the_owner_can_read_a_secret_of_the_launcher(folder: Path, existing: bool) -> None:
@@ -35,9 +41,11 @@ def test_only_the_owner_can_read_a_secret_of_the_launcher(folder: Path, existing
         (folder / "sweep").mkdir(mode=0o755)
     assert main([*SECRET_SWEEP, ENVIRONMENT]) == 0
     assert mode(folder / "sweep") == (0o755 if existing else 0o700)
-    files = (path for path in (folder / "sweep").rglob("*") if path.is_file())
-    found = {path.name: mode(path) for path in files if SECRET.encode() in path.read_bytes()}
-    assert found == {"plan.json": 0o600, "multirun.yaml": 0o600}
+    sweep = folder / "sweep"
+    assert {name: mode(sweep / name) for name in files_with_the_secret(sweep)} == {
+        "plan.json": 0o600,
+        "multirun.yaml": 0o600,
+    }
 
 
 def test_files_of_launchers_are_private(tmp_path: Path) -> None:
