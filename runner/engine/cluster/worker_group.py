@@ -163,10 +163,8 @@ class WorkerGroup:
         """Wait until ``workers``, by default all, have joined, and send them the setup document.
 
         document: returns the document. Its argument has the addresses of the inboxes, by worker; it is empty if the
-        inboxes are in the private directory.
-
-        A worker with other facts than the master is refused. If the launcher started it, raises ClusterError with the
-        reason; otherwise, another process may join in its place. Raises ClusterError if not all workers join in time.
+        inboxes are in the private directory. A worker with other facts than the master is refused: by a ClusterError if
+        the launcher started it. Otherwise, another may join in its place. Raises ClusterError if some join too late.
         """
         workers = self.workers if workers is None else workers
         with self._mark_failure():
@@ -204,12 +202,10 @@ class WorkerGroup:
     @property
     def sharing(self) -> list[str]:
         """The workers that share memory with the master and with one another."""
+        if not self.launcher.shares_memory:
+            return []
         own = self.facts.get(MEMORY, "")
-        return [
-            worker
-            for worker in self.workers
-            if self.launcher.shares_memory and self._joined[worker].facts.get(MEMORY, "") == own
-        ]
+        return [worker for worker in self.workers if self._joined[worker].facts.get(MEMORY, "") == own]
 
     def is_remote(self, worker: str) -> bool:
         """Return whether a worker may be on another host, with another clock."""
