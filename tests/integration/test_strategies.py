@@ -168,7 +168,7 @@ def test_emulated_delays_change_the_step_time_but_not_the_weights(tmp_path: Path
     assert slow.step_time_s["p10"] >= DELAY_S + wires_s
 
 
-STEPS = 60
+STEPS = 120
 
 
 def losses(*overrides: str) -> list[float]:
