@@ -1,9 +1,8 @@
-"""Words per second of the LSTM language model, next to PyTorch on the same machine.
+"""Training steps of the LSTM language model in runner, PyTorch, JAX and TensorFlow on this machine.
 
 ``python -m benchmarks.language`` measures training steps of LSTM-512-512 over 10,000 words with the full softmax: 20
 rows of 35 words, SGD and gradients clipped by their global norm, float32. Each side runs in its own process, in turns;
-the environment ``torch`` must be installed (``make bench-peers ARGS=torch``), or ``--torch PYTHON`` names an
-interpreter.
+``make bench-peers`` installs the other frameworks.
 ``--clock cpu`` measures the CPU time of the process in place of wall time, for one thread on a busy machine.
 """
 
@@ -12,17 +11,23 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
 
-from benchmarks.environments import ROOT, python_of
+from benchmarks.environments import ROOT, MissingEnvironmentError, python_of
 
 WORDS, UNITS, ROWS, STEPS = 10_000, 512, 20, 35
 UPDATES, WARM_UP = 12, 3
 CLOCKS: dict[str, Callable[[], float]] = {"wall": time.perf_counter, "cpu": time.process_time}
-PEER = Path(__file__).parent / "peers" / "torch_language.py"
+PEERS: Mapping[str, tuple[str, ...]] = {
+    "PyTorch": ("torch", "torch_language.py"),
+    "JAX": ("jax", "jax_language.py"),
+    "TensorFlow": ("tensorflow", "tensorflow_language.py", "graph"),
+    "TensorFlow, XLA": ("tensorflow", "tensorflow_language.py", "xla"),
+}
+"""Name -> environment, script and first argument of the script."""
 
 
 def seconds_of_ours(threads: int, clock: str) -> list[float]:
@@ -72,31 +77,41 @@ class _Words:
         return {name: values[lo:hi] for name, values in self._batch.items()}
 
 
+def command_of(peer: str, threads: int, clock: str) -> list[str]:
+    """Return the command that prints the seconds of each step; raises MissingEnvironmentError without the framework."""
+    environment, script, *variant = PEERS[peer]
+    path = Path(__file__).parent / "peers" / script
+    sizes = map(str, (WORDS, UNITS, ROWS, STEPS, UPDATES))
+    return [str(python_of(environment)), str(path), *variant, str(threads), clock, *sizes]
+
+
 def main() -> None:
-    """Print the median step and the words per second of both sides, over all turns."""
+    """Print the median step and the words per second of all sides, and the ratios of runner to the others."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.language", description=__doc__)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--clock", choices=CLOCKS, default="wall")
     parser.add_argument("--turns", type=int, default=3)
-    parser.add_argument("--torch", help="interpreter with PyTorch (default: that of the environment torch)")
+    parser.add_argument("--peers", nargs="*", choices=PEERS, default=list(PEERS), metavar="NAME", help=", ".join(PEERS))
     parser.add_argument("--ours", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    given = (str(options.threads), options.clock)
+    threads, clock = options.threads, options.clock
     if options.ours:
-        print(*seconds_of_ours(options.threads, options.clock))
+        print(*seconds_of_ours(threads, clock))
         return
-    torch = options.torch or str(python_of("torch"))
-    ours = (sys.executable, "-m", "benchmarks.language", "--ours", "--threads", given[0], "--clock", given[1])
-    commands = {"runner": ours, "PyTorch": (torch, str(PEER), *given, *map(str, (WORDS, UNITS, ROWS, STEPS, UPDATES)))}
+    ours = [sys.executable, "-m", "benchmarks.language", "--ours", "--threads", str(threads), "--clock", clock]
+    try:
+        commands = {"runner": ours, **{peer: command_of(peer, threads, clock) for peer in options.peers}}
+    except MissingEnvironmentError as error:
+        parser.error(str(error))
     medians: dict[str, list[float]] = {name: [] for name in commands}
     for _ in range(options.turns):
         for name, command in commands.items():
-            done = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
+            done = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True)
             medians[name].append(statistics.median(map(float, done.stdout.split()[WARM_UP:])))
     best = {name: min(each) for name, each in medians.items()}
     for name, seconds in best.items():
-        print(f"{name:8} {1e3 * seconds:8.1f} ms a step, {ROWS * STEPS / seconds:8,.0f} words/s")
-    print(f"step time of runner / PyTorch: {best['runner'] / best['PyTorch']:.2f} ({options.clock} time)")
+        ratio = "" if name == "runner" else f", runner / {name}: {best['runner'] / seconds:.2f}"
+        print(f"{name:15} {1e3 * seconds:8.1f} ms a step, {ROWS * STEPS / seconds:8,.0f} words/s{ratio}")
 
 
 if __name__ == "__main__":
