@@ -1,4 +1,4 @@
-"""Tensors that arrive in parts, from processes that do not share memory with this process."""
+"""Sending and receiving tensors in parts, between processes that do not share memory."""
 
 from collections.abc import Mapping
 
@@ -21,24 +21,24 @@ def send_parts(endpoint: Endpoint, peer: str, ready: TensorReady, memory: memory
 
 
 class Arrivals:
-    """The parts that have arrived; the bytes are copied into the reader's copy of the sender's arena."""
+    """A receiver of tensor parts, which copies their bytes into this process's copy of the sender's arena."""
 
     def __init__(self) -> None:
         self._readers: dict[Transfer, ArenaReader] = {}
         self._missing: dict[Transfer, tuple[int, set[int]]] = {}
 
     def expect(self, plan: str, readers: Mapping[str, ArenaReader]) -> None:
-        """Accept the tensors of a plan. readers: key -> reader of the sender's arena, if the arena is a copy."""
+        """Accept the tensors of a plan. readers: key -> reader of this process's copy of the arena."""
         self._readers.update({(plan, key): reader for key, reader in readers.items()})
 
     def clear(self) -> None:
-        """Drop the parts of tensors of which other parts are missing."""
+        """Discard the tensors that have arrived only in part."""
         self._missing.clear()
 
     def add(self, received: Received) -> TensorReady | None:
-        """Copy a part; return the reference to the tensor if all its parts have arrived.
+        """Copy a part; return the reference to its tensor if all parts have arrived, else None.
 
-        Raises SecurityError for a part that no loaded plan receives from this sender, and for a repeated part.
+        Raises SecurityError for a part that no loaded plan receives from this sender, and for a repeated or wrong part.
         """
         part = received.message
         assert isinstance(part, TensorPart)

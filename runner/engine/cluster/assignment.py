@@ -25,10 +25,10 @@ class Assignment:
     """A worker's part of one client.
 
     device: full name of the device that runs the part. inputs: tensors that the worker reads from its input source.
-    arenas: peer name -> arena of the process, for all participating processes, without a path if the worker does not
-    share memory with that process; the master's arena holds the feeds. layouts: variable -> layout that the master's
-    plans chose. plan: the device's plan, which is not sent, because every process derives the same plan from the other
-    fields.
+    arenas: process name -> arena, for all participating processes. If the worker does not share memory with a process,
+    the arena of that process has no path. The master's arena holds the feeds. layouts: variable -> layout that the
+    master's plans chose. plan: the device's plan, which is not sent, because every process derives the same plan from
+    the other fields.
     """
 
     device: str

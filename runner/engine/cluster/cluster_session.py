@@ -50,7 +50,7 @@ class Recovered:
     """The replacement of lost workers.
 
     replaced: names of the workers with new processes. silence_s: seconds from the last heartbeat of the lost worker to
-    the recovery. fenced_s: seconds until no lost process runs and the others have dropped the interrupted steps.
+    the recovery. fenced_s: seconds until all lost processes have ended and the others have dropped interrupted steps.
     started_s: further seconds until all workers can run all plans.
     """
 
@@ -113,7 +113,7 @@ class ClusterSession:
         self._libraries: dict[str, set[str]] = {device.type: set() for device in cluster.devices}
         self._plans: dict[tuple[Signature, tuple[InputSlot, ...]], RemotePlan] = {}
         self._unloaded: list[RemotePlan] = []
-        """Plans that not all workers have loaded; a worker that still loads one of them must find its arenas."""
+        """Plans that some workers have not loaded. Their arenas stay open, because a worker may still load one."""
         self._loads = 0
         self._launched: dict[str, _LaunchedRun] = {}
         self._by_plan: dict[str, _LaunchedRun] = {}
@@ -151,15 +151,15 @@ class ClusterSession:
         self._stack.__exit__(*exception)
 
     def recover(self, lost: str, epoch: int) -> Recovered:
-        """Replace a lost worker; afterwards, all variables need values again. Compiled clients and plans are kept.
+        """Replace a lost worker; afterwards, all variables need values again. Compiled clients are kept.
 
-        The other workers keep their processes, connections and plans, and drop what they have of interrupted steps.
-        If the launcher cannot replace single processes, or if the workers share a communicator of GPUs, which cannot
-        lose a member, all workers are ended and new ones started.
+        The other workers keep their processes, connections and plans, and drop the tensors of interrupted steps.
+        If the launcher cannot replace single processes, or if the GPUs share a communicator, this method ends all
+        workers and starts new ones.
 
         lost: name of the worker. epoch: number of this start of the run; messages of earlier epochs are dropped.
         Launched clients and an active trace are dropped. Raises WorkerLostError if a worker is lost meanwhile; call
-        this method again for it. Raises the errors of a first start.
+        this method again for that worker. Raises the same errors as the first start.
         """
         begun = time.monotonic()
         silence_s = 0.0 if self._started is None else self._started.silence_s(lost)
@@ -310,7 +310,7 @@ class ClusterSession:
             self._group.send(worker, messages.Load(plan.name), document)
 
     def _load_again(self, workers: Collection[str]) -> None:
-        """Load all plans on workers that have taken the place of others."""
+        """Load all plans on replacement workers."""
         missing = set()
         for plan in self._plans.values():
             plan.begun = 0
@@ -338,10 +338,10 @@ class ClusterSession:
         self._peaks[worker] = _statistic(worker, answer, PEAK_MEMORY)
 
     def _messages_per_step(self) -> int:
-        """Return the largest number of unread messages from one process to another: those of two steps.
+        """Return the largest number of unread messages from one process to another: the messages of two steps.
 
-        Without shared memory, a message has at most ``FRAME_BYTES`` bytes of a tensor. A step is one run of the client
-        that sends most, or of all deferred clients, which may run at the same time.
+        Without shared memory, a message has at most ``FRAME_BYTES`` bytes of a tensor. A step runs the client with the
+        most messages or, if these have more messages together, all training clients, which may run at the same time.
         """
         sends = {
             client.name: max(map(_messages_of, self._planned.plans(client.signature).values()))
@@ -353,7 +353,7 @@ class ClusterSession:
 
 @dataclass(frozen=True)
 class _LaunchedRun:
-    """A launched step. number: earlier runs of the plan. turns: as in :class:`Finished`, but by worker."""
+    """A launched step. number: count of earlier runs of the plan. turns: see :class:`Finished`, but by worker."""
 
     client: Client
     plan: RemotePlan
@@ -374,7 +374,7 @@ def _worker_names(cluster: Cluster) -> list[str]:
 
 
 def _messages_of(plan: DevicePlan) -> int:
-    """Return the number of messages that carry the tensors of one step from or to a process without shared memory."""
+    """Return the number of messages with tensors of one step, from and to a process without shared memory."""
     feeds = sum(_frames(feed.spec.nbytes) for feed in plan.feeds)
     return feeds + sum(map(_frames, all_sent_sizes(plan)))
 

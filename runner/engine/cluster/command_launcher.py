@@ -17,26 +17,26 @@ SRUN = (
     *("srun", "--overlap", "--kill-on-bad-exit=1", "--wait=0", "--input=none", "--mpi=none"),
     *("--job-name=runner", "--quit-on-interrupt"),
 )
-"""Starts the tasks of a step, and ends all of them when one has failed.
+"""The ``srun`` command, without the number of tasks. It ends all tasks when one task has failed.
 
-A step may use the CPUs that the master's own step has reserved (overlap). The master computes nothing.
+With ``--overlap``, the tasks may use the CPUs that Slurm reserved for the master, which computes nothing.
 """
 
 _OWN_KEY = 'folder=$1; shift; exec "$@" --key "$folder/$SLURM_PROCID.key"'
-"""A task of ``srun`` finds its ticket by its number, which only the task's environment has."""
+"""Shell script of a task of ``srun``, which finds its ticket by its task number in the environment."""
 
 
 @dataclass(frozen=True)
 class CommandLauncher:
-    """Starts all processes by one command, which runs until they have ended, and ends all of them when one fails.
+    """Starts all processes by one command, which runs until all of them have ended, and ends all when one fails.
 
-    The command reports the first process that ended as ``NAME: error: HOST: task NUMBER: REASON`` in its output, where
-    the numbers are those of the processes in the order of the tickets; the name of the ticket's file is NUMBER.key.
+    If a process fails, the command reports it in its output as ``NAME: error: HOST: task NUMBER: REASON``. NUMBER is
+    the position of the process in the order of the tickets; its ticket is in the file NUMBER.key.
 
-    name: of the command, for messages. address: ``tcp://HOST:PORT`` on which the master listens, with the port ``*``
-    for any free port. command: returns the command line for the folder with the tickets, the arguments of ``runner``
-    without the ticket, and the number of processes. logs: folder for the output of the command. keys: folder for the
-    tickets, which all hosts see; None if only this host reads them. threads: of each process.
+    name: name of the command, for messages. address: ``tcp://HOST:PORT`` on which the master listens; the port ``*``
+    stands for any free port. command: returns the command line for the folder with the tickets, the arguments of
+    ``runner`` without the ticket, and the number of processes. logs: folder for the output of the command. keys: folder
+    for the tickets, which all hosts can read; None if only this host reads them. threads: kernel threads per process.
     """
 
     name: str

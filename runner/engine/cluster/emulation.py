@@ -1,4 +1,4 @@
-"""Emulation of slow links between the processes of one machine, and of workers that begin steps late.
+"""Emulation of slow links between the processes of one machine, and of slow workers.
 
 A message leaves when the link is free, occupies the link for bytes / bandwidth, and arrives one latency later (Hockney
 1994, "The communication challenge for MPP"). Every ordered pair of processes has a separate link, so only messages with

@@ -1,4 +1,4 @@
-"""Facts with which the master decides whether a process may join, and whether it shares memory with the master."""
+"""Facts from which the master decides whether a process may join the run and whether the two share memory."""
 
 import os
 import platform
@@ -8,17 +8,17 @@ from pathlib import Path
 from runner.engine.cluster.transport.private_directory import SHARED_MEMORY
 
 HOST, MEMORY = "host", "memory"
-"""Facts of a host, which may differ between the processes of a run; all other facts must be equal."""
+"""Names of the facts that may differ between the processes of a run; all other facts must be equal."""
 
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 _PROCESS_IDS = Path("/proc/self/ns/pid")
 
 
 def host_facts() -> dict[str, str]:
-    """Return the name of this host, and an id that equals that of another process only if both share memory.
+    """Return the name of this host, and a memory id, which is equal in two processes only if they share memory.
 
-    Processes share memory if they have the same kernel, the same /dev/shm and process ids (which containers have for
-    themselves) and the same user.
+    Processes share memory if they have the same kernel, /dev/shm, namespace of process ids and user. Each container
+    usually has a separate namespace.
     """
     boot = _BOOT.read_text(encoding="ascii").strip() if _BOOT.exists() else platform.node()
     memory = SHARED_MEMORY.stat().st_dev if SHARED_MEMORY.is_dir() else 0

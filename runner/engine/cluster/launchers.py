@@ -52,23 +52,23 @@ class Launcher(Protocol):
         """Return the address of the master's inbox. directory: the private directory of the run."""
 
     def start(self, tickets: Mapping[str, Ticket], address: str, supervisor: Supervisor, directory: Path) -> None:
-        """Start all processes, or make it known how to start them.
+        """Start all processes, or print the commands that start them.
 
-        tickets: name of each process -> its ticket. address: of the master's inbox. directory: as in :meth:`listen`.
+        tickets: process name -> ticket. address: address of the master's inbox. directory: as in :meth:`listen`.
         """
 
     def add_spares(self, run: str, address: str, supervisor: Supervisor, directory: Path) -> None:
         """Start processes in advance, each of which :meth:`start` can use later. run: id of the run."""
 
     def place(self, name: str) -> str:
-        """Return the host on which the process ``name`` is started, as the user named it; "" if it has no name."""
+        """Return the host of the process ``name``, as the user named the host; "" if the user named none."""
 
     def close(self) -> None:
         """Remove the tickets that no process has read."""
 
 
 def store_ticket(path: Path, ticket: Ticket) -> None:
-    """Write a ticket in place of that of an earlier start. Raises ResourceError if it cannot be written."""
+    """Write a ticket, and replace the file of an earlier start. Raises ResourceError if it cannot be written."""
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         path.unlink(missing_ok=True)
@@ -78,7 +78,7 @@ def store_ticket(path: Path, ticket: Ticket) -> None:
 
 
 def join_arguments(address: str, options: Sequence[str], ticket: Path | None = None) -> list[str]:
-    """Return the arguments of ``runner`` with which a process joins the run, without --key if ``ticket`` is None."""
+    """Return the arguments with which ``runner`` joins a run; --key is omitted if ``ticket`` is None."""
     return ["worker", "--join", address, *options, *(["--key", str(ticket)] if ticket is not None else [])]
 
 
@@ -87,8 +87,8 @@ class LocalLauncher:
     """Starts all processes on this host. logs: folder for their logs. threads: kernel threads of each process.
 
     over_tcp: connect all processes over loopback TCP and share no memory, as if they were on different hosts. options:
-    additional command-line options, without secrets. spares: processes started in advance, which have imported
-    everything and wait for a ticket.
+    additional command-line options, without secrets. spares: number of processes to start in advance, which
+    import all modules and then wait for a ticket.
     """
 
     logs: Path
@@ -112,15 +112,15 @@ class LocalLauncher:
 
     @property
     def replaces(self) -> bool:
-        """True, unless the processes know each other's addresses and keys from the start."""
+        """False over TCP, because each process receives the keys of all others when it starts."""
         return not self.over_tcp
 
     def listen(self, directory: Path) -> str:
-        """Return a socket in the private directory, or a loopback address."""
+        """Return the address of a socket in the private directory or, over TCP, a loopback address."""
         return LOOPBACK if self.over_tcp else inbox_address(directory, MASTER)
 
     def start(self, tickets: Mapping[str, Ticket], address: str, supervisor: Supervisor, directory: Path) -> None:
-        """Start the processes, or let spare processes take over. Raises ResourceError if one cannot be started."""
+        """Start the processes, or use available spare processes. Raises ResourceError if one cannot be started."""
         for name, ticket in tickets.items():
             log_path = self.logs / f"{name}.log"
             spare = supervisor.take_spare(name)
@@ -132,7 +132,7 @@ class LocalLauncher:
                 supervisor.start(name, self._command(address, path), log_path, self._environment)
 
     def add_spares(self, run: str, address: str, supervisor: Supervisor, directory: Path) -> None:
-        """Start as many spare processes as are missing or have ended. Raises ResourceError if one cannot be started."""
+        """Start spare processes until there are ``spares`` of them. Raises ResourceError if one cannot be started."""
         supervisor.drop_ended_spares()
         while len(supervisor.spares) < self.spares:
             name = supervisor.next_spare()
@@ -148,7 +148,7 @@ class LocalLauncher:
         return {**os.environ, **thread_budget(self.threads)}
 
     def place(self, name: str) -> str:
-        """Return ""."""
+        """Return "": all processes run on this host."""
         return ""
 
     def close(self) -> None:
@@ -195,7 +195,7 @@ class HostsLauncher:
         return self.hosts[name]
 
     def close(self) -> None:
-        """Remove the tickets in this host's folder; the tickets of joined processes are useless."""
+        """Remove the tickets from this host; a process that has joined no longer needs its ticket."""
         for name in self.hosts:
             self._path(name).unlink(missing_ok=True)
 

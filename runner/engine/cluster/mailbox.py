@@ -23,10 +23,10 @@ RECEIVE_LIMIT_S = 600.0
 """Time limit for a tensor in seconds. The master's limits are shorter; this limit applies if the master is lost."""
 
 _GAP_S = 10.0
-"""If the inbox was not read for this many seconds, the time limits of awaited tensors restart."""
+"""If the inbox is not read for longer than this, in seconds, the time limits of awaited tensors restart."""
 
 _POLL_RESOLUTION_S = 1e-3
-"""Resolution of an endpoint's waits, in seconds; a mailbox therefore uses ``pause`` for the last part of a wait."""
+"""Resolution of an endpoint's waits, in seconds. A mailbox uses ``pause`` for the last two such intervals."""
 
 _QUEUED_KINDS = (messages.Launch, messages.StartTrace, messages.StopTrace, messages.AskTime)
 """Messages that the master may send while a step runs; they are handled after the step."""
@@ -182,7 +182,7 @@ class Mailbox:
                 self._pause(left)
 
     def _read_during_step(self, timeout_s: float, step: int, reason: str) -> None:
-        """Handle at most one message while a step waits; raises as :meth:`wait` does. reason: why the step waits."""
+        """Handle at most one message while a step waits; raises the errors of :meth:`wait`. reason: why it waits."""
         request = self._next(timeout_s)
         if request is None:
             return
@@ -257,7 +257,7 @@ class LaunchQueue:
     def begin(self, step: QueuedLaunch) -> tuple[float, int]:
         """Remove a step; return the remaining seconds of its delay and the number of launched steps begun before it.
 
-        The delay begins when the launch message is read, as for a Run message. Tensors may arrive during the delay.
+        The delay begins when the launch message is read. Tensors may arrive during the delay.
         """
         self.waiting.remove(step)
         turn, self._begun = self._begun, self._begun + 1

@@ -14,7 +14,7 @@ _CLASS_OF_CODE = {error.exit_code: error.__name__ for error in RunnerError.__sub
 
 
 def oom_kills(path: Path = _VMSTAT) -> int | None:
-    """Return how many processes of this host the kernel has killed for lack of memory; None if it does not report it.
+    """Return how many processes of this host the kernel has killed for lack of memory; None if that is not reported.
 
     The count includes kills at the memory limit of a control group. It does not name the processes.
     """
@@ -29,8 +29,8 @@ def oom_kills(path: Path = _VMSTAT) -> int | None:
 class Exit:
     """The end of a process.
 
-    code: exit code, or the negative number of the signal. after_s: seconds since its start. oom_kills: number of
-    processes of this host that the kernel killed for lack of memory meanwhile; None if it is not known.
+    code: exit code, or the negative number of the signal. after_s: seconds from the start of the process to its end.
+    oom_kills: number of processes of this host that the kernel killed for lack of memory in this time, or None.
     """
 
     code: int
@@ -39,7 +39,7 @@ class Exit:
 
     @classmethod
     def after(cls, code: int, begun: float, kills: int | None) -> "Exit":
-        """Return the end that a process has now. begun: when it started. kills: ``oom_kills()`` at that time."""
+        """Return the end of a process that ends now. begun: time of its start. kills: ``oom_kills()`` at its start."""
         now = oom_kills()
         return cls(code, time.monotonic() - begun, None if now is None or kills is None else now - kills)
 
@@ -49,12 +49,12 @@ class Exit:
 
     @property
     def out_of_memory(self) -> bool:
-        """Whether the kernel probably killed this process for lack of memory; its count names no process."""
+        """Whether the kernel probably killed this process for lack of memory; ``oom_kills`` names no process."""
         return self.code == -signal.SIGKILL and bool(self.oom_kills)
 
     @property
     def cause(self) -> str:
-        """How the process ended, as a text that is equal for equal ends."""
+        """The code or signal as a text, without the time, so that equal causes give equal texts."""
         if self.code < 0:
             why = ", probably for lack of memory," if self.out_of_memory else ""
             return f"was killed by {_SIGNAL_NAMES.get(-self.code, f'signal {-self.code}')}{why}"
@@ -62,21 +62,21 @@ class Exit:
         return f"exited with code {self.code}{meaning}"
 
     def error(self, worker: str, message: str) -> ClusterError:
-        """Return the error of a worker that ended like this: a WorkerLostError unless a new process would fail again.
+        """Return the error for this end of a worker: a WorkerLostError unless a new process would fail again.
 
-        A process fails again if its exit code is that of an error class of runner other than ClusterError.
+        A new process would fail again if the exit code belongs to an error class of runner other than ClusterError.
         """
         if self.code in _CLASS_OF_CODE and self.code != ClusterError.exit_code:
             return ClusterError(message)
         return self.lost(worker, message)
 
     def lost(self, process: str, message: str) -> WorkerLostError:
-        """Return the error of a process that new processes can replace."""
+        """Return the error for this end of a process that a new process can replace."""
         return WorkerLostError(process, self.cause, message, by_chance=self.by_chance, out_of_memory=self.out_of_memory)
 
     @property
     def by_chance(self) -> bool:
-        """Whether two such ends in one step may be a coincidence, because another process may have caused them."""
+        """Whether another process may have caused this end. Two such ends in one step may be a coincidence."""
         return self.code in (*_FROM_OUTSIDE, ClusterError.exit_code)
 
     @property

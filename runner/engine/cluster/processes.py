@@ -1,6 +1,6 @@
 """Worker processes: the master starts, watches and ends them; a worker dies when its master dies.
 
-Workers are started by ``subprocess`` and not by ``os.fork``, which the threads of ZeroMQ and OpenMP do not survive.
+Workers are started by ``subprocess``, because the threads of ZeroMQ and OpenMP do not survive ``os.fork``.
 Each worker starts a new POSIX session, so that Ctrl-C at the terminal reaches only the master. The master polls its
 inbox together with a pidfd for each worker, which becomes readable when the worker dies. Linux only.
 """
@@ -37,7 +37,7 @@ STACK_SIGNAL = signal.SIGUSR1
 TAIL_LINES = 20
 
 _TASK_ENDED = re.compile(r"\w+: error: (\S+): tasks? (\d+)[-,\d]*: (.+)")
-"""How ``srun`` reports the end of a task: the command, the node, the first of the tasks, and how it ended."""
+"""A report of ``srun`` that tasks ended. Groups: the node, the number of the first task, and how the task ended."""
 
 _TASK_LINES = 400
 _TAIL_BYTES = 16 * 2**10
@@ -89,7 +89,7 @@ class WorkerProcess:
     ) -> None:
         """Start the process. Raises ResourceError if it cannot be started or its log cannot be opened.
 
-        tasks: names of the workers that the process, such as ``srun``, starts on other hosts, by their task numbers.
+        tasks: if the process is a command such as ``srun``, names of the workers that it starts, by task number.
         is_spare: whether the process waits for :meth:`take_over`.
         """
         self.name = name
@@ -133,7 +133,7 @@ class WorkerProcess:
         """Make a spare process read its ticket and join the run as ``name``, with another log."""
         self.name, self.log_path = name, log_path
         assert self._process.stdin is not None
-        with suppress(BrokenPipeError):  # the end of the process is noticed like that of any worker
+        with suppress(BrokenPipeError):  # if the process has ended, ``poll`` reports its end
             self._process.stdin.write(f"{log_path}\n".encode())
             self._process.stdin.close()
 
@@ -184,9 +184,9 @@ class WorkerProcess:
         )
 
     def failed_task(self) -> tuple[str, str, str]:
-        """Return the first worker whose end is reported in the log of this process, its host, and how it ended.
+        """Return the first worker whose end the log of this process reports, its host, and how the worker ended.
 
-        Without such a report, returns the name of this process, "" and how it ended.
+        Without such a report, returns the name of this process, "" and how this process ended.
         """
         if self.tasks:
             for line in tail(self.log_path, _TASK_LINES):
@@ -235,5 +235,5 @@ def die_with_parent(parent: int, signum: signal.Signals = signal.SIGKILL) -> Non
 
 
 def dump_stacks_on_signal() -> None:
-    """Make ``STACK_SIGNAL`` write the stacks of all threads, even if stuck, to standard error. Called in a worker."""
+    """Make ``STACK_SIGNAL`` write the stacks of all threads, even of stuck ones, to standard error."""
     faulthandler.register(STACK_SIGNAL, all_threads=True)

@@ -1,6 +1,6 @@
-"""A program that starts the processes of a run as actors of Ray: for Ray, the counterpart of ``srun``.
+"""A program that starts the processes of a run as actors of Ray, as ``srun`` does for Slurm.
 
-It is executed as a script, in a process of its own, and imports nothing of runner: Ray sends the class of the actors to
+The program runs as a script in a separate process and imports nothing of runner: Ray sends the class of the actors to
 its nodes by value. Ray places and watches the processes; their messages and tensors do not go through Ray.
 """
 
@@ -25,10 +25,10 @@ class Starter:
     """An actor that runs one process on its node. If the actor ends, the kernel kills the process."""
 
     def run(self, ticket: bytes, arguments: Sequence[str], environment: Mapping[str, str]) -> tuple[str, str, str]:
-        """Run ``runner`` until it ends; return the name of the node, how it ended, and the end of its output.
+        """Run ``runner`` until it ends; return the name of the node, how ``runner`` ended, and the end of its output.
 
-        ticket: content of the file for --key. arguments: of ``runner``. environment: added to that of the node. The
-        second text is empty if the exit code is 0.
+        The second text is empty if the exit code is 0. ticket: content of the file for --key. arguments: arguments of
+        ``runner``. environment: variables to add to the environment of the node.
         """
         import platform
 
@@ -52,9 +52,9 @@ class Starter:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Start the processes, wait until all have ended or one has failed; return the exit code."""
+    """Start the processes, wait until all have ended or one has failed, and return 0 or 1."""
     options = _options(arguments)
-    # Ctrl-C at the terminal and the end of the run reach this program as SIGTERM of the run.
+    # The run ends this program with SIGTERM, also after Ctrl-C; if the run dies, the kernel sends SIGTERM.
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     own = options.address == LOCAL_CLUSTER

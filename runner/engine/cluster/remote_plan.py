@@ -1,4 +1,4 @@
-"""Remote plans and traces: the master's objects for the plans that workers run and the spans that they record."""
+"""The master's side of remote plans, which workers run, and of remote traces, which workers record."""
 
 import logging
 import math
@@ -139,7 +139,7 @@ class RemotePlan:
             arrivals.expect(self.name, dict.fromkeys(keys, self._readers[worker]))
 
     def fetch(self, tensor: Tensor) -> Array:
-        """Copy a fetched value out of the arena, which the plan's next step overwrites."""
+        """Return a copy of a fetched value, because the plan's next step overwrites the arena."""
         device, local = self._compiled.location[tensor]
         spec = self._compiled.parts[device].graph.spec(local)
         return self._readers[peer_of(device)].read(fetch_key(local), spec.dtype, spec.shape).copy()
@@ -185,10 +185,10 @@ class RemoteTrace:
         return Timeline(tuple(ordered), tuple(self.runs.ended))
 
     def _offset_ns(self, worker: str, ended: deque[tuple[str, Done]]) -> int:
-        """Return how far a worker's clock is ahead of the master's, or 0 if less than the error of the estimate.
+        """Return the nanoseconds by which a worker's clock is ahead, or 0 if fewer than the error of the estimate.
 
-        The worker reads its clock between the master's question and the arrival of the answer, so that half the round
-        trip bounds the error. Of several round trips, the shortest counts (Cristian 1989, "Probabilistic clock
+        The worker reads its clock between the master's request and the arrival of the answer, so the error is at most
+        half the round trip. The shortest of several round trips is used (Cristian 1989, "Probabilistic clock
         synchronization").
         """
         shortest, offset = math.inf, 0

@@ -17,7 +17,7 @@ from runner.engine.cluster.transport.zmq_sockets import open_context
 from runner.engine.cluster.worker_group import WorkerGroup
 
 SPARE_MESSAGES = 256
-"""Number of messages of one peer that an inbox can queue; a worker's inbox can also queue all messages of a step."""
+"""Number of messages from one peer that an inbox can queue in addition to the messages with tensors."""
 
 
 @contextmanager
@@ -37,10 +37,10 @@ def start_workers(
     """Start worker processes and set them up; on exit, end all processes and free the shared memory.
 
     workers: names of all processes, including parameter servers. identity: the master's identity, without keys. setup:
-    returns the setup document for given addresses of inboxes. facts: see :mod:`~runner.engine.cluster.joining`. logs:
-    folder for the workers' logs. threads: threads per worker for computing. queued_messages: how many messages one
-    worker may send to another before the receiver reads. arenas: how many arenas the caller keeps open. monitor: checks
-    heartbeats.
+    returns the setup document for the given inbox addresses. facts: see :mod:`~runner.engine.cluster.joining`. logs:
+    folder for the workers' logs. threads: kernel threads of each worker. queued_messages: number of messages that one
+    worker may send to another before the receiver reads. arenas: number of arenas that the caller keeps open. monitor:
+    checks heartbeats.
 
     Raises ResourceError if a process cannot be started, and the errors of :meth:`WorkerGroup.gather`.
     """

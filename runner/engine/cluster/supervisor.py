@@ -1,4 +1,4 @@
-"""The master's view of its worker processes: it starts, watches, replaces and ends them."""
+"""The supervisor, with which the master starts, watches, replaces and ends its worker processes."""
 
 import signal
 import time
@@ -16,7 +16,7 @@ _REPORT_S = 0.2
 class Supervisor:
     """All workers of a run. A context manager that ends all processes on exit.
 
-    spares: name -> process that waits to take the place of a worker. Nothing depends on a spare process that ends.
+    spares: name -> spare process, which waits to take the place of a worker. If a spare process ends, the run goes on.
 
     Use a supervisor in one thread only. This thread must live as long as the workers, because the kernel sends the
     signal of :func:`~runner.engine.cluster.processes.die_with_parent` when the *thread* that started a process ends.
@@ -64,9 +64,9 @@ class Supervisor:
                 del self.spares[name]
 
     def take_spare(self, worker: str) -> str | None:
-        """Watch a spare process that runs as ``worker`` from now on, and return its former name; None if there is none.
+        """Make a spare process the process of ``worker`` and return the spare's name; None if there is no spare.
 
-        The caller then writes its ticket and calls its :meth:`WorkerProcess.take_over`.
+        The caller then writes a ticket for the spare process and calls :meth:`WorkerProcess.take_over`.
         """
         while self.spares:
             name, process = next(iter(self.spares.items()))
@@ -82,7 +82,7 @@ class Supervisor:
 
     @property
     def report_s(self) -> float:
-        """Longest time in seconds within which the end of a worker is noticed here."""
+        """Longest time in seconds until this process notices the end of a worker."""
         return _TASK_REPORT_S if any(worker.tasks for worker in self.workers.values()) else _REPORT_S
 
     @property
@@ -99,7 +99,7 @@ class Supervisor:
         return name in self.workers and self.workers[name].is_stopped
 
     def remove(self, name: str) -> None:
-        """Kill a process, wait for its end and forget it, so that another one can be started under its name.
+        """Kill a process, wait for its end and forget it, so that its name can be used again.
 
         Raises ClusterError if the process survives SIGKILL.
         """
@@ -120,11 +120,11 @@ class Supervisor:
 
     @property
     def has_crashed(self) -> bool:
-        """Whether a signal has killed a worker, so that no report of another worker can name another cause."""
+        """Whether a signal has killed a worker. Errors that other workers report are then consequences."""
         return any(worker.exit is not None and worker.exit.code < 0 for worker in self._failed_workers())
 
     def failure(self) -> ClusterError | None:
-        """Return the ``Exit.error`` of the first worker that has died unexpectedly, the likely cause; None if none has.
+        """Return the error for the first worker that died unexpectedly, the likely cause; None if no worker did.
 
         The text of the error also names the workers that died later.
         """

@@ -1,6 +1,6 @@
 """The rendezvous between processes: values are in arenas, and messages carry references to them.
 
-A receiver that shares memory with the sender reads the value there; to any other receiver, the bytes are sent as well.
+A receiver that shares memory with the sender reads the value in the arena. Any other receiver is sent the bytes.
 """
 
 from collections.abc import Mapping
@@ -44,7 +44,7 @@ class WireRendezvous:
         return _of_size(self.readers[peer_of(source)].memory(sent_tensor(key)), nbytes, key)
 
     def send(self, step: int, key: str, destination: str, value: Array) -> None:
-        """Send a reference to the value or its bytes; first copy it to the arena, unless it was computed there."""
+        """Copy the value to the arena unless it was computed there; then send a reference or the bytes."""
         reference = self.writer.put(sent_tensor(key), value)
         peer = peer_of(destination)
         due = 0.0 if self.links is None else self.links.due(peer, value.nbytes)

@@ -50,10 +50,10 @@ from runner.system.text import ascii_only
 log = logging.getLogger(__name__)
 
 _RECOVERY_S = 300.0
-"""Seconds for which a worker that lost a connection waits for a master on its host, which may first finish a save."""
+"""Seconds for which a worker on the master's host waits for a recovery; the master may first finish a save."""
 
 _CUT_OFF_S = 10.0
-"""Seconds for which such a worker waits for a master on another host, from which the worker may be cut off."""
+"""Seconds for which a worker over TCP waits for a recovery; the network may have cut the worker off."""
 
 SourceMaker = Callable[[Mapping[str, Any]], InputSource]
 
@@ -63,9 +63,9 @@ class Worker:
     """The state of a worker, and the handlers of the messages that it receives.
 
     mailbox: reads from ``endpoint``, which is connected to the master at ``address``. peers: names of all workers and
-    parameter servers, including this one. The setup states their addresses; those that it does not state have inboxes
-    in the directory of the master's inbox. lines: lines of the log that were not sent yet; sends_log: whether the
-    master's host has no file of the log, so that they are sent.
+    parameter servers, including this one. The setup contains their addresses; a peer without an address there has its
+    inbox in the directory of the master's inbox. lines: log lines not sent yet. sends_log: whether the worker sends its
+    log lines to the master.
     """
 
     endpoint: Endpoint
@@ -94,8 +94,8 @@ class Worker:
     def serve(self, check_heartbeat: Callable[[], None]) -> int:
         """Handle messages until shutdown or an error, report an error to the master, and return the exit code.
 
-        After a shutdown, the exit code is that of the run. If another process is lost, the running step ends, and this
-        worker keeps its plans for the next step.
+        After a shutdown, returns the exit code of the run. If another process is lost, the running step ends and this
+        worker keeps its plans.
         """
         try:
             while True:
@@ -112,7 +112,7 @@ class Worker:
                 log.warning("the run has ended: %s", stopped.message.reason)
             self._leave(messages.Bye())
             if not stopped.message.code:
-                # All workers leave the communicator; after an error, other workers may still wait in it.
+                # Leaving waits for all workers. After an error, some of them may never leave.
                 self._leave_communicator()
             return stopped.message.code
         except KeyboardInterrupt:
@@ -165,7 +165,7 @@ class Worker:
     def _abandon(self, message: messages.Abandon) -> None:
         """Begin a new epoch: drop all tensors, launched steps and spans, and the connections to lost processes.
 
-        This worker connects to their replacements in its next step, before which they have joined the run.
+        This worker connects to the replacements in its next step, because all of them have joined the run by then.
         """
         if self._trace is not None:
             self._end_trace()
@@ -282,10 +282,10 @@ class Worker:
         self.progress.enter(messages.IDLE, 0)
 
     def _connect(self, peers: Set[str]) -> None:
-        """Connect to those of ``peers`` to which no earlier plan sends.
+        """Connect to each of ``peers`` that is not connected yet.
 
-        A process that takes part in none of this process's plans is not connected, because it may end before this
-        process is set up. The processes of a plan do not end that early.
+        This process connects to the receivers in its plans only: any other process may end before this process is set
+        up.
         """
         if unknown := peers - set(self.peers):
             raise SecurityError(f"plan sends to {', '.join(sorted(unknown))}: expected one of {', '.join(self.peers)}")

@@ -41,9 +41,9 @@ Answer = TypeVar("Answer", bound=messages.Message)
 class WorkerGroup:
     """Started workers, addressed by name. Created by :func:`~runner.engine.cluster.starting.start_workers`.
 
-    directory: private directory of sockets and arenas. logs: folder for the workers' logs. facts: the master's facts,
-    which those of the workers must equal. clock: the clock that ``endpoint`` and ``monitor`` use. start: starts the
-    processes of some workers in an epoch. add_spares: starts the processes in advance that are missing.
+    directory: private directory of sockets and arenas. logs: folder for the workers' logs. facts: the master's facts;
+    see ``joining``. clock: the clock that ``endpoint`` and ``monitor`` use. start: starts the processes of the given
+    workers in an epoch. add_spares: starts the missing spare processes.
     """
 
     workers: Sequence[str]
@@ -117,9 +117,9 @@ class WorkerGroup:
     def replace(self, lost: str, epoch: int) -> list[str]:
         """Kill a lost worker, start another process in its place, and make all others drop the interrupted step.
 
-        The same happens to every worker that has ended, or whose replacement is not complete. Returns the names of the
-        replaced workers when all others are in the new epoch. The caller then calls :meth:`set_up` and loads the plans
-        on the replacements, and calls :meth:`complete`. Raises WorkerLostError if another worker is lost meanwhile.
+        Also replaces every worker that has ended or whose replacement is not complete. Returns the names of all
+        replaced workers when the other workers are in the new epoch. The caller then calls :meth:`set_up`, loads the
+        plans on the replacements and calls :meth:`complete`. Raises WorkerLostError if another worker is lost.
         """
         self._absent |= {lost, *self.supervisor.ended} & set(self.workers)
         absent = sorted(self._absent)
@@ -138,7 +138,7 @@ class WorkerGroup:
         return absent
 
     def complete(self) -> None:
-        """End a replacement: all workers have their plans. A spare process that cannot be started is only logged."""
+        """End a replacement after all plans are loaded. If a spare process cannot be started, log a warning."""
         self._absent.clear()
         try:
             self.add_spares()
@@ -162,9 +162,9 @@ class WorkerGroup:
     def set_up(self, document: Callable[[Mapping[str, str]], bytes], workers: Sequence[str] | None = None) -> None:
         """Wait until ``workers``, by default all, have joined, and send them the setup document.
 
-        document: returns the document. Its argument has the addresses of the inboxes, by worker; it is empty if the
-        inboxes are in the private directory. A worker with other facts than the master is refused. If the launcher
-        started it, raises ClusterError; otherwise, another may join in its place. Raises ClusterError after ``join_s``.
+        document: returns the document for a mapping worker -> inbox address, without inboxes in the private directory.
+        A worker whose facts differ from the master's is refused. If the launcher started the worker, raises
+        ClusterError; otherwise, another process may join. Raises ClusterError after ``join_s`` seconds.
         """
         workers = self.workers if workers is None else workers
         with self._mark_failure():
@@ -216,7 +216,7 @@ class WorkerGroup:
         return f"{worker} on {self._place(worker)}" if self._place(worker) else worker
 
     def _place(self, worker: str) -> str:
-        """Return the host of a worker as the user or, once the worker has joined, as the host names itself; else ""."""
+        """Return the host of a worker, as the user named it or as the joined worker reported it; "" if unknown."""
         hello = None if worker in self.supervisor.workers else self._joined.get(worker)
         return self.launcher.place(worker) or (hello.facts.get(HOST, "") if hello else "")
 
@@ -235,9 +235,9 @@ class WorkerGroup:
         self.supervisor.wait_for_exit(_EXIT_S)
 
     def dismiss(self, shutdown: messages.Shutdown) -> None:
-        """After an error, send the reason to the workers that the user started, and wait briefly for their answers.
+        """After an error, send the reason to workers that the supervisor did not start; wait briefly for answers.
 
-        The supervisor ends the workers that it started; the workers of a host that was lost end by themselves.
+        The supervisor ends the workers that it started. A worker that has lost the master ends itself.
         """
         others = self._joined.keys() - self.supervisor.workers.keys() - self._lost
         waiting = {worker for worker in others if self.endpoint.offer(worker, shutdown)}
@@ -273,7 +273,7 @@ class WorkerGroup:
     def _answers(
         self, missing: Collection[str], kinds: tuple[type[Answer], ...], limit_s: float | None
     ) -> Iterator[tuple[str, Answer, Sequence[memoryview]]]:
-        """Yield the messages of ``kinds`` as they arrive. missing: awaited workers; the caller may change the set."""
+        """Yield the messages of ``kinds``. missing: awaited workers, for error messages; the caller may change it."""
         begun = self.clock()
         while True:
             if self.clock() >= self._next_check:
@@ -364,7 +364,7 @@ class WorkerGroup:
         return self.supervisor.failure() or error
 
     def _keep(self, worker: str, lines: str) -> None:
-        """Append lines of a worker's log to its file, unless the process on this host writes the file itself."""
+        """Append log lines of a worker to its file, unless the worker is the supervisor's and writes the file."""
         if worker not in self.supervisor.workers:
             with open(self._log(worker), "a", encoding="utf-8") as file:
                 file.writelines(f"{line}\n" for line in printable_lines(lines, lines=_MOST_LINES, width=_MOST_COLUMNS))
@@ -375,7 +375,7 @@ class WorkerGroup:
             case messages.Heartbeat(section=section, step=step):
                 self.monitor.heartbeat(messages.process_of(received.source), section, step, now)
             case messages.Failed() as failed:
-                if failed.error != ClusterError.__name__:  # a worker that lost a connection does not end yet
+                if failed.error != ClusterError.__name__:  # after a ClusterError, the worker still waits for a recovery
                     self._lost.add(received.source)
                 return _reported_error(self._named(received.source), failed, self._log(received.source))
             case messages.Log(lines=lines):

@@ -40,8 +40,8 @@ _FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 class WorkerOptions:
     """The command-line options of a worker.
 
-    join: address of the master. key: file with the worker's ticket. spare: wait for the ticket until a line, with the
-    path of the log to use, arrives on standard input.
+    join: address of the master. key: file with the worker's ticket. spare: before reading the ticket, wait for a line
+    on standard input, the path of the log to use.
     """
 
     join: str
@@ -52,7 +52,7 @@ class WorkerOptions:
 def main(options: WorkerOptions, facts: Mapping[str, str], make_source: SourceMaker) -> int:
     """Run a worker until the master sends shutdown; return the exit code.
 
-    facts: compared with those of the master, see :mod:`~runner.engine.cluster.joining`. make_source: builds the input
+    facts: see :mod:`~runner.engine.cluster.joining`. make_source: builds the input
     source from its description, which the master sends as plain data.
 
     Raises SecurityError if the ticket cannot be used, ClusterError if the master cannot be reached or refuses the
@@ -60,7 +60,7 @@ def main(options: WorkerOptions, facts: Mapping[str, str], make_source: SourceMa
     """
     dump_stacks_on_signal()
     logging.basicConfig(level=logging.INFO, format=_FORMAT)
-    registry = load_kernels()  # before the number of threads is limited, which applies only to loaded libraries
+    registry = load_kernels()  # first, because thread limits apply only to loaded libraries
     if options.spare and not _take_over():
         return 0
     ticket = read_ticket(options.key)
@@ -99,7 +99,7 @@ def main(options: WorkerOptions, facts: Mapping[str, str], make_source: SourceMa
 
 
 def _take_over() -> bool:
-    """Wait to take the place of a lost worker, and write to its log from then on; return False if the run has ended."""
+    """Wait to take the place of a lost worker, and redirect output to its log; return False if the run has ended."""
     path = sys.stdin.readline().rstrip("\n")
     if not path:
         return False

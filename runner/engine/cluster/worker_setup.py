@@ -67,7 +67,7 @@ class CommunicatorSetup:
 
 
 def require_library(cluster: Cluster, registry: Registry) -> CommunicatorLibrary | None:
-    """Return the collective library of a cluster, or None if the cluster has no members of a communicator.
+    """Return the collective library of a cluster, or None if no device of the cluster uses a communicator.
 
     Raises ResourceError if the library is not available.
     """
@@ -109,9 +109,9 @@ class WorkerSetup:
     """The content of the setup document.
 
     source: plain data that describes an input source, or None. check_finite: reject values that are not finite. link:
-    emulated link to every other process, or None. gpus: GPU number by worker name. use: options of the GPUs.
-    communicator: setup of the GPUs' communicator, or None if no collective library is used. addresses: addresses of the
-    inboxes of the processes; a process that is missing has its inbox in the directory of the master's inbox.
+    emulated link to every other process, or None. gpus: worker name -> GPU number. use: options of the GPUs.
+    communicator: setup of the GPUs' communicator, or None if no collective library is used. addresses: process name ->
+    inbox address; a process without an entry has its inbox in the directory of the master's inbox.
     """
 
     source: Mapping[str, Any] | None

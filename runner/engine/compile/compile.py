@@ -28,7 +28,7 @@ from runner.kernels.registry import Registry
 class Signature:
     """A request to a graph: tensors to fetch, nodes to run, and tensors to feed. Plans are cached by signature.
 
-    exact: do not compress transfers, even if the cluster enables compression.
+    exact: whether transfers stay uncompressed even if the cluster enables compression.
     """
 
     fetches: tuple[Tensor, ...] = ()
@@ -48,7 +48,7 @@ class Part:
     def plan(self, device: str, registry: Registry, settled: Mapping[str, Layout]) -> DevicePlan:
         """Return the plan of the device. All processes compute the same plan from the same part and arguments.
 
-        settled: layouts that are already decided for variables.
+        settled: variable name -> layout that an earlier plan has decided.
         """
         return plan_device(device, self.graph, self.fetches, self.feeds, registry, settled)
 
@@ -107,7 +107,7 @@ def compile_placed(
 
     pruned, moved = prune(placed, signature.fetches, signature.targets, signature.feeds)
     roots = Roots.of([moved.get(tensor, tensor) for tensor in signature.fetches], signature.targets)
-    # The collectives pass follows all passes that merge or remove nodes: a sum is collective on all devices or on none.
+    # The passes before "collectives" may merge or remove sums. A sum must be collective on all devices or on none.
     passes = [*default_passes(registry)]
     if cluster.members:
         passes.append(Pass("collectives", partial(lower_collectives, members=cluster.members)))

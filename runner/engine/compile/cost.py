@@ -25,7 +25,7 @@ def node_cost(graph: Graph, node: Node) -> Cost:
 def node_seconds(graph: Graph, node: Node, device: Device) -> float:
     """Estimate a node's seconds: dispatch plus the longer of arithmetic and memory time; 0 for ops in ``RESIDENT``.
 
-    An assign of a table with new rows takes no time, because the rows are written in the memory of the variable.
+    An assign of the output of ``put_rows`` takes no time: ``put_rows`` writes directly to the variable's memory.
     """
     if node.op in RESIDENT or (node.op == "assign" and graph.nodes[node.inputs[1].node].op == "put_rows"):
         return 0.0

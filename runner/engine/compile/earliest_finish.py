@@ -6,10 +6,10 @@ open that matter for training graphs:
 
 - *The order of visits*: the node with the longest path, in seconds, to the end of the step comes first. So parts of a
   batch advance through the same layers side by side.
-- *The node that decides a group's device*. A layer's group begins with its variables and with values that depend only
-  on variables. Such nodes are ready at once and would go to any free device. So the nodes of an undecided group are
-  deferred until a computed value passes between this group and another one; then all deferred nodes are tried together
-  on each device. A source (variable, fed value or constant) goes to the device of its first reader.
+- *The nodes that decide a group's device*: A layer's group begins with its variables and with values that depend only
+  on variables. These nodes are ready at once and alone would go to any free device. Therefore the nodes of a group
+  without a device are deferred until a computed value passes between this group and another one. Then all deferred
+  nodes are tried together on each device. A source (variable, fed value or constant) joins its first reader's device.
 """
 
 from collections import ChainMap, defaultdict
@@ -29,8 +29,8 @@ def earliest_finish(
     """Return the device name of every group.
 
     groups: node name -> group. feasible: group -> devices to choose from. A tensor is sent to a device once, however
-    many nodes read it there. Sending occupies the sender; receiving only delays the arrival; links are always free.
-    Of devices that finish at the same time, the first is chosen.
+    many nodes read it there. Sending occupies the sender. Receiving delays only the arrival. Links are always free. If
+    several devices finish first, the first of them in the cluster is chosen.
     """
     simulation = _Simulation(graph, cluster, groups, feasible, seconds)
     for name in _by_path_to_the_end(graph, cluster, seconds):
@@ -59,7 +59,7 @@ class _Clock:
     arrivals: MutableMapping[tuple[Tensor, str], float] = field(default_factory=dict)
 
     def copy(self) -> "_Clock":
-        """Return a copy on which a choice can be tried."""
+        """Return a copy whose changes do not affect this clock."""
         return _Clock(ChainMap({}, self.free), ChainMap({}, self.ends), ChainMap({}, self.arrivals))
 
 
@@ -79,7 +79,7 @@ class _Simulation:
         self.clock = _Clock(dict.fromkeys(self.devices, 0.0))
 
     def visit(self, node: Node) -> None:
-        """Run a node whose inputs have been visited, or defer it with its group."""
+        """Run a node, whose inputs have been visited, or defer it until its group has a device."""
         group = self.groups[node.name]
         self.deferred[group].append(node)
         others = [name for name in node.needed if self.groups[name] != group]

@@ -1,9 +1,9 @@
 """Choice of kernels and physical layouts: from the scheduled graph of a device to instructions and slots (values).
 
-The nodes are visited in order. The kernel of each node requests layouts for its inputs; if a value has another layout,
+The nodes are visited in order. The kernel of each node requests layouts for its inputs. If an input has another layout,
 a conversion is inserted, once per value and layout. A variable has no layout until its first reader requests one. So
 the weights of a convolution, and values computed from them element by element, have the layout that the convolution
-prefers. The result of a cast between floats has no layout at first either, because one kernel can cast and change the
+prefers. The result of a cast between floats also has no layout at first, because one kernel can cast and change the
 layout in one pass over memory. Values that enter or leave a device have the plain layout (C order).
 """
 
@@ -48,7 +48,7 @@ def arrange(
 ) -> Arranged:
     """Choose the kernel and the layouts of every node of ``part``, in graph order.
 
-    feeds: fed tensor -> output of its placeholder. settled: layouts that are already decided for variables. Raises
+    feeds: fed tensor -> output of its placeholder. settled: variable -> layout that an earlier plan has decided. Raises
     KernelError if no kernel accepts a node.
     """
     work = _Arranging(device, registry, settled)
@@ -147,7 +147,7 @@ class _Arranging:
         self.slot_of[node[0]] = source
 
     def add_assign(self, node: Node) -> None:
-        """Append an assign, which replaces the value of a variable. The output of the assign is the assigned value."""
+        """Append an assign. Its output is the assigned value; raises ShapeError for a second assign to the variable."""
         variable, value = node.inputs
         if variable.node in self.assigned:
             raise ShapeError(
@@ -186,8 +186,8 @@ class _Arranging:
     def add_recv(self, node: Node) -> None:
         """Append the receive of a value in plain layout; kernels read floats from the wire, other dtypes from a copy.
 
-        The sender could still change the memory of the wire. Any bits are a valid float, but an index must not change
-        after a kernel has checked that the index is within bounds.
+        The sender could still change the wire. For floats, any bits are valid. An index, however, must not change after
+        a kernel has checked that it is within bounds.
         """
         (spec,) = node.outputs
         slot = self.slot_of[node[0]] = self.new_slot(spec, plain(spec))
@@ -269,7 +269,7 @@ class _Arranging:
         return slot
 
     def in_layout(self, slot: int, wanted: Layout, reader: str) -> int:
-        """Return a slot with the value of ``slot`` in a layout: the slot itself, or the output of a conversion."""
+        """Return a slot with the value of ``slot`` in layout ``wanted``: ``slot`` itself, or a converted copy."""
         if self.layouts[slot] is None:
             self.layouts[slot] = wanted
         if self.layouts[slot] == wanted:
@@ -310,11 +310,11 @@ class _Arranging:
         return Instruction(f"{reader}/convert", "convert", {}, library, (slot,), (result,), arrangement)
 
     def is_one_step(self, spec: TensorSpec, source: Layout, wanted: Layout) -> bool:
-        """Return whether to convert in one step: one kernel accepts both layouts, or one layout is already plain."""
+        """Return whether to convert in one step: if a layout is plain, or if one kernel accepts both layouts."""
         return source.is_plain or wanted.is_plain or self.converter(spec, source, wanted) is not None
 
     def converter(self, spec: TensorSpec, source: Layout, wanted: Layout) -> Choice | None:
-        """Return the kernel that changes a layout in one step; None if there is no such kernel."""
+        """Return a kernel that converts ``source`` to ``wanted`` in one step; None if there is no such kernel."""
         choice = self.registry.choose("convert", self.device_type, {}, [spec], [spec], [source, wanted])
         sides = (choice.arrangement.inputs, choice.arrangement.outputs)
         return choice if sides == ((source,), (wanted,)) else None

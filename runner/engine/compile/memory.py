@@ -1,10 +1,10 @@
 """Memory planning by lifetime: the values that share memory, and the offset of each value in the device's arena.
 
 Sent and received values are stored in wires, buffers that are not reused before the end of the step. The other values
-are placed in three steps. A value that is assigned to a variable is computed in the memory of the variable, if the old
-value is no longer needed. If the kernel allows it, an output uses the memory of an input that no later instruction
-uses. Other values are allocated in the arena before their first use, in the smallest sufficient gap, and are freed
-after their last use.
+are placed in three steps. First, a value that is assigned to a variable is computed in the variable's memory if the old
+value is no longer needed. Second, an output takes the memory of an input that no later instruction uses if the kernel
+allows it. Third, all other values are allocated in the arena before their first use, in the smallest sufficient gap,
+and are freed after their last use.
 """
 
 from bisect import bisect_left, insort
@@ -19,7 +19,7 @@ from runner.kernels.memory import ALIGNMENT
 
 @dataclass(frozen=True)
 class Placed:
-    """The instructions, with scratch memory and without needless assigns; the slots' places; and the arena's size."""
+    """Instructions with scratch memory and without in-place assigns; the place of each slot; the arena's size."""
 
     instructions: tuple[Instruction, ...]
     places: tuple[Place, ...]
@@ -35,7 +35,7 @@ def assign_memory(arranged: Arranged) -> Placed:
 
 
 class _Values:
-    """The memory of slots: the root of each slot (see :meth:`of`), and the variable or the wire of a root."""
+    """The memory of slots: the root of each slot (see :meth:`of`), and the roots in variables and in wires."""
 
     def __init__(self, arranged: Arranged) -> None:
         self.arranged = arranged
@@ -113,7 +113,7 @@ class _Values:
                         self.wire[source] = self.wire[result]
 
     def _may_share(self, instruction: Instruction, source: int, output: int) -> bool:
-        """Return whether every input whose root is ``source`` may share its memory with the output."""
+        """Return whether every input with the root ``source`` may share its memory with output number ``output``."""
         return all(
             (i, output) in instruction.arrangement.in_place
             for i, slot in enumerate(instruction.inputs)
@@ -168,7 +168,7 @@ def _lay_out(arranged: Arranged, values: _Values, instructions: Sequence[Instruc
 
 
 class _Arena:
-    """A growing block of memory and the gaps in it, in whole cache lines."""
+    """A growing block of memory and the gaps in it. All sizes are rounded up to whole cache lines."""
 
     def __init__(self) -> None:
         self.end = 0

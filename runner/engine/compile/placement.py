@@ -1,8 +1,8 @@
 """Placement of nodes on devices (TensorFlow whitepaper 2016, sections 3.2.1 and 4.3).
 
 The feasible devices of a node satisfy its constraint and have a kernel for its op. Nodes that must be colocated form a
-group (union-find), which can run on the devices that are feasible for all of its nodes. Of several such devices, the
-group is placed on the one on which its simulated execution, including transfers, finishes first.
+group (union-find), which can run on the devices that are feasible for all of its nodes. If there are several, the group
+is placed on the device on which its simulated execution, including transfers, finishes first.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -43,7 +43,7 @@ def place(graph: Graph, cluster: Cluster, device_types: DeviceTypes, seconds: Se
     """Return the graph with a full device name on every node.
 
     device_types: returns the device types with a kernel for a node, None if the node needs no kernel. seconds: returns
-    a node's duration. If no device is feasible for a node or group, raises PlacementError with constraints and devices.
+    a node's duration. Raises PlacementError, with the constraint, if no device is feasible for a node or its group.
     """
     groups = colocation_groups(graph, cluster, device_types)
     chosen = groups.decided

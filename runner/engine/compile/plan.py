@@ -98,7 +98,7 @@ class DevicePlan:
 
     @cached_property
     def sent_bytes(self) -> int:
-        """Bytes of tensors that this device sends in a step; sessions add up these bytes over the steps."""
+        """Bytes of tensors that this device sends in a step."""
         return sum(self.slots[i.inputs[0]].spec.nbytes for i in self.instructions if i.op == "send")
 
     @property

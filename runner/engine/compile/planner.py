@@ -19,7 +19,7 @@ LAUNCHING = frozenset({"gpu"})
 
 
 SMALL_BYTES = 1 << 20
-"""Largest size in bytes of a small variable; the update of a larger variable occupies a GPU fully."""
+"""Largest size in bytes of a small variable. The update of a larger variable occupies the whole GPU."""
 
 
 @without_collection()
@@ -62,7 +62,7 @@ def small_updates_last(part: Graph, small_bytes: int = SMALL_BYTES) -> Graph:
 
     On a GPU, the launch of even a small kernel takes microseconds, and a network has hundreds of small variables.
     Adjacent updates of one kind need only a single launch. However, small gradients stay in memory until the end of the
-    step. Updates keep their order, and so do other nodes, so that reads of a variable still precede its write.
+    step. Updates keep their relative order, as do other nodes. So reads of a variable still precede its write.
     """
     needed: dict[str, list[str]] = defaultdict(list)
     for node in part:

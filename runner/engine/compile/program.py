@@ -28,9 +28,9 @@ class InputSource(Protocol):
     """A source of examples on request; ``read`` is a pure function of its arguments."""
 
     def read(self, split: str, step: int, lo: int, hi: int) -> Fields:
-        """Return examples lo..hi-1 of the whole batch of ``step``: the workload's fields, index and mask.
+        """Return examples lo..hi-1 of the whole batch number ``step``: the workload's fields, index and mask.
 
-        A field such as x: (hi-lo, ...) in its dtype; index: (hi-lo,) int64 position in the stream; mask: (hi-lo,) in
+        Each field, such as x, has shape (hi-lo, ...). index: (hi-lo,) int64 positions in the stream. mask: (hi-lo,) in
         the dtype of variables, 1 for an example and 0 for padding.
         """
         ...
@@ -38,10 +38,10 @@ class InputSource(Protocol):
 
 @dataclass(frozen=True)
 class InputSlot:
-    """Feeds ``tensor`` with the field ``field`` of examples lo..hi-1 in the step's batch from ``split``.
+    """The input that feeds ``tensor`` with the field ``field`` of examples lo..hi-1 of a step's batch from ``split``.
 
-    parts: number of steps that share one batch equally: step s reads batch s // parts, with lo and hi increased by
-    (s % parts) * (hi - lo).
+    parts: number of consecutive steps that divide one batch equally. Step s reads batch s // parts, and lo and hi
+    increase by (s % parts) * (hi - lo).
     """
 
     tensor: Tensor
@@ -67,11 +67,11 @@ class Client:
 
     fetches: name -> tensor to return. targets: further nodes to run. inputs: tensors that the input source feeds.
     feeds: name -> tensors, one per replica, that all receive the value that the caller passes under this name. exact:
-    transfers are not compressed, whatever the cluster's compression; for clients that save, restore or score the state
-    of a run. deferred: the client runs concurrently with others, and its part on a device starts when the device has
-    received all inputs of the part. So no device may receive a tensor that depends on one of its sends. slowed:
-    emulated slow workers wait before they run the client. per_update: average number of runs of the client per update,
-    for estimates; if an update evaluates its batch several times, only one evaluation counts.
+    whether transfers stay uncompressed even if the cluster enables compression, as for clients that save, restore or
+    score the state of a run. deferred: whether the client runs concurrently with others. Its part on a device then
+    starts when the device has received all inputs of the part, so no device may receive a tensor that depends on a
+    tensor it sends. slowed: whether emulated slow workers wait before they run the client. per_update: average number
+    of runs per update, for estimates; if an update evaluates its batch several times, only one evaluation counts.
     """
 
     name: str
@@ -96,7 +96,7 @@ class Client:
 class DriverSettings:
     """Settings of the step driver that makes the updates of a program; the type of the settings selects the driver.
 
-    With the base class, every update is one step of the client ``train``. The function
+    For this base class, every update is one step of the client ``train``. The function
     :func:`~runner.engine.run.step_driver.bind` creates the driver at the start of a session.
     """
 
@@ -122,8 +122,8 @@ class VirtualClock:
 class OneProcess:
     """The requirement that one process runs all devices of a program.
 
-    clock: orders the parts of clients that run concurrently; None if no clients run concurrently, or if the record of
-    an earlier run orders the parts.
+    clock: decides the order in which parts of concurrent clients run; None if no clients run concurrently, or if the
+    record of an earlier run decides the order.
     """
 
     clock: VirtualClock | None = None
@@ -138,7 +138,7 @@ class Copy:
     worker: int
 
     def device(self, name: str) -> str:
-        """Return the device on which the copy runs what its original runs on device ``name``."""
+        """Return the device that takes the place of the original's device ``name``."""
         task, _, kind = name.partition("/device:")
         return f"{worker_task(self.worker)}/device:{kind}" if task == worker_task(self.of) else name
 
@@ -149,13 +149,13 @@ class Program:
 
     graph: if device names are partial, :func:`~runner.engine.compile.program_placement.place_program` completes them
     for all clients.
-    clients: "init" assigns initial values; "train" runs one step and fetches "loss" and "accuracy"; "eval" scores one
-    batch; "save" fetches every variable by name, in unsharded form; "restore" feeds all of them. Instead of "train",
+    clients: "init" assigns initial values; "train" runs one step and fetches the loss and the metrics; "eval" scores a
+    batch; "save" fetches every variable by name, in unsharded form; "restore" feeds all variables. Instead of "train",
     there may be deferred clients, whose runs the step driver combines into updates.
     variables: unsharded name -> spec of everything in a checkpoint. workers, servers: number of worker tasks and of
     parameter-server tasks. step_driver: settings of the driver that runs the clients of each update. one_process: None
     if every task is a separate process.
-    copies: name of a client -> its original; only in a program for simulation, whose graph has the nodes of originals.
+    copies: client name -> its :class:`Copy`; only in programs for simulations, whose graphs have no nodes of copies.
     """
 
     graph: Graph

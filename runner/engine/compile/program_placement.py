@@ -3,10 +3,10 @@
 Several placements are tried: all nodes on one device, the greedy heuristic of the TensorFlow whitepaper, and stages.
 Each placement is compiled as for a run, the scheduler simulates the step, and the fastest placement is kept. The greedy
 placement can be slower than one device, because it places a group before the resulting transfers are known. For a
-chain of layers, stages are often better: the chain is divided by a few cuts at points where little data is sent.
+chain of layers, stages are often faster: a few cuts, at points where little data is sent, divide the chain.
 
 The caller chooses the node durations for the simulation: cost formulas or measured times. The order of nodes in the run
-is always based on the formulas. So with measured times, the run's order and times may differ from the simulation.
+is always based on the formulas. So with measured times, the order in the run may differ from the simulated order.
 """
 
 from collections import defaultdict
@@ -54,8 +54,8 @@ def place_program(
 ) -> PlacedProgram:
     """Return the program with the fastest of several placements. seconds: returns the duration of a node on a device.
 
-    In the simulation, the result is never slower than all nodes on one device, if that is feasible. Of equally
-    fast placements, the first is kept, and single devices are tried first. Raises PlacementError if no device
+    If all nodes can run on one device, the simulated step is never longer than on that device. Of equally fast
+    placements, the first is kept; placements on one device are tried first. Raises PlacementError if no device
     satisfies the constraints of a node.
     """
     graph, signature = program.graph, program.clients["train"].signature
@@ -97,13 +97,13 @@ def _rates(device: Device) -> tuple[str, float, float]:
 
 
 def _decided(feasible: Feasible, choice: Mapping[str, str]) -> dict[str, Sequence[str]]:
-    """Return the feasible devices of all groups after ``choice`` has decided some groups."""
+    """Return the feasible devices of all groups; groups in ``choice`` have only their chosen device."""
     return {**feasible, **{group: [device] for group, device in choice.items()}}
 
 
 _LEAST_KNOWN = 0.75
 """Smallest fraction of the nodes that a record of node times must contain. A few nodes may be missing, because fusions
-differ between one and several devices; in the record of another network, most nodes are missing."""
+differ between one and several devices. In a record of another network, most nodes are missing."""
 
 
 def measured_seconds(measured: Mapping[str, float], program: Program, cluster: Cluster, registry: Registry) -> Seconds:
@@ -142,9 +142,9 @@ def stages(
     """Return a choice of devices, group -> device name, for each number of stages from 2 to the number of devices.
 
     Groups in which no node has inputs are omitted; the others are ordered by their first nodes with inputs. Stage k is
-    on device k; a group that cannot run there is on its first feasible device. The cost of a stage is its compute time
-    on the first device plus the time of the transfers across the cut before it, in both directions. The cuts minimize
-    the largest cost. With G groups and D devices, the search takes O(D^2 G^2) time.
+    on device k, except for groups that cannot run there; each is on its first feasible device. The cost of a stage is
+    its compute time on the first device plus the time of the transfers, in both directions, across the cut before it.
+    The cuts minimize the largest cost. With G groups and D devices, the search takes O(D^2 G^2) time.
     """
     order = list(dict.fromkeys(groups[node.name] for node in graph if node.needed))
     compute = _seconds_of(graph, cluster, groups, order, seconds)

@@ -10,8 +10,8 @@ messages between devices, such as the passes of dense layers in the hybrid schem
 
 A Recv is not ranked but runs as late as possible, directly before the first node that reads its tensor. So no device
 waits for a tensor or stores a tensor before a node needs it (TensorFlow whitepaper 2016, section 5.2). A node that
-reads a received tensor and precedes a later Send is delayed by a part of its slack (the longest delay that does not
-make the step longer). So if a tensor arrives later than estimated, the device does other work in the meantime.
+reads a received tensor and precedes a Send is delayed by a fraction of its slack (the longest delay that does not make
+the step longer). So if a tensor arrives later than estimated, the device does other work in the meantime.
 
 The order of each device is a subsequence of one global topological order. Therefore the devices cannot deadlock.
 """
@@ -40,8 +40,8 @@ LONGER = 1.001
 def schedule(graph: Graph, cluster: Cluster, seconds: Seconds = node_seconds) -> tuple[dict[str, float], float]:
     """Return each node's start in a simulated step, in seconds and sorted, and the end of the step.
 
-    The graph must contain its transfers. Devices wait for nearer nodes only if the step becomes shorter. The largest
-    delay is taken that makes the step not longer.
+    The graph must contain its transfers. Devices wait for nearer nodes only if this makes the step shorter. Of the
+    delays in ``PATIENCE``, the first that does not make the step longer is used.
     """
     work = _Work(graph, cluster, seconds)
     starts = _start_times(work)
@@ -157,7 +157,7 @@ _ARRIVAL, _DELAY_OVER, _END = range(3)
 
 @dataclass(frozen=True)
 class _Running:
-    """A node that a device runs, from ``begin`` to ``end`` in seconds. turn: number of starts before its start."""
+    """A node that a device runs, from ``begin`` to ``end`` in seconds. turn: number of nodes started before it."""
 
     name: str
     begin: float
@@ -169,7 +169,7 @@ class _Simulation:
     """One step on a virtual clock.
 
     delays: node -> seconds by which its start is delayed while its device has other work. wait: see ``WAIT``. A wait is
-    simulated in hindsight: when a nearer node arrives early enough, the running node counts as not started.
+    simulated in hindsight: if a nearer node is ready early enough, the running node is treated as never started.
     """
 
     def __init__(self, work: _Work, delays: Mapping[str, float], wait: float) -> None:
@@ -208,7 +208,7 @@ class _Simulation:
     def _happen(self, device: str, name: str, kind: int, now: float) -> None:
         running = self.running.get(device)
         if kind == _END:
-            # The node may have been stopped and started again.
+            # If the node was stopped after its end was queued, this event is outdated.
             if running is not None and running.name == name and running.end == now:
                 del self.running[device]
                 self._end(running)
@@ -219,7 +219,7 @@ class _Simulation:
             heapq.heappush(self.ready[device], (self.work.rank[name], name))
 
     def _choose(self, device: str, now: float) -> None:
-        """Start the nearest ready node, or else the one whose delay ends first, unless the device keeps its node."""
+        """Start the nearest ready node, else the delayed node that is due first, unless a running node continues."""
         ready, delayed, running = self.ready[device], self.delayed[device], self.running.get(device)
         if running is not None:
             rank = self.work.rank[running.name]
@@ -241,7 +241,7 @@ class _Simulation:
         self._expect(name, end, _END)
 
     def _end(self, ended: _Running) -> None:
-        """Record the start of a node and of its Recvs that have not run yet, which directly precede it."""
+        """Record the start of a node and, directly before it, of those of its Recvs that have not run yet."""
         start = ended.begin
         for each in (*self.work.receives[ended.name], ended.name):
             if each not in self.starts:

@@ -1,4 +1,4 @@
-"""Estimates, without a run, of the transfers in a step and of the part of their time that overlaps with compute."""
+"""Estimates of the transfers in a step, and of the part of their time that overlaps with compute, without a run."""
 
 from bisect import bisect_right
 from collections.abc import Mapping
@@ -12,16 +12,16 @@ from runner.engine.graph.graph import Graph
 from runner.engine.graph.node import Node
 
 TRANSFERS = frozenset({"send", "recv"})
-"""Ops that are not compute."""
+"""Ops that do not count as compute."""
 
 
 @dataclass(frozen=True)
 class Transfer:
     """One transfer of a step.
 
-    layer: name of the layer of its Send, or None. nbytes: bytes of the tensor. seconds: estimated time on the link.
-    hidden_s: the seconds that the destination computes between the end of the Send and the start of the first node that
-    needs the tensor, at most ``seconds``. The times are those of the simulation that chose the order of nodes.
+    layer: name of the layer of the Send, or None. nbytes: bytes of the tensor. seconds: estimated time on the link.
+    hidden_s: seconds, at most ``seconds``, in which the destination computes between the end of the Send and the start
+    of the first node that needs the tensor. The start times come from the simulation that chose the order of nodes.
     """
 
     source: str

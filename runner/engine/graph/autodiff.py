@@ -1,7 +1,7 @@
 """Gradients, computed by nodes that extend the graph (TensorFlow whitepaper 2016, section 4.1).
 
-``gradients`` walks back from the ys to the xs, adds gradient nodes by each op's rule, and sums gradients where several
-paths join. The result consists of ordinary nodes, which can be differentiated again, placed on devices and fetched.
+``gradients`` walks back from the ys to the xs and adds the gradient nodes of each op's rule. If several paths lead to a
+tensor, their gradients are summed. The new nodes can be differentiated again, placed and fetched like other nodes.
 """
 
 from collections.abc import Collection, Sequence
@@ -25,7 +25,7 @@ def gradients(
     """Add nodes for d(sum of <grad_y, y>)/dx; return one tensor per x, or None for an x that no y depends on.
 
     ys, xs: any float tensors of the graph. grad_ys: the gradient of each y, of y's shape and dtype; ones by default.
-    stop: outputs of nodes through which no gradient flows back. They may be xs, and then have gradients.
+    stop: tensors whose nodes pass no gradient on to their inputs. A tensor in ``stop`` that is an x has a gradient.
     Gradient nodes have the device constraint and the layer of their forward nodes. Raises ShapeError if a path to
     an x passes through an op that is declared not differentiable.
     """

@@ -1,7 +1,7 @@
 """Device names and clusters of devices (TensorFlow whitepaper 2016, section 3).
 
-A full name is ``/job:worker/task:3/device:cpu:0``. A constraint may omit parts: a strategy specifies the task, and the
-cluster determines the type of the task's device. Devices are logical: several may share a core or a GPU.
+A full name is ``/job:worker/task:3/device:cpu:0``. A constraint may omit parts of the name. For example, a strategy
+specifies only the task, and the cluster determines the device type. Several (logical) devices may share a core or GPU.
 """
 
 import re
@@ -54,8 +54,8 @@ class GpuOptions:
     """Options of the GPUs of a run, the same for all GPUs in every process.
 
     tf32: whether inputs of float32 products and convolutions may be rounded to a mantissa of 10 bits. compare_plans:
-    whether cuDNN's plans for each convolution are timed and the fastest one is used; the choice may differ between
-    processes. code_folder: folder that caches compiled CUDA sources between runs, "" for no cache.
+    whether each process times cuDNN's plans for a convolution and uses the fastest; processes may choose different
+    plans. code_folder: folder that caches compiled CUDA sources between runs, "" for no cache.
     """
 
     tf32: bool = False
@@ -105,22 +105,22 @@ COMPRESSIONS = ("none", "high16")
 """Compressions of transfers: none, or sending only the upper 16 bits of each float32 element."""
 
 NO_LIBRARY, NCCL = COLLECTIVES = ("none", "nccl")
-"""Libraries that sum tensors over devices: none (devices send the parts like other tensors and add them), or NCCL."""
+"""Libraries that sum tensors over devices: NCCL, or none. Without a library, devices send all parts and add them."""
 
 DISTRIBUTIONS = ("none", "constant", "lognormal")
 """Distributions of the delays of slow workers: no delay, always the median, or a lognormal distribution."""
 
 LONGEST_DELAY_S = 60.0
-"""Maximum of a random delay in seconds, shorter than the time after which a worker counts as stuck."""
+"""Maximum of a random delay in seconds. A worker counts as stuck only after a longer time."""
 
 
 @dataclass(frozen=True)
 class Cluster:
     """The devices on which a graph may be placed and the links between them.
 
-    latency_s and bytes_per_s hold for every ordered pair of devices; each pair has its own link. compression: one of
-    :data:`COMPRESSIONS`, for all links. collectives: one of :data:`COLLECTIVES`; NCCL sums over all devices of type
-    gpu, which must use different GPUs and belong to different tasks.
+    latency_s, bytes_per_s: latency and rate of each link; every ordered pair of devices has its own link. compression:
+    one of :data:`COMPRESSIONS`, for all links. collectives: one of :data:`COLLECTIVES`. With NCCL, sums include all
+    devices of type gpu, which must use different GPUs and belong to different tasks.
     """
 
     devices: tuple[Device, ...]
@@ -222,7 +222,7 @@ class Gpus:
     use: GpuOptions = DEFAULT_GPU_OPTIONS
 
     def by_device(self, workers: int, servers: int) -> list[int | None]:
-        """Return each device's GPU index or None, workers first; raises ValueError for a wrong number of GPUs."""
+        """Return each worker's, then each server's GPU index (None: CPU); raises ValueError if a GPU count is wrong."""
         if len(self.of_workers) != workers or len(self.of_servers) not in (0, servers):
             raise ValueError(
                 f"GPUs {list(self.of_workers)} of workers and {list(self.of_servers)} of servers: expected one for "
@@ -244,8 +244,8 @@ def local_cluster(
 ) -> Cluster:
     """Return a cluster of ``workers`` worker tasks and then ``servers`` parameter-server tasks, with one device each.
 
-    cores: cores per CPU device, for estimates; below 1 if devices share a core. gpus: GPUs of the devices, None if all
-    devices are CPUs. Devices that share a GPU divide its rates.
+    cores: cores per CPU device in the cost model; below 1 if devices share a core. gpus: GPUs of the devices; None if
+    all devices are CPUs. Devices that share a GPU divide its rates equally.
     """
     tasks = [*(worker_task(k) for k in range(workers)), *(server_task(j) for j in range(servers))]
     numbers = [None] * len(tasks) if gpus is None else gpus.by_device(workers, servers)

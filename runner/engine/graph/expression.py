@@ -1,6 +1,6 @@
 """Arithmetic on the tensors of a graph with Python's operators, so that update rules and gradients read as formulas.
 
-The expression ``0.9 * v - g * rate`` adds the nodes fill, mul, mul and sub, in this order.
+For expressions v, g and rate, ``0.9 * v - g * rate`` adds nodes of the ops fill, mul, mul and sub, in this order.
 """
 
 from collections.abc import Callable
@@ -15,8 +15,8 @@ from runner.engine.graph.tensor import Tensor, TensorSpec
 class Expr:
     """A tensor and the graph it belongs to; operators and methods add nodes and return the result.
 
-    Operands are expressions of one graph and one dtype, and broadcast as in NumPy. A number becomes a scalar constant
-    of the other operand's dtype. In a sum or product, this constant is always the second input.
+    Both operands belong to one graph, have the same dtype and broadcast as in NumPy. An operand that is a number
+    becomes a scalar constant of the other operand's dtype. The constant is the second input of a sum or a product.
     """
 
     graph: Builder
@@ -92,7 +92,7 @@ class Expr:
 def apply(op: Callable[..., Tensor], *operands: Expr, **options: Any) -> Expr:
     """Add a node by calling a function of :mod:`runner.engine.graph.ops`, for example ``apply(ops.maximum, x, y)``.
 
-    operands: at least one. options: other arguments of the function.
+    operands: one or more tensor arguments of ``op``. options: the other arguments of ``op``.
     """
     graph = operands[0].graph
     return Expr(graph, op(graph, *(operand.tensor for operand in operands), **options))

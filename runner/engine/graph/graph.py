@@ -1,7 +1,7 @@
 """The dataflow graph: named nodes, connected by tensors; each node records a device and a layer.
 
-A graph only grows: gradients, optimizers and strategies extend a graph; passes return new graphs. Insertion order is a
-topological order by construction, because the inputs of a node must exist before the node is added.
+A graph only grows. Gradients, optimizers and strategies extend a graph, and passes return new graphs. The insertion
+order is a topological order, because the inputs of a node must exist before the node is added.
 """
 
 import gc
@@ -100,7 +100,7 @@ class Graph:
         return self.insert(Node(full_name, op, tuple(inputs), checked, outputs, *where))
 
     def insert(self, node: Node) -> Node:
-        """Append a complete node unchanged; raises ShapeError if its name is taken or a node it needs is missing."""
+        """Append a complete node unchanged; raises ShapeError if its name is taken or a referenced node is missing."""
         if node.name in self.nodes:
             raise ShapeError(f"node {node.name!r} is already in the graph")
         for needed in (*node.needed, *node.colocate_with) if node.colocate_with else node.needed:
@@ -149,7 +149,7 @@ class Graph:
         return self._within(layer=stamp)
 
     def backward(self) -> AbstractContextManager[None]:
-        """Record that nodes added inside the block belong to a backward pass."""
+        """Record on nodes added inside the block that they belong to a backward pass."""
         return self._within(backward=True)
 
     def control_dependencies(self, names: Iterable[str]) -> AbstractContextManager[None]:
@@ -173,7 +173,7 @@ class Graph:
     def _unique(self, name: str) -> str:
         if name not in self.nodes:
             return name
-        # Nodes are never removed, so a used number stays in use.
+        # Nodes are never removed, so the search can start after the last number that was appended to this name.
         count = self._taken.get(name, 0) + 1
         while f"{name}_{count}" in self.nodes:
             count += 1

@@ -1,4 +1,4 @@
-"""Initial values as graph nodes: pure functions of the seed and the unsharded name of the variable."""
+"""Initial values as graph nodes: pure functions of the seed and of ``key``, the unsharded name of the variable."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -51,7 +51,7 @@ class Uniform:
         return ops.random_uniform(graph, spec.shape, spec.dtype, seed=seed, key=key, low=self.low, high=self.high)
 
     def build_part(self, graph: Graph, spec: TensorSpec, part: tuple[int, int, int], *, seed: int, key: str) -> Tensor:
-        """Add a node for a part of the whole value, which is not computed. part: as of ``random_uniform``."""
+        """Add a node that computes only a part of the initial value. part: see ``random_uniform``."""
         return ops.random_uniform(
             graph, spec.shape, spec.dtype, seed=seed, key=key, low=self.low, high=self.high, part=part
         )

@@ -17,8 +17,8 @@ from runner.errors import ConfigError
 class StateUpdate:
     """An update of a moving average: value <- decay * value + (1 - decay) * batch_value.
 
-    batch_value is the statistic of the share of the batch that one copy processes; strategies combine these statistics.
-    around: for a variance, the variable of the mean around which it is computed; None for a mean.
+    batch_value: statistic of the share of the batch that one copy of the network processes; strategies combine the
+    statistics of all copies. around: if ``variable`` is a variance, the variable of the corresponding mean; else None.
     """
 
     variable: Variable
@@ -31,9 +31,9 @@ class StateUpdate:
 class CarriedState:
     """The state that a copy of a network carries from one step to the next: one row for each of its examples.
 
-    variables: the store of the state. rows: (lo, hi), the copy's rows of a whole batch. batch_size: the rows of the
-    whole batch. The variables of a state are the rows lo..hi-1 of unsharded variables (batch_size, ...), so that
-    checkpoints do not depend on the division of the batch.
+    variables: the store of the state. rows: (lo, hi); the copy processes rows lo..hi-1 of each whole batch. batch_size:
+    number of rows of a whole batch. Each variable of the state is a part, rows lo..hi-1, of an unsharded variable of
+    shape (batch_size, ...). So checkpoints do not depend on the division of the batch among copies.
     """
 
     variables: Variables
@@ -43,7 +43,7 @@ class CarriedState:
 
 @dataclass(frozen=True)
 class Lookup:
-    """The rows of a table that a network reads: ``rows`` (n, ...) are table[indices], with ``indices`` (n,)."""
+    """The rows of a table that a network reads. indices: (n,) integers. rows: (n, ...), equal to table[indices]."""
 
     table: Variable
     indices: Tensor
@@ -55,7 +55,7 @@ class Answers:
     """Results for N examples, in the network's state dtype if they are floats.
 
     losses: (N,), the loss of each example. metrics: name -> (N,), values whose mean over the examples is a metric, such
-    as "accuracy". collected: name -> (N, ...), values of which an evaluation returns all, such as "predictions".
+    as "accuracy". collected: name -> (N, ...), values that an evaluation returns for all examples, e.g. "predictions".
     """
 
     losses: Tensor
@@ -92,7 +92,7 @@ class Outputs(Answers):
 
 
 COUNTED = "counted"
-"""The name, among collected values, of the weights (N,) of examples in an evaluation: 0 for ignored ones, usually 1."""
+"""Name of the collected value (N,) that weights the examples of an evaluation: 0 to ignore an example, usually 1."""
 
 LOSS = "loss"
 """The name of the mean loss among the metrics of a step or an evaluation."""
@@ -106,13 +106,13 @@ class NetworkBuilder:
     """A builder that adds one copy of a network to a graph.
 
     dtype: dtype of activations. training: whether dropout is active and batch normalization uses the statistics of the
-    batch. batch_statistics: whether batch normalization uses the statistics of the batch although ``training`` is
-    false, to collect the statistics of a domain. step: () int64, index: (N,) int64; the random draws of a step are pure
-    functions of ``seed``, ``step`` and ``index``. recompute: kinds and shell patterns of names of the layers that the
-    backward pass may recompute. begins: (N,) int64, 1 for an example that does not continue the example in its row of
-    the previous batch; None if the data has no such field. carried: the place of carried state; None if it cannot be
-    carried. auxiliary: pairs of the prediction (N, outputs) of an auxiliary head and the weight of its loss. carrying:
-    the nodes that keep the state of this step for the next one.
+    batch. batch_statistics: whether batch normalization uses the statistics of the batch even if ``training`` is false,
+    to collect the statistics of a new data domain. step: () int64. index: (N,) int64, global indices of the examples.
+    All random draws are pure functions of ``seed``, ``step`` and ``index``. recompute: kinds of layers, or shell
+    patterns of layer names, that the backward pass may recompute. begins: (N,) int64, 1 for an example that does not
+    continue the example in the same row of the previous batch; None if the data has no such field. carried: see
+    :class:`CarriedState`; None if state cannot be carried. auxiliary: pairs (prediction (N, outputs) of an auxiliary
+    head, weight of its loss). carrying: names of the nodes that store state for the next step.
     """
 
     graph: Graph
@@ -186,7 +186,7 @@ class NetworkBuilder:
         """Return table[indices] along axis 0; in training, record the lookup.
 
         table: (R, ...); indices: integers of shape I within 0..R-1, else the step raises an error; output: I + (...).
-        A strategy can send and update only these rows of the table, if no other node reads the table.
+        If no other node reads the table, a strategy needs to send and update only the rows that were looked up.
         """
         if not self.training:
             return self.variables.lookup(table, indices)
@@ -197,11 +197,11 @@ class NetworkBuilder:
         return rows if len(shape) == 1 else ops.reshape(graph, rows, (*shape, *table.spec.shape[1:]))
 
     def advance(self, variable: Variable, batch_value: Tensor, decay: float, *, around: Variable | None = None) -> None:
-        """Request the update of a moving average at the end of the step; see :class:`StateUpdate`."""
+        """Request that a moving average is updated at the end of the step; see :class:`StateUpdate`."""
         self.state_updates.append(StateUpdate(variable, batch_value, decay, around))
 
     def state(self, name: str, units: int) -> Variable:
-        """Return the state ``<layer>/<name>`` that the examples of this copy carry from one step to the next.
+        """Return the variable ``<layer>/<name>``, which carries state of this copy's examples from step to step.
 
         Shape: (N, units), in the network's state dtype; zeros at the start of a run. Raises ConfigError if this copy
         cannot carry state.
@@ -219,5 +219,5 @@ class NetworkBuilder:
         return whole.variables.declare(declared, whole.variables.device)
 
     def carry(self, variable: Variable, value: Tensor) -> None:
-        """Keep ``value`` as a state of the next step."""
+        """Add a node that stores ``value`` in ``variable``, a variable of :meth:`state`, for the next step."""
         self.carrying.append(ops.assign(self.graph, variable.tensor, value).node)

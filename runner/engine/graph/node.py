@@ -17,8 +17,8 @@ NODE_NAME = re.compile(r"[A-Za-z0-9_.][A-Za-z0-9_./-]*")
 class LayerStamp:
     """The layer that a node belongs to. Strategies read these stamps and have no access to the model.
 
-    kind: "conv", "dense", "embedding", "norm", "activation", "pool", "regularizer", "merge", "loss" or "shape".
-    recomputed: whether the backward pass may compute the outputs of the layer again instead of keeping them.
+    kind: for example "conv", "dense", "embedding", "lstm", "norm", "activation", "pool", "merge" or "loss".
+    recomputed: whether outputs of the layer may be computed again in the backward pass instead of staying in memory.
     """
 
     name: str
@@ -35,9 +35,9 @@ class Node:
     """One operation. Nodes are immutable: a pass that changes a node adds a new node to a new graph.
 
     device: full or partial device name, "" for no constraint. control_inputs: names of the nodes that must run before
-    this node. colocate_with: names of the nodes that must be on the same device. backward: whether
-    :func:`~runner.engine.graph.autodiff.gradients` added the node. needed: names of the nodes that must have run before
-    this one.
+    this node although it does not read their outputs. colocate_with: names of the nodes that must be on the same
+    device. backward: whether the node belongs to a backward pass. needed: names of all nodes that must run before this
+    node: the nodes of ``inputs`` and ``control_inputs``.
     """
 
     name: str

@@ -41,7 +41,7 @@ class Builder(Protocol):
 Attributes = Mapping[str, Any]
 Specs = Sequence[TensorSpec]
 InferRule = Callable[..., Specs]
-"""A function of the input specs, and of the attributes as keywords, that returns the output specs."""
+"""A function that takes the input specs, and the attributes as keywords, and returns the output specs."""
 GradientRule = Callable[[Builder, Node, Sequence[Tensor | None]], Sequence[Tensor | None]]
 Decomposition = Callable[[Builder, Sequence[Tensor], Attributes], Sequence[Tensor]]
 FlopsRule = Callable[[Specs, Specs, Attributes], int]
@@ -93,14 +93,14 @@ class OpDef:
 
     name: the key under which kernels are registered.
     infer: returns the output specs; checks its conditions with :func:`expect`.
-    gradient: adds nodes that map the gradients of the outputs (None for an output without a gradient) to the gradients
-        of the inputs; or the declaration :class:`NotDifferentiable` or :class:`ByDecomposition`.
-    attributes: attribute name -> kind (int, float, bool, str, dtype, bytes or ints); a node has exactly these.
+    gradient: a function that adds nodes for the gradients of the inputs, given the gradients of the outputs (None for
+        an output without a gradient); or the declaration :class:`NotDifferentiable` or :class:`ByDecomposition`.
+    attributes: attribute name -> kind (int, float, bool, str, dtype, bytes or ints). A node has all of these.
     arity: number of inputs, or None for any number of at least one.
     flops: number of floating-point operations as a function of input specs, output specs and attributes.
-    moved: number of bytes read and written as a function of input specs and output specs.
-    stateful: whether nodes read or write state besides their inputs; such nodes are never merged or folded.
-    decompose: the same mathematics in simpler ops, for second derivatives and as the reference for fused kernels.
+    moved: number of bytes read and written, as a function of input specs and output specs.
+    stateful: whether nodes read or change anything besides their inputs and outputs. Passes never merge or fold them.
+    decompose: adds simpler nodes that compute the same outputs, for second derivatives and as reference for kernels.
     executed_by: "kernel"; "executor" for the engine's own instructions; or "communicator" for operations of a
         communication library, which have kernels only on devices with that library.
     """
@@ -182,7 +182,7 @@ def _canonical(op: str, name: str, kind: str, value: object) -> object:
 
 
 def expect(condition: bool, named: str, actual: object) -> None:
-    """Raise ShapeError with the expected and the actual value if the condition does not hold.
+    """Raise ShapeError if the condition does not hold. named: the expected value, in words. actual: the actual value.
 
     Shape rules call this function; :meth:`OpDef.output_specs` adds the name of the op to the message.
     """

@@ -1,8 +1,8 @@
-"""Gradients of tables that hold few rows: pairs of indices and rows, as the IndexedSlices of TensorFlow.
+"""Gradients of tables as pairs of indices and rows, like the IndexedSlices of TensorFlow.
 
-A network that reads a table only by :meth:`~runner.engine.graph.network.NetworkBuilder.lookup` changes only the rows of
-a batch. The gradient of the table is then the sum over i of rows that are zero but for row indices[i], which is
-values[i]. Such gradients are added by concatenation, in a fixed order (TensorFlow, OSDI 2016, section 4.2).
+If a network reads a table only by :meth:`~runner.engine.graph.network.NetworkBuilder.lookup`, the gradient of the table
+is zero except in the rows that the batch reads. It is stored as indices and values: values[i] is added to row
+indices[i]. Two such gradients are summed by concatenation, in a fixed order (TensorFlow, OSDI 2016, section 4.2).
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -17,9 +17,9 @@ from runner.engine.graph.tensor import Tensor, TensorSpec
 
 @dataclass(frozen=True)
 class Rows:
-    """The gradient of a table, of the table's shape and dtype ``whole``: row indices[i] receives values[i].
+    """The gradient of a table: values[i] is added to row indices[i], and all other rows are zero.
 
-    indices: (n,) integers, on which values with equal indices are added. values: (n, ...).
+    indices: (n,) integers; equal indices are allowed. values: (n, ...). whole: shape and dtype of the table.
     """
 
     indices: Tensor
@@ -33,7 +33,7 @@ Of = TypeVar("Of")
 
 
 def joined(graph: Graph, parts: Sequence[Rows]) -> Rows:
-    """Return the sum of gradients of one table: their rows in the given order."""
+    """Return the sum of gradients of one table, by concatenation in the given order."""
     first, *others = parts
     if not others:
         return first
@@ -42,7 +42,7 @@ def joined(graph: Graph, parts: Sequence[Rows]) -> Rows:
 
 
 def dense(graph: Graph, gradient: Gradient) -> Tensor:
-    """Return a gradient as one tensor. Rows become a tensor of the size of the table, on the device of the rows."""
+    """Return a gradient as one tensor of the table's shape. Rows are added up on the device that holds them."""
     if not isinstance(gradient, Rows):
         return gradient
     with graph.device(graph.nodes[gradient.values.node].device):
@@ -65,7 +65,7 @@ def spec_of(graph: Graph, gradient: Gradient) -> TensorSpec:
 
 
 def mapped(gradient: Gradient, function: Callable[[Tensor], Tensor]) -> Gradient:
-    """Return a gradient with ``function``, which keeps the number of rows, applied to its tensor or values."""
+    """Apply ``function``, which must keep the number of rows, to the tensor or to the values of a gradient."""
     if isinstance(gradient, Rows):
         return replace(gradient, values=function(gradient.values))
     return function(gradient)

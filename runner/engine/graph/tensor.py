@@ -16,7 +16,7 @@ _ITEM_BYTES = {name: np.dtype(name).itemsize for name in DTYPES}
 def state_dtype(dtype: str) -> str:
     """Return the dtype of variables, statistics, losses and weight gradients for activations of the float ``dtype``.
 
-    For bfloat16 the result is float32, because 8 bits of precision would lose small updates; otherwise it is ``dtype``.
+    For bfloat16, the result is float32, because 8 bits of precision would lose small updates; else it is ``dtype``.
     """
     return "float32" if dtype == "bfloat16" else dtype
 
@@ -34,7 +34,7 @@ class Tensor(NamedTuple):
         return f"{self.node}:{self.port}"
 
     def __add__(self, other: Any) -> NoReturn:
-        """Raise TypeError, where a tuple would be joined or repeated in silence: formulas are written with ``Expr``."""
+        """Raise TypeError, because a tuple would silently be joined or repeated; formulas use ``Expr`` instead."""
         raise TypeError(f"tensor {self}: + and * expected operands Expr(graph, tensor), got a tensor without its graph")
 
     __mul__ = __rmul__ = __add__  # type: ignore[misc]  # mypy expects fields

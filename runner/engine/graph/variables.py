@@ -31,12 +31,12 @@ class Part:
 
     @property
     def elements(self) -> tuple[int, int, int]:
-        """The elements of the unsharded variable, as the part (columns, stride, first) of ``random_uniform``."""
+        """Positions of the shard in the unsharded variable, as argument ``part`` of ``random_uniform``."""
         row = math.prod(self.whole.shape[self.axis + 1 :])
         return (self.end - self.begin) * row, self.whole.shape[self.axis] * row, self.begin * row
 
     def cut(self, graph: Graph, whole: Tensor) -> Tensor:
-        """Add a node that cuts this part from ``whole``, a value of the unsharded variable, or from rows of one."""
+        """Add a node that cuts this part from ``whole``: a value of the unsharded variable, or some of its rows."""
         begin, size = [0] * self.whole.rank, list(graph.spec(whole).shape)
         begin[self.axis], size[self.axis] = self.begin, self.end - self.begin
         return ops.slice(graph, whole, begin=begin, size=size)
@@ -58,10 +58,10 @@ class _MaybePart:
 class Variable(_MaybePart):
     """State that stays on a device across steps.
 
-    name: name in the unsharded network, e.g. "conv1/weights"; checkpoints use it. tensor: the value at the start of the
+    name: name in the unsharded network and in checkpoints, e.g. "conv1/weights". tensor: the value at the start of a
     step. initial: name of the node that assigns the initial value. trainable: updated by gradients. decayed: subject to
-    weight decay (weights are, biases and normalization parameters are not). part: the part of the unsharded variable
-    that this variable holds; None if not sharded. source: the variable whose initial value this one copies, or None.
+    weight decay, as weights are, but not biases and normalization parameters. part: the part of the unsharded variable
+    that this variable holds; None if not sharded. source: the tensor whose initial value this variable copies, or None.
     """
 
     name: str
@@ -100,9 +100,9 @@ class Declaration(_MaybePart):
 
 
 class Variables:
-    """A store that creates the variables of one replica on first request: one variable per name, or its parts.
+    """A store that creates the variables of one replica on first request. A name denotes one variable or its parts.
 
-    prefix: prefix of node names, so that replicas can share a graph; initial values do not depend on the prefix.
+    prefix: prefix of node names, so that replicas can share a graph. Initial values do not depend on the prefix.
     device: default device constraint of the variables; "" for none.
     """
 
@@ -114,7 +114,7 @@ class Variables:
         self._by_name: dict[str, dict[Part | None, Variable]] = {}
 
     def __iter__(self) -> Iterator[Variable]:
-        """Iterate over the variables, grouped by name, with names and the parts of each name in order of creation."""
+        """Iterate over the variables, grouped by name; names, and the parts of a name, are in order of creation."""
         return chain.from_iterable(parts.values() for parts in self._by_name.values())
 
     def __getitem__(self, name: str) -> Variable:
@@ -174,14 +174,14 @@ class Variables:
         return ops.gather(self.graph, table.tensor, indices)
 
     def slot(self, of: Variable, name: str, initial: float = 0.0) -> Variable:
-        """Return optimizer state of ``of``, e.g. "conv1/weights/momentum", with its spec, part and device."""
+        """Return an optimizer variable, e.g. "conv1/weights/momentum", with the spec, part and device of ``of``."""
         declared = Declaration(f"{of.name}/{name}", of.spec, Constant(initial), False, False, of.layer, of.part)
         return self.declare(declared, self.device_of(of))
 
     def copy(self, of: Variable, name: str) -> Variable:
-        """Return a variable, e.g. "conv1/weights/average", that starts as a copy of ``of``, with its part and device.
+        """Return a variable, e.g. "conv1/weights/average", that starts as a copy of ``of`` on its device.
 
-        The copy starts with the initial value of ``of`` or, if ``of`` is restored, with the restored value.
+        If ``of`` is restored, the copy starts with the restored value; otherwise, with the initial value of ``of``.
         """
         declared = Declaration(f"{of.name}/{name}", of.spec, CopyOf(of), False, False, of.layer, of.part)
         return self.declare(declared, self.device_of(of))
@@ -203,7 +203,7 @@ class Variables:
 
 
 def _expect_of_one(held: Variable, declared: Declaration) -> None:
-    """Raise ShapeError unless both have the same unsharded spec, and both are whole or both are parts of one axis."""
+    """Raise ShapeError unless both have the same unsharded spec, and both are whole or both are cut along one axis."""
     if held.whole != declared.whole:
         raise ShapeError(f"variable {declared.name!r} is {held.whole}, but is requested as {declared.whole}")
     axes = [None if part is None else part.axis for part in (held.part, declared.part)]
@@ -215,7 +215,7 @@ def _expect_of_one(held: Variable, declared: Declaration) -> None:
 def _initial(graph: Graph, declared: Declaration, seed: int) -> Tensor:
     """Add nodes for the initial value. A shard receives its part of the unsharded variable's initial value.
 
-    Constants and uniform draws of a shard need no memory for the unsharded variable.
+    For constants and uniform draws, a shard needs no memory for the unsharded value.
     """
     if declared.part is None or isinstance(declared.initializer, CopyOf):
         return declared.initializer.build(graph, declared.spec, seed=seed, key=declared.name)

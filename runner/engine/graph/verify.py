@@ -1,4 +1,4 @@
-"""Checks of the invariants of graphs, for graphs from other processes and from passes under test."""
+"""Checks of the invariants of graphs that come from other processes or from passes under test."""
 
 from runner.engine.graph import op as op_table
 from runner.engine.graph.device import DeviceName

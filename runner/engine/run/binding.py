@@ -17,7 +17,7 @@ from runner.kernels.registry import Registry
 class Binding:
     """A plan with memory for every slot. operands: one operand for each slot.
 
-    data: the device's arena (see ``storage``). step: returns the current step's number, which sends and receives use.
+    data: the device's arena (see ``storage``). step: returns the number of the current step, for sends and receives.
     """
 
     plan: DevicePlan
@@ -41,7 +41,7 @@ class Binding:
         return Work(self._call(scratch, instruction), tuple(reads), (*writes, scratch))
 
     def receiver(self, instruction: Instruction) -> Receive:
-        """Return two functions for a receive instruction: one waits for the value, the other checks or copies it."""
+        """Return the two functions of a receive instruction; see :class:`~runner.engine.run.wires.Receive`."""
         key, source = instruction.attributes["key"], instruction.attributes["source"]
         return self.wires.receiver(key, source, self.operands[instruction.outputs[0]])
 

@@ -1,6 +1,6 @@
-"""Calls of a step: instructions fused into as few calls as possible, or called one by one and timed or checked.
+"""Calls of a step: instructions fused into as few calls as possible, or called one by one to time or check each.
 
-:class:`FiniteCheck` raises an error if a node's output is not finite; the node then leaves variables unchanged.
+If a node's output is not finite, :class:`FiniteCheck` restores the node's variables and raises an error.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,9 +25,9 @@ Call = Callable[[], int | None]
 class CallGroup:
     """One call: consecutive instructions that the platform has fused, or the function of a single instruction.
 
-    The fused calls are its parts. call: returns 0 or None, or after a failure (1 + index of part) << 16 | status.
+    The parts of a group are its fused calls. call: returns 0 or None, or after a failure (1 + part) << 16 | status.
     instructions: for each part, the position of its instruction in the plan. reason: (part, status) -> message.
-    late: returns the code, as ``call`` does, of a failure that occurred after ``call`` had returned.
+    late: returns, in the same form, the code of a failure that occurred after ``call`` had returned.
     """
 
     call: Call
@@ -72,7 +72,7 @@ class TimedCalls:
     current_run: Callable[[], PlanRun]
 
     def wrap(self, position: int, call: Call) -> Call:
-        """Return the timed call of an instruction; the wait of a receive is timed separately."""
+        """Return the timed call of an instruction. For a receive, the wait is a separate span."""
         op = self.plan.instructions[position].op
         if op == "recv":
             return self._receive(position)
@@ -105,9 +105,9 @@ class TimedCalls:
 class FiniteCheck:
     """A check that all node outputs of one device's bound plan are finite. step: returns the current step's number.
 
-    A node may compute directly in a variable's memory. The check copies such a variable before the node runs and
-    restores the variable if the output is not finite. The copies need memory for the variables of the node
-    that overwrites the most bytes; raises ResourceError if this memory is not available.
+    A node may write its output directly into a variable's memory. The check copies such a variable before the node
+    runs, and restores the variable if the output is not finite. Raises ResourceError if there is not enough memory
+    for the copies.
     """
 
     plan: DevicePlan
@@ -120,7 +120,7 @@ class FiniteCheck:
         self._copies = allocate(self.platform, max(sizes, default=0), "copies of variables for the finiteness check")
 
     def wrap(self, position: int, call: Call) -> Call:
-        """Return the call of an instruction followed by the check, which raises NumericError naming the node."""
+        """Return the call of an instruction followed by the check; the check raises NumericError naming the node."""
         save, restore, begin = [], [], 0
         for variable in self._variables(position):
             copied = self._copies[begin : begin + variable.nbytes]

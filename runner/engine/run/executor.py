@@ -57,7 +57,7 @@ class DeviceExecutor:
     ) -> dict[Tensor, Array]:
         """Execute one step and return copies of the fetched values.
 
-        meanwhile: called when all work has been queued on the device and before the step waits for the device. A failed
+        meanwhile: called after all work has been queued on the device, before the step waits for the device. A failed
         step raises RunnerError naming the feed, variable or node. An asynchronous device reports a failure at the next
         call or synchronization.
         """
@@ -87,7 +87,7 @@ class DeviceExecutor:
             self.variables.require(self.plan.read)
         self._call_all()
         if not self._has_run:
-            # Assigned variables stay assigned, so the first step's check holds for all later steps.
+            # Variables stay assigned, so the check in the first step is sufficient for all later steps.
             self.variables.mark_assigned(self.plan.written)
             self._has_run = True
         if meanwhile is not None:
@@ -106,10 +106,10 @@ class DeviceExecutor:
         return self._platform.is_asynchronous
 
     def record(self, recorder: Recorder | None, plan: int = 0, *, fused: bool = False) -> None:
-        """Time all instructions from the next step on; none if ``recorder`` is None. plan: the plan's number in traces.
+        """Time all instructions from the next step on, or stop if ``recorder`` is None. plan: its number in the trace.
 
-        While a trace is recorded, steps take longer: calls are not fused, and each instruction reads the clock twice.
-        fused: time the fused call groups of an unrecorded step; the span of a group has its first instruction.
+        Recorded steps take longer: the clock is read twice for each instruction and, by default, calls are not fused.
+        fused: keep calls fused and time each group; the span has the position of the group's first instruction.
         """
         self._recorder = recorder
         self._recorded_as = plan
@@ -117,7 +117,7 @@ class DeviceExecutor:
         self._bind()
 
     def count_again(self) -> None:
-        """Number the next run 0, because the other devices of the plan number their runs from 0."""
+        """Number the next run 0, as the other devices of the plan do after a recovery."""
         self._runs = 0
 
     def before_run(self, step: int, kind: str, call: Callable[[], T]) -> T:
@@ -151,7 +151,7 @@ class DeviceExecutor:
                     raise self._status_failure(call_group, failed)
 
     def _fetch(self) -> dict[Tensor, Array]:
-        """Return the fetched values. Waits for the device only for fetches, transfers or calls that can fail late."""
+        """Return the fetched values; wait for the device only if there are fetches, transfers or late failures."""
         if not (self.plan.fetches or self._has_transfers or self._deferred):
             return {}
         values = self._read()

@@ -33,7 +33,7 @@ class ReadAhead:
         self._next: tuple[int, Mapping[Tensor, Array]] | None = None
 
     def read(self, step: int) -> Mapping[Tensor, Array]:
-        """Return the inputs of a step, from the source unless they have been read ahead."""
+        """Return the inputs of a step: those read ahead or, without these, inputs from the source."""
         ahead, self._next = self._next, None
         if ahead is not None and ahead[0] == step:
             return ahead[1]
@@ -56,7 +56,7 @@ class ReadAhead:
 
 @dataclass
 class _PendingShare:
-    """A share that the devices ``missing`` have not requested yet. fields: set when the first device has read it."""
+    """A share of a step. missing: devices that have not requested it. fields: the arrays, set by the first device."""
 
     missing: set[str]
     fields: Future[Fields] = field(default_factory=Future)
@@ -65,8 +65,8 @@ class _PendingShare:
 class SharedReading:
     """A thread-safe reader of one client's examples, which reads each share once and gives its arrays to all devices.
 
-    slots: input slots of each device. A share is kept until every device with a slot for it has requested it, or until
-    another step is requested, because devices may never request the shares of a step that fails or does not run.
+    slots: device -> input slots. A share is kept until all devices that use it have requested it. A request for another
+    step drops all shares, because devices may never request the shares of a step that fails or does not run.
     """
 
     def __init__(self, source: InputSource | None, slots: Mapping[str, Sequence[InputSlot]]) -> None:
@@ -79,8 +79,8 @@ class SharedReading:
     def read(self, device: str, step: int) -> dict[Tensor, Array]:
         """Return the inputs of a device for a step; a share that feeds several slots is read once.
 
-        Raises the errors of the source, and RunnerError if the step needs examples and there is no source, or a field
-        that the source does not have.
+        Raises the errors of the source. Raises RunnerError if there is no source, or if the source lacks a field that
+        the device needs.
         """
         shares: dict[ShareKey, Fields] = {}
         fed = {}

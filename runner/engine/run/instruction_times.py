@@ -1,8 +1,8 @@
 """Times of the instructions of a plan, measured in one process without the other devices.
 
-The instructions run in their order, as in a step, but nothing is sent, and a received tensor is zeros. A step is
-recorded twice, with and without fused calls. The difference is the overhead of timing each instruction, and is
-subtracted, so that the instructions of a fused call take as long as the call.
+The instructions run in the order of a step, but no tensor is sent, and received tensors are zeros. Steps are timed with
+and without fused calls. The difference, which is the overhead of timing each instruction, is subtracted, so that the
+times of the instructions of a fused call add up to the time of the call.
 """
 
 import time
@@ -25,15 +25,15 @@ from runner.kernels.platform import HostPlatform
 from runner.kernels.registry import Registry
 
 WARM_UP, REPEATS, LEAST_REPEATS, LONGEST_S = 2, 15, 3, 2.0
-"""Runs of each plan that are not timed; timed runs, of which the median counts; and the least number of timed runs, if
-more would take longer than the given seconds."""
+"""Number of untimed runs; number of timed runs, of which the median is taken; and the smallest number of timed runs,
+used if more runs would take longer than ``LONGEST_S`` seconds."""
 
 
 def instruction_seconds(plan: DevicePlan, initial: DevicePlan | None, registry: Registry, threads: int) -> list[float]:
-    """Return the seconds of each instruction of a plan for the CPU; 0 for transfers.
+    """Return the seconds of each instruction of a CPU plan; 0 for transfers.
 
-    initial: the plan that gives the variables their values, or None if the plan reads no variable. threads: kernel
-    threads, which the caller has set.
+    initial: the plan that initializes the variables, or None if ``plan`` reads no variable. threads: the number of
+    kernel threads, which the caller has set.
     """
     platform, wires = HostPlatform(registry.join), _Unconnected()
     memory = VariableStore(platform), Arena(platform), wires
@@ -74,9 +74,9 @@ class _Unconnected:
 def _recorded(
     executor: DeviceExecutor, feeds: Mapping[Tensor, Array], threads: int, *, fused: bool
 ) -> dict[int, float]:
-    """Return the median seconds of each call by the position of its first instruction, in order.
+    """Return position of the first instruction -> median seconds, for each call in order.
 
-    With one kernel thread, the CPU time of this thread counts, which does not contain the time of other processes.
+    With one kernel thread, the CPU time of this thread is measured, because other processes do not affect it.
     """
     recorder = Recorder(time.thread_time_ns if threads == 1 else time.monotonic_ns)
     executor.record(recorder, fused=fused)

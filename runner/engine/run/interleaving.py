@@ -1,6 +1,7 @@
 """Interleavings: the order in which one process runs the parts of launched clients, from a virtual clock or a record.
 
-The order depends on names, devices and sizes, never on tensor values. The session requests and executes each event.
+A part is one step of a client on one device. The order depends on names, devices and sizes, never on tensor values. The
+session requests and executes each event.
 """
 
 import math
@@ -67,9 +68,9 @@ class _Part:
 class VirtualTime:
     """A discrete-event clock: a device runs one part at a time, and transfers take time.
 
-    As in a worker process, a part waits for its tensors, and a device begins parts that are ready in launch order. The
-    order is a pure function of the launches and of the durations of parts and transfers. If no client runs at a launch,
-    internal time restarts at 0, so that later times, including their rounding, do not depend on earlier events.
+    As in a worker process, a part waits for its tensors, and a device begins its ready parts in launch order. The order
+    of events is a pure function of the launches and of the durations of parts and transfers. If a launch finds no
+    running client, internal time restarts at 0, so that later times and their rounding do not depend on earlier events.
     """
 
     def __init__(self, part_s: Seconds, transfer_s: Callable[[int], float]) -> None:
@@ -194,9 +195,9 @@ class Recorded:
     def _next_required(
         self, ending: Ending, device: str, awaiting: frozenset[tuple[str, int, str]] = frozenset()
     ) -> tuple[Ending, str]:
-        """Return which part must begin first: an earlier part on ``device``, a sender, or that of ``ending`` itself.
+        """Return the part that must begin next so that the part of ``ending`` on ``device`` can begin.
 
-        awaiting: the parts that wait for the part of ``ending`` on ``device``.
+        This is the part itself, or an earlier part on ``device`` or on a sender. awaiting: parts that wait for it.
         """
         own = (ending.client, ending.step, device)
         if own in awaiting:

@@ -38,13 +38,13 @@ def load_kernels() -> Registry:
 
 
 _complete: list[OpDef | int] = []
-"""The ops, and the number of kernels, for which the registry was complete; plugins can add more of both."""
+"""The ops and the number of kernels at the last check of the registry; plugins can add ops and kernels later."""
 
 
 def decomposed_kernel(definition: OpDef, decompose: Decomposition) -> Kernel:
     """Return the CPU kernel that computes an op by the NumPy functions of its decomposition.
 
-    Like these functions, the kernel computes bfloat16 in float32 and rounds only its outputs and the results of casts.
+    Like these functions, the kernel computes bfloat16 in float32, and rounds only its outputs and cast results.
     Binding the kernel raises KernelError if an op of the decomposition has no NumPy function.
     """
 
@@ -102,7 +102,7 @@ def load_gpu_kernels(use: GpuOptions, home: int) -> Registry:
 
 @cache
 def load_described_kernels() -> Registry:
-    """Return the kernels of the CPU and those of GPUs that are only described: enough to plan, not to compute."""
+    """Return the kernels of the CPU, and GPU kernels that can be planned but not run, because no GPU is opened."""
     registry = load_kernels().copy()
     register_gpus(registry, described_gpu())
     require_gpu_kernels(registry)

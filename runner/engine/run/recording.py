@@ -8,8 +8,8 @@ from runner.errors import ResourceError
 from runner.system.schema import MAX_INTEGER, Integer, ListOf, Record, Text, Violation, read_untrusted
 
 INPUT, COMPUTE, SEND, RECEIVE, WAIT, DELAY = KINDS = ("input", "compute", "send", "receive", "wait", "delay")
-"""Kinds of spans: reading inputs and feeds; a kernel or an assignment; announcing a tensor to its reader; checking or
-copying a received tensor; waiting for a tensor; the delay of an emulated slow worker."""
+"""Kinds of spans: reading inputs; running a kernel or an assignment; sending a tensor; checking or copying a received
+tensor; waiting for a tensor; delaying a step to emulate a slow worker."""
 
 MAX_PLANS = 2**16
 """Largest number of plans of one device in a trace."""
@@ -48,8 +48,8 @@ class RawSpan(NamedTuple):
 class Recorder:
     """A recorder of the spans of one device, in order.
 
-    clock: returns nanoseconds; by default CLOCK_MONOTONIC, which all processes of a machine share, so that their times
-    need no alignment.
+    clock: returns nanoseconds. All processes of a machine share the default, CLOCK_MONOTONIC, so that their times can
+    be compared.
     """
 
     def __init__(self, clock: Clock = time.monotonic_ns) -> None:

@@ -13,7 +13,7 @@ from runner.kernels.contract import Array
 from runner.kernels.memory import allocate
 
 _WAIT_S = 1.0
-"""Longest wait before the failure and the time limit are checked again, in seconds."""
+"""Longest wait in seconds between two checks for a failure and the time limit."""
 
 
 class Rendezvous(Protocol):
@@ -22,8 +22,7 @@ class Rendezvous(Protocol):
     Each value has one block of memory, which the sender writes and the receivers read. Two rules make it safe to reuse
     this memory in every step: the sender writes the memory at most once per step and then notifies the receivers, and
     *a plan does not begin a step before all its devices have finished the previous step*. Each plan has separate
-    memory, because steps of different plans overlap if their clients are started with ``step_driver.Clients.launch``.
-    The rules also hold for
+    memory, because steps of different plans may overlap after ``step_driver.Clients.launch``. The rules also hold for
     values that the master feeds and fetches. A receiver's view of this memory is valid until the receiver has finished
     the step; the master's view, until the plan begins its next step.
     """

@@ -33,7 +33,7 @@ class Session(Clients, Protocol):
         """
 
     def stop_trace(self) -> Timeline:
-        """Stop recording and return the timeline; each device first finishes the part that it is running.
+        """Stop recording and return the timeline; each device first finishes its running step.
 
         Raises RunnerError if no trace is active.
         """
@@ -79,7 +79,7 @@ def scalar(value: float | int, dtype: str) -> Array:
 def expand_feeds(client: Client, feeds: Mapping[str, Any]) -> dict[Tensor, Any]:
     """Return the value of every fed tensor; one name may feed several tensors.
 
-    Raises RunnerError unless the names are exactly those that the client takes.
+    Raises RunnerError unless ``feeds`` has exactly the names of the client's feeds.
     """
     if feeds.keys() != client.feeds.keys():
         raise RunnerError(f"client {client.name!r} was fed {sorted(feeds)}, but takes {sorted(client.feeds)}")
@@ -89,7 +89,7 @@ def expand_feeds(client: Client, feeds: Mapping[str, Any]) -> dict[Tensor, Any]:
 def fed_array(tensor: Tensor, value: Any, spec: TensorSpec) -> Array:
     """Return a fed value as an array without copying; raises RunnerError unless shape and dtype match ``spec``.
 
-    Use this function only for values stored for a later step; a step that runs at once checks its feeds itself.
+    Use this function only for values stored for a later step; an executor checks the feeds of its own step.
     """
     try:
         return as_array(value, spec)
@@ -106,6 +106,6 @@ def require_launchable(client: Client, running: Collection[str]) -> None:
 
 
 def require_synchronized(what: str, running: Collection[str]) -> None:
-    """Raise RunnerError if launched clients are running. what: what was attempted, for the message."""
+    """Raise RunnerError if launched clients are running. what: the attempted action, for the message."""
     if running:
         raise RunnerError(f"{what} before {', '.join(sorted(running))} finished: wait for launched clients first")

@@ -1,4 +1,4 @@
-"""Step drivers, which choose the clients of an update and their order: the client ``train``, or several that overlap.
+"""Step drivers, which make each update with the client ``train``, or with several clients that overlap.
 
 A step driver bases its decisions only on the finished clients that the session reports, and reads no clock. The same
 order of finished clients thus leads to the same decisions on a cluster, on a virtual clock and in a repeated run.
@@ -40,8 +40,8 @@ class Clients(Protocol):
     def launch(self, client: str, *, step: int = 0, feeds: Mapping[str, Any] | None = None) -> None:
         """Begin one step of a client whose ``deferred`` is true, and return without waiting for the end of the step.
 
-        Several clients may run at once, but only one step of each. On every device, runs begin in launch order, except
-        that later runs may begin while a run waits for tensors that it receives.
+        Several clients may run at once, but only one step of each. On every device, runs begin in launch order. While a
+        run waits for tensors, later runs may begin.
         """
 
     def finished(self) -> Finished:
@@ -63,7 +63,7 @@ class StepDriver(ABC):
 
     @property
     def passes(self) -> int:
-        """How many times the newest update computed its batch: more than once in a line search."""
+        """Number of times that the latest update computed its batch; more than 1 in a line search."""
         return 1
 
     @abstractmethod
@@ -72,7 +72,7 @@ class StepDriver(ABC):
 
     @property
     def at_rest(self) -> bool:
-        """Whether the variables can be saved now without waiting, and without a change of the next updates."""
+        """Whether the variables can be saved now without waiting and without affecting later updates."""
         return False
 
     def begin_again(self) -> None:
@@ -83,7 +83,7 @@ class StepDriver(ABC):
         self.synchronize()
 
     def metrics(self) -> Mapping[str, float]:
-        """Return other metrics by name, of the updates since the last call."""
+        """Return additional metrics by name, for the updates since the last call."""
         return {}
 
     def decisions(self) -> Mapping[str, Sequence[Mapping[str, Any]]]:

@@ -1,7 +1,7 @@
 """The timeline (the spans of all devices on one clock, each with its layer or transfer) and its recording.
 
-Clients (``compile.program.Client``) run one by one or, if launched, several at once. Each run of a client has a number
-that is the same on all devices. This number matches a send with its receive, and a device's part with its run.
+Clients (``compile.program.Client``) run one by one or, if launched, several at once. Each run of a client has the same
+number on all devices. This number identifies the spans of one run, and the receive of each send.
 """
 
 import time
@@ -58,7 +58,7 @@ class Span:
 class ClientRun:
     """One run of a client, from its start until the session has all results. process: name of the session's process.
 
-    number: how many runs of the client came before. launched: whether other clients may run at the same time; the part
+    number: number of earlier runs of the client. launched: whether other clients may run at the same time; the part
     of a launched client on a device begins only after all tensors that the part receives have arrived.
     """
 
@@ -101,8 +101,8 @@ class LinkSpan:
 class Timeline:
     """The spans of all devices, in order of time for each device, and the runs that the session recorded.
 
-    A run that was active when the recording began has only its later spans. A run that was active when the recording
-    ended has spans but no entry in ``runs``.
+    A run that had begun before the recording has only its later spans. A run that had not ended before the end of the
+    recording has spans but no entry in ``runs``.
     """
 
     spans: tuple[Span, ...]
@@ -128,7 +128,7 @@ class RecordedPlan:
 def spans_of(process: str, recorded: Sequence[RecordedPlan], raw_spans: Iterable[RawSpan]) -> list[Span]:
     """Return raw spans of one device as spans with names. recorded: the device's plans, in the order of their numbers.
 
-    Raises SecurityError for spans that the plans cannot have produced, because a worker may have sent the spans.
+    Raises SecurityError for spans that the plans cannot have produced, because spans from workers are not trusted.
     """
     spans = [_span(process, recorded, each) for each in raw_spans]
     for before, after in pairwise(at for span in spans for at in (span.begin_ns, span.end_ns)):

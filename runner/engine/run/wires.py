@@ -1,4 +1,4 @@
-"""Wires: the memory of the tensors that a device sends and receives, and their transfer between devices."""
+"""Wires: the memory of the tensors that a device sends and receives, and the functions that transfer them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -17,7 +17,7 @@ Send = Callable[[int], None]
 
 
 class Receive(NamedTuple):
-    """A receive in two parts. wait: waits for the value of a step and returns it. take: checks or copies the value."""
+    """A receive in two calls. wait: waits for the value of a step and returns it. take: checks or copies the value."""
 
     wait: Callable[[int], Any]
     take: Callable[[Any], None]
@@ -27,7 +27,7 @@ class Wires(Protocol):
     """The interface between an executor and the wires of its device."""
 
     def outgoing(self, sent: str, nbytes: int) -> Bytes:
-        """Return the memory in which the value named ``sent`` is computed, which is the same in every step."""
+        """Return the memory, the same in every step, in which the value named ``sent`` is computed."""
 
     def incoming(self, key: str, source: str, nbytes: int) -> Bytes:
         """Return the memory of a received value; the value stays there until the end of the step."""
@@ -127,7 +127,7 @@ class _DeviceValue:
 
 @dataclass
 class _PeerCopy:
-    """A copy of a neighbour's value into this GPU's memory; prepared again only if the value's memory changes."""
+    """A function that copies a neighbour's value into this GPU's memory. A new source needs a new copy call."""
 
     platform: Platform
     target: Bytes

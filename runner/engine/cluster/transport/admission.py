@@ -1,7 +1,7 @@
 """Admission: the decision which connections and messages an inbox accepts, independent of sockets.
 
-On an unknown connection only a hello is accepted. All other messages are dropped and counted; if they raised errors,
-any process that can reach the socket could end the run. A peer that has presented the run's token must follow the
+On an unknown connection, only a hello is accepted. Other messages are dropped and counted. They raise no error, because
+any process that can reach the socket could then end the run. A peer that has presented the run's token must follow the
 protocol: a violation is a defect or an attack and ends the run with an error that names the peer.
 """
 
@@ -43,7 +43,7 @@ class Drop(StrEnum):
 
 @dataclass
 class _Caller:
-    """The peer of one connection. lane: see ``Hello``. expected: sequence number of its next message."""
+    """The peer of one connection. lane: see ``Hello``. expected: sequence number of the peer's next message."""
 
     name: str
     role: str
@@ -61,14 +61,14 @@ class Admission:
         """``servers``: number of parameter servers. ``peers``: number of peers of every other role."""
         self.drops: Counter[Drop] = Counter()
         self.refused: list[tuple[bytes, str]] = []
-        """(connection, reason) of callers whose first message was dropped, to which the reason is sent."""
+        """(connection, reason) of each dropped first message; the endpoint sends the reason to the caller."""
         self._last_drop = ""
         self._identity = identity
         self._peers = peers
         self._servers = servers
         self._callers: dict[bytes, _Caller] = {}
         self._joined_after: dict[str, int] = {}
-        """Process that took the place of a lost one -> the epoch in which it was started."""
+        """Name of a replaced process -> epoch in which its replacement was started."""
         self._oldest = identity.epoch
 
     def admit(
@@ -110,9 +110,9 @@ class Admission:
         return Received(name, replace(message, token=""))
 
     def advance(self, identity: Identity, lost: Sequence[str] = ()) -> None:
-        """Drop messages of epochs before that of ``identity``, in which other processes take the place of ``lost``.
+        """Begin the epoch of ``identity``: drop messages of earlier epochs, and forget the ``lost`` processes.
 
-        The hello of any other process is admitted also if it was sent earlier, because the connection remains.
+        A hello of an earlier epoch is admitted unless it is from a replaced process, because the others continue.
         """
         self._identity = identity
         for process in lost:
@@ -120,7 +120,7 @@ class Admission:
             self._joined_after[process] = identity.epoch
 
     def forget(self, name: str) -> list[bytes]:
-        """Forget the connections of a process, so that another one may join under its name; return them."""
+        """Forget the connections of a process, so that its replacement may join; return these connections."""
         found = [connection for connection, caller in self._callers.items() if messages.process_of(caller.name) == name]
         for connection in found:
             del self._callers[connection]
@@ -176,10 +176,10 @@ class Admission:
         return Received(caller.name, message, tuple(frames))
 
     def _is_late(self, envelope: Envelope, caller: _Caller) -> bool:
-        """Return whether a peer sent a message before a recovery of which this process knows.
+        """Return whether a message belongs to another run, or to an epoch before that of this process.
 
-        A heartbeat is never late: the thread that sends heartbeats keeps the epoch in which its process joined. A peer
-        may know of a recovery earlier than this process does.
+        A heartbeat keeps the epoch in which its process joined, and is never late. A later epoch is accepted, because
+        a peer may learn of a recovery earlier than this process.
         """
         if envelope.run != self._identity.run:
             return True

@@ -23,7 +23,7 @@ USER_ID = "User-Id"
 
 @contextmanager
 def allow_list(context: zmq.Context[zmq.Socket[bytes]], keys: Keys) -> Iterator[None]:
-    """Answer libzmq's questions about keys in a thread while the ``with`` block runs."""
+    """While the ``with`` block runs, a thread answers libzmq's requests to check keys."""
     names = {z85.decode(key): name for name, key in keys.public.items()}
     socket = context.socket(zmq.REP)
     socket.setsockopt(zmq.LINGER, 0)
@@ -46,7 +46,7 @@ def allow_list(context: zmq.Context[zmq.Socket[bytes]], keys: Keys) -> Iterator[
 
 
 def _answer(request: list[bytes], names: dict[bytes, str]) -> list[bytes]:
-    """Return the reply to a request: version, request id, domain, address, identity, mechanism and the key."""
+    """Return the reply to a request (version, request id, domain, address, identity, mechanism, key)."""
     version, number, domain, _, _, mechanism, *credentials = request
     name = names.get(credentials[0]) if (domain, mechanism) == (_DOMAIN, b"CURVE") and credentials else None
     if name is None:
@@ -55,7 +55,7 @@ def _answer(request: list[bytes], names: dict[bytes, str]) -> list[bytes]:
 
 
 def secure_inbox(socket: zmq.Socket[bytes], keys: Keys) -> None:
-    """Accept only connections with keys that the handler allows; call this function before the socket is bound."""
+    """Accept only connections that present a key of the allow-list; call this function before the socket is bound."""
     socket.setsockopt(zmq.CURVE_SERVER, 1)
     socket.setsockopt_string(zmq.CURVE_SECRETKEY, keys.secret)
     socket.setsockopt(zmq.ZAP_DOMAIN, _DOMAIN)
@@ -63,7 +63,7 @@ def secure_inbox(socket: zmq.Socket[bytes], keys: Keys) -> None:
 
 
 def secure_outbox(socket: zmq.Socket[bytes], keys: Keys, own: str, peer: str) -> None:
-    """Connect only to the inbox that has the key of process ``peer``, with the key of process ``own``."""
+    """Connect with the key of process ``own``, and only to an inbox with the key of process ``peer``."""
     socket.setsockopt_string(zmq.CURVE_SERVERKEY, keys.public[peer])
     socket.setsockopt_string(zmq.CURVE_PUBLICKEY, keys.public[own])
     socket.setsockopt_string(zmq.CURVE_SECRETKEY, keys.secret)

@@ -135,7 +135,7 @@ def decode_header(header: bytes | memoryview) -> tuple[Envelope, Message]:
 
 
 def check_frames(message: Message, frames: Sequence[memoryview]) -> None:
-    """Raise :class:`Violation` if ``frames`` is not one document (kinds with a document) or not empty (other kinds)."""
+    """Raise :class:`Violation` unless ``frames`` is one document if the kind has a document, and empty otherwise."""
     sizes = [frame.nbytes for frame in frames[:4]]
     if message.has_document and (len(frames) != 1 or sizes[0] > MAX_DOCUMENT_BYTES):
         raise Violation(

@@ -2,13 +2,13 @@
 
 :mod:`~runner.engine.cluster.transport.zmq_endpoint` implements the interface. The guarantees are:
 
-* A peer has at most one inbox, and one connection to every peer it sends to; over TCP, large tensors have further
-  connections, called lanes. A connection begins with a hello that contains the run's token, and preserves the order of
-  messages.
+* A peer has at most one inbox, and one connection to every peer to which it sends. Over TCP, workers may have more
+  connections, called lanes, for large tensors. A connection begins with a hello that contains
+  the run's token, and preserves the order of messages.
 * A message is delivered at most once. A lost message is detected when the sender's next message arrives, and raises
   :class:`~runner.errors.ClusterError`.
 * Messages of another run or an earlier epoch are dropped. A recovery begins a new epoch (:meth:`Endpoint.advance`); the
-  connections between the processes that survive it stay open.
+  connections between the surviving processes stay open.
 * An endpoint may be used only by the thread that created it.
 """
 
@@ -24,7 +24,7 @@ Frame = bytes | memoryview
 
 @dataclass(frozen=True)
 class Keys:
-    """CURVE keys as Z85 text. secret: of this process. public: process name -> public key, for all processes."""
+    """CURVE keys as Z85 text. secret: key of this process. public: process name -> public key, for all processes."""
 
     secret: str = field(repr=False)
     public: Mapping[str, str] = field(repr=False)
@@ -32,7 +32,7 @@ class Keys:
 
 @dataclass(frozen=True)
 class Identity:
-    """The run of an endpoint, its role and index, and the run's token. epoch: number of this start of the run.
+    """The run, role and index of an endpoint, and the run's token. epoch: number of this start of the run.
 
     keys: the keys for connections over TCP; None if all processes are on one host and connect over ``ipc://``.
     """
@@ -58,11 +58,11 @@ class Identity:
 class Limits:
     """The limits of an endpoint's traffic; all are enforced.
 
-    peers: number of peers of each role except parameter servers; a peer opens at most three connections. servers:
-    number of parameter servers. queued_messages: how many messages one peer may send before the receiver reads, at
-    least all messages of one step, so that a send waits only for a peer that has ended. connect_timeout_s,
-    send_timeout_s: times after which a peer counts as unreachable.
-    lanes: connections from one worker to another over TCP; of several, the first has only messages and small tensors.
+    peers: number of peers of each role except parameter servers. servers: number of parameter servers.
+    queued_messages: number of messages that one peer may send before the receiver reads. If this covers a step, a send
+    waits only for a peer that has ended. connect_timeout_s, send_timeout_s: seconds after which a peer counts as
+    unreachable. lanes: connections from one worker to another over TCP; if there are several, the first carries no
+    large tensors.
     """
 
     peers: int
@@ -100,9 +100,9 @@ class Endpoint(Protocol):
         """
 
     def send(self, peer: str, message: Message, frames: Sequence[Frame] = ()) -> None:
-        """Queue a message for a connected peer. The frames are copied, so that the caller may reuse their memory.
+        """Queue a message for a connected peer. The frames are copied, unless the message is a ``TensorPart``.
 
-        Except the bytes of a ``TensorPart``, which must not change until the receiver has finished the step.
+        The bytes of a ``TensorPart`` must not change until the receiver has finished the step.
 
         Raises ClusterError if the peer is gone or accepts no message within the send time-out, ValueError if the
         message or its frames violate the schema.
@@ -118,13 +118,13 @@ class Endpoint(Protocol):
         """
 
     def advance(self, epoch: int, lost: Sequence[str] = ()) -> None:
-        """Begin a new epoch: send all messages in it, and drop those of earlier epochs, except heartbeats.
+        """Begin a new epoch: send messages in this epoch, and drop messages of earlier epochs except heartbeats.
 
-        lost: processes whose place others take; all connections from and to them are closed.
+        lost: processes that are replaced; all connections from and to them are closed.
         """
 
     def refuse(self, peer: str, reason: str) -> None:
-        """Send ``peer``, whose hello has been received, the reason why it may not join, and forget its connection."""
+        """Send ``peer`` the reason why it may not join, and forget its connection; its hello must have arrived."""
 
     def close(self) -> None:
         """Close the inbox and all connections within a bounded time. May be called again."""

@@ -1,7 +1,7 @@
 """Heartbeats: a thread of each worker sends them, and the master detects workers that are silent or stuck.
 
-A heartbeat reports the current section of the *main loop*. ZMTP heartbeats do not: a thread of libzmq sends them. A
-separate thread sends heartbeats on a separate connection, so that neither a long kernel nor a large save delays them.
+A heartbeat reports the current section of the *main loop*. ZMTP heartbeats, sent by libzmq, do not contain it. The
+heartbeat thread has a separate connection, so that neither a long kernel nor a large save delays the heartbeats.
 
 :class:`HeartbeatMonitor` is a pure state machine. The caller passes all times, in seconds of a monotonic clock, so that
 tests can choose them. Before each ``tick``, the caller reads all messages that have arrived; otherwise unread
@@ -69,8 +69,8 @@ class HeartbeatThread:
     ) -> None:
         """``open_outbox``: opens and connects the outbox in the new thread, because a socket belongs to its thread.
 
-        lost: called in the thread if ``MOST_UNSENT`` heartbeats in a row cannot be sent, as when the connection over
-        TCP to the master is closed.
+        lost: called in the thread if ``MOST_UNSENT`` heartbeats in a row cannot be sent, for example because the TCP
+        connection to the master is closed.
         """
         self.lines: SimpleQueue[str] = SimpleQueue()
         """Lines of the worker's log, which the thread sends to the master."""
@@ -103,7 +103,7 @@ class HeartbeatThread:
                 unsent, line = 0, ""
                 while True:
                     # If the queue is full, this heartbeat is skipped. A master that reads no messages does not check
-                    # heartbeats either, and receives the queued heartbeats when it reads again.
+                    # heartbeats either. When it reads again, it receives the queued heartbeats.
                     unsent = 0 if outbox.offer(MASTER, self._progress.now) else unsent + 1
                     if unsent == MOST_UNSENT:
                         self._lost()
@@ -126,7 +126,7 @@ SILENCE_S = 10.0
 """Seconds without any heartbeat after which a worker counts as silent: twenty times ``INTERVAL_S``."""
 
 STOPPED_S = 1.5
-"""Seconds without any heartbeat after which a worker whose process is stopped, as by SIGSTOP, counts as lost."""
+"""Seconds without any heartbeat after which a worker stopped by a signal such as SIGSTOP counts as lost."""
 
 
 class Reason(StrEnum):
@@ -139,7 +139,7 @@ class Reason(StrEnum):
 
 @dataclass(frozen=True)
 class Verdict:
-    """A worker that exceeds a limit. since: time of its last heartbeat or, if it is STUCK, last progress."""
+    """A worker that exceeds a limit. since: time of its last heartbeat or, if ``reason`` is STUCK, last progress."""
 
     worker: str
     reason: Reason
@@ -218,11 +218,11 @@ class HeartbeatMonitor:
     def tick(self, now: float, is_stopped: Callable[[str], bool] = lambda worker: False) -> list[Verdict]:
         """Return the workers that exceed a limit at ``now``, ordered by ``since``: the first is likely the cause.
 
-        is_stopped: whether the operating system reports that the process of a worker is stopped. An overloaded machine
+        is_stopped: returns whether the operating system reports a worker's process as stopped. An overloaded machine
         delays heartbeats but stops no process, so the limit for stopped workers is shorter.
         """
         if now - self._ticked > STOPPED_S / 2:
-            self._attentive_since = now  # All processes may have been stopped, and this one continues first.
+            self._attentive_since = now  # All processes may have been stopped, and this one may continue first.
         self._ticked = now
         verdicts = [self._check(worker, watched, now, is_stopped) for worker, watched in self._watched.items()]
         return sorted(filter(None, verdicts), key=lambda verdict: (verdict.since, verdict.worker))

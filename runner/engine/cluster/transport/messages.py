@@ -113,7 +113,7 @@ class Hello(Message, kind="hello", senders=ROLES):
     """The first message of every connection: the caller's name, authenticated by the run's token.
 
     The token is cleared before the message is delivered, so that it cannot end up in a log. lane: number of the
-    connection among those from the same caller. A worker that joins the run also sends ``address``, the address of its
+    connection, from 0 for each caller. A worker that joins the run also sends ``address``, the address of its
     inbox, and ``facts``, which the master compares with its own: see ``joining``.
     """
 
@@ -128,7 +128,7 @@ class Hello(Message, kind="hello", senders=ROLES):
 
 @dataclass(frozen=True)
 class Refused(Message, kind="refused", senders=(MASTER_ROLE,)):
-    """The master's answer, on the caller's own connection, to a hello that the master does not accept."""
+    """The answer to a refused hello, sent back on the connection of the hello."""
 
     reason: Annotated[str, Text(MAX_ERROR_TEXT)]
 
@@ -254,10 +254,10 @@ class TensorReady(Message, kind="tensor", senders=(MASTER_ROLE, *DEVICE_ROLES)):
 
 @dataclass(frozen=True)
 class TensorPart(Message, kind="part", senders=(MASTER_ROLE, *DEVICE_ROLES), has_document=True):
-    """A part of a tensor for a process that does not share memory with the sender; the frame contains the bytes.
+    """A part of a tensor for a process that does not share memory with the sender. The frame contains the bytes.
 
     start: position of the bytes in the tensor, a multiple of ``FRAME_BYTES``. The parts of one tensor may arrive in any
-    order; all have the other fields of the tensor's :class:`TensorReady`.
+    order. The other fields have the same values as in the tensor's :class:`TensorReady`.
     """
 
     plan: PlanId
@@ -278,16 +278,16 @@ class Heartbeat(Message, kind="heartbeat", senders=HEARTBEAT_ROLES):
 
 @dataclass(frozen=True)
 class Log(Message, kind="log", senders=(*DEVICE_ROLES, *HEARTBEAT_ROLES)):
-    """Lines of the log of a worker over TCP, sent by its heartbeat thread or, before its last message, by itself."""
+    """Log lines of a worker over TCP. The heartbeat thread sends them; the main loop sends the last ones."""
 
     lines: Annotated[str, Text(MAX_ERROR_TEXT)]
 
 
 @dataclass(frozen=True)
 class Failed(Message, kind="failed", senders=DEVICE_ROLES):
-    """The notice that the worker has failed. error: name of the error's class. The worker's log has the traceback.
+    """The notice that the worker has failed. The worker's log has the traceback.
 
-    Of a class that refines a class of runner's errors, the name is that of the class with the exit code.
+    error: name of the error's class or, if it derives from a direct subclass of RunnerError, name of that subclass.
     """
 
     error: Annotated[str, Text(128)]
@@ -295,7 +295,7 @@ class Failed(Message, kind="failed", senders=DEVICE_ROLES):
 
     @classmethod
     def of(cls, error: BaseException) -> "Failed":
-        """Return the message for an exception, with its texts shortened to fit into a header."""
+        """Return the message for an exception. Its texts are shortened to fit into a header."""
         kind = next((each for each in type(error).__mro__ if RunnerError in each.__bases__), type(error))
         return cls(ascii_only(kind.__name__)[:128], ascii_only(str(error))[:MAX_ERROR_TEXT])
 

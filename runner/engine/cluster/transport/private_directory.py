@@ -33,7 +33,7 @@ _NAME = re.compile(rf"{_PREFIX}[0-9a-f]{{16}}")
 def private_directory(parent: Path | None = None) -> Iterator[Path]:
     """Create a directory locked by this process, and remove the directory and its files on exit.
 
-    parent: by default /dev/shm or, if that is unusable, the temporary directory, with a warning. Directories that
+    parent: by default /dev/shm or, if /dev/shm is unusable, the temporary directory. Directories that
     dead runs of this user left in ``parent`` are removed. Raises ResourceError if no directory can be created.
     """
     parent = parent or _default_parent()
@@ -152,9 +152,9 @@ def sibling_address(address: str, name: str) -> str:
 
 
 def check_bind_address(address: str, has_keys: bool) -> None:
-    """Raise SecurityError unless ``address`` is a socket in a private directory, or an IP address and there are keys.
+    """Raise SecurityError unless ``address`` is a socket in a private directory or, if there are keys, an IP address.
 
-    Other users of a host can connect to its loopback addresses, so these need keys as well.
+    Loopback addresses need keys too, because other users of the host can connect to them.
     """
     if address.startswith(_IPC):
         check_private(inbox_path(address).parent)
@@ -199,7 +199,7 @@ def own_address(address: str, name: str) -> str:
 def interface_towards(hosts: Sequence[str]) -> str:
     """Return ``tcp://IP:*`` for the network interface of this host that leads to ``hosts``, names or IP addresses.
 
-    If ``hosts`` contains this host, it may have a loopback address; another address is preferred. Raises ResourceError
+    The name of this host may lead to a loopback address; other addresses are preferred. Raises ResourceError
     if no interface leads to one of the hosts.
     """
     try:

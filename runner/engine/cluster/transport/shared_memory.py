@@ -1,9 +1,9 @@
 """Shared-memory arenas: files through which the tensors of one process reach the other processes of a host.
 
-An arena belongs to one sending process and one plan. Its file has no name: the master keeps a descriptor, and the other
-processes open the file through this descriptor, also a process that takes the place of a lost one. The kernel frees the
-memory when the last process ends. Only a message with a reference (arena, offset, length, epoch) is sent over the
-socket.
+An arena belongs to one sending process and one plan. Its file has no name: the master keeps a descriptor, and all other
+processes, including later replacements, open the file through this descriptor. The kernel frees the memory when the
+last descriptor and the last mapping are closed. Only a message with a reference (arena, offset, length, epoch) is sent
+over the socket.
 
 Processes that do not share memory, such as processes on different hosts, hold separate copies of an arena with the same
 layout; the bytes of each tensor are sent over the socket and copied into the receiver's copy.
@@ -120,7 +120,7 @@ class ArenaSpec:
 
     name: unique in the run, used in references. owner: the peer that writes. epoch: the run's epoch in which the arena
     was made. path: the master's descriptor of the file in /proc, or "" if the process does not share the owner's memory
-    and holds a separate copy. sizes: key -> bytes; :func:`lay_out` derives the offsets.
+    and has a separate copy. sizes: key -> bytes; :func:`lay_out` derives the offsets.
     """
 
     name: Annotated[str, Text(128)]
@@ -136,7 +136,7 @@ class ArenaSpec:
 
     @property
     def copy(self) -> "ArenaSpec":
-        """The specification for a process that does not share the owner's memory."""
+        """The specification for a process that does not share memory with the owner."""
         return replace(self, path="")
 
 
@@ -184,7 +184,7 @@ def create_arena(directory: Path, name: str, owner: str, epoch: int, sizes: Mapp
 
 
 def close_arena(spec: ArenaSpec) -> None:
-    """Close the descriptor of an arena that this process has created. The mappings of all processes keep the memory."""
+    """Close the descriptor of an arena that this process has created. Existing mappings remain valid."""
     if not spec.is_copy:
         os.close(int(Path(spec.path).name))
 
@@ -223,7 +223,7 @@ class ArenaReader:
     """The arena of another process, mapped read-only, or a copy of the arena, which :meth:`fill` writes."""
 
     def __init__(self, spec: ArenaSpec) -> None:
-        """Map the file; raises SecurityError if its kind, mode, owner or size is wrong."""
+        """Map the file or allocate a copy; raises SecurityError if the file's kind, mode, owner or size is wrong."""
         self.spec = spec
         self._slots = lay_out(spec.sizes)
         self._mapped = _map_file(spec, mmap.PROT_READ)

@@ -1,8 +1,8 @@
 """Tickets: the files with which processes join a run, and the keys of a run.
 
 The master writes one ticket for each process, in a file of mode 0600. A ticket contains everything that the process
-needs before its first message, including its role, its index and its secrets; secrets are never in arguments or the
-environment, which other processes can read. A process removes its ticket when the master has accepted the process.
+needs before its first message, including its role, its index and its secrets. Secrets are never in arguments or the
+environment, because other processes can read these. A process removes its ticket when the master has accepted it.
 
 Over ``ipc://``, the run's token authenticates a process. Over ``tcp://``, every process also has a CURVE key pair, new
 in every start of a run, and accepts connections only from the public keys in its ticket.
@@ -44,7 +44,7 @@ def new_keys(names: Sequence[str]) -> dict[str, Keys]:
 class Ticket:
     """The content of a ticket: identity of the process, limits of its connections, and its settings.
 
-    secret_key, public_keys: see :class:`~runner.engine.cluster.transport.endpoint.Keys`; None and {} without keys.
+    secret_key, public_keys: see :class:`~runner.engine.cluster.transport.endpoint.Keys`; None and {} over ``ipc://``.
     peers, servers, queued_messages, lanes: see :class:`~runner.engine.cluster.transport.endpoint.Limits`. threads:
     kernel threads of the process.
     """

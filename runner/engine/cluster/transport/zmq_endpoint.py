@@ -47,12 +47,12 @@ _MAX_PARTS = 2 + MAX_DOCUMENT_BYTES // FRAME_BYTES
 """Largest number of message parts: the routing id that ROUTER prepends, a header and the frames of a document."""
 
 _EVENT = struct.Struct("=H")
-"""The first bytes of an event of a monitor; ``zmq.utils.monitor`` would import asyncio into every worker."""
+"""First bytes of an event of a socket monitor. ``zmq.utils.monitor`` is not used, because it imports asyncio."""
 
 _FINAL_MESSAGE_MS = 20
 
 _ENDED_HANDSHAKES = 2
-"""Number of handshakes that a process ends at once, after which it is known to have another key."""
+"""Number of handshakes that the other process must end without delay before its key counts as wrong."""
 
 
 @dataclass
@@ -138,7 +138,7 @@ class Outbox:
             raise RuntimeError(f"endpoint {self._identity.name} was used by a thread that did not create it")
 
     def _lane(self, peer: str, message: Message) -> _Connection:
-        """Return the connection for a message: the first, or the others in turn for the parts of a large tensor."""
+        """Return the first connection or, for the parts of a large tensor, the other connections in turn."""
         first, *others = self._connections[peer]
         if not others or not isinstance(message, TensorPart) or message.reference.length <= FRAME_BYTES:
             return first
@@ -204,8 +204,8 @@ class Outbox:
 def _connect(socket: Socket, address: str, limit_ms: int, *, has_keys: bool) -> int | None:
     """Connect a socket; return None after the handshake, else the event that ended the attempt, or 0 for no answer.
 
-    has_keys: whether a refused connection and the end of a handshake count. A slow or stopped process ends a handshake
-    too, after ``HANDSHAKE_MS``; this does not count.
+    has_keys: whether a refused connection or an ended handshake also ends the attempt. If a handshake
+    ends late, the other process is slow or stopped; this counts as no answer.
     """
     watched = zmq.EVENT_CLOSED | zmq.EVENT_DISCONNECTED if has_keys else 0
     with socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_FAILED_AUTH | watched) as events:
@@ -233,7 +233,7 @@ class ZmqEndpoint(Outbox):
     """
 
     def __init__(self, context: Context, identity: Identity, address: str, limits: Limits) -> None:
-        """Bind the inbox. Raises SecurityError as ``check_bind_address`` does, ClusterError for an address in use.
+        """Bind the inbox. Raises the errors of ``check_bind_address``, and ClusterError if the address is in use.
 
         The attribute ``address`` is the address of the inbox, with the port that the system chose for the port ``*``.
         """

@@ -34,7 +34,7 @@ _OTHER_DESCRIPTORS = 256
 """Descriptors reserved for files, logs, shared memory and Python itself."""
 
 _DESCRIPTORS_OVER_TCP = 65536
-"""Descriptors of a process that listens on a network: they must last for the connections of strangers."""
+"""Descriptors of a process that listens on a network, to which processes outside the run can also connect."""
 
 if zmq.zmq_version_info() < OLDEST_LIBZMQ:
     raise ResourceError(
@@ -49,9 +49,9 @@ Context = zmq.Context[zmq.Socket[bytes]]
 def open_context(connections: int, keys: Keys | None = None, threads: int = 1, files: int = 0) -> Iterator[Context]:
     """Open a context for about ``connections`` connections; close all its sockets before the ``with`` block ends.
 
-    keys: the keys whose owners may connect to inboxes over TCP. Any process of the network can also open connections,
-    which are closed after ``HANDSHAKE_MS``. threads: threads that transfer and encrypt bytes. files: number of files
-    that the process keeps open besides.
+    keys: the keys whose owners may connect to inboxes over TCP. Connections of other processes are closed after
+    ``HANDSHAKE_MS``. threads: number of threads that transfer and encrypt bytes. files: number of other files that the
+    process keeps open.
 
     Raises ResourceError if the limit of file descriptors is so low that libzmq would abort; ClusterError if the context
     does not end within ``TERMINATION_S``.
@@ -118,7 +118,7 @@ def configure_inbox(socket: Socket, limits: Limits, keys: Keys | None = None) ->
         {
             zmq.BACKLOG: 16 + connections,
             zmq.RCVHWM: unread,
-            # An inbox sends only the reason of a refusal; sending to an unknown peer must be an error.
+            # An inbox sends only refusals; sending to an unknown peer must be an error.
             zmq.ROUTER_MANDATORY: 1,
             **(_OVER_TCP if keys is not None else {}),
         },
@@ -151,7 +151,7 @@ _OVER_TCP = {
     zmq.HEARTBEAT_TIMEOUT: PEER_LOST_MS,
     zmq.HEARTBEAT_TTL: PEER_LOST_MS,
 }
-"""Options of sockets over TCP, besides the keys. HEARTBEAT_TTL makes the other end apply the same limit."""
+"""Options of sockets over TCP, next to the keys. HEARTBEAT_TTL makes the other end apply the same limit."""
 
 
 def milliseconds(seconds: float) -> int:
@@ -165,7 +165,7 @@ def _configure(socket: Socket, limits: Limits, special: dict[Any, int]) -> None:
         zmq.LINGER: LINGER_MS,
         zmq.SNDTIMEO: send_timeout_ms,
         zmq.RCVTIMEO: send_timeout_ms,
-        zmq.MAXMSGSIZE: FRAME_BYTES + MAX_HEADER_BYTES,  # a stranger can make a connection use this memory
+        zmq.MAXMSGSIZE: FRAME_BYTES + MAX_HEADER_BYTES,  # limits the memory that processes outside the run can occupy
         zmq.HANDSHAKE_IVL: HANDSHAKE_MS,
     }
     for option, value in (common | special).items():

@@ -23,7 +23,7 @@ from runner.kernels.registry import Registry
 Array = NDArray[Any]
 
 MAX_BYTES = 4096
-"""Size in bytes of the largest table, and of the largest input of a node that becomes a table."""
+"""Largest size in bytes of a table, and of each input of a node that becomes a table."""
 
 UNIFORM = frozenset(
     (
@@ -31,7 +31,7 @@ UNIFORM = frozenset(
         *("equal", "greater", "greater_equal", "less", "maximum", "minimum", "select", "cast"),
     )
 )
-"""Ops whose output has equal elements if every input has equal elements, and that all devices round alike."""
+"""Ops that map inputs with equal elements to an output with equal elements, rounded alike on all devices."""
 
 REARRANGING = frozenset({"broadcast_to", "identity", "reshape", "slice", "stop_gradient", "transpose"})
 """Ops that only change the shape of a tensor of equal elements. ``split`` and ``concat`` are treated separately."""
@@ -43,7 +43,7 @@ LARGEST_WHOLE = 2**53
 def fold_constants(graph: Graph, roots: Roots, registry: Registry) -> Rewrite:
     """Return the graph in which nodes that read only constants are ``fill`` or ``constant`` nodes of the same name.
 
-    Each part of a split ``fill`` becomes a separate node. registry: its reference kernels compute the values.
+    Each part of a split ``fill`` becomes a separate node. registry: provides the reference kernels that compute values.
     """
     result, moved = Graph(), Moved()
     pinned = Uses(graph, roots).pinned

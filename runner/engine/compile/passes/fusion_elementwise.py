@@ -1,4 +1,4 @@
-"""Fusion of groups of element-wise nodes into single nodes, each of which reads inputs and writes outputs once."""
+"""Fusion of groups of element-wise nodes into single nodes that read each input and write each output once."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -97,7 +97,7 @@ def _home(uses: Uses, node: Node, group_of: Mapping[str, int]) -> int | None:
 
 
 def _commits(uses: Uses, node: Node) -> bool:
-    """Return whether a node is an assign that no node reads or waits for, so it can run at any later time."""
+    """Return whether a node is an assign that no node reads or waits for, so that it may run later."""
     return node.op == "assign" and node[0] not in uses.readers and node.name not in uses.awaited
 
 
@@ -137,7 +137,7 @@ def _as_steps(op: str, operands: Sequence[Operand], number: int) -> list[Step]:
 
 
 def _exchange(graph: Graph, fused: Mapping[str, Node | None], moved: Moved) -> Graph:
-    """Return the graph with each fused node in place of its group's last node, and assigns after assigned values."""
+    """Return the graph with each fused node at its group's last node, and each assign after its assigned value."""
     result: dict[str, Node] = {}
     waiting: dict[str, list[Node]] = defaultdict(list)
     for old in graph:

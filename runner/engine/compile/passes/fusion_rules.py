@@ -110,7 +110,7 @@ RELU_GRADIENTS = (
 
 A window passes dy to its maximal element, where z > 0 if and only if pooled > 0. No bit changes, including the signs of
 zeros: elements with z > 0 receive the same terms in the same order, and other elements receive only zeros. If z
-contains NaN, the result may differ, because the pooled value is NaN, but argmax names another element of the window.
+contains NaN, the result may differ: the pooled value of a window is then NaN, but its argmax is another element.
 """
 
 SMALLEST_BYTES = 4 << 20
@@ -120,7 +120,7 @@ SMALLEST_BYTES = 4 << 20
 def fuse_updates(
     graph: Graph, roots: Roots, registry: Registry | None = None, smallest_bytes: int = SMALLEST_BYTES
 ) -> Rewrite:
-    """Fuse weight gradients, transpose(x) dy, into the element-wise updates that read them; then no gradient is stored.
+    """Fuse weight gradients, transpose(x) dy, into the element-wise updates that read them, so that none is stored.
 
     bfloat16 factors are first cast to the dtype of the product. If one node computes both the product and a bias
     gradient, a separate ``reduce_sum`` then computes the bias gradient. registry: if given, an update is fused only if

@@ -2,8 +2,8 @@
 
 A layer is the unit of model parallelism. It includes its variables with their optimizer slots and updates, its forward
 pass in all parts of a batch and in evaluations, and its backward pass. The backward pass needs the layer's weights and
-the activations of its forward pass. A backward pass on another device would only add transfers of weights, activations
-and weight gradients. So the forward and the backward pass stay together, as in DistBelief's partitions.
+the activations of its forward pass. A separate device for the backward pass would only add transfers of weights,
+activations and weight gradients. So the forward and the backward pass stay together, as in DistBelief's partitions.
 """
 
 from collections.abc import Mapping

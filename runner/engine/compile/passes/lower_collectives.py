@@ -4,7 +4,7 @@ Before this pass, every device reads the parts of all devices and adds them (op 
 passes its own part to the library and receives the sum (op ``collective_sum``); these sums need no other transfers.
 
 The nodes that compute the same sum on all devices form a group. The library requires all devices to start their sums
-in the same order. A device that waits for a sum can do nothing else: it cannot even send a tensor that another device
+in the same order. A device that waits for a sum cannot do anything else, not even send a tensor that another device
 needs before this sum. So control edges fix the same order of groups on all devices, and the nodes of a group are
 adjacent in the global order of execution (:func:`gathered`). The order of each device is a subsequence of this global
 order. By induction over the global order, no device waits forever.
@@ -27,7 +27,7 @@ def lower_collectives(graph: Graph, roots: Roots, members: Sequence[str]) -> Rew
 
     members: the devices with the library, in the order of their ranks. A group is lowered if every member computes the
     sum of the same parts, and part k is on member k. Other groups, such as a sum that a step needs on one device
-    only, stay as they are.
+    only, do not change.
     """
     lowered = {node.name: _lowered(node) for group in _complete_groups(graph, members) for node in group}
     if not lowered:

@@ -11,7 +11,7 @@ A rule applies if all of the following conditions hold:
 - All matched nodes are on one device, and no other match has replaced one of them.
 - A tensor that only ``before`` names is neither fetched nor read by other nodes. A tensor that both texts name keeps
   its shape and dtype; its readers read the new tensor.
-- A node that is a target, or that other nodes wait for, still computes its tensors under its name.
+- If a matched node is a target, or if other nodes wait for it, a new node of its name computes the same tensors.
 - The op of each new node accepts its inputs, and all nodes that the new node needs precede it in the graph.
 
 A new node has those attributes of the replaced nodes that its op accepts, and the attributes in ``after``, whose
@@ -84,7 +84,7 @@ class Match:
 
 @dataclass(frozen=True)
 class Rule:
-    """A rule to replace ``before`` by ``after``. given: other nodes that must exist, and stay. where: a condition."""
+    """A rule to replace ``before`` by ``after``. given: nodes that must match too, and stay. where: a condition."""
 
     before: str
     after: str
@@ -139,7 +139,7 @@ def _add_call(found: list[Statement], call: ast.Call, outputs: tuple[str, ...]) 
 
 
 def _stated(value: ast.expr) -> Any:
-    """Return the value of an attribute in a text: a literal's value, a tensor's name, or an unevaluated expression."""
+    """Return an attribute's value: the value of a literal, the name of a tensor, or an unevaluated expression."""
     if isinstance(value, ast.Name):
         return value.id
     return value if isinstance(value, ast.Attribute | ast.Call) else ast.literal_eval(value)
@@ -171,7 +171,7 @@ def _bound(names: Sequence[str], tensors: tuple[Tensor, ...], known: Bound) -> I
 class _Walk:
     """The matches of one walk through a graph, no two of which remove the same node.
 
-    placed: name of a removed node -> the new nodes at its position, each with all new tensors of its replacement.
+    placed: name of a removed node -> pairs of a new node at its position and all new tensors of the same replacement.
     """
 
     def __init__(self, graph: Graph, roots: Roots, accept: Accept | None) -> None:
@@ -305,7 +305,7 @@ class _Replacement:
         )
 
     def _is_in_order(self) -> bool:
-        """Return whether new nodes follow the nodes they need and keep control inputs of replaced or bypassed nodes."""
+        """Return whether new nodes follow the nodes they need, and keep the control inputs of matched nodes."""
         position, inside = self.uses.position, {node.name for node in self.match.nodes}
         read = {tensor.node for _, node in self.new for tensor in node.inputs}
         bypassed = [node for node in self.match.given if node.name not in read]

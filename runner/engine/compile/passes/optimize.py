@@ -47,7 +47,7 @@ FUSIONS = (
 )
 """Passes that join nodes: first the nodes of a layer, then the remaining element-wise nodes with each other.
 
-The pass "relu gradients" runs between "normalization and relu" and "elementwise", which fuse other ReLU gradients.
+Three passes move or fuse ReLU gradients: "normalization and relu", then "relu gradients", then "elementwise".
 """
 
 
@@ -58,7 +58,7 @@ COMPRESSION = Pass("compression", compress_transfers)
 def default_passes(registry: Registry) -> tuple[Pass, ...]:
     """Return the passes that a session runs.
 
-    registry: its reference kernels compute folded constants, and its faster kernels determine which updates are fused.
+    registry: its reference kernels compute folded constants, and its faster kernels decide which updates are fused.
     """
     return (
         Pass("constants", partial(fold_constants, registry=registry)),

@@ -1,8 +1,8 @@
 """Control edges that make all reads of a variable run before its write.
 
 In a step, reads of a variable return its value at the start of the step, and an ``assign`` replaces this value. A
-variable has memory for one value, so all reads, including reads through aliases, must run before the write. The write
-is the assign or, if only assigns read its result, an update that writes directly into the variable's memory.
+variable has memory for one value, so all reads, including reads through aliases, must run before the write. Usually,
+the assign is the write. If only assigns read the result of an update, the update itself may write to this memory.
 """
 
 from collections import defaultdict
@@ -44,7 +44,7 @@ def order_writes(graph: Graph) -> Graph:
 def _with_copies_of_assigned_variables(graph: Graph) -> tuple[Graph, Mapping[str, list[str]]]:
     """Return the graph, with a copy before each assign whose value is a variable's tensor, and each variable's readers.
 
-    An alias of a variable counts as a reader too, because the planner may copy it.
+    An alias of a variable counts as a reader too, because the planner may copy the alias.
     """
     result = Graph()
     moved: dict[Tensor, Tensor] = {}
@@ -80,7 +80,7 @@ def _may_write(producer: Node, assign: Node, consumers: Iterable[Node]) -> bool:
 
 @dataclass
 class _Order:
-    """The edges of a graph and the added control edges, with detection of added edges that close a cycle."""
+    """The edges of a graph and the added control edges; detects added edges that would close a cycle."""
 
     graph: Graph
 

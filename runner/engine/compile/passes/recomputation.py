@@ -5,12 +5,12 @@ the outputs of recomputed nodes are freed after the forward pass, and copies of 
 directly before the backward pass reads them. A copy has the op, the attributes and the inputs of its node, so its
 outputs, including the draws of dropout, are equal bit for bit.
 
-A node may be recomputed if its layer's stamp allows it; a fused node, if the layers of all joined nodes allow it. Of
-these nodes, only those are recomputed whose inputs are in memory in any case: outputs of other recomputed nodes,
-tensors that backward nodes read, variables, inputs of the step, and sent or received tensors. So no tensor is kept
-only to recompute another one. The layers between two tensors that are kept form a segment, whose copies are in memory
-together. If the stamps allow, for example, normalization and activation, the segments are short, and nothing is
-convolved twice; if they allow all layers of a residual unit but its sum, each unit is a segment.
+A node may be recomputed if its layer's stamp allows it. For a fused node, the stamps of all joined nodes must allow it.
+Such a node is recomputed only if its inputs are in memory in any case: outputs of other recomputed nodes, tensors that
+backward nodes read, variables, inputs of the step, and sent or received tensors. So no tensor is kept only to recompute
+another one. The layers between two kept tensors form a segment, whose copies are in memory together. For example, if
+only normalization and activation layers are recomputed, segments are short and no convolution runs twice. If all layers
+of a residual unit except its sum are recomputed, each unit is a segment.
 """
 
 from collections.abc import Collection, Iterable
@@ -34,7 +34,7 @@ def recompute_activations(graph: Graph, fetches: Collection[Tensor]) -> Graph:
 
 
 def _recomputed_nodes(graph: Graph, fetches: Collection[Tensor]) -> set[str]:
-    """Return the names of the nodes to recompute, and of all views of their outputs."""
+    """Return the names of the nodes to recompute, and of the forward nodes that view their outputs."""
     viewed = _viewed(graph)
     in_transfers = {tensor for node in graph if node.op == "send" for tensor in node.inputs}
     whole_step = {viewed[tensor] for tensor in (*fetches, *in_transfers)}
@@ -78,8 +78,8 @@ def _viewed(graph: Graph) -> dict[Tensor, Tensor]:
 class _Copying:
     """A walk through a graph that inserts copies of recomputed nodes before the first backward node that reads them.
 
-    moved: recomputed tensor -> tensor of the copy. late: names of the nodes that run after a backward node. latest:
-    device -> its last backward node so far.
+    moved: recomputed tensor -> tensor of the copy. late: names of the backward nodes with inputs, and of all nodes
+    that need one. latest: device -> its last backward node so far.
     """
 
     graph: Graph
@@ -129,7 +129,7 @@ class _Copying:
             self.moved.update((old, new) for old, new in pairs if self._is_recomputed(old))
 
     def _missing(self, tensors: Iterable[Tensor]) -> set[str]:
-        """Return the recomputed nodes on which tensors depend, directly or through others, and that have no copy."""
+        """Return the names of the recomputed nodes without copies that ``tensors`` need, directly or indirectly."""
         found: set[str] = set()
         stack = list(tensors)
         while stack:
@@ -140,7 +140,7 @@ class _Copying:
         return found
 
     def _is_recomputed(self, tensor: Tensor) -> bool:
-        """Return whether a tensor is recomputed: not if it is small, such as the mean in a batch normalization."""
+        """Return whether a tensor is recomputed; a node's smaller outputs, such as a batch mean, are kept instead."""
         if tensor.node not in self.recomputed:
             return False
         return self.graph.spec(tensor).size >= self.graph.nodes[tensor.node].outputs[0].size

@@ -13,13 +13,13 @@ from runner.engine.graph.node import LayerStamp, Node
 from runner.engine.graph.tensor import Tensor, TensorSpec
 
 Moved = dict[Tensor, Tensor]
-"""Old tensor -> new tensor, for tensors that have another name or node after a rewrite."""
+"""Old tensor -> new tensor, for the tensors that a rewrite replaces by other tensors."""
 
 Rewrite = tuple[Graph, Moved]
 """The new graph, and the tensors that have moved."""
 
 ALIASES = frozenset({"identity", "stop_gradient", "reshape"})
-"""Ops whose output is another view of their input: devices execute nothing for these ops."""
+"""Ops whose output is a view of their input. Devices execute nothing for these ops."""
 
 
 @dataclass(frozen=True)
@@ -89,8 +89,10 @@ def colocated_within(node: Node, names: Collection[str]) -> Node:
 
 
 def sorted_by_need(needed: Mapping[str, AbstractSet[str]], rank: Mapping[str, int]) -> list[str]:
-    """Return names in topological order: each follows the names it needs, and of several that can be next, the one of
-    lowest rank is next. Names on or behind a cycle are omitted."""
+    """Return names in topological order, always the name of lowest rank that can be next.
+
+    Names on a cycle, and names that need one of them, are omitted.
+    """
     followers: dict[str, list[str]] = defaultdict(list)
     for name, before in needed.items():
         for each in before:
@@ -117,7 +119,7 @@ def merged(
     attributes: Mapping[str, Any],
     outputs: Sequence[TensorSpec],
 ) -> Node:
-    """Return a node that replaces ``members``, with the device and layer of the first and the control inputs of all.
+    """Return a node that replaces ``members``, with the first member's device and layer and all control inputs.
 
     No member may be a control input of another.
     """
@@ -128,7 +130,7 @@ def merged(
 
 
 def origin_of(layer: LayerStamp | None, members: Iterable[Node]) -> tuple[LayerStamp | None, bool]:
-    """Return layer and ``backward`` of a node that replaces ``members`` and that belongs to ``layer``.
+    """Return the fields ``layer`` and ``backward`` of a node that replaces ``members`` and belongs to ``layer``.
 
     The new node may be recomputed only if all members may be, and is a backward node if one of the members is.
     """

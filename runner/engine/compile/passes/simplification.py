@@ -23,7 +23,7 @@ def remove_identities(graph: Graph, roots: Roots) -> Rewrite:
     """Return the graph in which no node reads an identity, and the tensors that have moved.
 
     The graph must already contain its gradients, because ``stop_gradient`` counts as an identity. An assign counts too,
-    because its output is the assigned value. Nodes that have lost their readers stay until dead code is removed.
+    because its output is the assigned value. Nodes without readers stay in the graph; see :func:`remove_dead_code`.
     """
     result = Graph()
     moved: Moved = {}
@@ -51,7 +51,7 @@ def _input_of_equal_spec(graph: Graph, node: Node) -> Tensor | None:
 
 
 def _unchanged_by(neutral: float, *, commutes: bool = False) -> Source:
-    """Return a ``Source`` of the operand that has the output's spec, if the other operand is a fill of ``neutral``."""
+    """Return a ``Source`` for ops with a neutral operand: it returns the other operand if its spec is the output's."""
 
     def source(graph: Graph, node: Node) -> Tensor | None:
         a, b = node.inputs
@@ -168,7 +168,7 @@ def remove_dead_code(graph: Graph, roots: Roots) -> Rewrite:
 
 
 def _needed(graph: Graph, moved: Mapping[Tensor, Tensor], start: set[str]) -> dict[str, Node]:
-    """Return the nodes that have to run, by name, with fed inputs replaced; visits no other nodes of the graph."""
+    """Return the nodes that have to run, by name, with placeholders in place of fed inputs."""
     needed: dict[str, Node] = {}
     seen, stack = set(start), sorted(start)
     while stack:
@@ -187,7 +187,7 @@ def _needed(graph: Graph, moved: Mapping[Tensor, Tensor], start: set[str]) -> di
 
 
 def _rewired(graph: Graph, node: Node, moved: Mapping[Tensor, Tensor]) -> Node:
-    """Return the node with feeds' placeholders in place of fed inputs and, in control inputs, of fed placeholders."""
+    """Return the node with feeds' placeholders in place of fed inputs and of fed placeholders in control inputs."""
     controls = tuple(
         moved[Tensor(name)].node if graph.nodes[name].op == "placeholder" and Tensor(name) in moved else name
         for name in node.control_inputs

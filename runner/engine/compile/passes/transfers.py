@@ -22,7 +22,7 @@ def transfer_key(tensor: Tensor, destination: str) -> str:
 
 
 def sent_tensor(key: str) -> str:
-    """Return the name of the tensor that a transfer sends; the sender stores it once, however many devices read it."""
+    """Return the name of the sent tensor. The sender stores the tensor once, however many devices read it."""
     return key.rpartition(_TO)[0] or key
 
 
@@ -97,7 +97,7 @@ def compress_transfers(graph: Graph, roots: Roots) -> Rewrite:
     """Return the placed graph with float32 tensors truncated to bfloat16 before each transfer and cast back afterwards.
 
     A tensor is truncated once, on the device that computes it, and cast back once on each device that reads it, "by
-    just filling in zeroes for the lost portion of the mantissa" (section 5.5). This halves the bytes of a transfer.
+    just filling in zeroes for the lost portion of the mantissa" (whitepaper, section 5.5). This halves the bytes.
 
     A tensor that another device reads is truncated for all its readers, including fetches and readers on its own
     device. So all devices compute with the same bits: the owner of a slice of a sum continues with the values that it

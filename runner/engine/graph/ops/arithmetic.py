@@ -79,7 +79,7 @@ register(OpDef("pow", like_input(), _pow_gradient, 1, {"exponent": "float"}))
 
 
 def select(graph: Builder, condition: Tensor, a: Tensor, b: Tensor, *, name: str | None = None) -> Tensor:
-    """Add a node that selects a where the bool ``condition`` is true, and b elsewhere; a and b have one dtype."""
+    """Add a node that selects a where the bool ``condition`` is true, and b elsewhere; a and b have the same dtype."""
     return graph.add("select", [condition, a, b], name=name)[0]
 
 

@@ -1,7 +1,6 @@
 """Functions for the modules that define ops: checks of shapes, gradient rules made from formulas, and unbroadcasting.
 
-The functions here add nodes by op name (``graph.add("reshape", ...)``), because the modules that define ops import this
-module.
+The modules that define ops import this module, so it adds nodes by op name: ``graph.add("reshape", ...)``.
 """
 
 import math
@@ -88,13 +87,13 @@ def axes_size(shape: Sequence[int], axes: Sequence[int]) -> int:
 
 
 def declared_spec(shape: tuple[int, ...], dtype: str) -> TensorSpec:
-    """Return the spec with a shape that is an attribute, after checking the shape."""
+    """Return the spec with a shape and dtype from attributes; raises ShapeError for a negative extent."""
     expect(min(shape, default=0) >= 0, "a shape without negative extents", shape)
     return TensorSpec(shape, dtype)
 
 
 def declared(*, shape: tuple[int, ...], dtype: str, **others: Any) -> Specs:
-    """The shape rule of ops with one output, whose spec the attributes ``shape`` and ``dtype`` declare."""
+    """The shape rule of ops with one output, whose spec is given by the attributes ``shape`` and ``dtype``."""
     return [declared_spec(shape, dtype)]
 
 
@@ -152,7 +151,7 @@ def window_counts(
 
 
 def input_flops(per_element: int) -> FlopsRule:
-    """Return the cost rule of ops that cost ``per_element`` operations per element of the first input."""
+    """Return the cost rule of ops with ``per_element`` floating-point operations per element of the first input."""
 
     def flops(inputs: Specs, outputs: Specs, attributes: Attributes) -> int:
         return per_element * inputs[0].size
@@ -267,7 +266,7 @@ def copy_to_all(graph: Builder, node: Node, dy: Tensor) -> Sequence[Tensor | Non
 def unbroadcast(graph: Builder, tensor: Tensor, shape: Sequence[int]) -> Tensor:
     """Add nodes that sum a tensor over the axes along which ``shape`` was broadcast: the adjoint of broadcasting.
 
-    <broadcast(x), g> = <x, unbroadcast(g)> for all x of ``shape`` and all g of the tensor's shape (inner products).
+    With inner products < , >: <broadcast(x), g> = <x, unbroadcast(g)> for all x of ``shape`` and all g like ``tensor``.
     """
     wide = graph.spec(tensor).shape
     added = len(wide) - len(shape)

@@ -3,7 +3,7 @@
 Two further ops combine several operations in one pass over memory:
 
 * ``conv2d_fused``: y = conv2d(x, w) + bias + residual, summed in this order, then max(y, 0) if ``relu``. bias: (O,),
-  one number per output channel. residual: shape of y. Each of the two is an input only if its attribute is true.
+  one number per output channel. residual: shape of y. A bias or residual is an input only if its attribute is true.
 * ``conv2d_weight_bias_gradient``: maps dy and x to dw, the result of conv2d_weight_gradient, and to db (O,), the sum of
   dy over examples and pixels. dtype: dtype of dw and db, either that of the inputs or, for bfloat16 inputs, float32.
 """
@@ -32,7 +32,7 @@ from runner.engine.graph.ops.structural import as_dtype
 from runner.engine.graph.tensor import Tensor, TensorSpec
 
 GEOMETRY = {"strides": "ints", "padding": "ints", "dilations": "ints", "groups": "int"}
-"""Attributes of all convolutions: the positions of windows and of their pixels, and the number of channel groups."""
+"""Attributes that all convolution ops have; see :class:`Geometry`."""
 
 
 class Geometry(TypedDict, total=False):
@@ -147,8 +147,8 @@ def _dw(graph: Builder, node: Node, dy: Tensor, x: Tensor, w: Tensor) -> Tensor:
     return conv2d_weight_gradient(graph, dy, x, weight_shape=spec.shape, dtype=spec.dtype, **geometry)
 
 
-# <conv2d(x, w), dy> is linear in x, in w and in dy. Each op takes two of them and returns the derivative with respect
-# to the third. Its gradient rule adds the other two ops, which take the gradient of its output in place of the third.
+# <conv2d(x, w), dy> is linear in x, w and dy. Each op takes two of these and returns the derivative with respect to the
+# third. The op's gradient rule adds the other two ops, which take the gradient of the op's output as the third tensor.
 
 
 @single_output

@@ -55,10 +55,9 @@ def _infer_assign(variable: TensorSpec, value: TensorSpec) -> Specs:
 
 
 def all_reduce(graph: Builder, parts: Sequence[Tensor], *, group: str, rank: int, name: str | None = None) -> Tensor:
-    """Add a node on worker ``rank`` that sums all workers' parts, of one shape and dtype: ((p0 + p1) + p2) + ...
+    """Add a node for worker ``rank`` that sums one part per worker, of equal specs, as ((p0 + p1) + p2) + ...
 
-    group: the name of this sum, used by the nodes that sum these parts, one on each worker, and by no other node. The
-    name does not affect values.
+    group: a name that only the nodes of this sum share, one node on each worker. The name does not affect values.
     """
     return graph.add("all_reduce", parts, {"group": group, "rank": rank}, name=name)[0]
 
@@ -66,7 +65,7 @@ def all_reduce(graph: Builder, parts: Sequence[Tensor], *, group: str, rank: int
 def collective_sum(
     graph: Builder, part: Tensor, *, group: str, rank: int, size: int, name: str | None = None
 ) -> Tensor:
-    """Add a node that sums the parts of ``size`` devices under the name ``group``; this device has rank ``rank``.
+    """Add a node for device ``rank`` that sums the parts of all ``size`` devices with nodes of the same ``group``.
 
     The pass :mod:`runner.engine.compile.passes.lower_collectives` replaces ``all_reduce`` by this op. The
     communication library chooses the order of the additions; all devices receive equal bits.

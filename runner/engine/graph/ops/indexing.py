@@ -30,7 +30,7 @@ def scatter_add(graph: Builder, indices: Tensor, updates: Tensor, *, rows: int, 
 def add_equal_rows(
     graph: Builder, indices: Tensor, updates: Tensor, *, name: str | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Add a node for the sum, at each position, of all updates with the same index, and for the first positions.
+    """Add a node that sums, at each position, all updates with the index of this position, and marks first positions.
 
     indices: (n,) integers; updates: (n, ...) floats. Outputs: sums (n, ...), in which positions with equal indices have
     equal rows; and first (n,), of the updates' dtype, which is 1 at the first position of each index and 0 elsewhere.
@@ -43,8 +43,8 @@ def add_equal_rows(
 def put_rows(graph: Builder, table: Tensor, indices: Tensor, rows: Tensor, *, name: str | None = None) -> Tensor:
     """Add a node for ``table`` (R, ...) with rows[i] in place of the row indices[i]; the other rows do not change.
 
-    indices: (n,) integers within 0..R-1; rows: (n, ...). Positions with equal indices must have equal rows. If the
-    output shares memory with ``table``, as in an assign to the variable that is the table, only these rows are written.
+    indices: (n,) integers within 0..R-1; rows: (n, ...). Positions with equal indices must have equal rows. If
+    the output is assigned to the variable ``table`` and can share its memory, only these rows are written.
     """
     return graph.add("put_rows", [table, indices, rows], name=name, colocate_with=[table.node])[0]
 
@@ -112,12 +112,12 @@ def _sums_gradient(graph: Builder, node: Node, gradients: Sequence[Tensor | None
 
 
 def _gathered_bytes(inputs: Specs, outputs: Specs) -> int:
-    """Return the bytes of the indices, and of the selected rows, which are read and written."""
+    """Return the bytes of the indices plus twice the bytes of the selected rows, which are read and written."""
     return inputs[1].nbytes + 2 * outputs[0].nbytes
 
 
 def _put_bytes(inputs: Specs, outputs: Specs) -> int:
-    """Return the bytes of the indices, and of the new rows, which are read and written in the memory of the table."""
+    """Return the bytes of the indices plus twice those of the new rows, which are read and written to the table."""
     return inputs[1].nbytes + 2 * inputs[2].nbytes
 
 

@@ -27,7 +27,7 @@ from runner.engine.graph.ops.structural import as_dtype
 from runner.engine.graph.tensor import Tensor, TensorSpec
 
 TRANSPOSES = {"transpose_a": "bool", "transpose_b": "bool"}
-"""Attributes that specify which factors are stored transposed."""
+"""Attributes that state whether the factors A and B are stored transposed."""
 
 
 def matmul(
@@ -59,7 +59,7 @@ def product_spec(a: TensorSpec, b: TensorSpec, attributes: Attributes) -> Tensor
 def _gradient(graph: Builder, node: Node, dy: Tensor) -> Sequence[Tensor | None]:
     a, b = node.inputs
     turned_a, turned_b = node.attributes["transpose_a"], node.attributes["transpose_b"]
-    # For y = A B, dA = dy B' and dB = A' dy, where ' means transposed. If A is a', then da = dA'; if B is b', db = dB'.
+    # For y = A B, dA = dy B' and dB = A' dy, where ' means transposed. If A = a', then da = dA'. If B = b', db = dB'.
     if turned_a:
         da = matmul(graph, b, dy, transpose_a=turned_b, transpose_b=True)
     else:

@@ -44,7 +44,7 @@ def softmax_cross_entropy_gradient(graph: Builder, probabilities: Tensor, labels
 def sigmoid_cross_entropy(graph: Builder, logits: Tensor, targets: Tensor, *, name: str | None = None) -> Tensor:
     """Add a node for -t log s(x) - (1 - t) log(1 - s(x)) in nats, element by element; s is the logistic function.
 
-    The logits x and the targets t, which are probabilities, have one shape and one float dtype.
+    x: logits; t: targets, which are probabilities. Both have the same shape and float dtype.
     The loss is computed as max(x, 0) - x t + log1p(e ** -|x|).
     """
     return graph.add("sigmoid_cross_entropy", [logits, targets], name=name)[0]

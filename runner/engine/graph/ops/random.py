@@ -22,8 +22,8 @@ def random_uniform(
 ) -> Tensor:
     """Add a node for float64 uniform draws from [low, high), cast to ``dtype``; (seed, key) determines the draws.
 
-    part: () for a whole tensor; or three numbers (columns, stride, first), with which element i of the output, in C
-    order, is element (i // columns) * stride + first + i % columns of a whole tensor with these draws.
+    part: () or (columns, stride, first). With three numbers, the output is a part of a larger tensor drawn with (seed,
+    key): element i is element (i // columns) * stride + first + i % columns of that tensor, both in C order.
     """
     attributes = {**_stream(shape, dtype, seed, key), "low": low, "high": high, "part": tuple(part)}
     return graph.add("random_uniform", (), attributes, name=name)[0]
@@ -79,7 +79,7 @@ def uniform_rows(
     key: str,
     name: str | None = None,
 ) -> Tensor:
-    """Add a node for uniform draws from [0, 1), cast to ``dtype``, of which each row belongs to an example.
+    """Add a node for uniform draws from [0, 1), cast to ``dtype``, with one row per example.
 
     step: int64 scalar; index: (N,) int64 global example indices; shape: (N, ...). The draws of a row are a function of
     (seed, key, step, index of the row), independent of the other rows and of N.

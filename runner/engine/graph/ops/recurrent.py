@@ -1,7 +1,7 @@
 """Long short-term memory over the steps of a sequence (Hochreiter and Schmidhuber 1997; forget gate: Gers et al. 2000).
 
-The ops compute only the recurrence. The products of all steps with one matrix, such as those of the inputs and the
-gradient of the recurrent weights, are single matrix products outside of these ops.
+The ops compute only the recurrence. The products of the inputs with their weights, and the gradient of the recurrent
+weights, are computed outside of these ops, each by a single matrix product for all steps.
 """
 
 from collections.abc import Sequence
@@ -22,12 +22,12 @@ _GATES = 4
 def lstm(
     graph: Builder, inputs: Tensor, weights: Tensor, h0: Tensor, c0: Tensor, *, name: str | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Add a node for (h, c, gates) of T steps of a layer of H units, for N rows.
+    """Add a node for (h, c, gates) of T steps of a layer of H units, for N sequences.
 
-    inputs: (T, N, 4 H), the summands of the gates that do not depend on h; in the order of PyTorch, the columns are
-    those of the input gate i, the forget gate f, the candidate g and the output gate o. weights: (H, 4 H). h0, c0:
-    (N, H), the output and the cell before the first step. h, c: (T, N, H). gates: (T, N, 4 H), the values of the gates;
-    only the gradient reads them. All have one float dtype. In step t, with a = inputs[t] + h[t-1] W::
+    inputs: (T, N, 4 H), the part of the gates' arguments that does not depend on h. As in PyTorch, the columns are in
+    the order input gate i, forget gate f, candidate g, output gate o. weights: (H, 4 H), written W below. h0, c0:
+    (N, H), output and cell before the first step. h, c: (T, N, H). gates: (T, N, 4 H), the values of i, f, g and o,
+    which only the gradient reads. All tensors have one float dtype. In step t, with a = inputs[t] + h[t-1] W::
 
         i, f, o = sigmoid(a_i), sigmoid(a_f), sigmoid(a_o)    g = tanh(a_g)
         c[t] = f c[t-1] + i g                                 h[t] = o tanh(c[t])
@@ -48,8 +48,8 @@ def lstm_gradient(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Add a node for (dinputs, dh0, dc0) of :func:`lstm`: (T, N, 4 H), (N, H) and (N, H).
 
-    dh, dc: (T, N, H), the gradients of h and c. dgates: (T, N, 4 H), the gradient of the values of the gates, besides
-    that through h and c; None for zeros.
+    dh, dc: (T, N, H), the gradients of h and c. dgates: (T, N, 4 H), the gradient of the output ``gates``, without the
+    gradient that reaches the gates through h and c; None for zeros.
     """
     more = [] if dgates is None else [dgates]
     node = graph.add("lstm_gradient", [dh, dc, weights, c0, c, gates, *more])
@@ -155,7 +155,7 @@ def _decompose_gradient(
 
 
 def _flops_of(gates: TensorSpec) -> int:
-    """Return the operations of the products with the weights, a multiplication and an addition per term."""
+    """Return the number of operations of the products with the weights: a multiplication and an addition per term."""
     return 2 * gates.size * (gates.shape[2] // _GATES)
 
 

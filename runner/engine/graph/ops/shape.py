@@ -1,4 +1,4 @@
-"""Ops that rearrange, cut, join or pad tensors without arithmetic. Their gradient rules add ops of this kind."""
+"""Ops that rearrange, cut, join or pad tensors. Their gradient rules add only ops of this module and ``fill``."""
 
 import math
 from collections.abc import Sequence
@@ -48,8 +48,8 @@ def slice(  # noqa: A001 - the op's name
 ) -> Tensor:
     """Add a node for the elements x[begin + steps * i] for all i below ``size``, the shape of the output.
 
-    begin, size, steps: one number per axis. A step may be negative, but not 0; by default all steps are 1, which gives
-    the block that starts at ``begin``.
+    begin, size, steps: one number per axis. Steps may be negative, but not 0. By default, all steps are 1, and the
+    output is the block that starts at ``begin``.
     """
     attributes = {"begin": tuple(begin), "size": tuple(size), "steps": _unit(size) if steps is None else tuple(steps)}
     return graph.add("slice", [x], attributes, name=name)[0]
@@ -119,7 +119,7 @@ def _infer_slice_gradient(
 
 
 def _expect_inside(x: TensorSpec, begin: Sequence[int], size: Sequence[int], steps: Sequence[int]) -> None:
-    """Require that a slice has numbers for all axes of x, no step of 0, and only elements of x."""
+    """Require one begin, size and step for each axis of x, no step of 0, and only positions inside x."""
     inside = len(begin) == len(size) == len(steps) == x.rank and all(
         step != 0 and count >= 0 and 0 <= first <= extent and (count == 0 or 0 <= first + (count - 1) * step < extent)
         for first, count, step, extent in zip(begin, size, steps, x.shape, strict=True)
