@@ -44,7 +44,7 @@ def shared_hosts(
 ) -> tuple[dict[str, Share], list[float]]:
     """Return the share of each device, and the capacities of the links that ``first_link`` and the following name.
 
-    host_of: device -> name of its host; the master is on the host of the first one. cores: host -> number of cores.
+    host_of: device -> name of its host. cores: host -> number of cores; the master is on the first of these hosts.
     threads: of each process.
     """
     capacities: list[float] = []

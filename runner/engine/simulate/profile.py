@@ -115,7 +115,7 @@ class Profile:
 
         A measured shape has its measured time. Between two shapes of one family, the time is linear in the work.
         Outside of all shapes, it is proportional to the work, from the nearest shape. If no family has the same form,
-        the families of the same op and library serve as one, and the time is always marked as extrapolated.
+        all families of the op serve as one, and the time is always marked as extrapolated.
         """
         known = self._estimates
         if (signature, threads) not in known:
