@@ -21,7 +21,7 @@ class BackgroundSaver:
 
     @property
     def is_due(self) -> bool:
-        """Whether no save runs and enough time has passed since the last one, so that saves take 2 % of the time."""
+        """Whether no save runs, and so much time has passed since the last one that saves take at most 2 % of it."""
         idle = self._running is None or self._running.done()
         return self._every_s is not None and idle and self._clock() >= self._next
 

@@ -24,8 +24,8 @@ _REFERENCES = {
 class Block(NamedTuple):
     """Activities that are added together.
 
-    activities: (n,) of ``ACTIVITY``. links: (h,), those of all activities, in order. waits: (m, 2), pairs (before,
-    dependent) in the order of the dependents: ``before`` must end first. Both are positions in the block.
+    activities: (n,) of ``ACTIVITY``. links: (h,), the links of all activities, in order. waits: (m, 2), pairs
+    (before, dependent) in the order of the dependents: ``before`` must end first. Both are positions in the block.
     """
 
     activities: NDArray[Any]
@@ -40,7 +40,7 @@ def block_of(
 ) -> Block:
     """Return a block. columns: delay_s, amount, weight, unit and watched of each activity, as in ``EventLoop.add``.
 
-    links: the links of each activity. after: the positions of those that must end before each.
+    links: the links of each activity. after: for each activity, the positions of the activities that must end first.
     """
     activities = np.zeros(len(columns), ACTIVITY)
     for name, values in zip(
@@ -132,7 +132,7 @@ class Storage:
             length = len(grown["activities"])
             grown["queue"] = _longer(self.state.queue, length)
             if 1 + length > self.state.work.shape[1]:
-                # Between runs all rows of the working memory are empty.
+                # Between runs, no row of the working memory holds anything that the next run reads.
                 grown["work"] = np.zeros((len(WORK_ROWS), 1 + length), np.int64)
         self.state = self.state._replace(**grown)
 

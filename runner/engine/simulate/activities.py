@@ -113,10 +113,10 @@ class Run:
     The first activities are the segments of all devices, in order. arrivals: key of a transfer -> position of the
     activity that ends when the tensor has arrived.
 
-    parts: device -> segments of its plan; a device can have those of another one with the same plan. units: device ->
-    its unit; the unit of its host has the number ``len(units)`` more. message_s: seconds that the host of a sender
+    parts: device -> segments of its plan; devices with the same plan can share them. units: device -> its unit; the
+    number of its host's unit is greater by ``len(units)``. message_s: seconds that the host of a sender
     spends on each message. together: whether the part of each device starts when all its transfers have arrived, as
-    that of a deferred client. shares: device -> its share of the cores of a shared host. serial: link that messages use
+    in a deferred client. shares: device -> its share of the cores of a shared host. serial: link that messages use
     one after the other -> its unit. If a message costs no work and no link is serial, all tensors from one segment to
     one segment are one message, because they share path and start.
     """
@@ -206,8 +206,11 @@ class Run:
         return replace(row, delay_s=0.0, amount=spent, links=share.compute, weight=share.threads)
 
     def _message(self, sent: Sequence[Transfer]) -> Iterator[_Row]:
-        """Yield the rows of a message, each of which waits for the one before: its work on the sender's host, if any,
-        its latency, if it uses a serial link, which it does not occupy during the latency, and the transfer."""
+        """Yield the rows of a message; each row waits for the previous one.
+
+        The rows are the work on the sender's host, if there is any, the latency, if the message uses a serial link,
+        which is free meanwhile, and the transfer.
+        """
         source = sent[0].source
         route, share = self._network.route(task_of(source), task_of(sent[0].destination)), self._shares.get(source)
         latency_s, host = route.latency_s, self._units[source] + len(self._units)

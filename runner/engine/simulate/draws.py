@@ -84,7 +84,7 @@ def _seconds(delay: Delay, stream: philox.Key, step: int) -> float:
 
 
 def _uniform(stream: philox.Key, number: int) -> tuple[float, float]:
-    """Return two independent uniform draws above 0 and below 1, those with an index in a random stream."""
+    """Return two independent uniform draws above 0 and below 1. number: index of the draws in the stream."""
     first, second = philox.uniform(stream, np.zeros(1, np.int64), 2, number)[0]
     return float(first) + 2.0**-33, float(second) + 2.0**-33
 
@@ -102,7 +102,7 @@ class InputReads:
     def take(self, seconds: float, begin: int) -> int:
         """Return the activity that ends when a step has its batch.
 
-        seconds: of the read of a batch. begin: the activity before the step.
+        seconds: duration of the read of one batch. begin: the activity before the step.
         """
         if not self._read:
             self._read.extend(self.loop.add(seconds, unit=self.unit) for _ in range(self.ahead))

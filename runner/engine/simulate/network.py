@@ -42,7 +42,7 @@ class Network:
     neighbours: Mapping[str, Sequence[tuple[str, int]]]
 
     def route(self, source: str, destination: str) -> Route:
-        """Return the route with the fewest links between two tasks; of equally short ones, that of the first links.
+        """Return the route with the fewest links between two tasks; a tie goes to the links listed first.
 
         Tasks at one place need no link. Raises Violation if no route exists.
         """
