@@ -21,7 +21,7 @@ SUPERVISE_OPTION = "--supervise"
 """The option that starts a killed run again; it may be anywhere on a command line."""
 
 SUPERVISOR_OPTION = "--supervisor"
-"""The option with the id of the process that watches this one, which it receives from that process."""
+"""The option by which a supervising process gives its id to the process that it supervises."""
 
 _FILE_ONLY = "file_only"
 
@@ -69,7 +69,7 @@ class _TerminalHandler(logging.Handler):
         self.addFilter(lambda record: not hasattr(record, _FILE_ONLY))
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Print a record. A failure to print is reported by the logging module and raises nothing."""
+        """Print a record. The logging module reports an OSError, such as that of a closed pipe."""
         try:
             print(f"runner: {record.levelname.lower()}: {self.format(record)}", file=sys.stderr, flush=True)
         except OSError:

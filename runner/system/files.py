@@ -43,7 +43,7 @@ def read_regular(path: Path, limit: int, directory: int | None = None) -> bytes:
 def open_regular(path: Path) -> BinaryIO:
     """Open a regular file, or a symbolic link to one, for reading.
 
-    Raises DataError if the path is a FIFO, a device, a socket or a directory, because reading from it may never end.
+    Raises DataError for anything else: a FIFO or a device, for example, could be read without end.
     """
     descriptor = os.open(path, _READ & ~os.O_NOFOLLOW)
     mode = os.fstat(descriptor).st_mode

@@ -36,7 +36,7 @@ _PIECE = re.compile(r"\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*'")
 
 
 def is_secret(key: str) -> bool:
-    """Return whether a key names a secret; a dotted key does if one of its parts does."""
+    """Return whether a key, or one part of a dotted key, names a secret."""
     return any(_is_secret_part(part) for part in key.split("."))
 
 
@@ -105,7 +105,7 @@ def _redact_assigned(match: re.Match[str]) -> str:
 
 
 def _redact_mapped(text: str) -> str:
-    """Redact the values in ``key: value``, up to the end of the line; of a sentence, its quoted parts only."""
+    """Redact the values in ``key: value``, up to the end of the line. In a sentence, redact only its quoted parts."""
     parts = []
     while (match := _MAPPED.search(text)) is not None:
         rest = match["value"]
