@@ -20,7 +20,7 @@ Array = NDArray[Any]
 
 
 class PartError(Exception):
-    """One of several joined calls could not be started. part: the index of the call; ``__cause__``: the reason."""
+    """One of several joined calls could not be started. part: index of the call; ``__cause__``: the original error."""
 
     def __init__(self, part: int) -> None:
         super().__init__(f"part {part}")
@@ -51,8 +51,8 @@ class Joined:
     """Several calls, the parts, that run as one.
 
     call: returns 0 or None, or (1 + index of the failed part) << 16 | status. Raises PartError if one of several parts
-    could not be started. owners: for each part, the index of its work, or of the first of its works if their calls
-    were merged. reason: (part, status) -> message; called directly after the failure. late: called after
+    could not be started. owners: for each part, the index of its work; if calls of several works were merged, the index
+    of the first. reason: (part, status) -> message; called directly after the failure. late: called after
     :meth:`Platform.finish`; returns, and clears, the code of a failure that the device detected after ``call``
     returned. None if no part can fail late.
     """
@@ -98,7 +98,7 @@ class Platform(Protocol):
         """Join calls to run in order. once: do not merge calls, so that each can be timed or checked separately."""
 
     def mark(self) -> object:
-        """Return a mark after all calls so far; a platform of the same device type can :meth:`follow` it."""
+        """Return a mark of the end of all calls so far; a platform of the same device type can :meth:`follow` it."""
 
     def follow(self, mark: object) -> None:
         """Make later calls wait for the calls that precede a mark, without blocking the host."""

@@ -33,10 +33,10 @@ NORMALIZED, POOLED = (1, 2), (1, 2, 5)
 
 @dataclass
 class AlexNet2012(Model):
-    """AlexNet of 2012: the convolutions are those of two towers, which are connected in the third one.
+    """AlexNet of 2012: the convolutions form two towers, which are connected in the third convolution.
 
     60,965,224 parameters and 724,406,816 multiply-adds for 3x224x224 images of 1000 classes; other image sizes work
-    too. The last windows of conv1 reach beyond the image, which gives 55x55 of them. The towers are the two groups of
+    too. The last windows of conv1 reach beyond the image, which gives 55x55 windows. The towers are the two groups of
     channels of the convolutions, in one network.
 
     units: width of each hidden dense layer. dropout: rate after these layers.

@@ -15,7 +15,7 @@ class Module:
 
     one: of the 1x1 convolution. three: of the 1x1 reduction and the 3x3 convolution. double: of the 1x1 reduction and
     of both 3x3 convolutions after it. project: of the 1x1 convolution after pooling. In a module that halves the image,
-    one and project are 0: such a module has no 1x1 convolution, and the result of its pooling is not projected.
+    one and project are 0: the module has no 1x1 branch, and the result of its pooling is not projected.
     """
 
     one: int

@@ -19,8 +19,8 @@ class Lstm(SequenceModel):
     after every layer, but not between the steps of a layer (Zaremba et al. 2014). forget_bias: initial bias of the
     forget gates. init_scale: other weights begin uniformly between -init_scale and init_scale.
     chunks: number of parts of a sequence, each computed by a separate node in each layer, so that layers on different
-    devices compute different parts at the same time (whitepaper 2016, figure 8). Results do not depend on it, up to
-    rounding of gradients.
+    devices compute different parts at the same time (whitepaper 2016, figure 8). Results do not depend on
+    ``chunks``, up to rounding of gradients.
     """
 
     name: str = "lstm"

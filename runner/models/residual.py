@@ -21,7 +21,7 @@ UNITS = {
     "relu_only_preactivation": ("relu conv norm", 0),
     "preactivation": ("norm relu conv", 0),
 }
-"""Value of ``unit`` -> the layers of each convolution in order, and how many layers of the last one follow the sum."""
+"""Value of ``unit`` -> the layers of each convolution in order, and how many of the last layers follow the sum."""
 SHORTCUTS: dict[str, tuple[str, ...]] = {
     "identity": (),
     "constant": ("shortcut_scale", "branch_scale"),
@@ -191,7 +191,7 @@ class ResidualNetwork(Model):
 
 
 def _times(net: NetworkBuilder, x: Tensor, factor: Factor, name: str) -> Tensor:
-    """Return x if the factor is 1; otherwise add its product with a number, or with a tensor of its shape."""
+    """Return x if the factor is 1; otherwise add the product of x and the factor, a number or a tensor like x."""
     if isinstance(factor, Tensor):
         return nn.multiply(net, x, factor, name=name)
     return x if factor == 1.0 else nn.scale(net, x, factor, name=name)

@@ -56,7 +56,7 @@ def group_norm(net: NetworkBuilder, x: Tensor, groups: int, *, name: str, epsilo
     """Add group normalization: gamma * (x - mean) / sqrt(variance + epsilon) + beta, where each group has a mean.
 
     Wu and He 2018, section 3. x: (N, C) or (N, C, H, W). The channels are split into ``groups`` equal groups. Mean and
-    variance are those of one group of one example, also in evaluation. Variables (C,): gamma, beta.
+    variance are computed for each group of each example, also in evaluation. Variables (C,): gamma, beta.
     """
     with new_layer(net, name, "norm"):
         examples, channels, *places = net.graph.spec(x).shape

@@ -51,7 +51,7 @@ def lstm(
     """Add a layer of long short-term memory: parts of (T, N, features) -> parts of (T, N, units).
 
     The formulas are those of :func:`runner.engine.graph.ops.lstm`. The output and the cell of the last step are the
-    initial state of the next batch, except in rows whose example begins anew (``net.begins``), where the state is 0. No
+    initial state of the next batch, except in rows that begin a new sequence (``net.begins``), where the state is 0. No
     gradient flows from one batch to another (truncated back-propagation, Williams and Peng 1990). The recurrence is
     computed in the network's state dtype.
 
@@ -89,7 +89,7 @@ def dropout_of_steps(net: NetworkBuilder, parts: Sequence[Tensor], rate: float, 
     """Add inverted dropout of every number in parts of (T, N, features); no layer if ``rate`` is 0."""
     if not rate or not net.training:
         return list(parts)
-    # The rows of a mask belong to examples, so the examples are the first axis there.
+    # The rows of a dropout mask belong to examples, so the mask has the examples as its first axis.
     turned = [ops.transpose(net.graph, part, (1, 0, 2)) for part in parts]
     names = [name] if len(parts) == 1 else [f"{name}/part_{number}" for number in range(len(parts))]
     dropped = [dropout(net, part, rate, name=each) for part, each in zip(turned, names, strict=True)]
@@ -110,7 +110,7 @@ class _GateBiases:
 
 
 def _begun(net: NetworkBuilder, state: Tensor) -> Tensor:
-    """Return a state (N, units), with zeros in the rows that begin anew."""
+    """Return a state (N, units), with zeros in the rows where a new sequence begins."""
     if net.begins is None:
         return state
     zero = ops.fill(net.graph, 0.0, (), net.state_dtype)

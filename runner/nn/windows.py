@@ -11,8 +11,8 @@ from runner.errors import ConfigError
 from runner.nn.layer import add_bias, expect_rank, new_layer, weights_of
 
 Padding = int | str | Sequence[int]
-"""Zeros around an image: one width for all sides, (top, bottom, left, right), "valid" for none, or "same" for as many
-as give ceil(size / stride) windows along a side; of an odd number, the bottom or the right side gets one more."""
+"""Zeros around an image: one width for all sides, (top, bottom, left, right), "valid" for none, or "same" for
+ceil(size / stride) windows along a side. If "same" needs an odd number, the bottom or the right gets one more zero."""
 
 
 Size = int | tuple[int, int]
@@ -146,7 +146,7 @@ def conv_transpose(
     (N, C, H, W). It equals ConvTranspose2d of PyTorch, with H' = (H - 1) * stride + dilation * (kernel - 1) + 1 -
     padding + output_padding.
 
-    padding: the padding of that convolution, whose pixels are cut off the result; "same" gives H' = H * stride +
+    padding: the pixels that are cut off each side of the result; "same" gives H' = H * stride +
     output_padding if windows cover at least ``stride`` pixels. output_padding: pixels added at the bottom
     and the right, fewer than ``stride``. bias, groups: see :func:`conv`. initializer: of the weights (C,
     filters/groups, kernel, kernel); None for He normal. Raises ConfigError if no pixel remains.

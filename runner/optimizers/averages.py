@@ -24,8 +24,8 @@ class WeightsAverage:
     hold both. The statistics of batch normalisation are moving averages already and are not averaged again.
 
     decay: d; None for no averages. num_updates: if true, d = min(decay, (1 + t) / (10 + t)) after update t = 1, 2, ...,
-    so that the first weights are soon forgotten (``num_updates`` of TensorFlow's ExponentialMovingAverage). Updates of
-    ``async_data`` are pushes.
+    so that the first weights are soon forgotten (``num_updates`` of TensorFlow's ExponentialMovingAverage). With
+    ``async_data``, every push is an update.
     """
 
     decay: Rate | None = None

@@ -23,7 +23,7 @@ from runner.optimizers.schedules import Schedule
 
 @dataclass(frozen=True, eq=False)
 class State(Expr):
-    """A variable or slot as an expression, which stands for the value before the update in the formulas of an update.
+    """A variable or slot as an expression. In the formulas of an update, it stands for the value before the update.
 
     variables: the store to which slots are added.
     """
@@ -72,14 +72,14 @@ class Optimizer(ABC):
     The state of an optimizer is held in slots. A slot is a variable that is named after a trained variable, such as
     "conv1/weights/velocity", and is on the same device and in the same checkpoints.
 
-    lazy: how an optimizer whose rule changes rows without a gradient, by momentum, running averages, weight decay or
-    ``average``, updates a table of which a batch looks up a few rows. If false, all rows are updated, which takes work
-    in proportion to the table. If true, only the rows of the batch and of their slots are updated, and decay and
-    averages of a row wait until its next update (TensorFlow's LazyAdamOptimizer); the results differ.
+    lazy: whether an update of a table changes only the rows that the batch looks up, and their slots, as in
+    TensorFlow's LazyAdamOptimizer. Momentum, running averages, weight decay and ``average`` also change rows without a
+    gradient. If false, they update all rows, which takes work in proportion to the table. If true, they update a row
+    only when a batch looks it up, so the results differ.
 
     line_search: whether an update evaluates its batch several times, which not every strategy supports. keeps_rows:
-    whether a rule without weight decay leaves elements whose gradient is 0 as they are, slots included; it is not
-    inherited.
+    whether a rule without weight decay changes neither an element whose gradient is 0 nor its slots; each subclass
+    must declare it again.
     """
 
     line_search: ClassVar[bool] = False
@@ -152,7 +152,7 @@ class Optimizer(ABC):
         """Add the nodes that the updates of all variables share; return the rule. For arguments, see :meth:`assign`."""
 
     def updates(self, learning_rate: Expr, step: Expr) -> Rule:
-        """Return the rule for every variable: that of :meth:`rule`, with the settings of ``rules``, and the average.
+        """Return the rule for every variable: :meth:`rule` with the settings of ``rules`` and the update of averages.
 
         For arguments, see :meth:`assign`. Adds the nodes that the updates of all variables share.
         """
@@ -185,9 +185,9 @@ class Optimizer(ABC):
         return found
 
     def rate_by_name(self, rates: Sequence[Expr]) -> Callable[[str], Expr]:
-        """Return a function that gives the rate of a variable, one of :meth:`rates`, by its name and ``rules``.
+        """Return a function from the name of a variable to its rate, which is one of ``rates`` (see :meth:`rates`).
 
-        Only ``rules`` count, which come first among ``parameter_rules``, because the local steps of ``async_data``
+        Only the rules of ``rules`` apply, which come first in ``parameter_rules``. The local steps of ``async_data``
         leave out the factor of biases.
         """
         rules = read_rules(self.rules)
@@ -199,7 +199,7 @@ class Optimizer(ABC):
         return rate_of
 
     def _decaying(self, weight_decay: float | None, rate: Expr, step: Expr) -> Rule:
-        """Return the rule with another weight decay, which is decoupled if configured; None for the decay of all."""
+        """Return the rule with this weight decay, decoupled if configured. None stands for the optimizer's decay."""
         decay = self.weight_decay if weight_decay is None else weight_decay
         if decay == 0.0 or not self.decoupled_weight_decay:
             return (self if decay == self.weight_decay else replace(self, weight_decay=decay)).rule(rate, step)
@@ -225,7 +225,7 @@ class Optimizer(ABC):
             values = rule(w, g)
             mean = w.copy(AVERAGE)
             (new,) = (value for state, value in values if state.tensor == w.tensor)
-            # Unlike d * mean + (1 - d) * new, this form leaves the mean of a constant weight as it is.
+            # Unlike d * mean + (1 - d) * new, this form does not change the mean of a constant weight.
             return [*values, (mean, mean + (new - mean) * share)]
 
         return update
@@ -239,7 +239,7 @@ class Optimizer(ABC):
         decay = None if place is None else rules[place].weight_decay
         if decay is None:
             decay = self.weight_decay if variable.decayed else 0.0
-        # A subclass may have another rule, so it must declare the property itself.
+        # A subclass may have another rule, so ``keeps_rows`` is not inherited.
         keeps_rows = vars(type(self)).get("keeps_rows", False)
         return keeps_rows and decay == 0.0 and self.average.decay is None
 
@@ -288,7 +288,7 @@ class Optimizer(ABC):
         """Return the scalar factor that clips the gradients, in their dtype; None if there is no limit or no gradient.
 
         gradients: pairs of variable and gradient, possibly on several devices; the norm is taken over all gradients, in
-        this order. counted: if some of ``gradients`` are copies of others, the gradients whose norm is taken instead.
+        this order. counted: the gradients whose norm is taken instead, if some of ``gradients`` are copies of others.
         Raises ShapeError if a gradient differs from its variable in shape or dtype.
         """
         for variable, gradient in gradients:
@@ -340,7 +340,7 @@ def require(holds: bool, key: str, value: object, expected: str) -> None:
 def global_norm(graph: Graph, tensors: Sequence[Gradient]) -> Tensor:
     """Return the Euclidean norm, a scalar, of float tensors of one dtype, taken together as one vector.
 
-    Rows count as the tensor that they stand for: values with equal indices are added first. Squares are summed in that
+    Rows count as the tensor that they stand for: values with equal indices are added first. Squares are summed in their
     dtype, tensor by tensor in the given order. In float32 a norm beyond 1.8e19 overflows to infinity. The tensors may
     be on several devices: the squares of each tensor are summed on its device, and the norm is computed from these sums
     on the caller's device.

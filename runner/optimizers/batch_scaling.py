@@ -21,7 +21,7 @@ class BatchScaling:
     rate: ``none``: the rate is ``optimizer.lr``. ``linear``: it is multiplied by k. ``sqrt``: it is multiplied by
     sqrt(k), which keeps the variance of an update. weight_decay: whether the decay changes so that one update shrinks
     the weights like k updates of the base batch: (1 - lr * decay) ** k = 1 - lr' * decay', with the base learning rates
-    lr and lr'. base_batch: the batch for which ``optimizer.lr`` and ``optimizer.weight_decay`` are meant.
+    lr and lr'. base_batch: the batch size that ``optimizer.lr`` and ``optimizer.weight_decay`` were chosen for.
     """
 
     rate: str = "none"

@@ -23,7 +23,7 @@ START, START_GRADIENT = "start", "start_gradient"
 
 CURVATURE = 1e-4
 """A pair is kept if s'y > CURVATURE * |s'g|, where g is the gradient at the start. L-BFGS-B has a similar test (Zhu et
-al. 1997). This one excludes pairs of mere rounding errors: under the strong Wolfe conditions, s'y >= 0.1 |s'g|."""
+al. 1997). This test excludes mere rounding errors: under the strong Wolfe conditions, s'y >= 0.1 |s'g|."""
 
 
 @dataclass
@@ -32,7 +32,7 @@ class Lbfgs(Optimizer):
 
     history: largest number of pairs (s, y) that are kept, where s is a step and y the change of the gradient over it;
     each pair has two values per parameter. max_evaluations: largest number of evaluations of the batch in a line
-    search. One more precedes the search, and another follows if the best point is not the last that was evaluated.
+    search. One more precedes the search, and another follows unless the best point was evaluated last.
 
     lr must be 1: the line search finds the length of a step. clip_norm: largest length of the first trial step while
     the history is empty and the direction is the negative gradient; the line search may go further. weight_decay: the

@@ -20,7 +20,7 @@ class ParameterRule:
 
     match: shell pattern of names such as "conv1/bias"; "*" also matches slashes, as in "*/bias". lr_factor: multiplies
     the learning rate; 0 keeps the variables at their initial values. weight_decay: the decay of all matching variables,
-    also of biases; None for the optimizer's decay, to which biases and normalisation parameters are not subject.
+    also of biases; None for the optimizer's decay, which excludes biases and normalisation parameters.
     schedule: an option of ``schedule`` with its settings, which replaces the schedule of the run for these variables;
     None for the schedule of the run.
     """
@@ -74,7 +74,7 @@ def place_of(rules: Sequence[ParameterRule], name: str) -> int | None:
 
 
 def require_used(rules: Sequence[ParameterRule], names: Sequence[str]) -> None:
-    """Raise ConfigError unless each rule is the first match of a variable. names: those of the trained variables."""
+    """Raise ConfigError unless each rule is the first match of a variable. names: names of the trained variables."""
     used = {place_of(rules, name) for name in names}
     for place, rule in enumerate(rules):
         if place not in used:
@@ -91,6 +91,6 @@ def require_used(rules: Sequence[ParameterRule], names: Sequence[str]) -> None:
 
 
 def _some(names: Sequence[str]) -> str:
-    """Return the first names as text, and the number of the others."""
+    """Return the first names and the number of omitted names, as text."""
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
     return ", ".join(names[:_NAMED]) + more

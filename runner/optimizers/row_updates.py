@@ -11,8 +11,8 @@ from runner.engine.graph.variables import Variable, Variables
 class TouchedRows(Variables):
     """A view of a store in which a table and its slots have only the rows that a gradient names, (n, ...) each.
 
-    total: the gradient of each of these rows (n, ...): the sum of all values with its index. A row that is named
-    several times appears as often, with equal values, and its update is computed as often.
+    total: the gradient of each of these rows (n, ...), the sum of all values with the index of the row. If a row is
+    named several times, its update is computed each time, from equal values.
     """
 
     def __init__(self, store: Variables, gradient: Rows) -> None:
@@ -23,7 +23,7 @@ class TouchedRows(Variables):
         self.total, _ = ops.add_equal_rows(store.graph, gradient.indices, gradient.values)
 
     def of(self, table: Variable) -> Variable:
-        """Return a variable of the store with its rows as tensor."""
+        """Return a variable of the store, with the rows of this view as its tensor."""
         rows = self._store.lookup(table, self._indices)
         self._tables[rows] = table
         return replace(table, tensor=rows)

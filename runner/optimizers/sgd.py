@@ -72,8 +72,8 @@ class HeavyBall(Optimizer):
     gradient (Sutskever et al. 2013, equations 3 and 4), where w stands for the paper's theta + mu v, the point at which
     the gradient is taken; TensorFlow and PyTorch use the same form.
 
-    Slot: accumulator. It is not named "velocity", because its scale differs: a checkpoint of one of these optimizers
-    must not be loaded by the other.
+    Slot: accumulator. It is not named "velocity", because its scale differs: a checkpoint of one of the two optimizers
+    must not be loaded by the other optimizer.
     """
 
     name: str = "heavy_ball"

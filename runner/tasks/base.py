@@ -30,7 +30,7 @@ LABELS, NUMBERS = "labels", "numbers"
 TARGETS = (LABELS, NUMBERS)
 
 RESERVED = (LOSS, "accuracy", "mask", "labels", "predictions", "learning_rate", "epoch", "examples", "seconds", COUNTED)
-"""Names that no metric of a plugin can have, because a step, an evaluation or a run has them already."""
+"""Names that no metric of a plugin can have, because steps, evaluations or runs already report them."""
 
 OfExamples = Callable[[Expr, Expr], Expr]
 """A function of the prediction (N, outputs) and the target y that returns a value for each example, (N,).
@@ -52,8 +52,8 @@ class Metric:
 
     direction: :data:`MIN` or :data:`MAX`. text: the format of its value in messages, such as ".2%" for a fraction.
     target, of_examples: the kind of targets and the function of a metric in the table ``METRICS``; a task computes its
-    other metrics itself. of_means: the function of the means of the loss and of the values that ``score`` returns, by
-    name; None for a metric that is such a mean. trained: whether the metric is computed in training steps.
+    other metrics itself. of_means: computes the metric from the means, by name, of the loss and of the values of
+    ``score``; None if the metric is one of these means. trained: whether the metric is computed in training steps.
     """
 
     direction: str
@@ -88,7 +88,7 @@ class Task(ABC):
     @property
     @abstractmethod
     def measures(self) -> Mapping[str, Metric]:
-        """The metrics, besides the loss; :meth:`score` returns those that are means."""
+        """The metrics, besides the loss; :meth:`score` returns the metrics that are means over examples."""
 
     @abstractmethod
     def outputs(self, fields: Mapping[str, Field]) -> int:
@@ -118,7 +118,7 @@ class Task(ABC):
         return 0.0
 
     def unit(self, fields: Mapping[str, Field]) -> tuple[str, int]:
-        """Return the name of the parts of an example by which speed is also reported, and their number."""
+        """Return the unit in which speed is also reported, such as "words", and the number of units in an example."""
         return "examples", 1
 
     @property

@@ -25,12 +25,12 @@ class Classification(Task):
     """Classification by logits (N, classes) of a label y, (N,) int64.
 
     loss: an entry of ``LOSSES`` for labels. metrics: entries of ``METRICS`` for labels, besides "accuracy", the
-    fraction of examples whose largest logit is that of the label.
+    fraction of examples in which the label has the largest logit.
 
-    label_smoothing: s, for ``loss=softmax``: the target of a class is s / C, and 1 - s more for the label.
+    label_smoothing: s, for ``loss=softmax``. The target of the label is s / C + 1 - s, of every other class s / C.
     class_weights: a weight for each class. The loss of an example is multiplied by the weight of its label; with label
     smoothing, each class has its own weight. The mean is over the number of examples, not over the sum of their
-    weights, because no share of a batch knows the labels of the others: PyTorch's loss with reduction="mean" is this
+    weights, because a worker does not have the labels of other shares. PyTorch's loss with reduction="mean" is this
     loss, multiplied by the number of examples and divided by the sum of the weights of their labels.
     ignored_label: a label whose examples add nothing to the loss and the metrics. In training, a mean is over all
     examples of the batch, ignored ones included; in evaluations, over the examples that are not ignored.
@@ -84,7 +84,7 @@ class Classification(Task):
         )
 
     def answers(self, prediction: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the probability of each class; those of a softmax add up to 1, those of logistic units need not."""
+        """Return the probability of each class. The probabilities add up to 1 for a softmax, not for logistic units."""
         if self.loss == "logistic":
             return np.asarray(1.0 / (1.0 + np.exp(-prediction)))
         return probabilities(prediction)
@@ -114,7 +114,7 @@ def classify(
     with new_layer(net, "loss", "loss"):
         own, given = Expr(graph, ops.as_dtype(graph, logits, net.state_dtype)), Expr(graph, labels)
         ignored = None if ignored_label is None else apply(ops.equal, given, given.scalar(ignored_label))
-        # An ignored label need not be a class, so another label takes its place.
+        # An ignored label need not be a valid class, so a valid label replaces it.
         truth = given if ignored is None else apply(ops.select, ignored, given.scalar(0), given)
 
         def of_prediction(prediction: Expr) -> Expr:

@@ -32,14 +32,14 @@ _DRAWS = "float64"
 class Embeddings(Task):
     """Skip-gram with negative sampling (Mikolov et al. 2013, equation 4) over the words x (N, T) of a text.
 
-    Every two words of an example that are at most ``window`` words apart are two pairs: each word is once the centre
+    Two words of an example that are at most ``window`` words apart form two pairs, in which each is once the centre
     and once the context. Each pair has ``negatives`` drawn words. The loss of a pair, with vector v of the centre and
     vectors u of the context, is -log s(u_context v) - sum of log s(-u_drawn v), with the logistic function s. The loss
     of an example is the mean over its pairs, so that gradients do not grow with T; pairs with padding do not count.
     Unlike in word2vec, the window has one size and frequent words are not left out.
 
-    power: a word is drawn with a probability in proportion to its count in the training split to this power. The draws
-    are functions of the run's seed, the step and the example; in evaluations, of the seed and the example. Drawn words
+    power: the probability of drawing a word is proportional to count ** power, with counts of the training split. Draws
+    depend on the run's seed, the step and the example; in evaluations, on the seed and the example. Drawn words
     that equal the context do not count, as in word2vec.
 
     The prediction for an example is the cosine similarity of its last word to all words, with -1 for the word itself,
@@ -72,7 +72,7 @@ class Embeddings(Task):
         return fields["x"].names
 
     def expected_loss(self, fields: Mapping[str, Field]) -> float:
-        """Return the loss of vectors of contexts that are 0: log 2 for the context and each drawn word."""
+        """Return the loss if all context vectors are 0: log 2 for the context and for each drawn word."""
         return float(np.log(2.0)) * (1 + self.negatives)
 
     def network(self, model: Model, fields: Mapping[str, Field]) -> NetworkFunction:
@@ -181,7 +181,7 @@ def _similarity(graph: Graph, table: Tensor, words: Tensor) -> Tensor:
 
 
 def _zipf(words: int) -> NDArray[np.float64]:
-    """Return weights of words by falling frequency where no counts are known, to plan networks without the text."""
+    """Return weights of words by falling frequency, to plan networks without the text and its counts."""
     return np.asarray(1.0 / np.arange(1, words + 1))
 
 

@@ -22,7 +22,7 @@ from runner.tasks.base import MIN, Metric, Task, probabilities
 
 LOSSES = ("softmax", "sampled_softmax")
 _DIGITS = 24
-"""Binary digits of the uniform numbers from which words are drawn, as many as a float32 holds."""
+"""Number of binary digits of the uniform numbers from which words are drawn: the precision of float32."""
 
 
 @dataclass
@@ -30,8 +30,8 @@ class Language(Task):
     """Prediction of the next word y (N, T) at each word of x (N, T), both int64; negative words y do not count.
 
     The layer "softmax" has the variables table (V, features) and bias (V,); the logit of word v at state h is
-    table[v] h + bias[v]. The loss of an example is the mean cross-entropy of its words in nats; in training, the sum
-    over its words that count, divided by T. The perplexity is e to the mean loss of all words.
+    table[v] h + bias[v]. In an evaluation, the loss of an example is the mean cross-entropy of its words in nats. In
+    training, it is the sum over the words that count, divided by T. The perplexity is e to the mean loss of all words.
 
     loss: ``softmax`` trains with all words. ``sampled_softmax`` trains with the next word and ``samples`` words that
     are drawn in each step for the whole batch (Jean et al. 2015; ``tf.nn.sampled_softmax_loss``): word v, counted from
@@ -107,8 +107,8 @@ class Language(Task):
             truth = apply(ops.select, ignored, given.scalar(0), given)
         with net.layer("softmax", "dense"):
             logits = layer.sampled(truth, self.samples) if sampled else layer.logits()
-            # The last words of all examples have the last rows of the logits. An evaluation computes them again, so
-            # that a prediction alone needs no other rows.
+            # The last rows of the logits belong to the last words of all examples. An evaluation computes these rows
+            # again, so that a prediction without a loss needs no other rows.
             last = _last_rows(logits, rows) if net.training else layer.last()
         with net.layer("loss", "loss"):
             labels = ops.fill(graph, 0.0, (steps * rows,), LABEL) if sampled else truth.tensor
@@ -182,7 +182,7 @@ class _Softmax:
     def _drawn(self, samples: int) -> Expr:
         """Add the numbers of the drawn words, (samples,) int64: a function of seed, layer and step."""
         graph, net = self._net.graph, self._net
-        # A mask of dropout at rate 1/2 has random binary digits, 0 or 2, on every device; a row belongs to a draw.
+        # A dropout mask at rate 1/2 has elements 0 or 2 at random, equal on every device; each row gives one draw.
         digits = ops.dropout_mask(
             graph,
             net.step,

@@ -45,7 +45,7 @@ def _table(logits: Expr, weights: Sequence[float]) -> Expr:
 def logistic(logits: Expr, labels: Expr) -> Expr:
     """Return the sum of the cross-entropies of one logistic unit per class, in nats.
 
-    The target is 1 for the label and 0 for the others (Krizhevsky 2014, 1-of-C).
+    The target is 1 for the label and 0 for all other classes (Krizhevsky 2014, 1-of-C).
     """
     targets = apply(ops.one_hot, labels, depth=logits.spec.shape[1], dtype=logits.spec.dtype)
     return apply(ops.reduce_sum, apply(ops.sigmoid_cross_entropy, logits, targets), axes=(1,))

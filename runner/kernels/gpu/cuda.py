@@ -133,7 +133,7 @@ class CudaRuntime:
         self._handles = threading.RLock()
 
     def use(self, gpu: int) -> None:
-        """Make this thread use a GPU. GPUs in use copy directly from each other if the hardware supports this."""
+        """Make this thread use a GPU. GPUs in use access each other's memory directly if the hardware allows."""
         if not 0 <= gpu < self._count:
             raise RuntimeError(_absence(gpu, self._count))
         with self._lock:
@@ -277,5 +277,5 @@ class CudaRuntime:
 
     @cached_property
     def _nccl(self) -> collective.NcclLibrary | None:
-        # No lock is held: sums are never captured, and a sum may block until other threads of this process join it.
+        # No lock is held: a sum is never captured, and it may block until other threads of this process join the sum.
         return collective.open_library(self._current, self.allocate)

@@ -1,4 +1,4 @@
-"""A GPU that does not exist: with it, the kernels state their memory and layouts for a plan, but cannot compute."""
+"""A substitute for a GPU, with which kernels report their memory and layouts for a plan but cannot compute."""
 
 from dataclasses import dataclass
 from typing import Any, cast

@@ -25,7 +25,7 @@ class Elements:
     """The operation on one element.
 
     inputs, outputs: stored dtypes. statements: C++ statements on x0, x1, ..., which are the inputs converted to the
-    dtype of computations. results: a C++ expression for each output. helpers: C++ functions that they call. All inputs
+    dtype of computations. results: a C++ expression for each output. helpers: C++ functions for these. All inputs
     are read before any output is written.
     """
 

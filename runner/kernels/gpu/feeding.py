@@ -1,4 +1,4 @@
-"""Copies of fed values to a GPU through pinned memory, before the step that reads them if they are known in time."""
+"""Copies of fed values to a GPU through pinned memory. A value known in time is copied before its step begins."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

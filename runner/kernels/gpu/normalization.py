@@ -1,7 +1,7 @@
 """Batch normalization and local response normalization, and their gradients. Tensors keep their layout.
 
 Batch normalization in training takes two launches. The first computes, for each part of a channel, the mean and the sum
-of squared distances from it. The second combines the parts (Chan, Golub and LeVeque 1979), in a fixed order per GPU,
+of squared deviations. The second combines the parts (Chan, Golub and LeVeque 1979), in a fixed order per GPU,
 and normalizes. The gradient of local response normalization takes two launches, to compute each power only once.
 """
 

@@ -111,7 +111,7 @@ class GpuPlatform:
         captures a graph, which the second and all later runs replay.
 
         With ``once``, or if a call cannot be captured, all runs are eager. Element-wise calls of one program are
-        combined into one launch if, among the works, none that comes after them reads their results.
+        combined into one launch where the reads and writes of the works allow it (see ``streams.groups``).
         """
         parts = [[number] for number in range(len(works))] if once else _parts(works)
         calls = [self._one([_stream_call(works[number]) for number in part]) for part in parts]

@@ -1,7 +1,7 @@
 """Reductions over any axes, of tensors of any strides, and broadcasting.
 
-Long reductions are cut into slices, whose results a second launch reduces, so that a reduction to few outputs also
-fills the GPU. The order of additions depends only on the shape and the layout.
+Long reductions are cut into slices, so that a reduction to few outputs also fills the GPU. A second launch reduces
+the results of the slices. The order of additions depends only on the shape and the layout.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""The interface to CUDA for GPU kernels and platforms, and bound calls, which enqueue work on a stream.
+"""The interface to CUDA for GPU kernels and platforms, and the calls that enqueue work on a stream.
 
 A :class:`Runtime` represents the GPUs of a process and is passed as an argument. Nothing is global, so that tests can
 pass another implementation, which runs the same sources without a GPU.
@@ -152,7 +152,7 @@ class StreamCall(DeviceCall):
 
     The work is always the same, so that a graph can capture and replay it. keep: objects that must stay alive. turn:
     memory that counts as written in addition to the outputs; calls with the same ``turn`` keep their order. captured:
-    whether the call may be part of a graph; if not, the calls joined with this call are not captured either.
+    whether the call may be part of a graph; if not, no call that is joined with it is captured.
     """
 
     enqueue: Callable[[Stream], None]

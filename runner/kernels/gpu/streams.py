@@ -3,7 +3,7 @@
 Before the first run, streams and launches are chosen from the memory that each :class:`runner.kernels.platform.Work`
 reads and writes. If two works touch the same bytes and one of them writes, they keep their order, even if the bytes
 belong to different values. A launch costs some microseconds, however few elements it has. Calls whose results no later
-call of the step reads, such as updates of many small variables, can wait for each other, and are combined.
+call of the step reads, such as updates of many small variables, can therefore be delayed and combined.
 """
 
 from bisect import bisect_left, bisect_right
@@ -41,8 +41,8 @@ class Turn:
 def assign_streams(works: Sequence[Touched], streams: int) -> list[Turn]:
     """Return the turn of each work, in order; the first work is on stream 0.
 
-    If a work depends on the last work of a stream, or of several, it continues the stream of the latest of these works.
-    If not, it goes to the stream whose last work is the earliest. Redundant waits are omitted.
+    If a work depends on the last work of one or more streams, it goes to the stream of the latest of these last works.
+    Otherwise, it goes to the stream whose last work is the earliest. Redundant waits are omitted.
     """
     turns: list[Turn] = []
     last = [-1] * streams
@@ -152,7 +152,7 @@ def groups(touched: Sequence[Touched], programs: Sequence[Hashable | None]) -> l
     """Return groups of works, each for one launch. Running the groups in order has the same results as running the
     works in order.
 
-    programs: each work's program, or None; works of one program may be combined, at the place of the last of them.
+    programs: each work's program, or None. Works of one program may be combined; they run at the place of the last.
     """
     backwards: list[list[int]] = []
     homes: dict[Hashable, _Home] = {}

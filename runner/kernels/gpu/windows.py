@@ -1,4 +1,4 @@
-"""Our own kernels for convolution, fused convolution, max and average pooling, and the gradients of all these.
+"""Our own kernels for convolution, fused convolution, max and average pooling, and the gradients of these ops.
 
 Each convolution, for any groups, strides, dilations, padding and float dtype, is a matrix product whose factors are
 gathered during the computation. The weight gradient is a small matrix of long sums: blocks sum separate runs of pixels,

@@ -100,7 +100,7 @@ class CudnnLibrary:
         return found if found is None or found.workspace_bytes <= room else None
 
     def execute(self, plan: BuiltPlan, stream: Stream, addresses: Mapping[int, int], workspace: int) -> None:
-        """Enqueue a plan. A lock is held, because no other thread may use the handle between the two calls here."""
+        """Enqueue a plan. A lock keeps other threads from using the handle between the two calls."""
         handle = plan.target["handle"]
         with self._lock:
             self._cudnn.set_stream(handle=handle, stream=stream.handle)
