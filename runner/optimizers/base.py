@@ -187,8 +187,8 @@ class Optimizer(ABC):
     def rate_by_name(self, rates: Sequence[Expr]) -> Callable[[str], Expr]:
         """Return a function from the name of a variable to its rate, which is one of ``rates`` (see :meth:`rates`).
 
-        Only the rules of ``rules`` apply, which come first in ``parameter_rules``. The local steps of ``async_data``
-        leave out the factor of biases.
+        Only the rules of ``rules`` apply, which come first in ``parameter_rules``. The factor of biases does not,
+        because the local steps of ``async_data`` leave it out.
         """
         rules = read_rules(self.rules)
 

@@ -15,7 +15,7 @@ class Averaged(Variables):
         self._store = store
 
     def lookup(self, table: Variable, indices: Tensor) -> Tensor:
-        """Add a node for rows of the average of a table, or of the table itself if it is not trained."""
+        """Add a node that selects rows of the average of a table; if the table is not trained, rows of the table."""
         own = self._store[table.name]
         return self._store.lookup(self._store.copy(own, AVERAGE) if own.trainable else own, indices)
 

@@ -42,7 +42,7 @@ class Workload:
 
     @property
     def specs(self) -> dict[str, Field]:
-        """All fields of an example as they are fed: floats in ``state_dtype``, its index, and its mask (0: padding)."""
+        """The fed fields of an example: its fields with floats in ``state_dtype``, "index", and "mask" (0: padding)."""
         fed = {name: Field(each.shape, each.dtype or self.state_dtype) for name, each in self.fields.items()}
         return {**fed, "index": Field((), "int64"), "mask": Field((), self.state_dtype)}
 
@@ -115,8 +115,8 @@ class Strategy(ABC):
     """The base class of all strategies; the fields are the settings.
 
     splits_batch: whether every worker computes a share of each batch. line_search: whether an update may evaluate its
-    batch several times, as L-BFGS does. keeps_rows: whether the gradient of a table of which a batch looks up a few
-    rows stays a list of rows until the update; if not, it becomes a tensor of the size of the table. order_keys: keys
+    batch several times, as L-BFGS does. keeps_rows: whether, until the update, the gradient of a table holds only
+    the rows that a batch looks up; if not, the gradient has the size of the table before the update. order_keys: keys
     that decide the order in which clients run, but not the computation; runs that differ in these keys alone can repeat
     each other. variants: settings that ``runner recommend`` tries, each next to the defaults of the other settings.
     """

@@ -100,7 +100,7 @@ def all_reduce(graph: Graph, parts: Sequence[Tensor], devices: Sequence[str], na
 
 
 def all_gather(graph: Graph, parts: Sequence[Rows], devices: Sequence[str], name: str) -> list[Rows]:
-    """Gather the rows of one table on every worker, in worker order: the sum of the gradients that they stand for.
+    """Gather the rows of one table on every worker, in worker order; the gathered rows represent the summed gradient.
 
     parts: rows of K workers, the k-th on ``devices[k]``. Bytes on the wire, for n rows of b bytes and indices of i
     bytes: every worker sends its rows to all others, (K - 1) n (b + i) per worker and K (K - 1) n (b + i) in all.
@@ -166,8 +166,8 @@ def exchange(
     bucket has the name and layer of its first variable. ``settled`` updates join ``state_updates`` without a sum. Rows
     of tables are not summed, but gathered on every worker (:func:`all_gather`), with each ``combine``.
 
-    Bytes on the wire: all workers together send 2 (K - 1) times the bytes of one worker's tensors; with ``all_reduce``,
-    K (K - 1) times.
+    Bytes on the wire for tensors: all workers together send 2 (K - 1) times the bytes of one worker's tensors; with
+    ``all_reduce``, K (K - 1) times.
     """
     count = len(computed[0].gradients)
     columns = [(own[0][0], [part for _, part in own]) for own in zip(*(each.parts for each in computed), strict=True)]
@@ -213,7 +213,7 @@ def in_buckets(nbytes: Sequence[int], limit: int) -> list[range]:
 def combine_bucket(
     graph: Graph, parts: Sequence[Sequence[Tensor]], devices: Sequence[str], name: str, combine: Combine
 ) -> list[list[Tensor]]:
-    """Combine several tensors as one message; parts[k][i] is tensor i of worker k. The sums have the same indices.
+    """Combine several tensors as one message. parts and result: item [k][i] is tensor i of worker k, or its sum.
 
     Every message has a fixed cost, and most gradients are small. Separate messages give the same sums bit for bit.
     """

@@ -25,7 +25,7 @@ from runner.strategies.synchronous.batch_statistics import STATISTICS, Normalise
 
 @dataclass
 class Hybrid(Strategy):
-    """K workers; each computes its share of the batch below the dense layers, then its units of the dense layers.
+    """K workers; each computes the lower layers for its share of the batch, then its units of the dense layers.
 
     Weights of dense layers are sharded by output units: the j-th shard and its optimizer slots are on worker j. The
     layers below are on every worker, as in ``sync_data``. With default options and no batch normalisation, an update
@@ -141,7 +141,7 @@ class Hybrid(Strategy):
 def _differentiate_bodies(
     replicas: Sequence[Replica], below: Sequence[Sequence[Variable]], boundary: Sequence[tuple[Tensor, Tensor]]
 ) -> list[list[tuple[Variable, Gradient]]]:
-    """Add one backward pass below the boundary for all workers; boundary: pairs of a tensor and its gradient.
+    """Add one backward pass below the boundary for all workers. boundary: pairs of a tensor and its gradient.
 
     There is one pass because, with pooled statistics, the outputs of one worker depend on the examples of all workers.
     """

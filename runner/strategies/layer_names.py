@@ -54,7 +54,7 @@ def shard_of(name: str) -> tuple[str, int] | None:
 
 
 def require_selected(key: str, items: Iterable[str], graph: Graph) -> None:
-    """Raise ConfigError if one of the items, kinds or shell patterns of names, selects no layer of a graph.
+    """Raise ConfigError if one of the items (kinds of layers or shell patterns of names) selects no layer of a graph.
 
     key: the key of the configuration that holds the items.
     """

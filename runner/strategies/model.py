@@ -137,14 +137,14 @@ class ModelParallel(Strategy):
         return ShardedNetwork(workload, {layer: Way(way) for layer, way in ways.items()}, self.workers)
 
     def _workers(self, placed: Sequence[str]) -> dict[str, int]:
-        """Return the worker of each shard and each constrained layer; placed: names of layers and of shards."""
+        """Return the worker of each shard and each constrained layer. placed: names of layers and of shards."""
         shards = {name: shard for name in placed if self.shard and (shard := shard_of(name)) is not None}
         layers = dict.fromkeys(shards[name][0] if name in shards else name for name in placed)
         cut = dict.fromkeys(layer for layer, _ in shards.values())
         return {name: worker for name, (_, worker) in shards.items()} | self._constrained(list(layers), list(cut))
 
     def _constrained(self, layers: Sequence[str], cut: Sequence[str]) -> dict[str, int]:
-        """Return the worker of each layer that a constraint matches; cut: the sharded layers."""
+        """Return the worker of each layer that a constraint matches. cut: the sharded layers."""
         constraints = self.constraints or {}
         chosen = by_pattern("constraints", constraints, layers, "layer")
         for pattern, worker in constraints.items():

@@ -39,7 +39,7 @@ def shares_of_units(units: int, workers: int) -> dict[int, Share]:
 class Pass:
     """The layers of one copy of the network, applied to its share of the batch.
 
-    scope: the scope of the nodes within the replica. state_updates: the share's statistics, not weighted by its size.
+    scope: the scope of the nodes within the replica. state_updates: statistics of the share, not weighted by size.
     """
 
     share: Share
@@ -51,8 +51,8 @@ class Pass:
 class Forward(Pass):
     """The forward pass of one copy, from images to loss.
 
-    metrics: loss and metrics by name: sums over the share, divided by the size of the whole batch. lookups: the rows
-    of tables that the pass reads.
+    metrics: name -> loss or metric, summed over the share and divided by the size of the whole batch. lookups: the
+    lookups of table rows in the pass.
     """
 
     metrics: Mapping[str, Tensor]
@@ -66,10 +66,10 @@ class Forward(Pass):
 
 @dataclass(frozen=True)
 class Gradients:
-    """The results of one copy on its share, already divided by the size of the whole batch.
+    """The results of one copy on its share of the batch, already divided by the size of the whole batch.
 
-    The results, summed over the shares, are the loss and metrics, the gradients and the statistics of the batch.
-    settled: updates of moving averages whose values are final, equal in all copies and not summed.
+    The sums of the results over all shares are the loss, metrics, gradients and statistics of the batch. settled:
+    updates of moving averages whose values are final and equal in all copies; these values are not summed.
 
     A gradient may hold rows of a table (:class:`~runner.engine.graph.rows.Rows`).
     """
@@ -85,7 +85,7 @@ class Gradients:
         return [*self.gradients, *((each.variable, each.batch_value) for each in self.state_updates)]
 
     def with_parts(self, parts: Sequence[Gradient]) -> "Gradients":
-        """Return these results with others in place of :attr:`parts`, in the same order."""
+        """Return a copy of these results in which ``parts`` replace :attr:`parts`, in the same order."""
         count = len(self.gradients)
         pairs = [(variable, given) for (variable, _), given in zip(self.gradients, parts[:count], strict=True)]
         statistics = [each for each in parts[count:] if not isinstance(each, Rows)]
@@ -113,8 +113,8 @@ class Replica:
     ) -> None:
         """variables: the store of the network's variables; None for a new store on this device.
 
-        batch_size: the rows of the whole batch, of which carried state has one row each; None for the workload's.
-        carries: whether the copy can carry state; L-BFGS cannot, because it evaluates a batch several times.
+        batch_size: number of examples of the whole batch; carried state has one row per example. None: the workload's.
+        carries: whether the copy can carry state; never with L-BFGS, which evaluates a batch several times.
         """
         self.graph = graph
         self.workload = workload
@@ -343,7 +343,7 @@ def advance(graph: Graph, update: StateUpdate) -> str:
 
 
 def advanced(graph: Graph, update: StateUpdate) -> Tensor:
-    """Return the next value of a moving average."""
+    """Return the next value of a moving average: decay * old value + (1 - decay) * batch value."""
     variable = update.variable
     old = scaled(graph, variable.tensor, update.decay, variable.spec.dtype, "old")
     new = scaled(graph, update.batch_value, 1.0 - update.decay, variable.spec.dtype, "new")
@@ -351,7 +351,7 @@ def advanced(graph: Graph, update: StateUpdate) -> Tensor:
 
 
 def scaled(graph: Graph, tensor: Tensor, factor: float, dtype: str, name: str) -> Tensor:
-    """Return factor * tensor. dtype: the dtype of the factor."""
+    """Return factor * tensor, where the factor is a scalar of ``dtype``."""
     return ops.mul(graph, tensor, ops.fill(graph, factor, (), dtype), name=name)
 
 

@@ -20,10 +20,10 @@ from runner.strategies.replica import Replica, advance, network_variables, rate_
 class ServedVariables(Variables):
     """The variables of a workload in a new graph, distributed over servers, with their optimizer slots.
 
-    lookups: whether rows of tables are looked up on the servers, for tables that the network reads only by lookups. If
-    there are several servers, such a table is cut into columns, an equal share for each server. A lookup then takes a
-    share of its rows from every server, whatever the indices, so that plans stay static; if a table were cut into
-    ranges of rows, the sizes of messages would depend on the indices. Other variables are whole, distributed by size.
+    lookups: whether the servers look up the rows of each table whose gradient holds rows
+    (:meth:`~runner.strategies.replica.Replica.differentiate`). If such a table has at least as many columns as there
+    are servers, its columns are divided nearly equally over the servers. The sizes of messages then do not depend on
+    the indices, unlike with ranges of rows. Other variables are kept whole and distributed by size.
 
     placed: name of a whole variable -> device of its server. columns: name of a table that is cut -> its parts and
     their devices. remote: names of the tables whose rows are looked up on the servers, and of their copies. carries:
@@ -42,7 +42,7 @@ class ServedVariables(Variables):
             if name in self.remote and spec.rank > 1 and spec.shape[1] >= servers > 1
         }
         whole = {name: spec for name, spec in specs.items() if name not in self.columns}
-        # Every server has columns of each table, so it needs no other variable.
+        # Every server has columns of each table that is cut, so a server may have no whole variable.
         filled = shard_by_size(whole, min(servers, len(whole)) if self.columns else servers) if whole else {}
         self.placed = {name: server_task(j) for name, j in filled.items()}
 
@@ -75,7 +75,7 @@ class ReadVariables(Variables):
         self._served = served
 
     def copy(self, of: Variable, name: str) -> Variable:
-        """Return the worker's view of a served copy of a variable; see :meth:`Variables.copy`."""
+        """Return the worker's view of a copy of a variable on its server; see :meth:`Variables.copy`."""
         kept = [self._served.copy(part, name) for part in self._served.parts(of.name)]
         if of.name in self._served.remote:
             self._served.remote.add(kept[0].name)
@@ -84,7 +84,7 @@ class ReadVariables(Variables):
         return self[kept[0].name]
 
     def lookup(self, table: Variable, indices: Tensor) -> Tensor:
-        """Add nodes that select rows of a table: on its servers, which send only the rows, or of the tensor read."""
+        """Add nodes that select rows of a table: on its servers if the table is remote, otherwise on the worker."""
         if table.name not in self._served.remote:
             return super().lookup(table, indices)
         graph, rows = self.graph, []
@@ -105,7 +105,7 @@ class ReadVariables(Variables):
         )
 
     def _seen(self, parts: Sequence[Variable]) -> Variable:
-        """Return a served variable, given whole or in parts, with the tensor that the worker reads."""
+        """Return a served variable with the tensor that the worker reads. parts: the whole variable, or its parts."""
         graph, first = self.graph, parts[0]
         with graph.absolute_scope(f"{self.prefix}/read"), graph.device(self.device), graph.layer(first.layer):
             # Gradients are taken with respect to this node, so that their partial sums are computed on the worker.
@@ -151,7 +151,7 @@ def shard_by_size(specs: Mapping[str, TensorSpec], servers: int) -> dict[str, in
     """Distribute whole variables over servers: the largest first, each to the server with the fewest bytes so far.
 
     specs: name -> spec. Equally large variables keep the order of ``specs``. Of servers with equal bytes, the one with
-    fewer variables is chosen. Returns name -> server, in the same order. Raises ConfigError if a server stays empty.
+    fewer variables is chosen. Returns name -> server, ordered like ``specs``. Raises ConfigError if a server is empty.
     """
     if servers > len(specs):
         raise ConfigError(

@@ -103,7 +103,7 @@ class SyncData(Strategy):
 
     @property
     def race(self) -> Race | None:
-        """The race between the workers' shares, which ``replay`` decides if it is set; None without backup workers."""
+        """The race between the workers' shares, decided by ``replay`` if set; None without backup workers."""
         return Race("backup workers", CONTRIBUTORS, decided=self.replay is not None) if self.backup_workers else None
 
     @property
@@ -143,7 +143,7 @@ class SyncData(Strategy):
         return computed if self.overlap else held_back(replicas, computed)
 
     def _check_backups(self) -> None:
-        """Raise ConfigError for settings that contradict or require backup workers."""
+        """Raise ConfigError for settings that contradict backup workers, and for ``replay`` without backup workers."""
         setting = f"parallelism.backup_workers={self.backup_workers}"
         conflicts = (
             (

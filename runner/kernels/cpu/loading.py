@@ -13,7 +13,7 @@ _PACKAGES = ("cffi", "llvmlite")
 
 @dataclass(frozen=True)
 class NativeLibrary:
-    """A library of fast kernels. version: includes the file or target CPU. missing: why it is not used; "" if it is."""
+    """A library of fast kernels. version: with the file or target CPU. missing: why the library is not used, or ""."""
 
     name: str
     version: str

@@ -43,7 +43,7 @@ class ModelReplica:
         self._index = index
         self._served = served
         self._rules = rules
-        # Each step of a replica has its own mini-batch; the gradients are means over the examples of this batch alone.
+        # A replica's gradient is the mean over its share, not over the whole batch.
         own = replace(workload, batch_size=share[1] - share[0])
         self._replica = served.replica(index, CopiedVariables if rules.fetches else ReadVariables, workload=own)
         computed = self._replica.compute_gradients(share, "train")
@@ -116,7 +116,7 @@ class ModelReplica:
         return [each for each in self._averages if shard.keeps(self._served[each.variable.name])]
 
     def _statistics(self, shard: PushedServer) -> list[StateUpdate]:
-        """Return the statistics of a push: n updates with decay a become one with their mean and decay a ** n."""
+        """Return the statistics of a push: one update with the mean of n steps' statistics and with decay a ** n."""
         graph, steps = self._served.graph, self._rules.n_push
         updates = []
         for own in self._averages_of(shard):
@@ -140,7 +140,7 @@ class ModelReplica:
         return targets
 
     def _note(self, shards: Sequence[PushedServer]) -> list[str]:
-        """Record each shard's count of pushes at the fetch before the step of the oldest accumulated gradient."""
+        """Record each shard's push count at the time of the values from which the oldest held gradient was computed."""
         graph = self._served.graph
         targets = []
         with self._replica.within("note"):

@@ -38,7 +38,7 @@ class Rules(DriverSettings):
 
     @property
     def descends(self) -> bool:
-        """Whether a replica applies each gradient to its copy, unless it fetches a new copy before every step."""
+        """Whether a replica applies each gradient to its copy; False without copies, or if each step waits for one."""
         return self.fetches and (self.overlaps or self.n_fetch > 1)
 
 
@@ -95,7 +95,7 @@ class Downpour(StepDriver):
         """
         if self._first_step is None:
             self._first_step = step
-            # The push count with which a shard starts after ``step`` updates.
+            # The initial push count of each shard, if the run starts or resumes after ``step`` updates.
             applied = np.int64(step * self._rules.replicas // self._rules.n_push)
             self._clients.run("begin", step=step, feeds={"applied": applied})
         self._learning_rate = learning_rate
@@ -136,7 +136,7 @@ class Downpour(StepDriver):
         self._begin()
 
     def metrics(self) -> Mapping[str, float]:
-        """Return mean and largest staleness of the pushes since the last call, and the number of those dropped."""
+        """Return the mean and largest staleness of the pushes since the last call, and the number of dropped pushes."""
         noted, self._since_last = self._since_last, []
         if not noted:
             return {}
@@ -146,7 +146,7 @@ class Downpour(StepDriver):
         return values
 
     def record(self) -> Mapping[str, Any]:
-        """Return the counts of steps by replica and, for each shard, of pushes by staleness and of dropped pushes."""
+        """Return the number of steps of each replica, and each shard's pushes by staleness and dropped pushes."""
         shards = [dict(sorted(counts.items())) for counts in self._staleness]
         most = self._rules.most_stale
         dropped = [sum(n for staleness, n in each.items() if most is not None and staleness > most) for each in shards]
@@ -175,7 +175,7 @@ class Downpour(StepDriver):
             replica.since_release += 1
             replica.push_due = replica.taken % self._rules.n_push == 0
             replica.fetch_due = replica.taken % self._rules.n_fetch == 0
-        # A finished step can also release replicas that are too far ahead.
+        # With a limit, a finished step can also allow replicas that were too far ahead to start a step.
         return [replica] if self._rules.most_ahead is None else self._replicas
 
     def _record_staleness(self, shard: int, staleness: Array) -> None:

@@ -26,7 +26,7 @@ class Portions:
     The assignment depends only on the order of the method calls. Every worker has a range of consecutive portions and
     computes them in order. The range is the same in each evaluation, so that its examples may still be cached. A worker
     that has finished its range gets the last portion of the longest remaining range. If all portions are assigned, it
-    repeats an unfinished portion that the fewest workers compute; of several, the one that was assigned first. A worker
+    repeats the unfinished portion that the fewest workers compute; ties go to the portion assigned first. A worker
     requests a portion only after it has finished its previous one, so no worker repeats its own portion.
     """
 
@@ -64,7 +64,7 @@ class Portions:
         return True
 
     def _again(self) -> int | None:
-        """Return the unfinished portion that the fewest workers compute; of several, the one assigned first."""
+        """Return the unfinished portion that the fewest workers compute; ties go to the portion assigned first."""
         return min(self._busy, key=lambda portion: self._busy[portion], default=None)
 
 
@@ -112,11 +112,11 @@ class Dispatcher(LbfgsStepDriver):
 
     A replica fetches the parameters once per evaluation, before its first portion. The first gradient of each portion
     to arrive is kept. The gradients are summed in the order of the portions, so that the sum does not depend on the
-    assignment of portions or on the order of arrival. If a replica is late, because another one has finished the same
-    portion first, the late replica continues while later clients run, and its gradient is dropped.
+    assignment of portions or on the order of arrival. A replica is late if another replica has finished the same
+    portion first. The late replica continues while later clients run, and its gradient is dropped.
 
     A server begins clients in the order in which they are launched, unless they wait for input. A replica's next client
-    is launched after the client that stores its last gradient, and :data:`GATHER` after all clients that store one.
+    is launched after the client that stores its last gradient; :data:`GATHER` is launched after all storing clients.
     Therefore a gradient is stored before the next one overwrites it and before the gradients are summed.
     """
 

@@ -46,8 +46,8 @@ class LbfgsStepDriver(StepDriver):
     """A step driver whose update is one iteration of L-BFGS on its batch; subclasses define how the batch is evaluated.
 
     An update evaluates its batch at the current point and along a line. The history of earlier updates is kept in
-    variables of the program, so that a resumed run continues from a checkpoint as the uninterrupted run does. The
-    driver implements :class:`~runner.optimizers.lbfgs.VectorMachine` on the program's vectors, for the iteration.
+    variables of the program, so that a resumed run equals the uninterrupted run. The driver is the
+    :class:`~runner.optimizers.lbfgs.VectorMachine` of the iteration: it computes with the program's vectors.
     """
 
     def __init__(self, clients: Clients, settings: Minimisation) -> None:

@@ -139,8 +139,8 @@ class DenseLoss:
 
 
 def _log_sum(graph: Graph, x: Tensor) -> Tensor:
-    """Return log(sum(exp(x))) over the last axis of x (N, M), of shape (N, 1), computed without overflow."""
-    # The maximum cancels in the value and in the gradient, so that its own gradient is not needed.
+    """Return log(sum(exp(x))), (N, 1), over the last axis of x (N, M), computed without overflow."""
+    # The maximum cancels in the value and in the gradient, so the gradient of the maximum is not needed.
     largest = ops.stop_gradient(graph, _max(graph, x))
     return ops.add(graph, largest, ops.log(graph, _sum(graph, ops.exp(graph, ops.sub(graph, x, largest)))))
 

@@ -23,7 +23,7 @@ LOSS_OPS = (
 
 
 class Cut(Enum):
-    """The part of a tensor on a worker: rows for the worker's examples, columns for its units, or the whole tensor."""
+    """The division of a tensor over workers: EXAMPLES by rows, UNITS by columns; COPIES: whole on each worker."""
 
     EXAMPLES = auto()
     UNITS = auto()
@@ -184,7 +184,7 @@ class ShardedLayers:
     def _exchange(
         self, spread: Spread, axis: int, sizes: Mapping[int, int], layer: LayerStamp | None
     ) -> dict[int, Tensor]:
-        """Cut each worker's part along an axis and send a piece to each worker in ``sizes``, which joins its pieces.
+        """Cut each worker's part along an axis and send a piece to each worker in ``sizes``; receivers join the pieces.
 
         axis: 0 or 1; the pieces are joined along the other axis. sizes: receiver -> extent of its pieces.
         """

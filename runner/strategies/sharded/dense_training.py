@@ -39,7 +39,7 @@ class DenseTraining:
     ) -> None:
         """Start a step.
 
-        parts_of: parts of the network in training mode. lr_factor: multiplies the learning rate. backward: whether
+        parts_of: parts of the network in training mode. lr_factor: factor of the learning rate. backward: whether
         gradients with respect to the inputs of the first dense layer (the boundary) are needed.
         """
         self._replicas = replicas

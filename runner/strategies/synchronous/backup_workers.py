@@ -1,4 +1,4 @@
-"""Synchronous data parallelism with backup workers: in every update the shares that arrive first count."""
+"""Synchronous data parallelism with backup workers: each update sums only the shares that arrive first."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -37,7 +37,7 @@ from runner.strategies.synchronous.first_arrivals import (
 def with_backup_workers(
     workload: Workload, needed: int, cut: Sequence[Share], servers: int, replay: str | None
 ) -> Program:
-    """Return the program of m + b workers and S parameter servers; m of the workers' shares count in every update.
+    """Return the program of m + b workers and S parameter servers, in which every update sums m of the shares.
 
     needed: m. cut: each worker's share. replay: file that names the shares that count in each step; None for the first
     that arrive. Raises ConfigError if there are more servers than variables, or if the file does not fit the run.
@@ -118,7 +118,7 @@ class _Inbox:
 
 
 class _Choice:
-    """The numbers of the workers whose shares count, which are fed to one server in every update."""
+    """Placeholders on one server for the numbers of the workers whose shares count in an update, and for the scale."""
 
     def __init__(self, graph: Graph, server: Server, counts: CountedShares) -> None:
         self._graph = graph
@@ -138,7 +138,7 @@ class _Choice:
             return total if self.scale is None else ops.mul(graph, total, self.scale)
 
     def _counted(self, position: int, parts: Sequence[Tensor]) -> Tensor:
-        """Select the part that counts at ``position`` in worker order, one of b + 1 parts with b backup workers.
+        """Return the part at ``position`` among the parts that count; with b backup workers, b + 1 parts are possible.
 
         The parts that do not count are not multiplied by zero, because they may not be finite.
         """

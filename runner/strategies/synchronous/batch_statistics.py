@@ -57,7 +57,7 @@ def of_first_worker(replicas: Sequence[Replica], passes: Sequence[Pass]) -> Norm
     decay is a^K, because K updates with decay a equal one with a^K if all shares have the same statistics: 0.9997 for
     eight GPUs becomes 0.9997^8 = 0.9976 for eight shards.
 
-    The first worker sends its statistics, n values of b bytes, in one message to each other worker: (K - 1) n b bytes.
+    The first worker sends its n statistics of b bytes each in one message to each other worker: (K - 1) n b bytes.
     If parameter servers keep the averages, the first worker sends its statistics only to the servers, n b bytes.
     """
     received = _sent_by_first(replicas, passes[0])
@@ -132,12 +132,12 @@ def _sent_by_first(replicas: Sequence[Replica], passed: Pass) -> list[list[Tenso
 
 
 def pool_normalizations(graph: Graph, devices: Sequence[str]) -> Rewrite:
-    """Return the graph in which each ``batch_norm`` uses the statistics of all workers, and tensor -> replacement.
+    """Return the graph in which each ``batch_norm`` uses the statistics of all workers, and a map of moved tensors.
 
     graph: K forward passes of one network in training mode, one on each of ``devices``, not yet differentiated. The
     added nodes can be differentiated. Shares may differ in size, and other devices may hold variables. The i-th
-    batch_norm nodes of all workers belong to one layer; their outputs (y, mean, variance) are replaced by the outputs
-    for the whole batch. Without a batch_norm, or with one worker, the graph stays unchanged.
+    batch_norm nodes of all workers belong to one layer. The map contains their outputs (y, mean, variance) -> the
+    outputs for the whole batch. Without a batch_norm, or with one worker, the graph is unchanged and the map empty.
 
     For each layer, worker k computes mean m_k and variance v_k of its n_k values per channel and sends both to the
     first worker, which pools them in worker order (Chan, Golub and LeVeque 1979) and sends the result to the others::
@@ -210,7 +210,7 @@ def _on_worker(graph: Graph, norms: Sequence[Node], k: int) -> Iterator[None]:
 
 
 def _pooled(graph: Graph, sent: Sequence[Tensor], counts: Sequence[int]) -> Tensor:
-    """Pool pairs (mean, variance); each pair, like the result, is a tensor (2 C,). counts: values per pair."""
+    """Pool pairs (mean, variance), each a tensor (2 C,), into one pair. counts: values per channel of each pair."""
     weights = [count / sum(counts) for count in counts]
     means, variances = zip(*(_halves(graph, each) for each in sent), strict=True)
     mean = _weighted_sum(graph, means, weights)

@@ -62,7 +62,7 @@ class FirstArrivals(StepDriver):
     """A step driver that applies the first shares to arrive and drops the later shares of the step.
 
     A late worker finishes its share, which is dropped, and then joins the current step. If a step ends before a worker
-    has finished reading the variables, the worker does not compute its share of that step.
+    has finished reading the variables, the worker skips its share of that step, and the share counts as dropped.
     """
 
     def __init__(self, clients: Clients, shares: CountedShares) -> None:

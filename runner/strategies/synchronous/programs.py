@@ -56,9 +56,9 @@ def _held(replica: Replica, computed: Gradients) -> Gradients:
 def with_servers(workload: Workload, workers: int, servers: int, compute: Compute) -> Program:
     """Return the program of K workers that read all variables from S servers and send them their gradients.
 
-    Each variable is kept on one server, and tables that are only looked up in columns on all servers, together with
-    their optimizer slots (:class:`~runner.strategies.servers.ServedVariables`). Of such a table, the indices and the
-    selected rows travel to and from the workers. In each step a worker reads every other variable that it needs,
+    Each variable and its optimizer slots are on one server, except that columns of large lookup tables are divided over
+    the servers (:class:`~runner.strategies.servers.ServedVariables`). For such a table, a worker sends indices and
+    receives the selected rows. In each step a worker reads every other variable that it needs,
     computes the gradients of its share of the batch and sends each gradient to the server of the variable. This server
     adds the gradients in worker order, ((g0 + g1) + g2) + ..., and applies the optimizer. Servers also keep the moving
     averages of batch normalisation. The statistics of each worker are sent and summed like gradients; if all workers

@@ -33,7 +33,7 @@ _NAME = re.compile(rf"{_PREFIX}[0-9a-f]{{16}}")
 def private_directory(parent: Path | None = None) -> Iterator[Path]:
     """Create a directory locked by this process, and remove the directory and its files on exit.
 
-    parent: by default /dev/shm or, if /dev/shm is unusable, the temporary directory. Directories that
+    parent: by default /dev/shm or, with a warning if that is unusable, the temporary directory. Directories that
     dead runs of this user left in ``parent`` are removed. Raises ResourceError if no directory can be created.
     """
     parent = parent or _default_parent()

@@ -6,6 +6,6 @@ Read in this order:
 * ``loops``: element-wise programs as loops. ``elementwise``: kernels with these loops. ``threads``: parallel loops.
 * ``rows``: sums, and kernels that process rows. ``classification``: cross-entropies. ``indexing``: sums by index.
 * ``pooling``: max pooling. ``products``: matrix products fused with the element-wise programs that read them.
-* ``activations``: functions of vectors. ``recurrent_loops``, ``recurrent``: long short-term memory.
+* ``activations``: logistic function and tanh. ``recurrent_loops``, ``recurrent``: long short-term memory.
 * ``colours``, ``resizing``: changes of images, which the input pipeline calls; they are no ops.
 """

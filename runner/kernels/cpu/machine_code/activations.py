@@ -63,7 +63,7 @@ def _clamped(builder: ir.IRBuilder, lanes: Lanes, x: Value, largest: float) -> V
 
 
 def _polynomial(builder: ir.IRBuilder, lanes: Lanes, x: Value, coefficients: Sequence[float]) -> Value:
-    """Append a polynomial by Horner's rule; coefficients: of the highest power first."""
+    """Append a polynomial by Horner's rule. coefficients: from the highest power to the lowest."""
     total = lanes.constant(coefficients[0])
     for each in coefficients[1:]:
         total = lanes.intrinsic(builder, "fma", total, x, lanes.constant(each))

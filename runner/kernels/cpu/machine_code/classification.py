@@ -1,4 +1,4 @@
-"""Cross-entropy over few classes and its gradient, for which a library call costs more than the computation."""
+"""Cross-entropy of few logits, for which a call of oneDNN costs more than the computation, and the gradient."""
 
 import math
 from collections.abc import Callable
@@ -36,7 +36,7 @@ DTYPE = "float32"
 DTYPES = frozenset({DTYPE})
 
 LOSS_PRIORITY = 30
-"""Priority of the cross-entropy: higher than that of the oneDNN kernel, which is for many classes."""
+"""Priority of the cross-entropy: higher than that of oneDNN, which computes more than ``LARGEST`` logits."""
 
 LARGEST = 2048
 """The largest number of logits for which one thread with scalar exponentials is fastest."""

@@ -40,12 +40,12 @@ add sixths of the circle to the hue; 1 amount. contrast: multiply the distances 
 def changed(pixels: Pixels | Bytes, changes: Sequence[Change]) -> Pixels:
     """Return a new image after all changes, clipped to 0 to 1. pixels: (3, H, W), from 0 to 1 or bytes.
 
-    Bytes are read fastest if a pixel has four adjacent bytes in memory, of which the fourth is not read.
+    Bytes are read fastest if each pixel has four adjacent bytes in memory, of which the fourth is ignored.
     """
     is_bytes = pixels.dtype == np.uint8
     source: Any = _adjacent(pixels) if is_bytes else np.ascontiguousarray(pixels, np.float32)
     out = np.empty(pixels.shape, np.float32)
-    # The mean of bytes is that of the numbers that they become, so contrast begins another loop.
+    # Contrast needs the mean of float32 numbers. If it is the first change of bytes, an empty loop converts them first.
     begins = [place for place, (name, _) in enumerate(changes) if name == "contrast" and (place or is_bytes)]
     for begin, end in pairwise([0, *begins, len(changes)]):
         names = tuple(name for name, _ in changes[begin:end])
@@ -59,7 +59,7 @@ def changed(pixels: Pixels | Bytes, changes: Sequence[Change]) -> Pixels:
 
 
 def _adjacent(pixels: Any) -> Bytes:
-    """Return bytes as (3, H, W) of which each pixel has four adjacent bytes, without a copy if possible."""
+    """Return pixels (3, H, W) of four adjacent bytes each, without a copy if they already have this layout."""
     height, width = pixels.shape[1:]
     if pixels.strides == (1, PIXEL_BYTES * width, PIXEL_BYTES):
         found: Bytes = pixels
@@ -145,7 +145,7 @@ def _channels(builder: ir.IRBuilder, lanes: Lanes, bases: Sequence[Value], index
 
 
 def _channels_of_bytes(builder: ir.IRBuilder, lanes: Lanes, bases: Sequence[Value], index: Value) -> "_Pixel":
-    """Append a load of adjacent pixels, and the separation of their channels."""
+    """Append a load of adjacent pixels; separate their channels and scale them to 0 to 1."""
     byte, (base,) = ir.IntType(8), bases
     place = element(builder, base, byte, builder.mul(index, INDEX(PIXEL_BYTES)))
     together = ir.VectorType(byte, PIXEL_BYTES * lanes.count)
@@ -208,7 +208,7 @@ class _Numbers:
         return self._new(builder.select(builder.fcmp_ordered(">", above, one), one, above))
 
     def chosen(self, condition: Value, other: "_Numbers | float") -> "_Numbers":
-        """Append the choice of these numbers where a condition is true, and of others elsewhere."""
+        """Append a select: these numbers where ``condition`` is true, ``other`` elsewhere."""
         return self._new(self.builder.select(condition, self.value, self._of(other)))
 
     def literal(self, value: float) -> "_Numbers":
@@ -223,7 +223,7 @@ class _Numbers:
 
 _Pixel: TypeAlias = list[_Numbers]
 _TINY = 1e-30
-"""The divisor of grey pixels, whose channels have no distance."""
+"""The smallest divisor, used for grey pixels, whose channels are equal."""
 
 
 def _shift(pixel: _Pixel, amounts: _Pixel) -> _Pixel:

@@ -25,7 +25,7 @@ _UNKNOWN: Signs = frozenset({None})
 
 
 def keeps_zeros(program: Program, wide: Sequence[bool], dtype: str) -> bool:
-    """Return whether arrays of zeros and finite nonzero scalars give only zeros. wide: which inputs are arrays."""
+    """Return whether a program maps arrays of zeros and finite nonzero scalars to zeros. wide: True for arrays."""
     known = [_ZERO if each else _NOT_ZERO for each in wide]
     for step in program.steps:
         operands = [known[o] if isinstance(o, int) else _of_literal(o, dtype) for o in step.operands]
@@ -113,7 +113,7 @@ def _arrange(
 ) -> Arrangement | None:
     """Arrange all arrays in one layout; return None for nodes that these kernels do not support.
 
-    These are float64 arrays, derived functions in float64, unequal shapes or dtypes, and nodes without a program.
+    Not supported: float64 arrays, derived functions in float64, unequal shapes or dtypes, nodes without a program.
     """
     result = outputs[0]
     alike = all(spec.dtype == result.dtype and spec.shape in (result.shape, ()) for spec in (*inputs, *outputs))

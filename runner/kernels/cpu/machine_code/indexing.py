@@ -1,4 +1,4 @@
-"""Sums of rows by index: compiled loops add the rows in their order; NumPy finds equal indices."""
+"""Sums of rows by index. NumPy finds equal indices, and compiled loops add the rows from first to last."""
 
 import math
 from collections.abc import Callable
@@ -38,14 +38,14 @@ def register(registry: Registry) -> None:
 
 
 def _arrange_scatter(attributes: Attributes, inputs: Specs, outputs: Specs, offered: Offers) -> Arrangement | None:
-    """Reserve scratch memory for the place of each row; refuse integers."""
+    """Reserve scratch memory for the target of each row. Return None unless the rows are float32."""
     if inputs[1].dtype != DTYPE:
         return None
     return all_plain(inputs, outputs, math.prod(inputs[0].shape) * _PLACE_BYTES)
 
 
 def _arrange_equal(attributes: Attributes, inputs: Specs, outputs: Specs, offered: Offers) -> Arrangement:
-    """Reserve scratch memory for the place of each row and for the sum of each different index."""
+    """Reserve scratch memory for the target of each row and for one sum per distinct index."""
     return all_plain(inputs, outputs, inputs[0].shape[0] * _PLACE_BYTES + inputs[1].nbytes)
 
 

@@ -149,7 +149,7 @@ def write_module(pooling: Pooling) -> str:
 
 @dataclass(frozen=True)
 class _Window:
-    """A window. start: address of its first pixel, in the image or not. rows, columns: (begin, end) in the image."""
+    """A window. start: address of its first pixel, even outside the image. rows, columns: its range in the image."""
 
     start: Value
     rows: tuple[Value, Value]

@@ -1,9 +1,9 @@
 """Long short-term memory: in each step, one loop computes the product with the recurrent weights and all gates.
 
-The loop runs over blocks of units. A block's columns of the weights, of all four gates, are first packed into a panel
-without gaps, once for all steps. The sums of a block stay in the first-level cache until the gates are computed, and so
-does the part of the panel whose terms are added. Backward, the loop over blocks of units computes the gradient of the
-previous output, dinputs W', of the next step, and then the gradients of the gates.
+The loop runs over blocks of units. Before the first step, a block's columns of the weights, for all four gates, are
+packed into panels without gaps. The sums of a block and the current part of a panel stay in the first-level cache until
+the gates are computed. A backward step t first computes dinputs[t + 1] W', the gradient that h[t] gets from step t + 1
+(W' is W transposed), and then the gradients of the gates.
 """
 
 from collections.abc import Callable, Sequence
@@ -41,7 +41,7 @@ def register(registry: Registry) -> None:
 
 
 def _arrange(count: int) -> Callable[[Attributes, Specs, Specs, Offers], Arrangement | None]:
-    """Return the rule that arranges ``count`` inputs in C order, for a number of units that fills whole vectors."""
+    """Return the function that arranges ``count`` inputs in C order if the units fill whole vectors."""
 
     def arrange(attributes: Attributes, inputs: Specs, outputs: Specs, offered: Offers) -> Arrangement | None:
         weights = inputs[1] if count == GATES else inputs[2]
@@ -108,7 +108,7 @@ def _call(code: MachineCode, places: Sequence[int], blocks: int, buffers: Buffer
 
 
 def _vectors(units: int) -> int:
-    """Return the vectors of units in a block of the backward loop."""
+    """Return the number of vectors of units in a block of the backward loop."""
     return 2 if units % (2 * _lanes()) == 0 else 1
 
 

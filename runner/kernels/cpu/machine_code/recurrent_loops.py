@@ -22,22 +22,22 @@ from runner.kernels.cpu.machine_code.loops import SLICE, element
 DTYPE = "float32"
 GATES = 4
 SUMS = {64: 24, 32: 12, 16: 24}
-"""Vector bytes -> the number of sums in registers; the other registers hold factors. Vectors of 32 bytes have 16
-registers, the others 32."""
+"""Vector bytes -> the number of sums in registers; the other registers hold factors. CPUs with 32-byte vectors have 16
+registers, all others have 32."""
 
 GATES_AT_ONCE = {64: 4, 32: 2, 16: 4}
 """Vector bytes -> the number of gates whose sums are computed together, so that the factors fit the registers."""
 
 PART_BYTES = 16 * 1024
-"""Bytes of the part of a panel whose terms are added to the sums of all rows before those of the next part: half of a
-first-level cache."""
+"""Bytes of a part of a panel: half of a first-level cache of 32 KiB. The terms of one part are added to the sums of all
+rows before the next part is read."""
 
 MOST_ROWS = 60
-"""The largest number of rows whose sums are kept; more rows are computed in groups."""
+"""The largest number of rows in a group, whose sums are kept in the cache."""
 
 
 def write_module(kind: str, rows: int, units: int, vector_bytes: int) -> str:
-    """Return the LLVM module whose function ``slice`` computes a range of blocks of units. kind: which loop."""
+    """Return the LLVM module whose function ``slice`` computes a range of blocks of units. kind: key of ``loops``."""
     module = ir.Module("lstm")
     function = ir.Function(module, SLICE, "slice")
     writer = _Writer(ir.IRBuilder(function.append_basic_block("entry")), function.args[0], rows, units, vector_bytes)
@@ -60,7 +60,7 @@ def write_module(kind: str, rows: int, units: int, vector_bytes: int) -> str:
 class _Rows:
     """A group of adjacent rows, and its sums in the first-level cache.
 
-    first: the first row. line: vectors of sums of a row. sums: number of the array of the sums.
+    first: index of the first row. line: number of vectors of sums per row. sums: index of the sums in ``bases``.
     """
 
     first: Value
@@ -91,16 +91,16 @@ class _Writer:
         self.bases = [
             self.builder.load(element(self.builder, self.arrays, INDEX, INDEX(k)), typ=pointer) for k in range(count)
         ]
-        # The sums are on the stack, where they have no gaps: rows of tensors can be so far apart that they share few
-        # places of a cache.
+        # The sums are on the stack, where rows are adjacent. The rows of a tensor can be so far apart that they compete
+        # for a few sets of the cache.
         numbers = ir.ArrayType(STORED[DTYPE], max(1, min(self.rows, MOST_ROWS)) * GATES * self.width)
         sums = self.builder.alloca(numbers)
         sums.align = self.vector_bytes
-        # llvmlite gives the address a type with elements; the addresses of arrays have none.
+        # llvmlite gives this address a typed pointer; the addresses of the arrays are opaque pointers.
         self.bases.append(self.builder.inttoptr(self.builder.ptrtoint(sums, INDEX), pointer))
 
     def pack(self, block: Value) -> None:
-        """Copy a block's columns of the weights (H, 4 H): for some gates at once, the vectors of each row."""
+        """Copy a block's columns of the weights (H, 4 H) into panels of ``GATES_AT_ONCE`` gates, row after row."""
         first, at_once = self._times(block, self.width), GATES_AT_ONCE[self.vector_bytes]
 
         def copy_row(row: Value) -> None:
@@ -112,11 +112,11 @@ class _Writer:
         repeat(self.builder, INDEX(0), INDEX(self.units), 1, copy_row)
 
     def _panel_of(self, block: Value, gate: int) -> Value:
-        """Return where the panel of a block begins that holds ``gate`` and the gates after it."""
+        """Return the index at which a block's panel with the first gate ``gate`` begins."""
         return self._plus(self._times(block, GATES * self.units * self.width), gate * self.units * self.width)
 
     def pack_turned(self, block: Value) -> None:
-        """Copy a block's rows of the weights (H, 4 H) as columns: for each of the 4 H columns, the block's units."""
+        """Transpose a block's rows of the weights (H, 4 H) into a panel with 4 H lines of the block's units."""
         columns, block_units = GATES * self.units, self.vectors * self.width
         one = Lanes(DTYPE, 1)
 
@@ -133,7 +133,7 @@ class _Writer:
         repeat(self.builder, INDEX(0), INDEX(block_units), 1, copy_row)
 
     def forward(self, block: Value) -> None:
-        """Arrays: h before the step, panels, inputs, c before the step, h, c, gates."""
+        """Append a forward step. Arrays: h before the step, panels, inputs, c before the step, h, c, gates."""
         column = self._times(block, self.width)
         at_once = GATES_AT_ONCE[self.vector_bytes]
 
@@ -166,7 +166,10 @@ class _Writer:
             self._store(6, self._plus(wide, gate * units), value)
 
     def backward(self, block: Value, *, multiplied: bool) -> None:
-        """Arrays: dinputs of the next step, panels, dh, dc, c, gates, dinputs, c before the step, gradient of c."""
+        """Append a backward step. multiplied: False in the last step, which gets no gradient from a next step.
+
+        Arrays: dinputs of the next step, panels, dh, dc, c, gates, dinputs, c before the step, gradient of c.
+        """
 
         def write(rows: _Rows) -> None:
             if multiplied:
@@ -203,7 +206,7 @@ class _Writer:
         self._store(8, narrow, b.fmul(into_c, f))
 
     def product(self, block: Value) -> None:
-        """Arrays: dinputs of the first step, panels, the gradient of h before this step."""
+        """Append the gradient of the initial h. Arrays: dinputs of the first step, panels, the gradient."""
 
         def write(rows: _Rows) -> None:
             self._product_of(rows, block)
@@ -231,8 +234,8 @@ class _Writer:
     def _add_products(self, rows: _Rows, vectors: range, factor_of: tuple[int, int], panel: Value) -> None:
         """Add the product of an array and a panel to ``vectors`` of the sums, term after term.
 
-        Row r of the product is row r of array factor_of[0], with factor_of[1] terms, times the lines of the panel. A
-        line has as many vectors as are added to.
+        factor_of: (index of the array, number of terms). Row r of the product is row r of the array times the panel,
+        which has one line of ``len(vectors)`` vectors per term.
         """
         builder, terms = self.builder, factor_of[1]
         part = max(1, PART_BYTES // (len(vectors) * self.vector_bytes))
@@ -305,7 +308,7 @@ class _Writer:
 
 
 def _blocks(rows: int, most: int) -> Iterator[tuple[int, int, int]]:
-    """Yield (first row, end, rows of a block): blocks of at most ``most`` rows, which differ by at most one row."""
+    """Divide rows into blocks of at most ``most`` rows; yield (first row, end, rows per block) for each block size."""
     blocks = -(-rows // most)
     small, larger = divmod(rows, blocks)
     middle = larger * (small + 1)

@@ -28,14 +28,14 @@ Bytes: TypeAlias = NDArray[np.uint8]
 
 
 def across(pixels: Bytes, starts: NDArray[np.int64], weights: NDArray[np.int32]) -> Bytes:
-    """Return rows (H, n, 4), of which each pixel is a sum over a row of ``pixels`` (H, W, 4). All are in C order."""
+    """Resize the rows of ``pixels`` (H, W, 4) to (H, n, 4). starts: (n,). weights: (n, terms). All in C order."""
     out = np.empty((len(pixels), len(starts), CHANNELS), np.uint8)
     _compiled("across", weights.shape[1])(pixels, out, starts, weights)
     return out
 
 
 def down(pixels: Bytes, starts: NDArray[np.int64], weights: NDArray[np.int32]) -> Bytes:
-    """Return rows (n, W, 4), of which each pixel is a sum over a column of ``pixels`` (H, W, 4). All are in C order."""
+    """Resize the columns of ``pixels`` (H, W, 4) to (n, W, 4). starts: (n,). weights: (n, terms). All in C order."""
     out = np.empty((len(starts), *pixels.shape[1:]), np.uint8)
     _compiled("down", weights.shape[1])(pixels, out, starts, weights)
     return out
@@ -73,7 +73,7 @@ def write_module(kind: str, terms: int) -> str:
     """Return the LLVM module whose function ``slice`` computes a range of rows of a result.
 
     Arrays: source, result, starts, weights, and the pixels in a row of the source and of the result. kind: "across"
-    resizes rows, and "down" columns. terms: of each sum.
+    resizes rows, and "down" columns. terms: the number of terms of each sum.
     """
     module = ir.Module("resizing")
     function = ir.Function(module, SLICE, "slice")
@@ -98,7 +98,7 @@ class _Writer:
         )
 
     def across(self, row: Value) -> None:
-        """Append the loop over the pixels of a row. starts, weights: of each pixel."""
+        """Append the loop over the pixels of a row. Each pixel has its own start and weights."""
         builder = self.builder
         source, out = builder.mul(row, self._source_row), builder.mul(row, self._row)
 
@@ -112,7 +112,7 @@ class _Writer:
         repeat(builder, INDEX(0), builder.sdiv(self._row, INDEX(CHANNELS)), 1, write)
 
     def down(self, row: Value) -> None:
-        """Append the loops over the bytes of a row. starts, weights: of each row."""
+        """Append the loops over the bytes of a row. All bytes share the start and weights of the row."""
         builder, start = self.builder, self._start(row)
         rows = [builder.mul(builder.add(start, INDEX(term)), self._row) for term in range(self._terms)]
         begin, out = INDEX(0), builder.mul(row, self._row)
@@ -143,7 +143,7 @@ class _Writer:
         return found
 
     def _store_sum(self, places: list[Value], weights: list[Value], place: Value) -> None:
-        """Append the weighted sum of bytes from ``places`` on, rounded; it is at most 255, as no weight is negative."""
+        """Append a rounded weighted sum of bytes. It fits a byte: weights are not negative and add up to about 1."""
         builder, kind = self.builder, weights[0].type
         total = ir.Constant(kind, [1 << (_BITS - 1)] * kind.count)
         for source, weight in zip(places, weights, strict=True):

@@ -2,7 +2,7 @@
 
 The compiled function ``rows(arrays, rows, columns, 0)`` processes all rows and returns 0, or stops at an invalid row
 and returns a status that is not 0. ``arrays`` points to the addresses of the inputs, then of the outputs. Sums are over
-the first axis or, in small arrays, over trailing axes; for these, calling NumPy costs more than the additions.
+the first axis or, in small arrays, for which a call of NumPy costs more than the additions, over trailing axes.
 """
 
 import math
@@ -132,7 +132,7 @@ def bound(
     shape: tuple[int, int],
     explain: Callable[[int], str] | None = None,
 ) -> NativeCall:
-    """Return the call of the compiled function ``rows`` on operands. shape: (rows, columns) of the matrices."""
+    """Return the call of the function ``rows``. shape: (rows, columns). explain: (status) -> error message."""
     addresses = np.array([operand.address for operand in operands], np.intp)
     arguments = (int(addresses.ctypes.data), *shape, 0)
     return NativeCall(code.address("rows"), arguments, (code, addresses, operands), explain)

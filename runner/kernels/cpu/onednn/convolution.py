@@ -14,9 +14,9 @@ FEW_CHANNELS = 4
 """Maximum number of channels of images that stay plain (in C order), because blocks would be mostly padding.
 
 oneDNN 3.2 itself chooses plain images for most first layers: with AVX-512 the plans of LeNet, AlexNet, GoogLeNet and
-the CIFAR ResNets are the same without this rule, in float32 and bfloat16. The rule matters for 1x1 filters, and for
-weight gradients of 4 channels in float32 or, with AVX2, of 1 and 2 channels: oneDNN would choose blocks for them,
-although it can use plain images. By the rule, a training step of LeNet on one AVX2 worker converts 8 layouts, not 10.
+the CIFAR ResNets are the same without this rule, in float32 and bfloat16. Without the rule, oneDNN would choose blocks
+for 1x1 filters, for weight gradients of 4 channels in float32, and with AVX2 for weight gradients of 1 and 2 channels.
+With the rule, a training step of LeNet on one AVX2 worker converts 8 layouts instead of 10.
 """
 
 

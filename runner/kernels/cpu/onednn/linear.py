@@ -1,7 +1,7 @@
 """Matrix products, optionally with bias and ReLU, and both gradients of a dense layer.
 
-Every matrix is in C order. oneDNN can also store weights in blocks. C order with the right primitive for each product
-is as fast forward and faster backward (measured on two AVX-512 cores: 1 to 512 rows, float32 and bfloat16).
+Every matrix is in C order. Compared with oneDNN's blocked weights, C order with the right primitive is as fast in the
+forward pass and faster in the backward pass (on two AVX-512 cores, 1 to 512 rows, float32 and bfloat16).
 """
 
 import math

@@ -190,7 +190,7 @@ def _response_forward(library: Library, node: Node, name: str, goal: int) -> Des
 def _add_response_gradient(registry: Registry, library: Library) -> None:
     """Register the kernel of the gradient, with inputs x and dy and output dx.
 
-    oneDNN's backward pass needs the workspace of the forward pass, so the forward pass runs first and writes y to dx.
+    If the backward pass reads a workspace, the forward pass runs first, fills the workspace and writes y to dx.
     """
 
     def arrange(node: Node, offered: Layouts) -> Arrangement:

@@ -1,6 +1,6 @@
-"""Rearrangements: concat, broadcast_to, split, slice and pad; the last three copy between a tensor and its parts.
+"""Kernels of concat, broadcast_to, split, slice and pad. Split, slice and pad copy between a tensor and its parts.
 
-A tensor in a blocked layout can be divided only between blocks; an op that divides elsewhere requests C order.
+A tensor in a blocked layout can be divided only between blocks. To divide elsewhere, an op requests C order.
 """
 
 from collections.abc import Callable, Sequence
@@ -106,7 +106,7 @@ class _Block:
     size: Dims
 
     def is_cut_between(self, name: str, extents: Dims) -> bool:
-        """Return whether the part begins and ends at block boundaries of the named format."""
+        """Return whether the part begins at a block boundary, and ends at a block boundary or the tensor's end."""
         return all(
             begin % block_along(name, axis) == 0
             and (size % block_along(name, axis) == 0 or begin + size == extents[axis])

@@ -56,7 +56,7 @@ class Description:
         return self.library.c.dnnl_primitive_desc_query_md(self.handle, dnnl.QUERIES[argument], 0)
 
     def port(self, argument: int, prefix: str = "") -> "Port":
-        """Return the port of an argument. prefix: of oneDNN's tag for the view of the tensor (see ``memory``)."""
+        """Return the port of an argument. prefix: the prefix under which oneDNN sees the tensor (see ``memory``)."""
         return Port(argument, self.descriptor(argument), prefix)
 
     def nbytes(self, argument: int) -> int:
@@ -125,7 +125,7 @@ def bound(description: Description, arguments: Mapping[int, Argument], scratch: 
 
 
 def in_turn(library: Library, calls: Sequence[NativeCall]) -> PythonCall:
-    """Return a function that runs calls in order, for kernels that continue in Python; it raises OneDnnError."""
+    """Return a function that runs calls in order and raises the errors of ``check``, for kernels that use Python."""
     joined = join_in_python(calls)
 
     def run() -> None:
@@ -164,10 +164,7 @@ class Port:
 
 @dataclass(frozen=True)
 class Recipe:
-    """A primitive and the ports of a node's inputs and outputs, in order.
-
-    in_place: pairs (input, output) that may share memory.
-    """
+    """A primitive and its ports for inputs and outputs. in_place: pairs (input, output) that may share memory."""
 
     description: Description
     inputs: Sequence[Port]
@@ -272,7 +269,7 @@ def as_offered(node: Node, offered: Layouts) -> tuple[Layouts, Layouts]:
 
 
 def format_of(*layouts: Layout | None) -> str:
-    """Return the name of the first format that is not C order, or "" if all are C order."""
+    """Return the name of the first format that is not C order, or "". Skip views with prefixes "t:" and "g2:"."""
     for layout in layouts:
         prefix, name = split_tag(layout.tag) if layout is not None else ("", "")
         if name and prefix in ("", BYTES, BITS):
