@@ -59,10 +59,14 @@ class ArrayHeader:
 def read_headers(path: Path) -> dict[str, ArrayHeader]:
     """Return the header of every array in the file, or in the folder of .npy files, by name.
 
-    Raises DataError if the file is missing, damaged or not an .npz file, or holds anything but numbers and text.
+    Raises DataError if the file is missing, damaged or not an .npz file, or has more than ``MOST_ARRAYS`` arrays, or
+    arrays of other values than booleans, numbers and text.
     """
     if path.is_dir():
-        return {file.stem: _file_header(file) for file in sorted(path.glob("*.npy"))[:MOST_ARRAYS]}
+        files = sorted(path.glob("*.npy"))
+        if len(files) > MOST_ARRAYS:
+            raise DataError(f"{path} has {len(files)} files *.npy; expected at most {MOST_ARRAYS}; remove the others")
+        return {file.stem: _file_header(file) for file in files}
     with _opened(path) as archive:
         return {_array_name(member): _header(path, archive, member) for member in _members(path, archive)}
 
@@ -89,7 +93,7 @@ def read_array(path: Path, name: str) -> NDArray[Any]:
 
 
 def map_array(path: Path, name: str) -> NDArray[Any]:
-    """Return the array ``name`` mapped from the file into memory, read-only; nothing is read, and no checksum verified.
+    """Return the array ``name`` mapped into memory, read-only. Only headers are read, and no checksum is verified.
 
     Raises DataError like :func:`read_array`, or if the array is compressed or not in C order.
     """

@@ -111,6 +111,10 @@ def test_members_that_are_no_arrays_and_too_many_arrays_are_refused(tmp_path: Pa
     archive(path, **{f"a{i}": member((0,)) for i in range(MOST_ARRAYS + 1)})
     with pytest.raises(DataError, match="has 65 members with 65 names; expected at most 64"):
         read_headers(path)
+    for number in range(MOST_ARRAYS + 1):
+        np.save(tmp_path / f"a{number}.npy", np.zeros(1))
+    with pytest.raises(DataError, match=r"has 65 files \*\.npy; expected at most 64; remove the others"):
+        read_headers(tmp_path)
 
 
 def test_a_damaged_file_is_refused(tmp_path: Path) -> None:
