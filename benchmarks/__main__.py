@@ -11,6 +11,7 @@ VERBS: Mapping[str, str] = {
     "backup": "benchmarks.backup",
     "tracking": "benchmarks.tracking",
     "input": "benchmarks.input",
+    "language": "benchmarks.language",
     "gpu": "benchmarks.gpu.command",
     "null_step": "benchmarks.null_step",
     "simulator": "benchmarks.simulator",

@@ -1,67 +1,87 @@
-"""Training steps of the LSTM language model in runner, PyTorch, JAX and TensorFlow on this machine.
+"""Training steps of the LSTM language model: ``python -m benchmarks language``; see its ``--help``.
 
-``python -m benchmarks.language`` measures training steps of LSTM-512-512 over 10,000 words with the full softmax: 20
-rows of 35 words, SGD and gradients clipped by their global norm, float32. Each side runs in its own process, in turns;
-``make bench-peers`` installs the other frameworks.
-``--clock cpu`` measures the CPU time of the process in place of wall time, for one thread on a busy machine.
+As a process of its own, ``python -m benchmarks.language THREADS`` is runner's side of the comparison.
 """
 
 import argparse
 import statistics
-import subprocess
 import sys
-import time
-from collections.abc import Callable, Mapping
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from importlib.metadata import version
+from itertools import count
 from pathlib import Path
 
 import numpy as np
+from threadpoolctl import threadpool_limits
 
-from benchmarks.environments import ROOT, MissingEnvironmentError, python_of
+from benchmarks.alternate import alternate, load, started
+from benchmarks.cells import NOTHING, document, listed, markdown, origin, publish, ratio, spread
+from benchmarks.protocol import CLOCKS, WALL, Run, serve
+from benchmarks.results import SubjectResult
+from benchmarks.subjects import SubjectSpec
+from runner.engine.graph.device import local_cluster
+from runner.engine.run.kernel_table import load_kernels
+from runner.engine.run.local_session import LocalSession
+from runner.engine.run.session import scalar
+from runner.fields import BEGINS, Field
+from runner.models import Lstm
+from runner.optimizers.sgd import Sgd
+from runner.strategies.base import Workload
+from runner.strategies.single import Single
+from runner.system.machine import usable_cores
+from runner.tasks.language import Language
 
 WORDS, UNITS, ROWS, STEPS = 10_000, 512, 20, 35
-UPDATES, WARM_UP = 12, 3
-CLOCKS: dict[str, Callable[[], float]] = {"wall": time.perf_counter, "cpu": time.process_time}
-PEERS: Mapping[str, tuple[str, ...]] = {
-    "PyTorch": ("torch", "torch_language.py"),
-    "JAX": ("jax", "jax_language.py"),
-    "TensorFlow": ("tensorflow", "tensorflow_language.py", "graph"),
-    "TensorFlow, XLA": ("tensorflow", "tensorflow_language.py", "xla"),
-}
-"""Name -> environment, script and first argument of the script."""
+WARM_UP = 2
+SIZES = tuple(map(str, (WORDS, UNITS, ROWS, STEPS)))
+SUBJECTS = (
+    SubjectSpec("runner", "", "benchmarks.language"),
+    SubjectSpec("PyTorch", "torch", "benchmarks.peers.torch_language", SIZES),
+    SubjectSpec("JAX", "jax", "benchmarks.peers.jax_language", SIZES),
+    SubjectSpec("TensorFlow", "tensorflow", "benchmarks.peers.tensorflow_language", ("graph", *SIZES)),
+    SubjectSpec("TensorFlow with XLA", "tensorflow", "benchmarks.peers.tensorflow_language", ("xla", *SIZES)),
+)
+"""The implementations; the number of threads is the last argument of each."""
+
+_METHOD = f"""Median {{clock}} time of a training step in ms, with quartiles: LSTM-{UNITS}-{UNITS} over {WORDS:,} words
+with the full softmax, {ROWS} rows of {STEPS} words, SGD and gradients clipped by their global norm, float32. Every
+subject has {{threads}} thread(s) and as many cores; the turns of the subjects alternate. ratio: runner's median over
+that of the subject. The first loss is that of random weights: about log({WORDS:,}) = 9.21."""
 
 
-def seconds_of_ours(threads: int, clock: str) -> list[float]:
-    """Return the seconds of each training step of runner."""
-    from threadpoolctl import threadpool_limits
+class Ours:
+    """The training step of runner."""
 
-    from runner.engine.graph.device import local_cluster
-    from runner.engine.run.kernel_table import load_kernels
-    from runner.engine.run.local_session import LocalSession
-    from runner.engine.run.session import scalar
-    from runner.fields import BEGINS, Field
-    from runner.models import Lstm
-    from runner.optimizers.sgd import Sgd
-    from runner.strategies.base import Workload
-    from runner.strategies.single import Single
-    from runner.tasks.language import Language
+    versions: Mapping[str, str] = {"numpy": version("numpy")}
 
-    names = tuple(map(str, range(WORDS)))
-    fields = {name: Field((STEPS,), "int64", names) for name in ("x", "y")} | {BEGINS: Field((), "int64")}
-    network = Language().network(Lstm(units=[UNITS, UNITS], embedding=UNITS), fields)
-    registry = load_kernels()
-    program = Single().build(Workload(network, Sgd(clip_norm=5.0), fields, "float32", 0, ROWS, ROWS))
-    with threadpool_limits(threads):
-        session = LocalSession(program, local_cluster(1), registry, _Words())
-        session.run("init")
-        found = []
-        for step in range(UPDATES):
-            begun = CLOCKS[clock]()
-            session.run(
-                "train", step=step, feeds={"step": scalar(step, "int64"), "learning_rate": scalar(1, "float32")}
-            )
-            found.append(CLOCKS[clock]() - begun)
-        session.close()
-    return found
+    def __init__(self, threads: int) -> None:
+        self._threads = threads
+
+    def load(self) -> None:
+        """Build the program and initialise its variables."""
+        names = tuple(map(str, range(WORDS)))
+        fields = {name: Field((STEPS,), "int64", names) for name in ("x", "y")} | {BEGINS: Field((), "int64")}
+        network = Language().network(Lstm(units=[UNITS, UNITS], embedding=UNITS), fields)
+        registry = load_kernels()
+        # The limit applies to the libraries that have been loaded, and lasts until the process ends.
+        threadpool_limits(self._threads)
+        program = Single().build(Workload(network, Sgd(clip_norm=5.0), fields, "float32", 0, ROWS, ROWS))
+        self._session = LocalSession(program, local_cluster(1), registry, _Words())
+        self._session.run("init")
+
+    def phase(self, name: str) -> Run:
+        """Return a function that makes the next step and returns its loss."""
+        numbers = count()
+
+        def run() -> float:
+            step = next(numbers)
+            feeds = {"step": scalar(step, "int64"), "learning_rate": scalar(1, "float32")}
+            return float(self._session.run("train", step=step, feeds=feeds)["loss"])
+
+        return run
 
 
 class _Words:
@@ -77,42 +97,59 @@ class _Words:
         return {name: values[lo:hi] for name, values in self._batch.items()}
 
 
-def command_of(peer: str, threads: int, clock: str) -> list[str]:
-    """Return the command that prints the seconds of each step; raises MissingEnvironmentError without the framework."""
-    environment, script, *variant = PEERS[peer]
-    path = Path(__file__).parent / "peers" / script
-    sizes = map(str, (WORDS, UNITS, ROWS, STEPS, UPDATES))
-    return [str(python_of(environment)), str(path), *variant, str(threads), clock, *sizes]
+def measure(subjects: Sequence[SubjectSpec], threads: int, rounds: int, turn: int, clock: str) -> list[SubjectResult]:
+    """Time training steps of all subjects in alternating turns, by a clock."""
+    with tempfile.TemporaryDirectory(prefix="benchmark-language-") as folder, ExitStack() as stack:
+        asked = [replace(spec, arguments=(*spec.arguments, str(threads))) for spec in subjects]
+        contestants = [started(spec, Path(folder), stack, threads=threads) for spec in asked]
+        for contestant in contestants:
+            load(contestant, "step")
+            contestant.ask("run", phase="step", times=WARM_UP)
+        alternate(contestants, "step", rounds=rounds, turn=turn, clock=clock)
+    return [contestant.result for contestant in contestants]
 
 
-def main() -> None:
-    """Print the median step and the words per second of all sides, and the ratios of runner to the others."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.language", description=__doc__)
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--clock", choices=CLOCKS, default="wall")
-    parser.add_argument("--turns", type=int, default=3)
-    parser.add_argument("--peers", nargs="*", choices=PEERS, default=list(PEERS), metavar="NAME", help=", ".join(PEERS))
-    parser.add_argument("--ours", action="store_true", help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    threads, clock = options.threads, options.clock
-    if options.ours:
-        print(*seconds_of_ours(threads, clock))
-        return
-    ours = [sys.executable, "-m", "benchmarks.language", "--ours", "--threads", str(threads), "--clock", clock]
-    try:
-        commands = {"runner": ours, **{peer: command_of(peer, threads, clock) for peer in options.peers}}
-    except MissingEnvironmentError as error:
-        parser.error(str(error))
-    medians: dict[str, list[float]] = {name: [] for name in commands}
-    for _ in range(options.turns):
-        for name, command in commands.items():
-            done = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True)
-            medians[name].append(statistics.median(map(float, done.stdout.split()[WARM_UP:])))
-    best = {name: min(each) for name, each in medians.items()}
-    for name, seconds in best.items():
-        ratio = "" if name == "runner" else f", runner / {name}: {best['runner'] / seconds:.2f}"
-        print(f"{name:15} {1e3 * seconds:8.1f} ms a step, {ROWS * STEPS / seconds:8,.0f} words/s{ratio}")
+def page(results: Sequence[SubjectResult], threads: int, command: str, clock: str) -> str:
+    """Return the table and a description of the measurement."""
+    medians = [statistics.median(times) if (times := each.seconds.get("step")) else None for each in results]
+    rows = [
+        (each.name, each.failure, NOTHING, NOTHING, NOTHING)
+        if median is None
+        else (
+            f"{each.name}, {', '.join(map(' '.join, each.versions.items()))}",
+            spread(each.seconds["step"]),
+            f"{ROWS * STEPS / median:,.0f}",
+            ratio(medians[0], median),
+            f"{each.losses[0]:.2f}",
+        )
+        for each, median in zip(results, medians, strict=True)
+    ]
+    return document(
+        "# Language model",
+        listed(origin(f"{threads} of {usable_cores()} cores", command=f"`{command}`")),
+        _METHOD.format(clock=clock, threads=threads),
+        markdown(("subject", "step", "words/s", "ratio", "first loss"), rows),
+    )
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Measure, then print and write the document; return 1 if a subject failed."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks language",
+        description="Compare training steps of the LSTM language model. First run "
+        "`python -m benchmarks peers torch jax tensorflow`.",
+    )
+    parser.add_argument("--threads", type=int, default=usable_cores(), help="threads and cores of each subject")
+    parser.add_argument("--rounds", type=int, default=5, help="turns of each subject")
+    parser.add_argument("--steps", type=int, default=6, help="steps in a turn")
+    parser.add_argument("--clock", choices=CLOCKS, default=WALL, help="cpu: CPU time, for a machine with other work")
+    parser.add_argument("--output", type=Path, metavar="FILE", help="write the table to this file")
+    given = parser.parse_args(arguments)
+    results = measure(SUBJECTS, given.threads, given.rounds, given.steps, given.clock)
+    command = f"python -m benchmarks language --threads {given.threads} --rounds {given.rounds} --steps {given.steps}"
+    publish(page(results, given.threads, f"{command} --clock {given.clock}", given.clock), given.output)
+    return int(any(each.failure for each in results))
 
 
 if __name__ == "__main__":
-    main()
+    serve(Ours(int(sys.argv[1])))

@@ -28,6 +28,7 @@ are measured only if they are named. Their peers are MPI and Gloo; both are meas
 `python -m benchmarks backup --output FILE` measures the benefit of a backup worker.
 `python -m benchmarks tracking --output FILE` measures the cost of a tracking store that is locked or unavailable.
 `python -m benchmarks input --output FILE` compares input pipelines on JPEG photographs.
+`python -m benchmarks language --output FILE` compares training steps of the LSTM language model.
 `python -m benchmarks simulator --output FILE` compares simulated with real steps; first record a profile: --record.
 `python -m benchmarks table NAME` measures a table of the kind benchmark, such as one_machine, into results/."""
 
