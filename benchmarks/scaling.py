@@ -15,7 +15,7 @@ from benchmarks.process import SubjectProcess
 from benchmarks.strategies import configured
 
 PREFIX = "scaling/"
-SCALING_CASES = {f"{PREFIX}{name}": CASES[name] for name in ("resnet20", "cifar_convnet")}
+SCALING_CASES = {f"{PREFIX}{name}": CASES[name] for name in ("mlp", "lenet", "resnet20", "cifar_convnet")}
 """Name on the command line -> case; every worker and every ``single`` run has half of the case's batch."""
 
 WORKERS = 2

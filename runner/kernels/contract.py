@@ -132,13 +132,19 @@ class NativeCall:
 
     function: address of an ``int (*)(intptr_t, intptr_t, intptr_t, intptr_t)``. keep: objects that must outlive the
     call. explain: returns the message for a status, or is None if there are no messages; called directly after the
-    failed call, before the inputs of the call change.
+    failed call, before the inputs of the call change. retry: for a call that waits, a function to call after the status
+    ``NOT_YET``; the native call is then repeated.
     """
 
     function: int
     arguments: tuple[int, int, int, int]
     keep: object
     explain: Callable[[int], str] | None = None
+    retry: Callable[[], None] | None = None
+
+
+NOT_YET = 1
+"""Status of a native call that waits for an event of another process, which has not happened within a short time."""
 
 
 class DeviceCall:
@@ -158,6 +164,26 @@ Bind = Callable[[Attributes, Arrangement, Buffers], Bound]
 
 Join = Callable[[Sequence[NativeCall]], Callable[[], int]]
 """(calls) -> function that runs the calls in order; it returns 0, or (1 + index of failed call) << 16 | its status."""
+
+
+@dataclass(frozen=True)
+class Doorbells:
+    """Native calls on a doorbell: 8 aligned bytes that the sender of a value writes and the receiver reads.
+
+    Each of the two processes has a current number: an ``int64`` in its own memory.
+
+    ring: (bell, number) -> the call that stores the current number in the bell, after all earlier stores, and wakes the
+    receiver. wait: (bell, number, spins) -> the call that returns 0 if the bell has the current number; all stores of
+    the sender before the ring are then visible. Otherwise the call reads the bell ``spins`` more times, then sleeps for
+    at most ``SLEEP_S`` until the next ring, and returns ``NOT_YET`` if the bell still has another number.
+    """
+
+    ring: Callable[["NDArray[Any]", "NDArray[Any]"], NativeCall]
+    wait: Callable[["NDArray[Any]", "NDArray[Any]", int], NativeCall]
+
+
+SLEEP_S = 0.02
+"""Longest sleep in seconds of a call that waits for a doorbell."""
 
 
 class KernelError(LookupError):

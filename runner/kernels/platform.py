@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from runner.kernels.contract import Bound, Join, NativeCall, Operand, native_calls, refuse_native_calls
+from runner.kernels.contract import NOT_YET, Bound, Join, NativeCall, Operand, native_calls, refuse_native_calls
 from runner.kernels.memory import Bytes, allocate, on_host
 
 Array = NDArray[Any]
@@ -182,10 +182,13 @@ class HostPlatform:
         return not callable(call)
 
     def join(self, works: Sequence[Work], *, once: bool = False) -> Joined:
-        """Join machine-code calls into one."""
+        """Join machine-code calls into one. Only calls that wait may precede a call that waits."""
         parts = [(owner, part) for owner, work in enumerate(works) for part in native_calls(work.call)]
         owners, calls = zip(*parts, strict=True)
-        return Joined(self._join(calls), owners, lambda part, status: _reason(calls[part], status))
+        call = self._join(calls)
+        if retries := [each.retry for each in calls if each.retry is not None]:
+            call = _repeated(call, retries)
+        return Joined(call, owners, lambda part, status: _reason(calls[part], status))
 
     def mark(self) -> object:
         """Return a mark; all calls are already complete."""
@@ -210,6 +213,17 @@ class _HostWriter:
 
     def ahead(self, value: Array) -> None:
         """Do nothing: a value is copied when the writer is called."""
+
+
+def _repeated(call: Callable[[], int], retries: Sequence[Callable[[], None]]) -> Callable[[], int]:
+    """Return a function that repeats joined calls until none returns ``NOT_YET``. retries: those of the first calls."""
+
+    def run() -> int:
+        while (code := call()) and code & 0xFFFF == NOT_YET and code >> 16 <= len(retries):
+            retries[(code >> 16) - 1]()
+        return code
+
+    return run
 
 
 def _reason(call: NativeCall, status: int) -> str:

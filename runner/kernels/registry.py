@@ -7,6 +7,7 @@ from runner.kernels.contract import (
     FLOATS,
     Attributes,
     Choice,
+    Doorbells,
     Join,
     Kernel,
     KernelError,
@@ -22,7 +23,8 @@ class Registry:
     """The kernels of one process, registered by kernel modules and plugins, read by the planner and the executor.
 
     join: joins adjacent machine-code calls. platforms: device type -> constructor of its platform, except for the host.
-    Both are set by the modules that register the kernels. communicators: collective libraries by name.
+    Both are set by the modules that register the kernels. communicators: collective libraries by name. doorbells: calls
+    on doorbells in shared memory; None without machine code.
     """
 
     def __init__(self) -> None:
@@ -30,6 +32,7 @@ class Registry:
         self.join: Join = refuse_native_calls
         self.platforms: dict[str, PlatformOf] = {}
         self.communicators: dict[str, CommunicatorLibrary] = {}
+        self.doorbells: Doorbells | None = None
 
     def __len__(self) -> int:
         return sum(map(len, self._kernels.values()))
@@ -40,6 +43,7 @@ class Registry:
         copied.join = self.join
         copied.platforms = dict(self.platforms)
         copied.communicators = dict(self.communicators)
+        copied.doorbells = self.doorbells
         copied._kernels = {key: list(kernels) for key, kernels in self._kernels.items()}
         return copied
 

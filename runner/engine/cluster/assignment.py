@@ -1,6 +1,6 @@
 """Assignments: the parts of a client that the master sends to the workers, as plain data with a closed schema."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -13,11 +13,14 @@ from runner.engine.compile.plan import DevicePlan
 from runner.engine.compile.program import InputSlot
 from runner.engine.graph.device import DeviceName
 from runner.engine.graph.serialize import MAX_ITEMS, NAME, TENSOR, GraphDocument
-from runner.engine.graph.tensor import Tensor
+from runner.engine.graph.tensor import Tensor, TensorSpec
 from runner.errors import SecurityError
 from runner.kernels.contract import KernelError, Layout
 from runner.kernels.registry import Registry
 from runner.system.schema import FieldType, Integer, ListOf, MapOf, Record, read_untrusted
+
+BELL_BYTES = 8
+"""Bytes of a doorbell; see :class:`~runner.kernels.contract.Doorbells`."""
 
 
 @dataclass(frozen=True)
@@ -95,6 +98,11 @@ def fetch_key(tensor: Tensor) -> str:
     return f"fetch {tensor}"
 
 
+def bell_key(key: str) -> str:
+    """Return the key of the doorbell of a transfer in the sender's arena."""
+    return f"bell {key}"
+
+
 def feed_sizes(plan: DevicePlan, inputs: Sequence[InputSlot]) -> dict[str, int]:
     """Return arena key -> bytes of every value that the master feeds to this device."""
     own = {slot.tensor for slot in inputs}
@@ -115,10 +123,25 @@ def sent_sizes(plan: DevicePlan) -> dict[str, int]:
     return sizes
 
 
+def bell_sizes(plan: DevicePlan, sharing: Collection[str]) -> dict[str, int]:
+    """Return arena key -> bytes of the doorbell of every transfer from this device to a process of ``sharing``."""
+    sends = [instruction.attributes for instruction in plan.instructions if instruction.op == "send"]
+    return {bell_key(send["key"]): BELL_BYTES for send in sends if peer_of(send["destination"]) in sharing}
+
+
 def all_sent_sizes(plan: DevicePlan) -> list[int]:
     """Return the bytes of every value that this device sends, once for each receiver, and of every fetched value."""
     sent = [plan.slots[each.inputs[0]].spec.nbytes for each in plan.instructions if each.op == "send"]
     return sent + [plan.slots[slot].spec.nbytes for slot in plan.fetches.values()]
+
+
+def received_specs(plan: DevicePlan) -> dict[str, TensorSpec]:
+    """Return transfer key -> shape and dtype of every value that this device receives."""
+    return {
+        instruction.attributes["key"]: plan.slots[instruction.outputs[0]].spec
+        for instruction in plan.instructions
+        if instruction.op == "recv"
+    }
 
 
 def senders(plan: DevicePlan) -> dict[str, str]:
@@ -130,9 +153,10 @@ def senders(plan: DevicePlan) -> dict[str, str]:
     }
 
 
-def receivers(plan: DevicePlan) -> set[str]:
-    """Return the processes to which this device sends values."""
-    return {peer_of(each.attributes["destination"]) for each in plan.instructions if each.op == "send"}
+def receivers(plan: DevicePlan, arena: Collection[str] = ()) -> set[str]:
+    """Return the processes to which this device sends messages. arena: keys of its arena, among them the doorbells."""
+    sends = [each.attributes for each in plan.instructions if each.op == "send"]
+    return {peer_of(send["destination"]) for send in sends if bell_key(send["key"]) not in arena}
 
 
 def _check_part(device: str, part: Part, inputs: Sequence[InputSlot]) -> None:
@@ -161,16 +185,20 @@ def _check_arenas(assignment: Assignment) -> None:
     if (owners := [arena.owner for arena in arenas.values()]) != list(arenas):
         raise ValueError(f"arenas named {_listed(arenas)}, expected the names of their owners: {_listed(owners)}")
     own = peer_of(assignment.device)
-    destinations = {peer_of(i.attributes["destination"]) for i in plan.instructions if i.op == "send"}
+    destinations = receivers(plan)
     absent = ({own, MASTER} | destinations | set(senders(plan).values())) - set(arenas)
     if absent:
         raise ValueError(f"arenas of {_listed(sorted(arenas))}, expected also arenas of {_listed(sorted(absent))}")
-    if arenas[own].sizes != sent_sizes(plan):
+    bells = {key: nbytes for key, nbytes in bell_sizes(plan, destinations).items() if key in arenas[own].sizes}
+    if arenas[own].sizes != sent_sizes(plan) | bells:
         raise ValueError(f"the arena of {own} does not have the layout of the plan's sends and fetches")
     for recv in plan.instructions:
         if recv.op == "recv":
             arena, sent = arenas[peer_of(recv.attributes["source"])], sent_tensor(recv.attributes["key"])
             expected = recv.arrangement.outputs[0].nbytes
+            bell = bell_key(recv.attributes["key"])
+            if arena.sizes.get(bell, BELL_BYTES) != BELL_BYTES:
+                raise ValueError(f"the arena of {arena.owner} has {arena.sizes[bell]} bytes for {bell}: expected 8")
             if arena.sizes.get(sent) != expected:
                 raise ValueError(
                     f"the arena of {arena.owner} has {arena.sizes.get(sent, 'no')} bytes for {sent}, which {recv.node} "

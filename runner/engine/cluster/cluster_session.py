@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from runner.engine.cluster.assignment import all_sent_sizes, peer_of
-from runner.engine.cluster.emulation import Emulation
+from runner.engine.cluster.emulation import Emulation, Link
 from runner.engine.cluster.joining import host_facts
 from runner.engine.cluster.launchers import Launcher, LocalLauncher
 from runner.engine.cluster.remote_plan import RemotePlan, RemoteTrace
@@ -105,6 +105,8 @@ class ClusterSession:
         self._identity = Identity(run_id, epoch, messages.MASTER_ROLE, 0, new_token())
         self._logs = logs
         self._threads = threads
+        # An emulated link delays messages, not doorbells.
+        self._rings = registry.doorbells is not None and (emulation is None or emulation.link == Link())
         self._launcher: Launcher = launcher or LocalLauncher(logs, threads)
         self._facts = {**host_facts(), **facts}
         self._monitor = monitor or HeartbeatMonitor(silence_s=self._launcher.silence_s)
@@ -287,7 +289,9 @@ class ClusterSession:
             name, self._loads = f"{client.name}-{self._loads}", self._loads + 1
             compiled, plans = self._planned.compiled(signature), self._planned.plans(signature)
             place = (group.directory, self._identity.epoch)
-            plan = RemotePlan(name, client, compiled, plans, self._planned.layouts, *place, group.sharing)
+            plan = RemotePlan(
+                name, client, compiled, plans, self._planned.layouts, *place, group.sharing, rings=self._rings
+            )
             try:
                 plan.expect_fetches(group.arrivals)
                 self._send_plan(plan, plan.assignments)

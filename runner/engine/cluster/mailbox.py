@@ -169,6 +169,13 @@ class Mailbox:
         """
         self._wait_until(self.clock() + seconds, step, "the step was delayed")
 
+    def look(self, step: int, reason: str) -> None:
+        """Handle the messages that have arrived, without waiting; raises the errors of :meth:`wait`."""
+        deadline = self.clock() + WAIT_S
+        while self.clock() <= deadline and (received := self._receive(0.0)) is not None:
+            if (request := self._dispatch(received)) is not None:
+                self._interrupt(request, step, reason)
+
     @property
     def pending(self) -> list[tuple[str, str]]:
         """(plan, key) of the stored tensors; empty when no step is running."""
@@ -184,8 +191,11 @@ class Mailbox:
     def _read_during_step(self, timeout_s: float, step: int, reason: str) -> None:
         """Handle at most one message while a step waits; raises the errors of :meth:`wait`. reason: why it waits."""
         request = self._next(timeout_s)
-        if request is None:
-            return
+        if request is not None:
+            self._interrupt(request, step, reason)
+
+    def _interrupt(self, request: Request, step: int, reason: str) -> None:
+        """Queue a request that arrived during a step, or raise an error that ends the step."""
         received = request.received
         if isinstance(received.message, messages.Shutdown):
             raise Stopped(received.message)

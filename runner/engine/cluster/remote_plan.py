@@ -10,7 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from runner.engine.cluster.arrivals import Arrivals
-from runner.engine.cluster.assignment import Assignment, feed_key, feed_sizes, fetch_key, peer_of, sent_sizes
+from runner.engine.cluster.assignment import (
+    Assignment,
+    bell_sizes,
+    feed_key,
+    feed_sizes,
+    fetch_key,
+    peer_of,
+    sent_sizes,
+)
 from runner.engine.cluster.transport.encoding import decode_document, encode_document
 from runner.engine.cluster.transport.messages import (
     MASTER,
@@ -64,11 +72,15 @@ class RemotePlan:
         directory: Path,
         epoch: int,
         sharing: Collection[str] | None = None,
+        *,
+        rings: bool = False,
     ) -> None:
         """Create the arenas (shared memory) in ``directory``. Raises ResourceError if there is not enough space.
 
         plans: device -> plan, for every participating device. layouts: returns the layouts of a device's variables.
-        sharing: workers that share memory with the master and one another; None for all.
+        sharing: workers that share memory with the master and one another; None for all. rings: whether workers that
+        share memory announce tensors by doorbells. They send messages nevertheless if the client may be launched: the
+        worker then waits for several steps at once, which only messages can end.
         """
         self.name = name
         self.begun = 0
@@ -77,11 +89,15 @@ class RemotePlan:
             device: tuple(slot for slot in client.inputs if slot.tensor in part.feeds)
             for device, part in compiled.parts.items()
         }
+        workers = set(map(peer_of, plans))
+        together = {MASTER} | (workers if sharing is None else workers & set(sharing))
         sizes: dict[str, dict[str, int]] = {MASTER: {}}
         for device, plan in plans.items():
+            owner = peer_of(device)
             sizes[MASTER].update(feed_sizes(plan, inputs[device]))
-            sizes[peer_of(device)] = sent_sizes(plan)
-        together = {MASTER, *(sizes if sharing is None else sharing)} & sizes.keys()
+            sizes[owner] = sent_sizes(plan)
+            if rings and owner in together and not client.deferred:
+                sizes[owner].update(bell_sizes(plan, together))
         self._arenas: dict[str, ArenaSpec] = {}
         with ExitStack() as opened:
             for owner, needed in sizes.items():

@@ -1,31 +1,43 @@
-"""The rendezvous between processes: values are in arenas, and messages carry references to them.
+"""The rendezvous between processes: values are in arenas, and doorbells or messages announce them.
 
 A receiver that shares memory with the sender reads the value in the arena. Any other receiver is sent the bytes.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from runner.engine.cluster.arrivals import send_parts
-from runner.engine.cluster.assignment import peer_of
+from runner.engine.cluster.assignment import bell_key, peer_of
 from runner.engine.cluster.emulation import Links
-from runner.engine.cluster.mailbox import Mailbox
+from runner.engine.cluster.mailbox import RECEIVE_LIMIT_S, Mailbox
 from runner.engine.cluster.transport.endpoint import Endpoint
 from runner.engine.cluster.transport.messages import TensorReady
 from runner.engine.cluster.transport.shared_memory import ArenaReader, ArenaWriter
 from runner.engine.compile.passes.transfers import sent_tensor
-from runner.kernels.contract import Array
+from runner.engine.graph.tensor import TensorSpec
+from runner.errors import ClusterError, SecurityError
+from runner.kernels.contract import Array, NativeCall
+from runner.kernels.platform import HostPlatform, Work
+from runner.kernels.registry import Registry
+
+_RUNS = 2**32
 
 
-@dataclass(frozen=True)
+@dataclass
 class WireRendezvous:
     """The :class:`~runner.engine.run.rendezvous.Rendezvous` of one plan.
 
     writer: writes this process's arena. readers: peer -> reader of the peer's arena, or of a copy if the peer does not
-    share memory with this process. links: emulated links, or None.
+    share memory with this process. specs: key -> shape and dtype, for all received values. registry: joins calls.
+    links: emulated links, or None. spins: how often a wait reads a doorbell before it sleeps.
+
+    A transfer that has a bell in the sender's arena sends no message. The sender rings with the number of the plan's
+    current run, which both processes count. The upper half of the number is the epoch, so that no bell of an
+    interrupted run has the number of a later run.
     """
 
     plan: str
@@ -33,7 +45,26 @@ class WireRendezvous:
     mailbox: Mailbox
     writer: ArenaWriter
     readers: Mapping[str, ArenaReader]
+    specs: Mapping[str, TensorSpec]
+    registry: Registry
     links: Links | None = None
+    spins: int = 0
+
+    def __post_init__(self) -> None:
+        self._step = 0
+        self._number = np.zeros(1, np.int64)
+        self._platform = HostPlatform(self.registry.join)
+        self._waiting: tuple[str, int, float] = ("", 0, 0.0)
+        self.restart()
+
+    def restart(self) -> None:
+        """Number the runs from 0 in the endpoint's epoch."""
+        self._number[0] = self.endpoint.epoch * _RUNS
+
+    def begin(self, step: int) -> None:
+        """Begin the next run of the plan; ``step`` is the step for error messages."""
+        self._step = step
+        self._number[0] += 1
 
     def outgoing(self, sent: str, nbytes: int) -> NDArray[np.uint8]:
         """Return the memory of the value named ``sent`` in this process's arena."""
@@ -44,8 +75,10 @@ class WireRendezvous:
         return _of_size(self.readers[peer_of(source)].memory(sent_tensor(key)), nbytes, key)
 
     def send(self, step: int, key: str, destination: str, value: Array) -> None:
-        """Copy the value to the arena unless it was computed there; then send a reference or the bytes."""
+        """Copy the value to the arena unless it was computed there; then ring, or send a reference or the bytes."""
         reference = self.writer.put(sent_tensor(key), value)
+        if self._call(self.ring(key)):
+            return
         peer = peer_of(destination)
         due = 0.0 if self.links is None else self.links.due(peer, value.nbytes)
         ready = TensorReady(self.plan, step, key, reference, due)
@@ -55,9 +88,49 @@ class WireRendezvous:
             self.endpoint.send(peer, ready)
 
     def receive(self, step: int, key: str, source: str) -> Array:
-        """Wait for the reference, check it, and return a view of the value, valid until the step ends."""
-        reference = self.mailbox.tensor(self.plan, step, key)
-        return self.readers[peer_of(source)].view(sent_tensor(key), reference)
+        """Wait for the bell or the reference; return a view of the value, valid until the step ends."""
+        reader = self.readers[peer_of(source)]
+        if self._call(self.arrival(key, source)):
+            return reader.read(sent_tensor(key), self.specs[key].dtype, self.specs[key].shape)
+        return reader.view(sent_tensor(key), self.mailbox.tensor(self.plan, step, key))
+
+    def ring(self, key: str) -> NativeCall | None:
+        """Return the call that rings the bell of a transfer in this process's arena; None if there is no bell."""
+        doorbells = self.registry.doorbells
+        if doorbells is None or bell_key(key) not in self.writer.spec.sizes:
+            return None
+        return doorbells.ring(self.writer.memory(bell_key(key)), self._number)
+
+    def arrival(self, key: str, source: str) -> NativeCall | None:
+        """Return the call that waits for the bell of a transfer in the sender's arena; None if there is no bell."""
+        doorbells, reader = self.registry.doorbells, self.readers[peer_of(source)]
+        if doorbells is None or bell_key(key) not in reader.spec.sizes:
+            return None
+        bell = reader.memory(bell_key(key))
+        call = doorbells.wait(bell, self._number, self.spins)
+        return replace(call, retry=partial(self._check, bell.view(np.int64), key, peer_of(source)))
+
+    def _call(self, native: NativeCall | None) -> bool:
+        """Make a native call; return whether there is one."""
+        if native is not None:
+            self._platform.join([Work(native, (), ())]).call()
+        return native is not None
+
+    def _check(self, bell: NDArray[np.int64], key: str, sender: str) -> None:
+        """Handle messages while the bell has not rung.
+
+        Raises SecurityError if the sender has counted more runs than this process, and the errors of
+        :meth:`~runner.engine.cluster.mailbox.Mailbox.tensor`.
+        """
+        number, found = int(self._number[0]), int(bell[0])
+        if found > number:
+            raise SecurityError(f"{key!r}: {sender} rang for run {found % _RUNS}, expected run {number % _RUNS}")
+        now = self.mailbox.clock()
+        if self._waiting[:2] != (key, number):
+            self._waiting = key, number, now
+        if now > max(self._waiting[2], self.mailbox.resumed_at) + RECEIVE_LIMIT_S:
+            raise ClusterError(f"step {self._step}: {key!r} did not arrive from {sender} within {RECEIVE_LIMIT_S:g} s")
+        self.mailbox.look(self._step, f"{key!r} was awaited from {sender}")
 
 
 def _of_size(memory: NDArray[np.uint8], nbytes: int, what: str) -> NDArray[np.uint8]:

@@ -17,10 +17,12 @@ from typing import Any
 from runner.engine.cluster.arrivals import send_parts
 from runner.engine.cluster.assignment import (
     Assignment,
+    bell_key,
     feed_key,
     feed_sizes,
     fetch_key,
     peer_of,
+    received_specs,
     receivers,
     senders,
 )
@@ -65,7 +67,7 @@ class Worker:
     mailbox: reads from ``endpoint``, which is connected to the master at ``address``. peers: names of all workers and
     parameter servers, including this one. The setup contains their addresses; a peer without an address there has its
     inbox in the directory of the master's inbox. lines: log lines not sent yet. sends_log: whether the worker sends its
-    log lines to the master.
+    log lines to the master. spins: how often a wait for a value in shared memory reads the doorbell before it sleeps.
     """
 
     endpoint: Endpoint
@@ -77,6 +79,7 @@ class Worker:
     progress: Progress
     lines: SimpleQueue[str] = field(default_factory=SimpleQueue)
     sends_log: bool = False
+    spins: int = 0
 
     def __post_init__(self) -> None:
         self._use_platform(HostPlatform(self.registry.join))
@@ -176,6 +179,8 @@ class Worker:
         self._replaced |= self._connected & set(message.lost)
         self._connected -= self._replaced
         self.endpoint.advance(message.begins, message.lost)
+        for loaded in self._plans.values():
+            loaded.rendezvous.restart()
         self.progress.enter(messages.IDLE, 0)
         self.endpoint.send(messages.MASTER, messages.Abandoned())
         log.info("epoch %d: replaced %s", message.begins, ", ".join(message.lost))
@@ -257,10 +262,12 @@ class Worker:
         own_name = self.endpoint.name
         if peer_of(assignment.device) != own_name:
             raise SecurityError(f"plan {plan!r} refused: for {assignment.device}, expected the device of {own_name}")
-        self._connect(receivers(assignment.plan))
+        self._connect(receivers(assignment.plan, assignment.arenas[own_name].sizes))
         readers = {owner: ArenaReader(spec) for owner, spec in assignment.arenas.items() if owner != own_name}
         writer = ArenaWriter(assignment.arenas[own_name])
-        rendezvous = WireRendezvous(plan, self.endpoint, self.mailbox, writer, readers, self._links)
+        specs, spins = received_specs(assignment.plan), self.spins
+        wire = (self.endpoint, self.mailbox, writer, readers)
+        rendezvous = WireRendezvous(plan, *wire, specs, self.registry, self._links, spins)
         executor = DeviceExecutor(
             assignment.plan,
             self.registry,
@@ -271,12 +278,13 @@ class Worker:
         )
         shared = SharedReading(self._source, {assignment.device: assignment.inputs})
         inputs = ReadAhead(executor, partial(shared.read, assignment.device))
-        received = senders(assignment.plan)
+        bells = {key for owner in readers for key in readers[owner].spec.sizes}
+        received = {key: peer for key, peer in senders(assignment.plan).items() if bell_key(key) not in bells}
         sources = received | dict.fromkeys(feed_sizes(assignment.plan, assignment.inputs), messages.MASTER)
         copied = {key: readers[owner] for key, owner in sources.items() if readers[owner].spec.is_copy}
         self.mailbox.expect(plan, received | {key: sources[key] for key in copied}, copied)
         self._plans[plan] = _LoadedPlan(
-            assignment, executor, inputs, writer, readers[messages.MASTER], frozenset(received)
+            assignment, executor, rendezvous, inputs, writer, readers[messages.MASTER], frozenset(received)
         )
         self.endpoint.send(messages.MASTER, messages.Loaded(plan))
         self.progress.enter(messages.IDLE, 0)
@@ -315,6 +323,7 @@ class Worker:
                 if copied:
                     self.mailbox.tensor(plan, step, key)
                 feeds[feed.tensor] = loaded.feeds.read(key, feed.spec.dtype, feed.spec.shape)
+        loaded.rendezvous.begin(step)
         for tensor, value in loaded.inputs.run(step, feeds).items():
             key = fetch_key(tensor)
             reference = loaded.writer.put(key, value)
@@ -355,10 +364,11 @@ class Worker:
 @dataclass(frozen=True)
 class _LoadedPlan:
     """A plan ready to run. inputs: reader of the plan's inputs. writer: writer of this worker's arena. feeds: reader of
-    the master's arena. received: keys of the tensors that the plan receives."""
+    the master's arena. received: keys of the tensors that messages announce."""
 
     assignment: Assignment
     executor: DeviceExecutor
+    rendezvous: WireRendezvous
     inputs: ReadAhead
     writer: ArenaWriter
     feeds: ArenaReader

@@ -29,9 +29,13 @@ from runner.engine.cluster.transport.zmq_sockets import open_context
 from runner.engine.cluster.worker import SourceMaker, Worker
 from runner.engine.run.kernel_table import load_kernels
 from runner.errors import ClusterError, SecurityError
+from runner.system.machine import usable_cores
 from runner.system.text import ascii_only
 
 log = logging.getLogger(__name__)
+
+_SPINS = 2000
+"""How often a wait reads a doorbell before it sleeps, if every process has its cores: for about 50 microseconds."""
 
 _FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
@@ -94,7 +98,8 @@ def main(options: WorkerOptions, facts: Mapping[str, str], make_source: SourceMa
                 log.info("%s has joined the run; its process is %d", identity.name, os.getpid())
             mailbox = Mailbox(endpoint)
             given = (options.join, processes, make_source, registry, progress, heartbeat.lines, over_tcp)
-            worker = Worker(endpoint, mailbox, *given)
+            spins = _SPINS if len(processes) * ticket.threads <= usable_cores() else 0
+            worker = Worker(endpoint, mailbox, *given, spins)
             return worker.serve(heartbeat.check)
 
 

@@ -5,7 +5,6 @@ If a node's output is not finite, :class:`FiniteCheck` restores the node's varia
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ from runner.engine.run.binding import Binding
 from runner.engine.run.recording import COMPUTE, RECEIVE, SEND, WAIT, PlanRun, Recorder
 from runner.engine.run.storage import allocate
 from runner.errors import NumericError
+from runner.kernels.contract import NativeCall
 from runner.kernels.memory import Bytes
 from runner.kernels.platform import Platform, Work
 
@@ -37,14 +37,22 @@ class CallGroup:
 
 
 def join_calls(platform: Platform, works: Sequence[Work]) -> list[CallGroup]:
-    """Fuse neighbouring calls that the platform can join. works: one Work for each instruction, in order."""
-    call_groups: list[CallGroup] = []
-    for is_joinable, group in groupby(enumerate(works), lambda each: platform.joinable(each[1].call)):
-        if is_joinable:
-            call_groups.append(_call_group(platform, list(group)))
-        else:
-            call_groups += [_call_group(platform, [each]) for each in group]
-    return call_groups
+    """Fuse neighbouring calls that the platform can join. works: one Work for each instruction, in order.
+
+    Calls that wait are the first calls of their group, because the platform repeats the group until they succeed.
+    """
+    groups: list[list[tuple[int, Work]]] = []
+    for position, work in enumerate(works):
+        before = works[position - 1] if position else None
+        together = before is not None and platform.joinable(before.call) and platform.joinable(work.call)
+        if before is None or not together or (_waits(work) and not _waits(before)):
+            groups.append([])
+        groups[-1].append((position, work))
+    return [_call_group(platform, group) for group in groups]
+
+
+def _waits(work: Work) -> bool:
+    return isinstance(work.call, NativeCall) and work.call.retry is not None
 
 
 def separate_calls(platform: Platform, works: Sequence[Work]) -> list[CallGroup]:
@@ -87,7 +95,7 @@ class TimedCalls:
 
     def _receive(self, position: int) -> Callable[[], None]:
         """Return a receive whose two parts are timed: the wait for the tensor, and its check or copy."""
-        wait, take = self.bound.receiver(self.plan.instructions[position])
+        wait, take, _ = self.bound.receiver(self.plan.instructions[position])
 
         def finish_receive(value: Any) -> None:
             take(value)

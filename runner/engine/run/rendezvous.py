@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from runner.engine.compile.passes.transfers import sent_tensor
 from runner.errors import ClusterError
-from runner.kernels.contract import Array
+from runner.kernels.contract import Array, NativeCall
 from runner.kernels.memory import allocate
 
 _WAIT_S = 1.0
@@ -38,6 +38,12 @@ class Rendezvous(Protocol):
 
     def receive(self, step: int, key: str, source: str) -> Array:
         """Wait for a value; raises ClusterError if the time limit passes or a peer has failed."""
+
+    def ring(self, key: str) -> NativeCall | None:
+        """Return a call with the effect of :meth:`send` for a value in its :meth:`outgoing` memory, or None."""
+
+    def arrival(self, key: str, source: str) -> NativeCall | None:
+        """Return a call with the effect of :meth:`receive` for the value of the current step, or None."""
 
 
 class LocalRendezvous:
@@ -76,6 +82,12 @@ class LocalRendezvous:
         """Wait for a value and remove it from the rendezvous."""
         value: Array = self.take(step, key, source)
         return value
+
+    def ring(self, key: str) -> None:
+        """Return None: the threads of one process announce values under a lock."""
+
+    def arrival(self, key: str, source: str) -> None:
+        """Return None, as :meth:`ring` does."""
 
     def put(self, step: int, key: str, value: object) -> None:
         """Send any object; raises ClusterError for a second object with the same step and key."""

@@ -4,11 +4,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
+from runner.engine.compile.passes.transfers import sent_tensor
 from runner.engine.graph.device import Device
 from runner.engine.run.rendezvous import LocalRendezvous, Rendezvous
 from runner.errors import ResourceError
-from runner.kernels.contract import Operand, as_array
-from runner.kernels.memory import Bytes
+from runner.kernels.contract import NativeCall, Operand, as_array
+from runner.kernels.memory import Bytes, address_of
 from runner.kernels.platform import HostPlatform, Platform, Work
 from runner.kernels.registry import Registry
 
@@ -17,10 +18,14 @@ Send = Callable[[int], None]
 
 
 class Receive(NamedTuple):
-    """A receive in two calls. wait: waits for the value of a step and returns it. take: checks or copies the value."""
+    """A receive in two calls. wait: waits for the value of a step and returns it. take: checks or copies the value.
+
+    native: a call in machine code that has the effect of both, or None.
+    """
 
     wait: Callable[[int], Any]
     take: Callable[[Any], None]
+    native: NativeCall | None = None
 
 
 class Wires(Protocol):
@@ -32,8 +37,8 @@ class Wires(Protocol):
     def incoming(self, key: str, source: str, nbytes: int) -> Bytes:
         """Return the memory of a received value; the value stays there until the end of the step."""
 
-    def sender(self, key: str, destination: str, value: Operand) -> Send:
-        """Return a function that sends the value to the device ``destination``."""
+    def sender(self, key: str, destination: str, value: Operand) -> Send | NativeCall:
+        """Return a function or a call in machine code that sends the value to the device ``destination``."""
 
     def receiver(self, key: str, source: str, value: Operand) -> Receive:
         """Return a receive that waits for a value from the device ``source`` and makes it available in ``value``."""
@@ -51,7 +56,11 @@ class HostWires:
     def incoming(self, key: str, source: str, nbytes: int) -> Bytes:
         return self.rendezvous.incoming(key, source, nbytes)
 
-    def sender(self, key: str, destination: str, value: Operand) -> Send:
+    def sender(self, key: str, destination: str, value: Operand) -> Send | NativeCall:
+        """Return the call of the doorbell if there is one and the value is computed in the memory of the rendezvous."""
+        ring = self.rendezvous.ring(key)
+        if ring is not None and value.address == address_of(self.outgoing(sent_tensor(key), value.layout.nbytes)):
+            return ring
         array = value.array
         return lambda step: self.rendezvous.send(step, key, destination, array)
 
@@ -62,7 +71,8 @@ class HostWires:
         def take(found: Any) -> None:
             as_array(found, spec)
 
-        return Receive(lambda step: self.rendezvous.receive(step, key, source), take)
+        native = self.rendezvous.arrival(key, source)
+        return Receive(lambda step: self.rendezvous.receive(step, key, source), take, native)
 
 
 @dataclass(frozen=True)

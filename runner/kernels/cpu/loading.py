@@ -50,7 +50,7 @@ def register_onednn(registry: Registry) -> tuple[str, str]:
 
 
 def register_machine_code(registry: Registry) -> tuple[str, str]:
-    """Set ``registry.join``, add the kernels that LLVM can compile, and return the result of :func:`probe_compiler`."""
+    """Set ``join`` and ``doorbells``, add the kernels that LLVM can compile; return :func:`probe_compiler`'s result."""
     from runner.kernels.cpu.dispatch import join_in_python
 
     version, missing = probe_compiler()
@@ -60,6 +60,7 @@ def register_machine_code(registry: Registry) -> tuple[str, str]:
     from runner.kernels.cpu.machine_code import (
         classification,
         compiler,
+        doorbells,
         elementwise,
         indexing,
         pooling,
@@ -69,6 +70,7 @@ def register_machine_code(registry: Registry) -> tuple[str, str]:
     )
 
     registry.join = compiler.join
+    registry.doorbells = doorbells.DOORBELLS if doorbells.is_supported() else None
     for family in (elementwise, classification, rows, indexing, pooling, products, recurrent):
         family.register(registry)
     return version, ""

@@ -1,5 +1,6 @@
 """Assignments (what one worker runs of a client of a program): documents, feeds, fetches and transfers."""
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -10,18 +11,29 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runner.engine.cluster.assignment import Assignment, feed_key, feed_sizes, fetch_key, peer_of, senders, sent_sizes
-from runner.engine.cluster.mailbox import Mailbox
+from runner.engine.cluster.assignment import (
+    BELL_BYTES,
+    Assignment,
+    bell_key,
+    feed_key,
+    feed_sizes,
+    fetch_key,
+    peer_of,
+    senders,
+    sent_sizes,
+)
+from runner.engine.cluster.mailbox import Mailbox, Stopped
 from runner.engine.cluster.remote_plan import RemotePlan
 from runner.engine.cluster.transport.encoding import decode_document, encode_document
-from runner.engine.cluster.transport.messages import Message, TensorReady
+from runner.engine.cluster.transport.messages import MASTER, Message, Shutdown, TensorReady
 from runner.engine.cluster.transport.private_directory import private_directory
 from runner.engine.cluster.transport.shared_memory import ArenaReader, ArenaWriter, create_arena
 from runner.engine.cluster.wire_rendezvous import WireRendezvous
 from runner.engine.compile.program import Client, InputSlot, Program
 from runner.engine.graph.device import worker_device
-from runner.engine.graph.tensor import Tensor
-from runner.errors import RunnerError, SecurityError
+from runner.engine.graph.tensor import Tensor, TensorSpec
+from runner.engine.run.kernel_table import load_kernels
+from runner.errors import ClusterError, RunnerError, SecurityError
 from runner.kernels.registry import Registry
 from runner.optimizers.sgd import Momentum
 from runner.strategies.sync_data import SyncData
@@ -282,38 +294,53 @@ VALUE = np.arange(4, dtype=np.float32)
 
 
 class Wire:
-    """Two connected workers: worker 0 sends ``x`` and worker 1 receives it."""
+    """Two connected workers: worker 0 sends ``x`` and worker 1 receives it. rings: announces it by a doorbell."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, rings: bool) -> None:
         network = FakeNetwork(0)
         names = ("worker-0", "worker-1")
         self.ends = [network.endpoint(identity(name), len(names)) for name in names]
         for end, other in zip(self.ends, reversed(names), strict=True):
             end.connect(other, "")
+        self.master = network.endpoint(identity(MASTER), len(names))
+        self.master.connect("worker-1", "")
+        sent = {"x:0": VALUE.nbytes} | ({bell_key(KEY): BELL_BYTES} if rings else {})
         specs = [
             create_arena(directory, f"plan {name}", name, 1, sizes)
-            for name, sizes in zip(names, ({"x:0": VALUE.nbytes}, {}), strict=True)
+            for name, sizes in zip(names, (sent, {}), strict=True)
         ]
+        made = {KEY: TensorSpec(VALUE.shape, "float32")}, load_kernels()
         self.sender, self.receiver = (
-            WireRendezvous("plan", end, mailbox, ArenaWriter(own), {other.owner: ArenaReader(other)})
-            for end, mailbox, own, other in zip(self.ends, map(Mailbox, self.ends), specs, specs[::-1], strict=True)
+            WireRendezvous("plan", end, Mailbox(end), ArenaWriter(own), {other.owner: ArenaReader(other)}, *made)
+            for end, own, other in zip(self.ends, specs, specs[::-1], strict=True)
         )
         self.receiver.mailbox.expect("plan", {KEY: "worker-0"})
+
+    def begin(self, step: int) -> None:
+        for end in (self.sender, self.receiver):
+            end.begin(step)
 
     def send(self, message: Message) -> None:
         self.ends[0].send("worker-1", message)
 
 
-@pytest.fixture
-def wire() -> Iterator[Wire]:
+@pytest.fixture(params=[False, True], ids=["message", "doorbell"])
+def wire(request: pytest.FixtureRequest) -> Iterator[Wire]:
     with private_directory() as directory:
-        yield Wire(directory)
+        yield Wire(directory, rings=request.param)
+
+
+@pytest.fixture
+def bell() -> Iterator[Wire]:
+    with private_directory() as directory:
+        yield Wire(directory, rings=True)
 
 
 def test_receiver_reads_the_memory_of_the_sender(wire: Wire) -> None:
     memory = wire.sender.outgoing("x:0", VALUE.nbytes).view(np.float32)
     place = wire.receiver.incoming(KEY, WORKER_0, VALUE.nbytes)
     for step in range(2):
+        wire.begin(step)
         memory[:] = VALUE + step
         wire.sender.send(step, KEY, WORKER_1, memory)
         received = wire.receiver.receive(step, KEY, WORKER_0)
@@ -324,16 +351,73 @@ def test_receiver_reads_the_memory_of_the_sender(wire: Wire) -> None:
 
 def test_value_outside_the_arena_is_copied(wire: Wire) -> None:
     value = VALUE.copy()
+    wire.begin(0)
     wire.sender.send(0, KEY, WORKER_1, value)
     value[:] = -1.0
     np.testing.assert_array_equal(wire.receiver.receive(0, KEY, WORKER_0), VALUE)
 
 
+@pytest.mark.parametrize("wire", [False], indirect=True)
 def test_reference_to_another_slot_is_refused(wire: Wire) -> None:
     right = wire.sender.writer.put("x:0", VALUE)
     wire.send(TensorReady("plan", 0, KEY, replace(right, offset=64)))
     with pytest.raises(SecurityError, match=r"tensor x:0 of worker-0: reference to .* expected"):
         wire.receiver.receive(0, KEY, WORKER_0)
+
+
+def test_a_wait_for_a_doorbell_ends_with_a_message_or_a_second_run_of_the_sender(bell: Wire) -> None:
+    bell.begin(0)
+    bell.master.send("worker-1", Shutdown(reason="the run has ended"))
+    with pytest.raises(Stopped, match="the run has ended"):
+        bell.receiver.receive(0, KEY, WORKER_0)
+    bell.sender.begin(1)
+    bell.sender.send(1, KEY, WORKER_1, VALUE)
+    with pytest.raises(SecurityError, match=r"'x:0->.*': worker-0 rang for run 2, expected run 1"):
+        bell.receiver.receive(0, KEY, WORKER_0)
+
+
+def test_a_wait_for_a_doorbell_has_a_limit(bell: Wire) -> None:
+    time = itertools.count(0.0, 2.4)  # the mailbox is read every 9.6 s, so no gap restarts the limit
+    bell.receiver.mailbox = Mailbox(bell.ends[1], lambda: next(time))
+    bell.begin(7)
+    with pytest.raises(ClusterError, match=r"step 7: 'x:0->.*' did not arrive from worker-0 within 600 s"):
+        bell.receiver.receive(7, KEY, WORKER_0)
+    assert next(time) < 650
+
+
+def test_a_doorbell_of_an_interrupted_run_is_not_heard_in_a_later_epoch(bell: Wire) -> None:
+    bell.begin(0)
+    bell.sender.send(0, KEY, WORKER_1, VALUE)
+    for end in (*bell.ends, bell.master):
+        end.advance(2)
+    for rendezvous in (bell.sender, bell.receiver):
+        rendezvous.restart()
+    bell.begin(0)
+    bell.master.send("worker-1", Shutdown(reason="nothing was heard"))
+    with pytest.raises(Stopped, match="nothing was heard"):
+        bell.receiver.receive(0, KEY, WORKER_0)
+    bell.sender.send(0, KEY, WORKER_1, VALUE + 1)
+    np.testing.assert_array_equal(bell.receiver.receive(0, KEY, WORKER_0), VALUE + 1)
+
+
+def test_transfers_between_processes_that_share_memory_have_doorbells(tmp_path: Path, registry: Registry) -> None:
+    """A bell is in the arena of the sender, unless the client may be launched or the receiver has a copy."""
+    program = there_and_back()
+    client = program.clients["run"]
+    planned = plans_of(program, registry)
+    compiled, plans = planned.compiled(client.signature), planned.plans(client.signature)
+
+    def bells(client: Client, *sharing: str) -> list[tuple[str, str]]:
+        made = (client, compiled, plans, planned.layouts, tmp_path, EPOCH, sharing)
+        plan = RemotePlan("plan", *made, rings=True)
+        arenas = plan.assignments["worker-0"].arenas
+        plan.close()
+        return [(owner, key) for owner, spec in arenas.items() for key in spec.sizes if key.startswith("bell")]
+
+    both = [("worker-0", bell_key(f"send/{THERE}")), ("worker-1", bell_key(f"send/{BACK}"))]
+    assert [owner for owner, _ in bells(client, "worker-0", "worker-1")] == [owner for owner, _ in both]
+    assert bells(client, "worker-0") == []
+    assert bells(replace(client, deferred=True), "worker-0", "worker-1") == []
 
 
 def test_wrong_size_is_refused(wire: Wire) -> None:

@@ -14,9 +14,11 @@ from runner.engine.graph import ops
 from runner.engine.graph.graph import Graph
 from runner.engine.graph.op import ShapeError
 from runner.engine.graph.tensor import Tensor
+from runner.engine.run.calls import join_calls
 from runner.engine.run.recording import COMPUTE, INPUT, Recorder
 from runner.errors import NumericError, RunnerError
-from runner.kernels.contract import NativeCall
+from runner.kernels.contract import NOT_YET, NativeCall
+from runner.kernels.platform import HostPlatform, Work
 from runner.kernels.registry import Registry
 from tests.engine.run.fake_kernels import PLAIN, always, fake_kernel, fake_registry, join
 from tests.engine.running import CPU_0, Array, Bench, Function, Replaced, client, session
@@ -252,3 +254,35 @@ def test_calls_are_not_fused_with_check_finite(graph: Graph, recorded: bool) -> 
     machine.fail = (0, 9)
     with pytest.raises(RunnerError, match=r"^node 'n' .* status 9$"):
         bench.run({X: ONES})
+
+
+def test_calls_that_wait_begin_a_group_which_is_repeated_until_they_succeed() -> None:
+    """Computations and sends of a group run once, after all its waits."""
+    made: list[str] = []
+    absent = {"wait 2": 2, "wait 3": 1}
+
+    def work(name: str) -> Work:
+        def body() -> int:
+            made.append(name)
+            return NOT_YET if absent.get(name) else 0
+
+        def retry() -> None:
+            made.append(f"retry {name}")
+            absent[name] -= 1
+
+        native = NativeCall(0, (0, 0, 0, 0), body, retry=retry if name.startswith("wait") else None)
+        return Work((lambda: made.append(name)) if name == "python" else native, (), ())
+
+    names = ["wait 1", "add 1", "wait 2", "wait 3", "add 2", "send", "python", "wait 4", "add 3"]
+    groups = join_calls(HostPlatform(join), [work(name) for name in names])
+    assert [[names[position] for position in group.instructions] for group in groups] == [
+        ["wait 1", "add 1"],
+        ["wait 2", "wait 3", "add 2", "send"],
+        ["python"],
+        ["wait 4", "add 3"],
+    ]
+    assert [group.call() or 0 for group in groups] == [0] * 4
+    assert made == [
+        *("wait 1", "add 1", "wait 2", "retry wait 2", "wait 2", "retry wait 2"),
+        *("wait 2", "wait 3", "retry wait 3", "wait 2", "wait 3", "add 2", "send", "python", "wait 4", "add 3"),
+    ]

@@ -182,7 +182,7 @@ def test_gpus_copy_in_stream_order_without_waits_on_the_host(runtime: EmulatedRu
     first, second = End(runtime, rendezvous), End(runtime, rendezvous)
     out, into = first.outgoing("x"), second.incoming("x->GPU 1", "GPU 0")
     send = first.wires.sender("x->GPU 1", "GPU 1", out)
-    wait, take = second.wires.receiver("x->GPU 1", "GPU 0", into)
+    wait, take, _ = second.wires.receiver("x->GPU 1", "GPU 0", into)
     for step in range(3):
         first.write(out, value(step))
         send(step)
@@ -207,7 +207,7 @@ def test_gpu_and_host_exchange_values(runtime: EmulatedRuntime, alone: bool) -> 
     place = Operand(SPEC, plain(SPEC), host.incoming("x->host", "GPU 0", SPEC.nbytes))
     gpu.write(out, value(1))
     gpu.wires.sender("x->host", "host", out)(7)
-    wait, take = host.receiver("x->host", "GPU 0", place)
+    wait, take, _ = host.receiver("x->host", "GPU 0", place)
     take(wait(7))
     np.testing.assert_array_equal(place.array, value(1))
 
@@ -215,7 +215,7 @@ def test_gpu_and_host_exchange_values(runtime: EmulatedRuntime, alone: bool) -> 
     back.array[:] = value(2)
     host.sender("y->GPU 0", "GPU 0", back)(7)
     into = gpu.incoming("y->GPU 0", "host")
-    wait, take = gpu.wires.receiver("y->GPU 0", "host", into)
+    wait, take, _ = gpu.wires.receiver("y->GPU 0", "host", into)
     take(wait(7))
     back.array[:] = -1
     (found,) = gpu.platform.reader([into])()
@@ -224,7 +224,7 @@ def test_gpu_and_host_exchange_values(runtime: EmulatedRuntime, alone: bool) -> 
 
 def test_value_of_wrong_dtype_from_host_is_refused(runtime: EmulatedRuntime) -> None:
     gpu = End(runtime, LocalRendezvous())
-    _, take = gpu.wires.receiver("y->GPU 0", "host", gpu.incoming("y->GPU 0", "host"))
+    _, take, _ = gpu.wires.receiver("y->GPU 0", "host", gpu.incoming("y->GPU 0", "host"))
     with pytest.raises(ValueError, match=r"got float64\[3, 5\], expected float32\[3, 5\]"):
         take(np.zeros((3, 5)))
 

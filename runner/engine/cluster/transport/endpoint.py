@@ -93,6 +93,10 @@ class Endpoint(Protocol):
     def name(self) -> str:
         """The name in this endpoint's hello."""
 
+    @property
+    def epoch(self) -> int:
+        """The epoch in which messages are sent."""
+
     def connect(self, peer: str, address: str) -> None:
         """Open the connection to ``peer`` and send hello on it.
 

@@ -264,6 +264,11 @@ class ZmqEndpoint(Outbox):
         return self._identity.name
 
     @property
+    def epoch(self) -> int:
+        """The epoch in which messages are sent."""
+        return self._identity.epoch
+
+    @property
     def drops(self) -> Mapping[Drop, int]:
         """Number of messages dropped so far, by reason."""
         return self._admission.drops

@@ -135,6 +135,11 @@ class FakeEndpoint:
         return self._identity.name
 
     @property
+    def epoch(self) -> int:
+        """Return the epoch in which this endpoint sends messages."""
+        return self._identity.epoch
+
+    @property
     def drops(self) -> Mapping[Drop, int]:
         """Return the number of dropped messages for each reason."""
         return self._admission.drops
