@@ -1,9 +1,8 @@
 """Time sums over workers on this machine in runner and in other libraries, from 4 bytes to 64 MiB per worker.
 
 One step of runner, which sums one vector per worker in place, is compared with one blocking call of another library
-with the same result. The master of runner times the step, from its request until the last worker's reply.
-The other libraries need no such round trip through the master, but every training step of runner has one. The row of 4
-bytes shows the cost of the round trip.
+with the same result. The master of runner times a series of steps, from its request until the last worker's reply, as
+in training. The other libraries need no such round trip.
 """
 
 import tempfile
@@ -17,6 +16,7 @@ from benchmarks.cells import NOTHING, markdown, ratio, spread
 from benchmarks.exchange_protocol import ITEM_BYTES, PUSH_PULL, RING, Exchange
 from benchmarks.results import SubjectResult
 from benchmarks.subjects import EXCHANGE_OURS, EXCHANGE_PEERS
+from runner.engine.cluster.transport.messages import MOST_STEPS
 
 PREFIX = "collectives/"
 COLLECTIVE_CASES = {
@@ -80,9 +80,9 @@ def collectives_section(results: Sequence[ExchangeResult]) -> str:
     return "\n\n".join([f"## Collectives, float32\n\n{_METHOD}", *map(_one, results)])
 
 
-_METHOD = f"""Every worker has a vector of the given size, which is replaced by the sum of all vectors. A step of runner
-includes a request from its master to every process and a reply from each, because every training step has them; the
-time at 4 B consists almost entirely of these messages. The other libraries have no master. Their time is that of the
+_METHOD = f"""Every worker has a vector of the given size, which is replaced by the sum of all vectors. Steps of
+runner run in series, as in training, with one request from its master to every process and one reply from each for up
+to {MOST_STEPS} steps; the time of a step is its share. The other libraries have no master. Their time is that of the
 slowest rank in one blocking call after a barrier: `MPI_Allreduce` in place, `all_reduce` of torch.distributed, or, for
 push-pull, a send and a receive by each worker and the addition on the server in between. All libraries use one thread
 per process and otherwise their default settings; processes of other libraries use no core while they wait for their

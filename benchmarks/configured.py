@@ -1,7 +1,8 @@
 """Train a configuration as ``runner`` does, in a benchmark process: ``python -m benchmarks.configured OVERRIDE ...``
 
-The data pipeline and the worker processes are included. The phases are "step", which returns the loss, and
-"evaluations", which returns the number of times that the step computed its batch.
+The data pipeline and the worker processes are included. The phases are "step", which returns the loss;
+"evaluations", which returns the number of times that the step computed its batch; and "series", which makes as many
+steps at once as a training run would and returns their number.
 """
 
 import sys
@@ -10,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from itertools import count
 from pathlib import Path
+from time import perf_counter
 
 from benchmarks.experiments import configuration
 from benchmarks.protocol import Run, serve
@@ -17,7 +19,7 @@ from runner.engine.run.step_driver import bind
 from runner.records.run_directory import RunDirectory
 from runner.records.summary import versions
 from runner.training.build import build, open_session
-from runner.training.trainer import train_step
+from runner.training.trainer import in_a_series, train_step, train_steps
 
 
 class Configured:
@@ -29,6 +31,7 @@ class Configured:
         self._overrides = overrides
         self._stack = stack
         self._steps = count()
+        self._step_s = 1.0
 
     def load(self) -> None:
         """Start the training run."""
@@ -40,15 +43,27 @@ class Configured:
         self.step_driver = bind(self.experiment.program.step_driver, session)
 
     def phase(self, name: str) -> Run:
-        """Return a function that runs one training step."""
-        if name not in ("step", "evaluations"):
-            raise ValueError(f"phase {name!r}: expected 'step' or 'evaluations', the phases of a configuration")
+        """Return a function that runs one training step, or a series of them."""
+        if name not in ("step", "evaluations", "series"):
+            raise ValueError(
+                f"phase {name!r}: expected 'step', 'evaluations' or 'series', the phases of a configuration"
+            )
 
         def step() -> float:
             found = train_step(self.step_driver, self.experiment, next(self._steps))
             return float(found["loss"] if name == "step" else self.step_driver.passes)
 
-        return step
+        return step if name != "series" else self._series
+
+    def _series(self) -> float:
+        first = next(self._steps)
+        length = in_a_series(self.step_driver.longest_series(first), self._step_s)
+        for _ in range(length - 1):
+            next(self._steps)
+        begun = perf_counter()
+        train_steps(self.step_driver, self.experiment, range(first, first + length))
+        self._step_s = (perf_counter() - begun) / length
+        return length
 
 
 if __name__ == "__main__":

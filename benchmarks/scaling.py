@@ -73,7 +73,9 @@ def measure_scaling(name: str, *, rounds: int, turn: int | None) -> ScalingResul
         synchronous = started("sync_data", batch * WORKERS, "parallelism=sync_data", f"parallelism.workers={WORKERS}")
         singles = [started(f"single-{i}", batch, "parallelism=single") for i in range(WORKERS)]
         for _ in range(rounds):
-            connected += synchronous.ask("run", phase="step", times=times)["seconds"][SETTLING:]
+            answer = synchronous.ask("run", phase="series", times=times)
+            pairs = zip(answer["seconds"], answer["losses"], strict=True)
+            connected += [seconds / updates for seconds, updates in pairs][SETTLING:]
             for single in singles:
                 single.send("run", phase="step", times=times)
             for seconds, single in zip(unconnected, singles, strict=True):

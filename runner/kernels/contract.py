@@ -226,7 +226,9 @@ class Choice:
 def as_array(value: Any, spec: Spec) -> Array:
     """Return a fed or received value as an array; raises ValueError if its shape or dtype differs from ``spec``."""
     array = np.asarray(value)
-    if array.shape != tuple(spec.shape) or array.dtype.name != spec.dtype:
+    # Making the name of a dtype takes a microsecond. Dtypes of one name can differ in byte order.
+    is_wrong = array.dtype != numpy_dtype(spec.dtype) and array.dtype.name != spec.dtype
+    if array.shape != tuple(spec.shape) or is_wrong:
         raise ValueError(f"got {array.dtype.name}{list(array.shape)}, expected {spec.dtype}{list(spec.shape)}")
     return array
 

@@ -63,9 +63,14 @@ def update_kernel(op: str, function: Callable[..., None]) -> Kernel:
 
 def results(function: Callable[..., Any], inputs: Sequence[Array], attributes: Attributes) -> tuple[Any, ...]:
     """Call the function of a kernel and return all outputs; bfloat16 inputs are converted to float32 first."""
-    wide = [each.astype(np.float32) if each.dtype.name == "bfloat16" else each for each in inputs]
+    wide = [each.astype(np.float32) if _is_bfloat16(each) else each for each in inputs]
     result = function(*wide, **attributes)
     return result if isinstance(result, tuple) else (result,)
+
+
+def _is_bfloat16(array: Array) -> bool:
+    # No other dtype of the engine is of this kind. The name of a dtype takes a microsecond to make.
+    return array.dtype.kind == "V"
 
 
 def _read_only(array: Array) -> Array:
@@ -77,7 +82,7 @@ def _read_only(array: Array) -> Array:
 def _fill(output: Array, value: Any) -> None:
     # np.copyto alone would broadcast and convert, which would hide a wrong shape or dtype.
     array = np.asarray(value)
-    if output.dtype.name == "bfloat16" and array.dtype == np.float32:
+    if _is_bfloat16(output) and array.dtype == np.float32:
         array = array.astype(output.dtype)
     if array.shape != output.shape or array.dtype != output.dtype:
         raise TypeError(

@@ -41,7 +41,7 @@ class Origin:
     devices: tuple[str, ...]
 
 
-class NotingClients:
+class NotingClients(Clients):
     """Clients whose endings are written to a file. The first ending creates the file."""
 
     def __init__(self, clients: Clients, path: Path, origin: Origin, *, most: int = MOST_ENDINGS) -> None:

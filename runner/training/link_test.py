@@ -60,7 +60,7 @@ class _Steps:
 
 
 def _steps(folder: Path, workers: int, client: str) -> _Steps:
-    """Time steps of a client on new worker processes."""
+    """Time steps of a client on new worker processes, in series as in training."""
     program, before = _program(workers), set(psutil.Process().children())
     computed, run_id = (program, local_cluster(workers), load_kernels()), secrets.token_hex(8)
     with ClusterSession(
@@ -68,14 +68,15 @@ def _steps(folder: Path, workers: int, client: str) -> _Steps:
     ) as session:
         started = [each.pid for each in set(psutil.Process().children()) - before]
         session.run("init")
+        length = session.longest_series
 
-        def timed(count: int) -> list[tuple[float, float, float]]:
+        def timed(count: int) -> list[tuple[float, ...]]:
             times = []
-            for step in range(count):
+            for number in range(count):
                 begin = time.perf_counter(), time.process_time(), _cpu_s(started)
-                session.run(client, step=step)
+                session.run_series(client, number * length, [{}] * length)
                 end = time.perf_counter(), time.process_time(), _cpu_s(started)
-                times.append((end[0] - begin[0], end[1] - begin[1], end[2] - begin[2]))
+                times.append(tuple((after - before) / length for before, after in zip(begin, end, strict=True)))
             return times
 
         timed(WARM_UP)

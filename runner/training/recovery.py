@@ -1,8 +1,8 @@
-"""Recovery of a run that lost a worker: another process takes its place, and all return to a state between two updates.
+"""Recovery from a lost worker: a new process replaces it, and all processes return to a state between two updates.
 
-The state is the newest copy of the variables in the master's memory. Copies are frequent, so that few steps are done
-again, and do not depend on what the lost worker held. A recovered run has the weights of an undisturbed one, bit for
-bit unless its workers race, because samples, draws and orders of summation depend only on seed, step and worker.
+The state is the newest copy of the variables in the master's memory, so it does not depend on the lost worker. Copies
+are frequent, so that few steps are repeated. Unless its workers race, a recovered run has the weights of an undisturbed
+run bit for bit, because samples, draws and orders of summation depend only on seed, step and worker.
 """
 
 import logging
@@ -21,7 +21,7 @@ from runner.errors import WorkerLostError
 from runner.records.record import Record
 from runner.records.recoveries import append_recovery, count_recoveries
 from runner.records.run_directory import RunDirectory
-from runner.training.restart_budget import RestartBudget
+from runner.training.restart_budget import RestartBudget, described
 from runner.training.saving import Progress, Start, restore
 
 log = logging.getLogger(__name__)
@@ -37,7 +37,7 @@ _COST = 50
 class Boundary:
     """A state between two updates.
 
-    restore: sets all variables of a session. source: where the values come from. variables: None if not in memory.
+    restore: sets all variables of a session. source: origin of the values, as text. variables: None if not in memory.
     """
 
     progress: Progress
@@ -48,7 +48,7 @@ class Boundary:
 
 @dataclass(frozen=True)
 class _Unfinished:
-    """A recovery whose interrupted step is not done again yet. begun: when the state was restored. facts: so far."""
+    """A recovery whose interrupted step is not yet repeated. begun: time.monotonic() when the state was restored."""
 
     step: int
     begun: float
@@ -90,10 +90,11 @@ class Recovery:
         self._next_copy = ended + _COST * (ended - begun)
         self.keep(progress, variables)
 
-    def recover(self, lost: WorkerLostError, step: int) -> str:
+    def recover(self, lost: WorkerLostError, steps: range) -> str:
         """Replace the lost worker and return to the boundary; return a description of the recovery.
 
-        step: the step that was interrupted. Raises WorkerLostError if a worker is lost meanwhile.
+        steps: those that ran at once, of which one was interrupted. Raises WorkerLostError if a worker is lost
+        meanwhile.
         """
         self.close()
         log.warning("%s", lost)
@@ -107,7 +108,7 @@ class Recovery:
             "epoch": epoch,
             "worker": lost.worker,
             "cause": lost.cause,
-            "step": step,
+            "step": steps[0],
             "continued_from": first,
             "replaced": list(recovered.replaced),
             "state_from": self.boundary.source,
@@ -117,12 +118,12 @@ class Recovery:
             "started_s": recovered.started_s,
             "state_s": restored - begun,
         }
-        self._unfinished = _Unfinished(step, restored, facts)
+        self._unfinished = _Unfinished(steps[0], restored, facts)
         self._record.rewind(first)
         count = 1 + count_recoveries(self._directory.recoveries_jsonl)
         self._record.metrics(first, {"perf/recoveries": count, "perf/recovery_s": seconds})
         text = (
-            f"{lost.worker} {lost.cause} in step {step}: {_listed(recovered.replaced)} started again in "
+            f"{lost.worker} {lost.cause} in {described(steps)}: {_listed(recovered.replaced)} started again in "
             f"{seconds:.1f} s (restart {self.budget.used} of {self.budget.restarts}); "
             f"the run continues from step {first}"
         )
@@ -130,12 +131,12 @@ class Recovery:
         return text
 
     def after_step(self, done: int) -> None:
-        """Record the newest recovery once its interrupted step has been done again. done: number of updates."""
+        """Record the newest recovery once its interrupted step has been repeated. done: number of updates."""
         if self._unfinished is not None and done > self._unfinished.step:
             self._append(time.monotonic() - self._unfinished.begun)
 
     def close(self) -> None:
-        """Record a recovery whose interrupted step was not done again."""
+        """Record a recovery whose interrupted step was not repeated."""
         if self._unfinished is not None:
             self._append(None)
 
@@ -152,7 +153,7 @@ def _listed(replaced: Sequence[str]) -> str:
 def recovery_of(
     config: Config, session: Session, directory: RunDirectory, record: Record, start: Start
 ) -> Recovery | None:
-    """Return the recoveries of a run; None if it has no worker processes that this process can start again."""
+    """Return the recoveries of a run; None without restarts or without workers that this process can restart."""
     restarts, local = config.train.restarts, config.cluster.launcher.kind == LOCAL
     if not (restarts and local and isinstance(session, ClusterSession)):
         return None

@@ -6,11 +6,11 @@ from pathlib import Path
 from runner.errors import ClusterError, ResourceError, WorkerLostError
 
 RESET_STEPS = 20
-"""Number of updates beyond the step of every earlier fault after which the count of restarts begins at 0 again."""
+"""A fault resets the count of restarts to 0 if it occurs at least this many updates after all earlier faults."""
 
 
 class RestartBudget:
-    """The restarts that are left, and the faults so far. used: number of restarts since the count began at 0."""
+    """The remaining restarts, and the faults so far. used: number of restarts since the last reset of the count."""
 
     def __init__(self, restarts: int, run_dir: Path) -> None:
         """restarts: ``train.restarts``. run_dir: the directory that error messages name."""
@@ -19,15 +19,17 @@ class RestartBudget:
         self._run_dir = run_dir
         self._furthest = -1
         self._out_of_memory = False
-        self._reports: dict[tuple[str, int], str] = {}
+        self._reports: list[tuple[str, range, str]] = []
 
-    def admit(self, lost: WorkerLostError, step: int, saved_step: int | None) -> None:
-        """Count a fault; raise ClusterError if no restart is left, or if a fault like this one occurred in this step.
+    def admit(self, lost: WorkerLostError, step: int, saved_step: int | None, series: int = 1) -> None:
+        """Count a fault; raise ClusterError if no restart is left, or if the same fault occurred in this step before.
 
-        The error then has the report of the first of the two faults: its cause is the input, not the machine. Raises
-        ResourceError for a second process that was killed for lack of memory, because a third would follow.
-        step: number of updates before the fault. saved_step: step of the newest checkpoint, None if there is none.
+        A recurring fault is due to the input, not to the machine; its error has the report of the first fault. Raises
+        ResourceError for a second process that was killed for lack of memory, because a third would follow. step:
+        number of updates before the fault. saved_step: step of the newest checkpoint; None without a checkpoint.
+        series: number of steps that ran at once, from ``step`` on; the fault occurred in one of them.
         """
+        steps = range(step, step + series)
         if step >= self._furthest + RESET_STEPS or (saved_step or 0) > self._furthest >= 0:
             self.used = 0
             self._out_of_memory = False
@@ -37,9 +39,11 @@ class RestartBudget:
                 "number of workers, or more memory"
             )
         self._out_of_memory |= lost.out_of_memory
-        first = None if lost.by_chance else self._reports.get((lost.cause, step))
-        if first is not None:
-            raise ClusterError(f"{first}\n{lost.worker} {lost.cause} a second time in step {step}: the fault recurs")
+        alike = [text for cause, at, text in self._reports if cause == lost.cause and set(at) & set(steps)]
+        if alike and not lost.by_chance:
+            raise ClusterError(
+                f"{alike[0]}\n{lost.worker} {lost.cause} a second time in {described(steps)}: the fault recurs"
+            )
         if self.used == self.restarts:
             raise ClusterError(
                 f"{lost}\nThe processes were already restarted {self.used} times (train.restarts) without "
@@ -48,4 +52,9 @@ class RestartBudget:
             )
         self.used += 1
         self._furthest = max(self._furthest, step)
-        self._reports[lost.cause, step] = str(lost)
+        self._reports.append((lost.cause, steps, str(lost)))
+
+
+def described(steps: range) -> str:
+    """Return the steps that ran at once as text."""
+    return f"step {steps[0]}" if len(steps) == 1 else f"one of the steps {steps[0]} to {steps[-1]}"

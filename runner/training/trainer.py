@@ -38,9 +38,25 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
+_SERIES_S = 0.05
+"""Longest time in seconds by which a series of updates may delay a checkpoint, the display or the end on a signal."""
+
+
 def train_step(step_driver: StepDriver, experiment: Experiment, step: int) -> Mapping[str, NDArray[Any]]:
     """Run update number ``step`` with its learning rates; return its loss and metrics."""
     return step_driver.update(step, experiment.rates(step))
+
+
+def train_steps(step_driver: StepDriver, experiment: Experiment, steps: range) -> Sequence[Mapping[str, NDArray[Any]]]:
+    """Run consecutive updates with their learning rates; return the loss and metrics of each."""
+    if len(steps) == 1:
+        return [train_step(step_driver, experiment, steps[0])]
+    return step_driver.updates(steps[0], [experiment.rates(step) for step in steps])
+
+
+def in_a_series(longest: int, step_s: float) -> int:
+    """Return the number of updates to make in one series. longest: of the step driver. step_s: seconds of an update."""
+    return min(longest, max(1, int(_SERIES_S / step_s)))
 
 
 class Trainer:
@@ -82,6 +98,8 @@ class Trainer:
         self._stop = stop
         self._callbacks = callbacks
         self._saver = BackgroundSaver(config.checkpoint.every_s)
+        self._running = range(0)  # the updates that run now
+        self._alone_before = 0  # no series begins before this update
         self._called: dict[str, int] = {}  # method of callbacks -> newest step
         self._reason = ""  # why a callback stops the run
         self._last_step = experiment.total_steps  # earlier if a callback stops the run
@@ -129,7 +147,8 @@ class Trainer:
                     lost = error
                     if self._recovery is None:
                         raise
-                    self._recovery.budget.admit(lost, self.progress.done, self.progress.saved_step)
+                    steps = self._interrupted()
+                    self._recovery.budget.admit(lost, steps[0], self.progress.saved_step, len(steps))
 
     def _recover(self, lost: WorkerLostError) -> None:
         """Replace the lost worker and return to the newest boundary."""
@@ -138,13 +157,19 @@ class Trainer:
         self._trace.drop()
         self._close_noting()
         self._decisions.write(self._step_driver.decisions())
-        self._display.message(self._recovery.recover(lost, self.progress.done))
+        steps, self._running = self._interrupted(), range(0)
+        self._alone_before = steps.stop
+        self._display.message(self._recovery.recover(lost, steps))
         # The steps that are repeated count among the step times of this process.
         self.progress = replace(self._recovery.boundary.progress, step_seconds=self.progress.step_seconds)
         self._meta = replace(self._meta, epoch=self._directory.epoch)
         if self._newest_recorded is not None and self._newest_recorded > self.progress.done:
             self._newest_recorded = None
         self._begin(self.progress.done)
+
+    def _interrupted(self) -> range:
+        """Return the updates of which one was interrupted, or else the next update."""
+        return self._running or range(self.progress.done, self.progress.done + 1)
 
     def _close_recovery(self) -> None:
         if self._recovery is not None:
@@ -180,7 +205,7 @@ class Trainer:
 
     def _train_to(self, total: int) -> None:
         while self.progress.done < total and not self._ends_early:
-            self._step()
+            self._steps(self._series())
             if self._recovery is not None:
                 self._recovery.after_step(self.progress.done)
             due = self.progress.done % self.experiment.eval_every == 0
@@ -233,13 +258,36 @@ class Trainer:
                 self._last_step = min(self._last_step, self.progress.done)
                 self._reason = self._reason or ": ".join(filter(None, (type(callback).__name__, str(stop))))
 
-    def _step(self) -> None:
-        step, config = self.progress.done, self.experiment.config
-        self._trace.before(step)
+    def _series(self) -> range:
+        """Return the next updates, which run without a look at anything else until the last of them has ended.
+
+        A series that a fault has interrupted is repeated one by one, so that a fault that recurs has the same step.
+        """
+        done, config = self.progress.done, self.experiment.config
+        longest = self._step_driver.longest_series(done)
+        listens = any(type(each).on_step is not Callback.on_step for each in self._callbacks)
+        alone = listens or config.trace or done < self._alone_before or not self.progress.step_seconds
+        if longest == 1 or alone:
+            return range(done, done + 1)
+        every = filter(None, (config.train.log_every, self.experiment.eval_every, config.checkpoint.every_steps))
+        ends = [self._last_step, *(done + each - done % each for each in every)]
+        in_time = done + in_a_series(longest, self.progress.step_seconds[-1])
+        return range(done, max(done + 1, min(in_time, *ends)))
+
+    def _steps(self, steps: range) -> None:
+        self._running = steps
+        self._trace.before(steps[0])
         started = time.perf_counter()
-        answer = train_step(self._step_driver, self.experiment, step)
-        seconds = time.perf_counter() - started
-        self._trace.after(step)
+        answers = train_steps(self._step_driver, self.experiment, steps)
+        seconds = (time.perf_counter() - started) / len(steps)
+        self._trace.after(steps[-1])
+        self._running = range(0)
+        for step, answer in zip(steps, answers, strict=True):
+            self._note(step, answer, seconds)
+
+    def _note(self, step: int, answer: Mapping[str, NDArray[Any]], seconds: float) -> None:
+        """Add an update to the progress and record its values. seconds: duration of the update."""
+        config = self.experiment.config
         loss = float(answer["loss"])
         if not math.isfinite(loss):
             self._refuse_loss(step, loss, self.experiment.learning_rate(step))
@@ -269,7 +317,7 @@ class Trainer:
         return task.scores({name: float(answer[name]) for name in (LOSS, *task.means)}, training=True)
 
     def _parts_per_s(self, examples_per_s: float) -> dict[str, float]:
-        """Return the speed in parts of examples, such as words; empty if the task has no such parts."""
+        """Return the speed in the parts of examples that the task counts, such as words, or else in examples."""
         unit, count = self.experiment.config.task.unit(self.experiment.facts.fields)
         return {f"perf/{unit}_per_s": examples_per_s * count}
 

@@ -120,7 +120,9 @@ def test_a_configuration_trains_on_its_data(tmp_path: Path) -> None:
         process.ask("load")
         answer = process.ask("run", phase="step", times=2)
         assert len(answer["losses"]) == 2
-        with pytest.raises(SubjectError, match="phase 'forward': expected 'step' or 'evaluations', the phases"):
+        with pytest.raises(
+            SubjectError, match="phase 'forward': expected 'step', 'evaluations' or 'series', the phases"
+        ):
             process.ask("run", phase="forward", times=1)
 
 

@@ -119,7 +119,8 @@ def test_without_arguments_all_cases_are_measured_except_hidden_ones() -> None:
 
 def test_a_word_selects_the_names_that_begin_with_it() -> None:
     options = parse(["lenet", "scaling", "--subjects", "torch-e,jax", "--precision", "bfloat16", "--phases", "step"])
-    assert options.cases == ("lenet", "lenet_b1", "scaling/resnet20", "scaling/cifar_convnet")
+    scaling = ("scaling/mlp", "scaling/lenet", "scaling/resnet20", "scaling/cifar_convnet")
+    assert options.cases == ("lenet", "lenet_b1", *scaling)
     assert [peer.name for peer in options.peers] == ["torch-eager", "jax-nchw", "jax-nhwc"]
     assert (options.precisions, options.settings.phases) == (("bfloat16",), ("step",))
     assert parse(["smoke"]).cases == ("smoke",)

@@ -26,7 +26,6 @@ from runner.checkpoint.shard import pack, unpack
 from runner.config.conf_dir import conf_dir
 from runner.config.configuration import fix_machine_values, load_stored, to_plain
 from runner.config.hydra_app import compose
-from runner.config.schema import Config
 from runner.data.crops import Region
 from runner.data.dataset import EncodedImage
 from runner.data.decoding import OpenedImage
@@ -60,6 +59,7 @@ from tests.engine.cluster.transport.test_admission import hello
 from tests.engine.cluster.transport.test_encoding import EXAMPLES
 from tests.engine.cluster.virtual_cluster import plans_of, remote_plan, there_and_back
 from tests.fuzz.mutation import mutated_bytes, mutated_data
+from tests.small_runs import composed_config
 
 Read = Callable[[bytes, Path], object]
 
@@ -301,17 +301,12 @@ def _overrides(folder: Path) -> list[Any]:
     for group in ("model", "optimizer", "parallelism", "schedule", "task", "data"):
         for option in sorted(path.stem for path in (conf_dir() / group).glob("*.yaml")):
             with suppress(ConfigError):  # of options that do not fit the default configuration
-                found = to_plain(_built([f"{group}={option}"]))
+                config = composed_config(f"{group}={option}")
+                build(fix_machine_values(config, 2))
+                found = to_plain(config)
                 keys = [key for key in found[group] if key != "name"]
                 seeds += [{group: option, f"{group}.{key}": found[group][key]} for key in keys]
     return seeds + [{f"{name}.{key}": found[name][key]} for name in ("train", "cluster") for key in found[name]]
-
-
-def _built(overrides: list[str]) -> Config:
-    """Return the configuration of a command line whose program was built."""
-    config = compose(overrides).config()
-    build(fix_machine_values(config, 2))
-    return config
 
 
 def _override_text(value: Any) -> str:
@@ -327,7 +322,8 @@ def _composed(data: bytes, folder: Path) -> None:
     except ValueError:
         return
     if isinstance(overrides, dict):
-        _built([f"{key}={_override_text(value)}" for key, value in overrides.items()])
+        config = compose([f"{key}={_override_text(value)}" for key, value in overrides.items()]).config()
+        build(fix_machine_values(config, 2))
 
 
 TARGETS: Mapping[str, Target] = {

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from runner.callback import Callback, StopTraining
-from runner.engine.run.step_driver import Rounds, bind
+from runner.engine.run.step_driver import Clients, Rounds, bind
 from runner.errors import ClusterError, Interrupted, ResourceError, WorkerLostError
 from runner.records.decisions import read_decisions
 from runner.records.record import Record
@@ -325,11 +325,14 @@ STARVED = WorkerLostError("worker-0", "was killed by SIGKILL", "died", by_chance
         ),
         ([(STARVED, 5, None), (STARVED, 25, None)], ""),
         ([(CRASH, 5, None), (KILL, 6, None), (CRASH, 5, None)], "^died\nworker-0 .*SIGSEGV a second time in step 5"),
+        ([(CRASH, 5, None, 16), (CRASH, 21, None)], ""),
+        ([(CRASH, 5, None, 16), (CRASH, 20, None)], "a second time in step 20: the fault recurs"),
+        ([(CRASH, 5, None, 2), (CRASH, 3, None, 3)], "a second time in one of the steps 3 to 5: the fault recurs"),
         ([(CRASH, 5, None), (CRASH_OF_1, 5, None)], "^died\nworker-1 .* a second time in step 5: the fault recurs"),
     ],
 )
-def test_restarts_are_limited(faults: list[tuple[WorkerLostError, int, int | None]], ends: str, tmp_path: Path) -> None:
-    """Each fault has the step that it interrupts and the newest step that was saved before."""
+def test_restarts_are_limited(faults: list[tuple[Any, ...]], ends: str, tmp_path: Path) -> None:
+    """Each fault has the step that it interrupts, the newest step that was saved before, and the length of a series."""
     budget = RestartBudget(3, tmp_path)
     *first, last = faults
     for fault in first:
@@ -369,11 +372,11 @@ def test_the_time_between_copies_grows_with_their_duration(monkeypatch: pytest.M
 
 
 def test_variables_are_not_copied_within_a_round() -> None:
-    class AtOnce:
-        def run(self, client: str, **_: object) -> dict[str, np.ndarray]:
+    class AtOnce(Clients):
+        def run(self, client: str, **_: Any) -> dict[str, np.ndarray]:
             return {}
 
-    driver = bind(Rounds("average", steps=2), AtOnce())  # type: ignore[arg-type]
+    driver = bind(Rounds("average", steps=2), AtOnce())
     found = [driver.at_rest]
     for step in range(3):
         driver.update(step, np.float64(0.1))

@@ -5,7 +5,7 @@ import json
 import math
 import shutil
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +15,7 @@ import pytest
 from numpy.typing import NDArray
 
 from runner.checkpoint import load
-from runner.engine.run.step_driver import StepDriver
+from runner.engine.run.step_driver import StepDriver, Synchronous
 from runner.errors import CheckpointError, ConfigError, DirectoryInUseError, Interrupted, NumericError, RunnerError
 from runner.records.record import Record
 from runner.records.summary import Summary
@@ -52,9 +52,22 @@ def test_repeated_steps_synchronize_at_evaluations(monkeypatch: pytest.MonkeyPat
     assert events == [1, "synchronized", 2, 3, "synchronized", 4, "synchronized"]
 
 
-def test_a_run_evaluates_logs_and_saves_when_due(tmp_path: Path) -> None:
+@pytest.mark.parametrize("longest", [1, 16])
+def test_a_run_evaluates_logs_and_saves_when_due(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, longest: int) -> None:
+    """A series of updates ends where something else is due. The first update is alone, because its time is unknown."""
+    series: list[int] = []
+    made = Synchronous.updates
+
+    def updates(self: Synchronous, first: int, rates: Sequence[Any]) -> Sequence[Mapping[str, Any]]:
+        series.append(len(rates))
+        return made(self, first, rates)
+
+    monkeypatch.setattr(Synchronous, "longest_series", lambda self, step: longest)
+    monkeypatch.setattr(Synchronous, "updates", updates)
+    monkeypatch.setattr("runner.training.trainer._SERIES_S", 1e9)
     overrides = ("train.steps=7", "train.eval_every=3", "train.log_every=2", "checkpoint.every_steps=2")
     summary = train(tmp_path, *overrides)
+    assert series == ([1] * 7 if longest == 1 else [1, 1, 1, 1, 2, 1])
     assert steps_of(tmp_path, "test/accuracy") == [3, 6, 7]
     assert steps_of(tmp_path, "train/loss") == [1, 2, 4, 6, 7]
     assert sorted(p.name for p in (tmp_path / "checkpoints").iterdir()) == ["step-4", "step-6", "step-7"]

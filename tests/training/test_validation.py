@@ -137,17 +137,17 @@ def test_a_killed_run_ends_early_at_the_step_of_the_uninterrupted_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = train(tmp_path / "whole", *STOPPING)
-    step = trainer.Trainer._step
+    step = trainer.Trainer._steps
     for last in (1, 5, 7, 11):
         folder = tmp_path / str(last)
 
-        def dying(self: Any, last: int = last) -> None:
+        def dying(self: Any, steps: range, last: int = last) -> None:
             if self.progress.done == last:
                 raise KeyError
-            step(self)
+            step(self, steps)
 
         with monkeypatch.context() as patched:
-            patched.setattr(trainer.Trainer, "_step", dying)
+            patched.setattr(trainer.Trainer, "_steps", dying)
             with pytest.raises(KeyError):
                 train(folder, *STOPPING, "checkpoint.every_steps=5")
         resumed = train(folder, *STOPPING, "checkpoint.every_steps=5", resume=True)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from runner.engine.cluster.transport.messages import MASTER, peer_name
+from runner.engine.cluster.transport.messages import MASTER, MOST_STEPS, peer_name
 from runner.engine.cluster.transport.shared_memory import ArenaSpec
 from runner.engine.compile.compile import Part
 from runner.engine.compile.passes.transfers import sent_tensor
@@ -22,6 +22,9 @@ from runner.system.schema import FieldType, Integer, ListOf, MapOf, Record, read
 BELL_BYTES = 8
 """Bytes of a doorbell; see :class:`~runner.kernels.contract.Doorbells`."""
 
+FINISHED = "finished"
+"""Key of the doorbell that a device rings at the end of a step."""
+
 
 @dataclass(frozen=True)
 class Assignment:
@@ -30,8 +33,8 @@ class Assignment:
     device: full name of the device that runs the part. inputs: tensors that the worker reads from its input source.
     arenas: process name -> arena, for all participating processes. If the worker does not share memory with a process,
     the arena of that process has no path. The master's arena holds the feeds. layouts: variable -> layout that the
-    master's plans chose. plan: the device's plan, which is not sent, because every process derives the same plan from
-    the other fields.
+    master's plans chose. depth: number of consecutive steps whose feeds and fetches the arenas hold. plan: the device's
+    plan, which is not sent, because every process derives the same plan from the other fields.
     """
 
     device: str
@@ -39,6 +42,7 @@ class Assignment:
     inputs: tuple[InputSlot, ...]
     arenas: Mapping[str, ArenaSpec]
     layouts: Mapping[str, Layout]
+    depth: int
     plan: DevicePlan
 
     def to_document(self) -> dict[str, Any]:
@@ -73,6 +77,7 @@ _FIELDS: dict[str, FieldType] = {
         MAX_ITEMS,
     ),
     "arenas": MapOf(NAME, Record(ArenaSpec), MAX_ITEMS),
+    "depth": Integer(low=1, high=MOST_STEPS),
     "layouts": MapOf(NAME, Record(Layout, tag=NAME, nbytes=Integer()), MAX_ITEMS),
 }
 _DOCUMENT: Record[Assignment] = Record(Assignment, **_FIELDS)
@@ -88,14 +93,18 @@ def peer_of(device: str) -> str:
     return peer_name(name.job, name.task)
 
 
-def feed_key(tensor: Tensor) -> str:
-    """Return the key of a fed value in the master's arena."""
-    return f"feed {tensor}"
+def feed_key(tensor: Tensor, place: int = 0) -> str:
+    """Return the key of a fed value in the master's arena. place: number of the step in a series of steps."""
+    return f"feed {tensor}{_place(place)}"
 
 
-def fetch_key(tensor: Tensor) -> str:
-    """Return the key of a fetched value in the arena of the worker that computes it."""
-    return f"fetch {tensor}"
+def fetch_key(tensor: Tensor, place: int = 0) -> str:
+    """Return the key of a fetched value in the arena of the worker that computes it. place: see :func:`feed_key`."""
+    return f"fetch {tensor}{_place(place)}"
+
+
+def _place(place: int) -> str:
+    return f" {place}" if place else ""
 
 
 def bell_key(key: str) -> str:
@@ -103,29 +112,41 @@ def bell_key(key: str) -> str:
     return f"bell {key}"
 
 
-def feed_sizes(plan: DevicePlan, inputs: Sequence[InputSlot]) -> dict[str, int]:
-    """Return arena key -> bytes of every value that the master feeds to this device."""
+def feed_sizes(plan: DevicePlan, inputs: Sequence[InputSlot], depth: int = 1) -> dict[str, int]:
+    """Return arena key -> bytes of every value that the master feeds to this device. depth: see :class:`Assignment`."""
     own = {slot.tensor for slot in inputs}
-    return {feed_key(feed.tensor): feed.spec.nbytes for feed in plan.feeds if feed.tensor not in own}
+    fed = [feed for feed in plan.feeds if feed.tensor not in own]
+    return {feed_key(feed.tensor, place): feed.spec.nbytes for feed in fed for place in range(depth)}
 
 
-def sent_sizes(plan: DevicePlan) -> dict[str, int]:
+def sent_sizes(plan: DevicePlan, depth: int = 1) -> dict[str, int]:
     """Return arena key -> bytes of every value that this device sends or that the master fetches from it.
 
-    A tensor that several devices receive is stored once.
+    A tensor that several devices receive is stored once. If several steps run in series, the device also has a
+    doorbell that it rings at the end of each.
     """
     sizes = {
         sent_tensor(instruction.attributes["key"]): plan.slots[instruction.inputs[0]].spec.nbytes
         for instruction in plan.instructions
         if instruction.op == "send"
     }
-    sizes.update({fetch_key(tensor): plan.slots[slot].spec.nbytes for tensor, slot in plan.fetches.items()})
+    if depth > 1:
+        sizes[FINISHED] = BELL_BYTES
+    for tensor, slot in plan.fetches.items():
+        sizes.update(dict.fromkeys((fetch_key(tensor, place) for place in range(depth)), plan.slots[slot].spec.nbytes))
     return sizes
 
 
 def bell_sizes(plan: DevicePlan, sharing: Collection[str]) -> dict[str, int]:
-    """Return arena key -> bytes of the doorbell of every transfer from this device to a process of ``sharing``."""
-    sends = [instruction.attributes for instruction in plan.instructions if instruction.op == "send"]
+    """Return arena key -> bytes of the doorbell of every transfer from this device to a process of ``sharing``.
+
+    Booleans have none, because their receiver checks every byte.
+    """
+    sends = [
+        instruction.attributes
+        for instruction in plan.instructions
+        if instruction.op == "send" and plan.slots[instruction.inputs[0]].spec.dtype != "bool"
+    ]
     return {bell_key(send["key"]): BELL_BYTES for send in sends if peer_of(send["destination"]) in sharing}
 
 
@@ -190,7 +211,7 @@ def _check_arenas(assignment: Assignment) -> None:
     if absent:
         raise ValueError(f"arenas of {_listed(sorted(arenas))}, expected also arenas of {_listed(sorted(absent))}")
     bells = {key: nbytes for key, nbytes in bell_sizes(plan, destinations).items() if key in arenas[own].sizes}
-    if arenas[own].sizes != sent_sizes(plan) | bells:
+    if arenas[own].sizes != sent_sizes(plan, assignment.depth) | bells:
         raise ValueError(f"the arena of {own} does not have the layout of the plan's sends and fetches")
     for recv in plan.instructions:
         if recv.op == "recv":
@@ -204,7 +225,7 @@ def _check_arenas(assignment: Assignment) -> None:
                     f"the arena of {arena.owner} has {arena.sizes.get(sent, 'no')} bytes for {sent}, which {recv.node} "
                     f"receives: expected {expected}"
                 )
-    if not feed_sizes(plan, assignment.inputs).items() <= arenas[MASTER].sizes.items():
+    if not feed_sizes(plan, assignment.inputs, assignment.depth).items() <= arenas[MASTER].sizes.items():
         raise ValueError(f"the arena of {MASTER} does not have the layout of the plan's feeds")
 
 

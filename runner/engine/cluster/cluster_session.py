@@ -2,7 +2,7 @@
 
 import time
 from collections import deque
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from runner.engine.cluster.assignment import all_sent_sizes, peer_of
-from runner.engine.cluster.emulation import Emulation, Link
+from runner.engine.cluster.emulation import Emulation
 from runner.engine.cluster.joining import host_facts
 from runner.engine.cluster.launchers import Launcher, LocalLauncher
 from runner.engine.cluster.remote_plan import RemotePlan, RemoteTrace
@@ -105,8 +105,8 @@ class ClusterSession:
         self._identity = Identity(run_id, epoch, messages.MASTER_ROLE, 0, new_token())
         self._logs = logs
         self._threads = threads
-        # An emulated link delays messages, not doorbells.
-        self._rings = registry.doorbells is not None and (emulation is None or emulation.link == Link())
+        # Emulated links delay messages, and emulated slow workers each step.
+        self._rings = registry.doorbells is not None and emulation is None
         self._launcher: Launcher = launcher or LocalLauncher(logs, threads)
         self._facts = {**host_facts(), **facts}
         self._monitor = monitor or HeartbeatMonitor(silence_s=self._launcher.silence_s)
@@ -185,25 +185,47 @@ class ClusterSession:
         return Recovered(tuple(replaced), silence_s, fenced - begun, time.monotonic() - fenced)
 
     def run(self, client: str, *, step: int = 0, feeds: Mapping[str, Any] | None = None) -> dict[str, Array]:
-        """Run one step of a client: send one Run message to each participating worker; see :class:`Session`."""
-        begin_ns = time.monotonic_ns()
+        """Run one step of a client; see :class:`Session`."""
+        return self.run_series(client, step, [feeds or {}])[0]
+
+    @property
+    def longest_series(self) -> int:
+        """The largest number of steps of a training client that :meth:`run_series` runs without a message each."""
+        return messages.MOST_STEPS if self._rings and self._trace is None else 1
+
+    def run_series(self, client: str, first: int, feeds: Sequence[Mapping[str, Any]]) -> list[dict[str, Array]]:
+        """Run consecutive steps of a client: send one Run message to each participating worker for as many as possible.
+
+        See :class:`~runner.engine.run.step_driver.Clients`.
+        """
         require_synchronized(f"client {client!r} was run", self._launched)
         planned = self._planned.client(client)
-        fed = expand_feeds(planned, feeds or {})
         plan = self._load(planned)
-        number = self._begin(plan, fed)
-        plan.send_feeds(self._group, step)
+        at_once = 1 if self._trace is not None else plan.depth
+        fetched: list[dict[str, Array]] = []
+        for begin in range(0, len(feeds), at_once):
+            fetched += self._run_at_once(planned, plan, first + begin, feeds[begin : begin + at_once])
+        return fetched
+
+    def _run_at_once(
+        self, client: Client, plan: RemotePlan, first: int, feeds: Sequence[Mapping[str, Any]]
+    ) -> list[dict[str, Array]]:
+        begin_ns, count, number = time.monotonic_ns(), len(feeds), plan.begun
+        for place, values in enumerate(feeds):
+            plan.feed(expand_feeds(client, values), place)
+        plan.begun += count
+        plan.send_feeds(self._group, first)
         for worker in plan.plans:
-            self._group.send(worker, messages.Run(plan.name, step, self._delay_s(planned, worker, step)))
+            self._group.send(worker, messages.Run(plan.name, first, self._delay_s(client, worker, first), count))
+        last = first + count - 1
         done = self._group.gather(
-            plan.plans, messages.Done, lambda answer: (answer.plan, answer.step) == (plan.name, step)
+            plan.plans, messages.Done, lambda answer: (answer.plan, answer.step) == (plan.name, last)
         )
         for worker, answer in done.items():
-            self._add_statistics(worker, plan, answer)
-        fetched = {name: plan.fetch(tensor) for name, tensor in planned.fetches.items()}
+            self._add_statistics(worker, plan, answer, count)
         if self._trace is not None:
-            self._trace.runs.add(client, number, step, begin_ns)
-        return fetched
+            self._trace.runs.add(client.name, number, first, begin_ns)
+        return [{name: plan.fetch(tensor, place) for name, tensor in client.fetches.items()} for place in range(count)]
 
     def launch(self, client: str, *, step: int = 0, feeds: Mapping[str, Any] | None = None) -> None:
         """Begin one step of a client; see :class:`~runner.engine.run.step_driver.Clients`."""
@@ -337,8 +359,8 @@ class ClusterSession:
     def _delay_s(self, client: Client, worker: str, step: int) -> float:
         return self._emulation.delay_s(worker, step) if client.slowed else 0.0
 
-    def _add_statistics(self, worker: str, plan: RemotePlan, answer: messages.Done) -> None:
-        self._sent[worker] += plan.plans[worker].sent_bytes
+    def _add_statistics(self, worker: str, plan: RemotePlan, answer: messages.Done, steps: int = 1) -> None:
+        self._sent[worker] += steps * plan.plans[worker].sent_bytes
         self._peaks[worker] = _statistic(worker, answer, PEAK_MEMORY)
 
     def _messages_per_step(self) -> int:

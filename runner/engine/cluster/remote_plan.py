@@ -22,6 +22,7 @@ from runner.engine.cluster.assignment import (
 from runner.engine.cluster.transport.encoding import decode_document, encode_document
 from runner.engine.cluster.transport.messages import (
     MASTER,
+    MOST_STEPS,
     AskTime,
     Done,
     StartTrace,
@@ -51,6 +52,9 @@ from runner.kernels.contract import Array, Layout
 
 log = logging.getLogger(__name__)
 
+_SERIES_BYTES = 4096
+"""Largest number of bytes that a step in a series may be fed and may return; the arenas hold those of every step."""
+
 _QUESTIONS = 9
 """Number of round trips from which the offset of a clock is estimated."""
 
@@ -59,7 +63,8 @@ class RemotePlan:
     """The parts of one client on the workers, and the shared memory for the client's feeds and fetches.
 
     plans, assignments: worker -> plan or assignment, for participating workers only. begun: number of steps begun.
-    copied: workers that do not share memory with the master, sorted.
+    copied: workers that do not share memory with the master, sorted. depth: largest number of steps in a series, which
+    the workers run without a message; 1 without doorbells and with large feeds or fetches.
     """
 
     def __init__(
@@ -91,12 +96,17 @@ class RemotePlan:
         }
         workers = set(map(peer_of, plans))
         together = {MASTER} | (workers if sharing is None else workers & set(sharing))
+        rings = rings and not client.deferred
+        exchanged = [nbytes for device, plan in plans.items() for nbytes in feed_sizes(plan, inputs[device]).values()]
+        exchanged += [plan.slots[slot].spec.nbytes for plan in plans.values() for slot in plan.fetches.values()]
+        in_series = rings and workers <= together and sum(exchanged) <= _SERIES_BYTES
+        self.depth = MOST_STEPS if in_series else 1
         sizes: dict[str, dict[str, int]] = {MASTER: {}}
         for device, plan in plans.items():
             owner = peer_of(device)
-            sizes[MASTER].update(feed_sizes(plan, inputs[device]))
-            sizes[owner] = sent_sizes(plan)
-            if rings and owner in together and not client.deferred:
+            sizes[MASTER].update(feed_sizes(plan, inputs[device], self.depth))
+            sizes[owner] = sent_sizes(plan, self.depth)
+            if rings and owner in together:
                 sizes[owner].update(bell_sizes(plan, together))
         self._arenas: dict[str, ArenaSpec] = {}
         with ExitStack() as opened:
@@ -117,6 +127,7 @@ class RemotePlan:
                 inputs[device],
                 self._arenas if peer_of(device) in together else {o: spec.copy for o, spec in self._arenas.items()},
                 dict(layouts(device)),
+                self.depth,
                 plans[device],
             )
             for device, part in compiled.parts.items()
@@ -135,10 +146,14 @@ class RemotePlan:
         """Close the arenas. No worker can load the plan after this."""
         self._open.close()
 
-    def feed(self, values: Mapping[Tensor, Any]) -> None:
-        """Copy the plan's feeds into the master's arena; raises RunnerError for a wrong shape or dtype."""
+    def feed(self, values: Mapping[Tensor, Any], place: int = 0) -> None:
+        """Copy the plan's feeds into the master's arena; raises RunnerError for a wrong shape or dtype.
+
+        place: number of the step in its series.
+        """
         for tensor, spec in self._feeds.items():
-            self._fed[feed_key(tensor)] = self._writer.put(feed_key(tensor), fed_array(tensor, values[tensor], spec))
+            key = feed_key(tensor, place)
+            self._fed[key] = self._writer.put(key, fed_array(tensor, values[tensor], spec))
 
     def send_feeds(self, group: WorkerGroup, step: int) -> None:
         """Send the bytes of the feeds of a step to the workers that do not share memory with the master."""
@@ -154,11 +169,11 @@ class RemotePlan:
             keys = map(fetch_key, self.assignments[worker].plan.fetches)
             arrivals.expect(self.name, dict.fromkeys(keys, self._readers[worker]))
 
-    def fetch(self, tensor: Tensor) -> Array:
-        """Return a copy of a fetched value, because the plan's next step overwrites the arena."""
+    def fetch(self, tensor: Tensor, place: int = 0) -> Array:
+        """Return a copy of a fetched value, because later steps overwrite the arena. place: see :meth:`feed`."""
         device, local = self._compiled.location[tensor]
         spec = self._compiled.parts[device].graph.spec(local)
-        return self._readers[peer_of(device)].read(fetch_key(local), spec.dtype, spec.shape).copy()
+        return self._readers[peer_of(device)].read(fetch_key(local, place), spec.dtype, spec.shape).copy()
 
 
 class RemoteTrace:

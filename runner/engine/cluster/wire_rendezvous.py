@@ -3,7 +3,7 @@
 A receiver that shares memory with the sender reads the value in the arena. Any other receiver is sent the bytes.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from runner.engine.cluster.arrivals import send_parts
-from runner.engine.cluster.assignment import bell_key, peer_of
+from runner.engine.cluster.assignment import FINISHED, bell_key, peer_of
 from runner.engine.cluster.emulation import Links
 from runner.engine.cluster.mailbox import RECEIVE_LIMIT_S, Mailbox
 from runner.engine.cluster.transport.endpoint import Endpoint
@@ -32,8 +32,9 @@ class WireRendezvous:
     """The :class:`~runner.engine.run.rendezvous.Rendezvous` of one plan.
 
     writer: writes this process's arena. readers: peer -> reader of the peer's arena, or of a copy if the peer does not
-    share memory with this process. specs: key -> shape and dtype, for all received values. registry: joins calls.
-    links: emulated links, or None. spins: how often a wait reads a doorbell before it sleeps.
+    share memory with this process. specs: key -> shape and dtype, for all received values. receivers: peers to which
+    this process sends. registry: joins calls. links: emulated links, or None. spins: how often a wait reads a doorbell
+    before it sleeps.
 
     A transfer that has a bell in the sender's arena sends no message. The sender rings with the number of the plan's
     current run, which both processes count. The upper half of the number is the epoch, so that no bell of an
@@ -46,6 +47,7 @@ class WireRendezvous:
     writer: ArenaWriter
     readers: Mapping[str, ArenaReader]
     specs: Mapping[str, TensorSpec]
+    receivers: Collection[str]
     registry: Registry
     links: Links | None = None
     spins: int = 0
@@ -54,6 +56,13 @@ class WireRendezvous:
         self._step = 0
         self._number = np.zeros(1, np.int64)
         self._platform = HostPlatform(self.registry.join)
+        doorbells, own = self.registry.doorbells, self.writer.spec.sizes
+        self._finished: Callable[[], object] = _nothing
+        self._wait_for_receivers: Callable[[], object] = _nothing
+        if doorbells is not None and FINISHED in own:
+            self._finished = self._join([doorbells.ring(self.writer.memory(FINISHED), self._number)])
+            waits = [self._wait(FINISHED, peer, "the end of its run") for peer in self.receivers]
+            self._wait_for_receivers = self._join(waits) if waits else _nothing
         self._waiting: tuple[str, int, float] = ("", 0, 0.0)
         self.restart()
 
@@ -61,10 +70,20 @@ class WireRendezvous:
         """Number the runs from 0 in the endpoint's epoch."""
         self._number[0] = self.endpoint.epoch * _RUNS
 
-    def begin(self, step: int) -> None:
-        """Begin the next run of the plan; ``step`` is the step for error messages."""
+    def begin(self, step: int, *, first: bool = True) -> None:
+        """Begin the next run of the plan. first: whether all devices have finished the previous run.
+
+        Otherwise, first waits until all receivers have read what this device sent in the previous run, whose memory
+        the next run overwrites.
+        """
         self._step = step
+        if not first:
+            self._wait_for_receivers()
         self._number[0] += 1
+
+    def finish(self) -> None:
+        """Announce that this device reads no value of the current run any more, so that senders may begin the next."""
+        self._finished()
 
     def outgoing(self, sent: str, nbytes: int) -> NDArray[np.uint8]:
         """Return the memory of the value named ``sent`` in this process's arena."""
@@ -103,17 +122,24 @@ class WireRendezvous:
 
     def arrival(self, key: str, source: str) -> NativeCall | None:
         """Return the call that waits for the bell of a transfer in the sender's arena; None if there is no bell."""
-        doorbells, reader = self.registry.doorbells, self.readers[peer_of(source)]
-        if doorbells is None or bell_key(key) not in reader.spec.sizes:
-            return None
-        bell = reader.memory(bell_key(key))
-        call = doorbells.wait(bell, self._number, self.spins)
-        return replace(call, retry=partial(self._check, bell.view(np.int64), key, peer_of(source)))
+        sender = peer_of(source)
+        has_bell = self.registry.doorbells is not None and bell_key(key) in self.readers[sender].spec.sizes
+        return self._wait(bell_key(key), sender, key) if has_bell else None
+
+    def _wait(self, bell_key: str, peer: str, what: str) -> NativeCall:
+        """Return the call that waits for a bell in a peer's arena. what: what the bell announces, for messages."""
+        assert self.registry.doorbells is not None
+        bell = self.readers[peer].memory(bell_key)
+        call = self.registry.doorbells.wait(bell, self._number, self.spins)
+        return replace(call, retry=partial(self._check, bell.view(np.int64), what, peer))
+
+    def _join(self, calls: Sequence[NativeCall]) -> Callable[[], object]:
+        return self._platform.join([Work(call, (), ()) for call in calls]).call
 
     def _call(self, native: NativeCall | None) -> bool:
         """Make a native call; return whether there is one."""
         if native is not None:
-            self._platform.join([Work(native, (), ())]).call()
+            self._join([native])()
         return native is not None
 
     def _check(self, bell: NDArray[np.int64], key: str, sender: str) -> None:
@@ -131,6 +157,10 @@ class WireRendezvous:
         if now > max(self._waiting[2], self.mailbox.resumed_at) + RECEIVE_LIMIT_S:
             raise ClusterError(f"step {self._step}: {key!r} did not arrive from {sender} within {RECEIVE_LIMIT_S:g} s")
         self.mailbox.look(self._step, f"{key!r} was awaited from {sender}")
+
+
+def _nothing() -> None:
+    """Do nothing: there is no doorbell."""
 
 
 def _of_size(memory: NDArray[np.uint8], nbytes: int, what: str) -> NDArray[np.uint8]:

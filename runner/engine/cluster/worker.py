@@ -14,6 +14,8 @@ from functools import partial
 from queue import SimpleQueue
 from typing import Any
 
+import numpy as np
+
 from runner.engine.cluster.arrivals import send_parts
 from runner.engine.cluster.assignment import (
     Assignment,
@@ -37,6 +39,7 @@ from runner.engine.cluster.transport.shared_memory import ArenaReader, ArenaWrit
 from runner.engine.cluster.wire_rendezvous import WireRendezvous
 from runner.engine.cluster.worker_setup import WorkerSetup
 from runner.engine.compile.program import InputSource
+from runner.engine.graph.tensor import Tensor
 from runner.engine.run.executor import DeviceExecutor
 from runner.engine.run.inputs import ReadAhead, SharedReading
 from runner.engine.run.kernel_table import load_gpu_kernels
@@ -45,6 +48,7 @@ from runner.engine.run.session import PEAK_MEMORY, TURN, peak_rss_bytes
 from runner.engine.run.storage import Arena, VariableStore
 from runner.engine.run.wires import wires_of
 from runner.errors import ClusterError, RunnerError, SecurityError, as_runner_error
+from runner.kernels.contract import Array
 from runner.kernels.platform import HostPlatform, Platform
 from runner.kernels.registry import Registry
 from runner.system.text import ascii_only
@@ -142,7 +146,8 @@ class Worker:
             self._answer(request)
         elif launched is not None and wait_s == 0.0:
             delay_s, turn = self._launched.begin(launched)
-            self._run(launched.message.plan, launched.message.step, delay_s, {TURN: float(turn)})
+            step = launched.message.step
+            self._run(launched.message.plan, range(step, step + 1), delay_s, {TURN: float(turn)})
 
     def _await_recovery(self, error: ClusterError) -> messages.Abandon:
         """Report that another process cannot be reached, and wait until the master has noticed the loss of a process.
@@ -204,8 +209,8 @@ class Worker:
                 self._set_up(decode_document(received.frames[0]))
             case messages.Load(plan=plan):
                 self._load(plan, decode_document(received.frames[0]))
-            case messages.Run(plan=plan, step=step, delay_s=delay_s):
-                self._run(plan, step, delay_s, {})
+            case messages.Run(plan=plan, step=step, delay_s=delay_s, count=count):
+                self._run(plan, range(step, step + count), delay_s, {})
             case messages.Launch() as launched:
                 loaded = self._plan(launched.plan, launched.step)
                 self._launched.waiting.append(QueuedLaunch(launched, loaded.received, request.read_at))
@@ -267,7 +272,8 @@ class Worker:
         writer = ArenaWriter(assignment.arenas[own_name])
         specs, spins = received_specs(assignment.plan), self.spins
         wire = (self.endpoint, self.mailbox, writer, readers)
-        rendezvous = WireRendezvous(plan, *wire, specs, self.registry, self._links, spins)
+        peers = sorted(receivers(assignment.plan))
+        rendezvous = WireRendezvous(plan, *wire, specs, peers, self.registry, self._links, spins)
         executor = DeviceExecutor(
             assignment.plan,
             self.registry,
@@ -283,9 +289,23 @@ class Worker:
         sources = received | dict.fromkeys(feed_sizes(assignment.plan, assignment.inputs), messages.MASTER)
         copied = {key: readers[owner] for key, owner in sources.items() if readers[owner].spec.is_copy}
         self.mailbox.expect(plan, received | {key: sources[key] for key in copied}, copied)
-        self._plans[plan] = _LoadedPlan(
-            assignment, executor, rendezvous, inputs, writer, readers[messages.MASTER], frozenset(received)
-        )
+        master, places = readers[messages.MASTER], range(assignment.depth)
+        own = {slot.tensor for slot in assignment.inputs}
+        fed = [feed for feed in assignment.plan.feeds if feed.tensor not in own]
+        feeds = [
+            {feed.tensor: master.read(feed_key(feed.tensor, place), feed.spec.dtype, feed.spec.shape) for feed in fed}
+            for place in places
+        ]
+        returned = {tensor: assignment.plan.slots[slot].spec for tensor, slot in assignment.plan.fetches.items()}
+        fetches = [
+            {
+                tensor: writer.array(fetch_key(tensor, place), spec.dtype, spec.shape)
+                for tensor, spec in returned.items()
+            }
+            for place in places
+        ]
+        arrays = (frozenset(received), feeds, fetches, master.spec.is_copy)
+        self._plans[plan] = _LoadedPlan(assignment, executor, rendezvous, inputs, writer, *arrays)
         self.endpoint.send(messages.MASTER, messages.Loaded(plan))
         self.progress.enter(messages.IDLE, 0)
 
@@ -306,32 +326,41 @@ class Worker:
             raise SecurityError(f"step {step} refused: plan {plan!r}, loaded plans: {', '.join(self._plans) or 'none'}")
         return self._plans[plan]
 
-    def _run(self, plan: str, step: int, delay_s: float, stats: Mapping[str, float]) -> None:
-        self.progress.enter(messages.STEP, step)
-        loaded = self._plan(plan, step)
+    def _run(self, plan: str, steps: range, delay_s: float, stats: Mapping[str, float]) -> None:
+        """Run consecutive steps of a plan and report the last one."""
+        first, last = steps[0], steps[-1]
+        self.progress.enter(messages.STEP, first)
+        loaded = self._plan(plan, first)
+        if len(steps) > loaded.assignment.depth:
+            raise SecurityError(f"{len(steps)} steps of {plan!r} refused: expected at most {loaded.assignment.depth}")
         if self._replaced:
             self._connect(self._replaced)
             self._replaced = set()
         if delay_s:
-            loaded.executor.before_run(step, DELAY, lambda: self.mailbox.wait(delay_s, step))
+            loaded.executor.before_run(first, DELAY, lambda: self.mailbox.wait(delay_s, first))
+        for place, step in enumerate(steps):
+            if place:
+                self.progress.enter(messages.STEP, step)
+            self._run_step(loaded, plan, step, place)
+        self.endpoint.send(messages.MASTER, messages.Done(plan, last, {PEAK_MEMORY: float(peak_rss_bytes()), **stats}))
+        self.progress.enter(messages.IDLE, last)
+
+    def _run_step(self, loaded: "_LoadedPlan", plan: str, step: int, place: int) -> None:
+        """Run one step of a plan. place: its number in the series that the master has requested."""
         # Some feeds are read from this worker's input source; the master has written the other feeds to its arena.
-        feeds = dict(loaded.inputs.read(step))
-        copied = loaded.feeds.spec.is_copy
-        for feed in loaded.assignment.plan.feeds:
-            if feed.tensor not in feeds:
-                key = feed_key(feed.tensor)
-                if copied:
-                    self.mailbox.tensor(plan, step, key)
-                feeds[feed.tensor] = loaded.feeds.read(key, feed.spec.dtype, feed.spec.shape)
-        loaded.rendezvous.begin(step)
-        for tensor, value in loaded.inputs.run(step, feeds).items():
-            key = fetch_key(tensor)
-            reference = loaded.writer.put(key, value)
-            if copied:
-                ready = messages.TensorReady(plan, step, key, reference)
+        inputs, fed = loaded.inputs.read(step), loaded.feeds[place]
+        if loaded.copied:
+            for tensor in fed:
+                self.mailbox.tensor(plan, step, feed_key(tensor, place))
+        loaded.rendezvous.begin(step, first=place == 0)
+        fetched = loaded.inputs.run(step, {**inputs, **fed})
+        loaded.rendezvous.finish()
+        for tensor, memory in loaded.fetches[place].items():
+            np.copyto(memory, fetched[tensor])
+            if loaded.copied:
+                key = fetch_key(tensor, place)
+                ready = messages.TensorReady(plan, step, key, loaded.writer.put(key, memory))
                 send_parts(self.endpoint, messages.MASTER, ready, loaded.writer.memory(key).data)
-        self.endpoint.send(messages.MASTER, messages.Done(plan, step, {PEAK_MEMORY: float(peak_rss_bytes()), **stats}))
-        self.progress.enter(messages.IDLE, step)
 
     def _start_trace(self, plans: Sequence[str]) -> None:
         self.progress.enter(messages.LOAD, 0)
@@ -363,13 +392,20 @@ class Worker:
 
 @dataclass(frozen=True)
 class _LoadedPlan:
-    """A plan ready to run. inputs: reader of the plan's inputs. writer: writer of this worker's arena. feeds: reader of
-    the master's arena. received: keys of the tensors that messages announce."""
+    """A plan ready to run.
+
+    inputs: reader of the plan's inputs. writer: writer of this worker's arena. received: keys of the tensors that
+    messages announce. feeds: for each step of a series, the values from the master, in its arena. fetches: likewise,
+    the places of the fetched values in this worker's arena. copied: whether the master does not share memory with this
+    worker.
+    """
 
     assignment: Assignment
     executor: DeviceExecutor
     rendezvous: WireRendezvous
     inputs: ReadAhead
     writer: ArenaWriter
-    feeds: ArenaReader
     received: frozenset[str]
+    feeds: Sequence[Mapping[Tensor, Array]]
+    fetches: Sequence[Mapping[Tensor, Array]]
+    copied: bool

@@ -28,7 +28,7 @@ from runner.engine.run.session import (
     require_synchronized,
     required_trace,
 )
-from runner.engine.run.step_driver import Finished
+from runner.engine.run.step_driver import Clients, Finished
 from runner.engine.run.storage import Arena, VariableStore
 from runner.engine.run.timeline import ClientRuns, LocalTrace, RecordedPlan, Timeline
 from runner.engine.run.wires import platform_of, wires_of
@@ -40,7 +40,7 @@ PROCESS = "main"
 """Name of the process of a ``LocalSession``."""
 
 
-class LocalSession:
+class LocalSession(Clients):
     """A :class:`Session` in this process: a single device runs in the caller's thread, several in one thread each.
 
     check_finite: raise an error that names the first node whose output is not finite. interleaving: the order in which

@@ -37,6 +37,15 @@ class Clients(Protocol):
         Raises RunnerError while launched clients are running.
         """
 
+    @property
+    def longest_series(self) -> int:
+        """The largest number of steps for which :meth:`run_series` is faster than single steps."""
+        return 1
+
+    def run_series(self, client: str, first: int, feeds: Sequence[Mapping[str, Any]]) -> list[dict[str, Array]]:
+        """Run consecutive steps of a client, one for each of ``feeds``, and return the fetches of each."""
+        return [self.run(client, step=first + number, feeds=each) for number, each in enumerate(feeds)]
+
     def launch(self, client: str, *, step: int = 0, feeds: Mapping[str, Any] | None = None) -> None:
         """Begin one step of a client whose ``deferred`` is true, and return without waiting for the end of the step.
 
@@ -60,6 +69,14 @@ class StepDriver(ABC):
 
         learning_rate: shape (), or (n,) if rules of the optimizer have schedules, in the dtype of the variables.
         """
+
+    def longest_series(self, step: int) -> int:
+        """Return the largest number of updates, from ``step`` on, that are faster by one call of :meth:`updates`."""
+        return 1
+
+    def updates(self, first: int, learning_rates: Sequence[Array]) -> Sequence[Mapping[str, Array]]:
+        """Make consecutive updates, one for each learning rate; see :meth:`update`."""
+        return [self.update(first + number, rate) for number, rate in enumerate(learning_rates)]
 
     @property
     def passes(self) -> int:
@@ -134,8 +151,18 @@ class Synchronous(StepDriver):
         self._clients = clients
 
     def update(self, step: int, learning_rate: Array) -> Mapping[str, Array]:
-        feeds = {"step": number_of(step), "learning_rate": learning_rate}
-        return self._clients.run("train", step=step, feeds=feeds)
+        return self.updates(step, [learning_rate])[0]
+
+    def longest_series(self, step: int) -> int:
+        """Return the longest series of the session."""
+        return self._clients.longest_series
+
+    def updates(self, first: int, learning_rates: Sequence[Array]) -> Sequence[Mapping[str, Array]]:
+        """Make consecutive updates by a series of steps of ``train``."""
+        feeds = [
+            {"step": number_of(first + number), "learning_rate": rate} for number, rate in enumerate(learning_rates)
+        ]
+        return self._clients.run_series("train", first, feeds)
 
     def synchronize(self) -> None:
         """Return at once, because no client is launched."""
@@ -166,11 +193,15 @@ class InRounds(Synchronous):
         self._rounds = settings
         self._in_round = False
 
-    def update(self, step: int, learning_rate: Array) -> Mapping[str, Array]:
-        """Run ``train`` and, if a round is complete, the client that ends it; see :class:`StepDriver`."""
-        found = super().update(step, learning_rate)
+    def longest_series(self, step: int) -> int:
+        """Return the longest series of the session, or the number of updates to the end of the round."""
+        return min(super().longest_series(step), self._rounds.steps - step % self._rounds.steps)
+
+    def updates(self, first: int, learning_rates: Sequence[Array]) -> Sequence[Mapping[str, Array]]:
+        """Run ``train`` and, if a round is complete, the client that ends it. No round may end within the series."""
+        found = super().updates(first, learning_rates)
         self._in_round = True
-        if (step + 1) % self._rounds.steps == 0:
+        if (first + len(learning_rates)) % self._rounds.steps == 0:
             self.synchronize()
         return found
 

@@ -14,7 +14,7 @@ from runner.engine.compile.program import Client, Program
 from runner.engine.compile.program_plans import ProgramPlans
 from runner.engine.events.loop import EventLoop, Floats
 from runner.engine.graph.device import Cluster, DeviceName, task_of
-from runner.engine.run.step_driver import Finished
+from runner.engine.run.step_driver import Clients, Finished
 from runner.engine.run.timeline import LinkSpan, Timeline
 from runner.engine.simulate.activities import Run, Segment, segments
 from runner.engine.simulate.costs import Costs, node_seconds_of
@@ -55,7 +55,7 @@ class Totals:
     carried: Mapping[str, float]
 
 
-class SimulatedSession:
+class SimulatedSession(Clients):
     """Runs the clients of a program on an event loop; see :class:`~runner.engine.run.step_driver.Clients`.
 
     Fetches are zeros, because no arrays are computed. recorded_s: seconds on the clock up to which the timeline has all

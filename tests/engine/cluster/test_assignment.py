@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from runner.engine.cluster.assignment import (
     BELL_BYTES,
+    FINISHED,
     Assignment,
     bell_key,
     feed_key,
@@ -303,16 +304,19 @@ class Wire:
         for end, other in zip(self.ends, reversed(names), strict=True):
             end.connect(other, "")
         self.master = network.endpoint(identity(MASTER), len(names))
-        self.master.connect("worker-1", "")
-        sent = {"x:0": VALUE.nbytes} | ({bell_key(KEY): BELL_BYTES} if rings else {})
+        for name in names:
+            self.master.connect(name, "")
+        sent = {"x:0": VALUE.nbytes} | ({bell_key(KEY): BELL_BYTES, FINISHED: BELL_BYTES} if rings else {})
         specs = [
             create_arena(directory, f"plan {name}", name, 1, sizes)
-            for name, sizes in zip(names, (sent, {}), strict=True)
+            for name, sizes in zip(names, (sent, {FINISHED: BELL_BYTES}), strict=True)
         ]
-        made = {KEY: TensorSpec(VALUE.shape, "float32")}, load_kernels()
+        received, kernels = {KEY: TensorSpec(VALUE.shape, "float32")}, load_kernels()
         self.sender, self.receiver = (
-            WireRendezvous("plan", end, Mailbox(end), ArenaWriter(own), {other.owner: ArenaReader(other)}, *made)
-            for end, own, other in zip(self.ends, specs, specs[::-1], strict=True)
+            WireRendezvous(
+                "plan", end, Mailbox(end), ArenaWriter(own), {other.owner: ArenaReader(other)}, received, peers, kernels
+            )
+            for end, own, other, peers in zip(self.ends, specs, specs[::-1], ([names[1]], []), strict=True)
         )
         self.receiver.mailbox.expect("plan", {KEY: "worker-0"})
 
@@ -383,6 +387,21 @@ def test_a_wait_for_a_doorbell_has_a_limit(bell: Wire) -> None:
     with pytest.raises(ClusterError, match=r"step 7: 'x:0->.*' did not arrive from worker-0 within 600 s"):
         bell.receiver.receive(7, KEY, WORKER_0)
     assert next(time) < 650
+
+
+def test_in_a_series_the_sender_waits_until_its_value_has_been_read(bell: Wire) -> None:
+    bell.begin(0)
+    bell.sender.send(0, KEY, WORKER_1, VALUE)
+    bell.sender.finish()
+    bell.master.send("worker-0", Shutdown(reason="it waited"))
+    with pytest.raises(Stopped, match="it waited"):
+        bell.sender.begin(1, first=False)
+    np.testing.assert_array_equal(bell.receiver.receive(0, KEY, WORKER_0), VALUE)
+    bell.receiver.finish()
+    bell.receiver.begin(1, first=False)
+    bell.sender.begin(1, first=False)
+    bell.sender.send(1, KEY, WORKER_1, VALUE + 1)
+    np.testing.assert_array_equal(bell.receiver.receive(1, KEY, WORKER_0), VALUE + 1)
 
 
 def test_a_doorbell_of_an_interrupted_run_is_not_heard_in_a_later_epoch(bell: Wire) -> None:

@@ -13,12 +13,17 @@ import pytest
 from runner.data.source import source_from_config
 from runner.engine.cluster.cluster_session import ClusterSession
 from runner.engine.cluster.launchers import LocalLauncher
+from runner.engine.cluster.transport.messages import MOST_STEPS
+from runner.engine.compile.program import Program
 from runner.engine.graph.device import Cluster, Device, local_cluster, server_device, worker_device
 from runner.engine.run.interleaving import Ending, Recorded
 from runner.engine.run.local_session import LocalSession
 from runner.errors import RunnerError
 from runner.kernels.registry import Registry
+from runner.optimizers.sgd import Momentum
+from runner.strategies.sync_data import SyncData
 from tests.engine.cluster.conftest import (
+    BATCH,
     PROGRAM,
     SERVED,
     SOURCE,
@@ -30,8 +35,12 @@ from tests.engine.cluster.conftest import (
     train,
 )
 from tests.engine.run.launched_programs import expect_matching_transfers, pushed, tally
-from tests.strategies.networks import TEST_BATCH
+from tests.strategies.networks import NETWORKS, TEST_BATCH, workload_of
 from tests.strategies.training import Weights, expect_same_bits
+
+RING = SyncData(workers=3, combine="ring_all_reduce").build(
+    workload_of(NETWORKS["dense"], Momentum(), batch_size=BATCH)
+)
 
 
 @pytest.fixture(scope="module")
@@ -67,6 +76,25 @@ def test_workers_compute_the_result_of_one_process(
     sent = [after - earlier for after, earlier in zip(session.sent_bytes(), before, strict=True)]
     assert sent == expected[1].sent_bytes()
     assert min(sent) > 0
+
+
+@pytest.mark.parametrize("program", [PROGRAM, SERVED, RING], ids=["reduced", "served", "ring"])
+def test_a_series_of_steps_equals_single_steps(sessions: Sessions, registry: Registry, program: Program) -> None:
+    """A series longer than the arenas hold is cut. The workers of a ring read from and send to different peers."""
+    feeds = [{"step": np.int64(step), "learning_rate": np.float64(0.1 / (1 + step))} for step in range(MOST_STEPS + 5)]
+    with (
+        source_from_config(**SOURCE) as source,
+        closing(LocalSession(program, local_cluster(program.workers, program.servers), registry, source)) as local,
+        sessions.new(program=program) as session,
+    ):
+        assert (local.longest_series, session.longest_series) == (1, MOST_STEPS)
+        found, expected = [], []
+        for each, fetched in ((session, found), (local, expected)):
+            each.run("init")
+            fetched += each.run_series("train", 0, feeds)
+            fetched.append(each.run("save"))
+        expect_same_losses(found, expected)
+        assert session.sent_bytes() == local.sent_bytes()
 
 
 @pytest.mark.parametrize("lanes", [1, 3])

@@ -303,6 +303,7 @@ VIOLATIONS: list[tuple[Break, str]] = [
     ),
     (lambda c: c.send(messages.Load("rubbish"), WORKER_0, {"graph": 3}), "plan refused: plan: missing ['device'"),
     (lambda c: c.send(messages.Run("run-2", 4), WORKER_0), "step 4 refused: plan 'run-2', loaded plans: run"),
+    (lambda c: c.send(messages.Run("run", 4, count=2), WORKER_0), "2 steps of 'run' refused: expected at most 1"),
     (
         lambda c: step(c, 0, "worker-0") or c.send(messages.Run("run", 1), WORKER_0),
         "'run' from master-0 arrived during step 0, while 'away:0->",

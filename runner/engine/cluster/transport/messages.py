@@ -75,6 +75,9 @@ FRAME_BYTES = 256 * 2**10
 LONGEST_WAIT_S = 200.0
 """Longest delay in seconds that a message may request from its receiver; shorter than the limit for a stuck step."""
 
+MOST_STEPS = 16
+"""Largest number of steps that the master requests by one message."""
+
 SETUP, LOAD, STEP, IDLE = SECTIONS = ("setup", "load", "step", "idle")
 """Sections of a worker's main loop, which its heartbeats report."""
 
@@ -175,14 +178,15 @@ class Abandoned(Message, kind="abandoned", senders=DEVICE_ROLES):
 
 @dataclass(frozen=True)
 class Run(Message, kind="run", senders=MASTERS):
-    """The request to execute one step of a plan: the only message from the master to each worker per step.
+    """The request to execute consecutive steps of a plan: the only message from the master to each worker.
 
-    delay_s: seconds to wait before the step, to emulate a slow worker.
+    step: the first step. delay_s: seconds to wait before it, to emulate a slow worker. count: number of steps.
     """
 
     plan: PlanId
     step: Step
     delay_s: Annotated[float, Number(low=0.0, high=LONGEST_WAIT_S)] = 0.0
+    count: Annotated[int, Integer(low=1, high=MOST_STEPS)] = 1
 
 
 @dataclass(frozen=True)
@@ -200,7 +204,10 @@ class Launch(Message, kind="launch", senders=MASTERS):
 
 @dataclass(frozen=True)
 class Done(Message, kind="done", senders=DEVICE_ROLES):
-    """The notice that the worker has finished a step and no longer reads the step's tensors. stats: name -> number."""
+    """The notice that the worker has finished a step and no longer reads the step's tensors.
+
+    After several steps, only the last one is reported. stats: name -> number.
+    """
 
     plan: PlanId
     step: Step

@@ -40,6 +40,7 @@ DTYPES: dict[str, np.dtype[Any]] = {
     "float64": np.dtype("<f8"),
     "bfloat16": np.dtype(ml_dtypes.bfloat16),
 }
+_NAMES = {dtype: name for name, dtype in DTYPES.items()}
 MAX_RANK = 8
 
 Dtype = Annotated[str, OneOf(tuple(DTYPES))]
@@ -75,8 +76,8 @@ def nbytes_of(dtype: str, shape: Sequence[int]) -> int:
 
 def dtype_name(array: NDArray[Any]) -> str:
     """Return the name of an array's dtype; raises Violation if arrays of this dtype cannot be sent."""
-    name = array.dtype.name
-    if DTYPES.get(name) != array.dtype:
+    name = _NAMES.get(array.dtype)
+    if name is None:
         raise Violation(f"dtype {array.dtype.str}: expected one of {', '.join(DTYPES)} in little-endian order")
     return name
 
@@ -202,6 +203,10 @@ class ArenaWriter:
         """Return the writable bytes of a slot; raises KeyError for an unknown key."""
         slot = self._slots[key]
         return self._memory[slot.offset : slot.offset + slot.nbytes]
+
+    def array(self, key: str, dtype: str, shape: tuple[int, ...]) -> NDArray[Any]:
+        """Return a slot as a writable array of the slot's size; raises KeyError for an unknown key."""
+        return self.memory(key).view(DTYPES[dtype]).reshape(shape)
 
     def put(self, key: str, array: NDArray[Any]) -> ArenaTensor:
         """Copy ``array``, of any memory order, into the slot of ``key`` and return the reference for the message.
