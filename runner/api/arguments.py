@@ -90,7 +90,7 @@ def _refusal(function: str, overrides: object, rest: Sequence[object]) -> Config
 
 
 def _pairs(key: str, value: Any, classes: dict[SessionClass, None], swept: bool) -> Iterator[tuple[str, str]]:
-    """Yield the overrides, (key, text), of one keyword. Adds classes that no table has to ``classes``."""
+    """Yield the overrides, (key, text), of one keyword; add option classes that are in no table to ``classes``."""
     if "__" in key:
         section, _, name = key.partition("__")
         raise ConfigError(f"{key}: expected {section}={{'{name}': ...}} or **{{'{section}.{name}': ...}}")
@@ -136,7 +136,7 @@ def _option(group: str, settings: object, classes: dict[SessionClass, None]) -> 
 
 
 def _text(key: str, value: Any) -> str:
-    """Return a value in the grammar of Hydra's overrides. Raises ConfigError for an object of another kind."""
+    """Return a value in the grammar of Hydra's overrides. Raises ConfigError for a value of an unsupported type."""
     match value:
         case None:
             return "null"

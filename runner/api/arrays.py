@@ -30,9 +30,9 @@ def arrays(
     """Return the settings of a dataset of arrays, for ``runner.run(data=...)``.
 
     x_train, x_test: images of shape (N, H, W), (N, C, H, W) or (N, H, W, C), or rows of features (N, F); dtype uint8 (0
-    to 255), float32 or float64. y_train, y_test: (N,) integers, labels from 0; or floats (N,) or (N, K), numbers to
-    predict with task="regression". class_names: the names of the labels.
-    layout: "nchw" or "nhwc"; None to detect it. settings: other keys of ``data=arrays``, such as val_fraction=0.1.
+    to 255), float32 or float64. y_train, y_test: integer labels (N,) from 0, or floats (N,) or (N, K) for
+    task="regression". class_names: the names of the labels. layout: "nchw" or "nhwc"; None to detect it. settings:
+    other keys of ``data=arrays``, such as val_fraction=0.1.
 
     The arrays are written to ``arrays/SHA256.npz`` in the user's cache folder; equal arrays are written once. Worker
     processes, a resumed run and the command line thus read the same data. Raises DataError for arrays of other shapes

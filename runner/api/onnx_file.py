@@ -30,18 +30,18 @@ _SAME = {
 """Op that needs no attributes in ONNX -> its ONNX operator."""
 
 _MOVING = ("transpose", "gather", "lstm", "slice", "reshape")
-"""Ops that can read tensors whose first axis is not that of the examples."""
+"""Ops that can read tensors whose first axis is not the axis of examples."""
 
 _GATES = (0, 3, 1, 2)
-"""The order of the gates in ONNX, input, output, forget and candidate, as positions in our order."""
+"""The gates in ONNX's order (input, output, forget, candidate), each as its position in runner's order."""
 
 
 def write_onnx(path: Path, network: StoredNetwork) -> Path:
     """Write a network as an ONNX file; return the absolute path.
 
-    Input "x": (N, ...) float32 in the units of the training data; the ONNX graph normalises the input. Numbers of words
-    are int64. Output "prediction": float32, the logits (N, classes) or the numbers (N, K). N is any number. The network
-    computes in float32, regardless of its precision in training; state that it carries between batches is 0.
+    Input "x": (N, ...) float32 in the units of the training data, which the ONNX graph normalises; or word indices in
+    int64. Output "prediction": float32, the logits (N, classes) or the predicted numbers (N, K). N is any number. The
+    network computes in float32, regardless of its precision in training. State from earlier batches is replaced by 0.
 
     Raises ConfigError if the package onnx is missing or an op of the network has no ONNX operator, ResourceError if the
     file cannot be written.
@@ -144,7 +144,7 @@ class Translation:
             self.batch_axis.update(dict.fromkeys(node.tensors, axis))
         operator, inputs, attributes = self._translated(node)
         if operator == "LSTM":
-            # The second axis of the result is that of the directions, of which there is one.
+            # The second axis of the result is the axis of directions, which has size 1.
             self._emit(operator, inputs, f"{node.name}/directions", **attributes)
             operator, attributes = "Squeeze", {}
             inputs = [f"{node.name}/directions", self._integers(node, "direction", [1])]
@@ -204,7 +204,7 @@ class Translation:
         raise ConfigError(f"ONNX: op {node.op!r} of node {node.name!r} cannot be exported; use a .safetensors file")
 
     def _axis_of_examples(self, node: Node) -> int | None:
-        """Return the axis of examples of a node's outputs: that of its inputs, unless the node moves it."""
+        """Return the axis of examples in a node's outputs, which the node may move; None if there is no such axis."""
         axis = next((self.batch_axis[tensor] for tensor in self._inputs(node) if tensor in self.batch_axis), None)
         if axis is not None and node.op == "transpose":
             return int(node.attributes["perm"].index(axis))
@@ -213,7 +213,7 @@ class Translation:
         return axis
 
     def _axis_after(self, node: Node, axis: int) -> int:
-        """Return the axis of examples after a reshape, which may drop axes of one element before it."""
+        """Return the axis of examples after a reshape, which may drop preceding axes of size 1."""
         before, after = self._spec(node).shape, node.outputs[0].shape
         if axis and after[0] == before[axis] and before[:axis] == (1,) * axis:
             return 0
@@ -226,7 +226,7 @@ class Translation:
         return [self._input_of_steps(node)] if node.op == "lstm" else node.inputs
 
     def _input_of_steps(self, node: Node) -> Tensor:
-        """Return the input (T, N, features) of a layer of long short-term memory, given its node of the recurrence."""
+        """Return the input (T, N, features) of an LSTM layer, given the layer's ``lstm`` node."""
         added = self._made_by(self._made_by(node.inputs[0], "reshape").inputs[0], "add")
         product = self._made_by(added.inputs[0], "matmul")
         if self.graph.nodes[node.inputs[2].node].op != "select":
@@ -240,7 +240,7 @@ class Translation:
         return node
 
     def _recurrent(self, node: Node) -> list[str]:
-        """Return the inputs of the operator LSTM; its weights are transposed, and it has two biases."""
+        """Return the inputs of ONNX's operator LSTM, which has transposed weights and two biases."""
         added = self._made_by(self._made_by(node.inputs[0], "reshape").inputs[0], "add")
         product = self._made_by(added.inputs[0], "matmul")
         read = [self.weights[tensor.node] for tensor in (product.inputs[1], node.inputs[1], added.inputs[1])]
@@ -283,7 +283,7 @@ class Translation:
         return (node.attributes["size"][axis], node.attributes["steps"][axis]) == (examples, 1)
 
     def _places(self, node: Node) -> list[str]:
-        """Return the starts, ends, axes and steps of a slice, without the axis of examples."""
+        """Return the constants with the starts, ends, axes and steps of a slice, without the axis of examples."""
         begin, size, steps = (node.attributes[name] for name in ("begin", "size", "steps"))
         axes = [axis for axis in range(len(begin)) if axis != self.batch_axis.get(node[0])]
         ends = [begin[axis] + size[axis] * steps[axis] for axis in axes]

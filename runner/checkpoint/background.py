@@ -12,7 +12,7 @@ class BackgroundSaver:
     """A thread that writes one checkpoint at a time. The caller must not change the variables that are written."""
 
     def __init__(self, every_s: float | None, clock: Callable[[], float] = time.monotonic) -> None:
-        """every_s: seconds between saves that are due by time, None for no such saves. clock: in seconds."""
+        """every_s: seconds between saves that are due by time; None for no such saves. clock: returns seconds."""
         self._every_s = every_s
         self._clock = clock
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
@@ -21,15 +21,15 @@ class BackgroundSaver:
 
     @property
     def is_due(self) -> bool:
-        """Whether no save runs, and so much time has passed since the last one that saves take at most 2 % of it."""
+        """Whether no save runs, and ``every_s`` and ``COST`` times the last save's duration have passed since it."""
         idle = self._running is None or self._running.done()
         return self._every_s is not None and idle and self._clock() >= self._next
 
     def start(self, write: Callable[[], Path], begun: float) -> None:
         """Wait for the running save, then begin ``write`` in the thread.
 
-        begun: reading of the clock before the variables were copied, which counts as a part of the save. Raises the
-        error of the running save.
+        begun: reading of the clock before the variables were copied, because copying counts as a part of the save.
+        Raises the error of the running save.
         """
         self.finish()
         self._running = self._thread.submit(self._timed, write, begun)

@@ -71,8 +71,8 @@ class Checkpoint(NamedTuple):
 def load(path: str | os.PathLike[str], expected: Expected | None = None) -> Checkpoint:
     """Load the checkpoint directory ``path``. expected: name -> (shape, dtype) of all variables that it must hold.
 
-    Raises CheckpointError if the checkpoint is missing, damaged or in another or newer format, or if its variables are
-    not those ``expected``; NumericError if a value is not finite; SecurityError for symbolic links and special files;
+    Raises CheckpointError if the checkpoint is missing, damaged or in another or newer format, or if its variables
+    differ from ``expected``; NumericError if a value is not finite; SecurityError for symbolic links and special files;
     ResourceError if the checkpoint is larger than the memory of this machine.
     """
     path = Path(path)
@@ -108,8 +108,8 @@ def newest(directory: str | os.PathLike[str]) -> Path | None:
 def find(path: Path, which: str | None = None) -> Path:
     """Return the path of a checkpoint. path: a checkpoint, a folder of checkpoints, or the directory of a run.
 
-    which: :data:`BEST` or :data:`NEWEST`; None for the best if it exists and is usable, otherwise the newest; must be
-    None if ``path`` is a checkpoint. Raises CheckpointError if there is no such path or checkpoint.
+    which: :data:`BEST` or :data:`NEWEST`; None for the best if it exists and is usable, otherwise the newest. If
+    ``path`` is a checkpoint, ``which`` must be None. Raises CheckpointError if there is no such path or checkpoint.
     """
     if layout.step_of(path) is not None or path.is_file() or (path / MANIFEST_FILE).exists():
         if which is not None:
@@ -127,7 +127,7 @@ def find(path: Path, which: str | None = None) -> Path:
 
 
 def _best(folder: Path, latest: Path, *, required: bool) -> Path:
-    """Return the best checkpoint, which ``latest`` records, or, if it is unusable and not ``required``, ``latest``."""
+    """Return the best checkpoint, whose step is in ``latest``; if it is unusable and not ``required``, ``latest``."""
     step = load(latest).manifest.meta.best_step
     best = None if step is None else layout.committed_path(folder, step)
     if best == latest:

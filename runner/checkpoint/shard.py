@@ -115,7 +115,7 @@ def _check_header(payload: bytes, file: str) -> None:
 
 
 def _checked(record: VariableRecord, array: Array) -> Array:
-    """Return ``array``, made writable, if it matches its record, whose CRC was computed before packing."""
+    """Return ``array``, made writable; raise CheckpointError unless it matches the record computed before packing."""
     if (array.dtype.name, array.shape) != (record.dtype, record.shape):
         raise CheckpointError(
             f"variable {record.name}: the file holds {array.dtype.name} {array.shape}, "

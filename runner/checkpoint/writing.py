@@ -34,15 +34,15 @@ def save(
 
     variables: name of a whole variable, not of a shard -> array of any byte order and memory layout.
 
-    On return, the checkpoint is on the disk and has been read back. Of the checkpoints up to this step, only the newest
-    ``keep`` and the best according to ``meta`` are left. If the step is already committed with the same variables,
-    nothing is written. The caller must hold the lock of the run directory. ``meta.epoch`` is the number of this start
-    of the run, not an epoch of the data.
+    Every call first deletes uncommitted checkpoints. If the step is already committed with the same variables, the call
+    then returns. Otherwise, it writes the checkpoint to the disk and reads it back. Of the checkpoints up to this step,
+    it then keeps only the newest ``keep`` and the best according to ``meta``. The caller must hold the lock of the run
+    directory. ``meta.epoch`` is the number of this start of the run, not an epoch of the data.
 
     Raises NumericError for a value that is not finite; ConfigError for ``keep`` below 3; ResourceError if the disk is
-    full or fails; CheckpointError if the format cannot hold a value, if other variables are committed for this step, or
-    if the read-back fails; DirectoryInUseError if a later epoch of the run has written here. No error damages older
-    checkpoints.
+    full or fails; CheckpointError if the format cannot hold a value, if different variables are committed for this
+    step, or if the read-back fails; DirectoryInUseError if a later epoch of the run has written here. No error damages
+    older checkpoints.
     """
     if keep < MINIMUM_KEEP:
         raise ConfigError(f"checkpoint.keep={keep}: expected {MINIMUM_KEEP} or more")

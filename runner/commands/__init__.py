@@ -6,9 +6,8 @@ Read in this order:
   ``submission``: runs that Slurm executes later. ``planned_sweep`` and ``sweep``: sweeps.
 * ``explain`` (with ``explanation``), ``simulate`` (with ``simulated_text``), ``profile``, ``recommend``, ``list``,
   ``doctor`` and ``new``: for use before training.
-* ``data``: the work on datasets. ``evaluate``, ``adapt`` and ``predict``, with
-  ``stored_network``: the use of trained networks.
-* ``compare``, ``rerun``, ``ui`` and ``sync``: the use of stored runs. ``table``, with ``table_files``
-  and ``table_run``: tables of papers.
+* ``data``: datasets. ``evaluate``, ``adapt`` and ``predict``, with ``stored_network``: the use of trained networks.
+* ``compare``, ``rerun``, ``ui`` and ``sync``: the use of stored runs. ``table``, with ``table_files`` and
+  ``table_run``: tables of papers.
 * ``help_text``: ``runner --help``. ``completion``: completion in a shell. ``plugins``: the option ``--plugin``.
 """

@@ -37,7 +37,7 @@ _SPEEDS = ("perf/", "train/seconds")
 
 @dataclass(frozen=True)
 class Difference:
-    """The differences in one topic. rows: name, and the unequal values of both runs. equal: number of equal values."""
+    """The differences in a topic. rows: (name, first run's value, second run's value). equal: count of equal values."""
 
     topic: str
     rows: tuple[tuple[str, str, str], ...]

@@ -110,7 +110,7 @@ def with_other_data(
 ) -> Config:
     """Return the stored configuration with ``overrides``; raise ConfigError if the dataset does not fit the network.
 
-    movable, otherwise: the keys that may be overridden, and the message for others.
+    movable: the keys that may be overridden. otherwise: the error message for other keys.
     """
     config = from_plain(overridden(stored, overrides, movable, otherwise, config_dir=config_dir))
     check(replace(config, train=replace(config.train, monitor=None)))

@@ -116,7 +116,7 @@ def _length_lines(experiment: Experiment) -> list[str]:
 
 
 def _rate_lines(experiment: Experiment) -> list[str]:
-    """Return a line on the learning rate if it is scaled with the batch, and a line for each rule of the optimizer."""
+    """Return a line on the learning rate if it is scaled with the batch, and a line for each parameter rule."""
     config, optimizer = experiment.config, experiment.optimizer
     base, scaling = config.optimizer, config.optimizer.batch_scaling
     lines = []

@@ -14,7 +14,7 @@ from runner.system.console import verb_parser
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of template. text: its description. group: config group of its option, NAME plus ``suffix``."""
+    """A kind of template. text: its description. group: config group of its option, which is NAME + ``suffix``."""
 
     text: str
     group: str
@@ -35,7 +35,7 @@ KINDS = {
 
 
 _YAML = {"callback": "callback.yaml.txt", TABLES: "table.yaml.txt"}
-"""Kind -> template of its YAML file, if it is not that of options."""
+"""Kind -> template of its YAML file, if this is not ``option.yaml.txt``."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -68,7 +68,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def starting_point(kind: str, name: str) -> dict[Path, str]:
-    """Return path below the working directory -> text, for the Python file, if the kind has one, and the YAML file."""
+    """Return path below the working directory -> text, of the YAML file and, except for a table, of the Python file."""
     group, option = KINDS[kind].group, name + KINDS[kind].suffix
     words = {
         "name": name,

@@ -25,12 +25,12 @@ from runner.sweeps.report import SweepRecord, report_plan
 from runner.system.console import DEBUG_OPTION
 from runner.system.machine import usable_cores
 
-WITH_SWEEP = "--with-sweep"  # command-line option with which a job ends when the process of its sweep ends
+WITH_SWEEP = "--with-sweep"  # command-line option that makes a job end when the process of its sweep ends
 JOB_LOG = "job.log"  # the file with the output of a job in a separate process
 
 
 class PlannedSweep:
-    """A sweep whose lock the caller holds. The exit of the context, also after an error, reports on the sweep.
+    """A sweep whose lock the caller holds. Leaving the context, even by an error, reports on the sweep.
 
     plan: may be replaced by a plan with more jobs. record: as in :func:`~runner.sweeps.report.report_plan`. exit_code:
     the exit code of the whole sweep, set at the exit of the context.
@@ -58,11 +58,11 @@ class PlannedSweep:
         self._ended = ended
 
     def run(self, jobs: Sequence[PlannedJob], earlier: int = 0, later: int | None = 0) -> None:
-        """Run those of ``jobs`` that have a frozen configuration; the others had an invalid configuration.
+        """Run the jobs that have a frozen configuration. Jobs without one had an invalid configuration.
 
-        earlier, later: number of jobs of other batches, see :class:`~runner.sweeps.progress.Progress`.
-        After a failure of the launcher, the jobs that have not ended are launched again. Raises ResourceError if the
-        launcher returns before all jobs have ended.
+        earlier, later: number of jobs of other batches, see :class:`~runner.sweeps.progress.Progress`. If the launcher
+        fails after some jobs have ended, the other jobs are launched again. Raises ResourceError if it fails before
+        any job has ended, or returns without an error before all jobs have ended.
         """
         frozen = [job for job in jobs if (self.directory / job.directory / FROZEN_FILE).exists()]
         earlier += len(jobs) - len(frozen)
@@ -135,7 +135,7 @@ def _launch(
         # Each job derives its share of cores and GPUs from this number, on the machine on which the job runs.
         "jobs_at_once": jobs_at_once(launcher, len(jobs), usable_cores()),
         "here": launcher.shares_process,
-        # Processes of joblib and of jobs can outlive a killed sweep; such processes must start no more jobs, and end.
+        # Processes of joblib and of jobs can outlive a killed sweep. They must then end without starting further jobs.
         "joined": launcher.is_local,
         "debug": debug,
         "plugins": pinned_references(),
@@ -173,7 +173,7 @@ def run_in_turn(
 
 
 def _run_in_new_process(sweep_dir: Path, job: PlannedJob, composed: Mapping[str, Any]) -> None:
-    """Run one job in a separate process, whose death does not end the launcher; if the job fails, print its error.
+    """Run one job in a separate process, so that its death does not end the launcher; print the error of a failed job.
 
     composed: the settings that :func:`_launch` made, with the number of the job.
     """
@@ -204,7 +204,7 @@ def _run_in_new_process(sweep_dir: Path, job: PlannedJob, composed: Mapping[str,
 
 
 def _end_with_sweep(sweep_dir: Path) -> None:
-    """End this process of the launcher if the sweep was killed; otherwise the process would wait minutes for a job."""
+    """End this process of the launcher if the sweep was killed, instead of waiting minutes for another job."""
     if not sweep_is_running(sweep_dir):
         os._exit(1)
 

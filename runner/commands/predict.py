@@ -45,8 +45,8 @@ examples:
 class Prediction:
     """The prediction for one input.
 
-    values: (class name, number) of the classes with the largest numbers, largest first, such as probabilities or, for
-    words, similarities; or (name, number) of all numbers.
+    values: for a task that ranks classes, (class name, number) of the classes with the largest numbers, largest first;
+    the number is, for example, a probability. For other tasks, (name, number) of every output.
     """
 
     label: str
@@ -104,12 +104,12 @@ def main(arguments: Sequence[str]) -> int:
 def predict(
     network: StoredNetwork, device: "OneDevice", files: Sequence[Path], *, top: int, resize: bool
 ) -> list[Prediction]:
-    """Return the predictions for the images in ``files``, or for the words that follow the texts in them.
+    """Return the predictions for the images in ``files``, or for the next word after each text in ``files``.
 
     See :func:`~runner.data.pictures.read_pictures` and :meth:`~runner.data.text.TextSettings.contexts`.
-
-    device: the device on which the network runs. resize: whether to crop and resize images, as is always done for a
-    network trained on an image folder. Raises DataError if a file, CheckpointError if the checkpoint does not fit.
+    device: the device on which the network runs. resize: whether to crop and resize images; for a network trained on
+    image files, this is always done. Raises DataError if a file does not fit the network, CheckpointError if the
+    checkpoint does not.
     """
     data = network.config.data
     facts, task = data.facts(), network.config.task
@@ -129,7 +129,7 @@ def predict(
 def answers_of(network: StoredNetwork, device: "OneDevice", x: NDArray[Any]) -> NDArray[np.float64]:
     """Return the task's answers (N, outputs), such as class probabilities, for x (N, ...) in the units of the dataset.
 
-    Raises CheckpointError if the checkpoint does not fit, ResourceError if a GPU cannot hold a batch.
+    Raises CheckpointError if the checkpoint does not fit the network, ResourceError if a GPU cannot hold a batch.
     """
     from runner.training.inference import answers
 
@@ -148,7 +148,7 @@ def probability_text(probability: float) -> str:
 
 
 def _table(predictions: Sequence[Prediction], number: str | None) -> str:
-    """Return the predictions as a table. number: the name of the number of each class; None if there are no classes."""
+    """Return the predictions as a table. number: meaning of a class's number ("probability"); None without classes."""
     first = predictions[0].values
     if number is not None:
         titles = ("file", f"class and {number}", *(f"{place}." for place in range(2, len(first) + 1)))

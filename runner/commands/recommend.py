@@ -50,7 +50,7 @@ class Candidate:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print the ranked strategies, and the commands of the best; nothing is trained. Raises ConfigError without any."""
+    """Print the ranked strategies and the commands of the best. Raises ConfigError if no strategy can be used."""
     parser = verb_parser("recommend", _DESCRIPTION, _EXAMPLE, advice=unknown_command_line_option)
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help=f"overrides, none of them of {GROUP}")
     parser.add_argument("--workers", type=_counts, metavar="N,...", help="numbers of workers (default: 2, 4, 8, ...)")
@@ -78,14 +78,14 @@ def _counts(text: str) -> list[int]:
 
 
 def worker_counts(hardware: Hardware) -> list[int]:
-    """Return the powers of two from 2 to 8, and the number of places if it is smaller than 8."""
+    """Return the powers of two from 2 up to the number of places (at most 8), and that number unless it is 1."""
     at = hardware.workers.at
     places = MOST_WORKERS if ANY in at else min(MOST_WORKERS, len(list(expanded(at))))
     return sorted({count for count in (2, 4, 8, places) if 1 < count <= places})
 
 
 def candidates(workers: Iterable[int]) -> Iterator[tuple[str, ...]]:
-    """Yield the overrides of every strategy with each of its variants; one that has one worker by default, with one."""
+    """Yield the overrides of each variant of each strategy with each number of workers, or 1 if the default is 1."""
     counts = list(workers)
     strategies: Mapping[str, Any] = GROUPS[GROUP]
     for name, strategy in strategies.items():
@@ -107,7 +107,7 @@ def _config(composer: RunComposer, overrides: Sequence[str]) -> Config:
 
 
 def _tried(composer: RunComposer, overrides: Sequence[str], candidate: Sequence[str]) -> Candidate:
-    """Simulate a candidate. An error of the configuration or of memory is the reason why it cannot be used."""
+    """Simulate a candidate. If this raises ConfigError or ResourceError, store the message as the reason."""
     try:
         return Candidate(candidate, simulate(_config(composer, [*overrides, *candidate]), UPDATES))
     except (ConfigError, ResourceError) as error:
@@ -119,7 +119,7 @@ def _first_line(error: RunnerError) -> str:
 
 
 def limit_of(found: Simulated) -> str:
-    """Return what limits a simulated strategy: the longest part of an update of the workers, and its share of it."""
+    """Return a text on what limits a strategy: the longest part of an update, its share, and the busiest link."""
     workers = [parts for device, parts in found.parts.items() if DeviceName.parse(device).job == "worker"]
     share = {part: fmean(parts[part] for parts in workers) / found.step_s for part in PARTS}
     part = max(share, key=share.__getitem__)
@@ -133,7 +133,7 @@ def limit_of(found: Simulated) -> str:
 
 
 def recommendation_text(tried: Sequence[Candidate], overrides: Sequence[str], config_dir: Path | None) -> str:
-    """Return the ranked candidates, those that cannot be used with the reason, and the commands of the best.
+    """Return a text with the ranked candidates, the commands of the best, and the reasons against unusable ones.
 
     Raises ConfigError if no candidate can be used.
     """

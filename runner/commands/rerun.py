@@ -27,7 +27,7 @@ class Repetition:
     """A plan to repeat a run.
 
     config: the configuration to train. replayed: path of the record of decisions that the configuration does not
-    determine; None to replay no record. doubt: the reason why the same weights are not guaranteed; "" if they are.
+    determine; None to replay no record. doubt: the reason why equal weights are not guaranteed; "" if guaranteed.
     """
 
     config: Config
@@ -36,14 +36,14 @@ class Repetition:
 
 
 def repetition_here(config: Config, run: StoredRun, look: Look = discover) -> Repetition:
-    """Return how to repeat a run on this machine; if its devices differ from the run's, no record is replayed.
+    """Return how to repeat a run on this machine; if this machine has other devices, no record is replayed.
 
     Raises ResourceError if a requested GPU is not available, and the errors of :func:`repetition_of`.
     """
     here, other = retake_devices(config, look)
     if other:
         return Repetition(here, doubt=other)
-    # The stored configuration is compared with those of earlier starts, so this machine's GPUs are set afterwards.
+    # The stored configuration is compared with earlier configurations, so this machine's GPUs are set afterwards.
     repetition = repetition_of(config, run)
     cluster = replace(repetition.config.cluster, gpus=here.cluster.gpus)
     return replace(repetition, config=replace(repetition.config, cluster=cluster))

@@ -9,7 +9,7 @@ from runner.system.text import number, rate, text_table
 def simulated_text(summary: Summary, simulation: Simulation) -> str:
     """Return the predicted times, the devices and the links of a simulated run. Links that carry nothing are left out.
 
-    summary: of the run whose field ``simulation`` is given.
+    simulation: ``summary.simulation``, which is not None for a simulated run.
     """
     facts = list(_facts(summary, simulation))
     width = max(len(name) for name, _ in facts)

@@ -54,7 +54,7 @@ class StoredNetwork:
         return data.normalisation()
 
     def variables(self) -> dict[str, NDArray[Any]]:
-        """Load all variables, with the averages of the weights in place of the weights if the run kept averages."""
+        """Load all variables; if the run kept averages of the weights, they replace the weights."""
         stored: dict[str, NDArray[Any]] = self.config.optimizer.evaluated(load(self.checkpoint).variables)
         return stored
 

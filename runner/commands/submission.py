@@ -1,4 +1,4 @@
-"""Submission of a run to Slurm: the batch script executes the same command line inside of an allocation."""
+"""Submission of a run to Slurm: the batch script executes the same command line inside an allocation."""
 
 import os
 import shlex
@@ -32,10 +32,10 @@ _NOTICE_S = 60  # seconds before the end of the job's time at which the run is a
 
 
 def submit_run(config: Config, run_dir: Path, arguments: Sequence[str], later: Sequence[str]) -> str | None:
-    """Submit a run of Slurm; return a text about the job. Return None for a run that this process executes.
+    """Submit a run to Slurm and return a text about the job; return None if this process must execute the run.
 
-    arguments: those of ``runner`` for the first start of the job. later: those for a start after Slurm has requeued
-    the job, if the run directory holds a run. Raises ResourceError if Slurm does not accept the job.
+    arguments: arguments of ``runner`` for the first start of the job. later: arguments for a start after a requeue, if
+    the run directory holds a run. Raises ResourceError if Slurm does not accept the job.
     """
     launcher = config.cluster.launcher
     if launcher.kind != SLURM or JOB in os.environ:

@@ -1,4 +1,4 @@
-"""``runner --supervise ...``: a process that only watches a training run, and starts its master again if it is killed.
+"""``runner --supervise ...``: watch a training run in a separate process, and restart its master if it is killed.
 
 The new master continues from the newest checkpoint, as ``runner resume=DIR`` does. The watching process composes the
 configuration once, to know the run's directory and ``train.restarts``.
@@ -34,14 +34,14 @@ log = logging.getLogger(__name__)
 
 _STOPS = (signal.SIGINT, signal.SIGTERM)
 _REQUESTS = (-signal.SIGINT, -signal.SIGTERM, -signal.SIGHUP)
-_UNEXPECTED = 1  # Python's exit code after an exception that nothing handled
+_UNEXPECTED = 1  # Python's exit code after an unhandled exception
 
 
 def supervise(arguments: Sequence[str], references: Sequence[str], *, options: Sequence[str] = ()) -> int:
     """Train in a separate process, and start that process again after it was killed or crashed; return the exit code.
 
-    references: the values of ``--plugin``. options: further options for the process. The limits are those for lost
-    workers (:class:`RestartBudget`). SIGINT and SIGTERM are passed to the process, which is then not started again.
+    references: the values of ``--plugin``. options: further options for the process. Restarts are limited like those
+    after lost workers (:class:`RestartBudget`). SIGINT and SIGTERM are passed to the process and end the restarts.
     Raises ConfigError for a sweep; ClusterError if the fault recurs or if no restart is left.
     """
     plugins = [part for reference in references for part in (OPTION, reference)]
@@ -80,7 +80,7 @@ class _Watch:
     process: "subprocess.Popen[bytes] | None" = None
 
     def run(self) -> int:
-        """Start the run, and start it again after each loss of its master; return its exit code."""
+        """Start the run, and start it again after each loss of its master; return the last master's exit code."""
         with ExitStack() as handlers:
             for signum in _STOPS:
                 handlers.callback(signal.signal, signum, signal.signal(signum, self._pass_on))
@@ -95,7 +95,7 @@ class _Watch:
             return 128 + self.requested
 
     def _ended(self) -> Exit:
-        """Start the master, and wait for its end. Its own session keeps it from receiving Ctrl-C twice."""
+        """Start the master in a separate session, so that it does not receive Ctrl-C twice; wait until it ends."""
         begun, kills = time.monotonic(), oom_kills()
         command = self.resume if holds_run(self.run_dir) else self.begin
         self.process = subprocess.Popen(command, start_new_session=True)

@@ -73,7 +73,7 @@ def start(jobs: Sequence[Job], arguments: Sequence[str], *, debug: bool = False,
     """Store the configurations of a new sweep's jobs, run the jobs, report the results, and return the exit code.
 
     show: whether to print the table of results. Raises ConfigError if the launcher starts other processes and the jobs
-    use classes of this Python session.
+    use classes defined in this Python session.
     """
     _require_importable(jobs[0])
     sweep_dir = sweep_directory(jobs)
@@ -85,7 +85,7 @@ def start(jobs: Sequence[Job], arguments: Sequence[str], *, debug: bool = False,
 
 
 def _require_importable(job: Job) -> None:
-    """Raise ConfigError if the launcher starts other processes and the jobs use classes of this Python session."""
+    """Raise ConfigError if the launcher starts processes and the jobs use classes defined in this Python session."""
     classes = [each for each in provenance() if each.startswith(SESSION)]
     if classes and job.launcher is not None and not job.launcher.shares_process:
         raise ConfigError(
@@ -95,10 +95,10 @@ def _require_importable(job: Job) -> None:
 
 
 class OptimizedSweep:
-    """A sweep whose sweeper chooses jobs, batch by batch, by the results of the earlier jobs.
+    """A sweep whose sweeper chooses each batch of jobs by the results of the earlier jobs.
 
-    Each batch is added to the plan. ended: releases the lock and reports the results when it is closed, after the last
-    batch.
+    Each batch is added to the plan. ended: exit stack, which the caller closes after the last batch. This reports the
+    results and releases the lock.
     """
 
     def __init__(self, arguments: Sequence[str], ended: ExitStack, *, debug: bool = False, show: bool = True) -> None:

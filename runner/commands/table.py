@@ -84,7 +84,7 @@ def _runs(table: Table, cells: Sequence[str] | None) -> list[str]:
 
 
 def _list(paths: Mapping[str, Path], reader: TableReader) -> str:
-    """Return a line for each table, and below them the errors of tables that cannot be composed without a plugin."""
+    """Return a line for each table, and below them the errors of tables that cannot be read or composed."""
     rows, notes = [], []
     for name, path in paths.items():
         try:
@@ -114,7 +114,7 @@ _ESTIMATE = (
 
 
 def _rest(files: TableFiles, results: Mapping[str, RunResults]) -> tuple[str, str, str]:
-    """Return what the values that do not exist yet need: the number of runs, their time, and data and hardware."""
+    """Return three texts on the missing results: number of runs, estimated time, and required data and hardware."""
     seeds = files.table.seeds or (None,)
     lacking = {run: len(set(seeds) - found.current.keys()) for run, found in results.items()}
     lacking = {run: count for run, count in lacking.items() if count}
@@ -129,7 +129,7 @@ def _rest(files: TableFiles, results: Mapping[str, RunResults]) -> tuple[str, st
 
 
 def _needs(files: TableFiles, runs: Sequence[str]) -> Iterator[str]:
-    """Yield the largest number of workers of some runs, their devices and memory, and data that are missing here."""
+    """Yield what the runs require: the largest number of workers, a GPU, memory, and data missing on this machine."""
     configs = [files.configs[run] for run in runs]
     most = max(configs, key=worker_processes)
     workers, threads = worker_processes(most), most.cluster.threads_per_worker

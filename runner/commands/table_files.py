@@ -29,7 +29,7 @@ from runner.tables.table_file import read_table
 class TableFiles:
     """A table with its configurations and the folder of its results.
 
-    path: its file. configs: run -> its present configuration. folder: the folder of its results.
+    path: the table's YAML file. configs: run -> its present configuration. folder: the folder of the results.
     """
 
     table: Table
@@ -46,7 +46,7 @@ class TableFiles:
         return Path("multirun", "table", self.path.stem).absolute()
 
     def seconds(self, results: Mapping[str, RunResults]) -> dict[str, float]:
-        """Return run -> seconds of one seed: of a seed that was run, or else as ``runner table run`` estimated it."""
+        """Return run -> seconds of one seed: the longest measured time, or the estimate of ``runner table run``."""
         estimated = {run: each.seconds for run, each in read_estimates(self.folder, self.configs).items()}
         known = {run: [each.origin.seconds for each in found.current.values()] for run, found in results.items()}
         return estimated | {run: max(seconds) for run, seconds in known.items() if seconds}
@@ -63,10 +63,10 @@ class TableFiles:
 
 
 class TableReader:
-    """Reads the files of several tables, whose runs share YAML files."""
+    """A reader of several tables. It keeps the YAML files of configurations, so that it reads them only once."""
 
     def __init__(self, config_dir: Path | None = None, results: Path | None = None) -> None:
-        """config_dir: folder of the user's YAML files. results: of all tables; None for the committed results."""
+        """config_dir: folder of the user's YAML files. results: folder of all results; None for the committed ones."""
         self._stored, self._own = RunComposer(), RunComposer(config_dir)
         self._results = results
 
@@ -85,7 +85,7 @@ def table_files(path: Path, config_dir: Path | None = None, results: Path | None
 
 
 def current(files: TableFiles) -> TableState:
-    """Return a table with the stored results, decided."""
+    """Return a table with its stored results and the verdicts on its cells and claims."""
     return state_of(files.table, files.results())
 
 

@@ -47,7 +47,7 @@ from runner.training.memory import require_gpu_memory, require_memory
 
 
 def run_computed(files: TableFiles, runs: Iterable[str]) -> None:
-    """Compute the missing counts or simulated times of runs, one run after another; each is written at once."""
+    """Compute the missing counts or simulated times of runs; write each run's result before the next run."""
     results, sizes = files.results(), {column.size for column in files.table.columns.values() if column.read}
     for run in runs:
         known = results[run].current.get(None)
@@ -64,7 +64,7 @@ def run_computed(files: TableFiles, runs: Iterable[str]) -> None:
 
 @dataclass(frozen=True, eq=False)
 class Trial:
-    """A run with one seed. job: its composed configuration; its directory is named after the configuration."""
+    """A run with one seed. job: its composed configuration, in a directory that is named after the configuration."""
 
     run: str
     seed: int
@@ -78,10 +78,10 @@ class Trial:
 
 @dataclass
 class TableSweep:
-    """The sweep of a table's runs, in a fixed directory, so that a second start continues it.
+    """The sweep of a table's runs. Its directory is fixed, so that a second start continues the sweep.
 
-    overrides: choose the launcher. config_dir: the user's YAML files. budget_s: largest estimated time of the new jobs,
-    in seconds; None for no limit. digests: of the datasets that were read, by their settings.
+    overrides: settings of Hydra's launcher. config_dir: folder of the user's YAML files. budget_s: limit of the sum of
+    the jobs' estimated seconds; None for no limit. digests: settings of a dataset, as text -> digest of its examples.
     """
 
     files: TableFiles
@@ -95,10 +95,10 @@ class TableSweep:
         return self.files.sweep
 
     def run(self, runs: Sequence[str]) -> int:
-        """Run what is missing of the named runs and of the runs with which they are compared; return the exit code.
+        """Train the missing trials of the named runs and of the runs they are compared with; return the exit code.
 
-        Raises DirectoryInUseError if another process runs this table, ConfigError if two jobs that are timed would run
-        at the same time.
+        Raises DirectoryInUseError if another process runs this table, ConfigError if the table measures speeds and
+        jobs would run at the same time.
         """
         if not runs:
             return 0  # no run exists for the chosen cells, and the table states why
@@ -113,7 +113,7 @@ class TableSweep:
             return self._train(chosen, trials, plan)
 
     def _trials(self, runs: Sequence[str]) -> Iterator[Trial]:
-        """Yield every trial of the runs, and before them those of the runs with which they are compared."""
+        """Yield every trial of the runs and of the runs they are compared with, in the order of the table."""
         table = self.files.table
         wanted = {name for run in runs for name in (run, table.runs[run].against) if name}
         launcher, composer = compose_launcher(self.overrides), RunComposer(self.config_dir)
@@ -127,7 +127,7 @@ class TableSweep:
                 yield Trial(run, seed, config, Job(composed, overrides, directory, place, launcher))
 
     def _plan(self, trials: Sequence[Trial]) -> Plan:
-        """Return the plan with the jobs of earlier starts, and the launcher of this start."""
+        """Return a plan with the jobs of earlier starts and the launcher of this start."""
         stored = Plan.read(self.directory).jobs if (self.directory / PLAN_FILE).exists() else []
         launcher = trials[0].job.launcher
         assert launcher is not None
@@ -152,7 +152,7 @@ class TableSweep:
         return next((job for job in plan.jobs if job.directory == directory), None)
 
     def _missing(self, trials: Sequence[Trial], plan: Plan) -> list[Trial]:
-        """Return the trials without a result, and those whose weights a trial without a result needs."""
+        """Return the trials that lack a result, and the unfinished trials with which these are compared."""
         results = self.files.results()
         lacking = {(trial.run, trial.seed) for trial in trials if self._lacks(trial, results)}
         needed = {(self.files.table.runs[run].against, seed) for run, seed in lacking}
@@ -164,7 +164,7 @@ class TableSweep:
         ]
 
     def _lacks(self, trial: Trial, results: Mapping[str, RunResults]) -> bool:
-        """Return whether a trial has no result, or one that was compared with other weights than the present ones."""
+        """Return whether a trial has no result, or was compared with weights that its reference no longer has."""
         found = results[trial.run].current.get(trial.seed)
         against = self.files.table.runs[trial.run].against
         reference = results[against].current.get(trial.seed) if against else None
@@ -174,15 +174,15 @@ class TableSweep:
         return self._outcome(trial, plan) is not None
 
     def _outcome(self, trial: Trial, plan: Plan) -> Outcome | None:
-        """Return the outcome of a trial; None if it has no result."""
+        """Return the outcome of a trial's job; None unless the outcome is a result (:func:`is_result`)."""
         job = self._job_of(trial, plan)
         outcome = None if job is None else read_outcome(job, self.directory)
         return outcome if outcome is not None and is_result(outcome) else None
 
     def _announced(self, missing: Sequence[Trial]) -> list[Trial]:
-        """Print the jobs with their estimated times, and what is skipped; return the trials to run.
+        """Print the jobs with their estimated times and the reasons for skipped jobs; return the trials to run.
 
-        Raises ConfigError, naming the run, if its strategy refuses its network.
+        Raises ConfigError that names the run if the run's configuration cannot be used on this machine.
         """
         rows, chosen, left_s, estimated = [], list[Trial](), self.budget_s, dict[str, float]()
         for run in dict.fromkeys(trial.run for trial in missing):
@@ -212,11 +212,11 @@ class TableSweep:
         return chosen
 
     def _seconds(self, trial: Trial) -> tuple[float | None, str]:
-        """Return the estimated seconds of a trial, and which data it lacks, or "".
+        """Return the estimated seconds of a trial, and an error message about missing data or "".
 
-        The estimate is the time of another seed, or else follows from a few updates, on synthetic data if others are
-        lacking; it is None if there is no synthetic data of this shape. Raises ResourceError or ConfigError if this
-        machine cannot run the trial.
+        The estimate is the longest time of another seed. Without other seeds, it follows from the time of a few
+        updates, on synthetic data if the dataset is missing. It is None if no synthetic data can replace the dataset.
+        Raises ResourceError or ConfigError if this machine cannot run the trial.
         """
         lacking = lacking_data(trial.config)
         found = look_at(trial.config.cluster)
@@ -236,7 +236,7 @@ class TableSweep:
         return first_steps(experiment).step_s * experiment.total_steps, lacking
 
     def _frozen(self, trials: Sequence[Trial], plan: Plan) -> Plan:
-        """Write the configurations of new jobs, and the plan with these jobs and those of earlier starts."""
+        """Write the configurations of new jobs; write and return the plan of the new and the earlier jobs."""
         jobs = list(plan.jobs)
         for trial in trials:
             if self._job_of(trial, plan) is None:
@@ -268,10 +268,10 @@ class TableSweep:
         return sweep.exit_code
 
     def _begin(self, trial: Trial) -> None:
-        """Store what is known before a run, in the directory of its job.
+        """Store a run's data digests, machine and first updates in the directory of its job before the run starts.
 
-        Raises ConfigError if the job was started earlier with another program, machine or data: its run must not be
-        continued, because its values would be those of neither.
+        Raises ConfigError if an earlier start of the job had another program, machine or data, because a continued run
+        would mix the values of both.
         """
         path = trial.job.run_dir / BEGUN_FILE
         now = begun(trial.config, data_digests(trial.config, self._digest), self.files.origin())
@@ -287,13 +287,13 @@ class TableSweep:
             )
 
     def _is_exported(self) -> bool:
-        """Return whether the directory of the sweep has the table as it is now."""
+        """Return whether the exported table in the directory of the sweep is up to date."""
         path = self.directory / "table.json"
         state = state_of(self.files.table, self.files.results())
         return path.exists() and path.read_text(encoding="utf-8") == FORMATS["json"](state)
 
     def _exported(self) -> SweepRecord:
-        """Write the table into the directory of the sweep, for its tracking record."""
+        """Write the table into the directory of the sweep; return the contents of the sweep's tracking record."""
         state = state_of(self.files.table, self.files.results())
         paths = []
         for form, ending in (("md", "md"), ("csv", "csv"), ("json", "json"), ("latex", "tex")):
@@ -310,7 +310,7 @@ class TableSweep:
         return SweepRecord(paths, as_markdown(state), numbers)
 
     def _collect(self, trials: Sequence[Trial], plan: Plan) -> None:
-        """Write the results of jobs that have ended and have none yet."""
+        """Write the results of jobs that have ended and whose trials lack a result."""
         results = self.files.results()
         for trial in trials:
             job = self._job_of(trial, plan)
@@ -330,7 +330,7 @@ class TableSweep:
             print(f"{trial.label}: {written}", file=sys.stderr, flush=True)
 
     def _digest(self, data: DatasetSettings) -> str:
-        """Return the digest of a dataset, which is read once."""
+        """Return the digest of a dataset, and keep it, so that each dataset is read only once."""
         if str(data) not in self.digests:
             self.digests[str(data)] = data_digest(data)
         return self.digests[str(data)]
@@ -339,7 +339,7 @@ class TableSweep:
 def run_table(files: TableFiles, runs: Sequence[str], sweep: TableSweep) -> int:
     """Compute the missing values of the named runs; return the exit code.
 
-    Raises ConfigError if a run was changed after it had results, and the file states no reason, and for a benchmark.
+    Raises ConfigError for a benchmark, and if a run was changed after it had results and the file states no reason.
     """
     if files.table.kind == BENCHMARK:
         raise ConfigError(

@@ -40,7 +40,7 @@ MOVABLE = (
 """Keys that may change in a resumed run: its length, early stopping, restarts, callbacks, and division of work."""
 
 _OF_THE_DEVICE = ("device_taken", "gpus", "collectives")
-"""Keys of the cluster that are filled in again if a resume changes the device, unless its command line sets them."""
+"""Cluster keys that are filled in again if the resuming command changes the device and does not set these keys."""
 
 
 def is_resume(arguments: Sequence[str]) -> bool:
@@ -105,7 +105,7 @@ def train(arguments: Sequence[str], *, debug: bool = False) -> int:
     job = hydra_app.single_job(arguments)
     if job is not None:
         return _train_single(job, arguments)
-    from runner.commands.sweep import OptimizedSweep, start  # which imports the modules of sweeps
+    from runner.commands.sweep import OptimizedSweep, start  # imported here, because it imports the modules of sweeps
 
     with ExitStack() as ended:
         optimized = OptimizedSweep(arguments, ended, debug=debug)
@@ -179,7 +179,7 @@ def results_table(summary: Summary) -> str:
 
 
 def _metric_text(summary: Summary, name: str) -> str:
-    """Return the value of the network that the run keeps and, if they differ, the last or the best value."""
+    """Return a metric of the network that the run keeps, followed by the last or the best value if it differs."""
     last, best, kept = significant(summary.final[name]), summary.best.get(name), summary.headline.get(name)
     if summary.best_checkpoint is None:
         if best is None or significant(best) == last:

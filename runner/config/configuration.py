@@ -83,7 +83,7 @@ def from_plain(plain: Mapping[str, Any]) -> Config:
 
 
 def of_this_version(plain: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a configuration of version 0.1, which had no tasks and the key ``model.loss``, in the present form."""
+    """Return a configuration of version 0.1, which had the key ``model.loss`` and no tasks, in the present form."""
     model = plain.get("model")
     if "task" in plain or not isinstance(model, Mapping):
         return plain
@@ -224,7 +224,7 @@ def _typed(schema: type, values: Mapping[str, Any], where: str) -> DictConfig:
 
 @dataclasses.dataclass(frozen=True)
 class _Section:
-    """Plain values of a section, which are equal if their texts are."""
+    """Plain values of a section. Two objects are equal if their texts are equal."""
 
     text: str
     values: Mapping[str, Any] = dataclasses.field(compare=False)
@@ -232,7 +232,7 @@ class _Section:
 
 @lru_cache(maxsize=512)
 def _merged(schema: type, section: _Section) -> DictConfig:
-    """Return the values of a section in the nodes of its schema, which no caller changes.
+    """Return the values of a section in the nodes of its schema. The caller must not change the result.
 
     OmegaConf needs milliseconds for a section, and the configurations of a sweep or a table differ in few sections.
     """
@@ -241,9 +241,9 @@ def _merged(schema: type, section: _Section) -> DictConfig:
 
 @cache
 def structured(schema: type) -> DictConfig:
-    """Return a schema as a node of OmegaConf, which takes milliseconds. The caller must not change it.
+    """Return a schema as an OmegaConf node, cached because this takes milliseconds. The caller must not change it.
 
-    Names can be added to its maps; names and values are checked later.
+    The maps in the node accept any names; names and values are checked later.
     """
     node: DictConfig = OmegaConf.structured(schema)
     _open_maps(node, schema)

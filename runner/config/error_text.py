@@ -45,7 +45,7 @@ def describe(error: Exception, where: str = "") -> str:
         reason = _value_error(cause, where)
         if _is_unknown_key(cause) or _is_scalar_for_list(cause) or cause.full_key == "callbacks":
             return reason
-        # Hydra's message can already quote OmegaConf's.
+        # Hydra's message can already quote OmegaConf's message.
         text += "" if _first_line(cause) in text else f"\n{reason}"
     if _NO_SCHEMA in text:
         # The other lines are the folders in which Hydra searched; none of them can contain a schema.
@@ -64,7 +64,7 @@ def unknown_option(text: str, path: str, options: Iterable[str]) -> str:
 
 
 def unknown_callback(name: str) -> str:
-    """Return a message for a callback that no plugin defines, or that is chosen like a missing YAML file."""
+    """Return a message for a callback that no plugin defines, or that is chosen as if it had a YAML file."""
     if name in CALLBACKS:
         return (
             f"callbacks={name}: no such file of callbacks; write callbacks.{name}={{}} or callbacks.{name}.KEY=VALUE, "

@@ -51,7 +51,7 @@ PLAN_IN_PROCESS = "+hydra.callbacks.runner={_target_: runner.config.hydra_sweep.
 """The override that makes Hydra compose the jobs of a sweep in this process, whichever launcher runs them later."""
 
 RunBatch = Callable[[Sequence["Job"]], Sequence[float | RunnerError]]
-"""Runs jobs of a sweeper that chooses jobs by results; returns the value of each job, or the error that ended it."""
+"""Function that runs jobs of a sweeper that chooses jobs by results, and returns the value or the error of each job."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Job:
     trials: int | None = None
 
     def config(self) -> Config:
-        """Return the configuration, checked. Raises ConfigError."""
+        """Return the checked configuration. Raises ConfigError if it is invalid."""
         return from_composed(self.composed, self.overrides)
 
 
@@ -101,7 +101,7 @@ def compose_jobs(arguments: Sequence[str], run_batch: RunBatch) -> list[Job]:
     """Run the Hydra application with command-line ``arguments`` and return the composed jobs: one, or all of a sweep.
 
     The list is empty for ``--cfg``, ``--info`` and completion, which only print, and for a sweeper that chooses jobs by
-    the results of earlier jobs: ``run_batch`` runs the jobs of such a sweeper, which may end the sweep after an error.
+    the results of earlier jobs. ``run_batch`` then runs the jobs, and the sweeper may end the sweep after an error.
 
     Raises ConfigError if the configuration cannot be composed, ResourceError if Hydra cannot write, and the error that
     ended a sweep in ``run_batch``.
@@ -115,7 +115,7 @@ _OF_A_SINGLE_JOB = {"overrides", "run", "config_path", "config_name", "config_di
 
 
 def single_job(arguments: Sequence[str]) -> Job | None:
-    """Return the single job of a command line; None if Hydra's application is needed, which composes it twice.
+    """Return the single job of a command line without Hydra's slower application; None if the application is needed.
 
     Raises ConfigError if the configuration cannot be composed.
     """
@@ -134,7 +134,7 @@ def _composed_alone(options: argparse.Namespace) -> Job | None:
     try:
         composed = _composed(options.overrides, options.config_path, name, config_dir, from_shell=True)
     except ConfigCompositionException as error:
-        if str(error).startswith("You must specify"):  # a sweep can be what specifies it
+        if str(error).startswith("You must specify"):  # a sweep can supply the missing choice
             return None
         raise
     settings: Any = composed.hydra
@@ -214,7 +214,7 @@ def _job_of(composed: DictConfig) -> Job:
 
 @contextmanager
 def _errors_about(arguments: Sequence[str]) -> Iterator[None]:
-    """Raise the errors of Hydra within the block as errors about ``arguments``."""
+    """Translate Hydra's errors within the block into RunnerErrors about ``arguments``."""
     try:
         yield
     except RunnerError:
@@ -224,7 +224,7 @@ def _errors_about(arguments: Sequence[str]) -> Iterator[None]:
 
 
 class RunComposer:
-    """Composes the configurations of many runs, much faster than :func:`compose` composes one after another.
+    """A composer of the configurations of many runs, much faster than repeated calls of :func:`compose`.
 
     The YAML files are read once, when a run first needs them.
     """
@@ -247,10 +247,7 @@ class RunComposer:
 
 
 def compose_launcher(overrides: Sequence[str]) -> Launcher:
-    """Return the launcher that overrides of Hydra's settings choose. Raises ConfigError if they choose something else.
-
-    No configuration of a run may be among the overrides.
-    """
+    """Return the launcher that overrides of Hydra's settings choose. Raises ConfigError for any other override."""
     if others := [text for text in overrides if not text.startswith(("hydra/launcher=", "hydra.launcher."))]:
         raise ConfigError(f"{' '.join(others)}: expected settings of the launcher, such as hydra/launcher=joblib")
     with _errors_about(overrides):

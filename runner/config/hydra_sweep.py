@@ -80,11 +80,11 @@ _DIRECTIONS: dict[str, tuple[object, object]] = {
     "ax_config.experiment.minimize": (True, False),
     "optim.maximize": (False, True),
 }
-"""Keys of sweepers (Optuna, Ax, Nevergrad) -> their values for metrics whose low, and whose high, values are better."""
+"""Key of a sweeper (Optuna, Ax, Nevergrad) -> (value if low metrics are better, value if high metrics are better)."""
 
 
 class BatchLauncher(BasicLauncher):
-    """A launcher that composes the jobs of a batch in this process; the task function, an object, runs the jobs.
+    """A launcher that composes the jobs of a batch in this process. The task function is an object that runs the jobs.
 
     The configurations of the jobs still name the launcher that the user chose: see :func:`launcher_of`.
     """

@@ -25,7 +25,7 @@ class SweepPlace:
 
     directory: absolute directory of the sweep. number: the job's number, from 0. swept: key -> value, as text, of the
     overrides that the sweep varies. gpus: description of the GPUs that the sweep gave to the job; "" if it gave none.
-    name: of the sweep in the tracking store; "" for the default, which names the swept keys.
+    name: name of the sweep in the tracking store; "" for the default, which names the swept keys.
     """
 
     directory: Path

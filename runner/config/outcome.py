@@ -54,7 +54,7 @@ def outcome_hash(config: Config) -> str:
     """
     plain = dataclasses.asdict(config)
     decisive = {section: _decisive(section, plain[section]) for section in (*_SECTIONS, *_START)}
-    if plain[_CALLBACKS]:  # without callbacks, the hash is that of earlier versions
+    if plain[_CALLBACKS]:  # without callbacks, the hash equals the hash of earlier versions
         decisive[_CALLBACKS] = plain[_CALLBACKS]
     for key in config.parallelism.order_keys:
         del decisive["parallelism"][key]
@@ -149,9 +149,9 @@ def defaults_of(schema: type) -> Mapping[str, Any]:
 def changes(config: Config) -> list[str]:
     """Return "KEY=VALUE", without secrets, for each key whose value is not a default; values are JSON or bare text.
 
-    Defaults are those of ``config.yaml``. If another option of a group is chosen, the other keys of the group are
-    compared with the defaults of that option: "model.name=mlp" stands for all these defaults. Keys of the cluster that
-    were filled in when the run started are left out. The YAML files are read directly, because Hydra would compose
+    The defaults come from ``config.yaml``. If a group has another option than by default, its remaining keys are
+    compared with the defaults of the chosen option: "model.name=mlp" stands for all these defaults. Keys of the cluster
+    that were filled in when the run started are left out. The YAML files are read directly, because Hydra would compose
     the whole configuration a second time. Raises OSError if a YAML file of the project cannot be read.
     """
     plain = redact(to_plain(config))

@@ -81,8 +81,8 @@ class SimulateConfig:
 
 
 ADABN, CORAL, ADABN_CORAL = METHODS = ("adabn", "coral", "adabn_coral")
-"""Statistics of batch normalization from the target (Li et al. 2016); a classifier of features aligned with the target
-(Sun, Feng and Saenko 2016); both, with the features of the adapted network."""
+"""adabn: statistics of batch normalization from the target (Li et al. 2016). coral: a classifier of features that are
+aligned with the target (Sun, Feng and Saenko 2016). adabn_coral: both, with the features of the adapted network."""
 
 
 @dataclass
@@ -159,7 +159,7 @@ SBATCH_OPTIONS = (
     *("account", "constraint", "cpus-per-task", "exclude", "exclusive", "job-name", "mem", "mem-per-cpu", "nodelist"),
     *("nodes", "ntasks-per-node", "partition", "qos", "reservation", "time"),
 )
-"""Options of ``sbatch`` that a configuration may contain. Others write files at any path or execute code."""
+"""Options of ``sbatch`` that a configuration may contain. Other options write files at any path or execute code."""
 
 
 @dataclass

@@ -1,7 +1,7 @@
 """Composition of many configurations that differ in values: each choice of options is composed once.
 
-Hydra reads and merges the YAML files of the chosen options (GROUP=OPTION), and then sets single values (KEY=VALUE) with
-a function of its own. The first part takes most of the time, and is the same for runs that choose the same options.
+Hydra first reads and merges the YAML files of the chosen options (GROUP=OPTION), and then sets single values
+(KEY=VALUE). The first part takes most of the time, and is the same for runs that choose the same options.
 """
 
 import copy
@@ -22,9 +22,9 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 
 class SharedChoices:
-    """Composes configurations; those that choose the same options share one composition by Hydra.
+    """A composer of configurations that lets Hydra compose each choice of options only once.
 
-    choose: composes a configuration from overrides without any value. is_group: whether a name is that of a group.
+    choose: function that composes a configuration from choices of options. is_group: whether a name names a group.
     """
 
     def __init__(self, choose: Callable[[list[str]], DictConfig], is_group: Callable[[str], bool]) -> None:
@@ -53,7 +53,7 @@ class SharedChoices:
     def _sets_value(self, override: Override) -> bool:
         """Return whether an override sets a value after the composition, by the rule of Hydra's ``Overrides``.
 
-        Settings of Hydra and values to sweep over count as choices: Hydra uses the former, and refuses the latter.
+        Settings of Hydra and values to sweep over count as choices: Hydra uses its settings, and refuses a sweep.
         """
         if override.is_sweep_override() or override.is_hydra_override():
             return False
@@ -63,7 +63,7 @@ class SharedChoices:
 def composed_jobs(loader: Any, sweep: DictConfig) -> Callable[[Sequence[str]], DictConfig]:
     """Return a function that composes a job of a sweep from its overrides, as ``loader.load_sweep_config`` does.
 
-    loader: Hydra's. sweep: the composed configuration of the sweep.
+    loader: Hydra's configuration loader. sweep: the composed configuration of the sweep.
     """
     settings = OmegaConf.to_container(sweep.hydra.overrides.hydra, resolve=False)
     _, repository = loader._parse_overrides_and_create_caching_repo(sweep.hydra.job.config_name, settings)
@@ -81,10 +81,10 @@ def composed_jobs(loader: Any, sweep: DictConfig) -> Callable[[Sequence[str]], D
 
 
 class RunLoader(ConfigLoaderImpl):
-    """Hydra's loader without the settings of Hydra, on which no value of a run depends; reads each YAML file once."""
+    """Hydra's loader without the settings of Hydra, which do not affect a run. It reads each YAML file once."""
 
     def __init__(self, places: ConfigSearchPath, config_name: str) -> None:
-        """places: of YAML files. config_name: the primary file."""
+        """places: search path of YAML files. config_name: name of the primary file."""
         super().__init__(places)
         _, repository = self._parse_overrides_and_create_caching_repo(config_name, [])
         self.files = _RunFiles(repository)
@@ -113,7 +113,7 @@ class RunLoader(ConfigLoaderImpl):
 
 
 class _RunFiles(CachingConfigRepository):
-    """YAML files, each read once, without their settings of Hydra."""
+    """A repository of YAML files that reads each file once and removes the settings of Hydra."""
 
     def load_config(self, config_path: str) -> ConfigResult | None:
         found = super().load_config(config_path)

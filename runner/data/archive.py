@@ -1,4 +1,4 @@
-"""Download and read untrusted dataset archives. No content is executed, and all sizes are limited."""
+"""Download and read untrusted dataset archives. Only :func:`pip_download` executes code of an archive."""
 
 import io
 import lzma
@@ -17,7 +17,7 @@ from urllib.request import urlopen
 
 from runner.errors import DataError, SecurityError
 
-# Longest wait for a response, and between two chunks of it. It is short, so that the next origin is tried soon.
+# Longest wait for a response and for each chunk of it. It is short, so that the next origin is tried soon.
 _ANSWER_SECONDS = 5.0
 _TOTAL_SECONDS = 1800.0
 _PIECE_BYTES = 1 << 20
@@ -82,7 +82,7 @@ def _run_client(command: list[str], folder: Path) -> None:
         raise DataError(f"{' '.join(command)} ended with exit code {done.returncode}: {output!r}")
 
 
-UNPACKED_LIMIT = 1 << 30
+UNPACKED_LIMIT = 1 << 30  # largest accepted size of the content of an archive, in bytes
 _AR_MAGIC = b"!<arch>\n"
 _AR_HEADER_SIZE = 60
 
@@ -92,8 +92,8 @@ def read_tar(archive: Path | io.BytesIO, wanted: Mapping[str, int]) -> dict[str,
 
     wanted: member path -> largest accepted size in bytes. Of other members, only path, type and size are checked.
 
-    Raises SecurityError if the path of any member is absolute or contains ``..``, or if a member is a link or a device;
-    DataError if a wanted member is missing or too large, or the archive is damaged or unpacks to more than
+    Raises SecurityError if a member is a link or a device, or if its path is absolute or contains ``..``. Raises
+    DataError if a wanted member is missing or too large, or if the archive is damaged or unpacks to more than
     UNPACKED_LIMIT bytes.
     """
     label = archive.name if isinstance(archive, Path) else "inner archive"

@@ -37,8 +37,8 @@ class Arrays(NormalisedFiles):
     (N, K), numbers to predict. class_names: text of shape (classes,); without it, the names are the numbers from 0 to
     the largest label of both splits. Other arrays are not read.
 
-    layout: the order of four axes, "nchw" or "nhwc"; null to detect it, if only one of axes 1 and 3 has a length of at
-    most 4.
+    layout: the order of four axes, "nchw" or "nhwc"; null to detect it, which requires that only one of the axes 1 and
+    3 has a length of at most 4.
 
     stream: false to load all arrays; true to map x from the file into memory, so that only the examples of a batch are
     read. The arrays must not be compressed; their checksums are not verified.

@@ -31,7 +31,7 @@ class Augmentation(ABC):
 
     @abstractmethod
     def apply(self, x: NDArray[Any], draws: NDArray[np.float64]) -> NDArray[Any]:
-        """Return changed examples of the shape and dtype of x, (S, ...) as stored. draws: (S, draws) in [0, 1)."""
+        """Return changed examples of the shape and dtype of x, (S, ...) as stored. draws: (S, self.draws) in [0, 1)."""
 
 
 AUGMENTATIONS: dict[str, type[Augmentation]] = {}
@@ -44,8 +44,8 @@ class Augment:
 
     crop_padding: width of the black border (stored value 0) that is added before a region of the original size is cut
     out at a random position; 0 for no crop. flip: whether to mirror each image left to right with probability 1/2.
-    colour: full, fast or pca, a distortion of the colours of 8-bit images that follows; null for none. others: name ->
-    settings of an augmentation from a plugin; these follow last, in this order.
+    colour: "full", "fast" or "pca", a distortion of colours that is applied next, to images of uint8; null for none.
+    others: name -> settings of an augmentation from a plugin; these augmentations are applied last, in this order.
     """
 
     crop_padding: Annotated[int, Bounds(0, 65_536)] = 0
@@ -119,7 +119,7 @@ class Augmenter:
     """The augmentation of the training examples of a dataset, with draws that depend on the run's seed."""
 
     def __init__(self, augment: Augment, seed: int, data: str) -> None:
-        """data: name of the dataset, which is part of the keys of all draws."""
+        """Derive the keys of all draws from ``seed`` and from ``data``, the name of the dataset."""
         self._augment = augment
         self._key = philox.key(seed, f"{data}/augment")
         self._colour_key = philox.key(seed, f"{data}/augment/colour")

@@ -14,7 +14,7 @@ from runner.system.files import open_regular
 
 SHAPE, CLASSES, TRAIN_IMAGES, TEST_IMAGES = (3, 32, 32), 100, 50_000, 10_000
 _LABELS = 2
-"""Bytes before an image: the coarse and the fine label."""
+"""The number of bytes before an image: the coarse and the fine label."""
 _RECORD = _LABELS + int(np.prod(SHAPE))
 
 
@@ -36,7 +36,7 @@ class Cifar100(NormalisedFiles):
         return Facts.labelled(SHAPE, tuple(f"class {label}" for label in range(CLASSES)), TRAIN_IMAGES, TEST_IMAGES)
 
     def facts_of_files(self) -> Facts:
-        """Return the same facts: the files are checked when they are read."""
+        """Return the published facts. The files are not read, because :meth:`load` checks them."""
         return self.published_facts()
 
     def load(self) -> Dataset:

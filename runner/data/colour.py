@@ -90,7 +90,7 @@ _ORDERS = (
 
 
 def full(image: Image, draws: Draws) -> Pixels:
-    """Change brightness, saturation, hue and contrast in one of four orders, and clip. draws: (5,), the first for it.
+    """Change brightness, saturation, hue and contrast, and clip. draws: (5,); the first one selects one of four orders.
 
     Preprocessing of Inception in TensorFlow's models: brightness by up to 32/255, saturation and contrast by factors of
     0.5 to 1.5, hue by up to 0.2 of the circle.
@@ -106,14 +106,14 @@ def full(image: Image, draws: Draws) -> Pixels:
 
 
 def _scaled(image: Image) -> Pixels:
-    """Return an image from 0 to 1."""
+    """Return an image as float32 of 0 to 1."""
     if image.dtype == np.uint8:
         return np.multiply(image, np.float32(1 / 255), order="C")
     return image.astype(np.float32, copy=False)
 
 
 def _for_machine_code(name: str, draw: float) -> tuple[str, tuple[float, ...]]:
-    """Return a change as the machine code reads it: a name and amounts."""
+    """Return a change in the form that the machine code reads: a name and amounts."""
     if name == "brightness":
         return "shift", (float(_between(-_BRIGHTNESS, _BRIGHTNESS, draw)),) * 3
     if name == "hue":
@@ -122,7 +122,7 @@ def _for_machine_code(name: str, draw: float) -> tuple[str, tuple[float, ...]]:
 
 
 def _changed() -> Callable[[Image, Sequence[tuple[str, tuple[float, ...]]]], Pixels] | None:
-    """Return the changes in machine code; None if this machine cannot compile them."""
+    """Return the compiled function that applies changes; None if this machine cannot compile it."""
     if not can_compile():
         return None
     from runner.kernels.cpu.machine_code import colours
@@ -145,9 +145,9 @@ def fast(image: Image, draws: Draws) -> Pixels:
 
 
 def pca(image: Image, draws: Draws) -> Pixels:
-    """Add noise along the principal components of colours, with standard deviation 0.1 of each. draws: (4,).
+    """Add normal noise along the principal components of colours. draws: (4,).
 
-    Krizhevsky et al. 2012, section 4.1. The result is not clipped.
+    The standard deviations are 0.1 times the eigenvalues (Krizhevsky et al. 2012, section 4.1). Nothing is clipped.
     """
     radius, angle = np.sqrt(-2 * np.log1p(-draws[:2])), 2 * np.pi * draws[2:]
     normal = np.concatenate([radius * np.cos(angle), radius * np.sin(angle)])[:3]
@@ -158,7 +158,7 @@ def pca(image: Image, draws: Draws) -> Pixels:
 
 @dataclass(frozen=True)
 class Distortion:
-    """A distortion of colours. draws: the number of its draws."""
+    """A distortion of colours. draws: the number of draws that it needs for an image."""
 
     draws: int
     apply: Callable[[Image, Draws], Pixels]

@@ -11,7 +11,7 @@ DRAWS_PER_ATTEMPT = 4
 
 @dataclass(frozen=True)
 class Region:
-    """A rectangle of an image in pixels of the whole image, which may be fractions."""
+    """A rectangle of an image. The numbers are in pixels of the whole image and may be fractions of a pixel."""
 
     top: float
     left: float
@@ -33,7 +33,7 @@ class ImageSize:
 
 
 def centred(image: ImageSize, height: float, width: float) -> Region:
-    """Return the region of a height and a width in the centre of an image."""
+    """Return the region of this height and width in the centre of an image."""
     return Region((image.height - height) / 2, (image.width - width) / 2, height, width)
 
 
@@ -124,7 +124,7 @@ def _covers(region: Region, image: ImageSize, boxes: NDArray[np.float32] | None,
 
 
 def ten_views(image: ImageSize, shorter_side: int, size: int) -> list[tuple[Region, bool]]:
-    """Return the regions of the 10-view test, each with whether it is mirrored (Krizhevsky et al. 2012, section 4.1).
+    """Return (region, is mirrored) for each view of the 10-view test (Krizhevsky et al. 2012, section 4.1).
 
     The views are the four corners and the centre of the central square of ``shorter_side`` pixels, and their mirrors.
     """

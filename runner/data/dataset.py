@@ -35,8 +35,8 @@ def validation_split(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return the sorted indices (kept, held out) of a split that holds out ``examples`` (fewer than all) examples.
 
-    The same fraction of every class is held out, rounded by the method of largest remainders, with random choice among
-    equal remainders; no class is emptied unless necessary. The result is a pure function of the arguments.
+    The same fraction of every class is held out, rounded by the method of largest remainders; equal remainders are
+    ordered at random. No class is emptied unless necessary. The result is a pure function of the arguments.
     """
     classes, counts = np.unique(labels, return_counts=True)
     taken = counts * examples // len(labels)
@@ -65,9 +65,9 @@ def _drawn(
 class Facts:
     """The facts of a dataset that are known without reading its examples.
 
-    fields: the fields of an example, by name; x is the network's input. If y is a label, its names are the
-    class names. The other facts are the numbers of examples in each split; examples of the validation split do not
-    count as train examples.
+    fields: name -> field of an example; the field x is the network's input. If the field y is a label, its names are
+    the class names. The other facts are the numbers of examples in each split. Examples of the validation split are
+    not counted in ``train_examples``.
     """
 
     fields: Mapping[str, Field]
@@ -90,7 +90,7 @@ class Facts:
         test_examples: int,
         val_examples: int = 0,
     ) -> "Facts":
-        """Return the facts of classified examples: shape, such as (C, H, W), of an input, and a name for each label."""
+        """Return the facts of classified examples. shape: of x, such as (C, H, W). class_names: one per label."""
         return cls(labelled(shape, class_names), train_examples, test_examples, val_examples)
 
     @property
@@ -135,7 +135,7 @@ class Normalisation:
         return self.scale != 1.0
 
     def apply(self, stored: NDArray[Any], dtype: np.dtype[Any], *, in_place: bool = False) -> NDArray[Any]:
-        """Return the normalised examples (S, C, ...), uint8 or floats, computed in ``dtype``.
+        """Return the examples ``stored`` (S, C, ...), uint8 or floats, normalised and in ``dtype``.
 
         in_place: whether ``stored`` may be overwritten; else the result is a new array.
         """
@@ -179,7 +179,7 @@ class Examples(ABC):
 
     @property
     def shards(self) -> NDArray[np.int64]:
-        """The numbers of examples in each file or other place of storage, in the order of the examples; sum N."""
+        """The numbers of examples in each shard, such as a file, in the order of the examples. Their sum is N."""
         return np.array([len(self)], np.int64)
 
     def only(self, examples: NDArray[np.int64]) -> "Examples":
@@ -192,7 +192,7 @@ class Split(Examples):
     """Examples in memory.
 
     arrays: field -> (N, ...): x as stored, uint8 or floats, such as images (N, C, H, W); labels as int64.
-    domain_numbers: (N,) int64, the domain of each example, from 0; None for one domain. A train batch holds one domain.
+    domain_numbers: (N,) int64, the domain of each example, from 0; None for one domain. A train batch is of one domain.
     """
 
     arrays: Mapping[str, NDArray[Any]]
@@ -228,7 +228,7 @@ class Split(Examples):
 
 @dataclass(frozen=True)
 class Subset(Examples):
-    """Some examples of another split, of which nothing is copied. indices: sorted, of these examples."""
+    """Some examples of the split ``whole``, without a copy. indices: the sorted indices of these examples."""
 
     whole: Examples
     indices: NDArray[np.int64]
@@ -258,7 +258,7 @@ class Subset(Examples):
 class EncodedImage:
     """An image that is not decoded yet.
 
-    content: a whole JPEG or PNG file. where: name of the image for messages: a file, or a file, offset and record.
+    content: a whole JPEG or PNG file. where: name of the image for messages: a file, or a file, record and offset.
     boxes: (K, 4) float32, bounding boxes (top, left, bottom, right) as fractions of height and width; K may be 0.
     """
 
@@ -268,7 +268,7 @@ class EncodedImage:
 
 
 class UndecodableImageError(DataError):
-    """An encoded image is damaged, or of a kind that is not read."""
+    """An encoded image is damaged or has an unsupported format."""
 
 
 class Preprocessing(ABC):
@@ -293,7 +293,7 @@ class Preprocessing(ABC):
 
     @abstractmethod
     def evaluate(self, image: EncodedImage) -> NDArray[Any]:
-        """Return the view (C, H, W), uint8 of 0 to 255, of an evaluation. Raises UndecodableImageError."""
+        """Return an image (C, H, W) for an evaluation, uint8 of 0 to 255. Raises UndecodableImageError."""
 
 
 @dataclass(frozen=True)

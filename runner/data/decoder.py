@@ -52,7 +52,7 @@ class Decoder:
         draws: NDArray[np.float64],
         fields: dict[str, NDArray[Any]],
     ) -> Iterator[NDArray[Any]]:
-        """Yield distorted images. If an example takes the place of another, its ``fields`` are replaced."""
+        """Yield distorted images. If another example takes the place of an undecodable one, ``fields`` are replaced."""
         for place, own in enumerate(draws):
             example = int(examples[place])
             pixels = self._or_skip(self._preprocessing.train, found["x"][place], own)
@@ -67,7 +67,7 @@ class Decoder:
             yield pixels
 
     def evaluate(self, found: _Batch) -> tuple[_Batch, NDArray[np.bool_]]:
-        """Return the fields of examples with images x (S, C, H, W), and (S,), whether each image was decoded.
+        """Return the fields of examples with images x (S, C, H, W), and a mask (S,), true for decoded images.
 
         The pixels of a tolerated undecodable image are 0. Raises UndecodableImageError if more images cannot be decoded
         than are tolerated.

@@ -1,4 +1,4 @@
-"""Decoding of a region of an encoded image to a given size, by libjpeg-turbo where it can."""
+"""Decoding of a region of an encoded image to a given size, by libjpeg-turbo if possible."""
 
 import io
 import logging
@@ -29,11 +29,11 @@ _EXIF_WITHIN = 1 << 12
 class OpenedImage:
     """An encoded image whose size is known, and whose regions can be decoded.
 
-    A JPEG image is decoded by libjpeg-turbo, at half of its size or less if the region is resized to so few pixels: the
-    reduction is part of the inverse cosine transform and saves most of the work. Reductions to 5/8, 6/8 and 7/8 take
-    longer than decoding at full size, because libjpeg-turbo has no vector instructions for them. The whole image is
-    decoded, because simplejpeg offers no decoding of a part. Other files, CMYK images and images with EXIF data, which
-    may be rotated, are decoded by Pillow.
+    A JPEG image is decoded by libjpeg-turbo. If the region is resized to few enough pixels, the image is decoded at
+    half of its size or less. This reduction is part of the inverse cosine transform and saves most of the work.
+    Reductions to 5/8, 6/8 and 7/8 take longer than decoding at full size, because libjpeg-turbo has no vector
+    instructions for them. The whole image is decoded, because simplejpeg cannot decode a part. Pillow decodes other
+    files, CMYK images, and images with EXIF data, which may be rotated.
     """
 
     def __init__(self, image: EncodedImage, channels: int) -> None:
@@ -86,7 +86,7 @@ class OpenedImage:
     def _decoded(self, down: float, across: float) -> NDArray[np.uint8]:
         """Return the whole image (H, W, 4) or, if it is grey, (H, W, 1).
 
-        It is reduced at most by the factors ``down`` and ``across`` if they are below 1.
+        The image may be reduced, but not below ``down`` times its full height and ``across`` times its full width.
         """
         least_height, least_width = (
             min(math.ceil(side * min(factor, 1.0)), side)

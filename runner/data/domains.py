@@ -15,8 +15,8 @@ from runner.errors import ConfigError
 class Domains(DatasetSettings):
     """Datasets with equal fields, joined in their order; a train batch holds examples of one of them, in turn.
 
-    sources: name of a domain -> settings of its dataset, with the key ``name``. The limits of a source apply to it; its
-    augmentation and validation split are those of this dataset. The inputs are normalised as those of the first source.
+    sources: name of a domain -> settings of its dataset, with the key ``name``. The limits of a source are used, its
+    augmentation is ignored, and its val_fraction must be 0. All inputs have the normalisation of the first source.
     """
 
     name: str = "domains"
@@ -50,7 +50,7 @@ class Domains(DatasetSettings):
             each.require_present()
 
     def load(self) -> Dataset:
-        """Read all sources. Raises DataError if one is missing or corrupt, ConfigError if their units differ."""
+        """Read all sources. Raises DataError if one is missing or corrupt, ConfigError if their pixel scales differ."""
         loaded = {name: load_limited(each) for name, each in self._datasets().items()}
         scales = {name: each.normalisation.scale for name, each in loaded.items()}
         if len(set(scales.values())) > 1:

@@ -24,8 +24,8 @@ class ImageFolder(EncodedFiles):
     Names that begin with a dot are ignored. Files of other types raise DataError, so that no image is overlooked.
 
     stream: false to decode all images once, when the data are loaded, and keep them as uint8; true to decode images
-    when a batch needs them, which any preprocessing but "fit" requires. SPLITS: the folders of the train and the test
-    split.
+    when a batch needs them. If ``preprocessing`` or ``skip_errors`` is set, true is required. SPLITS: the folders of
+    the train and the test split.
     """
 
     SPLITS: ClassVar[tuple[str, str]] = ("train", "test")
@@ -74,7 +74,7 @@ class ImageFolder(EncodedFiles):
         return Dataset(self.name, train, test, self.normalisation_of(train["x"]))
 
     def _listed(self) -> tuple[dict[str, list[Path]], dict[str, list[Path]]]:
-        """Return class -> files, for the train and the test split. Raises DataError if only the latter has a class."""
+        """Return class -> files for the train and the test split. Raises DataError if a class has no train images."""
         train, test = (classes_in(Path(self.path) / split, self._layout()) for split in self.SPLITS)
         unknown = sorted(set(test) - set(train))
         if unknown:

@@ -16,9 +16,9 @@ class ImageNet(ImageFolder):
     """The user's copy of ImageNet: PATH/train/CLASS/*.JPEG and PATH/val/CLASS/*.JPEG.
 
     The published validation split is the test split. Without a path, runs can be planned and explained. The settings
-    are those of :class:`~runner.data.image_folder.ImageFolder`; images are decoded when a batch needs them, and
-    without the settings mean and std, and without those of a preprocessing, the usual ones of ImageNet are used. For
-    records of ImageNet, see :class:`~runner.data.tfrecord.TFRecord`.
+    are those of :class:`~runner.data.image_folder.ImageFolder`. By default, images are decoded when a batch needs them.
+    If neither the settings nor the preprocessing have mean and std, the usual ones of ImageNet are used. For records of
+    ImageNet, see :class:`~runner.data.tfrecord.TFRecord`.
     """
 
     SPLITS: ClassVar[tuple[str, str]] = ("train", "val")
@@ -28,7 +28,7 @@ class ImageNet(ImageFolder):
     stream: bool = True
 
     def known_normalisation(self) -> Normalisation | None:
-        """Return the normalisation of the settings, of the preprocessing, or that of ImageNet; None for grey images."""
+        """Return the normalisation of the settings, else the preprocessing, else (for RGB images) ImageNet, or None."""
         usual = Normalisation(255.0, MEAN, STD) if self.channels == len(MEAN) else None
         return super().known_normalisation() or usual
 

@@ -1,4 +1,4 @@
-"""What a dataset holds and what training sees of it: counts, classes, times of input stages, and distorted images."""
+"""A description of a dataset: counts, classes, times of input stages, and distorted images."""
 
 import io
 import time
@@ -24,7 +24,7 @@ def inspection(settings: DatasetSettings, seed: int, batch_size: int, sheet: Pat
     """Return a text about a dataset; some train batches are made to measure the input stages.
 
     sheet: file for a picture of distorted train images, see :func:`contact_sheet`. Raises DataError if the data cannot
-    be read, ConfigError if ``sheet`` is given and the examples are not images, ResourceError if it cannot be written.
+    be read, ConfigError if ``sheet`` is given for examples other than images, ResourceError if it cannot be written.
     """
     facts, dataset = limited_facts(settings), load_limited(settings)
     with closing(pipeline_of(settings, dataset, seed=seed, batch_size=batch_size, dtype="float32")) as pipeline:
@@ -98,10 +98,10 @@ def _stages(pipeline: Pipeline, batch_size: int) -> Iterator[str]:
 
 
 def contact_sheet(pipeline: Pipeline, shape: tuple[int, ...], dataset: Dataset) -> bytes:
-    """Return a PNG picture: a row for each of some train examples, and in a row its random views.
+    """Return a PNG picture with one row of views for each of a few train examples.
 
-    The first column is the view of an evaluation. The other columns are the views that training would draw at the
-    same position of the stream in different steps. Raises ConfigError unless examples are images (1 or 3, H, W).
+    The first column is the image as in evaluations. The other columns are the images that training would draw at one
+    position of the stream in different steps. Raises ConfigError unless examples are images (1 or 3, H, W).
     """
     from PIL import Image  # most runs write no pictures
 

@@ -24,7 +24,7 @@ from runner.errors import DataError
 from runner.system.files import open_regular
 
 MOST_ARRAYS = 64
-"""Largest accepted number of arrays in a file, so that the headers of all arrays are read quickly."""
+"""Largest accepted number of arrays in a file or folder, so that the headers of all arrays are read quickly."""
 
 _MOST_AXES = 32
 _MOST_BYTES = 1 << 63
@@ -59,8 +59,8 @@ class ArrayHeader:
 def read_headers(path: Path) -> dict[str, ArrayHeader]:
     """Return the header of every array in the file, or in the folder of .npy files, by name.
 
-    Raises DataError if the file is missing, damaged or not an .npz file, or has more than ``MOST_ARRAYS`` arrays, or
-    arrays of other values than booleans, numbers and text.
+    Raises DataError if the file is missing, damaged or not an .npz file, if it has more than ``MOST_ARRAYS`` arrays, or
+    if an array has elements other than booleans, numbers and text.
     """
     if path.is_dir():
         files = sorted(path.glob("*.npy"))
@@ -72,7 +72,7 @@ def read_headers(path: Path) -> dict[str, ArrayHeader]:
 
 
 def read_array(path: Path, name: str) -> NDArray[Any]:
-    """Return the array ``name`` in C order. Raises DataError like :func:`read_headers`, or if it does not exist."""
+    """Return an array in C order. Raises DataError if it is missing, invalid or, in a folder, in Fortran order."""
     if path.is_dir():
         mapped = map_array(path, name)
         if mapped.dtype.kind == "U":
@@ -184,7 +184,7 @@ def _header(path: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Ar
 
 
 def _checked_header(path: Path, name: str, stream: BinaryIO, size: int) -> ArrayHeader:
-    """Return the header of the .npy file of ``size`` bytes that a stream begins."""
+    """Return the header of a .npy file of ``size`` bytes. stream: the file, at its beginning."""
     version = npy.read_magic(stream)
     if version not in _HEADERS:
         raise DataError(f"{path}: array {name!r} is of format {version}, expected (1, 0) or (2, 0)")

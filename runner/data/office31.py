@@ -46,6 +46,6 @@ class Office31(ImageFolder):
         return f"{self.domain}/images/CLASS/IMAGE"
 
     def _listed(self) -> tuple[dict[str, list[Path]], dict[str, list[Path]]]:
-        """Return class -> files of the domain, twice."""
+        """Return class -> files of the domain, both as the train split and as the test split."""
         found = classes_in(Path(self.path) / self.domain / "images", self._layout())
         return found, found

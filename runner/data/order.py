@@ -35,12 +35,12 @@ def epoch_order(shuffle: Shuffle, shards: NDArray[np.int64], seed: int, stream: 
         shards, shuffle.interleave, philox.permutation(philox.key(seed, f"{stream}/shards"), len(shards))
     )
     draws = philox.uniform(philox.key(seed, f"{stream}/window"), np.arange(count, dtype=np.int64), 1)[:, 0]
-    # Example i gets the key i + W * u, with u in [0, 1): an example precedes only those fewer than W places before it.
+    # Example i gets the key i + W * u, with u in [0, 1), so it can pass only examples fewer than W places before it.
     return order[np.argsort(np.arange(count) + shuffle.window * draws, kind="stable")]
 
 
 def _interleaved(shards: NDArray[np.int64], lanes: int, visited: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the examples of all shards, read from ``lanes`` shards in turn; a finished shard is followed by the next.
+    """Return the examples of all shards, read from ``lanes`` shards in turn; the next shard replaces a finished one.
 
     visited: the order of the shards.
     """

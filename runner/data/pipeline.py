@@ -28,17 +28,17 @@ _PARTS_PER_THREAD = 4
 class Pipeline:
     """An input source that serves a dataset; several threads may read it at once.
 
-    If examples continue each other (field :data:`~runner.fields.BEGINS`), see :class:`_Rows` for the batches.
-    Otherwise:
+    If examples continue each other (field :data:`~runner.fields.BEGINS`), :class:`_Rows` defines the batches. All other
+    examples are served as follows.
 
     Train batches are taken from an endless stream of the n examples: position p belongs to epoch p // n and has example
-    order(epoch)[p % n]. Step s takes the ``batch_size`` positions that begin at s * batch_size, so no example is
-    dropped. If the examples have K domains, each domain has a separate stream, and step s takes batch number s // K of
-    domain s % K: batch normalization then uses the statistics of one domain (AdaBN, arXiv 1603.04779, section 3.2).
+    order(epoch)[p % n]. Step s takes the ``batch_size`` positions from s * batch_size on, so no example is dropped. If
+    the examples have K domains, each domain has a separate stream, and step s takes batch s // K of domain s % K: batch
+    normalization then uses the statistics of one domain (AdaBN, arXiv 1603.04779, section 3.2).
     Batches of "test" and "val" go through their split in order; the last one is padded. The validation split is drawn
     from the train split, by seed and dataset name; its examples are not in the stream.
-    Preprocessing and augmentation depend on the step and the position, so the number of shares has no effect, and
-    threads can make parts of a share independently. No state is kept but caches and statistics.
+    Preprocessing and augmentation depend only on the seed, the step and the position. The number of shares thus has no
+    effect, and threads can make parts of a share independently. The only state is caches and statistics.
     """
 
     def __init__(
@@ -90,8 +90,8 @@ class Pipeline:
 
         The batch has every field of the dataset, of shape (hi-lo, ...). x is normalised; floats have the pipeline's
         dtype, and integers are int64. index: (hi-lo,) int64 positions in the stream of train examples or in the split.
-        mask: (hi-lo,) in the pipeline's dtype, 1 for an example and 0 for padding, which repeats the last example, and
-        for tolerated undecodable images of evaluations.
+        mask: (hi-lo,) in the pipeline's dtype: 1 for an example, 0 for padding (copies of the last example) and for
+        tolerated undecodable images of evaluations.
 
         Raises ValueError for another split, a negative step or a share outside the batch, and DataError if an example
         cannot be read.
@@ -123,7 +123,7 @@ class Pipeline:
         return {**self._fed(found), "index": positions, "mask": np.ones(len(positions), self._dtype)}
 
     def distorted(self, examples: NDArray[np.int64], positions: NDArray[np.int64], step: int) -> Batch:
-        """Return train examples (S,) as training sees them at ``positions`` (S,) in ``step``, but not normalised."""
+        """Return train examples (S,) with the random changes for ``positions`` (S,) in ``step``, not normalised."""
         times, train = self.times, self._parts["train"]
         with times.of(READ, len(positions)):
             found = train.take(examples)
@@ -155,7 +155,7 @@ class Pipeline:
         return {**examples, BEGINS: begins, "index": index, "mask": mask.astype(self._dtype)}
 
     def _fed(self, examples: Batch) -> Batch:
-        """Return the fields of examples as the network reads them; signed integers x are no pixels, but numbers."""
+        """Return the fields of examples as the network reads them. x is not normalised if it has signed integers."""
         with self.times.of(NORMALISE, len(examples["x"])):
             x = examples["x"]
             fed = examples if x.dtype.kind == "i" else {**examples, "x": self._normalised(x)}

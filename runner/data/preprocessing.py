@@ -33,16 +33,16 @@ VIEWS = 10
 class Recipe:
     """A recipe of preprocessing. size: side, in pixels, of the square images. channels: 3 for RGB or 1 for grey.
 
-    sides: shortest and longest random length of the shorter side, of which a random square is taken; None for none.
-    of_square: whether the square is taken from the central square. area, aspect: bounds of a random region; None for no
-    region. covered: fraction of a bounding box in the region. attempts: how often a region is drawn before the whole
-    image (if ``covered`` is set) or the central square is taken instead. flip: whether to mirror with probability 1/2.
-    colour: name of a distortion; "" for none. evaluated_side: length of the shorter side of which an evaluation takes
-    the centre. evaluated_fraction: fraction of each side that an evaluation takes; None for the former. view: which of
-    the 10 views of ``ten_views`` an evaluation takes; None for the centre. mean, std: the normalisation of RGB, for
-    numbers of 0 to 1.
+    Training crops a random square or region. sides: bounds of the random length to which the shorter side is resized
+    before a square is cropped; None for no square. of_square: whether the square lies in the central square of the
+    image. area, aspect: bounds of area and width / height of a region; area=None for no region. covered: smallest
+    fraction of a bounding box in the region. attempts: number of draws of a region before the whole image (if
+    ``covered`` is set) or the central square is used. flip: whether to mirror with probability 1/2. colour: name of a
+    distortion; "" for none. Without ``sides`` and ``area``, images are cropped to the largest centred square.
 
-    With neither ``sides`` nor ``area``, images are cropped to the largest centred square, in training too.
+    Evaluations crop the centre. evaluated_side: length to which the shorter side is resized before a square is cropped.
+    evaluated_fraction: fraction of each side that is used instead. view: which of the 10 views of ``ten_views`` is used
+    instead of the centre. Each is None if it is not used. mean, std: the normalisation of RGB pixels of 0 to 1.
     """
 
     size: int = 224
@@ -110,7 +110,7 @@ RECIPES: Mapping[str, Recipe] = {
 
 @dataclass
 class PreprocessingSettings:
-    """How encoded images become arrays of one size.
+    """Settings of the conversion of encoded images to arrays of one size.
 
     name: "fit" (the largest centred square, resized), "krizhevsky", "vgg", "resnet", "googlenet" or "inception". The
     other keys replace a part of the recipe; null keeps it. sides: shortest and longest random length of the shorter
@@ -177,7 +177,7 @@ class ImagePreprocessing(Preprocessing):
 
     @property
     def draws(self) -> int:
-        """Draws for the mirror, for the colours, and for a square or the attempts of a region."""
+        """The number of draws for the mirror, for the colours, and for a square or all attempts of a region."""
         recipe = self.recipe
         place = 3 if recipe.sides else recipe.attempts * DRAWS_PER_ATTEMPT if recipe.area else 0
         return 1 + (DISTORTIONS[recipe.colour].draws if recipe.colour else 0) + place
@@ -200,7 +200,7 @@ class ImagePreprocessing(Preprocessing):
         return pixels
 
     def evaluate(self, image: EncodedImage) -> NDArray[Any]:
-        """Return the centre of an image, (C, H, W) uint8."""
+        """Return the centre of an image or the ``view`` of the recipe, (C, H, W) uint8."""
         recipe = self.recipe
         if recipe.evaluated_fraction is None and recipe.evaluated_side is None:
             return self._fitted(image)
@@ -214,7 +214,7 @@ class ImagePreprocessing(Preprocessing):
     def ten_views(self) -> list["ImagePreprocessing"]:
         """Return a preprocessing for each view of the 10-view test.
 
-        Raises ConfigError if evaluations do not take a square from a resized image.
+        Raises ConfigError if the recipe has no ``evaluated_side``.
         """
         if self.recipe.evaluated_side is None:
             raise ConfigError(

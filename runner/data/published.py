@@ -2,7 +2,7 @@
 
 They are MNIST (LeCun, Cortes and Burges), Fashion-MNIST (Xiao, Rasul and Vollgraf 2017), CIFAR-10 (Krizhevsky 2009) and
 USPS (Hull 1994), in the split and the preparation of Rasmussen and Williams 2006.
-The checksums are those of the decoded IDX files, which are the same for every origin of a dataset.
+The checksums are of the decoded IDX files, which are equal for all origins of a dataset.
 """
 
 import hashlib
@@ -145,7 +145,7 @@ def read_files(published: PublishedFiles, cache_dir: str | None) -> list[NDArray
 
 
 def load_published(published: PublishedDataset, cache_dir: str | None) -> Dataset:
-    """Read a dataset from the cache. Raises DataError like :func:`read_files`."""
+    """Read a dataset from the cache. Raises the DataError of :func:`read_files`."""
     arrays = read_files(published, cache_dir)
     train, test = (
         Split({"x": images.reshape(-1, *published.shape), "y": labels.astype(np.int64)})
@@ -163,7 +163,7 @@ def _published(
     examples: tuple[int, int],
     checksums: tuple[str, str, str, str],
 ) -> PublishedDataset:
-    """Return a dataset of uint8 images. examples: numbers of train and test examples. checksums: SHA-256, per file."""
+    """Return a dataset of uint8 images. examples: numbers of train and test examples. checksums: SHA-256 by file."""
     sizes = shape if shape[0] > 1 else shape[1:]
     test = "test" if shape[0] > 1 else "t10k"
     files = [
@@ -240,7 +240,7 @@ class PublishedSettings(DatasetSettings):
     size: side of the square, in pixels, to which every image is resized; null for the stored size. invert: whether
     light and dark are exchanged. noise: standard deviation of normal noise, as a fraction of the pixel range; the noise
     of an image is the same in every epoch and with every seed of the run. mean, std: one number per channel for
-    ``(pixel / 255 - mean) / std``; null for the published ones.
+    ``(pixel / 255 - mean) / std``; null for the numbers of :attr:`published`.
     """
 
     size: Annotated[int, Bounds(1, 4096)] | None = None

@@ -1,8 +1,8 @@
 """Bilinear, antialiased resizing of images of bytes, first across rows, then down columns.
 
-Each pixel of a result is a weighted sum of adjacent pixels, rounded to a byte; the weights are integers of 22
-fractional bits. The weights are those of Pillow, whose results can differ by 1, because it resizes columns first if
-that is less work. Machine code and NumPy give the same bytes.
+Each pixel of a result is a weighted sum of adjacent pixels, rounded to a byte. The weights are those of Pillow, as
+fixed-point numbers with 22 fractional bits. Results of Pillow can differ by 1, because it resizes columns first if that
+is less work. Machine code and NumPy give the same bytes.
 """
 
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from runner.data.compiled import can_compile
 
 Bytes: TypeAlias = NDArray[np.uint8]
 Box: TypeAlias = tuple[float, float, float, float]
-"""Left, top, right and bottom of a region in pixels, which may be fractions."""
+"""Left, top, right and bottom of a region in pixels; the numbers may be fractions."""
 
 _BITS = 22
 
@@ -35,7 +35,7 @@ def resized(pixels: Bytes, box: Box, height: int, width: int, *, mirrored: bool 
 
 @dataclass(frozen=True)
 class WeightedSums:
-    """Sums of adjacent pixels of a line. starts: (n,) the first pixel of each sum. weights: (n, terms)."""
+    """Weighted sums of adjacent pixels of a line. starts: (n,) the first pixel of each sum. weights: (n, terms)."""
 
     starts: NDArray[np.int64]
     weights: NDArray[np.int32]
@@ -85,7 +85,7 @@ def _passes(terms: int) -> tuple[_Pass, _Pass]:
 
 
 def plain_across(pixels: Bytes, starts: NDArray[np.int64], weights: NDArray[np.int32]) -> Bytes:
-    """Return rows (H, n, 4), of which each pixel is a sum over a row of ``pixels``."""
+    """Return rows (H, n, 4). Each pixel is a weighted sum of adjacent pixels in a row of ``pixels``."""
     total = np.full((len(pixels), len(starts), pixels.shape[2]), 1 << (_BITS - 1), np.int32)
     for term, own in enumerate(weights.T):
         total += pixels[:, starts + term] * own[:, None]
@@ -93,5 +93,5 @@ def plain_across(pixels: Bytes, starts: NDArray[np.int64], weights: NDArray[np.i
 
 
 def plain_down(pixels: Bytes, starts: NDArray[np.int64], weights: NDArray[np.int32]) -> Bytes:
-    """Return rows (n, W, 4), of which each pixel is a sum over a column of ``pixels``."""
+    """Return rows (n, W, 4). Each pixel is a weighted sum of adjacent pixels in a column of ``pixels``."""
     return plain_across(pixels.transpose(1, 0, 2), starts, weights).transpose(1, 0, 2)

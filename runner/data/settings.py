@@ -18,11 +18,11 @@ from runner.system.schema import LenientRecord, Violation
 class DatasetSettings(ABC):
     """Settings of one dataset. Creation raises ConfigError for invalid values.
 
-    cache_dir: folder of fetched datasets and of indices of records, None for the user's cache.
-    train_limit, test_limit: largest number of examples to use from a split, spread evenly over it; of examples that
-    continue each other, the first ones; None for all.
+    cache_dir: folder of fetched datasets and of indices of records; None for the user's cache.
+    train_limit, test_limit: largest number of examples to use from a split; None for all. The examples used are spread
+    evenly over the split. If examples continue each other, the first ones are used.
     val_fraction: fraction of every class of the train split that becomes the validation split, drawn with the run's
-    seed; of examples that continue each other, the last part of the train split; 0 for no validation split.
+    seed; 0 for no validation split. If examples continue each other, the last part of the train split is used.
     shuffle: the order of the examples of an epoch. threads: how many threads of each process prepare its batches.
     prefetch: how many batches each process prepares before they are needed.
     """
@@ -97,7 +97,7 @@ def settings_from_config(config: Mapping[str, object]) -> DatasetSettings:
 
 
 def require_mean_and_std(mean: Sequence[float] | None, std: Sequence[float] | None, channels: int | None) -> None:
-    """Raise ConfigError unless both settings are null or both have a number for each channel. None: any number."""
+    """Raise ConfigError unless both are None or both have one number per channel. channels: None if not known."""
     counts = {None if each is None else len(each) for each in (mean, std)}
     if len(counts) > 1 or (channels is not None and counts not in ({None}, {channels})):
         shown = ["null" if each is None else each for each in (mean, std)]
@@ -118,7 +118,7 @@ def limited_facts(settings: DatasetSettings) -> Facts:
 
 
 def load_limited(settings: DatasetSettings) -> Dataset:
-    """Return a dataset within its limits. Raises DataError if it is missing or corrupt."""
+    """Return a dataset within its limits. Raises DataError if it is missing or corrupt, ConfigError for wrong facts."""
     dataset = settings.load()
     _require_fields(settings, dataset)
     train, test = _limited(dataset.train, settings.train_limit), _limited(dataset.test, settings.test_limit)
@@ -128,7 +128,7 @@ def load_limited(settings: DatasetSettings) -> Dataset:
 def _limited(split: Examples, limit: int | None) -> Examples:
     if limit is None or limit >= len(split):
         return split
-    # Unless examples continue each other, those that are kept are spread over the split, which can be sorted by class.
+    # The kept examples are spread over the split, which can be sorted by class, unless examples continue each other.
     return split.only(np.arange(limit) if split.is_sequence else np.arange(limit) * len(split) // limit)
 
 

@@ -53,7 +53,7 @@ class Shakespeare(LineSettings):
         require_cached(SHAKESPEARE, self.cache_dir)
 
     def lines(self, split: str) -> Lines:
-        """Return the first nine tenths of the lines of each work, or the rest."""
+        """Return the first nine tenths of the lines of each work for "train", or the last tenth for "test"."""
         (text,) = read_files(SHAKESPEARE, self.cache_dir)
         works = [list(words(work)) for work in bytes(text).decode("ascii").split("\f")]
         cut = [len(work) * 9 // 10 for work in works]

@@ -60,7 +60,7 @@ class StageTimes:
 
 
 class InputWaits:
-    """The time that training waits for batches; too much of it is logged once, with the slowest stage.
+    """The time that training waits for batches. If it is long, one warning is logged, with the slowest stage.
 
     seconds, batches: the time waited so far, and the number of batches that were prepared ahead.
     """
@@ -68,14 +68,14 @@ class InputWaits:
     def __init__(self) -> None:
         self.seconds = 0.0
         self.batches = 0
-        self._window: tuple[float, float, int] | None = None  # its begin, and seconds and batches before it
+        self._window: tuple[float, float, int] | None = None  # begin of the window; seconds and batches before it
         self._warned = False
 
     def add(self, begin: float, end: float, times: StageTimes, threads: int) -> None:
-        """Add a read of a batch that was prepared ahead. begin, end: of the read, in seconds of one clock.
+        """Add a read of a batch that was prepared ahead. begin, end: times of the read, in seconds of one clock.
 
-        After every 10 seconds with at least 20 reads, a warning is logged if training waited for more than a fifth of
-        the time. times: of the stages. threads: that prepare batches.
+        After every 10 seconds with at least 20 reads, the first warning is logged if training waited for more than a
+        fifth of the time. times: the times of the stages. threads: the number of threads that prepare batches.
         """
         start, seconds, batches = self._window = self._window or (begin, self.seconds, self.batches)
         self.seconds += end - begin

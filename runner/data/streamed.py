@@ -19,7 +19,7 @@ _BOX = tuple(f"image/object/bbox/{side}" for side in ("ymin", "xmin", "ymax", "x
 
 
 class ImageFiles(Examples):
-    """Images in files, one each."""
+    """Images in files, one image per file."""
 
     def __init__(self, paths: Sequence[Path], labels: NDArray[np.int64]) -> None:
         self._paths = paths
@@ -33,7 +33,7 @@ class ImageFiles(Examples):
         return self._labels
 
     def take(self, examples: NDArray[np.int64]) -> Mapping[str, NDArray[Any]]:
-        """Return x, encoded images, and y, labels. Raises UndecodableImageError if a file cannot be read."""
+        """Return the encoded images x and the labels y. Raises UndecodableImageError if a file cannot be read."""
         images = np.empty(len(examples), object)
         for place, example in enumerate(examples):
             path = self._paths[example]
@@ -47,10 +47,10 @@ class ImageFiles(Examples):
 
 @dataclass(frozen=True)
 class RecordFields:
-    """Where the fields of an example are in a record.
+    """The features of a record that hold the fields of an example.
 
     image: feature of x. label: feature of y. first_label: the label of the first class. shape, dtype: of x as raw bytes
-    or floats; None for encoded images. targets: K if y are K floats; 0 for a label.
+    or floats; shape is None for encoded images. targets: K if y is K floats; 0 for a label.
     """
 
     image: str
@@ -88,14 +88,14 @@ class Records(Examples):
 
     @property
     def strata(self) -> NDArray[np.int64]:
-        """(N,): the label of each example; 0 if examples have floats to predict."""
+        """(N,): the label of each example; all 0 if y is floats."""
         return self._labels if not self._fields.targets else np.zeros(len(self), np.int64)
 
     def take(self, examples: NDArray[np.int64]) -> Mapping[str, NDArray[Any]]:
         """Return x and y of records, reading each file in the order of its records.
 
-        Raises DataError, naming file, offset and record, if a record was damaged since the index was built, or does not
-        have the expected features.
+        Raises DataError, naming file, offset and record, if a record changed since the index was built or lacks the
+        expected features.
         """
         fields = self._fields
         x = (

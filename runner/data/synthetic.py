@@ -85,7 +85,7 @@ class Synthetic(DatasetSettings):
 
 @dataclass
 class SyntheticText(TextSettings):
-    """A text without lines, made in memory: word v, counted from 0, is drawn with a frequency of 1 / (v + 1).
+    """A text without lines, made in memory: word v, counted from 0, has a probability proportional to 1 / (v + 1).
 
     tokens, test_tokens: lengths of the splits. data_seed: seed of all draws.
     """

@@ -1,8 +1,8 @@
 """Text as sequences of words: the vocabulary, the examples of a language model, and the user's text files.
 
 A text is a list of lines, each a list of words. Every line ends with the token :data:`END`. Words outside of the
-vocabulary are the token :data:`UNKNOWN`. The tokens of a split follow each other; example c holds the tokens c T ..
-c T + T - 1 as its input and the T tokens that follow each of them as its target.
+vocabulary become the token :data:`UNKNOWN`. The tokens of a split form one stream. Example c has the T tokens from
+position c T on as its input, and the T tokens from position c T + 1 on as its target.
 """
 
 import re
@@ -28,7 +28,7 @@ from runner.system.files import open_regular
 
 END, UNKNOWN = "<end>", "<unk>"
 PADDING = -1
-"""The target after the last token of the test split, where an example is not full."""
+"""The target at each position of the last test example for which the split has no next token."""
 
 Lines = Iterable[Sequence[str]]
 _WORD = re.compile(r"[a-z]+(?:'[a-z]+)*|[0-9]+|[^\sa-z0-9]")
@@ -36,16 +36,16 @@ _AS_STORED = Normalisation(1.0, (0.0,), (1.0,))
 
 
 def words(text: str) -> Iterator[list[str]]:
-    """Yield the words of each line that has any: in lower case, with inner apostrophes; punctuation marks are words."""
+    """Yield the words, in lower case, of each line that has any. Inner apostrophes stay; other marks are words."""
     for line in text.lower().splitlines():
         if found := _WORD.findall(line):
             yield found
 
 
 def most_frequent(lines: Lines, size: int) -> tuple[str, ...]:
-    """Return the vocabulary of a text by falling frequency: END, UNKNOWN and the ``size`` - 2 most frequent words.
+    """Return END, UNKNOWN and the ``size`` - 2 most frequent words of a text, in the order of falling frequency.
 
-    Equally frequent words are in alphabetical order. UNKNOWN counts as often as all words outside of the vocabulary.
+    Equally frequent words are in alphabetical order. UNKNOWN is as frequent as all excluded words together.
     """
     counts: Counter[str] = Counter()
     ends = 0
@@ -59,7 +59,7 @@ def most_frequent(lines: Lines, size: int) -> tuple[str, ...]:
 
 
 def tokens(lines: Lines, vocabulary: Sequence[str]) -> NDArray[np.int32]:
-    """Return the positions in the vocabulary of all words and line ends, (L,)."""
+    """Return the tokens (L,) of all words and line ends, as positions in the vocabulary."""
     number = {word: position for position, word in enumerate(vocabulary)}
     end, unknown = number[END], number[UNKNOWN]
     return np.fromiter(
@@ -68,9 +68,9 @@ def tokens(lines: Lines, vocabulary: Sequence[str]) -> NDArray[np.int32]:
 
 
 def examples(stream: NDArray[np.int32], steps: int, *, whole: bool) -> Split:
-    """Return a stream of tokens as examples of ``steps`` tokens, as described above.
+    """Return a stream of tokens (L,) as the examples of ``steps`` tokens that the module docstring describes.
 
-    whole: whether to leave out the last tokens if they do not fill an example; if not, their targets are padded.
+    whole: whether to leave out a last example that is not full; if false, it is padded, with PADDING as targets.
     """
     count = example_count(len(stream), steps, whole=whole)
     padded = stream
@@ -104,14 +104,14 @@ class TextSettings(DatasetSettings):
         """Return the tokens of both splits. Raises DataError if the text cannot be read."""
 
     def split(self, text: str) -> Lines:
-        """Return the words of each line of a text that has any."""
+        """Return the words of each line of a text; lines without words are left out."""
         return (found for line in text.splitlines() if (found := line.split()))
 
     def contexts(self, paths: Sequence[Path]) -> list[tuple[str, NDArray[np.int32]]]:
         """Return the last ``steps`` words (T,) of the text in each file, with its path.
 
-        The last line is not ended, so that its next word can be predicted. Before a shorter text, there are ends of
-        lines. Raises DataError for a file that is no text in UTF-8.
+        The last line gets no END, so that its next word can be predicted. A shorter text is padded with END at the
+        beginning. Raises DataError for a file that is not text in UTF-8.
         """
         vocabulary, found = self.read().vocabulary, []
         end = vocabulary.index(END)
@@ -131,7 +131,7 @@ class TextSettings(DatasetSettings):
         return self.facts_for(read.vocabulary, len(read.train), len(read.test), read.counts)
 
     def facts_for(self, vocabulary: tuple[str, ...], train: int, test: int, word_counts: tuple[int, ...] = ()) -> Facts:
-        """Return the facts for a vocabulary and numbers of tokens. Raises ConfigError if no example fits.
+        """Return the facts for a vocabulary and numbers of tokens. Raises ConfigError if a split has no example.
 
         word_counts: how often each word occurs in the training split; () if this is not known.
         """
@@ -150,7 +150,7 @@ class TextSettings(DatasetSettings):
         return Facts(fields, *counts)
 
     def normalisation(self) -> Normalisation:
-        """Return the normalisation that changes nothing, because inputs are numbers of words."""
+        """Return the normalisation that changes nothing, because inputs are positions in the vocabulary."""
         return _AS_STORED
 
     def load(self) -> Dataset:
@@ -176,7 +176,7 @@ class Tokens:
 
 
 _READ: dict[tuple[object, ...], Tokens] = {}
-"""The texts that this process read last, because facts are asked for many times."""
+"""Key -> tokens of the texts that this process read last. They are kept because facts are requested many times."""
 _MOST_KEPT = 2
 
 
@@ -207,8 +207,8 @@ class LineSettings(TextSettings):
 class Text(OwnFiles, LineSettings):
     """The user's text in UTF-8: one sentence per line, with blanks between the words.
 
-    path: a folder with the files that the patterns ``train`` and ``test`` name, each in alphabetical order. Settings
-    without a path can be created, but have no facts.
+    path: a folder with the text files. train, test: patterns of the files of each split, which are read in alphabetical
+    order. Settings without a path can be created, but have no facts.
     """
 
     name: str = "text"

@@ -26,12 +26,12 @@ _DTYPES = ("uint8", "float32", "float64")
 class TFRecord(EncodedFiles):
     """Shards of ``tf.train.Example`` records below PATH, such as PATH/train-00000-of-00008.
 
-    train, test: patterns of the files of each split: wildcards, or NAME@COUNT. image: feature with one encoded image,
-    raw bytes or floats; null for the one in dataset.json, else "image/encoded". label: feature with one integer; null
-    for the one in dataset.json, else "image/class/label". first_label: the label of the first class, 1 in the records
-    of ImageNet. classes: null for those in dataset.json, else up to the largest label. shape: of raw bytes or floats,
-    such as [3,32,32]; null for the one in dataset.json, else for encoded images. dtype: of raw bytes; null for uint8 or
-    the one in dataset.json. Files compressed with GZIP or ZLIB are expanded into the cache.
+    train, test: patterns of the files of each split: wildcards, or NAME@COUNT. first_label: the label of the first
+    class, 1 in the records of ImageNet. Files compressed with GZIP or ZLIB are expanded into the cache.
+    The other keys describe the records. If a key is null, the entry of dataset.json or the default in parentheses is
+    used. image ("image/encoded"): feature with one encoded image, raw bytes or floats. label ("image/class/label"):
+    feature with one integer. classes (up to the largest label): number of classes. shape (encoded images): shape of x
+    in raw bytes or floats, such as [3,32,32]. dtype ("uint8"): dtype of raw bytes.
     """
 
     name: str = "tfrecord"
@@ -57,7 +57,7 @@ class TFRecord(EncodedFiles):
         return self._fields().shape is None
 
     def facts_of_files(self) -> Facts:
-        """Return the facts of the index; the first call reads all files to build it. Raises DataError."""
+        """Return the facts from the index. The first call reads all files to build the index. Raises DataError."""
         train, test = self._indexed()
         counts = [sum(map(len, shards)) for shards in (train, test)]
         fields, described = self._fields(), self._described()

@@ -27,9 +27,9 @@ class AlexNet(Model):
     conv4: filters of the fourth convolution; 384 in the paper's footnote, 256 in all code released by its author.
     units: width of each hidden dense layer. dropout: rate after these layers. lrn: whether local response normalization
     follows conv1 and conv2. lrn_alpha: the factor of the sum of squares over 5 channels. lrn_divide_by_size: whether
-    this factor is divided by 5, as in cuda-convnet2 but not in the paper of 2012. crop: how conv1 gets 55x55 windows;
-    other image sizes work too. "ceil": from 224x224, where the last windows reach beyond the image (cuda-convnet2);
-    "pad": from 224x224 and two zeros on every side (Torch); "valid": from 227x227 without zeros (TensorFlow).
+    this factor is divided by 5, as in cuda-convnet2 but not in the paper of 2012. crop: the padding of conv1, which has
+    55x55 windows for one image size; other sizes work too. "ceil": 224x224, where the last windows reach beyond the
+    image (cuda-convnet2); "pad": 224x224, two zeros on every side (Torch); "valid": 227x227, no zeros (TensorFlow).
     """
 
     name: str = "alexnet"

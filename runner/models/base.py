@@ -18,7 +18,7 @@ class Model(ABC):
     def forward(self, net: NetworkBuilder, x: Tensor, outputs: int) -> Tensor:
         """Add the layers for inputs x, such as images (N, C, H, W), and return (N, outputs), all in ``net.dtype``.
 
-        outputs: how many numbers the task reads for each example: the logits of the classes, or the numbers to predict.
+        outputs: number of values that the task reads for each example, such as the logits of the classes.
         Raises ConfigError, which names the layer, at the first layer whose input is too small.
         """
 

@@ -15,7 +15,7 @@ class DistBeliefVision(Model):
     """Three stages of filtering, pooling and local contrast normalization, and a logistic unit for each class.
 
     The paper states 100x100 pixels, 21,000 classes, and 8 to 36 filters in each patch of 10x10 pixels, whose weights no
-    other patch shares. Not stated there, and chosen here: a patch at each pixel, and max pooling of 3x3 with stride 2.
+    other patch shares. It does not state two choices made here: a patch at each pixel, 3x3 max pooling with stride 2.
 
     filters: filters of each patch, in all stages. patch: side of a patch. stages: number of stages.
     """

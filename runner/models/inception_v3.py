@@ -30,7 +30,7 @@ class Split:
 
 @dataclass(frozen=True)
 class Pool:
-    """A 3x3 pooling, the first layer of a branch: "avg" keeps the size of the image, "max" halves the size."""
+    """A 3x3 pooling: "avg" keeps the size of the image, "max" halves the size."""
 
     kind: str
 

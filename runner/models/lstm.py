@@ -15,12 +15,12 @@ from runner.models.base import SequenceModel, require
 class Lstm(SequenceModel):
     """An embedding and layers of long short-term memory (Jozefowicz et al. 2016; Zaremba et al. 2014).
 
-    units: units of each layer. embedding: numbers of a word's vector. dropout: rate of dropout after the embedding and
+    units: units of each layer. embedding: length of a word's vector. dropout: rate of dropout after the embedding and
     after every layer, but not between the steps of a layer (Zaremba et al. 2014). forget_bias: initial bias of the
-    forget gates. init_scale: other weights begin uniformly between -init_scale and init_scale.
+    forget gates; other biases begin at 0. init_scale: weights begin uniformly between -init_scale and init_scale.
     chunks: number of parts of a sequence, each computed by a separate node in each layer, so that layers on different
-    devices compute different parts at the same time (whitepaper 2016, figure 8). Results do not depend on
-    ``chunks``, up to rounding of gradients.
+    devices compute different parts at the same time (whitepaper 2016, figure 8). The draws of dropout depend on
+    ``chunks``; without dropout, only the rounding of gradients does.
     """
 
     name: str = "lstm"

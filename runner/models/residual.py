@@ -50,7 +50,7 @@ class Unit:
 
     @property
     def stride(self) -> int:
-        """Stride of the unit's first convolution: 2 in the first unit of each stage but the first."""
+        """Stride of the unit's first convolution: 2 in the first unit of the second and later stages, else 1."""
         return 2 if self.stage > 1 and self.number == 1 else 1
 
 
@@ -69,8 +69,8 @@ class ResidualNetwork(Model):
 
     shortcut: the sum in an original unit (table 1). "identity": x + F(x). "constant": shortcut_scale * x +
     branch_scale * F(x). "exclusive_gating": (1 - g) * x + g * F(x); the gate g is the sigmoid of a 1x1 convolution of x
-    whose bias begins at gate_bias. "shortcut_only_gating": (1 - g) * x + F(x). "conv1x1": x is replaced by a normalized
-    1x1 convolution of x in every unit. "dropout": dropout of x, with rate shortcut_dropout, + F(x).
+    whose bias begins at gate_bias. "shortcut_only_gating": (1 - g) * x + F(x). "conv1x1": c(x) + F(x) with a normalized
+    1x1 convolution c in every unit. "dropout": d(x) + F(x), where d is dropout with rate shortcut_dropout.
 
     Where the number of channels grows, an identity shortcut adds channels of zeros; in networks of bottlenecks, it is a
     1x1 convolution. WIDTHS: filters of the 3x3 convolutions of each stage.
@@ -145,7 +145,10 @@ class ResidualNetwork(Model):
         return convolve(net, x, multiple * unit.width, kernel=kernel, stride=unit.stride if i == 1 else 1, name=name)
 
     def _activates_shortcut(self, unit: Unit) -> bool:
-        """Return whether the shortcut reads what the first convolution reads: if it projects, or in the first unit."""
+        """Return whether the shortcut reads the input of the first convolution instead of the input of the unit.
+
+        True for the first unit of the network and, with bottlenecks, of every stage, whose shortcut is a convolution.
+        """
         return unit.number == 1 and (unit.stage == 1 or self.block == "bottleneck")
 
     def _sum(self, net: NetworkBuilder, branch: Tensor, x: Tensor, unit: Unit) -> Tensor:
@@ -168,7 +171,7 @@ class ResidualNetwork(Model):
         return nn.zero_padded_shortcut(net, x, channels, stride=unit.stride, name=name) if grows else x
 
     def _normalizes_projection(self) -> bool:
-        """Return whether the shortcut's convolution is normalized: if the branch's last one is, before the sum."""
+        """Return whether the branch normalizes its last convolution before the sum; the shortcut then does the same."""
         order, moved = UNITS[self.unit]
         kinds = order.split()
         return "norm" in kinds[kinds.index("conv") : len(kinds) - moved]

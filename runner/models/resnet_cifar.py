@@ -36,7 +36,7 @@ class ResNetCifar(ResidualNetwork):
         return [(self.depth - 2) // (stages * len(BLOCKS[self.block]))] * stages
 
     def stem(self, net: NetworkBuilder, x: Tensor) -> Tensor:
-        """Add conv1 and the layers that follow each convolution of a unit, norm1 and relu1 (2016, appendix)."""
+        """Add conv1, and norm1 and relu1 if such layers follow each convolution of a unit (2016, appendix)."""
         h = convolve(net, x, self.WIDTHS[0], kernel=3, name="conv1")
         for kind in UNITS[self.unit][0].split("conv")[1].split():
             h = self.activate(net, h, kind, f"{kind}1")

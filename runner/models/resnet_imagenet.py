@@ -23,8 +23,8 @@ class ResNetImageNet(ResidualNetwork):
     """Residual networks for 224x224 photographs: a convolution, max pooling, four stages of units, a dense layer.
 
     For 3x224x224 images of 1000 classes, ResNet-152 has 60,192,808 parameters with original units and 60,185,256 with
-    preactivation units; other image sizes work too. Whatever the units, a normalization, a ReLU and max pooling follow
-    conv1. The settings are those of :class:`ResidualNetwork`.
+    preactivation units; other image sizes work too. For all kinds of units, a normalization, a ReLU and max pooling
+    follow conv1. The settings are those of :class:`ResidualNetwork`.
     """
 
     WIDTHS: ClassVar[tuple[int, ...]] = (64, 128, 256, 512)

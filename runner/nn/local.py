@@ -26,7 +26,7 @@ def locally_connected(
 ) -> Tensor:
     """Add filters of ``kernel`` x ``kernel`` pixels, whose weights differ from window to window.
 
-    (N, C, H, W) -> (N, filters, H', W'), as a convolution without padding and with a bias for each value.
+    (N, C, H, W) -> (N, filters, H', W'), as for a convolution without padding. Each value has a separate bias.
 
     Le et al. 2012, "Building high-level features", section 3; Dean et al. 2012, section 5. initializer: of the weights,
     (H' * W' * filters, C * kernel * kernel, 1, 1); None for He normal.

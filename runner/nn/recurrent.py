@@ -1,4 +1,4 @@
-"""Layers over the steps of sequences. Their tensors are (T, N, features), in consecutive parts along the steps."""
+"""Layers over the steps of sequences. A sequence (T, N, features) is given as a list of consecutive parts along T."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -57,7 +57,7 @@ def lstm(
 
     forget_bias: initial bias of the forget gates. initializer: of the weights (features, 4 units) and the recurrent
     weights (units, 4 units), whose columns are those of the input, forget, candidate and output gates; None for
-    uniform numbers up to 1 / sqrt(units), as in PyTorch.
+    uniform numbers between -1 / sqrt(units) and 1 / sqrt(units), as in PyTorch.
     """
     with new_layer(net, name, "lstm"):
         graph, scale = net.graph, units**-0.5

@@ -74,7 +74,7 @@ def _zeros(side: int, window: int, stride: int, padding: Padding, axis: int) -> 
 
 
 def _overhang(side: int, window: int, stride: int, low: int, high: int) -> int:
-    """Return how many more zeros after an image complete the last window if the number of windows is rounded up."""
+    """Return the number of additional zeros that complete the last window if the number of windows is rounded up."""
     padded = low + side + high
     windows = -(-(padded - window) // stride) + 1
     if (windows - 1) * stride >= low + side:
@@ -143,13 +143,13 @@ def conv_transpose(
 
     Every pixel of the input becomes a window of ``kernel`` x ``kernel`` pixels, and overlapping windows are summed.
     Without the bias, the layer is the adjoint of a convolution with these arguments from images (N, filters, H', W') to
-    (N, C, H, W). It equals ConvTranspose2d of PyTorch, with H' = (H - 1) * stride + dilation * (kernel - 1) + 1 -
-    padding + output_padding.
+    (N, C, H, W). It equals ConvTranspose2d of PyTorch. H' = (H - 1) * stride + dilation * (kernel - 1) + 1 +
+    output_padding, less the padding at the top and at the bottom.
 
-    padding: the pixels that are cut off each side of the result; "same" gives H' = H * stride +
-    output_padding if windows cover at least ``stride`` pixels. output_padding: pixels added at the bottom
-    and the right, fewer than ``stride``. bias, groups: see :func:`conv`. initializer: of the weights (C,
-    filters/groups, kernel, kernel); None for He normal. Raises ConfigError if no pixel remains.
+    padding: the pixels that are cut off each side of the result; "same" gives H' = H * stride + output_padding if
+    windows cover at least ``stride`` pixels. output_padding: pixels added at the bottom and the right, fewer than
+    ``stride``. bias, groups: see :func:`conv`. initializer: of the weights (C, filters/groups, kernel, kernel); None
+    for He normal. Raises ConfigError if no pixel remains.
     """
     with new_layer(net, name, "conv"):
         if not 0 <= output_padding < stride:

@@ -23,7 +23,7 @@ from runner.optimizers.schedules import Schedule
 
 @dataclass(frozen=True, eq=False)
 class State(Expr):
-    """A variable or slot as an expression. In the formulas of an update, it stands for the value before the update.
+    """A variable or slot as an expression: in the formulas of an update, its value before the update.
 
     variables: the store to which slots are added.
     """
@@ -74,12 +74,12 @@ class Optimizer(ABC):
 
     lazy: whether an update of a table changes only the rows that the batch looks up, and their slots, as in
     TensorFlow's LazyAdamOptimizer. Momentum, running averages, weight decay and ``average`` also change rows without a
-    gradient. If false, they update all rows, which takes work in proportion to the table. If true, they update a row
-    only when a batch looks it up, so the results differ.
+    gradient. With lazy=false, they update all rows, in time proportional to the size of the table. With lazy=true, they
+    update a row only when a batch looks it up, so the results differ.
 
     line_search: whether an update evaluates its batch several times, which not every strategy supports. keeps_rows:
-    whether a rule without weight decay changes neither an element whose gradient is 0 nor its slots; each subclass
-    must declare it again.
+    whether the rule, without weight decay, leaves an element and its slots as they are if the gradient is 0. Subclasses
+    do not inherit this value.
     """
 
     line_search: ClassVar[bool] = False
@@ -149,7 +149,7 @@ class Optimizer(ABC):
 
     @abstractmethod
     def rule(self, learning_rate: Expr, step: Expr) -> Rule:
-        """Add the nodes that the updates of all variables share; return the rule. For arguments, see :meth:`assign`."""
+        """Add the nodes that all updates share; return the rule. learning_rate: a scalar. step: see :meth:`assign`."""
 
     def updates(self, learning_rate: Expr, step: Expr) -> Rule:
         """Return the rule for every variable: :meth:`rule` with the settings of ``rules`` and the update of averages.
@@ -187,8 +187,8 @@ class Optimizer(ABC):
     def rate_by_name(self, rates: Sequence[Expr]) -> Callable[[str], Expr]:
         """Return a function from the name of a variable to its rate, which is one of ``rates`` (see :meth:`rates`).
 
-        Only the rules of ``rules`` apply, which come first in ``parameter_rules``. The factor of biases does not,
-        because the local steps of ``async_data`` leave it out.
+        Only the entries of ``rules`` apply. The factor ``bias_lr_factor`` does not apply, because the local steps of
+        ``async_data`` leave it out.
         """
         rules = read_rules(self.rules)
 
@@ -254,10 +254,10 @@ class Optimizer(ABC):
         """Add one update of every variable in ``gradients``; return the names of the assign nodes.
 
         variables: the store of the variables and slots; nodes are added to its graph. gradients: pairs of variable and
-        gradient, already clipped (:meth:`clipped`); a gradient is any tensor of the graph with the variable's shape and
-        dtype, or rows of one. learning_rate: of shape :attr:`rate_shape`, in the variables' dtype. step: an int64
-        scalar, the number of the step, from 0.
-        Each node records the layer of the variable that it updates; the caller sets the scope and device of the nodes.
+        gradient, already clipped (:meth:`clipped`); a gradient is a tensor of the graph with the variable's shape and
+        dtype, or rows of such a tensor. learning_rate: of shape :attr:`rate_shape`, in the variables' dtype. step: an
+        int64 scalar, the number of the step, from 0. Each node records the layer of the variable that it updates; the
+        caller sets the scope and device of the nodes.
         """
         if not gradients:
             return []
@@ -353,7 +353,7 @@ def global_norm(graph: Graph, tensors: Sequence[Gradient]) -> Tensor:
 
 
 def _squares(graph: Graph, gradient: Gradient) -> Tensor:
-    """Return the squares of the elements of a gradient; of rows with equal indices, only the first is not 0."""
+    """Return the squares of the elements; of rows with equal indices, the first has the squared sum, the others 0."""
     if not isinstance(gradient, Rows):
         return ops.square(graph, gradient)
     totals, first = ops.add_equal_rows(graph, gradient.indices, gradient.values)

@@ -18,10 +18,10 @@ class BatchScaling:
     ``train.batch_size`` is the batch over all workers under every strategy. This holds for ``async_data`` too, where a
     push applies the gradient of one replica's share of the batch.
 
-    rate: ``none``: the rate is ``optimizer.lr``. ``linear``: it is multiplied by k. ``sqrt``: it is multiplied by
+    rate: ``none``: the rate is ``optimizer.lr``. ``linear``: lr is multiplied by k. ``sqrt``: lr is multiplied by
     sqrt(k), which keeps the variance of an update. weight_decay: whether the decay changes so that one update shrinks
-    the weights like k updates of the base batch: (1 - lr * decay) ** k = 1 - lr' * decay', with the base learning rates
-    lr and lr'. base_batch: the batch size that ``optimizer.lr`` and ``optimizer.weight_decay`` were chosen for.
+    the weights like k updates of the base batch: (1 - lr * decay) ** k = 1 - lr' * decay', where lr' and decay' are the
+    scaled settings. base_batch: the batch size for which ``optimizer.lr`` and ``optimizer.weight_decay`` were chosen.
     """
 
     rate: str = "none"

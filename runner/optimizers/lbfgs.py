@@ -32,7 +32,7 @@ class Lbfgs(Optimizer):
 
     history: largest number of pairs (s, y) that are kept, where s is a step and y the change of the gradient over it;
     each pair has two values per parameter. max_evaluations: largest number of evaluations of the batch in a line
-    search. One more precedes the search, and another follows unless the best point was evaluated last.
+    search. One more evaluation precedes the search, and another follows unless the best point was evaluated last.
 
     lr must be 1: the line search finds the length of a step. clip_norm: largest length of the first trial step while
     the history is empty and the direction is the negative gradient; the line search may go further. weight_decay: the
@@ -167,7 +167,7 @@ class Iteration:
     """The outcome of one iteration.
 
     objective: value at the start. step: distance that "x" moved, in multiples of the direction; 0 if no lower point
-    was found. evaluations: how often the objective was evaluated. kept: whether the history has the pair of this step.
+    was found. evaluations: number of evaluations. kept: whether the pair of this step was added to the history.
     """
 
     objective: float
@@ -203,10 +203,10 @@ def iterate(machine: VectorMachine, history: History, *, longest: float | None, 
     """Move "x" by one step along the quasi-Newton direction, and add the pair of this step to the history.
 
     longest: largest length of the first trial step while the history is empty and the direction is -g, where g is the
-    gradient; None for no limit. most: largest number of evaluations in the search. One more precedes the search, and
-    one follows if the best point is not the last evaluated, so that "gradient" is the gradient at "x". If the search
-    finds no lower point, "x" keeps its value and all pairs are dropped. If the objective is not finite, "x" and the
-    history do not change. Raises NumericError if the gradient is not finite although the objective is.
+    gradient; None for no limit. most: largest number of evaluations in the search. One more evaluation precedes the
+    search. Another follows unless the best point was evaluated last, so that "gradient" is the gradient at "x". If the
+    search finds no lower point, "x" keeps its value and all pairs are dropped. If the objective is not finite, "x" and
+    the history do not change. Raises NumericError if the objective is finite and the gradient is not.
     """
     objective = machine.evaluate()
     if not math.isfinite(objective):

@@ -123,7 +123,7 @@ class Inception(Exponential):
     """The staircase of the Inception v3 guide, with a warm-up of C cold epochs and a ramp over W + P further epochs.
 
     Let a = multiplier ** ((C + W) / P). The factor is 0.1 a in the cold epochs, 0.1 a + (e - C + 1) 0.9 a / (W + P - 1)
-    in epoch e = C, ..., C + W + P - 1, and that of the staircase afterwards. ``warmup_steps`` is an additional warm-up.
+    in epoch e = C, ..., C + W + P - 1, and the staircase's factor afterwards. ``warmup_steps`` adds another warm-up.
 
     cold_epochs, warmup_epochs, every_epochs: C, W and P. overshoot: true for the formula of the published code, which
     rises above the staircase before it joins the staircase, by 10 % with these defaults. false limits the ramp to a.

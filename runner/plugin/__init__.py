@@ -5,8 +5,8 @@ line (``--plugin my_model.py``) or by an entry point of an installed package (gr
 configuration: a YAML file is data, and a stored run can be read without executing code.
 
 :func:`install` adds the content of plugins to the tables of the package: ``contract.TABLES``, the ops and the kernels.
-Nothing else changes these tables after their modules are imported. Every process of a run installs its plugins once, at
-its start, before it reads the tables. ``session`` adds classes of a Python session for the time of one call.
+Every process of a run installs its plugins once, at its start, before it reads the tables. ``session`` adds classes of
+a Python session for the duration of one call. Nothing else changes these tables after their modules are imported.
 """
 
 from runner.plugin.contract import Plugin

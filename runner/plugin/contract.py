@@ -76,7 +76,7 @@ class Plugin:
     regression. ops: definitions, each with a decompose rule or with a kernel for "cpu" among ``kernels``. kernels: for
     these ops or for ops of the package.
 
-    Raises ConfigError for any other value.
+    Raises ConfigError if an entry does not fit this description.
     """
 
     tasks: Mapping[str, type[Task]] = field(default_factory=dict)

@@ -32,7 +32,7 @@ class DataRecord:
 
 @dataclass(frozen=True)
 class _Stored:
-    """The content of ``data.json``. shape, class_names: in place of fields, in a file of version 0.1."""
+    """The content of ``data.json``. shape, class_names: used by version 0.1 of runner in place of ``fields``."""
 
     train_examples: int
     test_examples: int
@@ -92,8 +92,7 @@ def splits_of(data: DatasetSettings, seed: int, record: DataRecord) -> list[Data
     """Return the splits of a run's dataset, for the tracker.
 
     The digest of a split covers the settings, the numbers of examples, the classes and the normalisation: all facts
-    that are known without reading the images again. seed: the run's seed, with which the
-    validation split is drawn.
+    that are known without reading the images again. seed: the run's seed, which determines the validation split.
     """
     plain = redact({key: value for key, value in asdict(data).items() if key not in ("augment", "cache_dir")})
     facts, known = limited_facts(data), [asdict(record.facts), record.normalisation and asdict(record.normalisation)]
@@ -144,9 +143,9 @@ def _possible(found: Normalisation, channels: int) -> Normalisation:
 
 
 def difference(now: Facts, then: Facts) -> str:
-    """Describe the first difference in the fields from the training data ``then``; "" if there is none.
+    """Describe the first difference between the fields of ``now`` and of the training data ``then``; "" for none.
 
-    Numbers of examples may differ, because any number of examples can be scored.
+    Numbers of examples are not compared, because any number of examples can be scored.
     """
     for name in {**then.fields, **now.fields}:
         found, known = now.fields.get(name), then.fields.get(name)

@@ -42,7 +42,7 @@ class LateRecords:
 
 
 def late_runs(directory: Path) -> list[Path]:
-    """Return the run directories with pending records: ``directory`` itself and those below it."""
+    """Return the run directories with pending records at or below ``directory``."""
     return sorted(spool.parent for spool in directory.rglob(SPOOL_FILE))
 
 

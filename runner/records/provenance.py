@@ -102,7 +102,7 @@ def _code(top: Path) -> Code | None:
 
 
 def _changes(top: Path) -> tuple[bytes, str, int] | None:
-    """Return the changes of tracked files (at most MAX_DIFF_BYTES), and SHA-256 and size of all; None on failure."""
+    """Return at most MAX_DIFF_BYTES of the changes of tracked files, and SHA-256 and size of all; None on failure."""
     command = [*_READ_ONLY, "diff", "--no-color", "--no-ext-diff", "--no-textconv", "HEAD"]
     with tempfile.TemporaryFile() as file:
         try:

@@ -80,7 +80,7 @@ STALENESS = "staleness"
 
 @dataclass
 class Results:
-    """Metrics of a whole run, which :class:`~runner.records.summary.Summary` describes."""
+    """Metrics of a whole run, with the meanings of the fields of :class:`~runner.records.summary.Summary`."""
 
     final: dict[str, float] = field(default_factory=dict)
     best: dict[str, float] = field(default_factory=dict)

@@ -23,11 +23,11 @@ RUN_FILE = "run.json"
 """The file with the identifier of a run and the number of its starts. Each start of the run writes this file first."""
 
 SUMMARY_FILE = "summary.json"  # the summary (:class:`~runner.records.summary.Summary`)
-METRICS_FILE = "metrics.jsonl"  # its metrics (:mod:`runner.tracking.metrics_log`)
-LOG_FILE = "run.log"  # the log of its master
-RECOVERIES_FILE = "recoveries.jsonl"  # its recoveries (:mod:`runner.records.recoveries`)
+METRICS_FILE = "metrics.jsonl"  # the metrics (:mod:`runner.tracking.metrics_log`)
+LOG_FILE = "run.log"  # the log of the master
+RECOVERIES_FILE = "recoveries.jsonl"  # the recoveries (:mod:`runner.records.recoveries`)
 SESSION_FOLDER = "session"
-"""The folder, in the directory of a run, with the sources of classes that were handed over from a Python session."""
+"""The folder, in the directory of a run, with the sources of classes that a Python session passed to the run."""
 
 _MAX_PID_BYTES = 20
 
@@ -48,7 +48,7 @@ _STATE: JsonFile[_State] = JsonFile(
 class RunDirectory:
     """A run directory, locked by this process until :meth:`close`; use it as a context manager.
 
-    :meth:`open` returns an instance. The folders then exist; the files are created later.
+    :meth:`open` returns an instance and creates the folders ``checkpoints``, ``plots`` and ``workers``.
     """
 
     def __init__(self, path: Path, lock: int, state: _State) -> None:
@@ -77,9 +77,9 @@ class RunDirectory:
         """Lock the directory for a new run or, with ``resume``, for the next start of the run in it.
 
         A new run gets an unguessable ``run_id`` and epoch 1; each resume increments the epoch on the disk, under the
-        lock. The directory holds a run once :meth:`store_configuration` has returned; if the process is killed earlier,
-        the directory can be opened for a new run again. Raises DirectoryInUseError if it is locked by
-        another process or, without ``resume``, already holds a run; ConfigError if there is no run to resume;
+        lock. The directory holds a run once :meth:`store_configuration` has returned. If the process is killed earlier,
+        the directory can be opened for a new run again. Raises DirectoryInUseError if another process locks the
+        directory or, without ``resume``, if it already holds a run; ConfigError if there is no run to resume;
         ResourceError if it cannot be created or written; CheckpointError if ``run.json`` is damaged.
         """
         path = Path(path).absolute()
@@ -108,7 +108,7 @@ class RunDirectory:
 
     @property
     def endings_jsonl(self) -> Path:
-        """The file with the order in which launched clients ended, of this start."""
+        """The file with the order in which launched clients ended during this start."""
         return self.path / f"endings-{self.epoch}.jsonl"
 
     def next_start(self) -> int:

@@ -66,7 +66,7 @@ def find_run(text: str, folder: Path, in_store: Callable[[str], list[Path]]) -> 
     """Return the run that ``text`` identifies: the run's directory, its run id or the beginning of its run id.
 
     An id is looked up in the outputs below ``folder`` and then with ``in_store``, which returns the directories of the
-    matching runs in the tracking store. Raises ConfigError unless one run matches, and the errors of :func:`read_run`.
+    matching runs in the tracking store. Raises ConfigError unless exactly one run matches, or like :func:`read_run`.
     """
     if (folder / text).is_dir():
         return read_run(folder / text)

@@ -59,7 +59,7 @@ class Failure:
 
 @dataclass(frozen=True)
 class LinkUse:
-    """The use of a link. bytes: carried in an update. utilization: fraction of its capacity that is used."""
+    """The use of a link. bytes: bytes carried per update. utilization: fraction of the link's capacity that is used."""
 
     bytes: float
     utilization: float
@@ -70,11 +70,11 @@ class Simulation:
     """The result of a simulated run.
 
     hours: predicted time of the whole training, without evaluations. speedup: examples per second, relative to one
-    worker with parallelism=single and the same batch; null if this strategy cannot train it. parts_s: compute,
-    communication, waiting, input -> seconds of an update, the mean over the workers; see :mod:`runner.tracing.parts`.
-    devices: device -> part -> fraction of its time. tensors: the largest variables of the device with the most memory,
-    and the largest tensors that exist there at the peak of an update, in bytes. links: links that carry something.
-    costs: kind of device or link -> origin of its numbers.
+    worker with parallelism=single and the same batch; null if parallelism=single cannot train the network. parts_s:
+    "compute", "communication", "waiting" or "input" -> seconds of an update, as the mean over the workers; see
+    :mod:`runner.tracing.parts`. devices: device -> part -> fraction of its time. tensors: name -> bytes of the largest
+    variables of the device with the most memory, and of its largest tensors at the peak of an update. links: link ->
+    its use; links that carry nothing are left out. costs: kind of device or link -> origin of its numbers.
     """
 
     hours: float
@@ -109,7 +109,7 @@ class Summary:
     platform: str  # operating system and its version
     cpu_model: str  # model of the CPU
     schema_version: int = SCHEMA_VERSION
-    # of a run that failed, was interrupted, or diverged with train.fail_on_divergence=true, else null
+    # the error of a run that failed, was interrupted, or diverged with train.fail_on_divergence=true, else null
     error: Failure | None = None
     overrides: list[str] = field(default_factory=list)  # overrides of the command line, as "key=value", without secrets
     # keys whose values are not the defaults, wherever they were set, as "key=value", without secrets
@@ -120,7 +120,7 @@ class Summary:
     devices: dict[str, str] = field(default_factory=dict)
     device_reason: str = ""  # why the run uses these devices
     plugins: dict[str, str] = field(default_factory=dict)  # file or module of each plugin -> SHA-256 of its source
-    # command line, machine and code (:class:`~runner.records.provenance.Provenance`), else null
+    # command line, machine and code (:class:`~runner.records.provenance.Provenance`); null if not known
     provenance: Provenance | None = None
     repeats: str = ""  # run_id of the run that this run repeats; "" if it repeats none
     # device type -> names, joined by "+", of the libraries whose kernels were used
@@ -137,9 +137,9 @@ class Summary:
     step_time_s: dict[str, float] = field(default_factory=dict)
     examples_per_s: float | None = None  # training examples per second of step time in this process
     final: dict[str, float] = field(default_factory=dict)  # metric -> last value, such as "test/accuracy"
-    best: dict[str, float] = field(default_factory=dict)  # metric -> best value of all evaluations, by its direction
-    evaluations: int = 0  # number of evaluations among which these values are the best
-    # metric -> value of the network that the run keeps: at the best checkpoint, or else the last
+    best: dict[str, float] = field(default_factory=dict)  # metric -> best value (lowest or highest) of all evaluations
+    evaluations: int = 0  # number of evaluations from which the values in ``best`` were chosen
+    # metric -> value at the best checkpoint or, if there is none, the last value
     headline: dict[str, float] = field(default_factory=dict)
     # bytes sent by each worker in order, then by each parameter server in order
     bytes_sent_per_worker: list[int] = field(default_factory=list)
@@ -153,7 +153,7 @@ class Summary:
     init_taken: list[str] = field(default_factory=list)  # names of the weights that were taken from this checkpoint
     init_left: dict[str, str] = field(default_factory=dict)  # weight that kept its initial value -> reason
     stopped: str = ""  # the reason why train.patience or a callback ended the run early; "" if none did
-    recoveries: int = 0  # how often processes were restarted because one was lost, in all starts; see recoveries.jsonl
+    recoveries: int = 0  # number of restarts of processes after one was lost, in all starts; see recoveries.jsonl
     monitor: str | None = None  # the metric by which evaluations were compared
     direction: str = ""  # "max" or "min", whether high or low values of this metric are better; "" in older files
     # best value of the monitored metric, over all processes of a resumed run; null if there is none
@@ -171,7 +171,7 @@ class Summary:
         object.__setattr__(self, "overrides", redact_overrides(self.overrides))
 
     def write(self, path: Path) -> None:
-        """Replace ``path`` atomically and flush it to the disk; raises OSError."""
+        """Write the summary to ``path``, replaced atomically and flushed to the disk. Raises OSError."""
         text = json.dumps(Record(Summary).write(self), indent=2, allow_nan=False)
         replace_durably(path, f"{text}\n".encode())
 
@@ -208,7 +208,7 @@ def git_commit(folder: Path) -> str | None:
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of Python and of the distributions that can change a result; imports none of them."""
+    """Return the versions of Python and of the distributions that can change a result, without importing them."""
     return {"python": platform.python_version(), **_distributions()}
 
 
@@ -242,9 +242,9 @@ def cpu_model() -> str:
 
 
 def in_order(metrics: Iterable[str]) -> list[str]:
-    """Return the metrics that a table shows: those of the test split, those of the validation split, the training loss.
+    """Return the metrics that a table shows: test, validation and simulated metrics, then the training loss.
 
-    The metrics of a split have the given order, with the loss last. Metrics of a simulation count as a split.
+    The metrics of each kind keep their order, but a loss is last.
     """
     found = list(metrics)
     of_splits = [[name for name in found if name.startswith(f"{split}/")] for split in ("test", "val", SIMULATED)]

@@ -1,4 +1,4 @@
-"""Locks of a sweep, of its jobs, and of places: each of the jobs that run at the same time has its own place number.
+"""Locks of a sweep, of its jobs, and of places: jobs that run at the same time lock different place numbers.
 
 If a lock is held, a second process gets an error (sweep), waits (job) or tries the next place. The operating system
 releases the locks of a process that dies. If the process of the sweep is killed, its jobs on this machine save a

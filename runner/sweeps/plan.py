@@ -32,7 +32,7 @@ FROZEN_FILE = "frozen.yaml"
 class PlannedJob:
     """One job. Its number and its directory are never reused, even if a later grid does not include the job.
 
-    directory: relative to the sweep's directory. overrides: the overrides that identify the job. swept: key -> value,
+    directory: path relative to the sweep. overrides: the overrides that identify the job. swept: key -> value,
     as text, of the overrides that vary. in_grid: False if a later grid omits the job; then it is neither run nor shown.
     """
 
@@ -55,7 +55,7 @@ class Plan:
     folder: the working directory of the sweep, to which relative paths in configurations refer.
     arguments: the command line. plugins: references to the plugins, each with the SHA-256 of the plugin's source.
     sweeper: name of Hydra's sweeper; a sweeper other than "basic" adds jobs depending on the results of earlier jobs.
-    name: of the sweep in the tracking store; "" for the default, which names the swept keys.
+    name: name of the sweep in the tracking store; "" for the default, which names the swept keys.
     again: the command that runs the remaining jobs, if it is not ``runner sweep resume``; otherwise "".
     """
 

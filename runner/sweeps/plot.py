@@ -37,7 +37,7 @@ def _series(key: str, swept: Sequence[Mapping[str, str]], results: Sequence[floa
 
 
 def speedup_files(outcomes: Sequence[Outcome], directory: Path, *, pictures: bool) -> list[Path]:
-    """Write the speedup over the number of workers, with the ideal one; return the paths.
+    """Write the simulated and the ideal speedup over the number of workers; return the paths of the files.
 
     Nothing is written unless simulated jobs differ in their number of workers. pictures: whether to draw the plot.
     """

@@ -56,11 +56,11 @@ class SweepRecord:
 def report_plan(
     plan: Plan, directory: Path, *, interrupted: bool = False, show: bool = True, record: SweepRecord | None = None
 ) -> int:
-    """Store the tables of a sweep, end its tracking record, and return the exit code: 0 if all jobs finished.
+    """Store the tables of a sweep, end its tracking record, and return the exit code: 0 if all jobs succeeded.
 
     Pending tracking records of jobs that are not running are written to the store. After an interruption, the pending
-    records are only reported, because the process should end soon. show: whether to print the table. record: None for
-    the plot of the metric.
+    records are only reported, because the process should end soon. show: whether to print the table. record: content
+    of the tracking record in place of the plot; None for the plot.
     """
     outcomes = _outcomes(plan, directory)
     monitor, config = monitor_of_outcomes(outcomes), _configuration(plan, directory)
@@ -116,7 +116,7 @@ def plot_plan(plan: Plan, directory: Path) -> Path:
 
 
 def _configuration(plan: Plan, directory: Path) -> Config | None:
-    """Return the configuration of one job; all have equal tracking settings. None if no job has a valid one."""
+    """Return the configuration of any job, because tracking settings are equal; None if no configuration is valid."""
     paths = (directory / job.directory / FROZEN_FILE for job in plan.grid)
     return next((load_stored(path) for path in paths if path.exists()), None)
 

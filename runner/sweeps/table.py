@@ -92,9 +92,9 @@ def typed(name: str) -> str:
 def sweep_table(outcomes: Sequence[Outcome], monitor: Monitor) -> SweepTable:
     """Return a table with a row for each job: number, swept values, metrics of the kept network, status, directory.
 
-    The kept network is that of the best checkpoint if the run keeps one, else that of the last step. Jobs are sorted by
-    the metric of ``monitor``, then by the loss of its split; jobs that did not finish come last. Metrics that no job
-    has are left out, and so is the column of errors if no job has an error.
+    The kept network is the one of the best checkpoint if the run keeps a best checkpoint, otherwise of the last step.
+    Jobs are sorted by the metric of ``monitor``, then by the loss on the same split; jobs that did not finish come
+    last. Metrics that no job has are left out, and so is the column of errors if no job has an error.
     """
     swept = swept_values(outcomes)
     keys = list(dict.fromkeys(key for values in swept for key in values))
@@ -138,7 +138,7 @@ def shown_value(values: Mapping[str, str], key: str) -> str:
 
 
 def shown_metrics(outcomes: Sequence[Outcome], monitor: Monitor) -> list[str]:
-    """Return the names of the metrics that at least one job has; the metric of ``monitor`` is first."""
+    """Return the names of the jobs' metrics, the metric of ``monitor`` first; leave out other validation metrics."""
     known = dict.fromkeys(name for outcome in outcomes for name in outcome.metrics)
     names = dict.fromkeys((monitor.metric, *(name for name in in_order(known) if not name.startswith("val/"))))
     return [name for name in names if name in known]
@@ -147,8 +147,8 @@ def shown_metrics(outcomes: Sequence[Outcome], monitor: Monitor) -> list[str]:
 def rank(finished: bool, metrics: Mapping[str, float], monitor: Monitor) -> tuple[bool, float, float]:
     """Return the sort key of a job: finished jobs first, then by best monitored value, then by lowest loss.
 
-    Unknown values come last. The loss is that of the monitored split, so that the test split does not decide between
-    equal validation accuracies.
+    Unknown values come last. The loss is the loss on the monitored split, so that the test split does not decide
+    between equal validation accuracies.
     """
     value = metrics.get(monitor.metric, math.nan)
     signed = -value if monitor.highest else value
@@ -189,16 +189,16 @@ class OverSeeds:
 
     @property
     def finished(self) -> list[Outcome]:
-        """The jobs with a result."""
+        """The jobs that reached their last step without divergence."""
         return [outcome for outcome in self.outcomes if outcome.complete]
 
     def values(self, metric: str) -> list[float]:
-        """Return the values of a metric, one for each seed that has one."""
+        """Return the values of a metric, one for each finished job that has it."""
         return [outcome.metrics[metric] for outcome in self.finished if metric in outcome.metrics]
 
     @property
     def status(self) -> str:
-        """The status if all jobs have the same one and a result; otherwise the number of jobs with each status."""
+        """The status if all jobs finished with the same status; otherwise the number of jobs with each status."""
         counts = Counter(outcome.status for outcome in self.outcomes)
         if len(counts) == 1 and self.finished:
             return next(iter(counts))

@@ -21,7 +21,7 @@ SUPERVISE_OPTION = "--supervise"
 """The option that starts a killed run again; it may be anywhere on a command line."""
 
 SUPERVISOR_OPTION = "--supervisor"
-"""The option by which a supervising process gives its id to the process that it supervises."""
+"""The option by which a supervising process passes its process id to the process that it supervises."""
 
 _FILE_ONLY = "file_only"
 
@@ -77,7 +77,7 @@ class _TerminalHandler(logging.Handler):
 
 
 Advice = Callable[[str, str | None], str]
-"""Returns an error message for an unknown option, given the option and the next argument, None if there is none."""
+"""A function (unknown option, next argument or None) -> error message."""
 
 
 def verb_parser(verb: str, description: str, epilog: str, advice: Advice | None = None) -> argparse.ArgumentParser:

@@ -36,7 +36,7 @@ class JsonFile(Generic[T]):
 
     kind: schema of the value. error: class of the error for a damaged file. advice: the remedy, at the end of the error
     message. version: number in the field "version"; None for a file without that field. limit: largest size in bytes.
-    indent: of nested values in a written file; None to write the whole file in one line.
+    indent: indentation of nested values in a written file; None to write the whole file in one line.
     """
 
     kind: FieldType

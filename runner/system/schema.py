@@ -9,7 +9,7 @@ A record is a dataclass. The annotation of a field determines its plain (JSON-li
         seconds: dict[str, float]
 
 A missing field, an unknown field, a field of a wrong type and a value out of bounds each raise :class:`Violation`.
-Values are also checked when they are written; a violation is then a defect of the program that writes.
+Most checks, but not bounds in ``Within``, also apply to written values. Such a violation is a defect of the writer.
 """
 
 import math
@@ -206,7 +206,7 @@ class AnyMap(_Scalar):
 
 @dataclass(frozen=True)
 class Within:
-    """A value of type ``item`` that must be in the container ``allowed``, such as a :class:`runner.bounds.Bounds`."""
+    """A value of type ``item``; read values must be in ``allowed``, such as a :class:`runner.bounds.Bounds`."""
 
     item: FieldType
     allowed: Container[Any]

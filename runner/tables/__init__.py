@@ -3,10 +3,10 @@
 Read in this order:
 
 * ``table``: a table as data. ``table_file``: its YAML file. ``verdict``: the meaning of a published number.
-* ``measured``: the sizes of a network, and the values of a training run. ``results``: committed files with both.
+* ``measured``: sizes of a network, simulated times, and values of a training run. ``results``: files with these values.
 * ``statistics``: the values of a cell over seeds, and the verdict against a published value. ``two_samples``: the tests
   of two cells. ``claims``: the verdicts on the claims of a table.
-* ``cells``: the cells and claims of a table, decided. ``rendering``: a table as text, Markdown, CSV, JSON and LaTeX.
+* ``cells``: verdicts on cells and claims. ``rendering``: a table as text, Markdown, CSV, JSON and LaTeX.
   ``picture``: a table as PNG.
 * ``checking``: runs and results compared with the present program.
 """

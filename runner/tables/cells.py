@@ -1,4 +1,4 @@
-"""The cells and the claims of a table, decided: our values over seeds or rounds next to published values."""
+"""Verdicts on the cells and the claims of a table, from our values over seeds or rounds and from published values."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,8 +31,8 @@ from runner.tables.two_samples import differences
 from runner.tables.verdict import number_of, verdict
 
 MISSING, STALE, INCOMPLETE, FITTED = "missing", "stale", "incomplete", "fitted"
-"""Verdicts on a cell without values, with values of an earlier design only, without the values of some seeds, and with
-a value to which the description of the hardware was fitted."""
+"""Verdicts, in this order: no value; only values of an earlier design; no value for some seeds, or speeds of several
+kinds of machines; a value to which the description of the hardware was fitted."""
 
 _Values = Mapping[int | None, float]
 
@@ -43,11 +43,12 @@ HOLDS, FAILS, OPEN = "holds", "fails", "undecided"
 
 @dataclass(frozen=True)
 class Line:
-    """One line of a table: a cell and one published value for it, or none.
+    """One line of a table: a cell, with one of its published values if it has any.
 
-    row, column: titles. cell: ROW/COLUMN. sample: our values; None if there are none. ours: their mean or median;
-    None if it does not exist. difference: from the published value; relative to it, or in points for fractions in
-    percent. verdict: "" for a published value that decides nothing. reason: why ours are missing, stale or fitted.
+    row, column: titles. cell: ROW/COLUMN. sample: our values; None if there are none. ours: mean or median of the
+    sample; None if it does not exist. difference: (ours - published) / published or, if ``unit`` is "%", ours -
+    published. verdict: "" if the published value decides nothing. reason: why our values are missing, stale,
+    incomplete or fitted.
     """
 
     row: str
@@ -77,7 +78,7 @@ class Decided:
 
 @dataclass(frozen=True)
 class TableState:
-    """A table with its results. earlier: a sentence for each run with results of an earlier design."""
+    """A table with its results. earlier: sentences about results of earlier designs of runs."""
 
     table: Table
     results: Mapping[str, RunResults]
@@ -121,9 +122,9 @@ def _readings(found: RunResults, column: Column) -> dict[int | None, float]:
 
 
 def reading(result: Result, column: Column) -> float | None:
-    """Return what a column reads from a result; None if the result lacks it.
+    """Return the value of a column in a result; None if the result lacks it.
 
-    A metric at the end of a run that failed, or after that, is not a number.
+    If the run failed, a metric at its end, or at a place that the run did not reach, is NaN.
     """
     if result.kind in COMPUTED or not METRIC.fullmatch(column.read):
         return result.values.get(column.size)
@@ -160,7 +161,7 @@ def _lines(table: Table, results: Mapping[str, RunResults]) -> Iterator[Line]:
             away = None if ours is None else ours - printed
             apart = away if away is None or read.unit == "%" else away / printed if printed else None
             if table.kind in (SMALL, BENCHMARK) and not each.tolerance:
-                apart = None  # values of other networks or machines have an order, and no difference
+                apart = None  # a difference between values of other networks or machines has no meaning
             if cell.fitted:
                 yield replace(
                     line, difference=apart, verdict=FITTED, reason=f"the {cell.fitted} was fitted to this value"
@@ -171,7 +172,7 @@ def _lines(table: Table, results: Mapping[str, RunResults]) -> Iterator[Line]:
 
 
 def _absence(table: Table, results: Mapping[str, RunResults], row: str, column: str, values: int) -> tuple[str, str]:
-    """Return the reason why values of a cell are missing, and the verdict that says so; two empty texts if none are."""
+    """Return the reason why a cell lacks values, and its verdict, such as MISSING; ("", "") if it lacks none."""
     run, wanted, read = table.rows[row].run, len(table.seeds) or 1, table.columns[column]
     if reason := table.rows[row].missing or read.missing:
         return reason, MISSING
@@ -213,7 +214,7 @@ def _earlier(table: Table, results: Mapping[str, RunResults]) -> Iterator[str]:
 
 
 def _decided(table: Table, results: Mapping[str, RunResults]) -> Iterator[Decided]:
-    """Yield the claims in their order; Holm's correction counts all that are tested, also those without values."""
+    """Yield the decided claims in order. Holm's correction counts all claims with a test, even without values."""
     comparisons = {name: _compared(claim, table, results) for name, claim in table.claims.items()}
     tested = {name: found for name, found in comparisons.items() if isinstance(found, Comparison)}
     verdicts = dict(zip(tested, decide(list(tested.values())), strict=True))
@@ -244,7 +245,7 @@ def _compared(claim: Claim, table: Table, results: Mapping[str, RunResults]) -> 
 
 
 def _pairs(relation: str, cells: Sequence[T]) -> list[tuple[T, T]]:
-    """Return the pairs that a relation compares; the first of a pair is the lower one, or one of two equal ones."""
+    """Return the pairs that a relation compares; in each, the first is claimed to be lower or equivalent."""
     first, *others = cells
     return {
         ASCENDING: list(pairwise(cells)),
@@ -255,7 +256,7 @@ def _pairs(relation: str, cells: Sequence[T]) -> list[tuple[T, T]]:
 
 
 def _without_test(claim: Claim, values: Sequence[float]) -> Decided:
-    """Decide a claim about values that no seed changes."""
+    """Decide a claim about counts or simulated values, which do not depend on a seed."""
     away = [a - b for a, b in _pairs(claim.relation, values)]
     held = all(abs(each) < (claim.margin or 0.0) for each in away) if claim.margin else all(each < 0 for each in away)
     shown = ", ".join(f"{each:.3g}" for each in values)
@@ -263,7 +264,7 @@ def _without_test(claim: Claim, values: Sequence[float]) -> Decided:
 
 
 def _of_two(claim: Claim, table: Table, a: _Values, b: _Values) -> Comparison:
-    """Compare two cells: by pairs of equal rounds in a benchmark, otherwise as independent samples."""
+    """Compare two cells: by the differences in each round in a benchmark, otherwise as independent samples."""
     of_rounds = differences(a, b) if table.repetition == ROUND else None
     first, second = (summary(list(cell.values()), table.repetition) for cell in (a, b))
     if claim.relation == EQUIVALENT:

@@ -1,4 +1,4 @@
-"""The check of a table: each run is planned and makes two steps on synthetic data, and stored results are compared."""
+"""The check of a table: each run is planned and makes two steps on synthetic data; stored results are verified."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,8 +30,8 @@ from runner.training.memory import gib, memory_of
 CURRENT, UNCHECKED, STALE, REFUSED = "current", "unchecked", "stale", "refused"
 """States of a run.
 
-current: the stored results are those of this program. unchecked: this machine cannot decide it. stale: the
-configuration, the data or the program changed. refused: the run cannot be composed, planned or started.
+current: this program gives the stored results. unchecked: there are no results, or this machine cannot verify them.
+stale: the configuration, the data or the program changed. refused: the run cannot be composed, planned or started.
 """
 
 _PER_WORKER = 2
@@ -40,7 +40,7 @@ _STEPS = 2
 
 @dataclass(frozen=True)
 class Checked:
-    """The state of a run, and why."""
+    """The state of a run, and the reason."""
 
     run: str
     state: str
@@ -58,7 +58,7 @@ def checks(table: Table, configs: Mapping[str, Config], results: Mapping[str, Ru
 
 
 def _tried(config: Config, memory_gib: float | None) -> str:
-    """Plan a run, and make two steps on synthetic data; return what could not be tried, or "".
+    """Plan a run, and make two steps on synthetic data. Return a note on memory or on steps not tried, or "".
 
     Raises the error that refuses the run.
     """
@@ -72,10 +72,10 @@ def _tried(config: Config, memory_gib: float | None) -> str:
 
 
 def _require_memory(experiment: Experiment, memory_gib: float | None) -> str:
-    """Return a note if the data set does not fit into the memory of this machine, otherwise "".
+    """Return a note if the run and its data set do not fit into the memory of this machine, otherwise "".
 
-    Raises ResourceError if the other memory exceeds that of the file or, if it states none, of this machine. The data
-    set is no reason to refuse a table: the check needs none of it, and it depends on the source of the data.
+    Raises ResourceError if the run without its data set needs more than ``memory_gib`` or, if that is None, more memory
+    than this machine has. The data set is no reason to refuse a table, because the check uses synthetic data.
     """
     processes = memory_of(experiment)
     data = sum(process.data for process in processes)
@@ -95,13 +95,13 @@ def _require_memory(experiment: Experiment, memory_gib: float | None) -> str:
 
 
 def small_batches(config: Config) -> list[int]:
-    """Return batches to try a run with, smallest first: a strategy may refuse those that it cannot divide."""
+    """Return the batch sizes to try, smallest first, because a strategy may refuse a size that it cannot divide."""
     least = _PER_WORKER * config.parallelism.workers * config.train.microbatches
     return sorted({least, 8 * least, config.train.batch_size})
 
 
 def with_synthetic_data(experiment: Experiment, batches: Sequence[int]) -> Experiment | str:
-    """Return the experiment with synthetic data and the first batch that its strategy accepts, or why there is none."""
+    """Return the experiment with synthetic data and the first batch size that its strategy accepts, or a reason."""
     config, refusal = experiment.config, "no batch was given"
     for batch in batches:
         data = _synthetic(config.data, 4 * batch)
@@ -117,7 +117,7 @@ def with_synthetic_data(experiment: Experiment, batches: Sequence[int]) -> Exper
 
 
 def _synthetic(data: DatasetSettings, examples: int) -> DatasetSettings | None:
-    """Return synthetic images of the same shape, the dataset itself if it needs no download, or None."""
+    """Return synthetic text or images like ``data``; otherwise ``data`` itself if it is present, or None."""
     if isinstance(data, TextSettings):
         tokens = examples * data.steps + 1
         return SyntheticText(steps=data.steps, vocabulary=data.vocabulary, tokens=tokens, test_tokens=tokens)
@@ -139,7 +139,7 @@ def _synthetic(data: DatasetSettings, examples: int) -> DatasetSettings | None:
 
 
 def _compared(table: Table, run: str, config: Config, found: RunResults, note: str) -> Checked:
-    """Return whether the results of a run are those of the present program on the present data."""
+    """Return the state of a run: whether this program gives the stored results on the present data."""
     if not found.current:
         changed = f"the configuration changed in {found.changed_keys}" if found.earlier else ""
         return Checked(run, STALE if changed else UNCHECKED, changed or note or "it was not run")
@@ -162,7 +162,7 @@ def _compared(table: Table, run: str, config: Config, found: RunResults, note: s
 
 
 def _same_program(config: Config, result: Result) -> tuple[str, str]:
-    """Return the state of one result, and the reason. config: with the seed of the result."""
+    """Return the state of one result, and the reason. config: the configuration with the seed of the result."""
     if lacking := lacking_data(config):
         return UNCHECKED, lacking
     if (digest := data_digests(config, data_digest)) != result.origin.data:

@@ -4,8 +4,8 @@ Read in this order: ``lower``, ``equivalent`` and ``every`` test one claim; ``de
 of a table. All functions are pure, and no result is rounded.
 
 Each claim has two p-values: ``p_for`` of the hypothesis that the claim is false, and ``p_against`` of the hypothesis
-that it is true. The smaller one enters Holm's correction. A claim that cannot be tested has 1 for both and counts in
-the correction, so that cells measured later withdraw no verdict.
+that it is true. The smaller one enters Holm's correction. A claim that cannot be tested has 1 for both. It counts in
+the correction, so that no verdict is withdrawn when more cells are measured.
 """
 
 import bisect
@@ -29,22 +29,22 @@ from runner.tables.two_samples import (
 ALPHA = 0.05
 """Largest probability that claims of a table hold or fail wrongly, under the assumptions of their tests."""
 POWER = 0.8
-"""Probability that the stated number of seeds decides a claim, if the effect seen is the true one."""
+"""Probability that the stated number of seeds decides a claim, if the measured effect is the true effect."""
 FEWEST_SEEDS = 5
-"""Seeds, or rounds, per cell that a claim needs."""
+"""Smallest number of seeds, or of rounds, per cell with which a claim is tested."""
 MOST_SEEDS = 1000
-"""Largest number of seeds that is stated as needed."""
+"""Largest number of seeds that is reported as needed."""
 
 
 @dataclass(frozen=True)
 class Comparison:
     """The evidence for and against one claim, before the correction for several claims.
 
-    seeds: of the cell that has fewest. difference: of the two means, first minus second. deviations: of the two cells,
-    or for rounds of their differences, and 0. interval: of the difference, by the t of the test. effect: Hedges' g, of
-    seeds only. margin: of an equivalence claim. reason: why the claim cannot be tested, or "". parts: the claims that a
-    conjunction joins; only they have a difference and an effect. repetition: as in
-    :class:`~runner.tables.statistics.Sample`.
+    seeds: the smaller number of seeds of the cells. difference: the first mean minus the second mean. deviations: the
+    standard deviations of the two cells; for rounds, the deviation of the differences, and 0. interval: the t-interval
+    of the difference. effect: Hedges' g; None for rounds. margin: the margin of an equivalence claim. reason: why the
+    claim cannot be tested, or "". parts: the claims that a conjunction joins; the conjunction has no difference and no
+    effect. repetition: as in :class:`~runner.tables.statistics.Sample`.
     """
 
     test: str
@@ -69,9 +69,9 @@ def lower(a: Sample, b: Sample, test: str = "welch", of_rounds: Sample | None = 
 
     * welch: the t-test for unequal variances (Welch, Biometrika 34, 1947). If neither cell has any spread, t does not
       exist, and the permutation test replaces it; ``Comparison.test`` names the test that was used.
-    * permutation: of the difference of the means (Fisher, The Design of Experiments, 1935).
+    * permutation: the permutation test of the difference of the means (Fisher, The Design of Experiments, 1935).
 
-    For rounds, these are the paired t-test and the permutation of the signs of the differences.
+    For rounds, the paired t-test and the permutation of the signs of the differences replace these tests.
     """
     name, by_signs = (test, "permutation") if of_rounds is None else (_PAIRED[test], _PAIRED["permutation"])
     if untested := obstacle(name, a, b):
@@ -93,10 +93,7 @@ _PAIRED = {"welch": "paired t-test", "permutation": "permutation of signs"}
 def _compared(
     test: str, a: Sample, b: Sample, of_rounds: Sample | None, difference: float, interval: Interval
 ) -> Comparison:
-    """Return the facts about two cells, without p-values.
-
-    Their deviations give the standard error and the degrees of freedom of the difference for n values.
-    """
+    """Return the facts about two cells, without p-values. The deviations are for :func:`power`."""
     if of_rounds is None:
         spread, effect = deviations(a, b), hedges_g(a, b)
     else:
@@ -111,7 +108,7 @@ def equivalent(a: Sample, b: Sample, margin: float, of_rounds: Sample | None = N
     Two one-sided tests (TOST; Schuirmann, J. Pharmacokinet. Biopharm. 15, 1987) with Welch's t. Without correction, the
     claim holds if the 90 % interval of the difference lies inside ± margin, and fails if the 95 % interval lies wholly
     outside; the result contains the 90 % interval. If neither cell has any spread, the interval is a point.
-    of_rounds: as in :func:`lower`; with the t of the differences.
+    of_rounds: as in :func:`lower`; the t-tests are then paired.
 
     Raises ValueError if the margin is not finite and positive.
     """
@@ -133,10 +130,10 @@ def equivalent(a: Sample, b: Sample, margin: float, of_rounds: Sample | None = N
 def every(parts: Sequence[Comparison]) -> Comparison:
     """Test the claim that all parts are true, such as "A is the lowest": A is lower than B, than C and than D.
 
-    The claim has one place in Holm's correction. It holds if every part does at the level of the claim, so ``p_for`` is
-    the largest of the parts (intersection-union test; Berger, Technometrics 24, 1982). It fails if one part fails, so
-    ``p_against`` is the smallest of the k parts, times k (Bonferroni). If a part cannot be tested, the claim cannot
-    hold.
+    The claim has one place in Holm's correction. It holds if every part holds at the level of the claim, so ``p_for``
+    is the largest ``p_for`` of the parts (intersection-union test; Berger, Technometrics 24, 1982). It fails if one of
+    the k parts fails, so ``p_against`` is k times the smallest ``p_against`` of the parts (Bonferroni). If a part
+    cannot be tested, the claim cannot hold.
 
     Raises ValueError if there are no parts.
     """
@@ -155,7 +152,7 @@ def every(parts: Sequence[Comparison]) -> Comparison:
 
 @dataclass(frozen=True)
 class ClaimVerdict:
-    """The verdict on one claim of a table. p: before, p_adjusted: after Holm's correction.
+    """The verdict on one claim of a table. p, p_adjusted: the p-value before and after Holm's correction.
 
     seeds_needed: seeds per cell that decide an undecided claim with a probability of 80 %. None if the claim is
     decided, if more than ``MOST_SEEDS`` are needed, or if a value is not finite.
@@ -178,8 +175,9 @@ class ClaimVerdict:
 def decide(claims: Sequence[Comparison]) -> list[ClaimVerdict]:
     """Return the verdicts on all claims of a table, in their order.
 
-    A claim whose adjusted p-value is at most ``ALPHA`` holds or fails, by the smaller of its two p-values. The seeds
-    needed by the others are those for the strictest level of Holm's correction, ALPHA / number of claims.
+    A claim whose adjusted p-value is at most ``ALPHA`` holds or fails, by the smaller of its two p-values. For an
+    undecided claim, the seeds needed are computed for the strictest level of Holm's correction, ALPHA / number of
+    claims.
     """
     smaller = [min(claim.p_for, claim.p_against) for claim in claims]
     verdicts = []
@@ -202,10 +200,10 @@ def holm(p: Sequence[float]) -> list[float]:
 
 
 def seeds_needed(claim: Comparison, alpha: float, target: float = POWER) -> int | None:
-    """Return the fewest seeds per cell, more than now and at least 5, that decide a claim with this probability.
+    """Return the fewest seeds per cell, more than now and at least 5, that decide a claim with probability ``target``.
 
-    None if they are more than ``MOST_SEEDS`` or if a value is not finite. A conjunction of k claims needs the number
-    that decides each of them with the probability 1 - (1 - target) / k, and so all of them with the target.
+    Returns None if more than ``MOST_SEEDS`` are needed or a value is not finite. A conjunction of k claims needs enough
+    seeds to decide each of the claims with the probability 1 - (1 - target) / k.
     """
     if claim.parts:
         each = [seeds_needed(part, alpha, 1 - (1 - target) / len(claim.parts)) for part in claim.parts]
@@ -218,7 +216,7 @@ def seeds_needed(claim: Comparison, alpha: float, target: float = POWER) -> int 
 
 
 def power(claim: Comparison, n: int, alpha: float) -> float:
-    """Return the probability that n seeds per cell decide a claim in the direction seen, if the effect seen is true.
+    """Return the probability that n seeds per cell decide a claim in the measured direction, if that effect is true.
 
     The noncentral t-distribution with the degrees of freedom of the t-test gives its power (Cohen, Statistical Power
     Analysis, 1988, section 2.5). A permutation test gets the same power, or 0 if its smallest possible p-value is
@@ -238,13 +236,13 @@ def power(claim: Comparison, n: int, alpha: float) -> float:
     freedom = degrees_of_freedom(*claim.deviations, n, n)
     shifts, level = ((size - margin,), alpha / 2) if size >= margin else ((margin - size, margin + size), alpha)
     critical = -special.stdtrit(freedom, level)
-    # SciPy returns NaN for a noncentrality that is far larger than those that matter here.
+    # SciPy returns NaN for a noncentrality far above 1000, for which the power is 1.
     powers = [float(stats.nct.sf(critical, freedom, min(shift / error, 1000.0))) for shift in shifts]
     return sum(powers) - len(powers) + 1
 
 
 def obstacle(test: str, a: Sample, b: Sample, margin: float | None = None) -> Comparison | None:
-    """Return the result for cells that cannot be tested, or None if they can."""
+    """Return the comparison of two cells that cannot be tested, with the reason; None if the cells can be tested."""
     reasons = [not_finite_text(each) for each in (a, b) if each.not_finite]
     seeds = min(a.n, b.n)
     if seeds < FEWEST_SEEDS:

@@ -1,4 +1,4 @@
-"""The results of runs, as a table stores them: the sizes of a network, and the values of a finished training run."""
+"""The results that a table stores: sizes of a network, simulated times, and values of a finished training run."""
 
 import hashlib
 import math
@@ -61,7 +61,7 @@ def count_sizes(config: Config, columns: Mapping[str, Column], origin: ResultOri
 
 
 SIMULATED_UPDATES = 5
-"""The number of updates of a simulation in a table, if no disturbance makes updates different."""
+"""The number of updates of a simulation in a table, if the hardware has no disturbances."""
 
 
 def simulated_times(config: Config, origin: ResultOrigin) -> Result:
@@ -85,9 +85,9 @@ def is_result(outcome: Outcome) -> bool:
 
 
 def begun(config: Config, data: str, origin: ResultOrigin) -> ResultOrigin:
-    """Return the origin with the facts that are found before a run: the program's first updates, machine and data.
+    """Return ``origin`` with the facts that are found before a run: the program's first updates, machine and data.
 
-    config: the composed configuration with the seed. data: :func:`data_digests`. origin: the entries of all results.
+    config: the composed configuration with the seed. data: the result of :func:`data_digests`.
     """
     first = fingerprint(config).weights_sha256
     return replace(origin, data=data, machine=kind_of_machine(config), first_steps=first)
@@ -96,9 +96,9 @@ def begun(config: Config, data: str, origin: ResultOrigin) -> ResultOrigin:
 def measured(outcome: Outcome, config: Config, kind: str, against: Outcome | None, origin: ResultOrigin) -> Result:
     """Return the result of a job for which :func:`is_result` holds.
 
-    config: the composed configuration with the seed. against: the job with whose final weights those of this run are
-    compared. origin: :func:`begun`. Raises ConfigError if the variables of the two runs do not correspond, DataError if
-    the files of the run are damaged.
+    config: the composed configuration with the seed. against: the job whose final weights are compared with the final
+    weights of this run; None for none. origin: the result of :func:`begun`. Raises ConfigError if the two runs have
+    different variables, DataError if the files of the run are damaged.
     """
     summary, directory = outcome.summary, Path(outcome.directory)
     assert summary is not None, "a job with a result has a summary"
@@ -131,7 +131,7 @@ def failure_of(outcome: Outcome) -> str:
 
 
 def _ended(origin: ResultOrigin, outcome: Outcome) -> ResultOrigin:
-    """Return the origin with the facts of an ended run."""
+    """Return the origin with the facts of an ended run, without ``first_steps`` if another kind of machine ran it."""
     summary = outcome.summary
     assert summary is not None
     here = kind_of({"cpu": summary.cpu_model, **{name: summary.versions[name] for name in _NUMERICAL}})
@@ -150,7 +150,7 @@ def _ended(origin: ResultOrigin, outcome: Outcome) -> ResultOrigin:
 
 
 def fingerprint(config: Config) -> FirstSteps:
-    """Make the first updates of a composed configuration on this machine."""
+    """Make the first updates of a composed configuration on this machine, and return their results."""
     return first_steps(build(fix_machine_values(config, usable_cores())))
 
 
@@ -170,7 +170,7 @@ def kind_of_machine(config: Config) -> dict[str, str]:
 def _blas() -> str:
     """Return the kernels with which NumPy multiplies float64 matrices; an environment variable can choose them."""
     found = [each for each in threadpool_info() if each["user_api"] == "blas"]
-    # SciPy, once it is imported, can have a BLAS of its own.
+    # SciPy, once it is imported, can add a separate BLAS.
     used = [each for each in found if "numpy" in each["filepath"]] or found
     return " ".join(sorted({str(each.get("architecture", each["internal_api"])) for each in used}))
 
@@ -189,9 +189,9 @@ def _evaluations(path: Path) -> Iterator[Evaluation]:
 
 
 def weight_difference(first: Path, second: Path) -> float:
-    """Return the largest difference between two values of the newest checkpoints of two runs, in float64.
+    """Return the largest absolute difference between the newest checkpoints of two runs, in float64.
 
-    All variables count, those of the optimizer included. Raises ConfigError if the variables do not correspond.
+    All variables are compared, including those of the optimizer. Raises ConfigError if names or shapes differ.
     """
     one, other = (_variables(run) for run in (first, second))
     pairs = {name: (one.get(name), other.get(name)) for name in {**one, **other}}
@@ -221,7 +221,7 @@ def lacking_data(config: Config) -> str:
 def data_digests(config: Config, digest: Callable[[DatasetSettings], str]) -> str:
     """Return the digest of the dataset and, if the network is adapted to a target domain, "+" and the target's digest.
 
-    digest: :func:`data_digest`, or a cache of it.
+    digest: :func:`data_digest`, or a function that caches its results.
     """
     target = target_of(config)
     return digest(config.data) if target is None else f"{digest(config.data)}+{digest(target)}"
@@ -243,7 +243,7 @@ def data_digest(settings: DatasetSettings) -> str:
 
 
 def _fields(split: Examples) -> Iterator[tuple[str, NDArray[Any]]]:
-    """Yield each field of a split in memory by name or, of a streamed split, the fields of some examples at a time."""
+    """Yield (name, values) of each field of a split; if it is streamed, of some examples at a time."""
     if isinstance(split, Split):
         yield from sorted(split.arrays.items())
         return

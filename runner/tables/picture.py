@@ -1,4 +1,4 @@
-"""A table as a picture: our values next to the published ones, the verdicts, and curves of the metrics it reads."""
+"""A table as a picture: our values next to the published ones, the verdicts, and curves of the metrics in columns."""
 
 import io
 import math
@@ -16,7 +16,7 @@ PNG = "png"
 
 
 def as_png(state: TableState) -> bytes:
-    """Return the table as a PNG: rows and columns, claims, and for each metric read the curves over updates."""
+    """Return the table as a PNG: rows and columns, claims, and curves over updates of each metric in a column."""
     stream = io.BytesIO()
     table_figure(picture_of(state)).savefig(stream, format="png", bbox_inches="tight")
     return stream.getvalue()
@@ -47,7 +47,7 @@ def _published(lines: Sequence[Line]) -> Text:
 
 
 def _sentences(state: TableState, panels: Panels) -> Iterator[Text]:
-    """Yield the sentences below the grid: claims with their verdicts, what the values are, and the sources."""
+    """Yield the sentences below the grid: claims with their verdicts, the kind of the values, and the sources."""
     for claim in state.claims:
         yield Text(f"{claim.verdict}: {claim.text}", bad=claim.verdict == FAILS)
     yield Text(reading_note(state) + " Curves have a band of one standard deviation." * bool(panels))
@@ -73,7 +73,7 @@ def _panels(state: TableState) -> Panels:
 
 
 def _points(metric: str, scale: float, results: Sequence[Result]) -> Iterator[tuple[int, float, float]]:
-    """Yield the updates, and the mean and the deviation over the seeds; NaN where not all have a finite value."""
+    """Yield (updates, mean, deviation) over the seeds. The mean is NaN if not all seeds have a finite value."""
     values: dict[int, list[float]] = {}
     for each in (each for result in results for each in result.evaluations if metric in each.values):
         values.setdefault(each.updates, []).append(scale * each.values[metric])

@@ -41,7 +41,7 @@ def as_markdown(state: TableState) -> str:
 
 
 def as_csv(state: TableState) -> str:
-    """Return the lines as CSV with all digits."""
+    """Return the lines of the table as CSV, with unrounded numbers."""
     stream = io.StringIO()
     rows = [_flat(line) for line in state.lines]
     writer = csv.DictWriter(stream, rows[0].keys() if rows else [])
@@ -51,7 +51,7 @@ def as_csv(state: TableState) -> str:
 
 
 def as_json(state: TableState) -> str:
-    """Return the lines, the claims, and the origin of each result as JSON with all digits."""
+    """Return the lines of the table, the claims, and the origin of each result as JSON, with unrounded numbers."""
     document = {
         "title": state.table.title,
         "kind": state.table.kind,
@@ -69,7 +69,7 @@ def as_json(state: TableState) -> str:
 
 
 def as_latex(state: TableState) -> str:
-    """Return our values as LaTeX: rows and columns of the table, for the package booktabs, with the best in bold."""
+    """Return our values as a LaTeX table for the package booktabs, with the best values in bold."""
     table = state.table
     shown = {line.cell: line for line in state.lines}
     columns, best = shown_columns(state), best_cells(state)
@@ -108,7 +108,7 @@ def shown_columns(state: TableState) -> list[str]:
 
 
 def best_cells(state: TableState) -> set[str]:
-    """Return the cells with the best value of their column or, in a benchmark, of their row, if there is a best."""
+    """Return the cells with the best value of their column or, in a benchmark, row; only of columns with ``best``."""
     groups: dict[tuple[str, str], dict[str, float]] = {}
     for line in state.lines:
         row, _, column = line.cell.partition("/")
@@ -120,7 +120,7 @@ def best_cells(state: TableState) -> set[str]:
 
 
 def reading_note(state: TableState) -> str:
-    """Return what the values of the table are: their kind, and the statistics with the number of seeds or rounds."""
+    """Return a sentence about the values of the table: their kind, statistics, and number of seeds or rounds."""
     table = state.table
     if table.kind == COUNT:
         return "Count: sizes of networks, for which nothing is trained."
@@ -142,14 +142,14 @@ def _cells(line: Line) -> list[str]:
 
 
 def _ours(line: Line) -> str:
-    """Return the text of a value with the number of its seeds, unless it is a count."""
+    """Return the text of our value with its number of seeds or rounds; without the number if no seed is used."""
     if line.sample is None or line.ours is None or line.kind in COMPUTED:
         return value_text(line)
     return f"{value_text(line)} (n={line.sample.n})"
 
 
 def value_text(line: Line) -> str:
-    """Return our mean or median with the standard deviation, or a count; "" if there is no value."""
+    """Return our mean with its standard deviation, our median with its range, or a count; "" if there is no value."""
     sample = line.sample
     if sample is None:
         return ""
@@ -166,7 +166,7 @@ def value_text(line: Line) -> str:
 
 
 def _spread(center: float, deviation: float | None) -> str:
-    """Return a value with two digits of its standard deviation, and as many decimals as these need."""
+    """Return ``center`` ± ``deviation``, with two significant digits of the deviation and equally many decimals."""
     if deviation is None:
         return f"{center:.4g}"
     if deviation == 0:
@@ -199,7 +199,7 @@ def _flat(line: Line) -> dict[str, object]:
 
 
 def _below(state: TableState) -> Iterator[str]:
-    """Yield the sentences below a table: verdicts, reasons, runs, its note, and the meaning of the codes."""
+    """Yield the sentences below a table: verdicts, reasons, runs, note, and the meanings of confidence codes."""
     table = state.table
     yield f"{_tally(line.verdict for line in state.lines if line.verdict) or 'no verdicts'}."
     if state.claims:
@@ -223,7 +223,7 @@ def _tally(verdicts: Iterable[str]) -> str:
 
 
 def _origins(state: TableState) -> Iterator[str]:
-    """Yield, for tables of training runs, the seeds, the hours, the machine and the commit of the results."""
+    """Yield seeds, hours, machine and commit of the results; only the commit for simulations, nothing for counts."""
     found = [result for each in state.results.values() for result in each.current.values()]
     if state.table.kind == COUNT or not found:
         return
@@ -246,7 +246,7 @@ def _origins(state: TableState) -> Iterator[str]:
 
 
 def _commit(commit: str) -> str:
-    """Return a commit shortened, with its mark for changed files."""
+    """Return the first 12 digits of a commit, and its suffix, such as "-dirty"; "no commit" if it is empty."""
     name, _, mark = commit.partition("-")
     return "-".join(filter(None, (name[:12], mark))) or "no commit"
 
@@ -257,7 +257,7 @@ def _machine(result: Result) -> str:
 
 
 def _latex_value(line: Line, seeds: int) -> str:
-    """Return a value without the number of seeds, unless it is not that of the table; the verdict if there is none."""
+    """Return our value or, without one, the verdict. If some seeds are missing, the number of seeds follows."""
     text = value_text(line) if line.sample is None or line.sample.n == seeds else _ours(line)
     number = re.sub(r"(?<!\w)-(?=\d)", "\N{MINUS SIGN}", text or line.verdict)
     return re.sub(r"(?<=\d)e\+?(-?)0*(\d+)", r"$\\times 10^{\1\2}$", _latex(number))
@@ -286,7 +286,7 @@ _IN_LATEX = {
 
 
 def _latex(text: str) -> str:
-    """Return a text with the special characters of LaTeX escaped; two hyphens stay two."""
+    """Return a text with the special characters of LaTeX escaped. Two hyphens are kept apart, so they make no dash."""
     return "".join(_IN_LATEX.get(character, character) for character in _one_line(text)).replace("--", "-{}-")
 
 

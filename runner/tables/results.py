@@ -1,7 +1,7 @@
 """Results of a table: committed JSON files that are never changed, ``results/TABLE/RUN/NAME.json``.
 
-NAME is ``count``, ``simulated``, or ``seed-`` and the seed, with the first digits of the SHA-256 of the configuration.
-If the design of a run is changed, its new results have other names, and the earlier ones stay.
+NAME is ``count``, ``simulated`` or ``seed-N``, then a dot and the first digits of the SHA-256 of the configuration. If
+the configuration of a run is changed, new results have other names, and results of the earlier design stay.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -36,15 +36,15 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class ResultOrigin:
-    """Where a result comes from.
+    """The origin of a result.
 
     commit: commit of the code, with the suffix "-dirty" if files were changed; "" outside of a repository. criteria:
-    SHA-256 of what the table decides by (:meth:`~runner.tables.table.Table.criteria`) when the run was started.
-    versions: versions of Python and of libraries. machine: of a run, the facts that can change the last bits of its
-    values: the CPU, the device, the threads and libraries (see :func:`kind_of`). data: digest of the examples.
-    first_steps: SHA-256 of the weights after the first updates; "" if concurrent processes decide them. data, machine
-    and first_steps are found before the run. seconds: of the process that ended the run. directory, mlflow_run:
-    directory of the run, relative to the working directory, and its identifier in MLflow.
+    the result of :meth:`~runner.tables.table.Table.criteria` when the run was started. versions: versions of Python and
+    of libraries. machine: the facts that can change the last bits of a run's values: the CPU, the device, the threads
+    and libraries (see :func:`kind_of`). data: digest of the examples. first_steps: SHA-256 of the weights after the
+    first updates; "" if they depend on the order of concurrent processes. data, machine and first_steps are found
+    before the run. seconds: wall time of the process that ended the run. directory: directory of the run, relative to
+    the working directory. mlflow_run: identifier of the run in MLflow.
     """
 
     commit: str = ""
@@ -63,19 +63,19 @@ class ResultOrigin:
 
 
 def kind_of(machine: Mapping[str, str]) -> dict[str, str]:
-    """Return the facts about a machine by which results are compared: Python's version without its last number."""
+    """Return the facts about a machine by which results are compared, with Python's version cut to two numbers."""
     return {name: ".".join(fact.split(".")[:2]) if name == "python" else fact for name, fact in machine.items()}
 
 
 @dataclass(frozen=True)
 class Result:
-    """The values of one run, for a count, or of one run and seed.
+    """The values of one run with one seed or, for a count or a simulation, without a seed.
 
     kind: kind of the table. configuration: the composed configuration as plain values, before machine-dependent values
-    are filled in, so that a later change of the configuration is found, even if keys are renamed. values: what
-    is counted or read -> value. evaluations: of a training run, in their order. failure: why the run has no final
-    metrics, which then count as values that are not finite. against: SHA-256 of the weights with which those of this
-    run were compared, "" if they were not.
+    are filled in. A later change of the configuration is found by comparison, even if keys are renamed. values: name of
+    a size, time or other reading -> value. evaluations: the evaluations of a training run, in order. failure: the error
+    that ended the run early, so that its final metrics count as not finite; "" for none. against: SHA-256 of the
+    weights of the run with which this run was compared; "" for none.
     """
 
     kind: str
@@ -89,7 +89,7 @@ class Result:
 
 
 BEGUN_FILE = "begun.json"
-"""The file in the directory of a job with what is known before its run."""
+"""The file in the directory of a job with the origin of its result, as far as it is known before the run."""
 
 BEGUN: JsonFile[ResultOrigin] = JsonFile(
     LenientRecord(ResultOrigin, complete=False), DataError, "delete the directory to run the job again"
@@ -98,7 +98,7 @@ BEGUN: JsonFile[ResultOrigin] = JsonFile(
 
 @dataclass(frozen=True)
 class Estimate:
-    """The estimated time of one seed of a run. cpu: the model and the number of cores on which a few updates ran."""
+    """The estimated time of one seed of a run. cpu: CPU model and number of cores that made the measured updates."""
 
     seconds: float
     cpu: str
@@ -106,7 +106,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Estimates:
-    """Estimated times of runs. runs: run with the first digits of its configuration's hash -> estimate."""
+    """Estimated times of runs. runs: "RUN.DIGITS", with the first digits of the configuration's hash -> estimate."""
 
     runs: dict[str, Estimate] = field(default_factory=dict)
 
@@ -135,7 +135,7 @@ def folder_of(table: Path) -> Path:
 
 
 def result_name(config: Config, seed: int | None, kind: str = COUNT) -> str:
-    """Return the name, without folder and ``.json``, of the result of a configuration; kind: that of the table."""
+    """Return the name, without folder and ``.json``, of the result of a configuration. kind: kind of the table."""
     return f"{kind if seed is None else f'seed-{seed}'}.{_digits_of(config)}"
 
 
@@ -166,7 +166,7 @@ def _writable(path: Path) -> Iterator[None]:
 
 
 def read_estimates(folder: Path, configs: Mapping[str, Config]) -> dict[str, Estimate]:
-    """Return run -> estimate, as far as there is one for its present configuration. Raises DataError."""
+    """Return run -> estimate, for runs with an estimate of their present configuration. Raises DataError."""
     path = folder / _ESTIMATES_FILE
     found = _ESTIMATES.read(path).runs if path.exists() else {}
     keys = {run: f"{run}.{_digits_of(config)}" for run, config in configs.items()}
@@ -174,7 +174,7 @@ def read_estimates(folder: Path, configs: Mapping[str, Config]) -> dict[str, Est
 
 
 def write_estimates(folder: Path, configs: Mapping[str, Config], estimates: Mapping[str, Estimate]) -> None:
-    """Write the estimates of runs into the folder of a table's results. Raises ResourceError as for a result."""
+    """Write run -> estimate into the folder of a table's results. Raises ResourceError if that fails."""
     with _writable(folder / _ESTIMATES_FILE):
         runs = {f"{run}.{_digits_of(configs[run])}": each for run, each in estimates.items()}
         _ESTIMATES.write(folder / _ESTIMATES_FILE, Estimates(runs))
@@ -184,8 +184,8 @@ def write_estimates(folder: Path, configs: Mapping[str, Config], estimates: Mapp
 class RunResults:
     """The results of one run.
 
-    current: seed (None for a count or a simulation) -> result for the present configuration. files: seed -> its file.
-    earlier: results of earlier designs, each with the keys in which its configuration differs from the present one.
+    current: seed (None for a count or a simulation) -> result for the present configuration. files: seed -> file of
+    that result. earlier: results of earlier designs, each with the keys that differ from the present configuration.
     """
 
     current: Mapping[int | None, Result] = field(default_factory=dict)
@@ -194,14 +194,14 @@ class RunResults:
 
     @property
     def changed_keys(self) -> str:
-        """The keys, as text, in which the newest earlier design differs; "" if there is none."""
+        """The keys, as text, in which the last of the ``earlier`` results, by file name, differs; "" without one."""
         return ", ".join(self.earlier[-1][1]) if self.earlier else ""
 
 
 def read_results(folder: Path, table: Table, configs: Mapping[str, Config]) -> dict[str, RunResults]:
     """Return run -> results, from the folder of a table's results. Raises DataError for a damaged file.
 
-    configs: run -> its present configuration. Results of seeds that were removed from the table count as those of an
+    configs: run -> present configuration. Results of seeds that were removed from the table count as results of an
     earlier design.
     """
     return {run: _of_run(folder / run, table.seeds or (None,), config) for run, config in configs.items()}
@@ -220,7 +220,7 @@ def _of_run(folder: Path, seeds: Sequence[int | None], config: Config) -> RunRes
         if keys:
             earlier.append((result, keys))
         elif result.seed in files and files[result.seed].stem == result_name(own, result.seed, result.kind):
-            continue  # a result of equal configuration, from before keys were renamed
+            continue  # this result has an equal configuration with older names of keys
         else:
             current[result.seed], files[result.seed] = result, file
     return RunResults(current, files, earlier)

@@ -2,9 +2,9 @@
 
 All functions are pure, and no result is rounded.
 
-A value counts as not finite if it is NaN, infinite or at least 1e150 in magnitude, because its square overflows. A
-sample with such a value has no statistics. A mean that is not finite lies in no tolerance, so the cell fails; a
-median is inconclusive, and a claim is undecided.
+A value counts as not finite if it is NaN, infinite or at least 1e150 in magnitude, because sums of squares of such
+values can overflow. A sample with such a value has no statistics. Its cell is inconclusive if the median is compared,
+otherwise the cell fails. A claim with a test is undecided.
 """
 
 import math
@@ -16,7 +16,7 @@ from statistics import mean, median, stdev
 CONFIDENCE = 0.95
 """Confidence of intervals, unless an interval states another."""
 SEED, ROUND = "seed", "round"
-"""What the values of a cell are of: seeds of a training run, or rounds of a benchmark."""
+"""Kinds of repetitions: a cell has a value for each seed of a training run, or for each round of a benchmark."""
 OVERFLOW = 1e150
 """Magnitude from which on a value counts as not finite."""
 
@@ -35,7 +35,7 @@ class Sample:
     """The values of one cell, one per seed or round. Statistics that do not exist are None.
 
     values: in ascending order. not_finite: number of values that are not finite. deviation: standard deviation with
-    divisor n - 1. interval: of the mean. repetition: what the values are of, "seed" or "round".
+    divisor n - 1. interval: confidence interval of the mean. repetition: "seed" or "round".
     """
 
     values: tuple[float, ...]
@@ -80,11 +80,11 @@ def t_interval(center: float, error: float, freedom: float, confidence: float) -
 
 
 def median_interval(sample: Sample) -> Interval | None:
-    """Return an interval of the median with a confidence of at least 95 %, or None if n < 6.
+    """Return an interval of the median with a confidence of at least 95 %; None if n < 6 or a value is not finite.
 
     The bounds are the k-th smallest and the k-th largest value, with the largest k for which the confidence
-    1 - 2 P(Binomial(n, 1/2) < k) is at least 95 % (David and Nagaraja, Order Statistics, 2003, section 7.1). The
-    interval states that confidence.
+    1 - 2 P(Binomial(n, 1/2) < k) is at least 95 % (David and Nagaraja, Order Statistics, 2003, section 7.1).
+    ``Interval.confidence`` is that confidence.
     """
     from scipy import stats
 
@@ -98,13 +98,13 @@ def median_interval(sample: Sample) -> Interval | None:
 def against_published(sample: Sample, published: float, tolerance: float, statistic: str = "mean") -> str:
     """Return the verdict on a cell with a published value: "passes", "fails", "inconclusive at N seeds", "no verdict".
 
-    The cell passes if the interval of the statistic lies inside published ± tolerance, bounds included; it fails if
-    the interval lies outside, and is inconclusive if it lies across a bound. At a mean on the bound of a wide
-    tolerance, 2.5 % of the cells pass and 2.5 % fail.
+    The cell passes if the interval of the statistic lies inside published ± tolerance, bounds included; it fails if the
+    interval lies outside, and is inconclusive if the interval lies across a bound. If the true mean lies on a bound of
+    a wide tolerance, 2.5 % of the cells pass and 2.5 % fail.
 
-    * mean: the t-interval. One seed gives no interval, so it neither passes nor fails.
+    * mean: the t-interval. One seed gives no interval, so the cell neither passes nor fails.
     * median: ``median_interval``. With fewer than six values there is no verdict.
-    * exact: the range of the values. For quantities that no seed changes, such as a number of parameters.
+    * exact: the range of the values, for quantities that do not depend on a seed, such as a number of parameters.
 
     Raises ValueError if a number is not finite or the tolerance is negative.
     """
@@ -128,7 +128,7 @@ def against_published(sample: Sample, published: float, tolerance: float, statis
 
 
 def decimal(number: float) -> Fraction:
-    """Return the decimal number that a float stands for, without error: 1/10 for 0.1."""
+    """Return the decimal number that a float is printed as, without error: 1/10 for 0.1."""
     return Fraction(repr(float(number)))
 
 
@@ -138,5 +138,5 @@ def seeds_text(number: int, repetition: str = SEED) -> str:
 
 
 def not_finite_text(sample: Sample) -> str:
-    """Return how many values of a sample are not finite."""
+    """Return, as text, how many values of a sample are not finite."""
     return f"{sample.not_finite} of {sample.n} values not finite"

@@ -1,4 +1,4 @@
-"""A table as pure data: papers, runs, cells that read values from the runs, claims about cells; and its faults."""
+"""A table as data: papers, runs, cells that read values of runs, and claims about cells. Also the check for faults."""
 
 import difflib
 import hashlib
@@ -16,16 +16,16 @@ COUNT, SIMULATED, MEASURED, SMALL, BENCHMARK = KINDS = ("count", "simulated", "m
 """Kinds of tables. A value is never shown without its kind.
 
 count: sizes of networks, for which nothing is trained. simulated: times on described hardware, for which nothing is
-trained either. measured: values of training runs. small: of training runs with
-a smaller network, a smaller dataset or fewer epochs than in the paper, which can support an order or a ratio only.
+trained either. measured: values of training runs. small: values of training runs with a smaller network, a smaller
+dataset or fewer epochs than in the paper. These values support only an order or a ratio.
 benchmark: seconds of a step, forward and backward pass without update, of runner and other libraries on one machine.
 """
 
 COMPUTED = (COUNT, SIMULATED)
-"""Kinds of tables whose values no seed changes."""
+"""Kinds of tables whose values do not depend on a seed."""
 
 PARAMETERS, MULTIPLY_ADDS = SIZES = ("parameters", "multiply_adds")
-"""What a column of counts reads: trained values, and multiply-adds of the forward pass of one example."""
+"""Values that a column of counts can read: trained values, and multiply-adds of the forward pass of one example."""
 
 UPDATE_TIME, HOURS, EXAMPLES_PER_S, STEP_MEDIAN, STEP_P90 = TIMES = (
     "update_s",
@@ -34,14 +34,14 @@ UPDATE_TIME, HOURS, EXAMPLES_PER_S, STEP_MEDIAN, STEP_P90 = TIMES = (
     "worker_step_median_s",
     "worker_step_p90_s",
 )
-"""What a column of simulations reads: seconds of an update, hours of the whole training without evaluations, examples
-per second, and the median and the 90th percentile of the seconds between the starts of two steps of a worker."""
+"""Values that a column of simulations can read: seconds of an update, hours of the whole training without evaluations,
+examples per second, and median and 90th percentile of the seconds between the starts of two steps of a worker."""
 
 STEP_TIME, _ = SPEEDS = ("step_time_s", EXAMPLES_PER_S)
 WEIGHT_DIFFERENCE = "weight_difference"
 READINGS = (*SPEEDS, WEIGHT_DIFFERENCE)
-"""What a column of training runs reads besides metrics such as test/accuracy: the median seconds of a step, training
-examples per second of step time, and the largest difference between two values of the weights of two runs."""
+"""Values that a column of training runs can read besides metrics such as test/accuracy: the median seconds of a step,
+training examples per second of step time, and the largest absolute difference between the weights of two runs."""
 
 UPDATES, EXAMPLES = "updates", "examples"
 STATISTICS = ("mean", "median")
@@ -51,13 +51,13 @@ ASCENDING, EQUIVALENT, AT_MOST = "ascending", "equivalent", "at_most"
 RELATIONS = (ASCENDING, LOWEST, HIGHEST, EQUIVALENT, AT_MOST)
 """Relations that a claim can state.
 
-ascending: the mean of each cell is lower than that of the next. lowest, highest: the mean of the first cell is lower
-(higher) than that of each other cell. equivalent: the means of two cells differ by less than ``margin``. at_most: no
-value of any seed exceeds ``limit``; this is decided without a test.
+ascending: the mean of each cell is lower than the mean of the next cell. lowest, highest: the mean of the first cell is
+lower (higher) than the mean of each other cell. equivalent: the means of two cells differ by less than ``margin``.
+at_most: no value of any seed exceeds ``limit``. The relation ``at_most`` is decided without a test.
 """
 
 ADAPT = "adapt"
-"""The section of metrics of adapted networks on the target, such as adapt/adabn/accuracy."""
+"""The prefix of the metrics of adapted networks on the target domain, such as adapt/adabn/accuracy."""
 
 METRIC = re.compile(rf"(train|val|test)/[a-z][a-z0-9_]*|{ADAPT}/[a-z][a-z0-9_]*/[A-Za-z0-9_./-]+")
 LIBRARY = re.compile(r"[a-z][a-z0-9-]*")
@@ -73,12 +73,12 @@ class Paper:
 
 @dataclass(frozen=True)
 class Run:
-    """A configuration, the unit that is executed: once for a count or a simulation, else with each seed of the table.
+    """A configuration that is executed once for a count or a simulation, otherwise once with each seed of the table.
 
-    overrides: follow those of the table. against: an earlier run in the file, with whose final weights those of this
-    run are compared, seed by seed. changed: the reason why the overrides were changed after the run had results, which
-    then stay in the table as results of an earlier design. memory_gib: memory that the run needs besides its data,
-    if it does not fit most machines.
+    overrides: applied after the table's ``base``. against: an earlier run in the file; the final weights of both runs
+    are compared, seed by seed. changed: the reason why the overrides were changed after the run had results. These
+    results stay in the table as results of an "earlier design". memory_gib: memory that the run needs without its data,
+    in GiB, stated for a run that does not fit most machines.
     """
 
     overrides: tuple[str, ...] = ()
@@ -89,17 +89,17 @@ class Run:
 
 @dataclass(frozen=True)
 class Column:
-    """What the cells of a column read.
+    """A column: the value that its cells read from runs, and the form in which the value is shown.
 
-    read: one of :data:`SIZES` in a table of counts; one of :data:`TIMES` in one of simulations; a library of
+    read: one of :data:`SIZES` in a table of counts; one of :data:`TIMES` in a table of simulations; a library of
     ``benchmarks``, such as torch-eager, in a benchmark; else a metric, such as test/accuracy, or one of
     :data:`READINGS`. missing: instead of ``read``, the reason why the column has published values only. layers: kinds
-    of layers that count; () for all. at: the place of a metric, {updates: N}, or {examples: N} for the last evaluation
-    with at most N training examples; {} for the end of the run. relative_to: a run; values are divided by the value of
-    that run with the same seed. gain: with ``relative_to``, the quotient is inverted and reduced by 1, so that a step
-    in half the time is a gain of 100 %. statistic: over seeds, one of :data:`STATISTICS`. best: one of :data:`BEST`,
-    the cell of the column, or of the row in a benchmark, that LaTeX prints in bold; "" for none. unit: "%" for
-    fractions that are shown in percent, or "ms" for seconds that are shown in milliseconds.
+    of layers that are counted; () for all. at: the evaluation that gives a metric: {updates: N} for the one after N
+    updates, {examples: N} for the last one with at most N training examples, {} for the last one of the run.
+    relative_to: a run; each value is divided by the value of that run with the same seed. gain: with ``relative_to``,
+    the quotient is inverted and reduced by 1, so that a step in half the time is a gain of 100 %. statistic: over
+    seeds, one of :data:`STATISTICS`. best: one of :data:`BEST`, the value of the column (in a benchmark, of the row)
+    that LaTeX prints in bold; "" for none. unit: "%" for fractions shown in percent, "ms" for seconds shown in ms.
     """
 
     title: str
@@ -115,7 +115,7 @@ class Column:
 
     @property
     def size(self) -> str:
-        """What a column of counts reads, with the kinds of layers: the name of its value in a result."""
+        """The key of the column's value in :class:`~runner.tables.results.Result`: ``read`` and the kinds of layers."""
         return " of ".join(filter(None, (self.read, " and ".join(sorted(self.layers)))))
 
 
@@ -124,8 +124,8 @@ class Cell:
     """A value of a run, and the values that papers state for it.
 
     factor: multiplies the quotient of a column with ``relative_to``, such as N / (N + b) for the gain per process.
-    fitted: of a simulation, what was chosen so that the value is the published one; such a value is no prediction and
-    has no verdict.
+    fitted: in a simulation, the property of the hardware that was chosen so that the value equals the published one.
+    The verdict on such a value is "fitted", because the value is no prediction.
     """
 
     published: tuple[Published, ...] = ()
@@ -135,7 +135,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Row:
-    """A row. run: the run that its cells read; "" if there is none yet. missing: the reason for that."""
+    """A row. run: the run that its cells read; "" if there is none yet. missing: the reason why there is no run."""
 
     title: str
     run: str = ""
@@ -147,8 +147,9 @@ class Row:
 class Claim:
     """A statement that the table decides. text: the statement. cells: ROW/COLUMN. relation: one of :data:`RELATIONS`.
 
-    margin, limit: of the relations ``equivalent`` and ``at_most``, in the unit of the metric. test: of the other
-    relations; in a benchmark, whose rounds are pairs, the paired t-test or the permutation of signs.
+    margin, limit: numbers in the unit of the metric, for the relations ``equivalent`` and ``at_most``. test: the test
+    of the other relations. In a benchmark, whose rounds are pairs, "welch" stands for the paired t-test, and
+    "permutation" for the permutation of signs.
     """
 
     text: str
@@ -163,9 +164,9 @@ class Claim:
 class Table:
     """The content of the file.
 
-    base: overrides of all runs. seeds: of each run, except for counts and simulations; in a benchmark, one per round.
-    reduced: what is smaller than in the paper, for the kind ``small``. papers, runs, columns: by the names with which
-    cells refer to them. rows: in the order of the table. note: a sentence below the table.
+    base: overrides of all runs. seeds: the seeds of each run, in a benchmark one per round; () for counts and
+    simulations. reduced: for the kind ``small``, the differences that make a run smaller than in the paper. papers,
+    runs, columns, rows, claims: by name; other entries refer to these names. note: a sentence below the table.
     """
 
     title: str
@@ -182,7 +183,7 @@ class Table:
 
     @property
     def repetition(self) -> str:
-        """What the values of a cell are of."""
+        """The unit that gives one value of a cell: "round" in a benchmark, otherwise "seed"."""
         return ROUND if self.kind == BENCHMARK else SEED
 
     def cells(self) -> Iterator[tuple[str, str, Cell]]:
@@ -196,10 +197,10 @@ class Table:
         return [*self.base, *self.runs[run].overrides]
 
     def criteria(self) -> str:
-        """Return the SHA-256 of what decides: seeds, columns, published values, tolerances and claims."""
+        """Return the SHA-256 of all entries that affect verdicts: kind, seeds, columns, cells and claims."""
         claims = {name: replace(claim, text="") for name, claim in self.claims.items()}
         cells = {f"{row}/{column}": asdict(cell) for row, column, cell in self.cells()}
-        # A key that is not used changes no criteria of results from before the key existed.
+        # Empty keys are left out, so that a new key of :class:`Cell` does not change the criteria of older results.
         cells = {name: {key: value for key, value in cell.items() if value != ""} for name, cell in cells.items()}
         columns = {name: asdict(replace(column, title="", best="")) for name, column in self.columns.items()}
         plain = [self.kind, self.seeds, columns, cells, {name: asdict(claim) for name, claim in claims.items()}]
@@ -218,7 +219,7 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
 
 def faults_of(table: Table) -> Iterator[str]:
-    """Yield what is wrong with the references and values of a table, each with its place in the file."""
+    """Yield a message for each wrong reference or value of a table, with its place in the file."""
     for kind, names in (("runs", table.runs), ("columns", table.columns), ("rows", table.rows)):
         for name in (each for each in names if not _NAME.fullmatch(each)):
             yield f"{kind}: {name!r}, expected a name of letters, digits and _ . -, because it names folders and cells"

@@ -1,4 +1,4 @@
-"""The YAML file of a table, ``conf/table/NAME.yaml``: found, read, and refused with all its faults."""
+"""The YAML file of a table, ``conf/table/NAME.yaml``: functions that find, read and check it."""
 
 import difflib
 from collections.abc import Sequence

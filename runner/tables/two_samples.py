@@ -1,4 +1,4 @@
-"""Statistics of two cells, of seeds or of rounds: t-tests, permutation tests and Hedges' g. Deviations must exist."""
+"""Statistics of two cells of seeds or rounds: t-tests, permutation tests, Hedges' g. Standard deviations must exist."""
 
 import math
 from collections.abc import Mapping
@@ -29,8 +29,8 @@ def welch(a: Sample, b: Sample) -> tuple[float, float, float]:
 def differences(a: Mapping[Any, float], b: Mapping[Any, float]) -> Sample:
     """Return the differences of two cells, ``a`` minus ``b``, in the rounds that both have.
 
-    The values of one round are a pair: what makes a machine slow for a while, slows both. The differences are exact
-    decimal numbers, rounded once.
+    The values of one round are a pair, because a temporary slowdown of the machine affects both. The differences are
+    exact decimal numbers, rounded once.
     """
     pairs = [(a[each], b[each]) for each in a if each in b]
     finite = [(x, y) if math.isfinite(x) and math.isfinite(y) else None for x, y in pairs]
@@ -46,9 +46,9 @@ def paired(of: Sample) -> tuple[float, float, float]:
 
 
 def sign_flip_p(of: Sample) -> float:
-    """Return the two-sided p-value of the permutation test of the mean of differences, whose signs are permuted.
+    """Return the two-sided p-value of the test that permutes the signs of differences and compares their means.
 
-    Exact for at most ``PERMUTATIONS`` permutations, otherwise from that number of random ones, always the same.
+    It is exact for at most ``PERMUTATIONS`` permutations, otherwise from that number of random ones with a fixed seed.
     """
     import numpy as np
     from scipy import stats
@@ -74,7 +74,7 @@ def sign_flip_p(of: Sample) -> float:
 
 
 def degrees_of_freedom(first: float, second: float, n_first: int, n_second: int) -> float:
-    """Return (x + y)² / (x² / (n - 1) + y² / (m - 1)) for the squares x, y (Satterthwaite, Biometrics 2, 1946)."""
+    """Return (x + y)² / (x² / (n - 1) + y² / (m - 1)), x = first², y = second² (Satterthwaite, Biometrics 2, 1946)."""
     length = math.hypot(first, second)
     if length == 0:
         return float(n_first + n_second - 2)
@@ -82,7 +82,7 @@ def degrees_of_freedom(first: float, second: float, n_first: int, n_second: int)
 
 
 def tail(distance: float, error: float, freedom: float) -> float:
-    """Return P(T > distance / error) for Student's T; for an error of zero, 0 or 1."""
+    """Return P(T > distance / error) for Student's T. If the error is 0, return 1 for distance <= 0, else 0."""
     from scipy import special
 
     if error == 0:
@@ -93,7 +93,7 @@ def tail(distance: float, error: float, freedom: float) -> float:
 def permutation_p(a: Sample, b: Sample) -> float:
     """Return the two-sided p-value of the permutation test of the difference of two means.
 
-    Exact for at most ``PERMUTATIONS`` permutations, otherwise from that number of random ones, always the same.
+    It is exact for at most ``PERMUTATIONS`` permutations, otherwise from that number of random ones with a fixed seed.
     """
     import numpy as np
     from scipy import stats
@@ -114,10 +114,10 @@ def permutation_p(a: Sample, b: Sample) -> float:
 
 
 def hedges_g(a: Sample, b: Sample) -> float | None:
-    """Return Hedges' g: the difference of the means over the root mean square of both deviations, without bias.
+    """Return Hedges' g: the difference of the means over the root mean square of both deviations, corrected for bias.
 
     This is g* of Delacre et al., "Why Hedges' g*s based on the non-pooled standard deviation should be reported with
-    Welch's t-test" (2021). Zero if the means are equal; None if they differ and neither cell has any spread.
+    Welch's t-test" (2021). g is 0 if the means are equal, and None if they differ and neither cell has any spread.
     """
     difference, error, _ = welch(a, b)
     if difference == 0:

@@ -1,4 +1,4 @@
-"""The comparison of a value with a published one, and the meaning of a published number as it is printed."""
+"""The comparison of our values with a published value, and the conversion of a printed number to a number."""
 
 import re
 from dataclasses import dataclass
@@ -19,13 +19,13 @@ CONFIDENCES = {
 """Code of the confidence in a published value -> its meaning."""
 
 STATED, DERIVED = ("S", "P"), ("C", "D")
-"""Confidences of values that a paper or its authors state, and of values that follow from what they state."""
+"""Confidences of values that a paper or its authors state, and of values that follow from their statements."""
 
 ROUNDING = "rounding"
-"""The tolerance of half a unit of the last printed digit."""
+"""The value of ``tolerance`` that stands for half a unit of the last printed digit."""
 
 PASSES, FAILS, AGREES, DIFFERS, CONTEXT = "passes", "fails", "agrees", "differs", ""
-"""Verdicts. A value can pass or fail against what a paper states; it agrees with or differs from a derived value."""
+"""Verdicts. Our value passes or fails against a stated value, and agrees with or differs from a derived value."""
 
 _OF_DERIVED = {PASSES: AGREES, FAILS: DIFFERS}
 
@@ -63,7 +63,7 @@ def number_of(printed: str) -> Decimal:
 
 
 def tolerance_of(published: Published) -> Decimal | None:
-    """Return the absolute tolerance of a published value; None if it decides nothing. Raises ValueError."""
+    """Return the absolute tolerance of a published value; None if it has none. Raises ValueError for invalid text."""
     digits, unit = _parsed(published.printed)
     if not published.tolerance:
         return None
@@ -83,7 +83,7 @@ def tolerance_of(published: Published) -> Decimal | None:
 
 
 def verdict(sample: Sample, published: Published, statistic: str) -> str:
-    """Return the verdict on our values against a published one; statistic: as in :func:`against_published`."""
+    """Return the verdict on our values against a published value. statistic: as in :func:`against_published`."""
     tolerance = tolerance_of(published)
     if tolerance is None or published.confidence not in (*STATED, *DERIVED):
         return CONTEXT

@@ -92,7 +92,7 @@ class Task(ABC):
 
     @abstractmethod
     def outputs(self, fields: Mapping[str, Field]) -> int:
-        """Return how many numbers the model returns for an example.
+        """Return the number of values that the model returns for an example.
 
         fields: the fields of the dataset. Raises ConfigError if the dataset does not fit the task.
         """

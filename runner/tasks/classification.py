@@ -29,9 +29,9 @@ class Classification(Task):
 
     label_smoothing: s, for ``loss=softmax``. The target of the label is s / C + 1 - s, of every other class s / C.
     class_weights: a weight for each class. The loss of an example is multiplied by the weight of its label; with label
-    smoothing, each class has its own weight. The mean is over the number of examples, not over the sum of their
-    weights, because a worker does not have the labels of other shares. PyTorch's loss with reduction="mean" is this
-    loss, multiplied by the number of examples and divided by the sum of the weights of their labels.
+    smoothing, the term of each class is multiplied by the weight of the class. The mean divides by the number of
+    examples, not by the sum of their weights, because a worker does not have the labels of other shares. PyTorch's loss
+    with reduction="mean" is this loss times the number of examples, divided by the sum of the weights of their labels.
     ignored_label: a label whose examples add nothing to the loss and the metrics. In training, a mean is over all
     examples of the batch, ignored ones included; in evaluations, over the examples that are not ignored.
     """

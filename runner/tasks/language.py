@@ -30,14 +30,14 @@ class Language(Task):
     """Prediction of the next word y (N, T) at each word of x (N, T), both int64; negative words y do not count.
 
     The layer "softmax" has the variables table (V, features) and bias (V,); the logit of word v at state h is
-    table[v] h + bias[v]. In an evaluation, the loss of an example is the mean cross-entropy of its words in nats. In
-    training, it is the sum over the words that count, divided by T. The perplexity is e to the mean loss of all words.
+    table[v] h + bias[v]. In an evaluation, the loss of an example is the mean cross-entropy, in nats, of the words that
+    count; in training, the sum of these terms divided by T. The perplexity is e to the mean loss of all words.
 
     loss: ``softmax`` trains with all words. ``sampled_softmax`` trains with the next word and ``samples`` words that
-    are drawn in each step for the whole batch (Jean et al. 2015; ``tf.nn.sampled_softmax_loss``): word v, counted from
-    0 by falling frequency, is drawn with probability log((v + 2) / (v + 1)) / log(V + 1), with replacement; the
-    logarithm of the expected number of draws is subtracted from a word's logit, and drawn words equal to the next word
-    are left out. Evaluations always use all words; in training with sampled words, there is no perplexity.
+    are drawn in each step for the whole batch (Jean et al. 2015; ``tf.nn.sampled_softmax_loss``). Word v, counted from
+    0 by falling frequency, is drawn with probability log((v + 2) / (v + 1)) / log(V + 1), with replacement. The
+    logarithm of the expected number of draws is subtracted from a word's logit. Drawn words equal to the next word are
+    left out. Evaluations always use all words. In training with sampled words, there is no perplexity.
     """
 
     name: str = "language"

@@ -40,10 +40,10 @@ def chrome_trace(index: TimelineIndex, updates: Sequence[Update], links: Sequenc
 
     Each process has one row per client and device. In each row, every run of the client is a slice that contains the
     slices of the run's spans; waits before the run are slices too. The session's process also has a row of updates, a
-    row with the segments of their critical paths, and a row of runs for each client. A flow leads from each send to its
-    receive. Each link has rows of its transfers, as many as transfers use it at once. Time 0 is the earliest event.
-    Arguments: step; place and kind (in critical paths); client and run number (in runs and spans);
-    node, op and layer (in spans); key, peer and bytes (in transfers).
+    row with the segments of their critical paths, and a row of runs for each client. A flow leads from a send to its
+    receive if both were recorded. Each link has a row of transfers, and further rows for transfers that overlap. Time 0
+    is the earliest event. Arguments: step; place and kind (in critical paths); client and run number (in runs and
+    spans); node, op and layer (in spans); key, peer and bytes (in transfers).
     """
     slices = [*_of_session(index, updates), *_of_devices(index), *_of_links(links)]
     rows = _Rows(slices)

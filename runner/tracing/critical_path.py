@@ -4,10 +4,10 @@ The critical path is the chain of causes that determined the duration of an upda
 
 A device executes one span at a time. The cause of a span is therefore usually the preceding span on its device. But if
 the span waited for a tensor, the cause is the send of the tensor on another device. Every span belongs to a run (one
-step of a client). If the session started this run only after the device was free, the cause is the run that ended
-last before this start. A run is *launched* if its client was started with ``Clients.launch`` (see ``step_driver``), so
-that runs of other clients can overlap it. In synchronous training the chain begins when the update begins. If runs
-extend over several updates, as in asynchronous training, only the part of the chain within the update is returned.
+step of a client). If the span is the device's first in its run, and the session started the run only after the device
+was free, the cause is the run that ended last before this start. A run is *launched* if its client was started with
+``Clients.launch`` (see ``step_driver``), so that runs of other clients can overlap it. In synchronous training the
+chain begins when the update begins. If runs extend over several updates, the chain is cut at the update's beginning.
 """
 
 from collections import Counter

@@ -9,14 +9,14 @@ from runner.tracing.timeline_index import TimelineIndex, Update
 
 COMPUTATION, COMMUNICATION, WAITING, INPUTS = PARTS = ("compute", "communication", "waiting", "input")
 """Parts of the time of a device. compute: it executes instructions. communication: it has no work while a tensor that
-it waits for is on the way (exposed communication). waiting: it has no work, and what it waits for is not sent yet.
+it waits for is on the way (exposed communication). waiting: it has no work, and no tensor for it is on the way.
 input: it waits for the host's work before a step, such as reading a batch."""
 
 _BUSY = (COMPUTE, SEND, RECEIVE, DELAY)
 
 
 def device_parts(index: TimelineIndex, updates: Sequence[Update]) -> dict[str, dict[str, float]]:
-    """Return device -> part -> seconds of an update, the mean over consecutive updates; the parts add up to the update.
+    """Return device -> part -> mean seconds over consecutive updates; the parts add up to the duration of an update.
 
     Raises ValueError without updates.
     """

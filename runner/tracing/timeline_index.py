@@ -22,10 +22,10 @@ class Update:
 
 @dataclass(frozen=True)
 class PartStart:
-    """The events before a part of a run (all spans of the run on one device).
+    """The events before a part of a run. A part consists of all spans of a run on one device.
 
     free_ns: end of the device's preceding span; None if there is none. run: the session's record of the run; None if
-    the run did not end. wait, send: in a ``launched`` run, both ends of the last transfer to the part; else None.
+    the run did not end. wait, send: spans of the last transfer to the part; None unless the run is ``launched``.
     """
 
     free_ns: int | None

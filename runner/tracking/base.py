@@ -123,7 +123,7 @@ class NoTracking(Tracking):
 def job_name(swept: Mapping[str, str]) -> str:
     """Return a short name for a job of a sweep, made of its swept values without secrets.
 
-    The option of a configuration group is shown without its key. Other keys are shortened to their last part if that
+    The option of a configuration group is shown without the group. Other keys are shortened to their last part if that
     part is unique: ``{"optimizer.lr": "0.1", "parallelism": "single"}`` gives "lr=0.1 single".
     """
     shown = {key: str(redact(value, key)) for key, value in swept.items()}

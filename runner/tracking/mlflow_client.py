@@ -35,7 +35,7 @@ DATABASE = "mlflow.db"
 ARTIFACTS = "mlruns"
 URI_VARIABLE = "MLFLOW_TRACKING_URI"
 EXPERIMENT_VARIABLE = "MLFLOW_EXPERIMENT_NAME"
-EXPERIMENT = "runner"  # the experiment of runs for which neither a setting nor the environment names one
+EXPERIMENT = "runner"  # the experiment if neither a setting nor the environment names one
 SCHEMES = ("sqlite", "postgresql", "mysql", "mssql", "http", "https", "databricks")
 _SQLITE = "sqlite:///"
 _ENVIRONMENT = {
@@ -44,7 +44,7 @@ _ENVIRONMENT = {
     # The writer thread retries. MLflow itself would retry for minutes without checking whether the run has ended.
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "30",
-    # A second progress bar would disturb that of the run.
+    # MLflow's progress bar would disturb the progress bar of the run.
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
 }
 """Environment variables of MLflow's client -> values to use if the variables are not set."""
@@ -186,7 +186,7 @@ def _experiment_id(client: Any, name: str, uri: str) -> str:
         except MlflowException as error:
             if error.error_code != "RESOURCE_ALREADY_EXISTS":
                 raise
-            # The store is not locked by a file, and another process has just created the experiment.
+            # This store has no lock file, and another process has just created the experiment.
             found = client.get_experiment_by_name(name)
     if found.lifecycle_stage != "active":
         raise StoreUnavailableError(

@@ -1,4 +1,4 @@
-"""Write tracking records, and networks as MLflow models from code without pickles, to one existing MLflow run."""
+"""Write tracking records to an existing MLflow run. Networks become MLflow models that need no pickles."""
 
 import itertools
 import json
@@ -26,8 +26,8 @@ _log = logging.getLogger(__name__)
 class MlflowRun:
     """An MLflow run. Call its methods within :func:`~runner.tracking.mlflow_client.store_errors`.
 
-    known: key -> steps at which the store has a value; no other value is written for such a pair of key and step, so
-    the curves of a resumed run have no repetitions. params: the parameters that the run has.
+    known: key -> steps at which the store has a value. No further value is written for such a key and step, so that
+    the curves of a resumed run have no repeated points.
     """
 
     def __init__(self, client: Any, run_id: str) -> None:

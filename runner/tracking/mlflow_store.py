@@ -1,4 +1,4 @@
-"""The MLflow runs that record a training run and its sweep, whose id the jobs find in the file ``sweep.json``."""
+"""The MLflow runs that record a training run and its sweep. The file ``sweep.json`` has the id of the sweep's run."""
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
@@ -54,8 +54,8 @@ def _stored_run_id(uri: str, experiment_id: str, sweep_dir: Path) -> str | None:
 def parent_run_id(client: Any, uri: str, experiment_id: str, sweep_dir: Path, name: str, started_ms: int) -> str:
     """Return the id of the parent run of a sweep; create the parent run, with start time ``started_ms``, if necessary.
 
-    ``client`` ignores the environment variable MLFLOW_RUN_ID. With MLflow's fluent API, the parent run and all child
-    runs would be the one run with the id in that variable.
+    ``client`` ignores the environment variable MLFLOW_RUN_ID. MLflow's fluent API would record the parent run and all
+    child runs in the one run that this variable names.
     """
     with file_lock(sweep_dir / f".{SWEEP_FILE}.lock"):
         stored = _stored_run_id(uri, experiment_id, sweep_dir)

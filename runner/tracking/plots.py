@@ -55,7 +55,7 @@ def learning_curves(metrics_path: Path, out_path: Path) -> Path:
 
 
 def _quantities(records: Iterable[Metrics]) -> list[str]:
-    """Return the names of the metrics that evaluations score, the loss first."""
+    """Return the names of at most four metrics that evaluations score, the loss first."""
     scored = (name.partition("/") for record in records for name in record.values)
     return list(dict.fromkeys(["loss", *(name for split, _, name in scored if split in _SCORED)]))[:_MOST_CURVES]
 
@@ -63,7 +63,7 @@ def _quantities(records: Iterable[Metrics]) -> list[str]:
 def training_means(records: Iterable[Metrics], quantity: str) -> list[Point]:
     """Return a point for each evaluation: its step, and the mean of a training metric since the previous evaluation.
 
-    quantity: such as "loss". An evaluation without training metrics since the previous one has no point.
+    quantity: metric, such as "loss". An evaluation without a value of it since the previous evaluation has no point.
     """
     found, since = list[Point](), list[float]()
     for record in records:

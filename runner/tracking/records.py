@@ -66,7 +66,7 @@ class ExportedModel:
 
     shape: of one example, without the batch. outputs: the number of values that the network returns for an example.
     example: a value for each channel, from which an example input is made. requirement: the Python package that the
-    network needs, as pip reads it.
+    network needs, in the syntax of pip.
     """
 
     folder: str

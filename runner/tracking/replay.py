@@ -25,7 +25,7 @@ class Replay:
     ) -> None:
         """store: function that returns the store for an address, an experiment, a run and its start time in ms.
 
-        patience_s: longest wait for the lock of a spool. If a write takes this long to fail, the store is then skipped.
+        patience_s: longest wait for the lock of a spool. If a write takes this long to fail, later runs skip the store.
         """
         self._store = store
         self._patience_s = patience_s
@@ -44,7 +44,7 @@ class Replay:
             raise StoreUnavailableError(self._unavailable[origin.store])
         store = self._store(origin.address(uri, Path.cwd()), origin.experiment, origin.run(run_dir), origin.started_ms)
         spool = Spool(run_dir / SPOOL_FILE)
-        # Without pending records, the run has ended in the store; opening it there would mark it as running again.
+        # Without pending records, the store has the end of the run. Opening the run would mark it as running again.
         if not spool.pending:
             return 0
         opened = False

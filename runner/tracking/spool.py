@@ -36,7 +36,7 @@ class Spool:
 
     @contextmanager
     def lock(self, wait_s: float | None = None) -> Iterator[None]:
-        """Hold the lock under which only one thread, of any process, writes records of the run to the store.
+        """Hold the lock that allows only one thread among all processes to write the run's records to the store.
 
         wait_s: longest wait for the lock in seconds, unlimited by default. Raises TimeoutError after that time.
         """
@@ -64,7 +64,7 @@ class Spool:
         self._rewrite("".join(map(to_line, records)).encode() + waiting)
 
     def keep(self, wanted: Callable[[Record], bool]) -> None:
-        """Drop the records that are not wanted."""
+        """Drop the records for which ``wanted`` returns False."""
         if self.pending:
             records, _ = self.head(limit=None)
             self._rewrite("".join(to_line(record) for record in records if wanted(record)).encode())

@@ -34,7 +34,7 @@ class TablePicture:
 
 
 def table_figure(picture: TablePicture) -> "Figure":
-    """Return a figure of one square inch, so that coordinates are inches; ``bbox_inches="tight"`` saves all of it."""
+    """Return a figure of one square inch, so that coordinates are inches; save it with ``bbox_inches="tight"``."""
     from matplotlib.figure import Figure
     from matplotlib.table import Table
 
@@ -85,5 +85,5 @@ def _draw_panels(figure: "Figure", panels: Panels, bottom: float) -> None:
 
 
 def _wrapped(text: str, width: int) -> str:
-    """Return a text with lines of at most ``width`` characters; two dollar signs would begin and end a formula."""
+    """Return a text with lines of at most ``width`` characters; escape dollar signs, which would enclose a formula."""
     return "\n".join(textwrap.fill(line, width) for line in text.splitlines()).replace("$", r"\$")

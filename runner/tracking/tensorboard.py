@@ -41,8 +41,8 @@ class TensorboardTracking(Tracking):
 class TensorboardStore:
     """The event files of a run: metrics as scalars, parameters as hyper-parameters, and texts.
 
-    The texts are the configuration and the description. Each start of a run writes a new file. The file of a resumed
-    run contains the first step of this start; TensorBoard drops the points of earlier files from this step on.
+    The texts are the configuration and the description. Each start of a run writes a new file. If the run is resumed,
+    the new file names the first step of this start, and TensorBoard drops earlier files' points from this step on.
     """
 
     def __init__(self, run: RunInfo) -> None:
@@ -51,7 +51,7 @@ class TensorboardStore:
         self._file: Any = None
 
     def open(self) -> None:
-        """Create the event file. Raises StoreUnavailableError."""
+        """Create the event file. Raises StoreUnavailableError if the file cannot be written."""
         from tensorboardX.event_file_writer import EventsWriter
         from tensorboardX.proto.event_pb2 import Event, SessionLog
 

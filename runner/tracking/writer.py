@@ -1,9 +1,9 @@
 """The thread between a training loop and a store that can be slow, unavailable or broken.
 
 The caller puts records into a queue in memory, from which the thread writes them to the store. If the queue is full or
-the store fails, the caller's records go to the spool file instead; once the store answers, the thread writes them from
-the spool, and the queue is used again. The order is kept: no record enters the queue while the spool has one, and after
-a failure the records in the queue go to the front of the spool.
+the store fails, the caller's records go to the spool file instead. Once the store answers, the thread writes the
+records of the spool, and the queue is used again. The order is kept: no record enters the queue while the spool has a
+record, and after a failure the records in the queue go to the front of the spool.
 """
 
 import logging
@@ -109,7 +109,7 @@ class BackgroundWriter:
 
     def _try_to_write(self) -> bool:
         try:
-            # After a timeout of ``finish``, a ``Replay`` may begin; the lock lets only one of the two write at a time.
+            # After a timeout of ``finish``, a ``Replay`` may begin. The lock prevents both from writing at once.
             with self._spool.lock():
                 self._open()
                 while self._write_next():

@@ -193,7 +193,7 @@ def open_session(experiment: Experiment, directory: RunDirectory, check_finite: 
 
 
 def _interleaving(experiment: Experiment) -> Interleaving | None:
-    """Return the order of concurrent clients in one process, by a record or a virtual clock; None if there are none."""
+    """Return the order of concurrent clients in one process, from a record or a virtual clock; else None."""
     strategy: Strategy = experiment.config.parallelism
     if strategy.replayed is not None and strategy.race is not None and strategy.race.decisions is None:
         return Recorded(read_endings(Path(strategy.replayed), outcome_hash(experiment.config)))

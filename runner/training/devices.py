@@ -129,11 +129,11 @@ def gpus_of(config: LocalCluster, workers: int, servers: int) -> Gpus | None:
 
 
 def in_one_process(config: LocalCluster, program: Program, strategy: str) -> Program:
-    """Return the program, set to run in one process if the configuration requests one or if one is faster on GPUs.
+    """Return the program, set to run in one process if the configuration requests this or if this is faster on GPUs.
 
-    One process copies tensors directly between GPUs. NCCL and emulated links need a process for each worker, as do
-    clients that overlap (run concurrently), because one process would run them one by one. Raises ConfigError if
-    ``cluster.one_process`` contradicts the program.
+    One process copies tensors directly between GPUs. NCCL and emulated links need a process for each worker. Clients
+    that overlap (run concurrently) need one too, because a single process would run them one by one. Raises ConfigError
+    if ``cluster.one_process`` or the launcher contradicts the program.
     """
     overlapping = any(client.deferred for client in program.clients.values())
     if config.launcher.kind != LOCAL and (program.one_process is not None or config.device_taken == GPU):

@@ -28,8 +28,8 @@ _PREFIX = "monitor/"
 class Scores:
     """The result of one evaluation.
 
-    metrics: metric -> its value over all examples, also of the loss. confusion: (C, C) int64; confusion[i, j] is the
-    number of examples of class i that were predicted as class j; None if the task predicts no classes.
+    metrics: metric or "loss" -> value over all examples. confusion: (C, C) int64; confusion[i, j] is the number of
+    examples of class i that were predicted as class j; None if the task predicts no classes.
     """
 
     metrics: Mapping[str, float]

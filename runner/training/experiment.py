@@ -50,10 +50,7 @@ class Experiment:
         return self._rate(self.config.schedule, step)
 
     def rates(self, step: int) -> NDArray[Any]:
-        """Return the learning rates of an update as they are fed: those of the run's schedule and of rules' schedules.
-
-        Shape: that of the optimizer's ``rate_shape``.
-        """
+        """Return the learning rates by the schedules of run and rules, in the shape ``optimizer.rate_shape``."""
         rates = [self._rate(schedule, step) for schedule in (self.config.schedule, *self._schedules)]
         return np.array(rates if self._schedules else rates[0], state_dtype(self.config.precision))
 

@@ -1,4 +1,4 @@
-"""A trained network in a folder, which needs neither the data nor the optimizer nor the directory of its run.
+"""A trained network in a folder, usable without the data, the optimizer and the directory of its run.
 
 The folder holds ``network.yaml`` (a configuration with the model), ``data.json`` (classes, shape and normalisation),
 ``weights/step-N`` (a checkpoint of the weights alone), ``plugins``, and ``mlflow_network.py``, with which MLflow
@@ -39,8 +39,8 @@ _TEMPLATE = Path(__file__).with_name(f"{_CODE}.txt")
 def export(config: Config, run_dir: Path, checkpoint: Path, folder: Path, version: str) -> ExportedModel:
     """Write the network of a checkpoint into ``folder``, which is replaced; return its description for a tracker.
 
-    version: the version of runner. Raises CheckpointError or DataError if a file of the run is damaged, ResourceError
-    or OSError if the folder cannot be written.
+    version: the version of runner. Raises CheckpointError or DataError if a file of the run is damaged or incomplete,
+    ResourceError or OSError if the folder cannot be written.
     """
     record = read_record(run_dir)
     if record is None or record.normalisation is None:
@@ -52,7 +52,7 @@ def export(config: Config, run_dir: Path, checkpoint: Path, folder: Path, versio
     weights = {name: evaluated[name] for name in names}
     save(folder / _WEIGHTS, step=stored.step, variables=weights, meta=stored.manifest.meta)
     write_record(folder, record)
-    # Where the network is used, there are neither the files of the data nor the devices of the training.
+    # The machine that uses the network may have neither the data files nor the devices of the training run.
     plain = redact(to_plain(_alone(config)))
     (folder / _CONFIG).write_text(yaml.safe_dump(plain, sort_keys=False, allow_unicode=True), encoding="utf-8")
     _copy_plugins(folder / _PLUGINS)

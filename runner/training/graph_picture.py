@@ -22,8 +22,8 @@ _LEGEND = DiagramLegend(
 def write_graph(graph: Graph, path: Path) -> Path:
     """Write the graph to ``path`` in the DOT language, and return ``path``.
 
-    A box is a layer on a device and shows its number of nodes; an arrow shows how many inputs of nodes it feeds,
-    and its colour shows whether they are on another device. A legend explains boxes and arrows.
+    A box is a layer on a device, labelled with its number of nodes. An arrow is labelled with the number of node inputs
+    that it feeds, and coloured if it leads to another device. A legend explains boxes and arrows.
     """
     path.write_text("\n".join(_dot_lines(*_boxes_and_arrows(graph))) + "\n", encoding="utf-8")
     return path
@@ -32,8 +32,8 @@ def write_graph(graph: Graph, path: Path) -> Path:
 def draw_graph(graph: Graph, path: Path) -> list[Path]:
     """Draw the graph as a PNG file and, if Graphviz is installed, as an SVG file, next to the DOT file ``path``.
 
-    :func:`write_graph` has written the DOT file. The PNG omits arrows to and from nodes without a layer, because these
-    arrows are alike in all networks.
+    The DOT file must exist (:func:`write_graph`). The PNG omits arrows to and from nodes without a layer, because
+    these arrows are alike in all networks.
     """
     boxes, arrows = _boxes_and_arrows(graph)
     svg, dot = path.with_suffix(".svg"), shutil.which("dot")

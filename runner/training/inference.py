@@ -153,8 +153,8 @@ def score_views(
 ) -> dict[str, Scores]:
     """Score a classifier on the test split by the mean of the class probabilities of 10 views of each image.
 
-    Krizhevsky et al. 2012, section 4.1. Raises ConfigError if the data are no encoded images with classes, or if their
-    preprocessing has no views; otherwise like :func:`score`.
+    The method is that of Krizhevsky et al. 2012, section 4.1. Raises ConfigError if the data are not encoded images
+    with classes or if their preprocessing has no views, and the errors of :func:`score`.
     """
     config: Any = device.config
     facts, size = limited_facts(settings), config.train.eval_batch_size
@@ -198,7 +198,7 @@ class _Given:
     """An input source over an array of inputs without targets; the last batch is padded with zeros."""
 
     def __init__(self, inputs: NDArray[Any], fields: Mapping[str, Field], mask: str) -> None:
-        """mask: dtype of the field mask."""
+        """mask: dtype of the field "mask"."""
         self._inputs = inputs
         self._others = {name: field for name, field in fields.items() if name != "x"}
         self._mask = mask
@@ -229,7 +229,7 @@ def _opened(
 
 @contextmanager
 def opened(device: OneDevice, program: Program, source: InputSource, facts: Facts) -> Iterator[LocalSession]:
-    """Yield a session of a program for one device, whose variables have no values yet.
+    """Yield a session of a program for one device; the variables have no values yet.
 
     Raises ResourceError if a GPU cannot hold a batch.
     """
@@ -257,7 +257,7 @@ def opened(device: OneDevice, program: Program, source: InputSource, facts: Fact
 
 
 def weights_in(path: Path, config: Any, specs: Mapping[str, TensorSpec]) -> dict[str, NDArray[Any]]:
-    """Load the weights of a network, averages if the run kept them; other variables are left out."""
+    """Load the variables ``specs``, or averages if the run kept any; raise CheckpointError if one does not fit."""
     stored = config.optimizer.evaluated(load(path).variables)
     wrong = [
         f"{name} of shape {spec.shape}, found {stored[name].shape if name in stored else 'nothing'}"

@@ -28,7 +28,7 @@ class InitialWeights:
     left: Mapping[str, str]
 
     def report(self) -> str:
-        """Return a line for each weight: taken from the checkpoint, or the reason why it was not taken."""
+        """Return a line with the counts, and a line for each weight: taken, or the reason why it was not taken."""
         return "\n".join(
             [
                 f"weights from {self.path}: {len(self.values)} taken, {len(self.left)} left at their initial value",

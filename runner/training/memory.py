@@ -20,11 +20,12 @@ log = logging.getLogger(__name__)
 CONTEXT_BYTES = 500 << 20  # assumed GPU memory of the driver and the libraries in each process
 PROGRAM_BYTES = 150 << 20  # bytes of the interpreter and libraries of a process, measured for workers of tiny networks
 CHECKPOINT_COPIES = 5
-"""Copies of all variables in the process that writes a checkpoint: fetched, packed, and read back to verify them."""
+"""Copies of all variables while a checkpoint is written: two to write the file (the fetched arrays, the bytes of the
+file) and three to read it back (the bytes of the file, the bytes of each tensor, writable arrays)."""
 
 BOUNDARY_COPIES = 1  # copies of all variables in the master's memory for a recovery from a lost worker
 INDEX_BYTES = 64
-"""Bytes for each example of a streamed dataset: its place and label, and its places in the orders of two epochs."""
+"""Bytes for each example of a streamed dataset: its position in the files, its label, and its ranks in two epochs."""
 
 _FETCH_COPIES = 2  # copies of tensors that a worker returns to the master: one in the worker, and one in shared memory
 
@@ -85,7 +86,7 @@ def memory_of(experiment: Experiment) -> list[ProcessMemory]:
 
 
 def dataset_bytes(experiment: Experiment) -> int:
-    """Return the bytes of both splits: a byte for each number of x, and 8 bytes for each number of another field.
+    """Return the bytes of train and test split: 1 byte per element of x and 8 bytes per element of other fields.
 
     For a dataset that is streamed, return the bytes of its index and of the batches that are prepared ahead.
     """

@@ -1,4 +1,4 @@
-"""Losses that exploded: finite ones, and the origin of a loss that is not finite."""
+"""Divergence of a finite training loss, and the origin of a loss that is not finite."""
 
 import dataclasses
 import logging
@@ -82,9 +82,9 @@ def replay(session: Session, experiment: Experiment, first_step: int, last_step:
 def repeated_experiment(experiment: Experiment, directory: RunDirectory, first_step: int) -> Experiment | None:
     """Return the experiment that repeats the steps from ``first_step`` on, in the recorded order of clients.
 
-    Returns None if the values depend on the order in which clients (see ``Client`` in ``program``) ended and that order
-    is not known from ``first_step`` on: its record can be replayed only from step 0, not from a checkpoint. In virtual
-    time, the order begins again at each checkpoint, so it is always known.
+    Returns None if the order in which clients (see ``Client`` in ``program``) ended affects the values and cannot be
+    repeated: its record can be replayed only from step 0. In virtual time, the order begins again at each checkpoint,
+    so no record is needed.
     """
     config = experiment.config
     race = config.parallelism.race

@@ -81,7 +81,7 @@ class PlacedProgram:
 def place_layers(
     wanted: LayerPlacement, program: Program, cluster: Cluster, kernels: Registry, kept: Path | None = None
 ) -> PlacedProgram:
-    """Find a placement for the layers of a program, or apply a stored one. kernels: those of the cluster's devices.
+    """Find a placement for the layers of a program, or apply a stored one. kernels: kernels for the cluster's devices.
 
     kept: the placement file of a resumed run, used instead of ``parallelism.placement``. Raises ConfigError if the
     file that ``parallelism.placement`` or ``parallelism.costs`` names cannot be read or does not fit the program.

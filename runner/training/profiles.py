@@ -74,10 +74,10 @@ def with_instructions(profile: Profile, config: Config) -> Profile:
 
 
 def _measured(config: Config) -> Iterator[tuple[Signature, float]]:
-    """Yield signatures and seconds of the instructions of a training step, on all devices, one after the other.
+    """Yield signature and seconds of each instruction of a training step, device by device.
 
-    If the strategy has one process, the costs of a step outside its instructions are measured too. A plan all of whose
-    signatures have been measured is left out.
+    If the strategy has one process, the costs of a step outside its instructions are measured too. Plans without a new
+    signature are left out.
     """
     registry, experiment = load_kernels(), build(config)
     threads, seen = experiment.threads_per_worker, set[Signature]()
@@ -99,7 +99,7 @@ def _measured(config: Config) -> Iterator[tuple[Signature, float]]:
 
 
 def _outside(experiment: Experiment, registry: Registry) -> Iterator[tuple[Signature, float]]:
-    """Yield the times of a step in one process outside its instructions: of its inputs, and of everything else."""
+    """Yield the times of a step in one process outside its instructions: reading its inputs, and all other work."""
     config, program = experiment.config, experiment.program
     (client,) = program.training
     with source_from_config(**source_document(config)) as source:
@@ -124,12 +124,12 @@ def _outside(experiment: Experiment, registry: Registry) -> Iterator[tuple[Signa
     yield STEP, median(others)
 
 
-UNLIMITED_GBYTE_PER_S = 1e6  # rate of an emulated link without a limit, for which the event loop needs a finite number
+UNLIMITED_GBYTE_PER_S = 1e6  # rate of an emulated link without a limit, because the event loop needs a finite rate
 
 
 @dataclass(frozen=True)
 class ProfiledMachine:
-    """A machine with a profile. cluster: its devices as a run sees them, so that the simulation has the run's plans.
+    """A machine with a profile. cluster: its devices as in a run, so that the simulation has the plans of the run.
 
     threads: kernel threads of each process. data: name of the dataset. remote: whether each device is a process.
     """
@@ -149,7 +149,7 @@ class ProfiledMachine:
 def profiled_machine(config: Config, hardware: Hardware, program: Program) -> ProfiledMachine | None:
     """Return the machine that a profile describes, with the links that the run emulates; None without a profile.
 
-    Raises Violation for several profiles, and ConfigError for one that cannot be read, or for emulated stragglers.
+    Raises Violation for several profiles, and ConfigError for an unreadable profile or for emulated stragglers.
     """
     named = {kind.profile for kind in hardware.kinds.values() if kind.profile is not None}
     if not named:

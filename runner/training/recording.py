@@ -1,4 +1,4 @@
-"""What every run, trained or simulated, stores in its directory, records in its tracker, and sums up."""
+"""The stored files, the tracking record and the summary that training runs and simulated runs have in common."""
 
 import dataclasses
 import platform
@@ -37,7 +37,7 @@ def store_plugins(directory: RunDirectory) -> None:
 
 
 def store_configuration(directory: RunDirectory, config: Config) -> None:
-    """Store the configuration, after everything else: a directory with a configuration counts as a run."""
+    """Store the configuration. Call this last, because a directory with a configuration counts as a run."""
     plain = to_plain(config)
     # private: only the owner may read it.
     directory.store_configuration(dump(config).encode(), private=redact(plain) != plain)
@@ -98,7 +98,7 @@ def draft_summary(config: Config, directory: RunDirectory, overrides: Sequence[s
 
 @cache
 def _own_commit() -> str | None:
-    """Return the commit of this package, which this process has imported already."""
+    """Return the git commit of this package, cached because the imported code does not change."""
     return git_commit(Path(__file__).parent)
 
 

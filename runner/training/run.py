@@ -79,15 +79,14 @@ def run(
 ) -> Summary:
     """Train or simulate a configuration in ``run_dir``; return the summary, which is also written as ``summary.json``.
 
-    callbacks: objects that are called after the callbacks of the configuration.
-    resume: continue from the newest checkpoint in ``run_dir``. repeats: run_id, for the summary, of the run that this
-    one repeats; "" if it repeats none. Raises the RunnerError that ended the run, after writing the summary;
-    ConfigError if the code of a plugin failed.
+    callbacks: objects that are called after the callbacks of the configuration. resume: continue from the newest
+    checkpoint in ``run_dir``. repeats: run_id of the run that this run repeats, stored in the summary; "" for none.
+    Raises the RunnerError that ended the run, after writing the summary; ConfigError if the code of a plugin failed.
     """
     with plugin_errors(provenance()):
         if config.simulate.updates is not None:
             from runner.training.simulated_run import (
-                run_simulated,  # compiles its event loop; training does not need it
+                run_simulated,  # imported here, because it compiles an event loop that training does not need
             )
 
             return run_simulated(config, run_dir, overrides=overrides, sweep=sweep, resume=resume)
@@ -108,9 +107,9 @@ def run(
 
 @dataclass(frozen=True)
 class _Prepared:
-    """A run that can start. found: the devices of this machine. notes: warnings about a resumed run.
+    """A run that can start. found: the devices of this machine. notes: warnings for the log of the run.
 
-    start, data: the start and the data record of a new run, else None. placement: the placement file of a resumed run.
+    start, data: start and data record of a new run, None for a resumed run. placement: placement file of a resumed run.
     """
 
     experiment: Experiment
@@ -257,7 +256,7 @@ class _Run:
             self._note(init_from=str(weights.path), init_taken=list(weights.values), init_left=dict(weights.left))
 
     def _log_warm_up(self) -> None:
-        """Warn if the warm-up is longer than the run."""
+        """Warn if the run ends during the warm-up."""
         schedule, total = self.experiment.config.schedule, self.experiment.total_steps
         if schedule.warmup_steps >= total:
             log.warning(
@@ -339,7 +338,7 @@ class _Run:
             log.warning("%s", diverged)
 
     def _adapt(self, record: Record, done: int) -> None:
-        """Adapt the network to the target of the configuration; record the scores there. done: updates of the run."""
+        """Adapt the network to the configured target and record its scores. done: number of updates of the run."""
         from runner.training.adaptation.storing import adapt_run
 
         found, files = adapt_run(self.experiment.config, self.directory)

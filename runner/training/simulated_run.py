@@ -175,10 +175,7 @@ def kind_of(hardware: Hardware, device: str) -> str:
 
 
 def origins(hardware: Hardware, shares: Mapping[str, Mapping[str, float]]) -> Iterator[tuple[str, str]]:
-    """Yield the key of each kind and of each link with the origin of its costs, and its source.
-
-    shares: see ``Simulated.origins``.
-    """
+    """Yield each kind's key with origins (``shares``) and source of its costs, and each link's key with its source."""
     for name, kind in hardware.kinds.items():
         found = ", ".join(f"{origin} {part:.1%}" for origin, part in shares[name].items() if kind.profile is not None)
         yield f"kinds.{name}", f"{found or ROOFLINE}: {kind.source or 'assumed'}"

@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 
 HARDWARE = "cluster.hardware"
 
-RECORDED_RUNS = 20_000  # number of runs of clients from which on no further update is in the timeline
+RECORDED_RUNS = 20_000  # after this many recorded runs of clients, updates are no longer added to the timeline
 PROGRESS_S = 5.0  # seconds between reports of the progress; shorter simulations report nothing
 Announce = Callable[[str], None]  # a function that shows a line of text
 
@@ -55,13 +55,13 @@ class SimulatedTimeline:
 class Simulated:
     """The result of a simulation.
 
-    update_s: seconds of each simulated update. worker_step_s: seconds from the start of a step of a worker to the start
-    of its next step, of all workers in rising order. examples: examples of one update. hours: the time of the whole
-    training, without evaluations. busy: device -> fraction of the time in which it computes. carried: link -> bytes of
+    update_s: seconds of each simulated update. worker_step_s: seconds between the starts of consecutive steps of each
+    worker, all in rising order. examples: examples of one update. hours: the time of the whole training, without
+    evaluations. busy: device -> fraction of the time in which the device computes. carried: link -> bytes of
     one update. utilization: link -> fraction of its capacity that is used. memory_bytes: device -> planned memory.
     tensors: the largest tensors at the peak of the device with the most memory, and their bytes. origins: kind of
-    device -> origin of costs (see ``profile.ORIGINS``) -> fraction of the seconds of one run of each client, copies
-    left out. make_timeline: returns ``timeline``, which is made when it is first needed.
+    device -> origin of costs (see ``profile.ORIGINS``) -> fraction of the seconds of one run of each client, without
+    copies of clients. make_timeline: returns ``timeline``; called when the timeline is first needed.
     """
 
     update_s: Sequence[float]
@@ -88,7 +88,7 @@ class Simulated:
 
     @cached_property
     def timeline(self) -> SimulatedTimeline:
-        """The timeline of the last recorded updates, over which the parts and the sent bytes are means."""
+        """The timeline of the last recorded updates; ``parts`` and ``sent_bytes`` are means over these updates."""
         return self.make_timeline()
 
     @cached_property
@@ -107,11 +107,12 @@ class Simulated:
 
 
 def simulate(config: Config, steps: int, *, fits: bool = True, announce: Announce | None = None) -> Simulated:
-    """Simulate ``steps`` updates of a checked configuration after a first one, which is not counted.
+    """Simulate a first update of a checked configuration, which is not counted, and ``steps`` further updates.
 
     fits: whether the memory of each device must be large enough. announce: shows the progress of a long simulation.
-    After an interruption (Ctrl-C), the result has the updates so far, if there is one. With ``config.trace``, the
-    timeline has a span for each instruction, otherwise one for consecutive instructions that wait for no transfer.
+    After an interruption (Ctrl-C), the result has the counted updates so far; without any, KeyboardInterrupt is raised.
+    With ``config.trace``, the timeline has a span for each instruction; without it, one span covers consecutive
+    instructions that wait for no transfer.
 
     Raises ConfigError if the cluster is not described or the description does not fit the strategy, and ResourceError
     if the memory of a device is too small.
@@ -146,7 +147,7 @@ def simulate(config: Config, steps: int, *, fits: bool = True, announce: Announc
 
 
 def worker_step_s(begun: Mapping[str, Sequence[float]], first: float) -> list[float]:
-    """Return the seconds between consecutive starts of each client, in rising order, of starts not before ``first``."""
+    """Return the sorted seconds between consecutive starts of each client; starts before ``first`` are left out."""
     return sorted(end - start for starts in begun.values() for start, end in pairwise(starts) if start >= first)
 
 
@@ -169,7 +170,7 @@ def session_of(config: Config, updates: int) -> SimulatedSession:
 
 
 def _played(session: SimulatedSession, config: Config, steps: int, announce: Announce | None) -> list[Totals]:
-    """Make updates; return the totals after the first update and after each of ``steps`` further ones."""
+    """Make updates; return the totals after the first update and after each of ``steps`` further updates."""
     driver = bind(session.program.step_driver, session)
     optimizer = config.optimizer.for_batch(config.train.batch_size)
     rates = np.zeros(optimizer.rate_shape, state_dtype(config.precision))
@@ -180,7 +181,7 @@ def _played(session: SimulatedSession, config: Config, steps: int, announce: Ann
         for step in range(1, steps + 1):
             driver.update(step, rates)
             if step == steps and not any(client.deferred for client in session.program.training):
-                driver.synchronize()  # ends an incomplete round; deferred clients would only end their part of a later
+                driver.synchronize()  # ends a round; with deferred clients, it would count parts of later updates
             marks.append(session.totals())
             if session.recorded >= RECORDED_RUNS:
                 session.stop_recording()
@@ -197,7 +198,7 @@ def _played(session: SimulatedSession, config: Config, steps: int, announce: Ann
 
 
 def _timeline(session: SimulatedSession, marks: Sequence[Totals], config: Config) -> SimulatedTimeline:
-    """Return the timeline of the last recorded updates, at most ``config.trace_steps``: each needs much memory."""
+    """Return the timeline of the last recorded updates, at most ``config.trace_steps`` of them to save memory."""
     recorded = [mark for mark in marks if mark.now <= session.recorded_s]
     recent = recorded[-1 - config.trace_steps :]
     spans, links = session.timeline(recent[0].now, detail=config.trace)
@@ -208,7 +209,7 @@ def _timeline(session: SimulatedSession, marks: Sequence[Totals], config: Config
 
 
 def _largest_tensors(session: SimulatedSession, device: str, count: int = 8) -> dict[str, int]:
-    """Return the largest variables of a device, and the largest tensors of its largest step at the peak."""
+    """Return name -> bytes of the largest tensors among the variables of a device and the peak of its largest step."""
     plans = [own for each in session.program.training if (own := session.plans(each.name).get(device)) is not None]
     variables = {name: slot.layout.nbytes for plan in plans for name, slot in plan.variables.items()}
     largest = max(plans, key=lambda plan: plan.arena_bytes, default=None)
@@ -242,7 +243,7 @@ def _device(kind: DeviceKind, named: Callable[[int, str], str], number: int) -> 
 
 
 def memory_of(session: SimulatedSession, *, fits: bool = True) -> dict[str, int]:
-    """Return device -> bytes of variables and of the largest step.
+    """Return device -> bytes of its variables plus bytes of the arena of its largest step.
 
     Raises ResourceError if a device is too small, unless ``fits`` is false.
     """

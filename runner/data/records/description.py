@@ -1,4 +1,4 @@
-"""``dataset.json``: what a folder of record files holds, written by ``runner data convert``."""
+"""``dataset.json``: the description of a folder of record files, written by ``runner data convert``."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,9 +15,9 @@ DESCRIPTION_FILE = "dataset.json"
 class Description:
     """Facts that records do not hold.
 
-    name: of the converted dataset, which is part of the keys of all draws, so that a run on the records equals a run on
-    the original. image, label: features of x and y. class_names: (); then classes are numbered. shape, dtype: of x as
-    raw bytes; None for encoded images. targets: K if y are K floats; 0 for labels. normalisation: of the dataset.
+    name: name of the converted dataset. It is part of the keys of all draws, so that a run on the records equals a run
+    on the original. image, label: features of x and y. class_names: () if classes are numbered. shape, dtype: of x as
+    raw bytes; shape is None for encoded images. targets: K if y is K floats; 0 for labels. counts: split -> examples.
     """
 
     name: str

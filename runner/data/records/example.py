@@ -61,7 +61,7 @@ def _value(feature: Any) -> Value:
     """Return the value of a Feature; an empty Feature is an empty list of byte strings."""
     match feature.WhichOneof("kind"):
         case "float_list":
-            # The numbers end the serialized list; one by one, they would be read a hundred times slower.
+            # The numbers are the end of the serialized list. Reading them one by one is a hundred times slower.
             numbers = len(feature.float_list.value) * _FLOAT.itemsize
             packed = feature.float_list.SerializeToString()
             return np.frombuffer(packed[len(packed) - numbers :], _FLOAT)

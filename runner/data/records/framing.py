@@ -69,9 +69,9 @@ def has_valid_header(first_bytes: bytes) -> bool:
 def scan(file: BinaryIO, size: int) -> Iterator[Record | Fault]:
     """Yield each record of a file of ``size`` bytes, with all checksums verified, or the fault in its place.
 
-    After a record whose data is damaged, reading continues with the following record. A fault of a length ends the
-    iteration. Before memory is allocated for a record, its length is compared with its checksum, the rest of the file
-    and ``MOST_BYTES``. Raises OSError.
+    After a record whose data is damaged, reading continues with the following record. A fault in the length ends the
+    iteration. Before memory is allocated for a record, its length is verified by its checksum and compared with the
+    rest of the file and with ``MOST_BYTES``. Raises OSError.
     """
     offset = number = 0
     while offset < size:
@@ -90,8 +90,8 @@ def scan(file: BinaryIO, size: int) -> Iterator[Record | Fault]:
 def read_record(descriptor: int, offset: int, length: int) -> bytes:
     """Return the data of the record of ``length`` data bytes at ``offset``, with its checksums verified.
 
-    The position of the file descriptor is neither used nor changed, so threads can share it. Raises ValueError, with
-    the reason, if the record is not there; raises OSError.
+    The position of the file descriptor is neither used nor changed, so threads can share the descriptor. Raises
+    ValueError, with the reason, if no valid record of this length is there, and OSError if reading fails.
     """
     whole = os.pread(descriptor, HEADER_BYTES + length + FOOTER_BYTES, offset)
     header, body = whole[:HEADER_BYTES], whole[HEADER_BYTES:]
@@ -105,7 +105,7 @@ def read_record(descriptor: int, offset: int, length: int) -> bytes:
 
 
 def _fault_of_header(header: bytes, left: int) -> str:
-    """Return what is wrong with the header of a record, "" if nothing is. left: bytes from the header to the end."""
+    """Return the fault of the header of a record; "" if it is valid. left: bytes from the header to the end of file."""
     if len(header) < HEADER_BYTES:
         return f"the file ends after {len(header)} of {HEADER_BYTES} header bytes"
     if not has_valid_header(header):

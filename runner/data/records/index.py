@@ -1,8 +1,8 @@
 """The index of a TFRecord file: offset, length and label of every record, built once and cached.
 
 With the index, records can be read in any order, so a batch stays a pure function of seed and step. The first pass over
-a file verifies the checksums of all records and finds all faults. A compressed file is expanded into the cache first,
-because its records cannot be read in any order otherwise.
+a file verifies the checksums of all records and finds all faults. A compressed file is first expanded into the cache,
+because compressed records can be read only in order.
 """
 
 import hashlib
@@ -40,7 +40,7 @@ _ANY_HEADER = zlib.MAX_WBITS | 32
 
 
 class FileState(NamedTuple):
-    """What identifies the content of a file without reading it. mtime_ns: time of the last change, in nanoseconds."""
+    """Facts that identify the content of a file without a read. mtime_ns: time of the last change, in nanoseconds."""
 
     path: str
     size: int
@@ -51,9 +51,9 @@ class FileState(NamedTuple):
 class ShardIndex:
     """The valid records of one file, in the order of the file.
 
-    path: the file to read, which for a compressed file is the expanded copy. state: the state of ``path``. offsets,
-    lengths: (N,) int64, position and number of data bytes of each record. labels: (N,) int64; 0 if there is no label.
-    faults: the records that are left out.
+    path: the file to read; for a compressed file, its expanded copy. state: the state of ``path``. offsets, lengths:
+    (N,) int64, position and number of data bytes of each record. labels: (N,) int64; 0 if there is no label. faults:
+    the records that are left out.
     """
 
     path: Path
@@ -98,8 +98,8 @@ class ShardIndex:
 def index_of(path: Path, label: str, cache: Path) -> ShardIndex:
     """Return the index of a file from the folder ``cache``, where it is stored after the first pass over the file.
 
-    label: name of the feature with the label, an integer of 0 or more; "" for none. A record with another label is a
-    fault. Raises DataError if the file cannot be read, ResourceError if the cache cannot be written.
+    label: name of the feature with the label, an integer of 0 or more; "" for none. A record without such an integer is
+    a fault. Raises DataError if the file cannot be read, ResourceError if the cache cannot be written.
     """
     try:
         with open_regular(path) as file:
@@ -160,7 +160,7 @@ def _labelled(record: Record, number: int, label: str) -> tuple[int, int, int] |
 
 
 def _is_compressed(first_bytes: bytes) -> bool:
-    """Return whether a file is not made of records but has the first bytes of GZIP or ZLIB data (RFC 1950, 1952)."""
+    """Return whether a file begins with no record but with the bytes of GZIP or ZLIB data (RFC 1950, 1952)."""
     if has_valid_header(first_bytes) or len(first_bytes) < 2:
         return False
     is_zlib = first_bytes[0] & 0x0F == 8 and int.from_bytes(first_bytes[:2], "big") % 31 == 0
@@ -168,7 +168,7 @@ def _is_compressed(first_bytes: bytes) -> bool:
 
 
 def _expand(path: Path, out: BinaryIO) -> None:
-    """Write the expanded content of a compressed file, which may have several GZIP members, to ``out``."""
+    """Write the expanded content of the compressed file ``path`` to ``out``. The file may have several GZIP members."""
     engine, written = zlib.decompressobj(_ANY_HEADER), 0
     try:
         for chunk in _chunks(path):

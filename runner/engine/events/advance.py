@@ -21,7 +21,7 @@ from runner.engine.events.unit_queue import joined, without_root
 
 @njit(cache=True)
 def advance(state: State) -> None:
-    """Process events until a watched activity has ended, or to the end. An instant is always completed.
+    """Process events until a watched activity has ended or no event is left. An instant is always completed.
 
     New activities that wait for no other activity start now. The watched activities that ended are in the row
     ``WATCHED_ENDS``.
@@ -42,8 +42,8 @@ def advance(state: State) -> None:
 def _complete_instant(state: State) -> None:
     """Process everything that happens at the present time.
 
-    A free unit chooses among its ready activities when nothing else is left to happen, and then links are divided. By
-    rounding, a flow can have nothing left to move; it then ends at this time too.
+    A free unit starts a ready activity only after all other events of this time, and links are divided last. If nothing
+    is left to move in a flow because of rounding, the flow ends at this time too.
     """
     counters = state.counters[0]
     while True:

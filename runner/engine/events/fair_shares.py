@@ -27,7 +27,8 @@ EQUAL = 1e-12
 def divide(state: State) -> None:
     """Set the rates of all flows that share a link, directly or through other flows, with a touched link.
 
-    The flows are then in the row ``CONNECTED_FLOWS``, and those with a changed rate have the number of this division.
+    Afterwards, these flows are in the row ``CONNECTED_FLOWS``. If the rate of a flow has changed, its field ``renewed``
+    has the number of this division.
     """
     counters = state.counters[0]
     counters.divisions += 1

@@ -49,11 +49,11 @@ class EventLoop:
     ) -> int:
         """Add an activity and return its number; the numbers count from 0.
 
-        delay_s: seconds before the amount moves. amount: what moves over every one of ``links``, at the same rate; an
-        amount without links takes no time. weight: the number of equal activities for which this one stands; each of
-        them moves ``amount``. unit: the unit that runs the activity from its start to its end, one at a time. rank: a
-        unit starts the ready activity of lowest rank, of equal ranks that with the lowest number. after: earlier
-        activities that must end first, each named once. watched: whether ``run`` returns when the activity has ended.
+        delay_s: seconds before the amount moves. amount: an amount, such as bytes, that moves over each of ``links`` at
+        the same rate; without links, it takes no time. weight: the number of equal activities that this activity
+        represents; each moves ``amount``. unit: the unit that runs the activity from its start to its end, one at a
+        time. rank: a unit starts its ready activity with the lowest rank or, of equal ranks, the lowest number. after:
+        earlier activities that must end first, each named once. watched: whether ``run`` returns at its end.
         """
         return self.add_block(block_of([(delay_s, amount, weight, unit, watched)], [links], [()]), rank, after, _FIRST)
 
@@ -88,7 +88,7 @@ class EventLoop:
         return bool((self._of_activities("state") == ENDED).all())
 
     def forget_before(self, number: int) -> None:
-        """Allow the loop to drop activities before ``number`` after their end, whose times are not needed any more.
+        """Allow the loop to drop activities before ``number`` after their end; :meth:`times` then lacks them.
 
         Without such calls, all activities are kept.
         """
@@ -112,8 +112,7 @@ class EventLoop:
         state.links["carried"] = 0.0
 
     def require_ended(self) -> None:
-        """Raise ValueError with the number of the first activity that has not ended, because activities wait for each
-        other."""
+        """Raise ValueError, which names the first activity, if activities never end because they form a cycle."""
         left = np.flatnonzero(self._of_activities("state") != ENDED)
         if len(left):
             first = left[0] + self._storage.dropped

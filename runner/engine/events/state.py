@@ -26,8 +26,9 @@ ACTIVITY = np.dtype(
 start, end: seconds. left: the amount that remained at time ``since``; rate: amount per second from then on. first_hop,
 hops: first of its elements of :data:`HOP`, and their number. missing: number of activities that must end first.
 first_edge: its first element of :data:`EDGE`. place: its position in the queue of events, or ``NONE``. child, sibling:
-its place in the queue of its unit. seen, renewed: numbers of the last divisions that included it and changed its rate.
-watched: 1 if the loop returns when it ends. first_wait: the number of edges that were added before its own.
+its first child and next sibling in the heap of its unit. seen, renewed: number of the last division that included it,
+and of the last division that changed its rate. watched: 1 if the loop returns when it ends. first_wait: the number of
+edges that were added before its own.
 """
 
 EDGE = np.dtype([("dependent", _INDEX), ("following", _INDEX)])
@@ -62,7 +63,7 @@ COUNTERS = np.dtype(
         *((name, _INDEX) for name in ("queued", "divisions", "activities", "edges", "hops", "considered")),
     ]
 )
-"""now: seconds. queued: length of the heap. divisions: number of divisions.
+"""now: seconds. queued: number of events in the queue. divisions: number of divisions of links.
 
 activities, edges, hops: the used lengths of these arrays, which have spare capacity. considered: the number of
 activities that the last run has seen; the others are new.
@@ -73,7 +74,7 @@ TOUCHED_LINKS, TOUCHED_UNITS, CONNECTED_LINKS, CONNECTED_FLOWS, NARROW_LINKS, WA
 
 
 class State(NamedTuple):
-    """All arrays of a simulation. work: (6, n), a row for each of the rows above.
+    """All arrays of a simulation. work: (6, n), the working memory with its rows :data:`WORK_ROWS`.
 
     Activities, edges, hops and the queue of events have spare capacity, and n is large enough for all of them.
     """

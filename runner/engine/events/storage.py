@@ -86,7 +86,7 @@ class Storage:
     def append(self, block: Block, rank: float, after: NDArray[np.int64], begins: NDArray[np.int64]) -> None:
         """Append a block whose activities all have ``rank``.
 
-        begins: activities of the block, in rising order, that also wait for the activities ``after``, by number.
+        begins: positions in the block, in rising order, of activities that also wait for those with numbers ``after``.
         """
         edges = len(block.waits) + len(after) * len(begins)
         needed = {"activities": len(block.activities), "edges": edges, "hops": len(block.links)}
@@ -96,7 +96,7 @@ class Storage:
         insert(self.state, block, rank, after - self.dropped, begins)
 
     def drop(self) -> None:
-        """Remove the ended activities before the first that is still needed, if these are half of all or more."""
+        """Remove the activities before the first that is still needed, if they are at least half of all activities."""
         state, counters = self.state, self.state.counters[0]
         used = {name: int(counters[name]) for name in _REFERENCES}
         live = np.flatnonzero(state.activities["state"][: used["activities"]] != ENDED)
@@ -122,7 +122,7 @@ class Storage:
         return int(self.state.counters[0][name]) + count > len(getattr(self.state, name))
 
     def _grow(self, needed: dict[str, int]) -> None:
-        """Double the arrays that have no room for ``needed`` more rows, by name of the array."""
+        """Double the arrays that lack room for more rows. needed: name of an array -> number of additional rows."""
         grown: dict[str, NDArray[Any]] = {}
         for name, count in needed.items():
             array, used = getattr(self.state, name), int(self.state.counters[0][name])
@@ -169,7 +169,7 @@ def insert(state: State, block: Block, rank: float, after: NDArray[np.int64], be
 
 @njit(cache=True)
 def _wait_for(state: State, before: int, dependent: int) -> None:
-    """Let an activity wait for another one, unless that has ended."""
+    """Let an activity wait for another activity, unless the other activity has ended."""
     if before >= 0 and state.activities[before].state != ENDED:
         edge = state.counters[0].edges
         state.counters[0].edges += 1

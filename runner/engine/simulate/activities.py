@@ -29,11 +29,11 @@ class Transfer:
 
 @dataclass
 class Segment:
-    """Consecutive instructions of a device that wait for no transfer among themselves, and that send at their end.
+    """Consecutive instructions of a device that wait for transfers only before the first, and send only at the end.
 
     waits: keys of the transfers that arrive before the segment. first: index of its first instruction. seconds: the
-    duration of each instruction. sends: the transfers that begin when the segment ends. outside_s: seconds before its
-    first instruction.
+    duration of each instruction. sends: the transfers that begin when the segment ends. computes: whether it has an
+    instruction other than transfers and conversions before sends. outside_s: seconds before its first instruction.
     """
 
     first: int
@@ -61,7 +61,7 @@ def segments(
 
     Conversions of layouts between sends do not separate these sends. together: all transfers arrive before the first
     segment, so that only sends end a segment. apart: a send that takes time ends its segment, so that the next send
-    does not delay it. outside_s: seconds before the first instruction of the plan.
+    does not delay its transfer. outside_s: seconds before the first instruction of the plan.
     """
     found, ended = [Segment(0, outside_s=outside_s)], False
     for number, instruction in enumerate(plan.instructions):
@@ -108,17 +108,17 @@ class _Row:
 
 
 class Run:
-    """The activities of one run of a client, which :meth:`add_to` adds to an event loop any number of times.
+    """The activities of one run of a client; :meth:`add_to` can add them to an event loop any number of times.
 
     The first activities are the segments of all devices, in order. arrivals: key of a transfer -> position of the
     activity that ends when the tensor has arrived.
 
     parts: device -> segments of its plan; devices with the same plan can share them. units: device -> its unit; the
-    number of its host's unit is greater by ``len(units)``. message_s: seconds that the host of a sender
-    spends on each message. together: whether the part of each device starts when all its transfers have arrived, as
-    in a deferred client. shares: device -> its share of the cores of a shared host. serial: link that messages use
-    one after the other -> its unit. If a message costs no work and no link is serial, all tensors from one segment to
-    one segment are one message, because they share path and start.
+    number of its host's unit is greater by ``len(units)``. message_s: seconds that the host of a sender spends on each
+    message. together: whether the part of each device starts when all its transfers have arrived, as in a deferred
+    client. shares: device -> its share of the cores of a shared host. serial: link that messages use one after the
+    other -> its unit. If messages cost no work and no link is serial, all tensors from one segment to another are one
+    message, because they share path and start.
     """
 
     def __init__(
@@ -167,7 +167,7 @@ class Run:
         return range(first, first + len(block.activities))
 
     def _rows(self) -> list[_Row]:
-        """Return a row for each segment, then those of each message, and then those of the master, if it has work."""
+        """Return the rows of all segments, then of all messages, and then of the master if it has work."""
         places = [(device, number) for device, own in self.parts.items() for number in range(len(own))]
         position = {place: k for k, place in enumerate(places)}
         receivers = self._receivers()
@@ -208,8 +208,8 @@ class Run:
     def _message(self, sent: Sequence[Transfer]) -> Iterator[_Row]:
         """Yield the rows of a message; each row waits for the previous one.
 
-        The rows are the work on the sender's host, if there is any, the latency, if the message uses a serial link,
-        which is free meanwhile, and the transfer.
+        The first row is the work on the sender's host, if any. If the message uses a serial link, the latency is a
+        separate row, because the link is free during the latency. The last row is the transfer.
         """
         source = sent[0].source
         route, share = self._network.route(task_of(source), task_of(sent[0].destination)), self._shares.get(source)

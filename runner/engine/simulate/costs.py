@@ -1,7 +1,7 @@
 """Seconds of an instruction: from a profile, or on described hardware by the roofline model (Williams et al. 2009).
 
-With the roofline model, an instruction takes as long as its arithmetic or its memory traffic, whichever is longer, and
-a launch.
+In the roofline model, an instruction takes the time of a launch plus the time of its arithmetic or of its memory
+traffic, whichever is longer.
 """
 
 from collections.abc import Callable
@@ -45,7 +45,7 @@ def instruction_seconds(plan: DevicePlan, instruction: Instruction, kind: Device
 
 
 def node_seconds_of(kind_of: Callable[[str], DeviceKind]) -> Seconds:
-    """Return the function by which nodes are placed and ordered. kind_of: device name -> its kind."""
+    """Return a function for the seconds of a node, for placement and scheduling. kind_of: device name -> its kind."""
 
     def seconds(graph: Graph, node: Node, device: Device) -> float:
         return 0.0 if node.op in RESIDENT else op_seconds(node.op, node_cost(graph, node), kind_of(device.name))
@@ -71,7 +71,7 @@ class Costs:
 
     @property
     def messages(self) -> MessageCosts | None:
-        """The costs of messages between processes; None if they are not measured, or if there are none."""
+        """The costs of messages between processes; None if they are not measured or if there is only one process."""
         return None if self.profile is None or not self.remote else self.profile.messages
 
     def seconds(self, plan: DevicePlan, instruction: Instruction) -> float:
@@ -97,7 +97,7 @@ class Costs:
         return found or Estimate(instruction_seconds(plan, instruction, self.kind), ROOFLINE)
 
     def _message_s(self, plan: DevicePlan, instruction: Instruction, messages: MessageCosts) -> float:
-        """Return the seconds of a thread that sends or receives; a tensor outside a wire is copied to it."""
+        """Return the seconds of a thread that sends or receives; a sent tensor outside a wire is copied into a wire."""
         if instruction.op == "recv":
             return 1e-6 * messages.receive
         (slot,) = instruction.inputs

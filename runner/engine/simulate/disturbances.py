@@ -18,9 +18,9 @@ Probability = Annotated[float, Bounds(0, 1, above=True)]
 class Delay:
     """A delay of the devices at some places in each of their steps, before the first computation.
 
-    at: the places, as in "worker*". distribution: of the delays. median_ms: their median in milliseconds. sigma:
-    lognormal: standard deviation of the natural logarithm. probability: of a delay in a step of a device. source: where
-    the numbers come from.
+    at: the places, as in "worker*". distribution, median_ms: distribution of the delays, and its median in
+    milliseconds. sigma: standard deviation of the natural logarithm of lognormal delays. probability: probability of a
+    delay in a step of a device. source: origin of the numbers.
     """
 
     at: str
@@ -36,8 +36,8 @@ class Failures:
     """Failures of the devices at some places, each independent of the others, at a constant rate.
 
     A device that has failed begins its next step after a restart. at: the places. mean_hours: mean time between two
-    failures of a device. restart_s: seconds from the failure to the next step, with the time of repeated work. source:
-    where the numbers come from.
+    failures of a device. restart_s: seconds from the failure to the next step, including repeated work. source: origin
+    of the numbers.
     """
 
     at: str
@@ -48,8 +48,8 @@ class Failures:
 
 @dataclass
 class Input:
-    """The input of the workers at some places. at: the places. examples_per_s: read by each worker. ahead: number of
-    batches that are read before the worker needs them. source: where the numbers come from."""
+    """The input of the workers at some places. at: the places. examples_per_s: examples that each worker reads per
+    second. ahead: number of batches that are read before the worker needs them. source: origin of the numbers."""
 
     at: str
     examples_per_s: Positive
@@ -71,7 +71,7 @@ class Disturbances:
         return bool(self.delays or self.failures or self.input)
 
     def faults(self) -> Iterator[str]:
-        """Yield a line for each value that does not fit the others: the key, the value, and what was expected."""
+        """Yield a line for each value that does not fit: the key, the value, and the expected value."""
         for name, delay in self.delays.items():
             where = f"delays.{name}"
             if delay.distribution not in DISTRIBUTIONS:

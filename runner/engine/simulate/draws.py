@@ -27,7 +27,7 @@ class Draws:
         self._next_s: dict[tuple[str, str], float] = {}
 
     def input_of(self, place: str) -> Input | None:
-        """Return the input of the worker at a place; None if its batches are always there."""
+        """Return the input of the worker at a place; None if its batches are always ready."""
         found = self._disturbances.input
         return found if found is not None and is_at(found.at, place) else None
 
@@ -68,7 +68,7 @@ class Draws:
 
 
 def is_at(places: str, place: str) -> bool:
-    """Return whether a place is one of the places of a name, which can have a range or a star."""
+    """Return whether ``place`` is one of ``places``, a name that can have a range or a star."""
     return any(fnmatchcase(place, each) for each in expanded(places))
 
 

@@ -27,10 +27,10 @@ class DeviceKind:
 
     flops_per_s: floating-point operations per second; bytes_per_s: memory traffic. convolutions, products: the fraction
     of flops_per_s that convolutions and matrix products reach; traffic: the fraction of bytes_per_s that is reached.
-    launch_us: microseconds added to every instruction. copies: whether the device itself copies what it sends and
-    receives, at the rate of its memory; otherwise a copy engine does. memory_gib: its memory, null if unknown. profile:
-    path of a file that `runner profile` wrote on such a device; the rates then apply only to ops that the file lacks.
-    cores: number of cores of a host of such devices. source: where the numbers come from.
+    launch_us: microseconds added to every instruction. copies: whether the device itself copies sent and received
+    tensors, at the rate of its memory; otherwise, a copy engine copies them. memory_gib: its memory, null if unknown.
+    profile: path of a file that `runner profile` wrote on such a device; the rates then apply only to ops that the file
+    lacks. cores: number of cores of a host of such devices. source: origin of the numbers.
     """
 
     flops_per_s: Positive
@@ -64,10 +64,10 @@ class Group:
 class Wire:
     """Links between places, each with its own capacity in each direction.
 
-    between: two names; a range or a star in a name makes one link for each place: with both names, pairwise.
-    gbyte_per_s: 10^9 bytes per second in each direction. latency_us: microseconds for each message. shared: both
-    directions share the capacity. serial: messages use the link one after the other instead of sharing it. source:
-    where the numbers come from.
+    between: two names of places. A range or a star in one name makes a link for each of its places; in both names, a
+    link for each pair of places in order. gbyte_per_s: 10^9 bytes per second in each direction. latency_us:
+    microseconds for each message. shared: both directions share the capacity. serial: messages use the link one after
+    the other instead of sharing it. source: origin of the numbers.
     """
 
     between: list[str]
@@ -86,8 +86,8 @@ class Hardware:
     """The hardware of a cluster.
 
     kinds: name -> kind of device. links: name -> links between places. routes: "tree" if there is exactly one route
-    between two places, so that links form no cycle; "shortest" for the route with the fewest links, of equally short
-    ones that of the first links, as in a torus. about: a note on the description.
+    between two places, so that links form no cycle; "shortest" for the route with the fewest links, as in a torus,
+    where a tie goes to the links listed first. about: a note on the description.
     message_us: microseconds that the sending device's host spends on every message, one message after the other.
     step_us: microseconds of serial work of the host before every step, during which no device computes. disturbances:
     see :mod:`runner.engine.simulate.disturbances`.
@@ -104,7 +104,7 @@ class Hardware:
     about: str = ""
 
     def faults(self) -> Iterator[str]:
-        """Yield a line for each value that does not fit the others: the key, the value, and what was expected."""
+        """Yield a line for each value that does not fit: the key, the value, and the expected value."""
         for name, kind in self.kinds.items():
             if kind.type not in DEVICE_TYPES:
                 yield f"kinds.{name}.type={kind.type!r}: expected one of {', '.join(DEVICE_TYPES)}"

@@ -16,8 +16,8 @@ class Share:
     """The use of a host's cores by one process.
 
     compute, relay: the links of the kernel threads, and of the threads that relay messages. threads: number of kernel
-    threads. messages: the costs of a message; None if all devices are in one process. master, master_unit: the links
-    and the unit of the master, to which all processes answer.
+    threads. messages: the costs of a message; None if not measured, or if all devices are in one process. master,
+    master_unit: the links and the unit of the master, to which all processes answer.
     """
 
     compute: tuple[int, int]
@@ -42,10 +42,10 @@ def shared_hosts(
     first_link: int,
     master_unit: int,
 ) -> tuple[dict[str, Share], list[float]]:
-    """Return the share of each device, and the capacities of the links that ``first_link`` and the following name.
+    """Return the share of each device, and the capacities of the new links, which are numbered from ``first_link``.
 
     host_of: device -> name of its host. cores: host -> number of cores; the master is on the first of these hosts.
-    threads: of each process.
+    threads: kernel threads of each process.
     """
     capacities: list[float] = []
 

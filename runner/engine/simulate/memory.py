@@ -17,8 +17,8 @@ class _Block:
 def peak_tensors(plan: DevicePlan) -> dict[str, int]:
     """Return tensor -> bytes of the arena at the instruction with the most bytes, largest first.
 
-    A tensor has the name of the node that computes it, with its number among the outputs from the second on.
-    Variables and sent or received tensors are not in the arena.
+    A tensor has the name of its node, followed by ":1", ":2", ... for further outputs of the node. Variables and sent
+    or received tensors are not in the arena.
     """
     last = dict.fromkeys(plan.fetches.values(), len(plan.instructions))
     for position, instruction in enumerate(plan.instructions):

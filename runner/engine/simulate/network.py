@@ -35,7 +35,7 @@ class Route:
 
 @dataclass(frozen=True)
 class Network:
-    """The links of a cluster. place: task of a device, such as "/job:worker/task:0" -> name of its place."""
+    """The links of a cluster. place: task of a device -> its place. neighbours: place -> (next place, link index)."""
 
     links: tuple[Link, ...]
     place: Mapping[str, str]
@@ -102,7 +102,7 @@ def network_of(hardware: Hardware, workers: int, servers: int) -> Network:
 
 
 def _joined(joined: dict[str, str], place: str) -> str:
-    """Return the place that stands for all places that links join with this one."""
+    """Return the representative of all places that links join with this place (union-find)."""
     while place in joined:
         place = joined[place]
     return place

@@ -32,7 +32,7 @@ Shapes = tuple[tuple[int, ...], ...]
 
 class Signature(NamedTuple):
     """A planned instruction without its names. form: dtypes, layouts and attributes, as text. shapes: of the inputs,
-    then of the outputs. work: bytes that it moves, plus its floating-point operations as bytes."""
+    then of the outputs. work: see :func:`work_of`."""
 
     op: str
     library: str
@@ -70,11 +70,11 @@ class Family:
 
 @dataclass(frozen=True)
 class MessageCosts:
-    """The costs of messages between processes of the machine, in microseconds.
+    """The costs of messages between processes of the machine, in microseconds unless the name has another unit.
 
-    send: the sender's thread, for one tensor. receive: the receiver's thread. relay: all other threads of both
-    processes. latency: the rest of the time of a message between idle processes. master: the master's thread, for each
-    worker and step. worker: a worker's thread, for each step.
+    send, receive: time of the thread that sends or receives one tensor. relay: time of all other threads of both
+    processes. latency: the rest of the time of a message between idle processes. master: time of the master's thread
+    for each worker and step. worker: time of a worker's thread for each step. copy_gbyte_per_s: rate of wire copies.
     """
 
     send: NonNegative
@@ -111,11 +111,11 @@ class Profile:
     families: tuple[Family, ...]
 
     def estimate(self, signature: Signature, threads: int) -> Estimate | None:
-        """Return the time of an instruction, or None if no instruction of its op was measured with these threads.
+        """Return the time of an instruction; None if no instruction of its op was measured with this many threads.
 
         A measured shape has its measured time. Between two shapes of one family, the time is linear in the work.
-        Outside of all shapes, it is proportional to the work, from the nearest shape. If no family has the same form,
-        all families of the op serve as one, and the time is always marked as extrapolated.
+        Outside of all shapes, the time is that of the nearest shape, scaled by the ratio of the work. If no family has
+        the same form, all families of the op serve as one, and the time is always marked as extrapolated.
         """
         known = self._estimates
         if (signature, threads) not in known:
@@ -185,7 +185,7 @@ STEP = Signature("step", "", "", (), 0.0)
 
 
 def input_signature(data: str, client: Client, plan: DevicePlan) -> Signature | None:
-    """Return the signature of reading the inputs of a plan; None if it has none. data: name of the dataset."""
+    """Return the signature of reading the inputs of a plan; None if there are none. data: name of the dataset."""
     fed = {feed.tensor: feed.spec for feed in plan.feeds}
     specs = [fed[slot.tensor] for slot in client.inputs if slot.tensor in fed]
     shapes = tuple(tuple(spec.shape) for spec in specs)
@@ -206,10 +206,7 @@ def work_of(cost: Cost) -> float:
 
 
 def families_of(measured: Iterable[tuple[Signature, float]], threads: int) -> tuple[Family, ...]:
-    """Return the families of measured signatures.
-
-    measured: signatures and their seconds; the mean of equal signatures counts.
-    """
+    """Return the families of measured signatures. measured: signatures and seconds; equal signatures are averaged."""
     seconds: dict[Signature, list[float]] = {}
     for signature, each in measured:
         seconds.setdefault(signature, []).append(each)

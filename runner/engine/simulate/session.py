@@ -74,11 +74,11 @@ class SimulatedSession(Clients):
         costs_of: Callable[[DeviceKind], Costs] = Costs,
         seconds: Seconds | None = None,
     ) -> None:
-        """Make a virtual cluster. Raises Violation if there is no route between two devices that communicate.
+        """Make a virtual cluster. The first run of a client raises Violation if two of its devices have no route.
 
-        cluster: its devices have the types that ``hardware`` states. network: the links of ``hardware``. seed: of the
-        disturbances. costs_of: returns the costs of a kind of device. seconds: of a node, for placement and scheduling;
-        None for those of the described kinds.
+        cluster: its devices have the types that ``hardware`` states. network: the links of ``hardware``. seed: seed of
+        the disturbances. costs_of: returns the costs of a kind of device. seconds: function for the seconds of a node,
+        for placement and scheduling; None to compute them from the described kinds.
         """
         self.program = program
         clients = {name: client for name, client in program.clients.items() if name not in program.copies}
@@ -124,7 +124,7 @@ class SimulatedSession(Clients):
         return self._past.now + self._loop.now
 
     def timeline(self, begin_s: float, *, detail: bool) -> tuple[Timeline, list[LinkSpan]]:
-        """Return the spans of all runs that end after ``begin_s``, of the devices and of the links.
+        """Return the spans of the devices and of the links for all runs that end after ``begin_s``.
 
         detail: see :func:`~runner.engine.simulate.spans.timeline_of`. Launched clients are continued to their end, so
         that the spans before the present time are complete. Runs that began after ``stop_recording`` are left out.
@@ -145,7 +145,7 @@ class SimulatedSession(Clients):
 
     @property
     def origins(self) -> dict[str, dict[str, float]]:
-        """Kind of device -> origin of costs -> fraction of the seconds of one run of each client, copies left out."""
+        """Kind of device -> origin of costs -> fraction of the seconds of one run of each client except copies."""
         return {
             name: {
                 origin: seconds / sum(costs.origins.values()) for origin, seconds in costs.origins.items() if seconds
@@ -175,7 +175,7 @@ class SimulatedSession(Clients):
         )
 
     def plans(self, client: str) -> Mapping[str, DevicePlan]:
-        """Return the plans of a client by device; a copy has those of its original."""
+        """Return the plans of a client by device; a copy has the plans of its original."""
         copy = self.program.copies.get(client)
         if copy is None:
             return self._planned.plans(self._planned.client(client).signature)
@@ -276,7 +276,7 @@ class SimulatedSession(Clients):
         return self.network.place[task_of(device)]
 
     def _continue(self) -> bool:
-        """Continue until launched clients end, and record their runs; return whether there were any."""
+        """Continue until at least one launched client ends, and record its run; return whether any client ended."""
         ended = self._loop.run()
         for number in ended:
             each = self._launched[number]

@@ -24,7 +24,7 @@ SESSION = "master"
 class Executed:
     """One run of a client on the event loop.
 
-    number: how many runs of all clients came before. first: number of its first activity, which is the work of the host
+    number: number of earlier runs of all clients. first: number of its first activity, which is the work of the host
     before the run. inputs: numbers of the activities that end when the run has its batch. base: number of the
     first activity of ``run``. end: number of the activity that ends the run. offset_s: seconds on the clock at the
     last restart of the loop before the run. recorded: whether the run is in timelines. times: start and end of each
@@ -88,7 +88,8 @@ def timeline_of(
 ) -> Timeline:
     """Return the timeline of runs, as a session records it. plans: client -> device -> plan. graph: of the program.
 
-    detail: whether each instruction has a span; otherwise each segment has one, and its sends are at its end.
+    detail: whether each instruction has a span. Otherwise, each segment has one span, and its sends have empty spans
+    at its end.
     """
     own: dict[str, list[tuple[float, Executed, int, Segment]]] = {}
     for each in executed:
@@ -119,7 +120,7 @@ def timeline_of(
 
 @dataclass
 class _Device:
-    """The spans of one device, which are requested in the order of time. free: seconds at which the last one ends."""
+    """The spans of one device, requested in the order of time. free: seconds on the clock when the last span ends."""
 
     recorded: Sequence[RecordedPlan]
     numbers: Mapping[str, int]

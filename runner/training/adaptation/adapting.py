@@ -15,17 +15,17 @@ from runner.training.adaptation.domains import SOURCE, TARGET, DomainProgram, Do
 from runner.training.adaptation.moments import Moments, divergence
 from runner.training.inference import OneDevice
 
-UNADAPTED = "source"  # the name, among those of the methods, of the network as it was trained
+UNADAPTED = "source"  # stands for the unadapted network where results are stored by method
 
 
 @dataclass
 class Adapted:
     """The results of an adaptation.
 
-    examples: number of target examples whose inputs were used. scores: method, or :data:`UNADAPTED` -> metric -> value
-    on the test split of the target. divergence: method -> layer -> symmetric divergence of the outputs of the layer
-    between the source and the target, in nats (:func:`~runner.training.adaptation.moments.divergence`). curve: number
-    of target batches -> scores of AdaBN with as many batches. weights: method -> the variables that it changed.
+    examples: number of target examples for the statistics of AdaBN. scores: method, or :data:`UNADAPTED` -> metric ->
+    value on the test split of the target. divergence: method -> layer -> symmetric divergence of the outputs of the
+    layer between the source and the target, in nats (:func:`~runner.training.adaptation.moments.divergence`). curve:
+    number of target batches -> scores of AdaBN with this number. weights: method -> the variables that it changed.
     """
 
     examples: int
@@ -50,9 +50,9 @@ def adapt(
 ) -> Adapted:
     """Adapt a network to a target by each method of ``settings``; return scores, divergences and new weights.
 
-    weights: all variables of the trained network. normalisation: that of training. The target's labels are used for
-    the scores on its test split only. Raises ConfigError if a method does not fit the network, and the errors of
-    :func:`~runner.training.adaptation.domains.opened_domains`.
+    weights: all variables of the trained network. normalisation: the normalisation used in training. The target's
+    labels are used only for the scores on its test split. Raises ConfigError if a method does not fit the network, and
+    the errors of :func:`~runner.training.adaptation.domains.opened_domains`.
     """
     with opened_domains(device, normalisation, target, settings.batch_size) as session:
         require_adaptable(session.built, session.config, settings)
@@ -105,13 +105,13 @@ class _Adapting:
         return self._found
 
     def _note(self, method: str) -> None:
-        """Score the network as it is now, and compare the domains."""
+        """Score the network with its present weights; compare its target outputs with the original source outputs."""
         target = self._session.moments(TARGET)
         self._found.scores[method] = self._session.scores().metrics
         self._found.divergence[method] = {name: divergence(self._source[name], target[name]) for name in target}
 
     def _pooled(self) -> Weights:
-        """Return the statistics of the target; score the network after each number of batches of ``curve``."""
+        """Return the statistics of the target; score the network after each number of batches in ``settings.curve``."""
         statistics: Weights = {}
         for batches, statistics in enumerate(self._session.statistics(self._batches), start=1):
             if batches in self._settings.curve:
@@ -121,7 +121,7 @@ class _Adapting:
         return statistics
 
     def _classifier(self, statistics: Weights) -> Weights:
-        """Return the last layer of CORAL. statistics: those of the target, for the features of the target."""
+        """Return weights and bias trained by CORAL. statistics: variables to set before target features are read."""
         place = self._session.built.classifier
         assert place is not None, "checked before"
         self._session.restore(self._weights)

@@ -24,7 +24,7 @@ from runner.strategies.base import Workload
 
 ITERATIONS = 100
 WEIGHT_DECAY = 1e-2
-"""Iterations of L-BFGS and weight decay of the classifier, of which the papers state neither."""
+"""Iterations of L-BFGS and weight decay of the classifier; the paper states neither."""
 
 _ONE_DEVICE = "single"  # the option of ``parallelism`` that evaluates a batch several times on one device
 Matrix = NDArray[np.float64]
@@ -70,8 +70,8 @@ def _power(symmetric: Matrix, exponent: float) -> Matrix:
 def classifier(source: Matrix, labels: NDArray[np.int64], target: Matrix, config: Any) -> tuple[Matrix, Matrix]:
     """Return weights (F, C) and bias (C,) of a dense layer, trained on aligned source features, for target features.
 
-    source: (N, F). labels: (N,), of the source. target: (M, F). Features are scaled to mean 0 and deviation 1 in each
-    domain first; the result includes the scaling of the target, so that it takes unscaled features.
+    source: (N, F). labels: (N,), of the source. target: (M, F). Features are first scaled to mean 0 and deviation 1 in
+    each domain. The returned layer includes the scaling of the target, so it takes unscaled target features.
     """
     scaling = Scaling.of(target)
     features = aligned(Scaling.of(source).apply(source), scaling.apply(target))
@@ -105,7 +105,7 @@ def _trained(features: Matrix, labels: NDArray[np.int64], config: Any) -> tuple[
 
 
 class _WholeBatch:
-    """An input source whose every batch is the same examples."""
+    """An input source whose batches all hold the same examples."""
 
     def __init__(self, features: NDArray[Any], labels: NDArray[np.int64]) -> None:
         count = len(features)

@@ -48,11 +48,11 @@ class Classifier:
 class DomainProgram:
     """A program with the usual clients except "train", and clients that read train batches of a domain.
 
-    "eval" reads the test split of the target. "statistics" fetches the mean and the variance of the batch in each batch
-    normalization of the target, by the names of the variables; each layer normalises by the batch, without dropout.
-    "moments/DOMAIN" fetches mean and variance of the outputs of layers, as in an evaluation: LAYER/mean and
-    LAYER/variance. "features/DOMAIN" fetches the input of the last dense layer, "features", and "y"; the client is
-    missing if the network has no such layer.
+    "eval" reads the test split of the target. "statistics/target" fetches the mean and the variance of the batch at
+    each batch normalization, by the names of the moving averages; each layer normalises by the batch, without dropout.
+    "moments/DOMAIN" fetches the mean and the variance of the outputs of layers, computed as in an evaluation, as
+    LAYER/mean and LAYER/variance. "features/DOMAIN" fetches "features", the input of the classifier, and "y"; this
+    client is missing if ``classifier`` is None.
 
     normalised: variable of a variance -> variable of its mean. layers: layer -> number of its neurons.
     """
@@ -79,7 +79,7 @@ class _Pass:
 
 
 def domain_program(workload: Workload) -> DomainProgram:
-    """Return the program for one device. Raises ConfigError if a moving average of the network is not pooled."""
+    """Return the program for one device. Raises ConfigError for a moving average outside batch normalization."""
     graph = Graph()
     replica = Replica(graph, workload, device=worker_task(0))
     scored = program_of(graph, [replica], [], scored=[replica.evaluate((0, workload.eval_batch_size), averages=False)])
@@ -115,7 +115,7 @@ def _passed(replica: Replica, scope: str, *, batch_statistics: bool) -> _Pass:
 
 
 def _moments(net: NetworkBuilder) -> tuple[dict[str, int], dict[str, Tensor]]:
-    """Return layer -> number of neurons, and the tensors of mean and variance of each; a channel is a neuron."""
+    """Return layer -> number of neurons (channels), and "LAYER/mean" and "LAYER/variance" -> tensor (neurons,)."""
     graph, layers, found = net.graph, dict[str, int](), dict[str, Tensor]()
     for name, output in net.layer_outputs.items():
         stamp, spec = graph.nodes[output.node].layer, graph.spec(output)
@@ -128,7 +128,7 @@ def _moments(net: NetworkBuilder) -> tuple[dict[str, int], dict[str, Tensor]]:
 
 
 def _classifier(replica: Replica, prediction: Tensor) -> Classifier | None:
-    """Return the dense layer that computes the prediction; None if another layer does, or if it has no bias."""
+    """Return the layer that computes the prediction if it is dense with one product, weights and bias; else None."""
     stamp = replica.graph.nodes[prediction.node].layer
     if stamp is None or stamp.kind != "dense":
         return None
@@ -156,8 +156,8 @@ class _Domains:
 class DomainSession:
     """A session of a :class:`DomainProgram`.
 
-    batch_size: examples of a train batch of both domains. batches: domain -> number of its whole batches, in which no
-    example is read twice.
+    batch_size: examples of a train batch, equal for both domains. batches: domain -> number of whole train batches in
+    an epoch.
     """
 
     session: LocalSession
@@ -177,7 +177,7 @@ class DomainSession:
         return evaluate(self.session, task, batches=self.test_batches, classes=self.classes, split=TEST)
 
     def statistics(self, batches: int) -> Iterator[dict[str, Array]]:
-        """Yield, after each target batch, the pooled statistics of every batch normalization, by variable."""
+        """Yield variable -> statistic of every batch normalization, pooled over the target batches so far."""
         pools: dict[str, Moments] = {}
         for fetched in self._fetched(_STATISTICS, TARGET, batches):
             for name, around in self.built.normalised.items():
@@ -214,7 +214,7 @@ def opened_domains(
 ) -> Iterator[DomainSession]:
     """Yield a session for the domain of the training data and for ``target``; its variables have no values yet.
 
-    normalisation: that of training, which both domains get. batch_size: largest number of examples in a train batch.
+    normalisation: as in training, for both domains. batch_size: largest number of examples in a train batch.
     Raises ConfigError if the pixels of the domains have different units, DataError if data cannot be read,
     ResourceError if a GPU cannot hold a batch.
     """

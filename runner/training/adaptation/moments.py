@@ -29,7 +29,7 @@ class Moments:
         return cls(np.zeros(neurons), np.ones(neurons))
 
     def pooled(self, mean: NDArray[np.floating], variance: NDArray[np.floating]) -> "Moments":
-        """Return the moments over the earlier batches and another one, which has the given mean and variance.
+        """Return the moments over the earlier batches and another batch, which has the given mean and variance.
 
         With n batches before and d the difference of the means: mean + d / (n + 1), and
         (n variance + other variance) / (n + 1) + d^2 n / (n + 1)^2 (Chan, Golub and LeVeque 1983). These are exactly
@@ -52,8 +52,8 @@ def pooled(parts: Iterable[tuple[NDArray[np.floating], NDArray[np.floating]]], n
 def divergence(one: Moments, other: Moments) -> float:
     """Return the symmetric Kullback-Leibler divergence of the domains, in nats, as the mean over the neurons.
 
-    Each neuron counts as normally distributed in each domain (AdaBN, equation 3). Neurons that are constant in a domain
-    are left out, because their divergence is infinite; if all are constant, the result is 0.
+    Each neuron is assumed to be normally distributed in each domain (AdaBN, equation 3). Neurons that are constant in a
+    domain are left out, because their divergence is infinite; if no neuron is left, the result is 0.
     """
     live = (one.variance > 0) & (other.variance > 0)
     if not live.any():

@@ -38,7 +38,7 @@ RECORD = "adaptation.json"
 
 @dataclass(frozen=True)
 class Trained:
-    """The network to adapt. config: of its run. checkpoint: its directory. normalisation: that of training."""
+    """The network to adapt: configuration and directory of its run, a checkpoint, and the normalisation in training."""
 
     config: Config
     run_dir: Path
@@ -58,7 +58,7 @@ def on_one_device(config: Config) -> Config:
 def adapt_and_store(trained: Trained, settings: Adaptation, folder: Path) -> Adapted:
     """Adapt a network by each method, store each result as a run in ``folder``/METHOD, and return the results.
 
-    ``trained.config`` has one device. Raises DirectoryInUseError if a directory already holds a run, and the errors of
+    ``trained.config`` must have one device. Raises DirectoryInUseError if a directory holds a run, and the errors of
     :func:`~runner.training.adaptation.adapting.adapt`.
     """
     config = replace(trained.config, adapt=settings)
@@ -79,7 +79,7 @@ def adapt_and_store(trained: Trained, settings: Adaptation, folder: Path) -> Ada
 
 
 def adapt_run(config: Config, directory: RunDirectory) -> tuple[Adapted, list[Path]]:
-    """Adapt the network that a run keeps, as its section ``adapt`` says; return the results, and files to record.
+    """Adapt the network that a run keeps, with the settings ``config.adapt``; return results and files to record.
 
     The results of an earlier start of the run are replaced.
     """
@@ -140,7 +140,7 @@ def _store(trained: Trained, target: DatasetSettings, found: Adapted, method: st
 
 
 def _with_averages(changed: Mapping[str, Any], stored: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the changed weights, also as the averages with which the network is evaluated, if the run keeps any."""
+    """Return the changed weights and, if the run keeps averages of weights, the same values as averages."""
     averages = {average_of(name): value for name, value in changed.items() if average_of(name) in stored}
     return {**changed, **averages}
 
