@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-_SERIES_S = 0.05
+_SERIES_S = 0.2
 """Longest time in seconds by which a series of updates may delay a checkpoint, the display or the end on a signal."""
 
 
@@ -269,7 +269,7 @@ class Trainer:
         alone = listens or config.trace or done < self._alone_before or not self.progress.step_seconds
         if longest == 1 or alone:
             return range(done, done + 1)
-        every = filter(None, (config.train.log_every, self.experiment.eval_every, config.checkpoint.every_steps))
+        every = filter(None, (self.experiment.eval_every, config.checkpoint.every_steps))
         ends = [self._last_step, *(done + each - done % each for each in every)]
         in_time = done + in_a_series(longest, self.progress.step_seconds[-1])
         return range(done, max(done + 1, min(in_time, *ends)))

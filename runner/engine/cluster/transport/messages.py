@@ -75,7 +75,7 @@ FRAME_BYTES = 256 * 2**10
 LONGEST_WAIT_S = 200.0
 """Longest delay in seconds that a message may request from its receiver; shorter than the limit for a stuck step."""
 
-MOST_STEPS = 16
+MOST_STEPS = 32
 """Largest number of steps that the master requests by one message."""
 
 SETUP, LOAD, STEP, IDLE = SECTIONS = ("setup", "load", "step", "idle")
