@@ -39,6 +39,9 @@ PEERS = (
 )
 """The peers with which runner is compared in the training of networks."""
 
+DDP = SubjectSpec("torch-ddp", "torch", "benchmarks.peers.torch_ddp_peer", ("2",))
+"""Data-parallel training in PyTorch with two workers."""
+
 EXCHANGE_OURS = SubjectSpec("runner", "", "benchmarks.exchange")
 
 EXCHANGE_PEERS = (

@@ -39,7 +39,8 @@ def main(arguments: Sequence[str]) -> int:
 def _measure(name: str, options: Options, report: Report) -> None:
     settings = options.settings
     if name in SCALING_CASES:
-        report.scaling.append(measure_scaling(name, rounds=settings.rounds, turn=settings.turn))
+        with_peer = bool(options.peers)
+        report.scaling.append(measure_scaling(name, rounds=settings.rounds, turn=settings.turn, with_peer=with_peer))
     elif name in STRATEGY_CASES:
         table = measure_strategies(name, threads=settings.threads, rounds=settings.rounds, turn=settings.turn)
         report.strategies.append(table)

@@ -1,9 +1,11 @@
 """The tables of benchmark results, read cell by cell."""
 
+import pytest
+
 from benchmarks.cases import PRECISIONS
 from benchmarks.cells import markdown
 from benchmarks.gpu.networks import PRECISIONS as ON_GPUS
-from benchmarks.results import TOLERANCES
+from benchmarks.results import TOLERANCES, SubjectResult
 from benchmarks.scaling import ScalingResult, scaling_section
 from benchmarks.strategies import StrategyTable, strategies_section
 from benchmarks.table import case_section, overview
@@ -57,10 +59,19 @@ def test_a_missing_peer_is_reported_in_its_row() -> None:
     assert len(row) == len(cells(text, "runner"))
 
 
-def test_scaling_prints_its_three_rates_and_their_ratios() -> None:
-    result = ScalingResult("scaling/net", "net", 64, connected=(0.5,), unconnected=((0.4,), (0.4,)), alone=(0.2,))
+@pytest.mark.parametrize(
+    ("peer", "last"),
+    [
+        (None, ["-", "-"]),
+        (subject("ddp", [800, 1000, 2000]), ["128.0", "0.50"]),
+        (subject("ddp", failure="not installed"), ["not installed", "-"]),
+    ],
+)
+def test_scaling_prints_its_rates_and_their_ratios(peer: SubjectResult | None, last: list[str]) -> None:
+    unconnected = ((0.4,), (0.4,))
+    result = ScalingResult("scaling/net", "net", 64, (0.5,), unconnected, alone=(0.2,), peer=peer)
     expected = ["scaling/net", "64", "256.0", "320.0", "0.80", "320.0", "0.80", "1.00"]
-    assert cells(scaling_section([result]), "scaling/net") == expected
+    assert cells(scaling_section([result]), "scaling/net") == expected + last
 
 
 def test_strategies_print_examples_per_second_and_failures() -> None:
