@@ -2,13 +2,13 @@
 
 An arena belongs to one sending process and one plan. Its file has no name: the master keeps a descriptor, and all other
 processes, including later replacements, open the file through this descriptor. The kernel frees the memory when the
-last descriptor and the last mapping are closed. Only a message with a reference (arena, offset, length, epoch) is sent
-over the socket.
+last descriptor and the last mapping are closed. A tensor is announced by a doorbell in the arena or by a message with a
+reference (arena, offset, length, epoch).
 
 Processes that do not share memory, such as processes on different hosts, hold separate copies of an arena with the same
 layout; the bytes of each tensor are sent over the socket and copied into the receiver's copy.
 
-Every tensor has a key and a slot (a range of bytes), which its sender writes only before it sends a step's reference.
+Every tensor has a key and a slot (a range of bytes), which its sender writes only before it announces the tensor.
 :class:`~runner.engine.run.rendezvous.Rendezvous` states when slots may be reused and how long views are valid.
 """
 
