@@ -178,8 +178,8 @@ class Doorbells:
     at most ``SLEEP_S`` until the next ring, and returns ``NOT_YET`` if the bell still has another number.
     """
 
-    ring: Callable[["NDArray[Any]", "NDArray[Any]"], NativeCall]
-    wait: Callable[["NDArray[Any]", "NDArray[Any]", int], NativeCall]
+    ring: Callable[[Array, Array], NativeCall]
+    wait: Callable[[Array, Array, int], NativeCall]
 
 
 SLEEP_S = 0.02

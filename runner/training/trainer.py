@@ -98,6 +98,7 @@ class Trainer:
         self._stop = stop
         self._callbacks = callbacks
         self._saver = BackgroundSaver(config.checkpoint.every_s)
+        self._listens = any(type(each).on_step is not Callback.on_step for each in callbacks)
         self._running = range(0)  # the updates that run now
         self._alone_before = 0  # no series begins before this update
         self._called: dict[str, int] = {}  # method of callbacks -> newest step
@@ -265,9 +266,7 @@ class Trainer:
         """
         done, config = self.progress.done, self.experiment.config
         longest = self._step_driver.longest_series(done)
-        listens = any(type(each).on_step is not Callback.on_step for each in self._callbacks)
-        alone = listens or config.trace or done < self._alone_before or not self.progress.step_seconds
-        if longest == 1 or alone:
+        if longest == 1 or self._listens or config.trace or done < self._alone_before or not self.progress.step_seconds:
             return range(done, done + 1)
         every = filter(None, (self.experiment.eval_every, config.checkpoint.every_steps))
         ends = [self._last_step, *(done + each - done % each for each in every)]

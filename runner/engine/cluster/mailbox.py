@@ -6,7 +6,7 @@ If a slow network is emulated, a message states when its tensor is due, and the 
 
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from runner.engine.cluster.arrivals import Arrivals
@@ -100,10 +100,7 @@ class Mailbox:
 
     def catch_up(self) -> None:
         """Read all messages that have arrived; requests are queued for :meth:`next`."""
-        deadline = self.clock() + WAIT_S
-        while self.clock() <= deadline and (received := self._receive(0.0)) is not None:
-            if (request := self._dispatch(received)) is not None:
-                self._queued.append(request)
+        self._queued.extend(self._arrived())
 
     def missing(self, plan: str, keys: Collection[str]) -> dict[str, str]:
         """Return the missing tensors of ``keys``: key -> the peer that sends the tensor."""
@@ -114,6 +111,13 @@ class Mailbox:
         if not all((plan, key) in self._tensors for key in keys):
             return None
         return max((self._tensors[plan, key].due for key in keys), default=0.0)
+
+    def _arrived(self) -> Iterator[Request]:
+        """Read all messages that have arrived, for at most ``WAIT_S``; yield the requests."""
+        deadline = self.clock() + WAIT_S
+        while self.clock() <= deadline and (received := self._receive(0.0)) is not None:
+            if (request := self._dispatch(received)) is not None:
+                yield request
 
     def _next(self, timeout_s: float) -> Request | None:
         received = self._receive(timeout_s)
@@ -171,10 +175,8 @@ class Mailbox:
 
     def look(self, step: int, reason: str) -> None:
         """Handle the messages that have arrived, without waiting; raises the errors of :meth:`wait`."""
-        deadline = self.clock() + WAIT_S
-        while self.clock() <= deadline and (received := self._receive(0.0)) is not None:
-            if (request := self._dispatch(received)) is not None:
-                self._interrupt(request, step, reason)
+        for request in self._arrived():
+            self._interrupt(request, step, reason)
 
     @property
     def pending(self) -> list[tuple[str, str]]:

@@ -19,8 +19,8 @@ from runner.engine.cluster.transport.messages import TensorReady
 from runner.engine.cluster.transport.shared_memory import ArenaReader, ArenaWriter
 from runner.engine.compile.passes.transfers import sent_tensor
 from runner.engine.graph.tensor import TensorSpec
-from runner.errors import ClusterError, SecurityError
-from runner.kernels.contract import Array, NativeCall
+from runner.errors import ClusterError, RunnerError, SecurityError
+from runner.kernels.contract import Array, Doorbells, NativeCall
 from runner.kernels.platform import HostPlatform, Work
 from runner.kernels.registry import Registry
 
@@ -56,14 +56,14 @@ class WireRendezvous:
         self._step = 0
         self._number = np.zeros(1, np.int64)
         self._platform = HostPlatform(self.registry.join)
-        doorbells, own = self.registry.doorbells, self.writer.spec.sizes
+        self._calls: dict[str, Callable[[], object] | None] = {}
         self._finished: Callable[[], object] = _nothing
         self._wait_for_receivers: Callable[[], object] = _nothing
-        if doorbells is not None and FINISHED in own:
-            self._finished = self._join([doorbells.ring(self.writer.memory(FINISHED), self._number)])
+        if FINISHED in self.writer.spec.sizes:
+            self._finished = self._join([self._ring(FINISHED)])
             waits = [self._wait(FINISHED, peer, "the end of its run") for peer in self.receivers]
             self._wait_for_receivers = self._join(waits) if waits else _nothing
-        self._waiting: tuple[str, int, float] = ("", 0, 0.0)
+        self._waiting: tuple[object, float] = (None, 0.0)
         self.restart()
 
     def restart(self) -> None:
@@ -96,7 +96,7 @@ class WireRendezvous:
     def send(self, step: int, key: str, destination: str, value: Array) -> None:
         """Copy the value to the arena unless it was computed there; then ring, or send a reference or the bytes."""
         reference = self.writer.put(sent_tensor(key), value)
-        if self._call(self.ring(key)):
+        if self._called(key, lambda: self.ring(key)):
             return
         peer = peer_of(destination)
         due = 0.0 if self.links is None else self.links.due(peer, value.nbytes)
@@ -109,40 +109,51 @@ class WireRendezvous:
     def receive(self, step: int, key: str, source: str) -> Array:
         """Wait for the bell or the reference; return a view of the value, valid until the step ends."""
         reader = self.readers[peer_of(source)]
-        if self._call(self.arrival(key, source)):
+        if self._called(key, lambda: self.arrival(key, source)):
             return reader.read(sent_tensor(key), self.specs[key].dtype, self.specs[key].shape)
         return reader.view(sent_tensor(key), self.mailbox.tensor(self.plan, step, key))
 
     def ring(self, key: str) -> NativeCall | None:
         """Return the call that rings the bell of a transfer in this process's arena; None if there is no bell."""
-        doorbells = self.registry.doorbells
-        if doorbells is None or bell_key(key) not in self.writer.spec.sizes:
-            return None
-        return doorbells.ring(self.writer.memory(bell_key(key)), self._number)
+        return self._ring(bell_key(key)) if bell_key(key) in self.writer.spec.sizes else None
 
     def arrival(self, key: str, source: str) -> NativeCall | None:
         """Return the call that waits for the bell of a transfer in the sender's arena; None if there is no bell."""
         sender = peer_of(source)
-        has_bell = self.registry.doorbells is not None and bell_key(key) in self.readers[sender].spec.sizes
+        has_bell = bell_key(key) in self.readers[sender].spec.sizes
         return self._wait(bell_key(key), sender, key) if has_bell else None
+
+    @property
+    def _doorbells(self) -> Doorbells:
+        if self.registry.doorbells is None:
+            raise RunnerError(
+                f"plan {self.plan!r} has doorbells, but this process cannot compile machine code for them"
+            )
+        return self.registry.doorbells
+
+    def _ring(self, bell: str) -> NativeCall:
+        return self._doorbells.ring(self.writer.memory(bell), self._number)
 
     def _wait(self, bell_key: str, peer: str, what: str) -> NativeCall:
         """Return the call that waits for a bell in a peer's arena. what: what the bell announces, for messages."""
-        assert self.registry.doorbells is not None
         bell = self.readers[peer].memory(bell_key)
-        call = self.registry.doorbells.wait(bell, self._number, self.spins)
+        call = self._doorbells.wait(bell, self._number, self.spins)
         return replace(call, retry=partial(self._check, bell.view(np.int64), what, peer))
 
     def _join(self, calls: Sequence[NativeCall]) -> Callable[[], object]:
         return self._platform.join([Work(call, (), ()) for call in calls]).call
 
-    def _call(self, native: NativeCall | None) -> bool:
-        """Make a native call; return whether there is one."""
-        if native is not None:
-            self._join([native])()
-        return native is not None
+    def _called(self, key: str, bound: Callable[[], NativeCall | None]) -> bool:
+        """Make the native call of a transfer, which ``bound`` returns the first time; return whether there is one."""
+        if key not in self._calls:
+            native = bound()
+            self._calls[key] = None if native is None else self._join([native])
+        call = self._calls[key]
+        if call is not None:
+            call()
+        return call is not None
 
-    def _check(self, bell: NDArray[np.int64], key: str, sender: str) -> None:
+    def _check(self, bell: NDArray[np.int64], what: str, sender: str) -> None:
         """Handle messages while the bell has not rung.
 
         Raises SecurityError if the sender has counted more runs than this process, and the errors of
@@ -150,13 +161,13 @@ class WireRendezvous:
         """
         number, found = int(self._number[0]), int(bell[0])
         if found > number:
-            raise SecurityError(f"{key!r}: {sender} rang for run {found % _RUNS}, expected run {number % _RUNS}")
+            raise SecurityError(f"{what!r}: {sender} rang for run {found % _RUNS}, expected run {number % _RUNS}")
         now = self.mailbox.clock()
-        if self._waiting[:2] != (key, number):
-            self._waiting = key, number, now
-        if now > max(self._waiting[2], self.mailbox.resumed_at) + RECEIVE_LIMIT_S:
-            raise ClusterError(f"step {self._step}: {key!r} did not arrive from {sender} within {RECEIVE_LIMIT_S:g} s")
-        self.mailbox.look(self._step, f"{key!r} was awaited from {sender}")
+        if self._waiting[0] != (what, sender, number):
+            self._waiting = (what, sender, number), now
+        if now > max(self._waiting[1], self.mailbox.resumed_at) + RECEIVE_LIMIT_S:
+            raise ClusterError(f"step {self._step}: {what!r} did not arrive from {sender} within {RECEIVE_LIMIT_S:g} s")
+        self.mailbox.look(self._step, f"{what!r} was awaited from {sender}")
 
 
 def _nothing() -> None:

@@ -270,10 +270,9 @@ class Worker:
         self._connect(receivers(assignment.plan, assignment.arenas[own_name].sizes))
         readers = {owner: ArenaReader(spec) for owner, spec in assignment.arenas.items() if owner != own_name}
         writer = ArenaWriter(assignment.arenas[own_name])
-        specs, spins = received_specs(assignment.plan), self.spins
-        wire = (self.endpoint, self.mailbox, writer, readers)
-        peers = sorted(receivers(assignment.plan))
-        rendezvous = WireRendezvous(plan, *wire, specs, peers, self.registry, self._links, spins)
+        ends = (received_specs(assignment.plan), sorted(receivers(assignment.plan)))
+        wire = (self.endpoint, self.mailbox, writer, readers, *ends)
+        rendezvous = WireRendezvous(plan, *wire, self.registry, self._links, self.spins)
         executor = DeviceExecutor(
             assignment.plan,
             self.registry,
@@ -289,23 +288,9 @@ class Worker:
         sources = received | dict.fromkeys(feed_sizes(assignment.plan, assignment.inputs), messages.MASTER)
         copied = {key: readers[owner] for key, owner in sources.items() if readers[owner].spec.is_copy}
         self.mailbox.expect(plan, received | {key: sources[key] for key in copied}, copied)
-        master, places = readers[messages.MASTER], range(assignment.depth)
-        own = {slot.tensor for slot in assignment.inputs}
-        fed = [feed for feed in assignment.plan.feeds if feed.tensor not in own]
-        feeds = [
-            {feed.tensor: master.read(feed_key(feed.tensor, place), feed.spec.dtype, feed.spec.shape) for feed in fed}
-            for place in places
-        ]
-        returned = {tensor: assignment.plan.slots[slot].spec for tensor, slot in assignment.plan.fetches.items()}
-        fetches = [
-            {
-                tensor: writer.array(fetch_key(tensor, place), spec.dtype, spec.shape)
-                for tensor, spec in returned.items()
-            }
-            for place in places
-        ]
-        arrays = (frozenset(received), feeds, fetches, master.spec.is_copy)
-        self._plans[plan] = _LoadedPlan(assignment, executor, rendezvous, inputs, writer, *arrays)
+        master = readers[messages.MASTER]
+        arrays = (_feeds(assignment, master), _fetches(assignment, writer), master.spec.is_copy)
+        self._plans[plan] = _LoadedPlan(assignment, executor, rendezvous, inputs, writer, frozenset(received), *arrays)
         self.endpoint.send(messages.MASTER, messages.Loaded(plan))
         self.progress.enter(messages.IDLE, 0)
 
@@ -409,3 +394,22 @@ class _LoadedPlan:
     feeds: Sequence[Mapping[Tensor, Array]]
     fetches: Sequence[Mapping[Tensor, Array]]
     copied: bool
+
+
+def _feeds(assignment: Assignment, master: ArenaReader) -> list[dict[Tensor, Array]]:
+    """Return, for each step of a series, the values from the master, in its arena."""
+    own = {slot.tensor for slot in assignment.inputs}
+    fed = {feed.tensor: feed.spec for feed in assignment.plan.feeds if feed.tensor not in own}
+    return [
+        {tensor: master.read(feed_key(tensor, place), spec.dtype, spec.shape) for tensor, spec in fed.items()}
+        for place in range(assignment.depth)
+    ]
+
+
+def _fetches(assignment: Assignment, writer: ArenaWriter) -> list[dict[Tensor, Array]]:
+    """Return, for each step of a series, the places of the fetched values in this worker's arena."""
+    returned = {tensor: assignment.plan.slots[slot].spec for tensor, slot in assignment.plan.fetches.items()}
+    return [
+        {tensor: writer.array(fetch_key(tensor, place), spec.dtype, spec.shape) for tensor, spec in returned.items()}
+        for place in range(assignment.depth)
+    ]

@@ -2,12 +2,11 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 from runner.engine.compile.plan import DevicePlan, Instruction, Place, Slot
 from runner.engine.graph.device import DeviceName
 from runner.engine.run.storage import VariableStore
-from runner.engine.run.wires import Receive, Send, Wires
+from runner.engine.run.wires import Receive, Wires
 from runner.kernels.contract import Bound, Buffers, NativeCall, Operand
 from runner.kernels.memory import Bytes
 from runner.kernels.platform import Work
@@ -64,7 +63,7 @@ class Binding:
                 return self.variables.platform.copier(self._variable(instruction), inputs[0].data)
             case "send":
                 send = self.wires.sender(attributes["key"], attributes["destination"], inputs[0])
-                return send if isinstance(send, NativeCall) else partial(_send, send, self.step)
+                return send if isinstance(send, NativeCall) else (lambda: send(self.step()))
             case "recv":
                 receive = self.receiver(instruction)
                 return receive.native or (lambda: receive.take(receive.wait(self.step())))
@@ -79,7 +78,3 @@ class Binding:
     def _variable(self, assign: Instruction) -> Bytes:
         name = assign.attributes["variable"]
         return self.variables.memory(name, self.plan.variables[name])
-
-
-def _send(send: Send, step: Callable[[], int]) -> None:
-    send(step())

@@ -41,12 +41,14 @@ class Rendezvous(Protocol):
 
     def ring(self, key: str) -> NativeCall | None:
         """Return a call with the effect of :meth:`send` for a value in its :meth:`outgoing` memory, or None."""
+        return None
 
     def arrival(self, key: str, source: str) -> NativeCall | None:
         """Return a call with the effect of :meth:`receive` for the value of the current step, or None."""
+        return None
 
 
-class LocalRendezvous:
+class LocalRendezvous(Rendezvous):
     """A rendezvous for the devices of one process, each of which runs in a separate thread."""
 
     def __init__(self, timeout_s: float = 60.0) -> None:
@@ -82,12 +84,6 @@ class LocalRendezvous:
         """Wait for a value and remove it from the rendezvous."""
         value: Array = self.take(step, key, source)
         return value
-
-    def ring(self, key: str) -> None:
-        """Return None: the threads of one process announce values under a lock."""
-
-    def arrival(self, key: str, source: str) -> None:
-        """Return None, as :meth:`ring` does."""
 
     def put(self, step: int, key: str, value: object) -> None:
         """Send any object; raises ClusterError for a second object with the same step and key."""

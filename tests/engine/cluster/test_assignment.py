@@ -380,6 +380,12 @@ def test_a_wait_for_a_doorbell_ends_with_a_message_or_a_second_run_of_the_sender
         bell.receiver.receive(0, KEY, WORKER_0)
 
 
+def test_a_plan_with_doorbells_is_refused_without_machine_code(bell: Wire) -> None:
+    bell.receiver.registry = Registry()
+    with pytest.raises(RunnerError, match="plan 'plan' has doorbells, but this process cannot compile machine code"):
+        bell.receiver.arrival(KEY, WORKER_0)
+
+
 def test_a_wait_for_a_doorbell_has_a_limit(bell: Wire) -> None:
     time = itertools.count(0.0, 2.4)  # the mailbox is read every 9.6 s, so no gap restarts the limit
     bell.receiver.mailbox = Mailbox(bell.ends[1], lambda: next(time))
