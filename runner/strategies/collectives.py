@@ -25,6 +25,9 @@ def sharded_reduce(graph: Graph, parts: Sequence[Tensor], devices: Sequence[str]
     receives slice j of every other worker's tensor, sums the K slices in worker order and sends the sum to all other
     workers. Returns K tensors of the same shape, on all workers equal bit for bit to ((p0 + p1) + p2) + ...
 
+    Two workers send each other the whole tensor, and each adds both: the same bytes in one exchange instead of two,
+    without copies of slices.
+
     Bytes on the wire, for n elements of b bytes, n_k of them in slice k: worker k sends (n - n_k) b of its own tensor
     and (K - 1) n_k b of the sum of slice k; all workers together send 2 (K - 1) n b.
     """
@@ -32,6 +35,8 @@ def sharded_reduce(graph: Graph, parts: Sequence[Tensor], devices: Sequence[str]
     spec = graph.spec(parts[0])
     if workers == 1 or spec.size == 0:
         return list(parts)
+    if workers == 2:
+        return _added_everywhere(graph, parts, devices, name)
     flat = _flattened(graph, parts, devices, name)
     sums = []
     for owner, (lo, hi) in shares_of_units(spec.size, workers).items():
@@ -117,6 +122,15 @@ def _on_worker(graph: Graph, devices: Sequence[str], name: str, k: int) -> Itera
     """Add nodes on worker k, in its scope of the reduction ``name``."""
     with graph.device(devices[k]), graph.absolute_scope(f"reduce/{name}/worker_{k}"):
         yield
+
+
+def _added_everywhere(graph: Graph, parts: Sequence[Tensor], devices: Sequence[str], name: str) -> list[Tensor]:
+    """Return the sum of the parts in worker order, computed on every worker."""
+    totals = []
+    for k in range(len(devices)):
+        with _on_worker(graph, devices, name, k):
+            totals.append(ordered_sum(graph, parts))
+    return totals
 
 
 def _flattened(graph: Graph, parts: Sequence[Tensor], devices: Sequence[str], name: str) -> list[Tensor]:

@@ -110,11 +110,17 @@ def test_buckets_change_no_bit(bucket_bytes: int, registry: Registry) -> None:
 
 def test_gradients_that_fit_into_a_bucket_are_one_message_to_each_owner() -> None:
     def sends(bucket_bytes: int) -> int:
-        return len(sends_of(SyncData(workers=2, bucket_bytes=bucket_bytes).build(workload_for("convolutional"))))
+        return len(sends_of(SyncData(workers=3, bucket_bytes=bucket_bytes).build(workload_for("convolutional"))))
 
+    scores, slices_and_sums = 2 * 2, 3 * (2 + 2)
+    assert sends(1 << 20) == scores + slices_and_sums
+    assert sends(0) == scores + 6 * slices_and_sums
+
+
+def test_two_workers_send_each_bucket_once() -> None:
+    sends = sends_of(SyncData(workers=2).build(workload_for("convolutional")))
     scores = 2
-    assert sends(1 << 20) == scores + 2 * 2
-    assert sends(0) == scores + 6 * 2 * 2
+    assert len(sends) == scores + 2
 
 
 def test_lenet_equals_single(registry: Registry) -> None:
