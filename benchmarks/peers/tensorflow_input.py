@@ -41,7 +41,7 @@ def vgg(content: tf.Tensor) -> tf.Tensor:
 
 
 def inception(content: tf.Tensor) -> tf.Tensor:
-    """Return a distorted image of 299x299; only the blocks of its region are decoded."""
+    """Return a distorted image of 299x299; only the JPEG blocks of the crop are decoded."""
     begin, size, _ = tf.image.sample_distorted_bounding_box(
         tf.io.extract_jpeg_shape(content),
         tf.constant([[[0.0, 0.0, 1.0, 1.0]]]),

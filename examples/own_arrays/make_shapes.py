@@ -1,4 +1,4 @@
-"""Draw discs, squares and crosses of 16x16 pixels into shapes.npz, the file that ``data=arrays`` reads."""
+"""Draw images of 16x16 pixels with discs, squares and crosses into shapes.npz, the file that ``data=arrays`` reads."""
 
 import numpy as np
 from numpy.typing import NDArray

@@ -105,7 +105,7 @@ def dump(config: Config) -> str:
 
 
 def release_other_limit(plain: dict[str, Any], overrides: Sequence[str]) -> None:
-    """If exactly one of :data:`LIMITS` is among ``overrides``, set the other to None."""
+    """If ``overrides`` give exactly one of :data:`LIMITS` a value, set the other to None."""
     named = {item.split("=", 1)[0].lstrip("+") for item in overrides}
     given = [limit for limit in LIMITS if limit in named]
     train = plain.get("train")
@@ -241,7 +241,7 @@ def _merged(schema: type, section: _Section) -> DictConfig:
 
 @cache
 def structured(schema: type) -> DictConfig:
-    """Return a schema as an OmegaConf node, cached because this takes milliseconds. The caller must not change it.
+    """Return a schema as an OmegaConf node, cached to save milliseconds. The caller must not change the node.
 
     The maps in the node accept any names; names and values are checked later.
     """
@@ -268,14 +268,14 @@ def _built(values: DictConfig, where: str) -> Any:
 
 
 def _require_values(value: object, place: str) -> None:
-    """Raise ConfigError if nested values contain "???", an interpolation, or an integer above the largest float."""
+    """Raise ConfigError if nested values contain "???", an interpolation, or an integer of over 1023 bits."""
     if isinstance(value, Mapping):
         for name, item in value.items():
             _require_values(item, f"{place}.{name}" if place else str(name))
     elif isinstance(value, list):
         for item in value:
             _require_values(item, place)
-    elif isinstance(value, int) and value.bit_length() >= sys.float_info.max_exp:  # smaller integers have bounds
+    elif isinstance(value, int) and value.bit_length() >= sys.float_info.max_exp:  # bounds refuse smaller ones
         raise ConfigError(f"{place}: found a whole number of {value.bit_length()} bits, expected a 64-bit number")
     elif value == MISSING:
         raise ConfigError(f"{place}: missing value")

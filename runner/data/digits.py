@@ -45,7 +45,7 @@ class Digits(DatasetSettings):
         return _NORMALISATION
 
     def load(self) -> Dataset:
-        """Read scikit-learn's file and split it. Raises DataError if it is missing or has other content."""
+        """Read and split scikit-learn's file. Raises DataError if the file is missing or has other content."""
         table = _read_table(_digits_file())
         images, labels = table[:, :-1].reshape(-1, *_SHAPE), table[:, -1].astype(np.int64)
         train, test = (

@@ -25,8 +25,8 @@ def sharded_reduce(graph: Graph, parts: Sequence[Tensor], devices: Sequence[str]
     receives slice j of every other worker's tensor, sums the K slices in worker order and sends the sum to all other
     workers. Returns K tensors of the same shape, on all workers equal bit for bit to ((p0 + p1) + p2) + ...
 
-    Two workers send each other the whole tensor, and each adds both: the same bytes in one exchange instead of two,
-    without copies of slices.
+    Two workers send each other the whole tensor, and each adds both: the same bytes and bits in one exchange in place
+    of two, without copies of slices.
 
     Bytes on the wire, for n elements of b bytes, n_k of them in slice k: worker k sends (n - n_k) b of its own tensor
     and (K - 1) n_k b of the sum of slice k; all workers together send 2 (K - 1) n b.
@@ -55,7 +55,7 @@ def ring_all_reduce(graph: Graph, parts: Sequence[Tensor], devices: Sequence[str
     parts: K tensors of one shape, the k-th on ``devices[k]``. The flattened tensor is cut into K slices. Slice j starts
     at worker j + 1 and goes round the ring; every worker adds its own slice, so that worker j has the sum
     ((p[j+1] + p[j+2]) + ...) + p[j], indices modulo K. Then the sum goes round the ring. Returns K tensors of the same
-    shape, equal bit for bit on all workers.
+    shape, equal bit for bit on all workers. A ring of two exchanges whole tensors, as in :func:`sharded_reduce`.
 
     Bytes on the wire, for n elements of b bytes, n_k of them in slice k: worker k sends (2 n - n_k - n_(k+1)) b, all to
     worker k + 1; all workers together send 2 (K - 1) n b.
@@ -64,6 +64,8 @@ def ring_all_reduce(graph: Graph, parts: Sequence[Tensor], devices: Sequence[str
     spec = graph.spec(parts[0])
     if workers == 1 or spec.size == 0:
         return list(parts)
+    if workers == 2:
+        return _added_everywhere(graph, parts, devices, name)
     flat = _flattened(graph, parts, devices, name)
     sums: list[list[Tensor]] = [[] for _ in devices]
     for owner, (lo, hi) in shares_of_units(spec.size, workers).items():

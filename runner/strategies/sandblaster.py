@@ -62,7 +62,7 @@ class Sandblaster(Strategy):
             yield _needs_lbfgs(facts.optimizer)
 
     def build(self, workload: Workload) -> Program:
-        """Return the program of replicas and servers; its step driver is the coordinator.
+        """Return the program of replicas and servers, with the coordinator as step driver.
 
         Raises ConfigError for an optimizer other than ``lbfgs``, a network with batch normalisation, a batch with fewer
         examples than portions, or more servers than variables.

@@ -33,10 +33,10 @@ class Embeddings(Task):
     """Skip-gram with negative sampling (Mikolov et al. 2013, equation 4) over the words x (N, T) of a text.
 
     Two words of an example that are at most ``window`` words apart form two pairs, in which each is once the centre
-    and once the context. Each pair has ``negatives`` drawn words. The loss of a pair, with vector v of the centre and
-    vectors u of the context, is -log s(u_context v) - sum of log s(-u_drawn v), with the logistic function s. The loss
-    of an example is the mean over its pairs, so that gradients do not grow with T; pairs with padding do not count.
-    Unlike in word2vec, the window has one size and frequent words are not left out.
+    and once the context. Each pair has ``negatives`` drawn words. The loss of a pair, with vectors v of centres and
+    vectors u of the table of contexts, is -log s(u_context v) - sum of log s(-u_drawn v), with the logistic function s.
+    The loss of an example is the mean over its pairs, so that gradients do not grow with T; pairs with padding do not
+    count. Unlike in word2vec, the window has one size and frequent words are not left out.
 
     power: the probability of drawing a word is proportional to count ** power, with counts of the training split. Draws
     depend on the run's seed, the step and the example; in evaluations, on the seed and the example. Drawn words
@@ -64,7 +64,7 @@ class Embeddings(Task):
         if x.dtype != LABEL or len(x.shape) != 1 or not x.names or x.shape[0] < 2:
             raise ConfigError(
                 f"task={self.name}: the field x of the dataset is {x}; expected the numbers of T words, int64[T] with "
-                "T of 2 or more, and the words; use data=shakespeare, text or lm1b"
+                "T of 2 or more, and the names of the words; use data=shakespeare, text or lm1b"
             )
         return len(x.names)
 
@@ -72,7 +72,7 @@ class Embeddings(Task):
         return fields["x"].names
 
     def expected_loss(self, fields: Mapping[str, Field]) -> float:
-        """Return the loss if all context vectors are 0: log 2 for the context and for each drawn word."""
+        """Return the largest loss if all context vectors are 0: log 2 for the context and for each drawn word."""
         return float(np.log(2.0)) * (1 + self.negatives)
 
     def network(self, model: Model, fields: Mapping[str, Field]) -> NetworkFunction:
@@ -91,7 +91,7 @@ class Embeddings(Task):
 
     def score(self, net: NetworkBuilder, prediction: Tensor, batch: Mapping[str, Tensor]) -> Outputs:
         """Raise ConfigError: the loss needs both tables, so :meth:`network` adds all layers."""
-        raise ConfigError(f"task={self.name} scores no prediction (N, outputs)")
+        raise ConfigError(f"task={self.name} scores no prediction (N, outputs); expected network() in place of score()")
 
     def _scored(
         self, net: NetworkBuilder, model: SkipGram, words: int, noise: "_Noise", batch: Mapping[str, Tensor]

@@ -109,7 +109,7 @@ def placement_text(placement: Placement) -> str:
 
 
 def place_text(placement: Placement, layer: str) -> str:
-    """Return a layer's device, the number of devices over which it is sharded, or both; "-" if it was not placed."""
+    """Return a layer's device, the number of devices over which it is sharded, or both; "-" if there is neither."""
     shards = [shard for shard in map(shard_of, placement.layers) if shard is not None and shard[0] == layer]
     own = [placement.layers[layer]] if layer in placement.layers else []
     return ", ".join([f"split over {len(shards)} devices", *own] if shards else own) or "-"

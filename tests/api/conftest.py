@@ -7,6 +7,6 @@ import pytest
 
 @pytest.fixture
 def here(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return an empty working directory, with a cache folder of its own."""
+    """Return an empty working directory with a separate cache folder."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
     return folder

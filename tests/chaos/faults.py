@@ -40,10 +40,10 @@ _LIMIT_S = 120.0
 class Trial:
     """One run with a fault.
 
-    number: of the trial in its case. process: the process that was hit, "" if the run had ended before. delay_s: time
-    from the first metrics to the fault. code: exit code of ``runner --supervise``. recovery_s: of each recovery from a
-    lost worker, the seconds from the signal until the interrupted step was done again. left: processes and directories
-    of shared memory that remained.
+    number: index of the trial. process: the signalled process, "" if the run had ended before. delay_s: time
+    from the first metrics to the fault. code: exit code of ``runner --supervise``. recovery_s: seconds
+    from the signal until the interrupted step was repeated, for each recovery from a lost worker. left: number of
+    remaining processes and directories of shared memory.
     """
 
     case: str
@@ -102,7 +102,7 @@ def _wait_for_metrics(process: "subprocess.Popen[bytes]", directory: Path) -> No
 
 
 def _processes(process: "subprocess.Popen[bytes]") -> dict[str, psutil.Process]:
-    """Return name -> process of the living processes of a run, without the one that watches."""
+    """Return name -> process of the running processes of a run, without the supervisor."""
     found: dict[str, psutil.Process] = {}
     try:
         for child in psutil.Process(process.pid).children(recursive=True):

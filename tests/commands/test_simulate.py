@@ -1,4 +1,4 @@
-"""``runner simulate``: a run directory, a summary and a comparison as of a real run, sweeps, and refusals."""
+"""``runner simulate``: run directory, summary and comparison like those of a real run; sweeps; refusals."""
 
 import json
 import re

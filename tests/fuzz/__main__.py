@@ -13,9 +13,9 @@ from tests.fuzz.targets import TARGETS
 def main() -> int:
     """Run a campaign and print its outcome for each target; return 1 if there are findings."""
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description="Read mutated inputs.")
-    parser.add_argument("targets", nargs="*", metavar="TARGET", help=f"of {', '.join(TARGETS)}; default: all")
+    parser.add_argument("targets", nargs="*", metavar="TARGET", help=f"{', '.join(TARGETS)}; default: all")
     parser.add_argument(
-        "--inputs", type=int, default=1_000_000, help="number of wire messages; other targets get a share"
+        "--inputs", type=int, default=1_000_000, help="number of wire messages; other targets scale with it"
     )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--number", type=int, help="read only the input of this number, in this process")

@@ -2,7 +2,7 @@
 
 ``python -m tests.gpu.test_losses`` computes the float32 losses on CPUs and stores them in ``losses.json``, because a
 GPU machine without the libraries of the fast CPU kernels would need minutes for these steps. The suite compares the
-file with newly computed losses.
+file with newly computed losses, except those of AlexNet.
 """
 
 import json
@@ -82,7 +82,7 @@ def of_cpus(name: str) -> list[float]:
 
 
 TOLERANCE = 1e-3
-"""Relative tolerance of float32 losses without tf32; for the first loss, before any update, it is divided by 100."""
+"""Relative tolerance of float32 losses without tf32; that of the first loss, before any update, is 1/100 of this."""
 
 NEAR = {"tf32": 0.02, "bfloat16": 0.05}
 """Relative tolerances of the losses if the factors of products are rounded."""

@@ -111,11 +111,11 @@ def test_five_steps_equal_those_of_pytorch(optimizer: Optimizer, registry: Regis
             rule.step()
             for parameter, name in zip(parameters, ("words/table", "contexts/table"), strict=True):
                 np.testing.assert_allclose(weights[step][name], parameter.detach().numpy(), rtol=1e-8, atol=1e-14)
-            # The gradient is the change of the weights, divided by the rate.
+            # Equal weights imply equal gradients.
             continue
         with torch.no_grad():
             for parameter in parameters:
-                # A gradient may be 0, for which PyTorch's rule with eps 0 is not a number.
+                # While the sum is 0, PyTorch's rule with eps 0 divides 0 by 0.
                 gradient = parameter.grad.to_dense()
                 state = rule.state[parameter]["sum"]
                 state += gradient**2

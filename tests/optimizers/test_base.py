@@ -96,7 +96,7 @@ def clipped(tensors: list[Array], limit: float) -> tuple[float, list[Array]]:
 @example(np.zeros(5), np.zeros((2, 3)), 0.5)
 @given(arrays(np.float64, 5, elements=VALUES), arrays(np.float64, (2, 3), elements=VALUES), st.floats(1e-3, 1e3))
 def test_clipped_tensors_are_scaled_to_the_limit(a: Array, b: Array, limit: float) -> None:
-    """One factor scales all tensors, so that their norm is at most the limit; if it already is, no bit changes."""
+    """One factor scales all tensors to a norm of at most the limit; tensors with a smaller norm keep all bits."""
     norm, after = clipped([a, b], limit)
     assert norm == pytest.approx(float(np.sqrt((a**2).sum() + (b**2).sum())), rel=1e-12)
     factor = min(1.0, limit / norm) if norm > 0 else 1.0

@@ -1,4 +1,4 @@
-"""A plugin's content is checked; its installation is complete or refused, happens only once, and is recorded."""
+"""A plugin's content is checked; a plugin is installed completely or not at all, only once, and recorded."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -152,7 +152,7 @@ def test_the_model_of_a_plugin_can_be_configured(tmp_path: Path) -> None:
 def test_an_op_is_installed_with_its_kernel() -> None:
     install([str(EXAMPLES / "own_op" / "swish.py")])
     assert OPS["swish"].arity == 1
-    assert load_kernels() is REGISTRY, "which requires a kernel for every op, and an op for every kernel"
+    assert load_kernels() is REGISTRY, "every op needs a kernel, and every kernel an op"
     assert [kernel.priority for kernel in REGISTRY.of("swish", "cpu")] == [0]
 
 

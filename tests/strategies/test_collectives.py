@@ -82,7 +82,7 @@ def cut(x: Array) -> Array:
 
 def sum_of_slice(parts: Parts, owner: int, combine: Combine, sent: Callable[[Array], Array]) -> Array:
     """Return the sum of a slice in the order of the collective. sent: maps a tensor to what its receiver gets."""
-    if combine is sharded_reduce and len(parts) == 2:
+    if len(parts) == 2:
         return np.add(*map(sent, parts))
     if combine is not ring_all_reduce:
         return sent(reduce(np.add, [part if k == owner else sent(part) for k, part in enumerate(parts)]))
@@ -116,7 +116,7 @@ def test_every_worker_has_the_ordered_sum_for_the_bytes_of_the_formula(
 
     Scalars are not compressed; only slices of them are, which are vectors.
     """
-    whole = combine is all_reduce or (combine is sharded_reduce and workers == 2 and shape == ())
+    whole = combine is all_reduce or (workers == 2 and shape == ())
     compressed = dtype == "compressed" and not whole
     parts = parts_of(shape, workers, "float32" if dtype == "compressed" else dtype)
     totals, planned, counted = run(parts, registry, combine, "high16" if compressed else "none")

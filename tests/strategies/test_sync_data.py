@@ -117,8 +117,9 @@ def test_gradients_that_fit_into_a_bucket_are_one_message_to_each_owner() -> Non
     assert sends(0) == scores + 6 * slices_and_sums
 
 
-def test_two_workers_send_each_bucket_once() -> None:
-    sends = sends_of(SyncData(workers=2).build(workload_for("convolutional")))
+@pytest.mark.parametrize("combine", ["sharded_reduce", "ring_all_reduce"])
+def test_two_workers_send_each_bucket_once(combine: str) -> None:
+    sends = sends_of(SyncData(workers=2, combine=combine).build(workload_for("convolutional")))
     scores = 2
     assert len(sends) == scores + 2
 

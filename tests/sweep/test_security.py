@@ -97,7 +97,7 @@ def test_a_stored_sweep_loads_no_code_by_itself(interrupted: FakeTraining, folde
         assert main([*PLUGIN, *RESUME, "--config-dir", "conf", "--accept-changes", "seed=3"]) == 0
     capsys.readouterr()
     with restored_tables():
-        assert "plugins of the sweep are missing" in refused([*RESUME, "seed=3"], capsys), "the new plan has them too"
+        assert "plugins of the sweep are missing" in refused([*RESUME, "seed=3"], capsys), "listed in the new plan"
 
 
 def test_the_table_of_a_sweep_needs_no_plugin(interrupted: FakeTraining, folder: Path, capsys: Capture) -> None:

@@ -107,7 +107,7 @@ def test_only_large_runs_are_compared_with_memory_and_limits(
 ) -> None:
     experiment = build(small_config())
     with monkeypatch.context() as patch:
-        patch.setattr(memory, "planned_memory", lambda *_: pytest.fail("it takes time"))
+        patch.setattr(memory, "planned_memory", lambda *_: pytest.fail("the planner ran"))
         require_memory(experiment)
     with monkeypatch.context() as patch:
         patch.setattr(memory, "process_room", lambda: 1 << 10)
@@ -234,6 +234,6 @@ def test_a_run_that_a_gpu_cannot_hold_is_refused_and_a_small_one_is_not_planned(
     taken = machine(gpu(0, free_bytes=CONTEXT_BYTES))
     with pytest.raises(ResourceError, match=r"which has 0\.49 GiB free of 80\.00 GiB"):
         require_gpu_memory(placed(taken, "parallelism=single"), taken.gpus)
-    monkeypatch.setattr(memory, "planned_gpu_memory", lambda *_: pytest.fail("it takes time"))
+    monkeypatch.setattr(memory, "planned_gpu_memory", lambda *_: pytest.fail("the planner ran"))
     require_gpu_memory(placed(machine(gpu()), "parallelism=single"), machine(gpu()).gpus)
     require_gpu_memory(placed(NO_DRIVER, "parallelism=single"), here.gpus)

@@ -27,7 +27,7 @@ def host_facts() -> dict[str, str]:
 
 
 def difference(found: Mapping[str, str], expected: Mapping[str, str]) -> str:
-    """Return the reason why a process with the facts ``found`` may not join; "" if it may."""
+    """Return the reason why a process with the facts ``found`` may not join, or ""."""
     names = sorted({*found, *expected} - {HOST, MEMORY})
     different = [
         f"{name} is {found.get(name, 'missing')}, expected {expected.get(name, 'none')}"

@@ -53,7 +53,7 @@ from runner.kernels.contract import Array, Layout
 log = logging.getLogger(__name__)
 
 _SERIES_BYTES = 4096
-"""Largest number of bytes that a step in a series may be fed and may return; the arenas hold those of every step."""
+"""Largest sum of the fed and fetched bytes of a step in a series; the arenas hold the bytes of all steps."""
 
 _QUESTIONS = 9
 """Number of round trips from which the offset of a clock is estimated."""
@@ -64,7 +64,7 @@ class RemotePlan:
 
     plans, assignments: worker -> plan or assignment, for participating workers only. begun: number of steps begun.
     copied: workers that do not share memory with the master, sorted. depth: largest number of steps in a series, which
-    the workers run without a message; 1 without doorbells and with large feeds or fetches.
+    the workers run without a message; 1 with messages, copied workers or large values.
     """
 
     def __init__(
@@ -84,8 +84,8 @@ class RemotePlan:
 
         plans: device -> plan, for every participating device. layouts: returns the layouts of a device's variables.
         sharing: workers that share memory with the master and one another; None for all. rings: whether workers that
-        share memory announce tensors by doorbells. They send messages nevertheless if the client may be launched: the
-        worker then waits for several steps at once, which only messages can end.
+        share memory announce tensors by doorbells. If the client may be launched, these workers send messages: a
+        worker then waits for several steps at once, and only a message ends that wait.
         """
         self.name = name
         self.begun = 0
@@ -229,7 +229,7 @@ class RemoteTrace:
                 ended.append((found[0], found[1]))
             now, (source, answer, _) = time.monotonic_ns(), found
             if source != worker or not isinstance(answer, Time):
-                raise SecurityError(f"{source} sent the time of its clock, which was asked of {worker}")
+                raise SecurityError(f"{source} answered a request for the time that was sent to {worker}")
             if now - answer.asked_ns < shortest:
                 shortest, offset = now - answer.asked_ns, answer.now_ns - (now + answer.asked_ns) // 2
         error = shortest / 2

@@ -1,7 +1,7 @@
-"""Hosts whose cores several processes share: the processes of a run, the threads that relay messages, and the master.
+"""Hosts whose cores are shared by the processes of a run, the threads that relay messages, and the master.
 
-Work on a shared host is an amount of seconds that moves over two links of the event loop: one for the threads of its
-process, one for the cores of the host. If more threads are ready than cores exist, max-min fairness divides the cores
+The event loop models CPU time on a shared host as a transfer over two links: one for the threads of the process, one
+for the cores of the host. If more threads are ready than cores exist, max-min fairness divides the cores
 equally among the threads, as the scheduler of the operating system does on average.
 """
 
@@ -17,7 +17,7 @@ class Share:
 
     compute, relay: the links of the kernel threads, and of the threads that relay messages. threads: number of kernel
     threads. messages: the costs of a message; None if not measured, or if all devices are in one process. master,
-    master_unit: the links and the unit of the master, to which all processes answer.
+    master_unit: the links and the unit of the event loop for the master, which all processes share.
     """
 
     compute: tuple[int, int]

@@ -1,8 +1,8 @@
 """Our own kernels for convolution, fused convolution, max and average pooling, and the gradients of these ops.
 
 Each convolution, for any groups, strides, dilations, padding and float dtype, is a matrix product whose factors are
-gathered during the computation. The weight gradient is a small matrix of long sums: blocks sum separate runs of pixels,
-and these partial sums are then added in a fixed order. A gradient of pooling is a sum over the windows that contain a
+gathered during the computation. The weight gradient is a small matrix of long sums: blocks sum separate ranges of
+pixels, and the partial sums are added in a fixed order. A gradient of pooling is a sum over the windows that contain a
 pixel. Pooling adds in the order of the reference kernels. Images may be in C order or have channels last.
 """
 
@@ -104,7 +104,7 @@ class Geometry:
         return [np.int64(self.x[0]), *map(np.int32, numbers)]
 
     def splits(self, multiprocessors: int) -> tuple[int, int]:
-        """Return the number of runs of pixels for a weight gradient, and the length of a run."""
+        """Return the number of ranges of pixels for a weight gradient, and the length of a range."""
         tiles = math.prod(_grid(self.w[0] // self.groups, self.taps, self.groups))
         wanted = min(-(-_BLOCKS * multiprocessors // tiles), -(-self.pixels // _LEAST_DEPTH))
         most = max(1, min(_MOST_SPLITS, 65535 // self.groups))

@@ -1,6 +1,6 @@
 """Constants, random draws, copies, sums of several tensors, changes of dtype, and rearrangements.
 
-Random draws come from counter-based streams. They are computed in float64 and then cast to the dtype of the result.
+Random draws come from counter-based streams. Draws are computed in float64 and cast to the dtype of the result.
 """
 
 import math
@@ -121,7 +121,7 @@ def random_uniform(
 ) -> Array:
     drawn = np.empty(math.prod(shape), dtype)
     stream, index = philox.key(seed, key), np.zeros(1, np.int64)
-    # A whole tensor is drawn in rows of any length, so that the working arrays are small.
+    # Without ``part``, any length of rows gives the same draws; short rows keep the working arrays small.
     columns, stride, first = part or (_DRAWS_AT_ONCE, _DRAWS_AT_ONCE, 0)
     rows, at_once = -(-drawn.size // columns), max(1, _DRAWS_AT_ONCE // stride)
     for begin in range(0, rows, at_once):

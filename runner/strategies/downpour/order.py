@@ -38,7 +38,7 @@ class Rules(DriverSettings):
 
     @property
     def descends(self) -> bool:
-        """Whether a replica applies each gradient to its copy; False without copies, or if each step waits for one."""
+        """Whether a replica applies each gradient to its copy; False without copies, or with a fetch in each step."""
         return self.fetches and (self.overlaps or self.n_fetch > 1)
 
 
@@ -110,7 +110,7 @@ class Downpour(StepDriver):
         return {name: _mean([each[name] for each in counted]) for name in counted[0]}
 
     def synchronize(self) -> None:
-        """Start no further step, and wait until the running steps are finished and pushed."""
+        """Start no further step, and wait until running steps and due pushes are finished."""
         self._synchronizing = True
         while not self.at_rest:
             self._launch_ready(self._take(self._clients.finished()))
@@ -146,7 +146,7 @@ class Downpour(StepDriver):
         return values
 
     def record(self) -> Mapping[str, Any]:
-        """Return the number of steps of each replica, and each shard's pushes by staleness and dropped pushes."""
+        """Return each replica's steps and, for each shard, the pushes by staleness and the dropped pushes."""
         shards = [dict(sorted(counts.items())) for counts in self._staleness]
         most = self._rules.most_stale
         dropped = [sum(n for staleness, n in each.items() if most is not None and staleness > most) for each in shards]

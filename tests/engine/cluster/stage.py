@@ -1,4 +1,4 @@
-"""The messages between a master and its workers, on a virtual clock, without workers: a stage for tests."""
+"""A test harness for the messages between a master and its workers, on a virtual clock, without workers."""
 
 import os
 import select
@@ -54,7 +54,7 @@ class Stage:
             self.send(f"worker_heartbeat-{worker}", Heartbeat(section, step), after_s=after_s)
 
     def heard(self, worker: str) -> list[type[Message]]:
-        """Return the types of all messages that a worker has received from the master."""
+        """Return the types of the messages that a worker has received from the master since the last call."""
         heard = []
         while (received := self.peers[worker].receive(0)) is not None:
             heard.append(type(received.message))

@@ -16,7 +16,7 @@ Moved = dict[Tensor, Tensor]
 """Old tensor -> new tensor, for the tensors that a rewrite replaces by other tensors."""
 
 Rewrite = tuple[Graph, Moved]
-"""The new graph, and the tensors that have moved."""
+"""The new graph, and the replaced tensors."""
 
 ALIASES = frozenset({"identity", "stop_gradient", "reshape"})
 """Ops whose output is a view of their input. Devices execute nothing for these ops."""
@@ -140,7 +140,7 @@ def origin_of(layer: LayerStamp | None, members: Iterable[Node]) -> tuple[LayerS
 
 
 def rewired(node: Node, moved: Mapping[Tensor, Tensor]) -> Node:
-    """Return the node with moved tensors as inputs. The variable input of an assign node is not replaced."""
+    """Return the node with replaced inputs. The variable input of an assign node is not replaced."""
     if not moved or moved.keys().isdisjoint(node.inputs):
         return node
     named = node.inputs[:1] if node.op == "assign" else ()
@@ -148,7 +148,7 @@ def rewired(node: Node, moved: Mapping[Tensor, Tensor]) -> Node:
 
 
 def followed(first: Moved, then: Moved) -> Moved:
-    """Return the combined moves of two successive rewrites, ``first`` and ``then``."""
+    """Return the combined replacements of two successive rewrites, ``first`` and ``then``."""
     return {**then, **{old: then.get(new, new) for old, new in first.items()}}
 
 

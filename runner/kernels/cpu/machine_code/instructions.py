@@ -160,7 +160,7 @@ def _rounded(builder: ir.IRBuilder, lanes: Lanes, value: Value) -> Value:
     bits = builder.bitcast(value, lanes.of(ir.IntType(32)))
     last = builder.and_(builder.lshr(bits, lanes.integer(_HALF_BITS)), lanes.integer(1))
     # Adding 0x7FFF carries into the upper half if the lower half is more than 0x8000. A lower half of 0x8000 is a tie:
-    # adding the last kept bit as well carries if this bit is 1. A carry from the largest finite number gives infinity.
+    # the sum with the last kept bit carries if that bit is 1. A carry from the largest finite number gives infinity.
     nearest = builder.add(bits, builder.add(last, lanes.integer(0x7FFF)))
     # A carry could turn a NaN into a number. A NaN is therefore truncated, and a kept bit of its fraction is set to 1.
     quiet = builder.or_(bits, lanes.integer(0x400000))

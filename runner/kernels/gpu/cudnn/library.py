@@ -19,7 +19,7 @@ COMPARED, COMPILED = 8, 2
 """The maximum number of plans compared per convolution, and how many of them cuDNN may compile at run time."""
 
 Target = Mapping[str, Any]
-"""The target of a graph: ``handle`` of a GPU or, to plan without a GPU, its ``device_property``."""
+"""The target of a graph: the ``handle`` of a GPU or, to plan without a GPU, a ``device_property``."""
 
 
 class Bench(Protocol):

@@ -34,7 +34,7 @@ NETWORKS: dict[str, NetworkFunction] = {
 
 @dataclass(frozen=True)
 class TrainingStep:
-    """A placed and pruned graph, its roots, and values for its placeholders and variables."""
+    """A pruned graph, its roots, and values for its placeholders and variables."""
 
     graph: Graph
     roots: Roots
