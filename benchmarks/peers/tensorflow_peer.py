@@ -18,7 +18,7 @@ VARIANTS = {"graph": False, "xla": True}
 """Name -> whether XLA compiles the phases (jit_compile)."""
 
 Call = Callable[[Mapping[str, tf.Tensor], Sequence[tf.Tensor]], tf.Tensor]
-"""Function of trainable variables in the compute dtype and of inputs; returns the output."""
+"""Function of trainable variables, of which vectors stay float32, and of inputs; returns the output."""
 
 
 class Network:
@@ -218,7 +218,7 @@ class TensorFlow:
 
         def run() -> float:
             results = function(*self._batch)
-            # The phase returns the gradients too, so that TensorFlow does not prune their computation.
+            # The phase "gradients" returns them, so that TensorFlow does not prune their computation.
             return float(results[0] if isinstance(results, tuple) else results)
 
         return run

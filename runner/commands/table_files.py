@@ -1,4 +1,4 @@
-"""The files of a table: its YAML file with the composed configurations of its runs, and its results."""
+"""The files of a table: its YAML file, from which the configurations of its runs are composed, and its results."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

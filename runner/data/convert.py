@@ -27,8 +27,8 @@ _RAW = b"RAW"
 def convert(settings: DatasetSettings, folder: Path, shards: Sequence[int], report: Report = print) -> None:
     """Write the train and the test split of a dataset into a new folder, in the order of the dataset.
 
-    Image files keep their bytes; arrays are written as raw bytes in the order (C, H, W). shards: the largest numbers of
-    files of both splits; no file is empty. Raises ConfigError if the folder is not empty or the dataset has fields
+    Image files keep their bytes; arrays are written as raw bytes in the order (C, H, W). shards: the maximum number of
+    files of each split; no file is empty. Raises ConfigError if the folder is not empty or the dataset has fields
     other than x and y, DataError if the data cannot be read, ResourceError if a file cannot be written.
     """
     if isinstance(settings, ImageFolder):

@@ -52,7 +52,7 @@ def _sentences(state: TableState, panels: Panels) -> Iterator[Text]:
         yield Text(f"{claim.verdict}: {claim.text}", bad=claim.verdict == FAILS)
     yield Text(reading_note(state) + " Curves have a band of one standard deviation." * bool(panels))
     if state.table.reduced:
-        yield Text(f"In small: {state.table.reduced}")
+        yield Text(f"Reduced: {state.table.reduced}")
     cited = [state.table.papers[each.paper].cite for _, _, cell in state.table.cells() for each in cell.published]
     meanings = "; ".join(f"[{x}] {CONFIDENCES[x]}" for x in dict.fromkeys(line.confidence for line in state.lines) if x)
     if cited:

@@ -205,7 +205,7 @@ def _below(state: TableState) -> Iterator[str]:
     if state.claims:
         yield f"Claims: {_tally(claim.verdict for claim in state.claims)}."
     if table.reduced:
-        yield f"In small: {table.reduced}"
+        yield f"Reduced: {table.reduced}"
     published = {column.title for column in table.columns.values() if column.missing}
     named = ((line.column if line.column in published else line.row, line.reason) for line in state.lines)
     yield from dict.fromkeys(f"{name}: {reason}." for name, reason in named if reason)

@@ -194,7 +194,7 @@ class RunResults:
 
     @property
     def changed_keys(self) -> str:
-        """The keys, as text, in which the last of the ``earlier`` results, by file name, differs; "" without one."""
+        """The keys, as text, that differ in the last of the ``earlier`` results in the order of file names, or ""."""
         return ", ".join(self.earlier[-1][1]) if self.earlier else ""
 
 

@@ -159,10 +159,10 @@ def sent_rows(config: Config) -> list[tuple[str, str, str]]:
 def test_rows_have_the_bytes_of_the_formula_in_the_order_of_sends(compression: str, bytes_per_value: int) -> None:
     one_by_one = ("parallelism.bucket_bytes=0", f"cluster.compression={compression}")
     config = small_config("parallelism=sync_data", "parallelism.workers=2", *one_by_one)
-    # For the weights and for the biases, a worker sends half of its gradient, and later half of the summed gradient.
+    # A worker sends the gradient of the weights and that of the biases.
     gradients = [
-        ("fc2", "4", f"{(8 * 10 + 10) * bytes_per_value:,}"),
-        ("fc1", "4", f"{(64 * 8 + 8) * bytes_per_value:,}"),
+        ("fc2", "2", f"{(8 * 10 + 10) * bytes_per_value:,}"),
+        ("fc1", "2", f"{(64 * 8 + 8) * bytes_per_value:,}"),
     ]
     scores = [("-", "2", "8")]
     assert sent_rows(config) == [*gradients, *scores, *gradients]

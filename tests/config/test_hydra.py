@@ -133,7 +133,7 @@ def test_jobs_of_a_sweep_are_composed_together_each_with_its_number(folder: Path
 
 
 def test_a_sweep_can_be_requested_by_its_mode_and_by_the_users_files(folder: Path):
-    """Only Hydra's application sees all requests for a sweep; other runs are composed without it."""
+    """Hydra's application composes sweeps and paths with ``${hydra:...}``; other runs are composed without it."""
     dirs = ["hydra.run.dir=run", "hydra.sweep.dir=sweep"]
     assert len(compose_jobs(["hydra.mode=MULTIRUN", "seed=1,2", *dirs], no_batch)) == 2
     (folder / "own" / "experiment").mkdir(parents=True)
@@ -252,7 +252,7 @@ EXPERIMENTS = sorted(path.stem for path in (conf_dir() / "experiment").glob("*.y
 
 @pytest.mark.parametrize("experiment", EXPERIMENTS)
 def test_presets_fit_every_experiment(experiment: str) -> None:
-    """The programs of the experiments are built by the tests of ``training``; here, the data and lengths are new."""
+    """The tests of ``training`` build the programs; this test checks the data and the lengths of the experiments."""
     for preset, steps in (("fast", 25), ("overfit", 300), ("profile", 30)):
         config = composed(f"+debug={preset}", f"experiment={experiment}")
         examples = limited_facts(config.data).train_examples

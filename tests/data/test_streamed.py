@@ -279,7 +279,7 @@ def test_a_window_moves_no_example_by_its_length_or_more(
     moved = np.argsort(order) - np.argsort(unmoved)
     assert (abs(moved) < window).all()
     np.testing.assert_array_equal(order, epoch_order(Shuffle(window, interleave), shards, seed, "epoch/0"))
-    # Within one shard, the unmoved order is that of the file; with one lane, each shard is read at once.
+    # Within one shard, the unmoved order is that of the file; with one lane, shards follow one another.
     for end, size in zip(np.cumsum(shards), shards, strict=True):
         places = np.flatnonzero((unmoved >= end - size) & (unmoved < end))
         assert (np.diff(unmoved[places]) == 1).all()

@@ -181,7 +181,7 @@ def test_padding_is_used_as_written(padding: Padding, expected: tuple[int, ...])
 
 
 def test_rows_and_columns_are_padded_separately() -> None:
-    # With 4 windows and stride 2, 7 rows need 3 * 2 + 4 - 7 = 3 zeros, and 8 columns need 3 * 2 + 4 - 8 = 2.
+    # 4 windows of size 4 at stride 2 span 3 * 2 + 4 = 10 pixels: 7 rows need 3 zeros, and 8 columns need 2.
     assert place((7, 8), 4, 2, "same").padding == (1, 2, 1, 1)
 
 

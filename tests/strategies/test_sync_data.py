@@ -1,4 +1,4 @@
-"""``sync_data`` with K workers equals ``single`` with the same batch, and bit for bit with K microbatches."""
+"""``sync_data`` with K workers equals ``single``, bit for bit if ``single`` has K microbatches."""
 
 from functools import cache
 from itertools import product

@@ -286,7 +286,7 @@ def test_only_rows_and_indices_are_sent(registry: Registry) -> None:
     metrics = 2 * 8
     for entries in (60, 1000):
         found = _bytes_of(SyncData(workers=2, combine="sharded_reduce"), entries, registry)
-        # Each worker sends its rows and indices, and, of the dense layer, a half of its gradient and a half of the sum.
+        # Each worker sends its rows and indices, and the gradient of the dense layer.
         assert found == [ids * (row + 8) + weights, ids * (row + 8) + weights + metrics]
         for servers in (1, 2):
             strategy = SyncData(workers=2, combine="parameter_server", servers=servers)

@@ -26,7 +26,7 @@ def test_committed_counts_are_current_and_contradict_one_value_of_a_paper() -> N
     verdicts = Counter(line.verdict for line in found.lines)
     assert found.table.kind == COUNT
     assert not verdicts.keys() & {"differs", "stale", "missing"}
-    # No source says which layers the whitepaper's 13.6 million parameters of Inception-BN count.
+    # No source names the layers that make up the whitepaper's 13.6 million parameters of Inception-BN.
     assert [(line.cell, line.published) for line in found.lines if line.verdict == "fails"] == [
         ("inception_bn/parameters", "13.6 M")
     ]

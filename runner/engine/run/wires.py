@@ -57,7 +57,7 @@ class HostWires:
         return self.rendezvous.incoming(key, source, nbytes)
 
     def sender(self, key: str, destination: str, value: Operand) -> Send | NativeCall:
-        """Return the call of the doorbell if there is one and the value is computed in the memory of the rendezvous."""
+        """Return the rendezvous's native call if there is one and the value is computed in the rendezvous's memory."""
         ring = self.rendezvous.ring(key)
         if ring is not None and value.address == address_of(self.outgoing(sent_tensor(key), value.layout.nbytes)):
             return ring

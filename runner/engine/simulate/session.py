@@ -159,14 +159,14 @@ class SimulatedSession(Clients):
 
     def _group(self, device: str) -> Group:
         group = self._hardware.servers if DeviceName.parse(device).job == "ps" else self._hardware.workers
-        assert group is not None, "a network has been made for the parameter servers"
+        assert group is not None, "servers=None, but the cluster has a parameter server"
         return group
 
     def _costs(self, device: str) -> Costs:
         return self.costs[self._group(device).kind]
 
     def _shared_hosts(self, first_link: int, master_unit: int) -> tuple[dict[str, Share], list[float]]:
-        """Return the shares of the devices that share the cores of a host, and the capacities of their links."""
+        """Return device -> share of a host's cores, and the capacities of the links that model the cores."""
         host_of = {device: host for device in self.devices if (host := self._group(device).host) is not None}
         cores = {host: self.kind(device).cores or 1 for device, host in host_of.items()}
         costs = next((self._costs(device) for device in host_of), Costs(next(iter(self._hardware.kinds.values()))))
@@ -290,7 +290,7 @@ class SimulatedSession(Clients):
         if not self._ended and not self._continue():
             self._loop.require_ended()
         found = self._launched.pop(self._ended.popleft())
-        # Clients are in the order of their launches, so all activities of the first one are still needed.
+        # Clients are in the order of their launches, so activities before those of the first one are needed no more.
         oldest = next(iter(self._launched.values()), None)
         self._loop.forget_before(len(self._loop) if oldest is None else oldest.first)
         return found

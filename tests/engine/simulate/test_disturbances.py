@@ -1,4 +1,4 @@
-"""Disturbances of simulations: laws of the draws, and of the times of updates under every strategy."""
+"""Disturbances of simulations: the distributions of draws, and the times of updates under every strategy."""
 
 import functools
 import statistics

@@ -120,7 +120,7 @@ def registry(runtime: EmulatedRuntime) -> Any:
 def arranged(
     runtime: EmulatedRuntime, op: str, shapes: list[Shape], attributes: dict[str, Any], tags: list[str | None]
 ) -> Arrangement | None:
-    """Return the arrangement of this project's kernel for float32 inputs; the tag None offers an open layout."""
+    """Return the arrangement of this project's kernel for float32 inputs; for the tag None, it chooses the layout."""
     node = node_of(op, [np.zeros(shape, "float32") for shape in shapes], attributes)
     specs = [Shaped(shape, "float32") for shape in shapes]
     offered = [
@@ -140,7 +140,7 @@ LAST, OVER_PIXELS = CHANNELS_LAST, {"axes": (0, 2, 3), "keepdims": False}
 @pytest.mark.parametrize(
     ("op", "shapes", "attributes", "tags", "taken"),
     [
-        # All tensors of a node have channels last if one offered layout has.
+        # All tensors of a node with four axes have channels last if one offered layout has.
         ("relu", PAIR[:1], {}, [LAST], [LAST] * 2),
         ("sub", PAIR, {}, [None, LAST], [LAST] * 3),
         ("concat", PAIR, {"axis": 1}, ["", LAST], [LAST] * 3),

@@ -115,7 +115,7 @@ def _infer_rows(step: TensorSpec, index: TensorSpec, **stream: Any) -> Specs:
 def _infer_mask(step: TensorSpec, index: TensorSpec, *, rate: float, first: int, **stream: Any) -> Specs:
     mask = _infer_rows(step, index, **stream)
     expect(0.0 <= rate < 1.0, "a rate within [0, 1)", rate)
-    expect(first >= 0, "a first draw from 0", first)
+    expect(first >= 0, "a first draw of 0 or more", first)
     return mask
 
 

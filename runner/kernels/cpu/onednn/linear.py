@@ -27,7 +27,7 @@ TURNED_ROWS = range(8, 257)
 """The numbers of rows of dy for which, if W has at least ``LARGE`` weights, :func:`_turned_product` is used."""
 
 TRANSPOSED = "t:"
-"""The prefix under which oneDNN reads a matrix in C order as its transpose."""
+"""The prefix of the layout tag that describes a matrix in C order as its transpose."""
 
 
 @dataclass(frozen=True)

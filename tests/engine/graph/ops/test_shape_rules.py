@@ -117,7 +117,7 @@ softmax_cross_entropy_gradient(f4[4, 3], i8[4], f4[4, 1]) -> a gradient of the l
 sigmoid_cross_entropy(f4[4], f4[3]) -> targets like the logits, float32[4], got float32[3]
 dropout_mask({STEP}, shape=(2, 3), dtype='float32', rate=1.0) -> a rate within [0, 1), got 1.0
 dropout_mask({STEP}, shape=(3, 3), dtype='float32') -> one index per row of float32[3,3], got int64[2]
-dropout_mask({STEP}, shape=(2, 3), dtype='float32', first=-1) -> a first draw from 0, got -1
+dropout_mask({STEP}, shape=(2, 3), dtype='float32', first=-1) -> a first draw of 0 or more, got -1
 random_normal(shape=(2,), dtype='int32') -> a float dtype, got int32[2]
 assign(f4[2], f4[3]) -> a value like the variable, float32[2], got float32[3]
 batch_norm(b2[4, 3], b2[3], b2[3]) -> one value per channel, float32[3], got bfloat16[3]
