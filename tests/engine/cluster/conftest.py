@@ -2,7 +2,7 @@
 
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -58,25 +58,29 @@ class Sessions:
 
     def worker(self, index: int, role: str = "worker") -> psutil.Process:
         """Return the process of worker ``index`` or, if the role is "ps", of parameter server ``index``."""
-        processes = map(psutil.Process, processes_of(self.run_ids[-1]))
-        (found,) = (each for each in processes if _option(each, "--key").endswith(f".{role}-{index}.key"))
-        return found
+        return self._found()[f"{role}-{index}"][0]
 
     @property
     def pids(self) -> dict[str, int]:
         """Process ids of the newest session's workers and servers, by name."""
-        processes = map(psutil.Process, processes_of(self.run_ids[-1]))
-        return {Path(_option(each, "--key")).stem.partition(".")[2]: each.pid for each in processes}
+        return {name: process.pid for name, (process, _) in self._found().items()}
 
     @property
     def directory(self) -> Path:
         """The private directory of the newest session."""
-        return Path(_option(self.worker(0), "--key")).parent
+        return self._found()["worker-0"][1].parent
 
-
-def _option(process: psutil.Process, name: str) -> str:
-    arguments = process.cmdline()
-    return arguments[arguments.index(name) + 1]
+    def _found(self) -> dict[str, tuple[psutil.Process, Path]]:
+        """Name -> process and key file of the newest session's workers and servers, without those that are ending."""
+        found = {}
+        for pid in processes_of(self.run_ids[-1]):
+            with suppress(psutil.NoSuchProcess):
+                process = psutil.Process(pid)
+                arguments = process.cmdline()
+                if "--key" in arguments:  # the arguments of a process that is ending are empty
+                    key = Path(arguments[arguments.index("--key") + 1])
+                    found[key.stem.partition(".")[2]] = process, key
+        return found
 
 
 SERVED = SyncData(workers=WORKERS, combine="parameter_server", servers=2).build(
