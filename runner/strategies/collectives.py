@@ -33,9 +33,9 @@ def sharded_reduce(graph: Graph, parts: Sequence[Tensor], devices: Sequence[str]
     """
     workers = len(devices)
     spec = graph.spec(parts[0])
-    if workers == 1 or spec.size == 0:
+    if spec.size == 0:
         return list(parts)
-    if workers == 2:
+    if workers <= 2:
         return _added_everywhere(graph, parts, devices, name)
     flat = _flattened(graph, parts, devices, name)
     sums = []
@@ -62,9 +62,9 @@ def ring_all_reduce(graph: Graph, parts: Sequence[Tensor], devices: Sequence[str
     """
     workers = len(devices)
     spec = graph.spec(parts[0])
-    if workers == 1 or spec.size == 0:
+    if spec.size == 0:
         return list(parts)
-    if workers == 2:
+    if workers <= 2:
         return _added_everywhere(graph, parts, devices, name)
     flat = _flattened(graph, parts, devices, name)
     sums: list[list[Tensor]] = [[] for _ in devices]
@@ -127,7 +127,7 @@ def _on_worker(graph: Graph, devices: Sequence[str], name: str, k: int) -> Itera
 
 
 def _added_everywhere(graph: Graph, parts: Sequence[Tensor], devices: Sequence[str], name: str) -> list[Tensor]:
-    """Return the sum of the parts in worker order, computed on every worker."""
+    """Return the sum of the parts in worker order, computed on every worker; one worker adds no node."""
     totals = []
     for k in range(len(devices)):
         with _on_worker(graph, devices, name, k):
