@@ -123,7 +123,7 @@ class Worker:
                 self._leave_communicator()
             return stopped.message.code
         except KeyboardInterrupt:
-            self._leave(messages.Failed.of(ClusterError("the process was stopped there by Ctrl-C")))
+            self._leave(messages.Failed.of(KeyboardInterrupt("the process was stopped there by Ctrl-C")))
             raise
         except (RunnerError, MemoryError) as raised:
             error = as_runner_error(raised)

@@ -346,19 +346,21 @@ class WorkerGroup:
     def _root_cause(self, error: RunnerError, reporter: str = "") -> RunnerError:
         """Return the cause of ``error``, which may be a consequence of another worker's failure.
 
-        The cause is the first error other than ClusterError that a worker sends within a short time; otherwise the
+        The cause is the first error that a worker sends within a short time before it leaves the run; otherwise the
         death of a worker that died before ``reporter``, the sender of ``error``; otherwise ``error`` itself.
         """
-        if not isinstance(error, ClusterError):
+        if reporter in self._lost:
             return error
         deadline = self.clock() + self.supervisor.report_s
         while (left := deadline - self.clock()) > 0:
             received = self.endpoint.receive(left)
-            error_sent = None if received is None else self._handle_report(received, self.clock())
-            if error_sent is not None and not isinstance(error_sent, ClusterError):
+            if received is None:
+                if self.supervisor.has_crashed:
+                    break
+                continue
+            error_sent = self._handle_report(received, self.clock())
+            if error_sent is not None and received.source in self._lost:
                 return error_sent
-            if received is None and self.supervisor.has_crashed:
-                break
         if self.supervisor.first_failed() == reporter:
             return error
         return self.supervisor.failure() or error
@@ -395,6 +397,8 @@ def _reported_error(worker: str, failed: messages.Failed, log_path: Path) -> Run
     text = "\n".join(printable_lines(failed.text, lines=_MOST_LINES, width=_MOST_COLUMNS))
     if failed.error == ClusterError.__name__:  # the worker lost a connection to another process
         return WorkerLostError(worker, "lost a connection", f"{worker}: {text}", by_chance=True)
+    if failed.error == KeyboardInterrupt.__name__:
+        return WorkerLostError(worker, "was stopped by Ctrl-C", f"{worker}: {text}", by_chance=True)
     if failed.error in _CLASSES:
         return _CLASSES[failed.error](f"{worker}: {text}")
     return RunnerError(f"{worker}: {printable(failed.error)}: {text}\nThe traceback is in its log: {log_path}")

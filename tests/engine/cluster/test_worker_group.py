@@ -209,8 +209,8 @@ def test_reported_error_is_escaped_for_a_terminal(ready: Stage) -> None:
     assert len(str(caught.value).splitlines()) == 41
 
 
-BROKEN, LOST = Failed.of(NumericError("a value")), Failed.of(LOSS)
-VALUE, DEATH = "^worker-{}: a value$", KILLED
+BROKEN, LOST, STOPPED = map(Failed.of, (NumericError("a value"), LOSS, KeyboardInterrupt("stopped by Ctrl-C")))
+VALUE, DEATH, CTRL_C = "^worker-{}: a value$", KILLED, "^worker-{}: stopped by Ctrl-C$"
 
 
 def gather(stage: Stage) -> None:
@@ -242,6 +242,8 @@ BYE_OF_0: list[Event] = [lambda stage: stage.send("worker-0", Bye()), lambda sta
         ([dies(0), gather], ClusterError, DEATH.format("worker-0")),
         ([reports(0, BROKEN), dies(0), gather], NumericError, VALUE.format(0)),
         ([reports(1, LOST), reports(0, BROKEN, after_s=0.1), gather], NumericError, VALUE.format(0)),
+        ([reports(1, LOST), reports(0, STOPPED, after_s=0.1), gather], WorkerLostError, CTRL_C.format(0)),
+        ([reports(0, STOPPED), reports(1, LOST), gather], WorkerLostError, CTRL_C.format(0)),
         ([reports(1, LOST), dies(0), gather], ClusterError, DEATH.format("worker-0")),
         # A worker that reports a lost connection then exits, so its exit is not the cause.
         ([reports(1, LOST), dies(1), gather], ClusterError, OF_LOSS),
