@@ -154,6 +154,7 @@ def _worker_options(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--key", required=True, metavar="FILE", type=Path, help="file of mode 0600, made by the run")
     parser.add_argument("--parent", type=int, help="process id of the run, if the run started this process")
     parser.add_argument("--spare", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--host", default="", help=argparse.SUPPRESS)
     return parser.parse_args(arguments)
 
 
@@ -175,7 +176,7 @@ def _worker(arguments: Sequence[str]) -> int:
 
     options = _worker_options(arguments)
     return worker_main(
-        WorkerOptions(options.join, options.key, options.spare),
+        WorkerOptions(options.join, options.key, options.spare, options.host),
         joining_facts(loadable()),
         lambda description: source_from_config(**description),
     )

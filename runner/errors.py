@@ -89,6 +89,14 @@ class WorkerLostError(ClusterError):
         self.out_of_memory = out_of_memory
 
 
+class NotStartedAgainError(ClusterError):
+    """Lost processes could not be started again. remaining: number of workers for which there are still processors."""
+
+    def __init__(self, message: str, remaining: int) -> None:
+        super().__init__(message)
+        self.remaining = remaining
+
+
 class SecurityError(RunnerError):
     """A peer or a file broke a security rule."""
 

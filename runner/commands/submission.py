@@ -61,5 +61,6 @@ def submit_run(config: Config, run_dir: Path, arguments: Sequence[str], later: S
         "open-mode": "append",
     }
     given = [f"--{name}" if value is True else f"--{name}={value}" for name, value in options.items()]
-    job = submit(script, ["--requeue", *given])
+    kept = [] if config.cluster.min_workers is None else ["--no-kill"]  # the job survives the loss of a node
+    job = submit(script, ["--requeue", *kept, *given])
     return f"submitted as job {job} of Slurm\nrun directory  {run_dir}\noutput         {log}"

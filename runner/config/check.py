@@ -157,6 +157,21 @@ def _spares(config: Config) -> Iterator[str]:
         yield f"{chosen} with cluster.one_process=true: there is no worker process to replace; use 0"
 
 
+def _min_workers(config: Config) -> Iterator[str]:
+    cluster, fewest, restarts = config.cluster, config.cluster.min_workers, config.train.restarts
+    if fewest is None:
+        return
+    chosen, most = f"cluster.min_workers={fewest}", worker_processes(config)
+    if fewest > most:
+        yield f"{chosen} with {config.parallelism.worker_keys}: expected at most {most}"
+    if not restarts:
+        yield f"{chosen} with train.restarts=0: no worker is started again; set train.restarts, or min_workers=null"
+    if cluster.launcher.kind == HOSTS:
+        yield f"{chosen} with cluster/launcher=hosts: the run cannot start processes there; use slurm, ray or null"
+    if config.parallelism.replayed is not None:
+        yield f"{chosen} with parallelism.replay={config.parallelism.replayed}: the record is of all workers; use null"
+
+
 def _hardware(config: Config) -> Iterator[str]:
     if config.cluster.hardware is not None:
         yield from (f"cluster.hardware.{fault}" for fault in config.cluster.hardware.faults())
@@ -245,6 +260,7 @@ _RULES = (
     _compression,
     _emulation,
     _spares,
+    _min_workers,
     _hardware,
     _hosts,
     _devices,

@@ -142,6 +142,22 @@ def fix_machine_values(config: Config, cores: int, look: Look = discover, share:
     return dataclasses.replace(config, cluster=cluster, init_from=init_from, adapt=adapt)
 
 
+def with_workers(config: Config, workers: int, cores: int) -> Config:
+    """Return the configuration of a run with another number of worker processes, as a run that continues it needs it.
+
+    Keys of the cluster that were null before the run are filled in again; see :func:`fix_machine_values`. Raises
+    ConfigError if the strategy cannot use this number.
+    """
+    plain = to_plain(config)
+    if "workers" not in plain["parallelism"]:
+        raise ConfigError(f"parallelism={config.parallelism.name} has no key for the number of workers")
+    plain["parallelism"]["workers"] += workers - worker_processes(config)
+    plain["cluster"] |= dict.fromkeys(config.cluster.filled_in or ())
+    changed = from_plain(plain)
+    check(changed)
+    return fix_machine_values(changed, cores)
+
+
 def target_of(config: Config) -> DatasetSettings | None:
     """Return the settings of the dataset to which the network is adapted; None without adaptation.
 

@@ -41,7 +41,7 @@ _NOT_DECISIVE = {
     "train": ("log_every", "restarts", "fail_on_divergence", "recompute"),
     "data": ("cache_dir", "max_bytes", "threads", "prefetch"),
     "checkpoint": ("every_s", "keep"),
-    "cluster": ("device", "filled_in", "spares"),
+    "cluster": ("device", "filled_in", "spares", "min_workers"),
 }
 """Keys that affect neither values nor the order of clients. The device in use is in device_taken, not in device."""
 

@@ -252,6 +252,9 @@ class LocalCluster:
     spares: Annotated[int, Bounds(0, 64)] = key(
         0, "processes started in advance, each of which takes the place of a lost process at once"
     )
+    min_workers: SmallCount | None = key(
+        None, "fewest workers with which a run goes on if lost ones cannot be started again; null: all workers"
+    )
     compression: str = key("none", "compression of sent tensors: none, or high16, the upper 16 bits of float32")
     bandwidth_mbit: Annotated[float, Bounds(1e-3, 1e9)] | None = key(
         None, "bandwidth of every link, megabit per second; null: unchanged"

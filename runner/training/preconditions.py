@@ -130,7 +130,7 @@ def changed_machine_values(config: Config, run_dir: Path) -> list[str]:
     if not (run_dir / CONFIG_FILE).exists():
         return []
     before, now = load_stored(run_dir / CONFIG_FILE).cluster, config.cluster
-    bits_depend_on = ("threads_per_worker", "device_taken", "collectives")
+    bits_depend_on = ("workers", "threads_per_worker", "device_taken", "collectives")
     changed = [(key, getattr(before, key), getattr(now, key)) for key in bits_depend_on]
     return [
         f"resume={run_dir}: cluster.{key} was {was} and is {value} from now on, so the weights can differ in their "

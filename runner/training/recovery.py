@@ -14,10 +14,10 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from runner.config.schema import LOCAL, Config
+from runner.config.schema import HOSTS, Config
 from runner.engine.cluster.cluster_session import ClusterSession
 from runner.engine.run.session import Session
-from runner.errors import WorkerLostError
+from runner.errors import NotStartedAgainError, WorkerLostError
 from runner.records.record import Record
 from runner.records.recoveries import append_recovery, count_recoveries
 from runner.records.run_directory import RunDirectory
@@ -94,22 +94,29 @@ class Recovery:
         """Replace the lost worker and return to the boundary; return a description of the recovery.
 
         steps: those that ran at once, of which one was interrupted. Raises WorkerLostError if a worker is lost
-        meanwhile.
+        meanwhile; NotStartedAgainError, which is recorded, if the worker cannot be replaced.
         """
         self.close()
         log.warning("%s", lost)
         first, epoch = self.boundary.progress.done, self._directory.next_start()
-        recovered = self._session.recover(lost.worker, epoch)
-        begun = time.monotonic()
-        self.boundary.restore(self._session)
-        restored = time.monotonic()
-        seconds = recovered.fenced_s + recovered.started_s + restored - begun
-        facts = {
+        facts: dict[str, Any] = {
             "epoch": epoch,
             "worker": lost.worker,
             "cause": lost.cause,
             "step": steps[0],
             "continued_from": first,
+        }
+        try:
+            recovered = self._session.recover(lost.worker, epoch)
+        except NotStartedAgainError as error:
+            none = {"replaced": [], "remaining": error.remaining}
+            append_recovery(self._directory.recoveries_jsonl, {**facts, **none})
+            raise
+        begun = time.monotonic()
+        self.boundary.restore(self._session)
+        restored = time.monotonic()
+        seconds = recovered.fenced_s + recovered.started_s + restored - begun
+        facts |= {
             "replaced": list(recovered.replaced),
             "state_from": self.boundary.source,
             "seconds": seconds,
@@ -154,7 +161,7 @@ def recovery_of(
     config: Config, session: Session, directory: RunDirectory, record: Record, start: Start
 ) -> Recovery | None:
     """Return the recoveries of a run; None without restarts or without workers that this process can restart."""
-    restarts, local = config.train.restarts, config.cluster.launcher.kind == LOCAL
-    if not (restarts and local and isinstance(session, ClusterSession)):
+    restarts = config.train.restarts
+    if not restarts or config.cluster.launcher.kind == HOSTS or not isinstance(session, ClusterSession):
         return None
     return Recovery(session, directory, record, restarts, start)

@@ -12,13 +12,20 @@ from typing import Any
 
 from runner.callback import Callback
 from runner.checkpoint import CheckpointMeta, weights_sha256
-from runner.config.configuration import to_plain
+from runner.config.configuration import to_plain, with_workers
 from runner.config.devices import look_at, require_devices
 from runner.config.launcher import SweepPlace
 from runner.config.schema import Config
 from runner.engine.run.kernel_table import native_libraries
 from runner.engine.run.session import Session
-from runner.errors import NonFiniteLossError, RunnerError, WorkerLostError
+from runner.errors import (
+    ClusterError,
+    ConfigError,
+    NonFiniteLossError,
+    NotStartedAgainError,
+    RunnerError,
+    WorkerLostError,
+)
 from runner.kernels.gpu.discovery import Found
 from runner.plugin import plugin_errors, provenance
 from runner.records.data_facts import DataRecord, read_record, record_of, splits_of, write_record
@@ -29,6 +36,7 @@ from runner.records.run_directory import RunDirectory
 from runner.records.summary import Summary
 from runner.system.console import NOT_ON_TERMINAL, logging_to
 from runner.system.files import replace_durably
+from runner.system.machine import usable_cores
 from runner.system.shutdown import StopRequest, at_the_end
 from runner.tracking.base import BEST_NETWORK, LAST_NETWORK, NO_NETWORK
 from runner.training.build import build, open_session
@@ -90,19 +98,49 @@ def run(
             )
 
             return run_simulated(config, run_dir, overrides=overrides, sweep=sweep, resume=resume)
-        prepared = _prepare(config if resume else with_checkpoint_named(config), run_dir, resume)
-        with _opened_directory(prepared, run_dir, resume) as directory:
-            experiment = prepared.experiment
-            draft = draft_summary(experiment.config, directory, overrides, str(experiment.emulation or ""))
-            draft = log_run_devices(experiment, prepared.found, draft)
-            origin, changes = provenance_here()
-            if changes:
-                replace_durably(directory.code_diff, changes.encode())
-            draft = dataclasses.replace(draft, provenance=origin, repeats=repeats)
-            if sweep is not None and sweep.gpus:
-                log.info("devices: %s", sweep.gpus)
-            called = [*copy.deepcopy(list(config.callbacks.values())), *callbacks]
-            return _Run(draft, experiment, directory, sweep, prepared.start, called).execute()
+        while True:
+            try:
+                return _train(config, run_dir, overrides, sweep, resume, repeats, callbacks)
+            except NotStartedAgainError as lost:
+                config, resume = _with_remaining_workers(config, lost), True
+
+
+def _with_remaining_workers(config: Config, lost: NotStartedAgainError) -> Config:
+    """Return the configuration with which a run goes on without its lost workers; raise ``lost`` if it cannot."""
+    fewest, workers = config.cluster.min_workers, lost.remaining
+    if fewest is None or workers < fewest:
+        raise lost
+    try:
+        fewer = with_workers(config, workers, usable_cores())
+    except ConfigError as error:
+        raise ClusterError(f"{lost}\nThe run cannot go on with {workers} workers: {error}") from lost
+    text = "1 worker" if workers == 1 else f"{workers} workers"
+    log.warning("the run goes on with %s, from its newest checkpoint", text)
+    return fewer
+
+
+def _train(
+    config: Config,
+    run_dir: Path,
+    overrides: Sequence[str],
+    sweep: SweepPlace | None,
+    resume: bool,
+    repeats: str,
+    callbacks: Sequence[Callback],
+) -> Summary:
+    prepared = _prepare(config if resume else with_checkpoint_named(config), run_dir, resume)
+    with _opened_directory(prepared, run_dir, resume) as directory:
+        experiment = prepared.experiment
+        draft = draft_summary(experiment.config, directory, overrides, str(experiment.emulation or ""))
+        draft = log_run_devices(experiment, prepared.found, draft)
+        origin, changes = provenance_here()
+        if changes:
+            replace_durably(directory.code_diff, changes.encode())
+        draft = dataclasses.replace(draft, provenance=origin, repeats=repeats)
+        if sweep is not None and sweep.gpus:
+            log.info("devices: %s", sweep.gpus)
+        called = [*copy.deepcopy(list(config.callbacks.values())), *callbacks]
+        return _Run(draft, experiment, directory, sweep, prepared.start, called).execute()
 
 
 @dataclass(frozen=True)

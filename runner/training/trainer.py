@@ -18,7 +18,7 @@ from runner.config.outcome import outcome_hash
 from runner.engine.graph.network import LOSS
 from runner.engine.run.session import Session
 from runner.engine.run.step_driver import StepDriver, bind
-from runner.errors import Interrupted, NonFiniteLossError, WorkerLostError
+from runner.errors import Interrupted, NonFiniteLossError, NotStartedAgainError, WorkerLostError
 from runner.records.decisions import Decisions
 from runner.records.endings import NotingClients, Origin
 from runner.records.record import Record
@@ -33,7 +33,7 @@ from runner.training.experiment import Experiment
 from runner.training.saving import COMPUTED, SECONDS, Progress, prepared_checkpoint
 
 if TYPE_CHECKING:
-    from runner.training.recovery import Recovery
+    from runner.training.recovery import Boundary, Recovery
 
 log = logging.getLogger(__name__)
 
@@ -160,7 +160,11 @@ class Trainer:
         self._decisions.write(self._step_driver.decisions())
         steps, self._running = self._interrupted(), range(0)
         self._alone_before = steps.stop
-        self._display.message(self._recovery.recover(lost, steps))
+        try:
+            self._display.message(self._recovery.recover(lost, steps))
+        except NotStartedAgainError:
+            self._save_boundary(self._recovery.boundary)
+            raise
         # The steps that are repeated count among the step times of this process.
         self.progress = replace(self._recovery.boundary.progress, step_seconds=self.progress.step_seconds)
         self._meta = replace(self._meta, epoch=self._directory.epoch)
@@ -383,6 +387,16 @@ class Trainer:
             path = self._saver.finish()
             assert path is not None
             self._call_back("on_checkpoint", lambda callback: callback.on_checkpoint(self.progress.done, path))
+
+    def _save_boundary(self, boundary: "Boundary") -> None:
+        """Save a state that is in memory, so that a later start continues from it."""
+        progress = boundary.progress
+        if boundary.variables is None or progress.done == progress.saved_step or self.experiment.runs_in_virtual_time:
+            return
+        of_the_run = (self.experiment, self._directory, self._record)
+        prepared = prepared_checkpoint(*of_the_run, progress, boundary.variables, self._meta)
+        self._saver.start(prepared, time.monotonic())
+        self._saver.finish()
 
     def _stop_if_requested(self) -> None:
         if self._stop.signum is None:

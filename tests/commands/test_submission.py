@@ -41,10 +41,13 @@ def test_a_run_outside_of_an_allocation_submits_itself(
     assert not fake_training.calls
     given = (commands / "sbatch.args").read_text().splitlines()
     assert {"--requeue", "--ntasks=2", "--cpus-per-task=1", "--nodes=2", "--time=60", "--exclusive"} <= set(given)
+    assert "--no-kill" not in given
     script = (commands / "sbatch.in").read_text()
     run_dir = Path("my run").absolute()
     assert shlex.quote(f"hydra.run.dir='{run_dir}'") in script
     assert shlex.quote(f"resume={run_dir}") in script
+    assert main([*SLURM, "cluster.min_workers=1"]) == 0
+    assert "--no-kill" in (commands / "sbatch.args").read_text().splitlines()
 
 
 def test_inside_of_an_allocation_nothing_is_submitted(

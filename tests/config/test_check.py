@@ -57,6 +57,10 @@ parallelism=single parallelism.workers=2
     parallelism.workers=2 with parallelism=single
 cluster.spares=1 cluster.launcher.over_tcp=true
     cluster.spares=1 with cluster.launcher.over_tcp=true: only processes that share memory are replaced one by one
+cluster.min_workers=3 parallelism.workers=2
+    cluster.min_workers=3 with parallelism.workers=2: expected at most 2
+cluster.min_workers=1 train.restarts=0
+    cluster.min_workers=1 with train.restarts=0: no worker is started again; set train.restarts, or min_workers=null
 cluster.spares=2 cluster.one_process=true
     cluster.spares=2 with cluster.one_process=true: there is no worker process to replace; use 0
 cluster.workers=3

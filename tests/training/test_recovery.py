@@ -14,6 +14,9 @@ import psutil
 import pytest
 
 from runner.callback import Callback, StopTraining
+from runner.checkpoint import newest
+from runner.config.configuration import load_stored
+from runner.engine.cluster.launchers import LocalLauncher
 from runner.engine.run.step_driver import Clients, Rounds, bind
 from runner.errors import ClusterError, Interrupted, ResourceError, WorkerLostError
 from runner.records.decisions import read_decisions
@@ -217,6 +220,72 @@ def test_a_spare_process_takes_over(undisturbed: Callable[[str], Summary], tmp_p
     assert logs.keys() == {"spare-0.log", "spare-1.log"}, "the first one was used, so that another one was started"
     assert "Traceback" not in logs["spare-0.log"]
     assert processes_of(summary.run_id) == []
+
+
+THREE = (
+    *("cluster.launcher.over_tcp=true", "parallelism=sync_data", "parallelism.workers=3", "schedule=constant"),
+    *LENGTH[1:],
+)
+STRAGGLER = "cluster.emulate=true cluster.stragglers.distribution=constant cluster.stragglers.median_ms=1"
+
+
+def no_second_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make the launcher fail each time when it is to start three processes again."""
+    starts = []
+    start = LocalLauncher.start
+
+    def limited(launcher: LocalLauncher, tickets: Mapping[str, Any], *rest: Any) -> None:
+        starts.append(len(tickets))
+        if len(tickets) == 3 and starts.count(3) > 1:
+            raise ClusterError("no room for 3 processes")
+        start(launcher, tickets, *rest)
+
+    monkeypatch.setattr(LocalLauncher, "start", limited)
+
+
+def test_a_run_goes_on_with_fewer_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It ends like a run that was stopped, and resumed with fewer workers, at the step from which it went on."""
+    lost = Disturbance({6: ("worker-1", signal.SIGKILL)})
+    fewer = (*THREE, "train.steps=8", "cluster.min_workers=2")
+    with monkeypatch.context() as patched:
+        no_second_start(patched)
+        patched.setattr(Recovery, "is_due", True)
+        summary = train(tmp_path / "run", fewer, lost)
+    (told,) = recoveries_of(tmp_path / "run")
+    assert (told["worker"], told["replaced"], told["remaining"]) == ("worker-1", [], 2)
+    assert lost.steps == list(range(1, 9))
+    assert (summary.status, summary.steps, summary.recoveries) == ("finished", 8, 1)
+    assert load_stored(tmp_path / "run" / "config.yaml").parallelism.workers == 2
+    assert "cluster.workers was 3 and is 2 from now on" in (tmp_path / "run" / "run.log").read_text()
+    stopped = f"train.steps={told['continued_from']}"
+    train(tmp_path / "other", (*THREE, stopped))
+    resumed = small_config(*THREE, "train.steps=8", "parallelism.workers=2")
+    assert summary.weights_sha256 == run(resumed, tmp_path / "other", overrides=(), resume=True).weights_sha256
+
+
+@pytest.mark.parametrize(
+    ("fewest", "ends"),
+    [
+        ("null", "^no room for 3 processes$"),
+        ("3", "^no room for 3 processes$"),
+        (
+            f"1 {STRAGGLER} cluster.stragglers.workers=[2]",
+            "(?s)^no room for 3 processes\nThe run cannot go on with 2 workers: cluster.stragglers.workers=\\[2\\]",
+        ),
+    ],
+)
+def test_a_run_that_cannot_go_on_keeps_the_newest_state(
+    fewest: str, ends: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    no_second_start(monkeypatch)
+    monkeypatch.setattr(Recovery, "is_due", True)
+    lost = Disturbance({6: ("worker-1", signal.SIGKILL)})
+    with pytest.raises(ClusterError, match=ends):
+        train(tmp_path / "run", (*THREE, "train.steps=8", *typed(f"cluster.min_workers={fewest}")), lost)
+    (told,) = recoveries_of(tmp_path / "run")
+    assert (
+        newest(tmp_path / "run" / "checkpoints") == tmp_path / "run" / "checkpoints" / f"step-{told['continued_from']}"
+    )
 
 
 @pytest.mark.slow

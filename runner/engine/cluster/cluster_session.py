@@ -40,7 +40,7 @@ from runner.engine.run.session import (
 )
 from runner.engine.run.step_driver import Finished
 from runner.engine.run.timeline import Timeline
-from runner.errors import RunnerError, SecurityError
+from runner.errors import ClusterError, NotStartedAgainError, RunnerError, SecurityError, WorkerLostError
 from runner.kernels.contract import Array
 from runner.kernels.registry import Registry
 
@@ -161,10 +161,12 @@ class ClusterSession:
 
         lost: name of the worker. epoch: number of this start of the run; messages of earlier epochs are dropped.
         Launched clients and an active trace are dropped. Raises WorkerLostError if a worker is lost meanwhile; call
-        this method again for that worker. Raises the same errors as the first start.
+        this method again for that worker. Raises NotStartedAgainError if new workers cannot be started, for lack of
+        processors or hosts, and otherwise the same errors as the first start.
         """
         begun = time.monotonic()
         silence_s = 0.0 if self._started is None else self._started.silence_s(lost)
+        gone = [lost] if self._started is None else self._started.beside(lost)
         for each in (self._launched, self._by_plan, self._ended):
             each.clear()
         self._trace = None
@@ -173,7 +175,7 @@ class ClusterSession:
             fenced = time.monotonic()
             self._training_is_loaded = False
             self._identity = replace(self._identity, epoch=epoch, token=new_token())
-            self.__enter__()
+            self._start_again(gone)
             replaced = self._workers
         else:
             replaced = self._group.replace(lost, epoch)
@@ -183,6 +185,18 @@ class ClusterSession:
             self._load_again(replaced)
             self._group.complete()
         return Recovered(tuple(replaced), silence_s, fenced - begun, time.monotonic() - fenced)
+
+    def _start_again(self, gone: Sequence[str]) -> None:
+        """Start all workers again. gone: the workers on the host of the lost worker."""
+        for worker in self._workers:
+            self._monitor.forget(worker)
+        try:
+            self.__enter__()
+        except ClusterError as error:
+            if isinstance(error, WorkerLostError) and error.worker in self._workers:
+                raise
+            workers = sum(messages.split_name(name)[0] == messages.WORKER_ROLE for name in self._workers)
+            raise NotStartedAgainError(str(error), workers - max(1, len(gone))) from error
 
     def run(self, client: str, *, step: int = 0, feeds: Mapping[str, Any] | None = None) -> dict[str, Array]:
         """Run one step of a client; see :class:`Session`."""

@@ -22,8 +22,8 @@ SRUN = (
 With ``--overlap``, the tasks may use the CPUs that Slurm reserved for the master, which computes nothing.
 """
 
-_OWN_KEY = 'folder=$1; shift; exec "$@" --key "$folder/$SLURM_PROCID.key"'
-"""Shell script of a task of ``srun``, which finds its ticket by its task number in the environment."""
+_OWN_KEY = 'folder=$1; shift; exec "$@" --key "$folder/$SLURM_PROCID.key" --host "$SLURMD_NODENAME"'
+"""Shell script of a task of ``srun``, which finds its ticket by its task number, and its node, in the environment."""
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,10 @@ _BOOT = Path("/proc/sys/kernel/random/boot_id")
 _PROCESS_IDS = Path("/proc/self/ns/pid")
 
 
-def host_facts() -> dict[str, str]:
+def host_facts(name: str = "") -> dict[str, str]:
     """Return the name of this host, and a memory id, which is equal in two processes only if they share memory.
+
+    name: the name that the launcher gives to this host; "" for its own name.
 
     Processes share memory if they have the same kernel, /dev/shm, namespace of process ids and user. Each container
     usually has a separate namespace.
@@ -23,7 +25,7 @@ def host_facts() -> dict[str, str]:
     boot = _BOOT.read_text(encoding="ascii").strip() if _BOOT.exists() else platform.node()
     memory = SHARED_MEMORY.stat().st_dev if SHARED_MEMORY.is_dir() else 0
     ids = _PROCESS_IDS.stat().st_ino if _PROCESS_IDS.exists() else 0
-    return {HOST: platform.node(), MEMORY: f"{boot}/{memory}/{ids}/{os.geteuid()}"}
+    return {HOST: name or platform.node(), MEMORY: f"{boot}/{memory}/{ids}/{os.geteuid()}"}
 
 
 def difference(found: Mapping[str, str], expected: Mapping[str, str]) -> str:

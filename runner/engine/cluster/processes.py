@@ -36,8 +36,11 @@ THREAD_VARIABLES = (
 STACK_SIGNAL = signal.SIGUSR1
 TAIL_LINES = 20
 
-_TASK_ENDED = re.compile(r"\w+: error: (\S+): tasks? (\d+)[-,\d]*: (.+)")
+_TASK_ENDED = re.compile(r"\w+: error: (.+?): tasks? (\d+)[-,\d]*: (.+)")
 """A report of ``srun`` that tasks ended. Groups: the node, the number of the first task, and how the task ended."""
+
+_BY_CHANCE = re.compile(r"killed|terminated|killed by SIG(KILL|TERM|INT|HUP)|exited with exit code 7|lost by Ray")
+"""Reported ends that another process or a lost node may have caused; see :attr:`Exit.by_chance`."""
 
 _TASK_LINES = 400
 _TAIL_BYTES = 16 * 2**10
@@ -62,12 +65,15 @@ def runner_command() -> list[str]:
     return [sys.executable, "-P", spec.origin]
 
 
-def tail(path: Path, lines: int = TAIL_LINES) -> list[str]:
-    """Return the last lines of a log, taken from its last 16 KiB, escaped and shortened for a terminal."""
+def tail(path: Path, lines: int = TAIL_LINES, begin: int = 0) -> list[str]:
+    """Return the last lines of a log, taken from its last 16 KiB, escaped and shortened for a terminal.
+
+    begin: number of bytes at the beginning of the file that are ignored.
+    """
     try:
         with path.open("rb") as file:
             size = file.seek(0, os.SEEK_END)
-            file.seek(max(0, size - _TAIL_BYTES))
+            file.seek(max(begin, size - _TAIL_BYTES))
             content = file.read(_TAIL_BYTES)
     except OSError as error:
         return [f"({path} cannot be read: {error.strerror})"]
@@ -99,6 +105,7 @@ class WorkerProcess:
         self._started, self._kills = time.monotonic(), oom_kills()
         try:
             log = os.open(log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
+            self._log_begin = os.fstat(log).st_size  # before it, earlier processes of this name have written
             with open(log, "ab", buffering=0) as log_file:
                 self._process = subprocess.Popen(
                     argv,
@@ -176,7 +183,7 @@ class WorkerProcess:
 
     def report(self) -> str:
         """Return a text with the name of the process, how the process ended, and the last lines of its log."""
-        lines = tail(self.log_path)
+        lines = tail(self.log_path, begin=self._log_begin)
         ending = "\n".join(["Last lines of its log:", *(f"  | {line}" for line in lines)])
         return (
             f"{self.name} (pid {self.pid}) {self.exit or 'is still running'}. "
@@ -189,7 +196,7 @@ class WorkerProcess:
         Without such a report, returns the name of this process, "" and how this process ended.
         """
         if self.tasks:
-            for line in tail(self.log_path, _TASK_LINES):
+            for line in tail(self.log_path, _TASK_LINES, self._log_begin):
                 found = _TASK_ENDED.match(line)
                 if found is not None and int(found[2]) < len(self.tasks):
                     return self.tasks[int(found[2])], found[1], found[3][:1].lower() + found[3][1:]
@@ -202,7 +209,8 @@ class WorkerProcess:
         if not host:
             return self.exit.error(self.name, "\n".join([self.report(), *later]))
         text = "\n".join([f"{worker} on {host}: {cause}", self.report(), *later])
-        return WorkerLostError(worker, cause, text, by_chance=False)
+        by_chance, out_of_memory = _BY_CHANCE.fullmatch(cause) is not None, cause.lower() == "out of memory"
+        return WorkerLostError(worker, cause, text, by_chance=by_chance, out_of_memory=out_of_memory)
 
     def close(self) -> None:
         """Close the pidfd of a process that has ended."""

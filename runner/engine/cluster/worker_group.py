@@ -149,6 +149,11 @@ class WorkerGroup:
         """Return the seconds since the last heartbeat of a worker."""
         return self.monitor.silence_s(worker, self.clock())
 
+    def beside(self, worker: str) -> list[str]:
+        """Return the workers on the host of ``worker``, with ``worker``; none if no worker has this name."""
+        host = self._place(worker)
+        return [each for each in self.workers if each == worker or (host and self._place(each) == host)]
+
     def _fence(self, worker: str) -> None:
         """Kill a worker; no message that it has sent is read after this."""
         if worker in self.supervisor.workers:

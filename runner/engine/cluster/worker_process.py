@@ -45,12 +45,13 @@ class WorkerOptions:
     """The command-line options of a worker.
 
     join: address of the master. key: file with the worker's ticket. spare: before reading the ticket, wait for a line
-    on standard input, the path of the log to use.
+    on standard input, the path of the log to use. host: name of this host for messages; "" for its own name.
     """
 
     join: str
     key: Path
     spare: bool = False
+    host: str = ""
 
 
 def main(options: WorkerOptions, facts: Mapping[str, str], make_source: SourceMaker) -> int:
@@ -77,7 +78,7 @@ def main(options: WorkerOptions, facts: Mapping[str, str], make_source: SourceMa
         open_context(connections, identity.keys, ticket.lanes) as context,
         ZmqEndpoint(context, identity, own_address(options.join, identity.name), limits) as endpoint,
     ):
-        endpoint.join(MASTER, options.join, {**host_facts(), **facts})
+        endpoint.join(MASTER, options.join, {**host_facts(options.host), **facts})
         _wait_for_welcome(endpoint)
         options.key.unlink(missing_ok=True)
 

@@ -144,12 +144,37 @@ srun: error: node8: task 0: Terminated
 def test_process_of_another_host_is_named_by_the_report_of_its_command(
     supervisor: Supervisor, tmp_path: Path, lines: str, message: str
 ) -> None:
+    (tmp_path / "log").write_text("srun: error: node1: task 1: Killed\n")  # by an earlier start of the same run
     script = f"print({lines!r}, end=''); raise SystemExit(1)"
     names = [f"worker-{index}" for index in range(5)]
     srun = supervisor.start("srun", [sys.executable, "-c", script], tmp_path / "log", os.environ, names)
     wait_until_dead(srun)
     assert re.search(message, str(supervisor.failure()))
     assert supervisor.first_failed() == ("worker-2" if lines == SRUN else "srun")
+
+
+@pytest.mark.parametrize(
+    ("ends", "by_chance", "out_of_memory"),
+    [
+        ("srun: error: node7: task 0: Killed", True, False),
+        ("srun: error: node7: task 0: Terminated", True, False),
+        ("srun: error: node7: task 0: Segmentation fault (core dumped)", False, False),
+        ("srun: error: node7: task 0: Exited with exit code 1", False, False),
+        ("srun: error: node7: task 0: Exited with exit code 7", True, False),
+        ("srun: error: node7: task 0: Out Of Memory", False, True),
+        ("ray: error: node7: task 0: killed by SIGKILL", True, False),
+        ("ray: error: node7: task 0: killed by SIGSEGV", False, False),
+        ("ray: error: its node: task 0: lost by Ray", True, False),
+    ],
+)
+def test_only_ends_that_come_from_outside_may_recur(
+    supervisor: Supervisor, tmp_path: Path, ends: str, by_chance: bool, out_of_memory: bool
+) -> None:
+    argv = [sys.executable, "-c", f"print({ends!r}); raise SystemExit(1)"]
+    wait_until_dead(supervisor.start("srun", argv, tmp_path / "log", os.environ, ["worker-0"]))
+    lost = supervisor.failure()
+    assert isinstance(lost, WorkerLostError)
+    assert (lost.worker, lost.by_chance, lost.out_of_memory) == ("worker-0", by_chance, out_of_memory)
 
 
 def test_expected_exit_is_a_failure_unless_its_code_is_0(supervisor: Supervisor, start: Start) -> None:
