@@ -1,16 +1,21 @@
-"""How a process ended: its exit code or signal, and whether the kernel killed it for lack of memory."""
+"""How a process ended: its exit code or signal, whether it was killed for lack of memory, or the error it reported."""
 
 import signal
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from runner.engine.cluster.transport.messages import Failed
 from runner.errors import ClusterError, Interrupted, RunnerError, WorkerLostError
+from runner.system.text import printable, printable_lines
 
 _VMSTAT = Path("/proc/vmstat")
 _SIGNAL_NAMES = {signum.value: signum.name for signum in signal.Signals}
 _FROM_OUTSIDE = (-signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP)
-_CLASS_OF_CODE = {error.exit_code: error.__name__ for error in RunnerError.__subclasses__() if error is not Interrupted}
+_CLASSES = {error.__name__: error for error in RunnerError.__subclasses__() if error is not Interrupted}
+_CLASS_OF_CODE = {error.exit_code: name for name, error in _CLASSES.items()}
+_MOST_LINES = 40
+_MOST_COLUMNS = 1000
 
 
 def oom_kills(path: Path = _VMSTAT) -> int | None:
@@ -85,3 +90,21 @@ class Exit:
         if self.code < 0:
             return 0
         return 2 if self.code == ClusterError.exit_code else 1
+
+
+def reported_lines(text: str) -> list[str]:
+    """Return the lines of a text that a worker sent, limited in number and length, and escaped for a terminal."""
+    return printable_lines(text, lines=_MOST_LINES, width=_MOST_COLUMNS)
+
+
+def reported_error(worker: str, failed: Failed, log_path: Path) -> RunnerError:
+    """Return a worker's error in its original class if runner defines the class, otherwise as a RunnerError."""
+    sent = "\n".join(reported_lines(failed.text))
+    text = f"{worker}: {sent}"
+    if failed.error == ClusterError.__name__:
+        return WorkerLostError(worker, "lost a connection", text, by_chance=True)
+    if failed.error == KeyboardInterrupt.__name__:
+        return WorkerLostError(worker, "was stopped by Ctrl-C", text, by_chance=True)
+    if failed.error in _CLASSES:
+        return _CLASSES[failed.error](text)
+    return RunnerError(f"{worker}: {printable(failed.error)}: {sent}\nThe traceback is in its log: {log_path}")

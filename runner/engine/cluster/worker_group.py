@@ -12,13 +12,13 @@ from typing import TypeVar
 from runner.engine.cluster.arrivals import Arrivals, send_parts
 from runner.engine.cluster.joining import HOST, MEMORY, difference
 from runner.engine.cluster.launchers import Launcher
+from runner.engine.cluster.process_exit import reported_error, reported_lines
 from runner.engine.cluster.supervisor import Supervisor
 from runner.engine.cluster.transport import messages
 from runner.engine.cluster.transport.endpoint import Endpoint, Received
 from runner.engine.cluster.transport.heartbeat import HeartbeatMonitor, Reason, Verdict
 from runner.engine.cluster.transport.private_directory import inbox_address, inbox_path
-from runner.errors import ClusterError, Interrupted, ResourceError, RunnerError, WorkerLostError
-from runner.system.text import printable, printable_lines
+from runner.errors import ClusterError, ResourceError, RunnerError, WorkerLostError
 
 log = logging.getLogger(__name__)
 
@@ -31,8 +31,6 @@ _DRAIN_S = 0.2
 _BYE_S = 10.0
 _DISMISS_S = 2.0
 _EXIT_S = 5.0
-_MOST_LINES = 40
-_MOST_COLUMNS = 1000
 
 Answer = TypeVar("Answer", bound=messages.Message)
 
@@ -374,7 +372,7 @@ class WorkerGroup:
         """Append log lines of a worker to its file, unless the worker is the supervisor's and writes the file."""
         if worker not in self.supervisor.workers:
             with open(self._log(worker), "a", encoding="utf-8") as file:
-                file.writelines(f"{line}\n" for line in printable_lines(lines, lines=_MOST_LINES, width=_MOST_COLUMNS))
+                file.writelines(f"{line}\n" for line in reported_lines(lines))
 
     def _handle_report(self, received: Received, now: float) -> RunnerError | None:
         """Handle a heartbeat, log lines or a part of a fetched tensor; return the error of a worker that failed."""
@@ -384,26 +382,9 @@ class WorkerGroup:
             case messages.Failed() as failed:
                 if failed.error != ClusterError.__name__:  # after a ClusterError, the worker still waits for a recovery
                     self._lost.add(received.source)
-                return _reported_error(self._named(received.source), failed, self._log(received.source))
+                return reported_error(self._named(received.source), failed, self._log(received.source))
             case messages.Log(lines=lines):
                 self._keep(messages.process_of(received.source), lines)
             case messages.TensorPart():
                 self.arrivals.add(received)
         return None
-
-
-_CLASSES: Mapping[str, type[RunnerError]] = {
-    kind.__name__: kind for kind in RunnerError.__subclasses__() if kind is not Interrupted
-}
-
-
-def _reported_error(worker: str, failed: messages.Failed, log_path: Path) -> RunnerError:
-    """Return a worker's error in its original class if runner defines the class, otherwise as a RunnerError."""
-    text = "\n".join(printable_lines(failed.text, lines=_MOST_LINES, width=_MOST_COLUMNS))
-    if failed.error == ClusterError.__name__:  # the worker lost a connection to another process
-        return WorkerLostError(worker, "lost a connection", f"{worker}: {text}", by_chance=True)
-    if failed.error == KeyboardInterrupt.__name__:
-        return WorkerLostError(worker, "was stopped by Ctrl-C", f"{worker}: {text}", by_chance=True)
-    if failed.error in _CLASSES:
-        return _CLASSES[failed.error](f"{worker}: {text}")
-    return RunnerError(f"{worker}: {printable(failed.error)}: {text}\nThe traceback is in its log: {log_path}")
