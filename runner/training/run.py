@@ -98,11 +98,23 @@ def run(
             )
 
             return run_simulated(config, run_dir, overrides=overrides, sweep=sweep, resume=resume)
-        while True:
-            try:
-                return _train(config, run_dir, overrides, sweep, resume, repeats, callbacks)
-            except NotStartedAgainError as lost:
-                config, resume = _with_remaining_workers(config, lost), True
+        try:
+            prepared = _prepare(config if resume else with_checkpoint_named(config), run_dir, resume)
+            with _opened_directory(prepared, run_dir, resume) as directory:
+                experiment = prepared.experiment
+                draft = draft_summary(experiment.config, directory, overrides, str(experiment.emulation or ""))
+                draft = log_run_devices(experiment, prepared.found, draft)
+                origin, changes = provenance_here()
+                if changes:
+                    replace_durably(directory.code_diff, changes.encode())
+                draft = dataclasses.replace(draft, provenance=origin, repeats=repeats)
+                if sweep is not None and sweep.gpus:
+                    log.info("devices: %s", sweep.gpus)
+                called = [*copy.deepcopy(list(config.callbacks.values())), *callbacks]
+                return _Run(draft, experiment, directory, sweep, prepared.start, called).execute()
+        except NotStartedAgainError as lost:
+            fewer = _with_remaining_workers(config, lost)
+    return run(fewer, run_dir, overrides=overrides, sweep=sweep, resume=True, repeats=repeats, callbacks=callbacks)
 
 
 def _with_remaining_workers(config: Config, lost: NotStartedAgainError) -> Config:
@@ -113,34 +125,9 @@ def _with_remaining_workers(config: Config, lost: NotStartedAgainError) -> Confi
     try:
         fewer = with_workers(config, workers, usable_cores())
     except ConfigError as error:
-        raise ClusterError(f"{lost}\nThe run cannot go on with {workers} workers: {error}") from lost
-    text = "1 worker" if workers == 1 else f"{workers} workers"
-    log.warning("the run goes on with %s, from its newest checkpoint", text)
+        raise ClusterError(f"{lost}\nThe run cannot go on with fewer workers ({workers}): {error}") from lost
+    log.warning("the run goes on with fewer workers (%d), from its newest checkpoint", workers)
     return fewer
-
-
-def _train(
-    config: Config,
-    run_dir: Path,
-    overrides: Sequence[str],
-    sweep: SweepPlace | None,
-    resume: bool,
-    repeats: str,
-    callbacks: Sequence[Callback],
-) -> Summary:
-    prepared = _prepare(config if resume else with_checkpoint_named(config), run_dir, resume)
-    with _opened_directory(prepared, run_dir, resume) as directory:
-        experiment = prepared.experiment
-        draft = draft_summary(experiment.config, directory, overrides, str(experiment.emulation or ""))
-        draft = log_run_devices(experiment, prepared.found, draft)
-        origin, changes = provenance_here()
-        if changes:
-            replace_durably(directory.code_diff, changes.encode())
-        draft = dataclasses.replace(draft, provenance=origin, repeats=repeats)
-        if sweep is not None and sweep.gpus:
-            log.info("devices: %s", sweep.gpus)
-        called = [*copy.deepcopy(list(config.callbacks.values())), *callbacks]
-        return _Run(draft, experiment, directory, sweep, prepared.start, called).execute()
 
 
 @dataclass(frozen=True)

@@ -389,7 +389,10 @@ class Trainer:
             self._call_back("on_checkpoint", lambda callback: callback.on_checkpoint(self.progress.done, path))
 
     def _save_boundary(self, boundary: "Boundary") -> None:
-        """Save a state that is in memory, so that a later start continues from it."""
+        """Save a state that is in memory, so that a later start continues from it.
+
+        Not in virtual time, in which a checkpoint that an undisturbed run does not save changes the order of events.
+        """
         progress = boundary.progress
         if boundary.variables is None or progress.done == progress.saved_step or self.experiment.runs_in_virtual_time:
             return

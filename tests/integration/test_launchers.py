@@ -9,18 +9,20 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import psutil
 import pytest
 
+from runner.config.configuration import load_stored
 from tests.integration.command import QUIET, Command, succeed, summary_of, wait_until
 from tests.integration.hosts import HostCommand, network
 from tests.integration.ray_cluster import HEAD, START, STARTED, ray_cluster, require_ray, token_of
 from tests.integration.slurm import Slurm, slurm
 from tests.integration.test_many_hosts import CASES, COMMON, LONG, STEPS, SYNC, wait_for_checkpoint
 
+LENGTH = ("train.steps=400", "train.eval_every=1000000", "checkpoint.every_steps=40")
 PROJECT = str(Path(__file__).parents[2])
 Start = Callable[..., Command]
 
@@ -99,9 +101,10 @@ def test_processes_of_a_launcher_give_the_weights_of_one_host(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("restarts", [0, 1])
 @pytest.mark.parametrize("launcher", ["slurm", "ray"])
-def test_worker_that_dies_ends_the_run_with_node_and_reason(
-    launcher: str, request: pytest.FixtureRequest, start: Start, tmp_path: Path
+def test_worker_that_dies_is_started_again_or_ends_the_run_with_node_and_reason(
+    launcher: str, restarts: int, request: pytest.FixtureRequest, start: Start, tmp_path: Path
 ) -> None:
     """Ray is started by the run, on this machine, and ends with the run."""
     if launcher == "slurm":
@@ -110,7 +113,8 @@ def test_worker_that_dies_ends_the_run_with_node_and_reason(
         require_ray()
         environment = {**token_of(tmp_path), "PYTHONPATH": PROJECT}
         launched = Launched((sys.executable, "-m", "runner"), environment, ("cluster/launcher=ray",))
-    command = begin(start, launched, tmp_path, *LONG, "train.restarts=0")
+    length = (*SYNC, *LENGTH)
+    command = begin(start, launched, tmp_path, *length, f"train.restarts={restarts}")
     checkpoints = tmp_path / "run" / "checkpoints"
     wait_until(lambda: checkpoints.is_dir() and any(checkpoints.glob("step-*")), "a checkpoint")
     log = tmp_path / "run" / "workers" / "worker-1.log"
@@ -119,11 +123,34 @@ def test_worker_that_dies_ends_the_run_with_node_and_reason(
     (number,) = joined.findall(log.read_text())
     begun = time.monotonic()
     os.kill(int(number), signal.SIGKILL)
-    assert command.finish() == 7, command.errors
-    assert time.monotonic() - begun < 10
+    assert command.finish() == (0 if restarts else 7), command.errors
     assert re.search(r"worker-1 on \S+: killed", command.errors), command.errors
+    if restarts:
+        expected = tmp_path / "expected"
+        expected.mkdir()
+        succeed(expected, *QUIET, *COMMON, *length, "hydra.run.dir=run")
+        summary = summary_of(tmp_path / "run")
+        assert summary.recoveries == 1
+        assert summary.weights_sha256 == summary_of(expected / "run").weights_sha256
+    else:
+        assert time.monotonic() - begun < 10
     assert not psutil.pid_exists(int(number))
     wait_until(lambda: not processes_with(str(tmp_path)), "the end of all processes of the run")
+
+
+@pytest.mark.slow
+def test_run_whose_node_is_lost_goes_on_with_fewer_workers(cluster: Slurm, start: Start, tmp_path: Path) -> None:
+    launched = in_allocation(cluster, 3, 3)
+    launched = replace(launched, executable=(launched.executable[0], "--no-kill", *launched.executable[1:]))
+    length = ("parallelism=sync_data", "parallelism.workers=3", *LENGTH, "cluster.min_workers=2")
+    command = begin(start, launched, tmp_path, *length)
+    checkpoints = tmp_path / "run" / "checkpoints"
+    wait_until(lambda: checkpoints.is_dir() and any(checkpoints.glob("step-*")), "a checkpoint")
+    cluster.call("scontrol", "update", "nodename=n3", "state=down", "reason=test")
+    assert command.finish() == 0, command.errors
+    assert "the run goes on with fewer workers (2)" in command.errors
+    assert load_stored(tmp_path / "run" / "config.yaml").parallelism.workers == 2
+    assert (summary_of(tmp_path / "run").status, summary_of(tmp_path / "run").steps) == ("finished", 400)
 
 
 def processes_with(text: str) -> list[int]:
@@ -149,7 +176,7 @@ def test_preempted_run_continues_with_the_weights_of_an_undisturbed_one(
     way: str, cluster: Slurm, start: Start, tmp_path: Path
 ) -> None:
     """Slurm either gives notice by SIGTERM to the batch script, or ends all processes at once."""
-    length = (*SYNC, "train.steps=400", "train.eval_every=1000000", "checkpoint.every_steps=40")
+    length = (*SYNC, *LENGTH)
     outside = Launched(
         (sys.executable, "-m", "runner"),
         {**cluster.environment, "PYTHONPATH": PROJECT},
