@@ -253,22 +253,30 @@ def test_tensor_arrives_in_parts_over_all_lanes(hosts: Hosts, nbytes: int) -> No
     np.testing.assert_array_equal(reader.view("x", ready.reference), value)
 
 
-def test_small_tensor_does_not_wait_for_the_large_one_before_it(hosts: Hosts) -> None:
-    """A receiver that reads nothing stops the connection of large tensors, but not the first connection."""
+def test_small_tensor_does_not_wait_for_the_large_one_before_it(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A receiver that reads nothing stops the connections of large tensors, but not the first connection.
+
+    The large tensor exceeds the buffers of the kernel and the credit of the sender, so that its last parts cannot
+    arrive before the small tensor.
+    """
+    monkeypatch.setattr(zmq_sockets, "CREDIT_BYTES", 4 * FRAME_BYTES)
+    parts = 120
     sender, receiver = hosts.endpoint("worker-0"), hosts.endpoint("worker-1")
     sender.connect("worker-1", receiver.address)
-    sizes = {"large": 20 * FRAME_BYTES, "small": 8}
+    sizes = {"large": parts * FRAME_BYTES, "small": 8}
     writer = ArenaWriter(ArenaSpec("p worker-0", "worker-0", 1, "", sizes))
     order = []
     for key, nbytes in sizes.items():
         ready = TensorReady("p", 0, key, writer.put(key, np.zeros(nbytes, np.uint8)))
         send_parts(sender, "worker-1", ready, writer.memory(key).data)
-    while len(order) < 21:
+    while len(order) < parts + 1:
         message = next_of(receiver).message
         order += [message.key] if isinstance(message, TensorPart) else []
-    assert order.index("small") < 20
+    assert order.index("small") < parts
     lanes = [connection.sequence for connection in sender._connections["worker-1"]]
-    assert lanes == [2, 11, 11], "hello and the small tensor; hello and every second part of the large one"
+    assert lanes == [2, 1 + parts // 2, 1 + parts // 2], (
+        "hello and the small tensor; hello and every second part of the large one"
+    )
 
 
 def test_sockets_over_tcp_detect_lost_peers(hosts: Hosts) -> None:
