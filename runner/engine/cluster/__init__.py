@@ -5,7 +5,7 @@
   program that starts the workers by Ray.
 * ``worker_group``: messages between the master and the workers, and the replacement of lost workers. ``supervisor``,
   ``processes`` and ``process_exit``: the processes of this host and how they end.
-* ``worker_process`` and ``worker``: the process and main loop of a worker.
+* ``worker_process``, ``worker`` and ``loaded_plan``: the process of a worker, its main loop, and its plans.
 * ``mailbox``, ``arrivals`` and ``wire_rendezvous``: the messages and tensors of a worker.
 * ``assignment`` and ``worker_setup``: documents from the master to a worker.
 * ``emulation``: emulation of slow networks and slow workers.

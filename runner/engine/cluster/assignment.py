@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from runner.engine.cluster.transport.messages import MASTER, MOST_STEPS, peer_name
+from runner.engine.cluster.transport.messages import FRAME_BYTES, MASTER, MOST_STEPS, peer_name
 from runner.engine.cluster.transport.shared_memory import ArenaSpec
 from runner.engine.compile.compile import Part
 from runner.engine.compile.passes.transfers import sent_tensor
@@ -150,10 +150,15 @@ def bell_sizes(plan: DevicePlan, sharing: Collection[str]) -> dict[str, int]:
     return {bell_key(send["key"]): BELL_BYTES for send in sends if peer_of(send["destination"]) in sharing}
 
 
-def all_sent_sizes(plan: DevicePlan) -> list[int]:
-    """Return the bytes of every value that this device sends, once for each receiver, and of every fetched value."""
-    sent = [plan.slots[each.inputs[0]].spec.nbytes for each in plan.instructions if each.op == "send"]
-    return sent + [plan.slots[slot].spec.nbytes for slot in plan.fetches.values()]
+def messages_of(plan: DevicePlan) -> int:
+    """Return the number of messages with tensors of one step, from and to a process without shared memory.
+
+    These are the feeds, the values that the device sends, once for each receiver, and the fetched values.
+    """
+    sizes = [feed.spec.nbytes for feed in plan.feeds]
+    sizes += [plan.slots[each.inputs[0]].spec.nbytes for each in plan.instructions if each.op == "send"]
+    sizes += [plan.slots[slot].spec.nbytes for slot in plan.fetches.values()]
+    return sum(max(1, -(-nbytes // FRAME_BYTES)) for nbytes in sizes)
 
 
 def received_specs(plan: DevicePlan) -> dict[str, TensorSpec]:

@@ -9,12 +9,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
-from runner.engine.cluster.assignment import all_sent_sizes, peer_of
+from runner.engine.cluster.assignment import messages_of, peer_of
 from runner.engine.cluster.emulation import Emulation
 from runner.engine.cluster.joining import host_facts
 from runner.engine.cluster.launchers import Launcher, LocalLauncher
 from runner.engine.cluster.remote_plan import RemotePlan, RemoteTrace
-from runner.engine.cluster.starting import SPARE_MESSAGES, start_workers
+from runner.engine.cluster.starting import SPARE_MESSAGES, Recovered, start_workers, worker_names
 from runner.engine.cluster.transport import messages
 from runner.engine.cluster.transport.encoding import encode_document
 from runner.engine.cluster.transport.endpoint import Identity
@@ -23,7 +23,6 @@ from runner.engine.cluster.transport.ticket import new_token
 from runner.engine.cluster.worker_group import WorkerGroup
 from runner.engine.cluster.worker_setup import WorkerSetup, new_communicator_setup
 from runner.engine.compile.compile import Signature
-from runner.engine.compile.plan import DevicePlan
 from runner.engine.compile.program import Client, InputSlot, Program
 from runner.engine.compile.program_plans import ProgramPlans
 from runner.engine.graph.device import DEFAULT_GPU_OPTIONS, Cluster, DeviceName
@@ -43,21 +42,6 @@ from runner.engine.run.timeline import Timeline
 from runner.errors import ClusterError, NotStartedAgainError, RunnerError, SecurityError, WorkerLostError
 from runner.kernels.contract import Array
 from runner.kernels.registry import Registry
-
-
-@dataclass(frozen=True)
-class Recovered:
-    """The replacement of lost workers.
-
-    replaced: names of the workers with new processes. silence_s: seconds from the last heartbeat of the lost worker to
-    the recovery. fenced_s: seconds until all lost processes have ended and the others have dropped interrupted steps.
-    started_s: further seconds until all workers can run all plans.
-    """
-
-    replaced: tuple[str, ...]
-    silence_s: float
-    fenced_s: float
-    started_s: float
 
 
 class ClusterSession:
@@ -110,7 +94,7 @@ class ClusterSession:
         self._launcher: Launcher = launcher or LocalLauncher(logs, threads)
         self._facts = {**host_facts(), **facts}
         self._monitor = monitor or HeartbeatMonitor(silence_s=self._launcher.silence_s)
-        self._workers = _worker_names(cluster)
+        self._workers = worker_names(cluster)
         self._sent, self._peaks = (dict.fromkeys(self._workers, 0) for _ in range(2))
         self._libraries: dict[str, set[str]] = {device.type: set() for device in cluster.devices}
         self._plans: dict[tuple[Signature, tuple[InputSlot, ...]], RemotePlan] = {}
@@ -384,7 +368,7 @@ class ClusterSession:
         most messages or, if these have more messages together, all training clients, which may run at the same time.
         """
         sends = {
-            client.name: max(map(_messages_of, self._planned.plans(client.signature).values()))
+            client.name: max(map(messages_of, self._planned.plans(client.signature).values()))
             for client in self._program.clients.values()
         }
         at_once = sum(sends[client.name] for client in self._program.training)
@@ -401,26 +385,6 @@ class _LaunchedRun:
     number: int
     begin_ns: int
     turns: dict[str, int] = field(default_factory=dict)
-
-
-def _worker_names(cluster: Cluster) -> list[str]:
-    """Return the process names of a cluster; raises ValueError unless tasks 0, 1, ... of a job have one device each."""
-    names = [peer_of(device.name) for device in cluster.devices]
-    servers = sum(messages.split_name(name)[0] == messages.SERVER_ROLE for name in names)
-    expected = messages.process_names(len(names) - servers, servers)
-    if sorted(names) != sorted(expected):
-        raise ValueError(f"devices of {', '.join(names)}: expected one device for each of {', '.join(expected)}")
-    return names
-
-
-def _messages_of(plan: DevicePlan) -> int:
-    """Return the number of messages with tensors of one step, from and to a process without shared memory."""
-    feeds = sum(_frames(feed.spec.nbytes) for feed in plan.feeds)
-    return feeds + sum(map(_frames, all_sent_sizes(plan)))
-
-
-def _frames(nbytes: int) -> int:
-    return max(1, -(-nbytes // messages.FRAME_BYTES))
 
 
 def _statistic(worker: str, answer: messages.Done, name: str) -> int:

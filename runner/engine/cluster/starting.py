@@ -2,9 +2,10 @@
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from runner.engine.cluster.assignment import peer_of
 from runner.engine.cluster.launchers import Launcher
 from runner.engine.cluster.supervisor import Supervisor
 from runner.engine.cluster.transport import messages
@@ -15,9 +16,35 @@ from runner.engine.cluster.transport.ticket import Ticket, new_keys
 from runner.engine.cluster.transport.zmq_endpoint import ZmqEndpoint
 from runner.engine.cluster.transport.zmq_sockets import open_context
 from runner.engine.cluster.worker_group import WorkerGroup
+from runner.engine.graph.device import Cluster
 
 SPARE_MESSAGES = 256
 """Number of messages from one peer that an inbox can queue in addition to the messages with tensors."""
+
+
+@dataclass(frozen=True)
+class Recovered:
+    """The replacement of lost workers.
+
+    replaced: names of the workers with new processes. silence_s: seconds from the last heartbeat of the lost worker to
+    the recovery. fenced_s: seconds until all lost processes have ended and the others have dropped interrupted steps.
+    started_s: further seconds until all workers can run all plans.
+    """
+
+    replaced: tuple[str, ...]
+    silence_s: float
+    fenced_s: float
+    started_s: float
+
+
+def worker_names(cluster: Cluster) -> list[str]:
+    """Return the process names of a cluster; raises ValueError unless tasks 0, 1, ... of a job have one device each."""
+    names = [peer_of(device.name) for device in cluster.devices]
+    servers = sum(messages.split_name(name)[0] == messages.SERVER_ROLE for name in names)
+    expected = messages.process_names(len(names) - servers, servers)
+    if sorted(names) != sorted(expected):
+        raise ValueError(f"devices of {', '.join(names)}: expected one device for each of {', '.join(expected)}")
+    return names
 
 
 @contextmanager

@@ -14,21 +14,17 @@ from functools import partial
 from queue import SimpleQueue
 from typing import Any
 
-import numpy as np
-
-from runner.engine.cluster.arrivals import send_parts
 from runner.engine.cluster.assignment import (
     Assignment,
     bell_key,
-    feed_key,
     feed_sizes,
-    fetch_key,
     peer_of,
     received_specs,
     receivers,
     senders,
 )
 from runner.engine.cluster.emulation import Links
+from runner.engine.cluster.loaded_plan import LoadedPlan, feeds_of, fetches_of
 from runner.engine.cluster.mailbox import WAIT_S, LaunchQueue, Mailbox, QueuedLaunch, Request, StepAbandoned, Stopped
 from runner.engine.cluster.transport import messages
 from runner.engine.cluster.transport.encoding import decode_document, encode_document
@@ -39,7 +35,6 @@ from runner.engine.cluster.transport.shared_memory import ArenaReader, ArenaWrit
 from runner.engine.cluster.wire_rendezvous import WireRendezvous
 from runner.engine.cluster.worker_setup import WorkerSetup
 from runner.engine.compile.program import InputSource
-from runner.engine.graph.tensor import Tensor
 from runner.engine.run.executor import DeviceExecutor
 from runner.engine.run.inputs import ReadAhead, SharedReading
 from runner.engine.run.kernel_table import load_gpu_kernels
@@ -48,7 +43,6 @@ from runner.engine.run.session import PEAK_MEMORY, TURN, peak_rss_bytes
 from runner.engine.run.storage import Arena, VariableStore
 from runner.engine.run.wires import wires_of
 from runner.errors import ClusterError, RunnerError, SecurityError, as_runner_error
-from runner.kernels.contract import Array
 from runner.kernels.platform import HostPlatform, Platform
 from runner.kernels.registry import Registry
 from runner.system.text import ascii_only
@@ -92,7 +86,7 @@ class Worker:
         self._check_finite: bool | None = None
         self._links: Links | None = None
         self._addresses: Mapping[str, str] = {}
-        self._plans: dict[str, _LoadedPlan] = {}
+        self._plans: dict[str, LoadedPlan] = {}
         self._trace: tuple[Recorder, list[DeviceExecutor]] | None = None
         self._launched = LaunchQueue(self.mailbox)
         self._replaced: set[str] = set()
@@ -289,8 +283,10 @@ class Worker:
         copied = {key: readers[owner] for key, owner in sources.items() if readers[owner].spec.is_copy}
         self.mailbox.expect(plan, received | {key: sources[key] for key in copied}, copied)
         master = readers[messages.MASTER]
-        arrays = (_feeds(assignment, master), _fetches(assignment, writer), master.spec.is_copy)
-        self._plans[plan] = _LoadedPlan(assignment, executor, rendezvous, inputs, writer, frozenset(received), *arrays)
+        arrays = (feeds_of(assignment, master), fetches_of(assignment, writer), master.spec.is_copy)
+        self._plans[plan] = LoadedPlan(
+            plan, assignment, executor, rendezvous, inputs, writer, frozenset(received), *arrays
+        )
         self.endpoint.send(messages.MASTER, messages.Loaded(plan))
         self.progress.enter(messages.IDLE, 0)
 
@@ -306,7 +302,7 @@ class Worker:
             self.endpoint.connect(peer, self._addresses.get(peer) or sibling_address(self.address, peer))
             self._connected.add(peer)
 
-    def _plan(self, plan: str, step: int) -> "_LoadedPlan":
+    def _plan(self, plan: str, step: int) -> LoadedPlan:
         if plan not in self._plans:
             raise SecurityError(f"step {step} refused: plan {plan!r}, loaded plans: {', '.join(self._plans) or 'none'}")
         return self._plans[plan]
@@ -326,26 +322,9 @@ class Worker:
         for place, step in enumerate(steps):
             if place:
                 self.progress.enter(messages.STEP, step)
-            self._run_step(loaded, plan, step, place)
+            loaded.run(step, place, self.endpoint, self.mailbox)
         self.endpoint.send(messages.MASTER, messages.Done(plan, last, {PEAK_MEMORY: float(peak_rss_bytes()), **stats}))
         self.progress.enter(messages.IDLE, last)
-
-    def _run_step(self, loaded: "_LoadedPlan", plan: str, step: int, place: int) -> None:
-        """Run one step of a plan. place: its number in the series that the master has requested."""
-        # Some feeds are read from this worker's input source; the master has written the other feeds to its arena.
-        inputs, fed = loaded.inputs.read(step), loaded.feeds[place]
-        if loaded.copied:
-            for tensor in fed:
-                self.mailbox.tensor(plan, step, feed_key(tensor, place))
-        loaded.rendezvous.begin(step, first=place == 0)
-        fetched = loaded.inputs.run(step, {**inputs, **fed})
-        loaded.rendezvous.finish()
-        for tensor, memory in loaded.fetches[place].items():
-            np.copyto(memory, fetched[tensor])
-            if loaded.copied:
-                key = fetch_key(tensor, place)
-                ready = messages.TensorReady(plan, step, key, loaded.writer.put(key, memory))
-                send_parts(self.endpoint, messages.MASTER, ready, loaded.writer.memory(key).data)
 
     def _start_trace(self, plans: Sequence[str]) -> None:
         self.progress.enter(messages.LOAD, 0)
@@ -373,43 +352,3 @@ class Worker:
         for executor in executors:
             executor.record(None)
         return recorder
-
-
-@dataclass(frozen=True)
-class _LoadedPlan:
-    """A plan ready to run.
-
-    inputs: reader of the plan's inputs. writer: writer of this worker's arena. received: keys of the tensors that
-    messages announce. feeds: for each step of a series, the values from the master, in its arena. fetches: likewise,
-    the places of the fetched values in this worker's arena. copied: whether the master does not share memory with this
-    worker.
-    """
-
-    assignment: Assignment
-    executor: DeviceExecutor
-    rendezvous: WireRendezvous
-    inputs: ReadAhead
-    writer: ArenaWriter
-    received: frozenset[str]
-    feeds: Sequence[Mapping[Tensor, Array]]
-    fetches: Sequence[Mapping[Tensor, Array]]
-    copied: bool
-
-
-def _feeds(assignment: Assignment, master: ArenaReader) -> list[dict[Tensor, Array]]:
-    """Return, for each step of a series, the values from the master, in its arena."""
-    own = {slot.tensor for slot in assignment.inputs}
-    fed = {feed.tensor: feed.spec for feed in assignment.plan.feeds if feed.tensor not in own}
-    return [
-        {tensor: master.read(feed_key(tensor, place), spec.dtype, spec.shape) for tensor, spec in fed.items()}
-        for place in range(assignment.depth)
-    ]
-
-
-def _fetches(assignment: Assignment, writer: ArenaWriter) -> list[dict[Tensor, Array]]:
-    """Return, for each step of a series, the places of the fetched values in this worker's arena."""
-    returned = {tensor: assignment.plan.slots[slot].spec for tensor, slot in assignment.plan.fetches.items()}
-    return [
-        {tensor: writer.array(fetch_key(tensor, place), spec.dtype, spec.shape) for tensor, spec in returned.items()}
-        for place in range(assignment.depth)
-    ]
