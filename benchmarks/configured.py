@@ -19,7 +19,7 @@ from runner.engine.run.step_driver import bind
 from runner.records.run_directory import RunDirectory
 from runner.records.summary import versions
 from runner.training.build import build, open_session
-from runner.training.trainer import in_a_series, train_step, train_steps
+from runner.training.experiment import in_a_series, train_step, train_steps
 
 
 class Configured:

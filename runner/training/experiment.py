@@ -1,5 +1,6 @@
-"""An experiment: a configuration with its program, cluster and data facts, before anything is started."""
+"""An experiment: a configuration with its program, cluster and data facts, before anything is started; its updates."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -13,10 +14,14 @@ from runner.engine.cluster.emulation import Emulation
 from runner.engine.compile.program import Program
 from runner.engine.graph.device import Cluster
 from runner.engine.graph.tensor import state_dtype
+from runner.engine.run.step_driver import StepDriver
 from runner.optimizers.base import Optimizer
 from runner.optimizers.schedules import Schedule
 from runner.training.evaluation import TEST, VALIDATION
 from runner.training.placement import PlacedProgram
+
+_SERIES_S = 0.2
+"""Longest time in seconds by which a series of updates may delay a checkpoint, the display or the end on a signal."""
 
 
 @dataclass(frozen=True)
@@ -89,3 +94,20 @@ class Experiment:
     def advice_on_divergence(self) -> str:
         """The optimizer's advice to the user after a value became infinite or NaN."""
         return str(self.config.optimizer.against_divergence)
+
+
+def train_step(step_driver: StepDriver, experiment: Experiment, step: int) -> Mapping[str, NDArray[Any]]:
+    """Run update number ``step`` with its learning rates; return its loss and metrics."""
+    return step_driver.update(step, experiment.rates(step))
+
+
+def train_steps(step_driver: StepDriver, experiment: Experiment, steps: range) -> Sequence[Mapping[str, NDArray[Any]]]:
+    """Run consecutive updates with their learning rates; return the loss and metrics of each."""
+    if len(steps) == 1:
+        return [train_step(step_driver, experiment, steps[0])]
+    return step_driver.updates(steps[0], [experiment.rates(step) for step in steps])
+
+
+def in_a_series(longest: int, step_s: float) -> int:
+    """Return the number of updates to make in one series. longest: of the step driver. step_s: seconds of an update."""
+    return min(longest, max(1, int(_SERIES_S / step_s)))

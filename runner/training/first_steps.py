@@ -12,10 +12,9 @@ from runner.engine.graph.network import LOSS
 from runner.engine.run.step_driver import StepDriver, bind
 from runner.records.run_directory import RunDirectory
 from runner.training.build import open_session
-from runner.training.experiment import Experiment
+from runner.training.experiment import Experiment, train_step
 from runner.training.initial_weights import initial_weights
 from runner.training.saving import Start
-from runner.training.trainer import train_step
 
 STEPS = 3
 

@@ -9,9 +9,8 @@ from runner.engine.run.step_driver import bind
 from runner.errors import DivergenceError, NonFiniteLossError, NumericError, RunnerError
 from runner.records.run_directory import RunDirectory
 from runner.training.build import build, open_session
-from runner.training.experiment import Experiment
+from runner.training.experiment import Experiment, train_step
 from runner.training.saving import continued_start
-from runner.training.trainer import train_step
 
 FACTOR = 10
 LAST = 3

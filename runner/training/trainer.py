@@ -17,7 +17,7 @@ from runner.config.monitor import keeps_best, monitor_of
 from runner.config.outcome import outcome_hash
 from runner.engine.graph.network import LOSS
 from runner.engine.run.session import Session
-from runner.engine.run.step_driver import StepDriver, bind
+from runner.engine.run.step_driver import bind
 from runner.errors import Interrupted, NonFiniteLossError, NotStartedAgainError, WorkerLostError
 from runner.records.decisions import Decisions
 from runner.records.endings import NotingClients, Origin
@@ -29,34 +29,13 @@ from runner.tasks.base import Task
 from runner.tracing.window import TraceFiles, TraceWindow, recorded_steps
 from runner.training.display import Display
 from runner.training.evaluation import TEST, BestMetric, evaluate
-from runner.training.experiment import Experiment
+from runner.training.experiment import Experiment, in_a_series, train_steps
 from runner.training.saving import COMPUTED, SECONDS, Progress, prepared_checkpoint
 
 if TYPE_CHECKING:
     from runner.training.recovery import Boundary, Recovery
 
 log = logging.getLogger(__name__)
-
-
-_SERIES_S = 0.2
-"""Longest time in seconds by which a series of updates may delay a checkpoint, the display or the end on a signal."""
-
-
-def train_step(step_driver: StepDriver, experiment: Experiment, step: int) -> Mapping[str, NDArray[Any]]:
-    """Run update number ``step`` with its learning rates; return its loss and metrics."""
-    return step_driver.update(step, experiment.rates(step))
-
-
-def train_steps(step_driver: StepDriver, experiment: Experiment, steps: range) -> Sequence[Mapping[str, NDArray[Any]]]:
-    """Run consecutive updates with their learning rates; return the loss and metrics of each."""
-    if len(steps) == 1:
-        return [train_step(step_driver, experiment, steps[0])]
-    return step_driver.updates(steps[0], [experiment.rates(step) for step in steps])
-
-
-def in_a_series(longest: int, step_s: float) -> int:
-    """Return the number of updates to make in one series. longest: of the step driver. step_s: seconds of an update."""
-    return min(longest, max(1, int(_SERIES_S / step_s)))
 
 
 class Trainer:

@@ -107,7 +107,7 @@ def test_a_failed_save_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         return save_checkpoint(*arguments, step=step, **named)  # type: ignore[arg-type]
 
     monkeypatch.setattr("runner.training.saving.save_checkpoint", failing)
-    monkeypatch.setattr("runner.training.trainer.train_step", _slowed)
+    monkeypatch.setattr("runner.training.experiment.train_step", _slowed)
     with pytest.raises(ResourceError, match="no space for a checkpoint"):
         train(tmp_path, "train.steps=1000", "checkpoint.every_steps=2")
     summary = Summary.read(tmp_path / "summary.json")

@@ -24,8 +24,8 @@ from runner.records.record import Record
 from runner.records.run_directory import RunDirectory
 from runner.records.summary import Summary
 from runner.tracking import read_metrics
+from runner.training import experiment as updates
 from runner.training import non_finite as origin
-from runner.training import trainer
 from runner.training.build import build
 from runner.training.experiment import Experiment
 from runner.training.non_finite import repeated_experiment
@@ -122,7 +122,7 @@ def test_a_run_is_repeated_from_its_record(tmp_path: Path, trained: Trained, set
 
 def stopped_after(step: int, folder: Path, monkeypatch: pytest.MonkeyPatch, *overrides: str) -> str:
     """Train until Ctrl-C arrives during update ``step``; return the message that ends the run."""
-    train_step = trainer.train_step
+    train_step = updates.train_step
 
     def stopping(step_driver: StepDriver, experiment: Experiment, number: int) -> Any:
         if number + 1 == step:
@@ -130,7 +130,7 @@ def stopped_after(step: int, folder: Path, monkeypatch: pytest.MonkeyPatch, *ove
         return train_step(step_driver, experiment, number)
 
     with monkeypatch.context() as patch:
-        patch.setattr(trainer, "train_step", stopping)
+        patch.setattr(updates, "train_step", stopping)
         with pytest.raises(Interrupted) as stopped:
             train(folder, *overrides)
     return str(stopped.value)

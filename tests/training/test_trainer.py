@@ -22,9 +22,9 @@ from runner.records.summary import Summary
 from runner.tracking import read_metrics
 from runner.training import non_finite
 from runner.training.build import build
-from runner.training.experiment import Experiment
+from runner.training.experiment import Experiment, train_step
 from runner.training.non_finite import replay
-from runner.training.trainer import Trainer, train_step
+from runner.training.trainer import Trainer
 from tests.small_runs import small_config, train
 
 
@@ -64,7 +64,7 @@ def test_a_run_evaluates_logs_and_saves_when_due(tmp_path: Path, monkeypatch: py
 
     monkeypatch.setattr(Synchronous, "longest_series", lambda self, step: longest)
     monkeypatch.setattr(Synchronous, "updates", updates)
-    monkeypatch.setattr("runner.training.trainer._SERIES_S", 1e9)
+    monkeypatch.setattr("runner.training.experiment._SERIES_S", 1e9)
     overrides = ("train.steps=7", "train.eval_every=3", "train.log_every=5", "checkpoint.every_steps=2")
     summary = train(tmp_path, *overrides)
     assert series == ([1] * 7 if longest == 1 else [1, 1, 1, 1, 2, 1])
@@ -266,7 +266,7 @@ def test_a_run_that_ends_within_its_trace_writes_the_recorded_part(
             signal.raise_signal(signal.SIGTERM)
         return answer
 
-    monkeypatch.setattr("runner.training.trainer.train_step", ending)
+    monkeypatch.setattr("runner.training.experiment.train_step", ending)
     with pytest.raises(RunnerError if ended == "failed" else Interrupted, match=r"out of luck|stopped after step 4"):
         train(tmp_path, "train.steps=20", "trace=true", "trace_skip=2", "trace_steps=10")
     summary = json.loads((tmp_path / "trace_summary.json").read_text())
