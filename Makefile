@@ -33,9 +33,10 @@ table: $(VENV)/.installed  ## install and measure a table of a paper, into my_re
 test: $(VENV)/.installed-dev  ## install and run the tests but the slow ones (ARGS="..." goes to pytest)
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow" $(ARGS)
 
-test-all: $(VENV)/.installed-dev  ## run all tests, and those of the CPU kernels a second time without AVX-512
+test-all: $(VENV)/.installed-dev  ## run all tests, and on a CPU with AVX-512 those of its kernels again without it
 	$(BIN)/python -m pytest -n 2 --dist worksteal
-	$(BIN)/python -m pytest -n 2 --dist worksteal --avx2 tests/kernels tests/engine/graph/ops --ignore tests/kernels/gpu
+	! grep -q avx512 /proc/cpuinfo || \
+		$(BIN)/python -m pytest -n 2 --dist worksteal --avx2 tests/kernels tests/engine/graph/ops --ignore tests/kernels/gpu
 
 chaos: $(VENV)/.installed-dev  ## kill processes of runs at random times, in an hour (ARGS="--help"); a second start goes on
 	$(BIN)/python -m tests.chaos $(ARGS)

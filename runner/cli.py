@@ -5,12 +5,13 @@ Slow modules are imported only when they are needed, so that ``runner --help`` a
 
 import argparse
 import difflib
+import gc
 import importlib
 import os
 import select
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from runner.commands.plugins import install_plugins, split_plugins
@@ -25,6 +26,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     A RunnerError is printed as one message on standard error and gives the exit code of its class; a MemoryError is
     treated as a ResourceError. An interruption and a closed output also give exit codes. Other exceptions are raised.
     """
+    gc.set_threshold(COLLECTED)
     arguments = list(sys.argv[1:] if argv is None else argv)
     debug = DEBUG_OPTION in arguments or os.environ.get("HYDRA_FULL_ERROR") == "1"
     arguments = [argument for argument in arguments if argument != DEBUG_OPTION]
@@ -112,12 +114,13 @@ def _end_with_supervisor(arguments: Sequence[str]) -> list[str]:
 def _run_verb(name: str, references: Sequence[str], arguments: Sequence[str], *, debug: bool) -> int:
     if name == WORKER:
         _die_with_master(arguments)
+    installed = dict[str, str]()
     if name not in _WITHOUT_PLUGINS:
-        install_plugins(references)
+        installed = install_plugins(references)
     elif references:
         raise ConfigError(f"--plugin {references[0]}: `runner {name}` uses no plugins; leave it out")
     if name == WORKER:
-        return _worker(arguments)
+        return _worker(arguments, installed)
     module = importlib.import_module(_MODULES.get(name, f"runner.commands.{name}"))
     code: int = module.main([DEBUG_OPTION, *arguments] if debug and name == "sweep" else arguments)
     return code
@@ -167,22 +170,24 @@ def _die_with_master(arguments: Sequence[str]) -> None:
         die_with_parent(parent)
 
 
-def _worker(arguments: Sequence[str]) -> int:
+def _worker(arguments: Sequence[str], plugins: Mapping[str, str]) -> int:
     from runner.data.source import source_from_config
     from runner.engine.cluster.worker_process import WorkerOptions
     from runner.engine.cluster.worker_process import main as worker_main
-    from runner.plugin import loadable
     from runner.records.summary import joining_facts
 
     options = _worker_options(arguments)
     return worker_main(
         WorkerOptions(options.join, options.key, options.spare, options.host),
-        joining_facts(loadable()),
+        joining_facts(plugins),
         lambda description: source_from_config(**description),
     )
 
 
 WORKER = "worker"
+
+COLLECTED = 50_000
+"""Number of new objects after which Python searches for reference cycles; imports and plans create many objects."""
 
 VERBS = {
     "simulate": "predict times, traffic and memory on described hardware; trains nothing",

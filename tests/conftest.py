@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis.internal.conjecture import providers
 from llvmlite import binding
 
+from runner.cli import COLLECTED
 from runner.engine.run.kernel_table import load_kernels
 from runner.kernels.registry import Registry
 from runner.training.run import run
@@ -32,6 +33,10 @@ settings.load_profile("runner")
 # Hypothesis also draws constants from the source of the project's imported modules, so examples would change with every
 # edit and depend on the tests that ran before. Hypothesis has no setting that turns this off.
 providers.is_local_module_file = lambda path: False
+
+
+# As in the command `runner`: a low threshold made garbage collection a tenth of the time of these tests.
+gc.set_threshold(COLLECTED)
 
 
 def pytest_collection_finish() -> None:

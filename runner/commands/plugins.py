@@ -30,14 +30,19 @@ def split_plugins(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     return references, others
 
 
-def install_plugins(references: Sequence[str]) -> None:
-    """Load the plugins of the command line, then those of installed packages; see :func:`runner.plugin.install`."""
-    wanted = [*references, *_installed()]
-    if wanted:
-        # Imported here, so that commands without plugins do not load the tables of models and other options.
-        from runner.plugin import install
+def install_plugins(references: Sequence[str]) -> dict[str, str]:
+    """Load the plugins of the command line, then those of installed packages; see :func:`runner.plugin.install`.
 
-        install(wanted)
+    Returns reference -> SHA-256 of the source for the plugins of this process that another process can load.
+    """
+    wanted = [*references, *_installed()]
+    if not wanted:
+        return {}
+    # Imported here, so that workers and commands without plugins do not load the tables of models and other options.
+    from runner.plugin import install, loadable
+
+    install(wanted)
+    return loadable()
 
 
 def require_session_classes(run_dir: Path, given: Collection[str] = ()) -> None:

@@ -7,9 +7,9 @@ from typing import Any
 
 from runner.engine.cluster.transport.messages import FRAME_BYTES, MASTER, MOST_STEPS, peer_name
 from runner.engine.cluster.transport.shared_memory import ArenaSpec
-from runner.engine.compile.compile import Part
 from runner.engine.compile.passes.transfers import sent_tensor
 from runner.engine.compile.plan import DevicePlan
+from runner.engine.compile.planner import Part
 from runner.engine.compile.program import InputSlot
 from runner.engine.graph.device import DeviceName
 from runner.engine.graph.serialize import MAX_ITEMS, NAME, TENSOR, GraphDocument

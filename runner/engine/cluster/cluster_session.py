@@ -22,8 +22,7 @@ from runner.engine.cluster.transport.heartbeat import HeartbeatMonitor
 from runner.engine.cluster.transport.ticket import new_token
 from runner.engine.cluster.worker_group import WorkerGroup
 from runner.engine.cluster.worker_setup import WorkerSetup, new_communicator_setup
-from runner.engine.compile.compile import Signature
-from runner.engine.compile.program import Client, InputSlot, Program
+from runner.engine.compile.program import Client, InputSlot, Program, Signature
 from runner.engine.compile.program_plans import ProgramPlans
 from runner.engine.graph.device import DEFAULT_GPU_OPTIONS, Cluster, DeviceName
 from runner.engine.graph.tensor import Tensor

@@ -13,44 +13,14 @@ from runner.engine.compile.passes.rewriting import Roots
 from runner.engine.compile.passes.simplification import prune
 from runner.engine.compile.passes.transfers import insert_transfers
 from runner.engine.compile.placement import DeviceTypes, place
-from runner.engine.compile.plan import DevicePlan
-from runner.engine.compile.planner import plan_device
+from runner.engine.compile.planner import Part
+from runner.engine.compile.program import Signature
 from runner.engine.compile.schedule import schedule, split
 from runner.engine.graph import op as op_table
 from runner.engine.graph.device import Cluster
 from runner.engine.graph.graph import Graph, without_collection
 from runner.engine.graph.tensor import Tensor
-from runner.kernels.contract import Layout
 from runner.kernels.registry import Registry
-
-
-@dataclass(frozen=True)
-class Signature:
-    """A request to a graph: tensors to fetch, nodes to run, and tensors to feed. Plans are cached by signature.
-
-    exact: whether transfers stay uncompressed even if the cluster enables compression.
-    """
-
-    fetches: tuple[Tensor, ...] = ()
-    targets: tuple[str, ...] = ()
-    feeds: tuple[Tensor, ...] = ()
-    exact: bool = False
-
-
-@dataclass(frozen=True)
-class Part:
-    """The part of a signature on one device. graph: scheduled graph. feeds: fed tensor -> output of its placeholder."""
-
-    graph: Graph
-    fetches: tuple[Tensor, ...]
-    feeds: Mapping[Tensor, Tensor]
-
-    def plan(self, device: str, registry: Registry, settled: Mapping[str, Layout]) -> DevicePlan:
-        """Return the plan of the device. All processes compute the same plan from the same part and arguments.
-
-        settled: variable name -> layout that an earlier plan has decided.
-        """
-        return plan_device(device, self.graph, self.fetches, self.feeds, registry, settled)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ is placed on the device on which its simulated execution, including transfers, f
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from runner.engine.compile.cost import Seconds, node_seconds
 from runner.engine.compile.earliest_finish import earliest_finish
@@ -61,7 +61,7 @@ def put(graph: Graph, groups: Groups, chosen: Mapping[str, str]) -> Graph:
     def on_device(node: Node) -> Node:
         device = chosen[groups.of[node.name]]
         is_placed = (device, ()) == (node.device, node.colocate_with)
-        return node if is_placed else replace(node, device=device, colocate_with=())
+        return node if is_placed else node.changed(device=device, colocate_with=())
 
     return Graph.of(map(on_device, graph))
 

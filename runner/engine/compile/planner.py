@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from runner.engine.compile.layouts import arrange
 from runner.engine.compile.memory import assign_memory
@@ -20,6 +21,22 @@ LAUNCHING = frozenset({"gpu"})
 
 SMALL_BYTES = 1 << 20
 """Largest size in bytes of a small variable. The update of a larger variable occupies the whole GPU."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """The part of a signature on one device. graph: scheduled graph. feeds: fed tensor -> output of its placeholder."""
+
+    graph: Graph
+    fetches: tuple[Tensor, ...]
+    feeds: Mapping[Tensor, Tensor]
+
+    def plan(self, device: str, registry: Registry, settled: Mapping[str, Layout]) -> DevicePlan:
+        """Return the plan of the device. All processes compute the same plan from the same part and arguments.
+
+        settled: variable name -> layout that an earlier plan has decided.
+        """
+        return plan_device(device, self.graph, self.fetches, self.feeds, registry, settled)
 
 
 @without_collection()

@@ -10,7 +10,6 @@ from typing import Any, Protocol
 
 from numpy.typing import NDArray
 
-from runner.engine.compile.compile import Signature
 from runner.engine.graph.device import worker_task
 from runner.engine.graph.graph import Graph
 from runner.engine.graph.tensor import Tensor, TensorSpec
@@ -34,6 +33,19 @@ class InputSource(Protocol):
         the dtype of variables, 1 for an example and 0 for padding.
         """
         ...
+
+
+@dataclass(frozen=True)
+class Signature:
+    """A request to a graph: tensors to fetch, nodes to run, and tensors to feed. Plans are cached by signature.
+
+    exact: whether transfers stay uncompressed even if the cluster enables compression.
+    """
+
+    fetches: tuple[Tensor, ...] = ()
+    targets: tuple[str, ...] = ()
+    feeds: tuple[Tensor, ...] = ()
+    exact: bool = False
 
 
 @dataclass(frozen=True)

@@ -131,7 +131,7 @@ def measured_seconds(measured: Mapping[str, float], program: Program, cluster: C
 
 def _as_on_one_device(program: Program, cluster: Cluster, registry: Registry) -> Graph:
     """Return the compiled graph of the training step on one device, whose node names equal those of a record."""
-    alone = Graph.of(replace(node, device=cluster.devices[0].name, colocate_with=()) for node in program.graph)
+    alone = Graph.of(node.changed(device=cluster.devices[0].name, colocate_with=()) for node in program.graph)
     compiled = compile_signature(alone, program.clients["train"].signature, cluster, registry)
     return compiled.parts[cluster.devices[0].name].graph
 

@@ -3,11 +3,11 @@
 from collections.abc import Iterable, Mapping
 from functools import cached_property
 
-from runner.engine.compile.compile import Compiled, Signature, compile_placed, device_types
+from runner.engine.compile.compile import Compiled, compile_placed, device_types
 from runner.engine.compile.cost import Seconds, node_seconds
 from runner.engine.compile.placement import place
 from runner.engine.compile.plan import DevicePlan
-from runner.engine.compile.program import Client, Program
+from runner.engine.compile.program import Client, Program, Signature
 from runner.engine.graph.device import Cluster
 from runner.engine.graph.graph import Graph
 from runner.errors import RunnerError

@@ -20,7 +20,7 @@ import heapq
 import math
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from runner.engine.compile.cost import Seconds, node_seconds
 from runner.engine.graph.device import Cluster
@@ -45,19 +45,20 @@ def schedule(graph: Graph, cluster: Cluster, seconds: Seconds = node_seconds) ->
     """
     work = _Work(graph, cluster, seconds)
     starts = _start_times(work)
-    return starts, work.end(starts)
+    return {work.nodes[node].name: start for node, start in starts.items()}, work.end(starts)
 
 
-def _start_times(work: "_Work") -> dict[str, float]:
+def _start_times(work: "_Work") -> dict[int, float]:
+    """Return node -> start, sorted by the starts."""
     starts = _Simulation(work, {}, wait=0.0).run()
-    if not any(work.receives.values()):
+    if not any(work.receives):
         return starts
     waiting, wait = _Simulation(work, {}, wait=WAIT).run(), 0.0
     if LONGER * work.end(waiting) < work.end(starts):
         starts, wait = waiting, WAIT
     slack = _slack(work, starts)
     for part in PATIENCE:
-        patient = _Simulation(work, {name: part * each for name, each in slack.items()}, wait).run()
+        patient = _Simulation(work, {node: part * each for node, each in slack.items()}, wait).run()
         if work.end(patient) <= LONGER * work.end(starts):
             return patient
     return starts
@@ -70,84 +71,87 @@ def split(graph: Graph, order: list[str]) -> dict[str, Graph]:
         node = graph.nodes[name]
         local = tuple(c for c in node.control_inputs if graph.nodes[c].device == node.device)
         if local != node.control_inputs:
-            node = replace(node, control_inputs=local, colocate_with=())
+            node = node.changed(control_inputs=local, colocate_with=())
         from_device.setdefault(node.device, []).append(node)
     return {device: Graph.of(nodes) for device, nodes in from_device.items()}
 
 
-def _slack(work: "_Work", starts: dict[str, float]) -> dict[str, float]:
+def _slack(work: "_Work", starts: dict[int, float]) -> dict[int, float]:
     """Return the slack in seconds of nodes that read received tensors and precede a Send."""
     latest = _latest_starts(work, starts)
     return {
-        name: max(0.0, latest[name] - starts[name])
-        for name, receives in work.receives.items()
-        if receives and work.to_send[name] < math.inf
+        node: max(0.0, latest[node] - starts[node])
+        for node, receives in enumerate(work.receives)
+        if receives and work.to_send[node] < math.inf
     }
 
 
-def _latest_starts(work: "_Work", starts: dict[str, float]) -> dict[str, float]:
+def _latest_starts(work: "_Work", starts: dict[int, float]) -> dict[int, float]:
     """Return each node's latest start that does not make the step longer, assuming that devices are always free.
 
     Links may be busy: each carries its tensors in the order of their Recvs in ``starts``, which is sorted by time.
     """
     end = work.end(starts)
-    latest: dict[str, float] = {}
+    latest: dict[int, float] = {}
     taken: dict[tuple[str, str], float] = defaultdict(lambda: math.inf)
-    for name in reversed(starts):
-        node = work.graph.nodes[name]
-        latest[name] = min((latest[reader] for reader in work.readers[name]), default=end) - work.seconds[name]
-        if node.op == "recv":
-            link = work.link(node)
-            there = min(latest[name] - work.cluster.latency_s, taken[link])
-            latest[name] = taken[link] = there - work.occupied_s(node)
+    for node in reversed(starts):
+        latest[node] = min((latest[reader] for reader in work.readers[node]), default=end) - work.seconds[node]
+        if node in work.links:
+            link, occupied_s = work.links[node]
+            there = min(latest[node] - work.latency_s, taken[link])
+            latest[node] = taken[link] = there - occupied_s
     return latest
 
 
 class _Work:
-    """The nodes of a step with their durations and dependencies.
+    """The nodes of a step with their durations and dependencies. Nodes are positions in the graph.
 
-    before: node -> the nodes that it needs. readers: node -> the nodes that need it. receives: node -> the Recvs that
-    it needs. seconds: duration of each node on its device. to_send: seconds from the start of a node to the start of
-    the next Send, on a path without waiting; inf if no Send follows.
+    receives: the Recvs that a node needs. readers: the nodes that need a node. needed: number of nodes that a node
+    needs. seconds: duration of each node on its device. links: for each Recv, its link (the source device and its own
+    device) and the seconds for which the tensor occupies the link. to_send: seconds from the start of a node to the
+    start of the next Send, on a path without waiting; inf if no Send follows. by_rank: the nodes in the order in which
+    a free device prefers them; rank: the position of each node in this order.
     """
 
     def __init__(self, graph: Graph, cluster: Cluster, seconds: Seconds) -> None:
-        self.graph = graph
-        self.cluster = cluster
-        self.index = {name: i for i, name in enumerate(graph.nodes)}
+        self.latency_s = cluster.latency_s
+        self.nodes = list(graph)
         devices = {name: cluster.device(name) for name in {node.device for node in graph}}
-        self.seconds = {node.name: seconds(graph, node, devices[node.device]) for node in graph}
-        self.before = {node.name: tuple(dict.fromkeys(node.needed)) for node in graph}
-        self.receives = {
-            name: [each for each in before if graph.nodes[each].op == "recv"] for name, before in self.before.items()
+        self.devices = [node.device for node in graph]
+        self.seconds = [seconds(graph, node, devices[node.device]) for node in graph]
+        self.links = {
+            position: ((node.attributes["source"], node.device), node.outputs[0].nbytes / cluster.bytes_per_s)
+            for position, node in enumerate(graph)
+            if node.op == "recv"
         }
-        self.readers: dict[str, list[str]] = defaultdict(list)
-        for name, before in self.before.items():
-            for each in before:
-                self.readers[each].append(name)
-        self.to_send: dict[str, float] = {}
-        for name in reversed(self.before):
-            onward = min((self.to_send[reader] for reader in self.readers[name]), default=math.inf)
-            self.to_send[name] = 0.0 if graph.nodes[name].op == "send" else onward + self.seconds[name]
-        self.rank = {name: (self.to_send[name], not self._only_updates(name), self.index[name]) for name in graph.nodes}
+        index = {name: position for position, name in enumerate(graph.nodes)}
+        before = [[index[name] for name in dict.fromkeys(node.needed)] for node in graph]
+        self.needed = list(map(len, before))
+        self.receives = [[each for each in needed if each in self.links] for needed in before]
+        self.readers: list[list[int]] = [[] for _ in before]
+        for node, needed in enumerate(before):
+            for each in needed:
+                self.readers[each].append(node)
+        self.to_send = [0.0] * len(before)
+        for node in reversed(range(len(before))):
+            if self.nodes[node].op != "send":
+                onward = min((self.to_send[reader] for reader in self.readers[node]), default=math.inf)
+                self.to_send[node] = onward + self.seconds[node]
+        # Sorting is stable: nodes of equal ranks stay in the order of the graph.
+        self.by_rank = sorted(range(len(before)), key=lambda node: (self.to_send[node], not self._only_updates(node)))
+        self.rank = [0] * len(before)
+        for rank, node in enumerate(self.by_rank):
+            self.rank[node] = rank
 
-    def end(self, starts: Mapping[str, float]) -> float:
+    def end(self, starts: Mapping[int, float]) -> float:
         """Return the end of the last node in seconds."""
-        return max((start + self.seconds[name] for name, start in starts.items()), default=0.0)
+        return max((start + self.seconds[node] for node, start in starts.items()), default=0.0)
 
-    def link(self, recv: Node) -> tuple[str, str]:
-        """Return the link of a Recv: the source device and the device of the Recv."""
-        return recv.attributes["source"], recv.device
-
-    def occupied_s(self, recv: Node) -> float:
-        """Return the seconds for which the tensor of a Recv occupies its link."""
-        return recv.outputs[0].nbytes / self.cluster.bytes_per_s
-
-    def _only_updates(self, name: str) -> bool:
+    def _only_updates(self, node: int) -> bool:
         """Return whether a node is an assign, or computes only assigned values."""
-        readers = self.readers[name]
-        return self.graph.nodes[name].op == "assign" or (
-            bool(readers) and all(self.graph.nodes[reader].op == "assign" for reader in readers)
+        readers = self.readers[node]
+        return self.nodes[node].op == "assign" or (
+            bool(readers) and all(self.nodes[reader].op == "assign" for reader in readers)
         )
 
 
@@ -155,11 +159,10 @@ _ARRIVAL, _DELAY_OVER, _END = range(3)
 """Kinds of events of a node: its inputs have arrived, its delay is over, it ends."""
 
 
-@dataclass(frozen=True)
-class _Running:
+class _Running(NamedTuple):
     """A node that a device runs, from ``begin`` to ``end`` in seconds. turn: number of nodes started before it."""
 
-    name: str
+    node: int
     begin: float
     end: float
     turn: int
@@ -172,98 +175,93 @@ class _Simulation:
     simulated in hindsight: if a nearer node is ready early enough, the running node is treated as never started.
     """
 
-    def __init__(self, work: _Work, delays: Mapping[str, float], wait: float) -> None:
+    def __init__(self, work: _Work, delays: Mapping[int, float], wait: float) -> None:
         self.work = work
         self.delays = delays
         self.wait = wait
-        self.missing = {name: len(before) for name, before in work.before.items()}
-        self.available: dict[str, float] = defaultdict(float)
-        self.events: list[tuple[float, int, int, str]] = []  # (time, graph order, kind, node)
-        self.ready: dict[str, list[tuple[tuple[float, bool, int], str]]] = defaultdict(list)  # device -> (rank, node)
-        self.delayed: dict[str, dict[str, float]] = defaultdict(dict)  # device -> node -> end of its delay
+        self.missing = list(work.needed)
+        self.available = [0.0] * len(work.nodes)
+        self.events: list[tuple[float, int, int]] = []  # (time, node, kind)
+        self.ready: dict[str, list[int]] = {device: [] for device in work.devices}  # ranks of nodes
+        self.delayed: dict[str, dict[int, float]] = {device: {} for device in work.devices}  # node -> end of its delay
         self.running: dict[str, _Running] = {}
         self.link_free: dict[tuple[str, str], float] = defaultdict(float)
-        self.starts: dict[str, float] = {}
-        self.turns: dict[str, int] = {}
+        self.starts: dict[int, float] = {}
+        self.turns: dict[int, int] = {}
         self.started = 0
 
-    def run(self) -> dict[str, float]:
-        for name, count in self.missing.items():
-            if count == 0:
-                self._expect(name, 0.0, _ARRIVAL)
+    def run(self) -> dict[int, float]:
+        """Return node -> start in seconds, sorted by the starts and then by the order in which nodes were started."""
+        self.events = [(0.0, node, _ARRIVAL) for node, count in enumerate(self.missing) if count == 0]
         while self.events:
             now, touched = self.events[0][0], set()
             while self.events and self.events[0][0] == now:
-                _, _, kind, name = heapq.heappop(self.events)
-                device = self.work.graph.nodes[name].device
+                _, node, kind = heapq.heappop(self.events)
+                device = self.work.devices[node]
                 touched.add(device)
-                self._happen(device, name, kind, now)
+                self._happen(device, node, kind, now)
             for device in sorted(touched):
                 self._choose(device, now)
         return dict(sorted(self.starts.items(), key=lambda item: (item[1], self.turns[item[0]])))
 
-    def _expect(self, name: str, time: float, kind: int) -> None:
-        heapq.heappush(self.events, (time, self.work.index[name], kind, name))
-
-    def _happen(self, device: str, name: str, kind: int, now: float) -> None:
-        running = self.running.get(device)
+    def _happen(self, device: str, node: int, kind: int, now: float) -> None:
         if kind == _END:
+            running = self.running.get(device)
             # If the node was stopped after its end was queued, this event is outdated.
-            if running is not None and running.name == name and running.end == now:
+            if running is not None and running.node == node and running.end == now:
                 del self.running[device]
                 self._end(running)
-        elif kind == _ARRIVAL and self.delays.get(name):
-            self.delayed[device][name] = now + self.delays[name]
-            self._expect(name, now + self.delays[name], _DELAY_OVER)
-        elif kind == _ARRIVAL or self.delayed[device].pop(name, None) is not None:
-            heapq.heappush(self.ready[device], (self.work.rank[name], name))
+        elif kind == _ARRIVAL and self.delays.get(node):
+            self.delayed[device][node] = now + self.delays[node]
+            heapq.heappush(self.events, (now + self.delays[node], node, _DELAY_OVER))
+        elif kind == _ARRIVAL or self.delayed[device].pop(node, None) is not None:
+            heapq.heappush(self.ready[device], self.work.rank[node])
 
     def _choose(self, device: str, now: float) -> None:
         """Start the nearest ready node, else the delayed node that is due first, unless a running node continues."""
         ready, delayed, running = self.ready[device], self.delayed[device], self.running.get(device)
         if running is not None:
-            rank = self.work.rank[running.name]
+            rank = self.work.rank[running.node]
             long_ago = now - running.begin > self.wait * (running.end - running.begin)
-            if not ready or rank <= ready[0][0] or long_ago:
+            if not ready or rank <= ready[0] or long_ago:
                 return
-            heapq.heappush(ready, (rank, running.name))
+            heapq.heappush(ready, rank)
         if ready:
-            name = heapq.heappop(ready)[1]
+            node = self.work.by_rank[heapq.heappop(ready)]
         elif delayed:
-            name = min(delayed, key=delayed.__getitem__)
-            del delayed[name]
+            node = min(delayed, key=delayed.__getitem__)
+            del delayed[node]
         else:
             return
-        nodes = [each for each in (*self.work.receives[name], name) if each not in self.starts]
-        end = now + sum(self.work.seconds[each] for each in nodes)
-        self.running[device] = _Running(name, now, end, self.started)
+        first = sum(self.work.seconds[each] for each in self.work.receives[node] if each not in self.starts)
+        end = now + (first + self.work.seconds[node])
+        self.running[device] = _Running(node, now, end, self.started)
         self.started += 1
-        self._expect(name, end, _END)
+        heapq.heappush(self.events, (end, node, _END))
 
     def _end(self, ended: _Running) -> None:
         """Record the start of a node and, directly before it, of those of its Recvs that have not run yet."""
         start = ended.begin
-        for each in (*self.work.receives[ended.name], ended.name):
+        for each in (*self.work.receives[ended.node], ended.node):
             if each not in self.starts:
                 self.starts[each], self.turns[each] = start, ended.turn
                 start += self.work.seconds[each]
-        self._release_readers(ended.name, ended.end)
+        self._release_readers(ended.node, ended.end)
 
-    def _release_readers(self, name: str, finished: float) -> None:
-        for reader in self.work.readers[name]:
-            node = self.work.graph.nodes[reader]
-            arrival = self._arrival(node, finished) if node.op == "recv" else finished
+    def _release_readers(self, node: int, finished: float) -> None:
+        for reader in self.work.readers[node]:
+            arrival = self._arrival(reader, finished) if reader in self.work.links else finished
             self.available[reader] = max(self.available[reader], arrival)
             self.missing[reader] -= 1
             if self.missing[reader] > 0:
                 continue
-            if node.op == "recv" and self.work.readers[reader]:
+            if reader in self.work.links and self.work.readers[reader]:
                 self._release_readers(reader, self.available[reader])
             else:
-                self._expect(reader, self.available[reader], _ARRIVAL)
+                heapq.heappush(self.events, (self.available[reader], reader, _ARRIVAL))
 
-    def _arrival(self, recv: Node, sent: float) -> float:
+    def _arrival(self, recv: int, sent: float) -> float:
         """Return the arrival time of a tensor that is sent at ``sent``; its link carries one tensor at a time."""
-        link = self.work.link(recv)
-        self.link_free[link] = max(sent, self.link_free[link]) + self.work.occupied_s(recv)
-        return self.link_free[link] + self.work.cluster.latency_s
+        link, occupied_s = self.work.links[recv]
+        self.link_free[link] = max(sent, self.link_free[link]) + occupied_s
+        return self.link_free[link] + self.work.latency_s

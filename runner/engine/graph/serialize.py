@@ -4,7 +4,6 @@ A document consists only of maps, lists, strings, numbers and bytes. Reading a d
 :func:`verify` infers every shape again and rejects a document whose shapes differ from the inferred ones.
 """
 
-from dataclasses import replace
 from typing import Any
 
 from runner.engine.graph import op as op_table
@@ -84,7 +83,7 @@ def from_document(document: object) -> Graph:
         for number, node in enumerate(_NODES.read(document, "graph document")):
             where = f"graph document, node {number}: "
             attributes = op_table.lookup(node.op).canonical(node.attributes)
-            graph.insert(replace(node, attributes=attributes))
+            graph.insert(node.changed(attributes=attributes))
     except ValueError as error:
         raise VerificationError(f"{where}{error}") from None
     verify(graph)

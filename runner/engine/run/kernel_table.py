@@ -14,9 +14,6 @@ from runner.errors import ResourceError
 from runner.kernels.contract import FLOATS, Arrangement, Array, Attributes, Bound, Buffers, Kernel, KernelError
 from runner.kernels.cpu.loading import NativeLibrary, register
 from runner.kernels.functions import arrange_plain, function_kernel, results
-from runner.kernels.gpu.cuda import GpusError, open_gpus
-from runner.kernels.gpu.described import described_gpu
-from runner.kernels.gpu.loading import register_gpus
 from runner.kernels.registry import REGISTRY, Registry
 
 
@@ -90,6 +87,10 @@ def kernels_for(devices: Iterable[Device]) -> Registry:
 @cache
 def load_gpu_kernels(use: GpuOptions, home: int) -> Registry:
     """Return the kernels of the CPU and of this process's GPUs. home: number of the default GPU of every thread."""
+    # Imported here, because processes without a GPU use none of these modules.
+    from runner.kernels.gpu.cuda import GpusError, open_gpus
+    from runner.kernels.gpu.loading import register_gpus
+
     registry = load_kernels().copy()
     try:
         runtime = open_gpus(use.tf32, compare_plans=use.compare_plans, code_folder=use.code_folder, home=home)
@@ -103,6 +104,9 @@ def load_gpu_kernels(use: GpuOptions, home: int) -> Registry:
 @cache
 def load_described_kernels() -> Registry:
     """Return the kernels of the CPU, and GPU kernels that can be planned but not run, because no GPU is opened."""
+    from runner.kernels.gpu.described import described_gpu
+    from runner.kernels.gpu.loading import register_gpus
+
     registry = load_kernels().copy()
     register_gpus(registry, described_gpu())
     require_gpu_kernels(registry)

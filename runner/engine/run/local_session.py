@@ -9,9 +9,9 @@ from typing import Any
 
 from threadpoolctl import ThreadpoolController
 
-from runner.engine.compile.compile import Compiled, Signature
+from runner.engine.compile.compile import Compiled
 from runner.engine.compile.plan import DevicePlan
-from runner.engine.compile.program import Client, InputSource, Program
+from runner.engine.compile.program import Client, InputSource, Program, Signature
 from runner.engine.compile.program_plans import ProgramPlans
 from runner.engine.graph.device import Cluster
 from runner.engine.graph.tensor import Tensor

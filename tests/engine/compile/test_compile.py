@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 
-from runner.engine.compile.compile import Signature, compile_signature
+from runner.engine.compile.compile import compile_signature
 from runner.engine.compile.passes.optimize import default_passes
 from runner.engine.compile.placement import PlacementError
+from runner.engine.compile.program import Signature
 from runner.engine.graph import ops
 from runner.engine.graph.device import local_cluster
 from runner.engine.graph.graph import Graph

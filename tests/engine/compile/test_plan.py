@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runner.engine.compile import program_plans
-from runner.engine.compile.compile import Part, Signature, compile_signature
+from runner.engine.compile.compile import compile_signature
 from runner.engine.compile.passes.order_writes import order_writes
 from runner.engine.compile.plan import DevicePlan, Place, Slot
-from runner.engine.compile.planner import plan_device, small_updates_last
-from runner.engine.compile.program import Client, InputSlot, Program
+from runner.engine.compile.planner import Part, plan_device, small_updates_last
+from runner.engine.compile.program import Client, InputSlot, Program, Signature
 from runner.engine.compile.program_plans import ProgramPlans
 from runner.engine.graph import ops
 from runner.engine.graph.device import local_cluster

@@ -11,7 +11,6 @@ from runner.engine.graph.device import GpuOptions, Gpus, local_cluster
 from runner.engine.graph.op import OPS, ByDecomposition, OpDef, register
 from runner.engine.graph.ops.common import decomposition, like_input
 from runner.engine.graph.tensor import TensorSpec
-from runner.engine.run import kernel_table
 from runner.engine.run.kernel_table import kernels_for, load_gpu_kernels, load_kernels
 from runner.errors import ResourceError
 from runner.kernels.contract import KernelError
@@ -78,7 +77,7 @@ ON_GPUS = local_cluster(1, gpus=Gpus((2,), use=USE)).devices
 
 def test_gpus_are_opened_once_and_only_if_a_device_needs_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opening = Mock(side_effect=[GpusError("CUDA finds none; check CUDA_VISIBLE_DEVICES"), EmulatedRuntime(tmp_path)])
-    monkeypatch.setattr(kernel_table, "open_gpus", opening)
+    monkeypatch.setattr("runner.kernels.gpu.cuda.open_gpus", opening)
     load_gpu_kernels.cache_clear()
     try:
         assert kernels_for(local_cluster(1).devices) is load_kernels()

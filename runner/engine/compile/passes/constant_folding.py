@@ -5,7 +5,6 @@ node, which stores all elements) only if the result is small.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -62,7 +61,7 @@ def fold_constants(graph: Graph, roots: Roots, registry: Registry) -> Rewrite:
 def _parts(result: Graph, split: Node, source: Node) -> Iterator[Tensor]:
     """Insert a ``fill`` for each part of a split ``fill``, and yield its output."""
     for port, spec in enumerate(split.outputs):
-        part = replace(split, name=fresh_name(result.nodes, f"{split.name}/{port}"), outputs=(spec,))
+        part = split.changed(name=fresh_name(result.nodes, f"{split.name}/{port}"), outputs=(spec,))
         yield result.insert(_replaced(part, "fill", source.attributes["value"]))[0]
 
 
@@ -127,4 +126,4 @@ def _fits_a_fill(number: Any) -> bool:
 def _replaced(node: Node, op: str, value: float | bytes) -> Node:
     (spec,) = node.outputs
     attributes: Mapping[str, Any] = {"value": value, "shape": spec.shape, "dtype": spec.dtype}
-    return replace(node, op=op, inputs=(), attributes=attributes)
+    return node.changed(op=op, inputs=(), attributes=attributes)

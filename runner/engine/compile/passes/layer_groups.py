@@ -7,7 +7,6 @@ activations and weight gradients. So the forward and the backward pass stay toge
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from runner.engine.graph.graph import Graph
 from runner.engine.graph.node import Node
@@ -51,7 +50,7 @@ def colocate_layers(graph: Graph, constraints: Mapping[str, str]) -> Graph:
         if home is not None:
             device = constraints.get(home, node.device)
             partner = () if first.setdefault(home, node.name) == node.name else (first[home],)
-            node = replace(node, device=device, colocate_with=tuple(dict.fromkeys((*node.colocate_with, *partner))))
+            node = node.changed(device=device, colocate_with=tuple(dict.fromkeys((*node.colocate_with, *partner))))
         result.append(node)
     return Graph.of(result)
 

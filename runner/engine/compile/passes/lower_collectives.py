@@ -12,7 +12,6 @@ order. By induction over the global order, no device waits forever.
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import replace
 
 from runner.engine.compile.passes.rewriting import Rewrite, Roots, sorted_by_need
 from runner.engine.graph.graph import Graph
@@ -40,7 +39,7 @@ def lower_collectives(graph: Graph, roots: Roots, members: Sequence[str]) -> Rew
         if node.op == LOWERED:
             before = latest.get(node.device)
             controls = dict.fromkeys((*node.control_inputs, *((before,) if before is not None else ())))
-            node = replace(node, control_inputs=tuple(controls))
+            node = node.changed(control_inputs=tuple(controls))
             latest[node.device] = name
         result.append(node)
     return Graph.of(result), {}
@@ -103,4 +102,4 @@ def _complete_groups(graph: Graph, members: Sequence[str]) -> list[list[Node]]:
 def _lowered(node: Node) -> Node:
     rank = int(node.attributes["rank"])
     attributes = {"group": node.attributes["group"], "rank": rank, "size": len(node.inputs)}
-    return replace(node, op=LOWERED, inputs=(node.inputs[rank],), attributes=attributes)
+    return node.changed(op=LOWERED, inputs=(node.inputs[rank],), attributes=attributes)

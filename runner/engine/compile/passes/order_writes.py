@@ -7,7 +7,7 @@ the assign is the write. If only assigns read the result of an update, the updat
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from runner.engine.compile.passes.rewriting import ALIASES, fresh_name, rewired, sorted_by_need
 from runner.engine.graph.graph import Graph
@@ -58,7 +58,7 @@ def _with_copies_of_assigned_variables(graph: Graph) -> tuple[Graph, Mapping[str
                 copy = Node(name, "convert", node.inputs[1:], {}, node.outputs, node.device, layer=node.layer)
                 result.insert(copy)
                 readers[variable_of[node.inputs[1]]].append(copy.name)
-                node = replace(node, inputs=(node.inputs[0], copy[0]))
+                node = node.changed(inputs=(node.inputs[0], copy[0]))
             moved[node[0]] = node.inputs[1]
         elif node.op == "variable":
             variable_of[node[0]] = node.name
@@ -139,4 +139,4 @@ class _Order:
         added = self.added.get(node.name)
         if not added:
             return node
-        return replace(node, control_inputs=tuple(dict.fromkeys((*node.control_inputs, *added))))
+        return node.changed(control_inputs=tuple(dict.fromkeys((*node.control_inputs, *added))))

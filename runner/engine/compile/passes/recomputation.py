@@ -14,7 +14,7 @@ of a residual unit except its sum are recomputed, each unit is a segment.
 """
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from runner.engine.compile.passes.rewriting import ALIASES, Moved, fresh_name, rewired
 from runner.engine.graph import op as op_table
@@ -117,8 +117,7 @@ class _Copying:
         for name in missing:
             node = rewired(self.graph.nodes[name], self.moved)
             is_first = node.inputs == self.graph.nodes[name].inputs
-            copy = replace(
-                node,
+            copy = node.changed(
                 name=fresh_name(self.graph.nodes, f"{name}/recomputed"),
                 control_inputs=tuple(dict.fromkeys((*node.control_inputs, *(before if is_first else ())))),
                 colocate_with=(),

@@ -85,7 +85,7 @@ def colocated_within(node: Node, names: Collection[str]) -> Node:
     """Return the node, colocated only with nodes in ``names``."""
     if all(name in names for name in node.colocate_with):
         return node
-    return replace(node, colocate_with=tuple(name for name in node.colocate_with if name in names))
+    return node.changed(colocate_with=tuple(name for name in node.colocate_with if name in names))
 
 
 def sorted_by_need(needed: Mapping[str, AbstractSet[str]], rank: Mapping[str, int]) -> list[str]:
@@ -144,7 +144,7 @@ def rewired(node: Node, moved: Mapping[Tensor, Tensor]) -> Node:
     if not moved or moved.keys().isdisjoint(node.inputs):
         return node
     named = node.inputs[:1] if node.op == "assign" else ()
-    return replace(node, inputs=(*named, *(moved.get(tensor, tensor) for tensor in node.inputs[len(named) :])))
+    return node.changed(inputs=(*named, *(moved.get(tensor, tensor) for tensor in node.inputs[len(named) :])))
 
 
 def followed(first: Moved, then: Moved) -> Moved:

@@ -6,7 +6,6 @@ and x - 0, which keep every bit of x, but not x + 0, because -0 + 0 is +0.
 
 import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import replace
 
 from runner.engine.compile.passes.rewriting import Moved, Rewrite, Roots, colocated_within, needed_part, rewired
 from runner.engine.graph import op as op_table
@@ -42,7 +41,7 @@ def _shortened(graph: Graph, node: Node) -> Node:
     if node.op == "reshape":
         before = graph.nodes[node.inputs[0].node]
         if before.op == "reshape" and before.device == node.device:
-            return replace(node, inputs=before.inputs)
+            return node.changed(inputs=before.inputs)
     return node
 
 
@@ -118,7 +117,7 @@ def _waiting_for(node: Node, survivor: dict[str, str]) -> Node:
         return node
     controls = dict.fromkeys(survivor.get(name, name) for name in node.control_inputs)
     partners = dict.fromkeys(survivor.get(name, name) for name in node.colocate_with)
-    return replace(node, control_inputs=tuple(controls), colocate_with=tuple(partners))
+    return node.changed(control_inputs=tuple(controls), colocate_with=tuple(partners))
 
 
 def _key(node: Node) -> Hashable:
@@ -193,4 +192,4 @@ def _rewired(graph: Graph, node: Node, moved: Mapping[Tensor, Tensor]) -> Node:
         for name in node.control_inputs
     )
     node = rewired(node, moved)
-    return node if controls == node.control_inputs else replace(node, control_inputs=controls)
+    return node if controls == node.control_inputs else node.changed(control_inputs=controls)

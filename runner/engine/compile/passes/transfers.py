@@ -4,8 +4,6 @@ There is one pair per (tensor, destination device), however many nodes read the 
 devices becomes the transfer of an empty tensor. Constants are not sent but duplicated on the devices that read them.
 """
 
-from dataclasses import replace
-
 from runner.engine.compile.passes.rewriting import Rewrite, Roots, rewired
 from runner.engine.graph import ops
 from runner.engine.graph.device import device_slug
@@ -53,7 +51,7 @@ class _Cut:
         controls = tuple(self._local_control(name, node) for name in node.control_inputs)
         # Placed nodes need no colocation, which could name nodes in the graphs of other devices.
         if (inputs, controls, ()) != (node.inputs, node.control_inputs, node.colocate_with):
-            node = replace(node, inputs=inputs, control_inputs=controls, colocate_with=())
+            node = node.changed(inputs=inputs, control_inputs=controls, colocate_with=())
         self.result.insert(node)
 
     def _local(self, tensor: Tensor, reader: Node) -> Tensor:
@@ -78,7 +76,7 @@ class _Cut:
 
     def _repeated(self, tensor: Tensor, producer: Node, destination: str) -> Tensor:
         name = f"{producer.name}/on/{device_slug(destination)}"
-        return self.result.insert(replace(producer, name=name, device=destination, colocate_with=()))[tensor.port]
+        return self.result.insert(producer.changed(name=name, device=destination, colocate_with=()))[tensor.port]
 
     def _transfer(self, tensor: Tensor, producer: Node, destination: str) -> Tensor:
         graph, source, key = self.result, producer.device, transfer_key(tensor, destination)

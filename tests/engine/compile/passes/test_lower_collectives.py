@@ -5,10 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from runner.engine.compile.compile import Compiled, Signature, compile_signature
+from runner.engine.compile.compile import Compiled, compile_signature
 from runner.engine.compile.passes.lower_collectives import gathered, lower_collectives
 from runner.engine.compile.passes.rewriting import Rewrite, Roots
 from runner.engine.compile.passes.simplification import remove_dead_code
+from runner.engine.compile.program import Signature
 from runner.engine.graph import ops
 from runner.engine.graph.device import Cluster, Gpus, local_cluster
 from runner.engine.graph.graph import Graph
