@@ -146,13 +146,12 @@ def _emulation(config: Config) -> Iterator[str]:
 
 
 def _spares(config: Config) -> Iterator[str]:
-    cluster = config.cluster
+    cluster, kind = config.cluster, config.cluster.launcher.kind
     if not cluster.spares:
         return
     chosen = f"cluster.spares={cluster.spares}"
-    if cluster.launcher.kind != LOCAL or cluster.launcher.over_tcp:
-        way = "over_tcp=true" if cluster.launcher.over_tcp else f"kind={cluster.launcher.kind}"
-        yield f"{chosen} with cluster.launcher.{way}: only processes that share memory are replaced one by one; use 0"
+    if kind != LOCAL:
+        yield f"{chosen} with cluster/launcher={kind}: the run starts no processes in advance there; use 0"
     if cluster.one_process:
         yield f"{chosen} with cluster.one_process=true: there is no worker process to replace; use 0"
 
@@ -167,7 +166,7 @@ def _min_workers(config: Config) -> Iterator[str]:
     if not restarts:
         yield f"{chosen} with train.restarts=0: no worker is started again; set train.restarts, or min_workers=null"
     if cluster.launcher.kind == HOSTS:
-        yield f"{chosen} with cluster/launcher=hosts: the run cannot start processes there; use slurm, ray or null"
+        yield f"{chosen} with cluster/launcher=hosts: users start the processes; use slurm, ray or null"
     if config.parallelism.replayed is not None:
         yield f"{chosen} with parallelism.replay={config.parallelism.replayed}: the record is of all workers; use null"
 

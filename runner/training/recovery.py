@@ -14,7 +14,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from runner.config.schema import HOSTS, Config
+from runner.config.schema import Config
 from runner.engine.cluster.cluster_session import ClusterSession
 from runner.engine.run.session import Session
 from runner.errors import NotStartedAgainError, WorkerLostError
@@ -160,8 +160,8 @@ def _listed(replaced: Sequence[str]) -> str:
 def recovery_of(
     config: Config, session: Session, directory: RunDirectory, record: Record, start: Start
 ) -> Recovery | None:
-    """Return the recoveries of a run; None without restarts or without workers that this process can restart."""
+    """Return the recoveries of a run; None without restarts or without worker processes."""
     restarts = config.train.restarts
-    if not restarts or config.cluster.launcher.kind == HOSTS or not isinstance(session, ClusterSession):
+    if not restarts or not isinstance(session, ClusterSession):
         return None
     return Recovery(session, directory, record, restarts, start)

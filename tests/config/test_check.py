@@ -55,8 +55,8 @@ parallelism=model parallelism.constraints=[1]
     parallelism.constraints=[1]: expected a map from patterns
 parallelism=single parallelism.workers=2
     parallelism.workers=2 with parallelism=single
-cluster.spares=1 cluster.launcher.over_tcp=true
-    cluster.spares=1 with cluster.launcher.over_tcp=true: only processes that share memory are replaced one by one
+cluster.spares=1 cluster/launcher=hosts cluster.launcher.address=10.0.0.1 cluster.launcher.hosts={a:2}
+    cluster.spares=1 with cluster/launcher=hosts: the run starts no processes in advance there; use 0
 cluster.min_workers=3 parallelism.workers=2
     cluster.min_workers=3 with parallelism.workers=2: expected at most 2
 cluster.min_workers=1 train.restarts=0
@@ -64,7 +64,7 @@ cluster.min_workers=1 train.restarts=0
 cluster.min_workers=1 parallelism.backup_workers=1 parallelism.combine=parameter_server parallelism.replay=x
     cluster.min_workers=1 with parallelism.replay=x: the record is of all workers; use null
 cluster.min_workers=1 cluster/launcher=hosts cluster.launcher.address=10.0.0.1 cluster.launcher.hosts={a:2}
-    cluster.min_workers=1 with cluster/launcher=hosts: the run cannot start processes there; use slurm, ray or null
+    cluster.min_workers=1 with cluster/launcher=hosts: users start the processes; use slurm, ray or null
 cluster.spares=2 cluster.one_process=true
     cluster.spares=2 with cluster.one_process=true: there is no worker process to replace; use 0
 cluster.workers=3

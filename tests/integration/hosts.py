@@ -213,14 +213,19 @@ def announced(hosts: list[Host], per_host: list[int], *overrides: str) -> tuple[
         "hydra.run.dir=/home/me/run",
         *overrides,
     )
-    commands = []
+    return run, [copied_command(run, hosts, number) for number in range(sum(per_host))]
+
+
+def copied_command(run: HostCommand, hosts: list[Host], number: int, elsewhere: Host | None = None) -> JoinCommand:
+    """Wait until a run on the first host has printed a command, and copy its key file.
+
+    number: the command, counted from 0. elsewhere: a host to use in place of the one that the run names.
+    """
     command = r"(\S+) on (\S+): copy (\S+) there, mode 0600, and type\n  runner (worker [^\n]*)\n"
-    for number in range(sum(per_host)):
-        _, name, key, line = run.wait_for(f"(?:.*?{command}){{{number + 1}}}").groups()
-        host = next(each for each in hosts if each.name == name)
-        there = host.path(key)
-        if host is not master:
-            there.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(master.path(key), there)
-        commands.append(JoinCommand(host, line.split(), there))
-    return run, commands
+    _, name, key, line = run.wait_for(f"(?:.*?{command}){{{number + 1}}}").groups()
+    host = elsewhere or next(each for each in hosts if each.name == name)
+    there = host.path(key)
+    if host is not hosts[0]:
+        there.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(hosts[0].path(key), there)
+    return JoinCommand(host, line.split(), there)

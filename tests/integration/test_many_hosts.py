@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.command import QUIET, succeed, summary_of
-from tests.integration.hosts import Host, Network, announced, network, train_on
+from tests.integration.hosts import Host, Network, announced, copied_command, network, train_on
 from tests.small_runs import typed
 
 STEPS = 8
@@ -132,7 +132,7 @@ def wait_for_checkpoint(checkpoints: Path) -> None:
 def test_lost_host_ends_the_run_with_its_name_a_checkpoint_and_nothing_left(way: str) -> None:
     with network(3) as net:
         first, _, lost = net.hosts
-        three = ("parallelism=sync_data", "parallelism.workers=3", *LONG[2:])
+        three = ("parallelism=sync_data", "parallelism.workers=3", "train.restarts=0", *LONG[2:])
         run, joined = train_on(net.hosts, [1, 1, 1], *COMMON, *three)
         wait_for_checkpoint(first.path("/home/me/run/checkpoints"))
         begin = time.monotonic()
@@ -158,6 +158,33 @@ def test_lost_host_ends_the_run_with_its_name_a_checkpoint_and_nothing_left(way:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("way", ["cut", "power"])
+def test_run_goes_on_after_the_command_of_a_lost_host_is_typed_on_another(way: str, tmp_path: Path) -> None:
+    three = (*COMMON, "parallelism=sync_data", "parallelism.workers=3", "train.steps=300", "checkpoint.every_steps=100")
+    succeed(tmp_path, *QUIET, *three, "hydra.run.dir=run")
+    with network(4) as net:
+        *hosts, another = net.hosts
+        run, joined = train_on(hosts, [1, 1, 1], *three)
+        wait_for_checkpoint(hosts[0].path("/home/me/run/checkpoints"))
+        if way == "cut":
+            net.cut(hosts[2])
+        else:
+            hosts[2].close()
+        replacement = copied_command(run, hosts, 3, elsewhere=another)
+        joined.append(another.start(*replacement.arguments))
+        if way == "cut":
+            net.mend(hosts[2])
+            assert joined[2].finish() == 7, "the master does not take back a process that it has replaced"
+        assert run.finish() == 0, run.output
+        assert [joined[number].finish() for number in (0, 1, 3)] == [0, 0, 0]
+        assert summary_of(hosts[0].path("/home/me/run")).weights_sha256 == summary_of(tmp_path / "run").weights_sha256
+        (recovery,) = map(json.loads, hosts[0].path("/home/me/run/recoveries.jsonl").read_text().splitlines())
+        assert (recovery["worker"], recovery["replaced"]) == ("worker-2", ["worker-2"])
+        for host in (*hosts[:2], another):
+            expect_nothing_left(host)
+
+
+@pytest.mark.slow
 def test_processes_that_do_not_fit_are_refused_with_a_reason(net: Network) -> None:
     """A process with another version, and a second process with a used key, get the reason; the run is unharmed."""
     hosts = net.hosts[:2]
@@ -165,7 +192,7 @@ def test_processes_that_do_not_fit_are_refused_with_a_reason(net: Network) -> No
         shutil.rmtree(host.path("/home/me/run"), ignore_errors=True)
     plugin = hosts[1].path("/home/me/other.py")
     plugin.write_text("from runner.plugin import Plugin\n\nplugin = Plugin()\n")
-    run, commands = announced(hosts, [1, 1], *COMMON, *LONG)
+    run, commands = announced(hosts, [1, 1], *COMMON, *LONG, "train.restarts=0")
     hosts[1].path("/home/me/second.key").write_bytes(commands[1].key.read_bytes())
     hosts[1].path("/home/me/second.key").chmod(0o600)
     wrong = hosts[1].start(*commands[1].arguments, "--plugin", "/home/me/other.py")

@@ -149,7 +149,7 @@ class ClusterSession:
         """
         begun = time.monotonic()
         silence_s = 0.0 if self._started is None else self._started.silence_s(lost)
-        gone = [lost] if self._started is None else self._started.beside(lost)
+        gone = [lost] if self._started is None else self._started.joined.beside(lost)
         for each in (self._launched, self._by_plan, self._ended):
             each.clear()
         self._trace = None
@@ -309,7 +309,7 @@ class ClusterSession:
             compiled, plans = self._planned.compiled(signature), self._planned.plans(signature)
             place = (group.directory, self._identity.epoch)
             plan = RemotePlan(
-                name, client, compiled, plans, self._planned.layouts, *place, group.sharing, rings=self._rings
+                name, client, compiled, plans, self._planned.layouts, *place, group.joined.sharing, rings=self._rings
             )
             try:
                 plan.expect_fetches(group.arrivals)

@@ -1,10 +1,14 @@
-"""Facts from which the master decides whether a process may join the run and whether the two share memory."""
+"""The processes that have joined a run, and the facts from which the master decides which processes may join."""
 
 import os
 import platform
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from runner.engine.cluster.launchers import Launcher
+from runner.engine.cluster.supervisor import Supervisor
+from runner.engine.cluster.transport.messages import Hello
 from runner.engine.cluster.transport.private_directory import SHARED_MEMORY
 
 HOST, MEMORY = "host", "memory"
@@ -37,3 +41,64 @@ def difference(found: Mapping[str, str], expected: Mapping[str, str]) -> str:
         if found.get(name) != expected.get(name)
     ]
     return f"{'; '.join(different)}, as in the process that started the run" if different else ""
+
+
+@dataclass
+class Joined:
+    """The workers that have joined a run, by their hellos. facts: the master's facts."""
+
+    workers: Sequence[str]
+    facts: Mapping[str, str]
+    launcher: Launcher
+    supervisor: Supervisor
+    hellos: dict[str, Hello] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._shared: set[str] = set()  # lost workers that have shared memory with the master
+
+    def remove(self, worker: str) -> None:
+        """Forget a worker that was lost; another process may take its place."""
+        if self._shares_memory(worker):
+            self._shared.add(worker)
+        self.hellos.pop(worker, None)
+
+    def refusal(self, worker: str, hello: Hello) -> str:
+        """Return the reason why a process may not join as ``worker``, or "".
+
+        Plans of a lost worker may be in shared memory, which a process on another host cannot open.
+        """
+        if worker in self._shared and hello.facts.get(MEMORY) != self.facts.get(MEMORY):
+            return f"{worker} was on the host of the run and shared memory with it; start it there"
+        return difference(hello.facts, self.facts)
+
+    @property
+    def sharing(self) -> list[str]:
+        """The workers that share memory with the master and with one another."""
+        return list(filter(self._shares_memory, self.workers)) if self.launcher.shares_memory else []
+
+    def _shares_memory(self, worker: str) -> bool:
+        hello = self.hellos.get(worker)
+        return hello is not None and hello.facts.get(MEMORY) == self.facts.get(MEMORY)
+
+    def is_remote(self, worker: str) -> bool:
+        """Return whether a worker may be on another host, with another clock."""
+        return self.launcher.has_keys and worker not in self.sharing
+
+    @property
+    def unwatched(self) -> set[str]:
+        """The workers whose processes the supervisor does not watch; they may be on other hosts."""
+        return self.hellos.keys() - self.supervisor.workers.keys()
+
+    def place(self, worker: str) -> str:
+        """Return the host of a worker, as the user named it or as the joined worker reported it; "" if unknown."""
+        reported = self.hellos[worker].facts.get(HOST, "") if worker in self.unwatched else ""
+        return self.launcher.place(worker) or reported
+
+    def named(self, worker: str) -> str:
+        """Return the name of a worker, with its host if the worker is not a process that the master started."""
+        return f"{worker} on {self.place(worker)}" if self.place(worker) else worker
+
+    def beside(self, worker: str) -> list[str]:
+        """Return the workers on the host of ``worker``, with ``worker``; none if no worker has this name."""
+        host = self.place(worker)
+        return [each for each in self.workers if each == worker or (host and self.place(each) == host)]

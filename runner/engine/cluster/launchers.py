@@ -99,6 +99,7 @@ class LocalLauncher:
     lanes: int = 1
     silence_s: float = SILENCE_S
     spares: int = 0
+    replaces: bool = True
 
     @property
     def has_keys(self) -> bool:
@@ -108,11 +109,6 @@ class LocalLauncher:
     @property
     def shares_memory(self) -> bool:
         """Whether processes share memory."""
-        return not self.over_tcp
-
-    @property
-    def replaces(self) -> bool:
-        """False over TCP, because each process receives the keys of all others when it starts."""
         return not self.over_tcp
 
     def listen(self, directory: Path) -> str:
@@ -173,7 +169,7 @@ class HostsLauncher:
     silence_s: float = PEER_LOST_MS / 1000
     has_keys: bool = True
     shares_memory: bool = True
-    replaces: bool = False
+    replaces: bool = True
 
     def listen(self, directory: Path) -> str:
         """Return the configured address."""

@@ -198,7 +198,9 @@ class RemoteTrace:
 
         The times of workers on other hosts are converted to the master's clock.
         """
-        offsets = {worker: self._offset_ns(worker, ended) for worker in self._recorded if self._group.is_remote(worker)}
+        offsets = {
+            worker: self._offset_ns(worker, ended) for worker in self._recorded if self._group.joined.is_remote(worker)
+        }
         for worker in self._recorded:
             self._group.send(worker, StopTrace())
         spans: dict[str, list[Span]] = {}

@@ -216,6 +216,8 @@ class Worker:
                 self.endpoint.send(messages.MASTER, messages.Time(asked_ns, time.monotonic_ns()))
             case messages.Abandon() as abandon:
                 self._abandon(abandon)
+            case messages.Moved(addresses=addresses):
+                self._addresses = {**self._addresses, **addresses}
             case messages.Shutdown() as shutdown:
                 if not shutdown.code:
                     self._synchronize()

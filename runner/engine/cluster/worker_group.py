@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from runner.engine.cluster.arrivals import Arrivals, send_parts
-from runner.engine.cluster.joining import HOST, MEMORY, difference
+from runner.engine.cluster.joining import HOST, Joined
 from runner.engine.cluster.launchers import Launcher
 from runner.engine.cluster.process_exit import reported_error, reported_lines
 from runner.engine.cluster.supervisor import Supervisor
@@ -18,7 +18,7 @@ from runner.engine.cluster.transport import messages
 from runner.engine.cluster.transport.endpoint import Endpoint, Received
 from runner.engine.cluster.transport.heartbeat import HeartbeatMonitor, Reason, Verdict
 from runner.engine.cluster.transport.private_directory import inbox_address, inbox_path
-from runner.errors import ClusterError, ResourceError, RunnerError, WorkerLostError
+from runner.errors import ClusterError, NotStartedAgainError, ResourceError, RunnerError, WorkerLostError
 
 log = logging.getLogger(__name__)
 
@@ -63,7 +63,7 @@ class WorkerGroup:
         self._early: list[Received] = []
         self._absent: set[str] = set()
         self._failed = False
-        self._joined: dict[str, messages.Hello] = {}
+        self.joined = Joined(self.workers, self.facts, self.launcher, self.supervisor)
         self._lost: set[str] = set()
         self.arrivals = Arrivals()
 
@@ -115,17 +115,17 @@ class WorkerGroup:
     def replace(self, lost: str, epoch: int) -> list[str]:
         """Kill a lost worker, start another process in its place, and make all others drop the interrupted step.
 
-        Also replaces every worker that has ended or whose replacement is not complete. Returns the names of all
-        replaced workers when the other workers are in the new epoch. The caller then calls :meth:`set_up`, loads the
-        plans on the replacements and calls :meth:`complete`. Raises WorkerLostError if another worker is lost.
+        Also replaces every worker that has ended, is silent, or whose replacement is not complete. Returns the names of
+        all replaced workers when the other workers are in the new epoch. The caller then calls :meth:`set_up`, loads
+        the plans on the replacements and calls :meth:`complete`. Raises WorkerLostError if another worker is lost.
         """
-        self._absent |= {lost, *self.supervisor.ended} & set(self.workers)
+        self._absent |= {lost, *self.supervisor.ended, *self._lost} & set(self.workers)
         absent = sorted(self._absent)
         for worker in absent:
             self._fence(worker)
         self._failed = False
-        for queue in (self._unread, self._early):
-            queue.clear()
+        for received in (self._unread, self._early, self.arrivals):
+            received.clear()
         with self._mark_failure():
             self.endpoint.advance(epoch, absent)
             self.start(absent, epoch)
@@ -143,14 +143,15 @@ class WorkerGroup:
         except ResourceError as error:
             log.warning("no new spare process: %s", error)
 
+    @property
+    def _workers_left(self) -> int:
+        """The number of workers, without parameter servers, that are neither lost nor being replaced."""
+        left = set(self.workers) - self._absent
+        return sum(messages.split_name(worker)[0] == messages.WORKER_ROLE for worker in left)
+
     def silence_s(self, worker: str) -> float:
         """Return the seconds since the last heartbeat of a worker."""
         return self.monitor.silence_s(worker, self.clock())
-
-    def beside(self, worker: str) -> list[str]:
-        """Return the workers on the host of ``worker``, with ``worker``; none if no worker has this name."""
-        host = self._place(worker)
-        return [each for each in self.workers if each == worker or (host and self._place(each) == host)]
 
     def _fence(self, worker: str) -> None:
         """Kill a worker; no message that it has sent is read after this."""
@@ -159,15 +160,16 @@ class WorkerGroup:
         self.monitor.forget(worker)
         # A process that was killed leaves the file of its socket, which its replacement would not overwrite.
         inbox_path(inbox_address(self.directory, worker)).unlink(missing_ok=True)
-        self._joined.pop(worker, None)
+        self.joined.remove(worker)
         self._lost.discard(worker)
 
     def set_up(self, document: Callable[[Mapping[str, str]], bytes], workers: Sequence[str] | None = None) -> None:
         """Wait until ``workers``, by default all, have joined, and send them the setup document.
 
         document: returns the document for a mapping worker -> inbox address, without inboxes in the private directory.
-        A worker whose facts differ from the master's is refused. If the launcher started the worker, raises
-        ClusterError; otherwise, another process may join. Raises ClusterError after ``join_s`` seconds.
+        The other workers receive the new addresses. A worker whose facts differ from the master's is refused. If the
+        launcher started the worker, raises ClusterError; otherwise, another process may join. Raises ClusterError after
+        ``join_s`` seconds; for replacements, WorkerLostError or, if users start them, NotStartedAgainError.
         """
         workers = self.workers if workers is None else workers
         with self._mark_failure():
@@ -183,17 +185,20 @@ class WorkerGroup:
                     missing.remove(worker)
                     with self._explain():
                         self.endpoint.connect(worker, hello.address or inbox_address(self.directory, worker))
-                    self._joined[worker] = hello
+                    self.joined.hellos[worker] = hello
                     self.send(worker, messages.Welcome())
                     if worker not in self.supervisor.workers:
                         self.monitor.watch(worker, self.clock())
-        addresses = {worker: hello.address for worker, hello in self._joined.items() if hello.address}
+        addresses = {worker: hello.address for worker, hello in self.joined.hellos.items() if hello.address}
         for worker in workers:
             self.send(worker, messages.Setup(), document(addresses))
+        if moved := {worker: addresses[worker] for worker in workers if worker in addresses}:
+            for worker in set(self.workers) - set(workers):
+                self.send(worker, messages.Moved(moved))
 
     def _admits(self, worker: str, hello: messages.Hello) -> bool:
         """Return whether a worker may join; if not, send it the reason."""
-        reason = difference(hello.facts, self.facts)
+        reason = self.joined.refusal(worker, hello)
         if reason:
             where = f"on {hello.facts.get(HOST, 'an unknown host')} (pid {hello.pid})"
             log.warning("%s %s was refused: %s", worker, where, reason)
@@ -201,27 +206,6 @@ class WorkerGroup:
             if self.supervisor.workers:
                 raise ClusterError(f"{worker} {where} was refused: {reason}")
         return not reason
-
-    @property
-    def sharing(self) -> list[str]:
-        """The workers that share memory with the master and with one another."""
-        if not self.launcher.shares_memory:
-            return []
-        own = self.facts.get(MEMORY, "")
-        return [worker for worker in self.workers if self._joined[worker].facts.get(MEMORY, "") == own]
-
-    def is_remote(self, worker: str) -> bool:
-        """Return whether a worker may be on another host, with another clock."""
-        return self.launcher.has_keys and worker not in self.sharing
-
-    def _named(self, worker: str) -> str:
-        """Return the name of a worker, with its host if the worker is not a process that the master started."""
-        return f"{worker} on {self._place(worker)}" if self._place(worker) else worker
-
-    def _place(self, worker: str) -> str:
-        """Return the host of a worker, as the user named it or as the joined worker reported it; "" if unknown."""
-        hello = None if worker in self.supervisor.workers else self._joined.get(worker)
-        return self.launcher.place(worker) or (hello.facts.get(HOST, "") if hello else "")
 
     def shut_down(self) -> None:
         """Send shutdown to every worker and wait until all exit; the supervisor ends workers that do not exit in time.
@@ -242,7 +226,7 @@ class WorkerGroup:
 
         The supervisor ends the workers that it started. A worker that has lost the master ends itself.
         """
-        others = self._joined.keys() - self.supervisor.workers.keys() - self._lost
+        others = self.joined.unwatched - self._lost
         waiting = {worker for worker in others if self.endpoint.offer(worker, shutdown)}
         deadline = self.clock() + _DISMISS_S
         while waiting and (left := deadline - self.clock()) > 0:
@@ -285,11 +269,13 @@ class WorkerGroup:
             if limit_s is not None and not self._unread and now > max(begun, self._resumed_at) + limit_s:
                 late = sorted(missing)
                 logs = ", ".join(str(self._log(worker)) for worker in late)
-                names = ", ".join(map(self._named, late))
+                names = ", ".join(map(self.joined.named, late))
                 text = f"no {kinds[0].kind!r} from {names} within {limit_s:g} s; see their logs: {logs}"
-                if late[0] in self._absent:
+                if not self._absent:
+                    raise ClusterError(text)
+                if late[0] in self.supervisor.workers:
                     raise WorkerLostError(late[0], "did not join the run again", text, by_chance=True)
-                raise ClusterError(text)
+                raise NotStartedAgainError(text, self._workers_left)
             received = self._unread.popleft() if self._unread else self._receive(max(0.0, self._next_check - now))
             if received is None:
                 self._next_check = now  # Check now: the next check is due, or a process has died.
@@ -323,19 +309,26 @@ class WorkerGroup:
         if (death := self.supervisor.failure()) is not None:
             raise self._root_cause(death)
         # Pass the time read above: if the master was stopped since then, the next check notices the gap.
-        if verdicts := self.monitor.tick(now, self.supervisor.is_stopped):
-            self._lost.update(verdict.worker for verdict in verdicts)
-            name, reason = verdicts[0].worker, verdicts[0].reason
-            by_chance = reason is not Reason.STUCK
-            raise WorkerLostError(name, f"is {reason}", self._describe(verdicts[0]), by_chance=by_chance)
+        if (lost := self._silent_or_stuck(now)) is not None:
+            raise lost
         self._next_check = self.clock() + _CHECK_S
+
+    def _silent_or_stuck(self, now: float) -> WorkerLostError | None:
+        """Return the error for the first worker whose heartbeats say that it is lost."""
+        verdicts = self.monitor.tick(now, self.supervisor.is_stopped)
+        if not verdicts:
+            return None
+        self._lost.update(verdict.worker for verdict in verdicts)
+        name, reason = verdicts[0].worker, verdicts[0].reason
+        by_chance = reason is not Reason.STUCK
+        return WorkerLostError(name, f"is {reason}", self._describe(verdicts[0]), by_chance=by_chance)
 
     def _describe(self, verdict: Verdict) -> str:
         """Return the text of an error about a silent or stuck worker; make a worker of this host dump its stacks."""
         process = self.supervisor.workers.get(verdict.worker)
         if process is None:
             return (
-                f"{verdict}; it is on {self._place(verdict.worker)}, which may be cut off or stopped; messages "
+                f"{verdict}; it is on {self.joined.place(verdict.worker)}, which may be cut off or stopped; messages "
                 f"of the worker until then are in {self._log(verdict.worker)}"
             )
         if verdict.reason is Reason.STOPPED:
@@ -350,16 +343,20 @@ class WorkerGroup:
         """Return the cause of ``error``, which may be a consequence of another worker's failure.
 
         The cause is the first error that a worker sends within a short time before it leaves the run; otherwise the
-        death of a worker that died before ``reporter``, the sender of ``error``; otherwise ``error`` itself.
+        death of a worker that died before ``reporter``, the sender of ``error``, or the silence of a worker on another
+        host, with which others notice a lost connection before the master notices its silence; otherwise ``error``.
         """
         if reporter in self._lost:
             return error
-        deadline = self.clock() + self.supervisor.report_s
-        while (left := deadline - self.clock()) > 0:
-            received = self.endpoint.receive(left)
+        begun = self.clock()
+        silent_s = self.launcher.silence_s + _CHECK_S if self.joined.unwatched else 0.0
+        while (waited := self.clock() - begun) < max(self.supervisor.report_s, silent_s):
+            received = self.endpoint.receive(min(_CHECK_S, self.supervisor.report_s))
             if received is None:
-                if self.supervisor.has_crashed:
+                if self.supervisor.has_crashed or (waited > self.supervisor.report_s and self.supervisor.failure()):
                     break
+                if silent_s and (lost := self._silent_or_stuck(self.clock())) is not None:
+                    return lost
                 continue
             error_sent = self._handle_report(received, self.clock())
             if error_sent is not None and received.source in self._lost:
@@ -382,7 +379,7 @@ class WorkerGroup:
             case messages.Failed() as failed:
                 if failed.error != ClusterError.__name__:  # after a ClusterError, the worker still waits for a recovery
                     self._lost.add(received.source)
-                return reported_error(self._named(received.source), failed, self._log(received.source))
+                return reported_error(self.joined.named(received.source), failed, self._log(received.source))
             case messages.Log(lines=lines):
                 self._keep(messages.process_of(received.source), lines)
             case messages.TensorPart():

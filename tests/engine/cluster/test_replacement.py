@@ -174,15 +174,16 @@ def test_replacement_that_dies_before_the_master_connects_is_replaced_too(
         expect_same_losses(losses(session), expected)
 
 
-def test_workers_over_tcp_are_all_restarted(sessions: Sessions) -> None:
+def test_survivors_over_tcp_reach_the_new_address_of_a_replacement(sessions: Sessions) -> None:
     launcher = LocalLauncher(sessions.logs, 1, over_tcp=True)
-    with sessions.new(launcher=launcher) as session:
+    with sessions.new({**SOURCE, "batch_size": 6}, program=THREE, launcher=launcher) as session:
         expected = losses(session)
-        before = sessions.pids
-        lost = lose(session, sessions.worker(1))
-        assert session.recover(lost.worker, epoch=2).replaced == ("worker-0", "worker-1")
-        expect_survivors(before, sessions.pids, "worker-0", "worker-1")
-        expect_same_losses(losses(session), expected)
+        for epoch, index in ((2, 1), (3, 0)):
+            before = sessions.pids
+            lost = lose(session, sessions.worker(index))
+            assert session.recover(lost.worker, epoch).replaced == (f"worker-{index}",)
+            expect_survivors(before, sessions.pids, f"worker-{index}")
+            expect_same_losses(losses(session), expected)
 
 
 def test_launched_clients_are_dropped_and_can_be_launched_again(sessions: Sessions) -> None:
@@ -201,8 +202,9 @@ def test_launched_clients_are_dropped_and_can_be_launched_again(sessions: Sessio
         assert min(min(each.turns.values()) for each in endings) == 0, "turns are counted from the recovery"
 
 
-def test_spare_process_takes_over(sessions: Sessions) -> None:
-    with sessions.new(launcher=LocalLauncher(sessions.logs, 1, spares=1)) as session:
+@pytest.mark.parametrize("over_tcp", [False, True])
+def test_spare_process_takes_over(sessions: Sessions, over_tcp: bool) -> None:
+    with sessions.new(launcher=LocalLauncher(sessions.logs, 1, spares=1, over_tcp=over_tcp)) as session:
         expected = losses(session)
         expect_processes(sessions, "worker-0", "worker-1", "spare-0")
         before = sessions.pids

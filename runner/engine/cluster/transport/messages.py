@@ -177,6 +177,13 @@ class Abandoned(Message, kind="abandoned", senders=DEVICE_ROLES):
 
 
 @dataclass(frozen=True)
+class Moved(Message, kind="moved", senders=MASTERS):
+    """The addresses of the inboxes of new processes that have taken the places of lost ones on other hosts."""
+
+    addresses: Annotated[Mapping[str, str], MapOf(Text(32), Text(256), MAX_PROCESSES)]
+
+
+@dataclass(frozen=True)
 class Run(Message, kind="run", senders=MASTERS):
     """The request to execute consecutive steps of a plan: the only message from the master to each worker.
 

@@ -144,14 +144,19 @@ class FakeEndpoint:
         """Return the number of dropped messages for each reason."""
         return self._admission.drops
 
-    def connect(self, peer: str, address: str = "") -> None:
+    def connect(
+        self, peer: str, address: str = "", facts: Mapping[str, str] | None = None, own_address: str = ""
+    ) -> None:
         """Open the connection to ``peer``. Names serve as addresses; ``address`` only appears in the error message."""
         if peer not in self._network.present:
             raise ClusterError(f"{self.name} cannot reach {peer}: no process listens on {address or peer}")
         self._connections[peer] = self._network.new_connection()
         self._sequences[peer] = 0
         identity = self._identity
-        self.send(peer, Hello(identity.role, identity.index, os.getpid(), identity.token))
+        hello = Hello(
+            identity.role, identity.index, os.getpid(), identity.token, address=own_address, facts=facts or {}
+        )
+        self.send(peer, hello)
 
     def send(self, peer: str, message: Message, frames: Sequence[Frame] = ()) -> None:
         """Put a message for a connected peer on the wire."""
