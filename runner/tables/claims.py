@@ -12,6 +12,7 @@ import bisect
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Literal
 
 from runner.tables.statistics import CONFIDENCE, SEED, Interval, Sample, not_finite_text, seeds_text, t_interval
@@ -154,15 +155,22 @@ def every(parts: Sequence[Comparison]) -> Comparison:
 class ClaimVerdict:
     """The verdict on one claim of a table. p, p_adjusted: the p-value before and after Holm's correction.
 
-    seeds_needed: seeds per cell that decide an undecided claim with a probability of 80 %. None if the claim is
-    decided, if more than ``MOST_SEEDS`` are needed, or if a value is not finite.
+    strictest: the strictest level of Holm's correction, ALPHA / number of claims.
     """
 
     comparison: Comparison
     p: float
     p_adjusted: float
     verdict: Literal["holds", "fails", "undecided"]
-    seeds_needed: int | None = None
+    strictest: float = ALPHA
+
+    @cached_property
+    def seeds_needed(self) -> int | None:
+        """The seeds per cell that decide an undecided claim, at the strictest level, with a probability of 80 %.
+
+        None if the claim is decided, if more than ``MOST_SEEDS`` are needed, or if a value is not finite.
+        """
+        return seeds_needed(self.comparison, self.strictest) if self.verdict == "undecided" else None
 
     @property
     def text(self) -> str:
@@ -175,17 +183,14 @@ class ClaimVerdict:
 def decide(claims: Sequence[Comparison]) -> list[ClaimVerdict]:
     """Return the verdicts on all claims of a table, in their order.
 
-    A claim whose adjusted p-value is at most ``ALPHA`` holds or fails, by the smaller of its two p-values. For an
-    undecided claim, the seeds needed are computed for the strictest level of Holm's correction, ALPHA / number of
-    claims.
+    A claim whose adjusted p-value is at most ``ALPHA`` holds or fails, by the smaller of its two p-values.
     """
     smaller = [min(claim.p_for, claim.p_against) for claim in claims]
     verdicts = []
     for claim, p, adjusted in zip(claims, smaller, holm(smaller), strict=True):
-        if adjusted <= ALPHA:
-            verdicts.append(ClaimVerdict(claim, p, adjusted, "holds" if claim.p_for < claim.p_against else "fails"))
-        else:
-            verdicts.append(ClaimVerdict(claim, p, adjusted, "undecided", seeds_needed(claim, ALPHA / len(claims))))
+        decided: Literal["holds", "fails"] = "holds" if claim.p_for < claim.p_against else "fails"
+        verdict = decided if adjusted <= ALPHA else "undecided"
+        verdicts.append(ClaimVerdict(claim, p, adjusted, verdict, ALPHA / len(claims)))
     return verdicts
 
 

@@ -151,7 +151,11 @@ RACING = ("parallelism=async_data", "parallelism.workers=3", "parallelism.server
             "endings-1.jsonl",
             marks=pytest.mark.slow,
         ),
-        (typed("model=mlp parallelism.combine=parameter_server parallelism.backup_workers=1"), "contributors.jsonl"),
+        pytest.param(
+            typed("model=mlp parallelism.combine=parameter_server parallelism.backup_workers=1"),
+            "contributors.jsonl",
+            marks=pytest.mark.slow,
+        ),
     ],
     ids=["asynchronous", "rare fetches", "direct", "backup workers"],
 )

@@ -61,6 +61,7 @@ def test_a_finished_run_leaves_its_record_and_no_process(uninterrupted: Path) ->
     assert steps == [16, 20, 24]
 
 
+@pytest.mark.slow
 def test_if_a_worker_is_killed_the_run_fails_and_names_worker_signal_and_log(start: Start, tmp_path: Path) -> None:
     command = start(tmp_path, *SHORT, "train.steps=100000", "train.restarts=0")
     wait_until(lambda: checkpoint_exists(tmp_path, 4), "a first checkpoint")

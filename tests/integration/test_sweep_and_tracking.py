@@ -57,6 +57,7 @@ def spools(folder: Path) -> list[str]:
     return sorted(path.parent.name for path in folder.rglob("tracking-spool.jsonl"))
 
 
+@pytest.mark.slow
 def test_a_sweep_is_a_parent_run_with_a_child_per_job_and_a_table_with_the_best_first(tmp_path: Path) -> None:
     """The jobs do not wait for the store, so the pending records are written at the end of the sweep."""
     arguments = (*SWEEP, "tracking.finish_timeout_s=1e-6", "optimizer.lr=0.0001,1e30,0.05")

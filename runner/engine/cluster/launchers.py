@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from runner.engine.cluster.processes import runner_command, thread_budget
 from runner.engine.cluster.supervisor import Supervisor
@@ -99,7 +99,7 @@ class LocalLauncher:
     lanes: int = 1
     silence_s: float = SILENCE_S
     spares: int = 0
-    replaces: bool = True
+    replaces: ClassVar[bool] = True
 
     @property
     def has_keys(self) -> bool:

@@ -2,19 +2,22 @@
 
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 from threading import Timer
 
 import psutil
 import pytest
 
+from runner.data.source import source_from_config
 from runner.engine.cluster.cluster_session import ClusterSession
 from runner.engine.cluster.launchers import LocalLauncher
 from runner.engine.cluster.transport import messages
 from runner.engine.cluster.worker_group import WorkerGroup
 from runner.engine.compile import program_plans
 from runner.engine.compile.program import Program
+from runner.engine.graph.device import local_cluster
+from runner.engine.run.local_session import LocalSession
 from runner.errors import RunnerError, WorkerLostError
 from runner.kernels.registry import Registry
 from runner.optimizers.sgd import Momentum
@@ -36,6 +39,7 @@ from tests.engine.cluster.virtual_cluster import VirtualCluster, there_and_back,
 from tests.engine.run.launched_programs import expect_matching_transfers, pushed, tally
 from tests.integration.command import wait_until
 from tests.strategies.networks import NETWORKS, workload_of
+from tests.strategies.training import Weights
 
 
 def lose(session: ClusterSession, process: psutil.Process, signum: int = signal.SIGKILL) -> WorkerLostError:
@@ -127,12 +131,22 @@ def paused(process: psutil.Process, seconds: float) -> Iterator[None]:
         timer.join()
 
 
+@pytest.fixture(scope="module")
+def expected_of_three(registry: Registry) -> list[Weights]:
+    """Return the fetches of ``THREE``, run in this process."""
+    with (
+        source_from_config(**SOURCE | {"batch_size": 6}) as source,
+        closing(LocalSession(THREE, local_cluster(3), registry, source)) as session,
+    ):
+        return losses(session)
+
+
 @pytest.mark.parametrize("after", ["init", "a recovery"])
-@pytest.mark.parametrize("late", [None, 0, 1])
-def test_loss_while_the_others_load_or_connect_is_recovered(sessions: Sessions, after: str, late: int | None) -> None:
+@pytest.mark.parametrize("late", [pytest.param(None, marks=pytest.mark.slow), 0, 1])
+def test_loss_while_the_others_load_or_connect_is_recovered(
+    sessions: Sessions, expected_of_three: list[Weights], after: str, late: int | None
+) -> None:
     """late: index of a worker that loads the plan, or connects to a replacement, after the master noticed the loss."""
-    with sessions.new({**SOURCE, "batch_size": 6}, program=THREE) as undisturbed:
-        expected = losses(undisturbed)
     with sessions.new({**SOURCE, "batch_size": 6}, program=THREE) as session:
         session.run("init")
         epoch = 2
@@ -148,7 +162,7 @@ def test_loss_while_the_others_load_or_connect_is_recovered(sessions: Sessions, 
                 train(session, 0)
             session.recover("worker-2", epoch)
         expect_survivors(before, sessions.pids, "worker-2")
-        expect_same_losses(losses(session), expected)
+        expect_same_losses(losses(session), expected_of_three)
 
 
 def test_replacement_that_dies_before_the_master_connects_is_replaced_too(

@@ -204,10 +204,10 @@ class Outbox:
 def _connect(socket: Socket, address: str, limit_ms: int, *, has_keys: bool) -> int | None:
     """Connect a socket; return None after the handshake, else the event that ended the attempt, or 0 for no answer.
 
-    has_keys: whether a refused connection or an ended handshake also ends the attempt. If a handshake
-    ends late, the other process is slow or stopped; this counts as no answer.
+    A refused connection ends the attempt: no process listens. has_keys: whether an ended handshake also ends it. If a
+    handshake ends late, the other process is slow or stopped; this counts as no answer.
     """
-    watched = zmq.EVENT_CLOSED | zmq.EVENT_DISCONNECTED if has_keys else 0
+    watched = zmq.EVENT_CLOSED | (zmq.EVENT_DISCONNECTED if has_keys else 0)
     with socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_FAILED_AUTH | watched) as events:
         begun = time.monotonic()
         try:

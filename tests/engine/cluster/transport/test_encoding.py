@@ -43,6 +43,7 @@ EXAMPLES: tuple[messages.Message, ...] = (
     messages.Loaded("plan"),
     messages.Abandon(4, ("worker-0", "ps-1")),
     messages.Abandoned(),
+    messages.Moved({"worker-1": "tcp://127.0.0.1:6"}),
     RUN,
     messages.Launch("plan", 5, 0.5),
     DONE,
