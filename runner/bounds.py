@@ -54,7 +54,7 @@ _UNDECLARED = {int: Bounds(-(2**63), 2**63 - 1), float: Bounds(-sys.float_info.m
 
 
 def out_of_bounds(schema: type, values: Mapping[str, Any], where: str) -> Iterator[str]:
-    """Yield an error line for each key whose number, or one of whose numbers, is out of the bounds of its field.
+    """Yield an error line for each key whose value is, or contains, a number outside the bounds of its field.
 
     schema: a dataclass. values: field name -> value, a mapping if the field is a section. where: the section's key.
     """
@@ -68,9 +68,9 @@ def out_of_bounds(schema: type, values: Mapping[str, Any], where: str) -> Iterat
                 yield from out_of_bounds(inner, section, f"{key}.{name}" if named else key)
             continue
         bounds = bounds_of(hint)
-        # A missing value is a text here, and is reported when the configuration is built.
+        # A missing value is the text "???" here; it is reported when the configuration is built.
         numbers = value if isinstance(value, list) else [value] if isinstance(value, int | float) else []
-        # OmegaConf lets lists and mappings into a list of numbers.
+        # OmegaConf accepts lists and mappings as elements of a list of numbers.
         if bounds is not None and not all(isinstance(each, int | float) and each in bounds for each in numbers):
             each = "a list of numbers, each " if isinstance(value, list) else ""
             optional = ", or null" if type(None) in get_args(hint) else ""
@@ -91,7 +91,7 @@ def section_of(hint: Any) -> tuple[type | None, bool]:
 
 
 def sections(value: object, named: bool) -> dict[str, Mapping[str, Any]]:
-    """Return the sections in the value of a field by name, under "" if the field is one section; {} for None."""
+    """Return name -> section for the value of a field. If the field is one section, its name is "". {} for None."""
     found = value if named and isinstance(value, Mapping) else {"": value}
     return {str(name): each for name, each in found.items() if isinstance(each, Mapping)}
 

@@ -143,12 +143,12 @@ def _largest(row: NDArray[np.float64], names: Sequence[str], top: int) -> tuple[
 
 
 def probability_text(probability: float) -> str:
-    """Return a probability with four decimals, and a bound in place of 0.0000 for tiny ones."""
+    """Return a probability with four decimals; "<0.0001" for a positive one that would round to 0.0000."""
     return "<0.0001" if 0 < probability < 0.00005 else f"{probability:.4f}"
 
 
 def _table(predictions: Sequence[Prediction], number: str | None) -> str:
-    """Return the predictions as a table. number: meaning of a class's number ("probability"); None without classes."""
+    """Return a table. number: meaning of a class's number ("probability"); None for a task without classes."""
     first = predictions[0].values
     if number is not None:
         titles = ("file", f"class and {number}", *(f"{place}." for place in range(2, len(first) + 1)))

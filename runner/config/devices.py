@@ -17,8 +17,8 @@ _LIBRARY = "NCCL"
 def take_collectives(config: Config, found: Found) -> LocalCluster:
     """Return the cluster of a configuration whose GPUs are assigned, with ``cluster.collectives`` filled in.
 
-    If the key is null and the strategy sums by all-reduce, NCCL is chosen if the configuration can use it and its
-    Python distribution is installed. Raises ConfigError if the key is nccl and the configuration cannot use NCCL.
+    A null key is filled in only if the strategy sums by all-reduce: with nccl if the configuration can use NCCL and
+    NCCL is installed with CuPy, otherwise with none. Raises ConfigError if the key is nccl but NCCL cannot be used.
     """
     cluster: LocalCluster = config.cluster
     if cluster.device_taken != GPU:
@@ -106,8 +106,8 @@ def take_devices(config: Config, look: Look = discover, share: GpuShare = ALL_GP
     """Return the cluster of a configuration with ``device_taken``, ``gpus`` and ``collectives`` filled in.
 
     look: finds GPUs; called only if the configuration allows a GPU. share: the GPUs to assign if ``cluster.gpus`` is
-    null; GPUs named in the key are required, even with ``cluster.device=auto``. Raises ResourceError if a required GPU
-    cannot be used, ConfigError if GPUs are named for a run on the CPU, or if NCCL or the precision cannot be used.
+    null. GPUs in ``cluster.gpus`` are required, even with ``cluster.device=auto``. Raises ResourceError if a required
+    GPU cannot be used, ConfigError if GPUs are named for a run on the CPU, or if NCCL or the precision cannot be used.
     """
     cluster: LocalCluster = config.cluster
     taken = cluster.device_taken or (CPU if cluster.device == CPU else None)

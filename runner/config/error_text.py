@@ -23,12 +23,12 @@ _NO_MATCH = re.compile(r"Could not override '([^']+)'\. No match in the defaults
 """Hydra's message for a nested group that exists but belongs to no chosen option."""
 
 _IN_FILE = re.compile(r"In '(([^'/]+)/[^']+)': ")
-"""The file, other than the primary one, whose defaults list has an unknown option, and the file's group."""
+"""Hydra's prefix of an error in the defaults list of a file that is not the primary file: the file and its group."""
 
 _OWN_FILES = "; for an option in your own YAML files, give --config-dir DIR"
 
 _ELSEWHERE = 0.75
-"""Smallest similarity of a suggested key in another section; many keys are candidates, so it exceeds difflib's 0.6."""
+"""Smallest similarity of a suggested key of any section; above difflib's 0.6, because many keys are candidates."""
 
 
 def describe(error: Exception, where: str = "") -> str:
@@ -54,10 +54,10 @@ def describe(error: Exception, where: str = "") -> str:
 
 
 def unknown_option(text: str, path: str, options: Iterable[str]) -> str:
-    """Return a message for an option of a group that does not exist. path: "GROUP/OPTION". text: Hydra's message."""
+    """Return a message for an option that its group does not have. path: "GROUP/OPTION". text: Hydra's message."""
     group, _, name = path.rpartition("/")
     file = _IN_FILE.match(text)
-    # For the file's own group, the choice can come from the command line, so the file is not named.
+    # The command line can choose options of the file's own and nested groups; for these, the file is not named.
     place = f"{file[1]}.yaml: " if file and file[2] != group.partition("/")[0] else ""
     hint = _most_similar(name, options) or ("" if group.startswith("hydra") else _OWN_FILES)
     return f"{place}{group}={name}: no such option{hint}\nOptions of {group}: {', '.join(options)}"

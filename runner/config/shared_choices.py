@@ -53,7 +53,7 @@ class SharedChoices:
     def _sets_value(self, override: Override) -> bool:
         """Return whether an override sets a value after the composition, by the rule of Hydra's ``Overrides``.
 
-        Settings of Hydra and values to sweep over count as choices: Hydra uses its settings, and refuses a sweep.
+        Settings of Hydra and sweeps over values count as choices, so that ``choose`` applies or refuses them.
         """
         if override.is_sweep_override() or override.is_hydra_override():
             return False

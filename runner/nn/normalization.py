@@ -16,10 +16,10 @@ def batch_norm(
     """Add batch normalization of each channel: gamma * (x - mean) / sqrt(variance + epsilon) + beta.
 
     Ioffe and Szegedy 2015. x: (N, C) or (N, C, H, W). Training uses mean and variance of the batch and requests updates
-    of the moving averages, average <- decay * average + (1 - decay) * batch; evaluation uses the moving averages. In
-    both cases the variance is the mean squared deviation, without the paper's factor m / (m - 1), so that a batch of
-    one value per channel is not a special case. scale: whether gamma is trained; otherwise it is 1. Variables (C,):
-    gamma, beta, moving_mean, moving_variance.
+    of the moving averages, average <- decay * average + (1 - decay) * batch. Evaluation uses the moving averages, or
+    the batch if ``net.batch_statistics``. The variance is always the mean squared deviation, without the paper's factor
+    m / (m - 1), so that a batch of one value per channel is not a special case. scale: whether gamma is trained;
+    otherwise it is 1. Variables (C,): gamma, beta, moving_mean, moving_variance.
     """
     with new_layer(net, name, "norm"):
         channels = net.graph.spec(x).shape[1]
@@ -53,7 +53,7 @@ def layer_norm(net: NetworkBuilder, x: Tensor, *, name: str, axes: int = 1, epsi
 
 
 def group_norm(net: NetworkBuilder, x: Tensor, groups: int, *, name: str, epsilon: float = 1e-5) -> Tensor:
-    """Add group normalization: gamma * (x - mean) / sqrt(variance + epsilon) + beta, where each group has a mean.
+    """Add group normalization: gamma * (x - mean) / sqrt(variance + epsilon) + beta, with statistics per group.
 
     Wu and He 2018, section 3. x: (N, C) or (N, C, H, W). The channels are split into ``groups`` equal groups. Mean and
     variance are computed for each group of each example, also in evaluation. Variables (C,): gamma, beta.

@@ -28,7 +28,7 @@ CHANGED_TAG = "runner.changed"  # tag with the keys that can change the result a
 
 
 def summary_tags(summary: Summary) -> dict[str, str]:
-    """Return facts about a run that are not configuration, as name -> text; unknown facts are left out."""
+    """Return the tags of a run, name -> text: its changed keys, and facts about it. Unknown facts are left out."""
     known = {
         CHANGED_TAG: ", ".join(_changed(summary)),
         "runner.run_dir": summary.output_dir,

@@ -90,7 +90,7 @@ def _timeline_files(timeline: SimulatedTimeline, directory: RunDirectory, config
 
 
 def picture_rows(timeline: SimulatedTimeline) -> dict[str, list[tuple[str, float, float]]]:
-    """Return the rows of the picture of the last update: kind, begin and duration in ms of each span or transfer."""
+    """Return the picture of the last update: row -> (kind, begin ms, duration ms) of spans and transfers; no waits."""
     last, rows = timeline.updates[-1], dict[str, list[tuple[str, float, float]]]()
     timed: list[tuple[str, str, Span | LinkSpan]] = []
     timed += [(process_name(span.device), span.kind, span) for span in timeline.index.timeline.spans]
@@ -175,7 +175,7 @@ def kind_of(hardware: Hardware, device: str) -> str:
 
 
 def origins(hardware: Hardware, shares: Mapping[str, Mapping[str, float]]) -> Iterator[tuple[str, str]]:
-    """Yield each kind's key with origins (``shares``) and source of its costs, and each link's key with its source."""
+    """Yield (key, text): for a kind, the origins (``shares``) and the source of its costs; for a link, its source."""
     for name, kind in hardware.kinds.items():
         found = ", ".join(f"{origin} {part:.1%}" for origin, part in shares[name].items() if kind.profile is not None)
         yield f"kinds.{name}", f"{found or ROOFLINE}: {kind.source or 'assumed'}"

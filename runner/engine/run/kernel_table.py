@@ -1,4 +1,4 @@
-"""The kernels that an engine process can use. Only this module loads kernel modules."""
+"""The kernels that an engine process can use. In the engine, only this module loads kernel modules."""
 
 from collections.abc import Callable, Iterable
 from functools import cache
@@ -41,7 +41,7 @@ _complete: list[OpDef | int] = []
 def decomposed_kernel(definition: OpDef, decompose: Decomposition) -> Kernel:
     """Return the CPU kernel that computes an op by the NumPy functions of its decomposition.
 
-    Like these functions, the kernel computes bfloat16 in float32, and rounds only its outputs and cast results.
+    Like these functions, the kernel computes bfloat16 in float32, and rounds only its outputs and the results of casts.
     Binding the kernel raises KernelError if an op of the decomposition has no NumPy function.
     """
 

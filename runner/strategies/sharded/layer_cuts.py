@@ -31,7 +31,7 @@ DENSE_WAYS = (Way.COLUMN.value, Way.ROW.value)
 
 @dataclass(frozen=True)
 class LayerCut:
-    """The sharding of a layer. shares: worker -> (begin, end) of the worker's units, for the workers with units."""
+    """The sharding of a layer. shares: worker -> (begin, end) of its units; a worker without units has no entry."""
 
     way: Way
     shares: Mapping[int, Share]

@@ -17,7 +17,7 @@ Vector = NDArray[np.float64]
 class Moments:
     """Mean and mean squared deviation of each neuron, (C,) float64, over equally large batches.
 
-    batches: the number of batches; 0 for mean 0 and variance 1 before any batch.
+    batches: the number of batches. Before any batch, it is 0, the mean is 0 and the variance is 1.
     """
 
     mean: Vector

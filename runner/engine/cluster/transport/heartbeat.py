@@ -1,6 +1,6 @@
 """Heartbeats: a thread of each worker sends them, and the master detects workers that are silent or stuck.
 
-A heartbeat reports the current section of the *main loop*. ZMTP heartbeats, sent by libzmq, do not contain it. The
+A heartbeat reports the current section of the *main loop*. ZMTP heartbeats, sent by libzmq, have no section. The
 heartbeat thread has a separate connection, so that neither a long kernel nor a large save delays the heartbeats.
 
 :class:`HeartbeatMonitor` is a pure state machine. The caller passes all times, in seconds of a monotonic clock, so that
@@ -222,7 +222,7 @@ class HeartbeatMonitor:
         delays heartbeats but stops no process, so the limit for stopped workers is shorter.
         """
         if now - self._ticked > STOPPED_S / 2:
-            self._attentive_since = now  # All processes may have been stopped, and this one may continue first.
+            self._attentive_since = now  # If all processes were stopped, this one may continue before the workers.
         self._ticked = now
         verdicts = [self._check(worker, watched, now, is_stopped) for worker, watched in self._watched.items()]
         return sorted(filter(None, verdicts), key=lambda verdict: (verdict.since, verdict.worker))

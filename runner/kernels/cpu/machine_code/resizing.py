@@ -72,8 +72,8 @@ def _compiled_once(kind: str, terms: int) -> _Pass:
 def write_module(kind: str, terms: int) -> str:
     """Return the LLVM module whose function ``slice`` computes a range of rows of a result.
 
-    Arrays: source, result, starts, weights, and the pixels in a row of the source and of the result. kind: "across"
-    resizes rows, and "down" columns. terms: the number of terms of each sum.
+    Arrays: source, result, starts, weights, and the widths of source and result in pixels. kind: "across" resizes rows,
+    and "down" resizes columns. terms: the number of terms of each sum.
     """
     module = ir.Module("resizing")
     function = ir.Function(module, SLICE, "slice")

@@ -56,7 +56,7 @@ class Description:
         return self.library.c.dnnl_primitive_desc_query_md(self.handle, dnnl.QUERIES[argument], 0)
 
     def port(self, argument: int, prefix: str = "") -> "Port":
-        """Return the port of an argument. prefix: the prefix under which oneDNN sees the tensor (see ``memory``)."""
+        """Return the port of an argument. prefix: names oneDNN's view of the tensor (see ``memory``)."""
         return Port(argument, self.descriptor(argument), prefix)
 
     def nbytes(self, argument: int) -> int:
@@ -151,7 +151,7 @@ class Node:
 
 @dataclass(frozen=True)
 class Port:
-    """The argument of one tensor: DNNL_ARG number, descriptor, and the prefix under which oneDNN sees the tensor.
+    """The argument of one tensor: DNNL_ARG number, descriptor, and a prefix that names oneDNN's view of the tensor.
 
     layout: the layout that the planner sees; None to derive it from the descriptor.
     """
