@@ -85,10 +85,8 @@ def expect_the_critical_path(events: list[Event], steps: list[dict[str, Any]]) -
 
     steps: the list of steps in trace_summary.json.
     """
-    path = complete(events, "critical path")
-    assert {(processes(events)[each["pid"]], rows(events)[each["tid"]]) for each in path} == {
-        ("master-0", "critical path")
-    }
+    path, of_process, of_row = complete(events, "critical path"), processes(events), rows(events)
+    assert {(of_process[each["pid"]], of_row[each["tid"]]) for each in path} == {("master-0", "critical path")}
     updates = complete(events, "step")
     assert len(updates) == len(steps)
     for update, step in zip(updates, steps, strict=True):
@@ -150,8 +148,7 @@ TRACED_LAUNCHES = {
     "direct": (*ASYNC, "parallelism.loop=direct"),
     "sandblaster": (
         *("parallelism=sandblaster", "parallelism.workers=2", "parallelism.portions_per_worker=3"),
-        # A worker computes several portions in each line search, so it is slowed less.
-        *("optimizer=lbfgs", "optimizer.history=2", *SLOW, "cluster.stragglers.median_ms=5"),
+        *("optimizer=lbfgs", "optimizer.history=2", *SLOW),
     ),
     "backups": (
         *("parallelism=sync_data", "parallelism.workers=2", "parallelism.combine=parameter_server"),

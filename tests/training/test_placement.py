@@ -9,9 +9,8 @@ import pytest
 from runner.commands.explain import explain
 from runner.engine.graph.device import worker_device, worker_task
 from runner.errors import ConfigError, SecurityError
-from runner.records.run_directory import RunDirectory
 from runner.training.build import build
-from runner.training.comparison import measured_step_s, predicted_step_s, verdict
+from runner.training.comparison import predicted_step_s, verdict
 from runner.training.experiment import Experiment
 from runner.training.placement import Placement, place_text, placement_text, read_layers
 from tests.small_runs import small_config
@@ -174,11 +173,3 @@ def test_measured_costs_are_those_of_all_strategies_that_are_compared(tmp_path: 
 def test_data_parallelism_is_left_out_if_a_worker_has_no_example() -> None:
     config = small_config("parallelism=model", "parallelism.workers=4", "train.batch_size=3")
     assert list(predicted_step_s(build(config))) == ["model", "single"]
-
-
-def test_steps_are_measured_for_all_compared_strategies(tmp_path: Path) -> None:
-    experiment = build(small_config(*SPLIT))
-    with RunDirectory.open(tmp_path / "run", resume=False) as directory:
-        measured = measured_step_s(experiment, directory, steps=2)
-    assert list(measured) == ["model", "single", "sync_data"]
-    assert all(seconds > 0 for seconds in measured.values())

@@ -13,10 +13,8 @@ from runner.engine.cluster.process_exit import Exit
 from runner.engine.cluster.transport import heartbeat
 from runner.engine.cluster.transport.heartbeat import HeartbeatMonitor
 from runner.engine.cluster.transport.messages import IDLE, STEP
-from runner.engine.compile.program import Program
 from runner.errors import ClusterError, ConfigError, ResourceError, RunnerError, WorkerLostError
 from tests.engine.cluster.conftest import (
-    PROGRAM,
     SERVED,
     SOURCE,
     WORKERS,
@@ -32,7 +30,9 @@ def test_closed_session_has_no_workers_and_no_shared_memory(sessions: Sessions) 
     with sessions.new() as session:
         session.run("init")
         directory, libraries = sessions.directory, session.libraries()
+        workers = session._group.supervisor.workers.values()
         session.close()
+        assert [worker.exit and worker.exit.code for worker in workers] == [0, 0], "they exit by themselves"
         assert not directory.exists()
         assert processes_of(sessions.run_ids[-1]) == []
         assert str(directory) not in Path("/proc/self/maps").read_text()
@@ -41,13 +41,6 @@ def test_closed_session_has_no_workers_and_no_shared_memory(sessions: Sessions) 
         session.close()
     assert session.libraries() == libraries
     assert (sessions.logs / "worker-0.log").exists()
-
-
-def test_workers_exit_by_themselves_at_the_end(sessions: Sessions) -> None:
-    with sessions.new() as session:
-        session.run("init")
-        workers = session._group.supervisor.workers.values()
-    assert [worker.exit and worker.exit.code for worker in workers] == [0, 0]
 
 
 def test_exception_inside_the_block_leaves_no_process_or_directory(sessions: Sessions) -> None:
@@ -76,12 +69,11 @@ def test_source_error_keeps_its_class_and_names_the_worker(sessions: Sessions) -
         session.run("init")
 
 
-@pytest.mark.parametrize(("program", "role"), [(PROGRAM, "worker"), (SERVED, "ps")], ids=["worker", "server"])
-def test_stopped_process_is_noticed_before_silent_ones_are(sessions: Sessions, program: Program, role: str) -> None:
-    expected = rf"^{role}-1 is stopped: no heartbeat for .* and its process is stopped by a signal"
-    with sessions.new(program=program) as session:
+def test_stopped_process_is_noticed_before_silent_ones_are(sessions: Sessions) -> None:
+    expected = r"^ps-1 is stopped: no heartbeat for .* and its process is stopped by a signal"
+    with sessions.new(program=SERVED) as session:
         session.run("init")
-        with suspended(sessions.worker(1, role)), pytest.raises(WorkerLostError, match=expected):
+        with suspended(sessions.worker(1, "ps")), pytest.raises(WorkerLostError, match=expected):
             train(session, 0)
 
 

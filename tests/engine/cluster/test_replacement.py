@@ -75,12 +75,14 @@ def test_lost_process_is_replaced_and_the_others_continue(
         expected = losses(session)
         before = sessions.pids
         session.start_trace(["train"])
-        lost = lose(session, psutil.Process(before[name]), signum)
+        process = psutil.Process(before[name])
+        lost = lose(session, process, signum)
         assert (lost.worker, lost.cause, lost.by_chance) == (name, cause, signum != signal.SIGSEGV)
         monkeypatch.setattr(program_plans, "compile_placed", None)  # a call would raise TypeError
         recovered = session.recover(lost.worker, epoch=2)
         assert recovered.replaced == (name,)
         expect_survivors(before, sessions.pids, name)
+        wait_until(lambda: not process.is_running(), "the end of the lost process, which may be frozen")
         with pytest.raises(RunnerError, match="no trace is being recorded"):
             session.stop_trace()
         expect_same_losses(losses(session), expected)
@@ -298,12 +300,3 @@ def test_traces_end_with_a_recovery(cluster: VirtualCluster) -> None:
     cluster.answers(messages.Abandoned)
     cluster.send(messages.StartTrace(), None, ["run"])
     expect_step_2(cluster)
-
-
-def test_a_frozen_process_is_gone_after_a_replacement(sessions: Sessions) -> None:
-    with sessions.new() as session:
-        session.run("init")
-        frozen = sessions.worker(1)
-        lost = lose(session, frozen, signal.SIGSTOP)
-        session.recover(lost.worker, epoch=2)
-        wait_until(lambda: not frozen.is_running(), "the end of the frozen process")
