@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 
 import psutil
@@ -34,16 +35,14 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
-    """Return a function that returns the SHA-256 of the weights of a case, trained over shared memory."""
-    found: dict[str, str] = {}
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., str | None]:
+    """Return a function that returns the SHA-256 of the weights of a run over shared memory with some overrides."""
 
-    def weights(case: str) -> str:
-        if case not in found:
-            folder = tmp_path_factory.mktemp("shared")
-            succeed(folder, *QUIET, *COMMON, *CASES[case][0], f"train.steps={STEPS}", "hydra.run.dir=run")
-            found[case] = summary_of(folder / "run").weights_sha256 or ""
-        return found[case]
+    @cache
+    def weights(*overrides: str) -> str | None:
+        folder = tmp_path_factory.mktemp("shared")
+        succeed(folder, *QUIET, *COMMON, *overrides, "hydra.run.dir=run")
+        return summary_of(folder / "run").weights_sha256
 
     return weights
 
@@ -83,7 +82,7 @@ def test_processes_of_a_launcher_give_the_weights_of_one_host(
     case: str,
     request: pytest.FixtureRequest,
     start: Start,
-    trained: Callable[[str], str],
+    trained: Callable[..., str | None],
     tmp_path: Path,
 ) -> None:
     overrides, per_host = CASES[case]
@@ -93,7 +92,7 @@ def test_processes_of_a_launcher_give_the_weights_of_one_host(
         launched = request.getfixturevalue("nodes_of_ray")
     command = begin(start, launched, tmp_path, *overrides, f"train.steps={STEPS}")
     assert command.finish() == 0, command.errors
-    assert summary_of(tmp_path / "run").weights_sha256 == trained(case)
+    assert summary_of(tmp_path / "run").weights_sha256 == trained(*overrides, f"train.steps={STEPS}")
     logs = [path.read_text() for path in (tmp_path / "run" / "workers").glob("*-*.log")]
     assert len(logs) == sum(per_host)
     assert all("has joined the run" in text for text in logs)
@@ -104,7 +103,12 @@ def test_processes_of_a_launcher_give_the_weights_of_one_host(
 @pytest.mark.parametrize("restarts", [0, 1])
 @pytest.mark.parametrize("launcher", ["slurm", "ray"])
 def test_worker_that_dies_is_started_again_or_ends_the_run_with_node_and_reason(
-    launcher: str, restarts: int, request: pytest.FixtureRequest, start: Start, tmp_path: Path
+    launcher: str,
+    restarts: int,
+    request: pytest.FixtureRequest,
+    start: Start,
+    trained: Callable[..., str | None],
+    tmp_path: Path,
 ) -> None:
     """Ray is started by the run, on this machine, and ends with the run."""
     if launcher == "slurm":
@@ -126,12 +130,8 @@ def test_worker_that_dies_is_started_again_or_ends_the_run_with_node_and_reason(
     assert command.finish() == (0 if restarts else 7), command.errors
     assert re.search(r"worker-1 on \S+: killed", command.errors), command.errors
     if restarts:
-        expected = tmp_path / "expected"
-        expected.mkdir()
-        succeed(expected, *QUIET, *COMMON, *length, "hydra.run.dir=run")
         summary = summary_of(tmp_path / "run")
-        assert summary.recoveries == 1
-        assert summary.weights_sha256 == summary_of(expected / "run").weights_sha256
+        assert (summary.recoveries, summary.weights_sha256) == (1, trained(*length))
     else:
         assert time.monotonic() - begun < 10
     assert not psutil.pid_exists(int(number))
@@ -173,7 +173,7 @@ def submitted(command: Command) -> str:
 @pytest.mark.slow
 @pytest.mark.parametrize("way", ["notice", "requeue"])
 def test_preempted_run_continues_with_the_weights_of_an_undisturbed_one(
-    way: str, cluster: Slurm, start: Start, tmp_path: Path
+    way: str, cluster: Slurm, start: Start, trained: Callable[..., str | None], tmp_path: Path
 ) -> None:
     """Slurm either gives notice by SIGTERM to the batch script, or ends all processes at once."""
     length = (*SYNC, *LENGTH)
@@ -192,10 +192,7 @@ def test_preempted_run_continues_with_the_weights_of_an_undisturbed_one(
     cluster.wait_for("COMPLETED", job)
     assert summary_of(run).status == "finished", (run / "slurm.log").read_text()
     assert "runner resume=" in (run / "slurm.log").read_text() or way == "requeue"
-    expected = tmp_path / "expected"
-    expected.mkdir()
-    succeed(expected, *QUIET, *COMMON, *length, "hydra.run.dir=run")
-    assert summary_of(run).weights_sha256 == summary_of(expected / "run").weights_sha256
+    assert summary_of(run).weights_sha256 == trained(*length)
 
 
 @pytest.mark.slow
@@ -213,7 +210,7 @@ def test_sweep_is_an_array_of_slurm(cluster: Slurm, start: Start, tmp_path: Path
 
 @pytest.mark.slow
 def test_ray_on_two_hosts_gives_the_weights_of_one_and_a_host_that_is_cut_off_ends_the_run(
-    trained: Callable[[str], str], tmp_path: Path
+    trained: Callable[..., str | None], tmp_path: Path
 ) -> None:
     require_ray()
     with network(2) as net:
@@ -232,7 +229,7 @@ def test_ray_on_two_hosts_gives_the_weights_of_one_and_a_host_that_is_cut_off_en
 
         run = run_on_both("run", *SYNC, f"train.steps={STEPS}")
         assert run.finish() == 0, run.output
-        assert summary_of(first.path("/home/me/run")).weights_sha256 == trained("sync_data")
+        assert summary_of(first.path("/home/me/run")).weights_sha256 == trained(*SYNC, f"train.steps={STEPS}")
         run = run_on_both("long", *LONG, "train.restarts=0")
         wait_for_checkpoint(first.path("/home/me/long/checkpoints"))
         begun = time.monotonic()
