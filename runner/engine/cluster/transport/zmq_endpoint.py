@@ -165,8 +165,9 @@ class Outbox:
         attempts = math.ceil(limit_ms / HANDSHAKE_MS)
         unanswered = ended = 0
         while unanswered < attempts:
+            gone = f"{own} cannot reach {peer}: no process listens on {address}"
             if address.startswith("ipc://") and not inbox_path(address).exists():
-                raise ClusterError(f"{own} cannot reach {peer}: no process listens on {address}")
+                raise ClusterError(gone)
             socket: Socket = self._context.socket(zmq.DEALER)
             configure_outbox(socket, self._limits, self._identity, peer)
             socket.setsockopt(zmq.IPV6, "[" in address)
@@ -180,10 +181,8 @@ class Outbox:
                     "key file that the run has written since it started"
                 )
             if event == zmq.EVENT_CLOSED:
-                raise ClusterError(
-                    f"{own} cannot reach {peer}: no process listens on {address}; check the address, and whether the "
-                    "run still waits"
-                )
+                advice = "" if self._identity.keys is None else "; check the address, and whether the run still waits"
+                raise ClusterError(gone + advice)
             if event != zmq.EVENT_DISCONNECTED:
                 unanswered += 1
                 if unanswered == 1 < attempts:

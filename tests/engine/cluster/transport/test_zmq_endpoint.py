@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
+from socket import AF_UNIX
+from socket import socket as unix_socket
 
 import pytest
 import zmq
@@ -128,16 +130,21 @@ def test_too_many_parts_are_refused(context: Context, master: ZmqEndpoint, addre
     socket.close()
 
 
-def test_peer_that_does_not_answer_is_reported(context: Context, directory: Path) -> None:
+NO_ANSWER, NO_PROCESS = r" on .*: no answer within 0\.05 s$", r": no process listens on .*/worker-1$"
+
+
+@pytest.mark.parametrize(("listens", "reason"), [(True, NO_ANSWER), (False, NO_PROCESS)])
+def test_peer_that_does_not_answer_or_has_ended_is_reported(
+    listens: bool, reason: str, context: Context, directory: Path
+) -> None:
     impatient = LIMITS.__class__(peers=1, connect_timeout_s=0.05)
-    deaf = inbox_address(directory, "worker-1")
-    (directory / "worker-1").touch()
     mine = inbox_address(directory, "worker-0")
-    with (
-        ZmqEndpoint(context, identity("worker-0"), mine, impatient) as endpoint,
-        pytest.raises(ClusterError, match=r"worker-0 cannot reach worker-1 on .*: no answer within 0\.05 s"),
-    ):
-        endpoint.connect("worker-1", deaf)
+    with unix_socket(AF_UNIX) as deaf, ZmqEndpoint(context, identity("worker-0"), mine, impatient) as endpoint:
+        deaf.bind(str(directory / "worker-1"))  # a process that was killed leaves the file of its socket
+        if listens:
+            deaf.listen()
+        with pytest.raises(ClusterError, match=f"^worker-0 cannot reach worker-1{reason}"):
+            endpoint.connect("worker-1", inbox_address(directory, "worker-1"))
 
 
 def test_handshake_is_repeated_after_the_process_was_suspended(
