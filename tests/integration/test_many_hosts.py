@@ -160,7 +160,7 @@ def test_lost_host_ends_the_run_with_its_name_a_checkpoint_and_nothing_left(way:
 @pytest.mark.slow
 @pytest.mark.parametrize("way", ["cut", "power"])
 def test_run_goes_on_after_the_command_of_a_lost_host_is_typed_on_another(way: str, tmp_path: Path) -> None:
-    three = (*COMMON, "parallelism=sync_data", "parallelism.workers=3", "train.steps=300", "checkpoint.every_steps=100")
+    three = (*COMMON, "parallelism=sync_data", "parallelism.workers=3", "train.steps=150", "checkpoint.every_steps=50")
     succeed(tmp_path, *QUIET, *three, "hydra.run.dir=run")
     with network(4) as net:
         *hosts, another = net.hosts
