@@ -33,7 +33,7 @@ table: $(VENV)/.installed  ## install and measure a table of a paper, into my_re
 test: $(VENV)/.installed-dev  ## install and run the tests but the slow ones (ARGS="..." goes to pytest)
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow" $(ARGS)
 
-test-all: $(VENV)/.installed-dev  ## run all tests, and on a CPU with AVX-512 those of its kernels again without it
+test-all: $(VENV)/.installed-dev  ## run all tests, and those of CPU kernels again without AVX-512, where the CPU has it
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 	! grep -q avx512 /proc/cpuinfo || \
 		$(BIN)/python -m pytest -n 2 --dist worksteal --avx2 tests/kernels tests/engine/graph/ops --ignore tests/kernels/gpu

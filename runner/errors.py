@@ -90,7 +90,7 @@ class WorkerLostError(ClusterError):
 
 
 class NotStartedAgainError(ClusterError):
-    """Lost processes could not be started again. remaining: number of workers for which there are still processors."""
+    """Lost processes were not started again. remaining: number of workers for which there are still processors."""
 
     def __init__(self, message: str, remaining: int) -> None:
         super().__init__(message)

@@ -8,7 +8,7 @@ from allpairspy import AllPairs
 
 
 def slow_beyond(quick: Mapping[str, Sequence[Any]], **values: Sequence[Any]) -> pytest.MarkDecorator:
-    """Parametrize a test like :func:`all_pairs` with ``quick``, and slowly with the further cases of ``values``."""
+    """Parametrize a test like :func:`all_pairs` with ``quick``; the further cases of ``values`` are slow tests."""
     few = [tuple(row) for row in AllPairs(list(quick.values()))]
     more = [tuple(row) for row in AllPairs(list(values.values()))]
     slow = [pytest.param(*row, marks=pytest.mark.slow) for row in more if row not in few]

@@ -64,7 +64,7 @@ def test_commands_import_only_what_they_need(arguments: list[str], more: tuple[s
         f"sys.exit(str([name for name in {SLOW_TO_IMPORT + more} if name in sys.modules]))"
     )
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert answer.stderr.splitlines()[-1] == "[]"
+    assert [line for line in answer.stderr.splitlines() if not line.startswith("runner: error: key file")] == ["[]"]
 
 
 @pytest.mark.parametrize("verb", sorted(VERBS))

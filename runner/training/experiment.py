@@ -1,4 +1,4 @@
-"""An experiment: a configuration with its program, cluster and data facts, before anything is started; its updates."""
+"""An experiment: a configuration with its program, cluster and data facts before its start; its training step."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -139,7 +139,7 @@ CASES = {
 
 
 def tasks_of_strategies() -> Iterator[Any]:
-    """Yield a strategy and a network. Rarely broken: simple losses, which only the hybrid scheme splits by units."""
+    """Yield each strategy with each network. Simple losses are slow tests, except where a strategy splits the loss."""
     for name in sorted(CASES):
         simple = {"ranked", "weighted"} if name == "hybrid of two" else {"regression", "ranked", "weighted"}
         of_units = name.startswith("hybrid") and name != "hybrid of two"

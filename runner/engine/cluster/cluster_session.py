@@ -145,7 +145,7 @@ class ClusterSession:
         lost: name of the worker. epoch: number of this start of the run; messages of earlier epochs are dropped.
         Launched clients and an active trace are dropped. Raises WorkerLostError if a worker is lost meanwhile; call
         this method again for that worker. Raises NotStartedAgainError if new workers cannot be started, for lack of
-        processors or hosts, and otherwise the same errors as the first start.
+        processors or hosts, or if no user starts them; and otherwise the same errors as the first start.
         """
         begun = time.monotonic()
         silence_s = 0.0 if self._started is None else self._started.silence_s(lost)
@@ -178,7 +178,7 @@ class ClusterSession:
         except ClusterError as error:
             if isinstance(error, WorkerLostError) and error.worker in self._workers:
                 raise
-            workers = sum(messages.split_name(name)[0] == messages.WORKER_ROLE for name in self._workers)
+            workers = messages.count_role(self._workers, messages.WORKER_ROLE)
             raise NotStartedAgainError(str(error), workers - max(1, len(gone))) from error
 
     def run(self, client: str, *, step: int = 0, feeds: Mapping[str, Any] | None = None) -> dict[str, Array]:

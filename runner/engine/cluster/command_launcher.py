@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 from runner.engine.cluster.launchers import join_arguments, store_ticket
 from runner.engine.cluster.processes import THREAD_VARIABLES, runner_command, thread_budget
@@ -51,7 +52,7 @@ class CommandLauncher:
     silence_s: float = PEER_LOST_MS / 1000
     has_keys: bool = True
     shares_memory: bool = True
-    replaces: bool = False
+    replaces: ClassVar[bool] = False
 
     def listen(self, directory: Path) -> str:
         """Return the configured address."""

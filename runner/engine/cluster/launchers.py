@@ -169,7 +169,7 @@ class HostsLauncher:
     silence_s: float = PEER_LOST_MS / 1000
     has_keys: bool = True
     shares_memory: bool = True
-    replaces: bool = True
+    replaces: ClassVar[bool] = True
 
     def listen(self, directory: Path) -> str:
         """Return the configured address."""

@@ -40,7 +40,7 @@ class Recovered:
 def worker_names(cluster: Cluster) -> list[str]:
     """Return the process names of a cluster; raises ValueError unless tasks 0, 1, ... of a job have one device each."""
     names = [peer_of(device.name) for device in cluster.devices]
-    servers = sum(messages.split_name(name)[0] == messages.SERVER_ROLE for name in names)
+    servers = messages.count_role(names, messages.SERVER_ROLE)
     expected = messages.process_names(len(names) - servers, servers)
     if sorted(names) != sorted(expected):
         raise ValueError(f"devices of {', '.join(names)}: expected one device for each of {', '.join(expected)}")
@@ -71,7 +71,7 @@ def start_workers(
 
     Raises ResourceError if a process cannot be started, and the errors of :meth:`WorkerGroup.gather`.
     """
-    servers = sum(messages.split_name(worker)[0] == messages.SERVER_ROLE for worker in workers)
+    servers = messages.count_role(workers, messages.SERVER_ROLE)
     peers, lanes = len(workers) - servers, launcher.lanes
     keys = new_keys([messages.MASTER, *workers]) if launcher.has_keys else {}
     identity = replace(identity, keys=keys.get(messages.MASTER))

@@ -143,12 +143,6 @@ class WorkerGroup:
         except ResourceError as error:
             log.warning("no new spare process: %s", error)
 
-    @property
-    def _workers_left(self) -> int:
-        """The number of workers, without parameter servers, that are neither lost nor being replaced."""
-        left = set(self.workers) - self._absent
-        return sum(messages.split_name(worker)[0] == messages.WORKER_ROLE for worker in left)
-
     def silence_s(self, worker: str) -> float:
         """Return the seconds since the last heartbeat of a worker."""
         return self.monitor.silence_s(worker, self.clock())
@@ -275,7 +269,8 @@ class WorkerGroup:
                     raise ClusterError(text)
                 if late[0] in self.supervisor.workers:
                     raise WorkerLostError(late[0], "did not join the run again", text, by_chance=True)
-                raise NotStartedAgainError(text, self._workers_left)
+                left = set(self.workers) - self._absent
+                raise NotStartedAgainError(text, messages.count_role(left, messages.WORKER_ROLE))
             received = self._unread.popleft() if self._unread else self._receive(max(0.0, self._next_check - now))
             if received is None:
                 self._next_check = now  # Check now: the next check is due, or a process has died.
@@ -343,8 +338,10 @@ class WorkerGroup:
         """Return the cause of ``error``, which may be a consequence of another worker's failure.
 
         The cause is the first error that a worker sends within a short time before it leaves the run; otherwise the
-        death of a worker that died before ``reporter``, the sender of ``error``, or the silence of a worker on another
-        host, with which others notice a lost connection before the master notices its silence; otherwise ``error``.
+        death of a worker that died before ``reporter``, the sender of ``error``; otherwise ``error`` itself.
+
+        Workers may lose their connections to a host before the master counts the host as silent. If workers run on
+        other hosts, this method therefore waits for such a silence, which is then the cause.
         """
         if reporter in self._lost:
             return error

@@ -56,7 +56,10 @@ class Node:
         object.__setattr__(self, "needed", (*[tensor.node for tensor in self.inputs], *self.control_inputs))
 
     def changed(self, **fields: Any) -> "Node":
-        """Return a copy with other values of some fields, as ``dataclasses.replace`` does in three times the time."""
+        """Return a copy with other values of some fields.
+
+        Passes copy most nodes of a graph, and ``dataclasses.replace`` sets the fields of a copy one by one.
+        """
         copy = object.__new__(Node)
         copy.__dict__.update(self.__dict__, **fields)
         copy.__post_init__()

@@ -8,7 +8,7 @@ separate peer, such as ``ps_heartbeat-0``, because the thread has a separate con
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar
 
@@ -45,6 +45,11 @@ def split_name(name: str) -> tuple[str, int]:
     if match is None:
         raise ValueError(f"peer name {name[:80]!a}: expected <role>-<index> with a role of {', '.join(ROLES)}")
     return match[1], int(match[2])
+
+
+def count_role(names: Iterable[str], role: str) -> int:
+    """Return how many of these peers have a role."""
+    return sum(split_name(name)[0] == role for name in names)
 
 
 def process_names(workers: int, servers: int = 0) -> list[str]:
