@@ -17,18 +17,14 @@ from runner.callback import Callback, StopTraining
 from runner.checkpoint import newest
 from runner.config.configuration import load_stored
 from runner.engine.cluster.launchers import LocalLauncher
-from runner.engine.run.step_driver import Clients, Rounds, bind
-from runner.errors import ClusterError, Interrupted, ResourceError, WorkerLostError
+from runner.errors import ClusterError, Interrupted
 from runner.records.decisions import read_decisions
 from runner.records.record import Record
 from runner.records.run_directory import RunDirectory
 from runner.records.summary import Summary
 from runner.tracking import RunInfo, Tracker, read_metrics
-from runner.training import recovery
 from runner.training.recovery import Recovery
-from runner.training.restart_budget import RestartBudget
 from runner.training.run import run
-from runner.training.saving import Progress, Start
 from tests.integration.command import processes_of
 from tests.small_runs import small_config, typed
 
@@ -369,89 +365,3 @@ def test_a_used_up_budget_ends_the_run(tmp_path: Path) -> None:
     assert caught.value.exit_code == 7
     summary = Summary.read(tmp_path / "run" / "summary.json")
     assert (summary.status, summary.recoveries) == ("failed", 1)
-
-
-CRASH = WorkerLostError("worker-0", "was killed by SIGSEGV", "died", by_chance=False)
-CRASH_OF_1 = WorkerLostError("worker-1", "was killed by SIGSEGV", "died later", by_chance=False)
-KILL = WorkerLostError("worker-0", "was killed by SIGKILL", "died", by_chance=True)
-
-
-STARVED = WorkerLostError("worker-0", "was killed by SIGKILL", "died", by_chance=True, out_of_memory=True)
-
-
-@pytest.mark.parametrize(
-    ("faults", "ends"),
-    [
-        ([(KILL, 5, None)] * 3, ""),
-        ([(KILL, 5, None)] * 4, "already restarted 3 times"),
-        ([(KILL, step, None) for step in (5, 5, 5, 24)], "already restarted 3 times"),
-        ([(KILL, step, None) for step in (5, 5, 5, 25, 26, 27)], ""),
-        ([(KILL, step, None) for step in (25, 25, 25, 5)], "already restarted 3 times"),
-        ([(KILL, 5, None)] * 3 + [(KILL, 7, 5)], "already restarted 3 times"),
-        ([(KILL, 5, None)] * 3 + [(KILL, 7, 6)] * 3, ""),
-        ([(CRASH, 5, None), (CRASH, 6, None)], ""),
-        ([(STARVED, 5, None), (KILL, 6, None)], ""),
-        (
-            [(STARVED, 5, None), (KILL, 6, None), (STARVED, 7, None)],
-            "second process that was killed for lack of memory",
-        ),
-        ([(STARVED, 5, None), (STARVED, 25, None)], ""),
-        ([(CRASH, 5, None), (KILL, 6, None), (CRASH, 5, None)], "^died\nworker-0 .*SIGSEGV a second time in step 5"),
-        ([(CRASH, 5, None, 16), (CRASH, 21, None)], ""),
-        ([(CRASH, 5, None, 16), (CRASH, 20, None)], "a second time in step 20: the fault recurs"),
-        ([(CRASH, 5, None, 2), (CRASH, 3, None, 3)], "a second time in one of the steps 3 to 5: the fault recurs"),
-        ([(CRASH, 5, None), (CRASH_OF_1, 5, None)], "^died\nworker-1 .* a second time in step 5: the fault recurs"),
-    ],
-)
-def test_restarts_are_limited(faults: list[tuple[Any, ...]], ends: str, tmp_path: Path) -> None:
-    """Each fault has the step that it interrupts, the newest step that was saved before, and the length of a series."""
-    budget = RestartBudget(3, tmp_path)
-    *first, last = faults
-    for fault in first:
-        budget.admit(*fault)
-    if ends:
-        with pytest.raises(ResourceError if "memory" in ends else ClusterError, match=ends):
-            budget.admit(*last)
-    else:
-        budget.admit(*last)
-
-
-def test_the_time_between_copies_grows_with_their_duration(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    class Session:
-        def run(self, client: str) -> dict[str, np.ndarray]:
-            clock.now += 3.0
-            return {}
-
-    class Clock:
-        now = 100.0
-
-        def monotonic(self) -> float:
-            return self.now
-
-    clock = Clock()
-    monkeypatch.setattr(recovery, "time", clock)
-    with RunDirectory.open(tmp_path, resume=False) as directory:
-        copies = Recovery(Session(), directory, None, 3, Start())  # type: ignore[arg-type]
-        assert not copies.is_due
-        clock.now += 0.1
-        assert copies.is_due
-        copies.copy(Progress(0, 4))
-        assert copies.boundary.progress.done == 4
-        clock.now += 149.0
-        assert not copies.is_due
-        clock.now += 1.0
-        assert copies.is_due
-
-
-def test_variables_are_not_copied_within_a_round() -> None:
-    class AtOnce(Clients):
-        def run(self, client: str, **_: Any) -> dict[str, np.ndarray]:
-            return {}
-
-    driver = bind(Rounds("average", steps=2), AtOnce())
-    found = [driver.at_rest]
-    for step in range(3):
-        driver.update(step, np.float64(0.1))
-        found.append(driver.at_rest)
-    driver.synchronize()
-    assert [*found, driver.at_rest] == [True, False, True, False, True]

@@ -12,6 +12,7 @@ import pytest
 
 from runner.engine.cluster import starting
 from runner.engine.cluster.cluster_session import ClusterSession
+from runner.engine.cluster.supervisor import Supervisor
 from runner.engine.cluster.transport.private_directory import private_directory
 from runner.engine.compile.program import Program
 from runner.engine.graph.device import local_cluster
@@ -21,6 +22,8 @@ from runner.kernels.registry import Registry
 from runner.optimizers.sgd import Momentum
 from runner.records.summary import joining_facts
 from runner.strategies.sync_data import SyncData
+from tests.engine.cluster.stage import WORKERS as STAGED
+from tests.engine.cluster.stage import Stage
 from tests.engine.cluster.virtual_cluster import VirtualCluster, there_and_back, virtual_cluster
 from tests.integration.command import processes_of
 from tests.strategies.networks import EXAMPLE_SHAPE, NETWORKS, TEST_BATCH, workload_of
@@ -184,3 +187,19 @@ def sessions(registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     sessions = Sessions(registry, tmp_path)
     yield sessions
     expect_nothing_left(sessions, directories)
+
+
+@pytest.fixture
+def supervisor() -> Iterator[Supervisor]:
+    with Supervisor(grace_s=0.2) as supervisor:
+        yield supervisor
+
+
+@pytest.fixture
+def elsewhere(supervisor: Supervisor, tmp_path: Path) -> Stage:
+    """Return a group after setup whose processes the supervisor has not started."""
+    stage = Stage(supervisor, tmp_path, command=None)
+    stage.group.set_up(lambda addresses: b"")
+    for worker in STAGED:
+        stage.heard(worker)
+    return stage

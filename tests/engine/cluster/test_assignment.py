@@ -1,7 +1,5 @@
 """Assignments (what one worker runs of a client of a program): documents, feeds, fetches and transfers."""
 
-import itertools
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,8 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runner.engine.cluster.assignment import (
-    BELL_BYTES,
-    FINISHED,
     Assignment,
     bell_key,
     feed_key,
@@ -23,23 +19,16 @@ from runner.engine.cluster.assignment import (
     senders,
     sent_sizes,
 )
-from runner.engine.cluster.mailbox import Mailbox, Stopped
 from runner.engine.cluster.remote_plan import RemotePlan
 from runner.engine.cluster.transport.encoding import decode_document, encode_document
-from runner.engine.cluster.transport.messages import MASTER, Message, Shutdown, TensorReady
-from runner.engine.cluster.transport.private_directory import private_directory
-from runner.engine.cluster.transport.shared_memory import ArenaReader, ArenaWriter, create_arena
-from runner.engine.cluster.wire_rendezvous import WireRendezvous
+from runner.engine.cluster.transport.shared_memory import ArenaReader, ArenaWriter
 from runner.engine.compile.program import Client, InputSlot, Program
 from runner.engine.graph.device import worker_device
-from runner.engine.graph.tensor import Tensor, TensorSpec
-from runner.engine.run.kernel_table import load_kernels
-from runner.errors import ClusterError, RunnerError, SecurityError
+from runner.engine.graph.tensor import Tensor
+from runner.errors import RunnerError, SecurityError
 from runner.kernels.registry import Registry
 from runner.optimizers.sgd import Momentum
 from runner.strategies.sync_data import SyncData
-from tests.engine.cluster.transport.conftest import identity
-from tests.engine.cluster.transport.fake_network import FakeNetwork
 from tests.engine.cluster.virtual_cluster import EPOCH, EXAMPLES, plans_of, remote_plan, there_and_back
 from tests.engine.compile.plain_data import EXTREMES, mutated, places, put, values, without
 from tests.engine.run.fake_kernels import random_registry
@@ -290,141 +279,6 @@ def test_arenas_leave_no_files_and_work_after_the_plan_is_closed(plan: RemotePla
     assert plan.fetch(AWAY).tolist() == [1.0, 1.0, 1.0]
 
 
-KEY = f"x:0->{WORKER_1}"
-VALUE = np.arange(4, dtype=np.float32)
-
-
-class Wire:
-    """Two connected workers: worker 0 sends ``x`` and worker 1 receives it. rings: announces it by a doorbell."""
-
-    def __init__(self, directory: Path, *, rings: bool) -> None:
-        network = FakeNetwork(0)
-        names = ("worker-0", "worker-1")
-        self.ends = [network.endpoint(identity(name), len(names)) for name in names]
-        for end, other in zip(self.ends, reversed(names), strict=True):
-            end.connect(other, "")
-        self.master = network.endpoint(identity(MASTER), len(names))
-        for name in names:
-            self.master.connect(name, "")
-        sent = {"x:0": VALUE.nbytes} | ({bell_key(KEY): BELL_BYTES, FINISHED: BELL_BYTES} if rings else {})
-        specs = [
-            create_arena(directory, f"plan {name}", name, 1, sizes)
-            for name, sizes in zip(names, (sent, {FINISHED: BELL_BYTES}), strict=True)
-        ]
-        received, kernels = {KEY: TensorSpec(VALUE.shape, "float32")}, load_kernels()
-        self.sender, self.receiver = (
-            WireRendezvous(
-                "plan", end, Mailbox(end), ArenaWriter(own), {other.owner: ArenaReader(other)}, received, peers, kernels
-            )
-            for end, own, other, peers in zip(self.ends, specs, specs[::-1], ([names[1]], []), strict=True)
-        )
-        self.receiver.mailbox.expect("plan", {KEY: "worker-0"})
-
-    def begin(self, step: int) -> None:
-        for end in (self.sender, self.receiver):
-            end.begin(step)
-
-    def send(self, message: Message) -> None:
-        self.ends[0].send("worker-1", message)
-
-
-@pytest.fixture(params=[False, True], ids=["message", "doorbell"])
-def wire(request: pytest.FixtureRequest) -> Iterator[Wire]:
-    with private_directory() as directory:
-        yield Wire(directory, rings=request.param)
-
-
-@pytest.fixture
-def bell() -> Iterator[Wire]:
-    with private_directory() as directory:
-        yield Wire(directory, rings=True)
-
-
-def test_receiver_reads_the_memory_of_the_sender(wire: Wire) -> None:
-    memory = wire.sender.outgoing("x:0", VALUE.nbytes).view(np.float32)
-    place = wire.receiver.incoming(KEY, WORKER_0, VALUE.nbytes)
-    for step in range(2):
-        wire.begin(step)
-        memory[:] = VALUE + step
-        wire.sender.send(step, KEY, WORKER_1, memory)
-        received = wire.receiver.receive(step, KEY, WORKER_0)
-        np.testing.assert_array_equal(received, VALUE + step)
-        assert np.shares_memory(received, place)
-        assert not place.flags.writeable
-
-
-def test_value_outside_the_arena_is_copied(wire: Wire) -> None:
-    value = VALUE.copy()
-    wire.begin(0)
-    wire.sender.send(0, KEY, WORKER_1, value)
-    value[:] = -1.0
-    np.testing.assert_array_equal(wire.receiver.receive(0, KEY, WORKER_0), VALUE)
-
-
-@pytest.mark.parametrize("wire", [False], indirect=True)
-def test_reference_to_another_slot_is_refused(wire: Wire) -> None:
-    right = wire.sender.writer.put("x:0", VALUE)
-    wire.send(TensorReady("plan", 0, KEY, replace(right, offset=64)))
-    with pytest.raises(SecurityError, match=r"tensor x:0 of worker-0: reference to .* expected"):
-        wire.receiver.receive(0, KEY, WORKER_0)
-
-
-def test_a_wait_for_a_doorbell_ends_with_a_message_or_a_second_run_of_the_sender(bell: Wire) -> None:
-    bell.begin(0)
-    bell.master.send("worker-1", Shutdown(reason="the run has ended"))
-    with pytest.raises(Stopped, match="the run has ended"):
-        bell.receiver.receive(0, KEY, WORKER_0)
-    bell.sender.begin(1)
-    bell.sender.send(1, KEY, WORKER_1, VALUE)
-    with pytest.raises(SecurityError, match=r"'x:0->.*': worker-0 rang for run 2, expected run 1"):
-        bell.receiver.receive(0, KEY, WORKER_0)
-
-
-def test_a_plan_with_doorbells_is_refused_without_machine_code(bell: Wire) -> None:
-    bell.receiver.registry = Registry()
-    with pytest.raises(RunnerError, match="plan 'plan' has doorbells, but this process cannot compile machine code"):
-        bell.receiver.arrival(KEY, WORKER_0)
-
-
-def test_a_wait_for_a_doorbell_has_a_limit(bell: Wire) -> None:
-    time = itertools.count(0.0, 2.4)  # the mailbox is read every 9.6 s, so no gap restarts the limit
-    bell.receiver.mailbox = Mailbox(bell.ends[1], lambda: next(time))
-    bell.begin(7)
-    with pytest.raises(ClusterError, match=r"step 7: 'x:0->.*' did not arrive from worker-0 within 600 s"):
-        bell.receiver.receive(7, KEY, WORKER_0)
-    assert next(time) < 650
-
-
-def test_in_a_series_the_sender_waits_until_its_value_has_been_read(bell: Wire) -> None:
-    bell.begin(0)
-    bell.sender.send(0, KEY, WORKER_1, VALUE)
-    bell.sender.finish()
-    bell.master.send("worker-0", Shutdown(reason="it waited"))
-    with pytest.raises(Stopped, match="it waited"):
-        bell.sender.begin(1, first=False)
-    np.testing.assert_array_equal(bell.receiver.receive(0, KEY, WORKER_0), VALUE)
-    bell.receiver.finish()
-    bell.receiver.begin(1, first=False)
-    bell.sender.begin(1, first=False)
-    bell.sender.send(1, KEY, WORKER_1, VALUE + 1)
-    np.testing.assert_array_equal(bell.receiver.receive(1, KEY, WORKER_0), VALUE + 1)
-
-
-def test_a_doorbell_of_an_interrupted_run_is_not_heard_in_a_later_epoch(bell: Wire) -> None:
-    bell.begin(0)
-    bell.sender.send(0, KEY, WORKER_1, VALUE)
-    for end in (*bell.ends, bell.master):
-        end.advance(2)
-    for rendezvous in (bell.sender, bell.receiver):
-        rendezvous.restart()
-    bell.begin(0)
-    bell.master.send("worker-1", Shutdown(reason="nothing was heard"))
-    with pytest.raises(Stopped, match="nothing was heard"):
-        bell.receiver.receive(0, KEY, WORKER_0)
-    bell.sender.send(0, KEY, WORKER_1, VALUE + 1)
-    np.testing.assert_array_equal(bell.receiver.receive(0, KEY, WORKER_0), VALUE + 1)
-
-
 def test_transfers_between_processes_that_share_memory_have_doorbells(tmp_path: Path, registry: Registry) -> None:
     """A bell is in the arena of the sender, unless the client may be launched or the receiver has a copy."""
     program = there_and_back()
@@ -443,10 +297,3 @@ def test_transfers_between_processes_that_share_memory_have_doorbells(tmp_path: 
     assert [owner for owner, _ in bells(client, "worker-0", "worker-1")] == [owner for owner, _ in both]
     assert bells(client, "worker-0") == []
     assert bells(replace(client, deferred=True), "worker-0", "worker-1") == []
-
-
-def test_wrong_size_is_refused(wire: Wire) -> None:
-    with pytest.raises(ValueError, match="'x:0': memory of 16 bytes, expected 8"):
-        wire.sender.outgoing("x:0", 8)
-    with pytest.raises(ValueError, match="memory of 16 bytes, expected 24"):
-        wire.receiver.incoming(KEY, WORKER_0, 24)

@@ -2,12 +2,11 @@
 
 import re
 import signal
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 import pytest
 
-from runner.engine.cluster.joining import MEMORY
 from runner.engine.cluster.processes import STACK_SIGNAL
 from runner.engine.cluster.supervisor import Supervisor
 from runner.engine.cluster.transport.endpoint import Received
@@ -16,14 +15,12 @@ from runner.engine.cluster.transport.messages import (
     IDLE,
     MASTER,
     STEP,
-    Abandoned,
     Bye,
     Done,
     Failed,
     Heartbeat,
     Hello,
     Loaded,
-    Moved,
     Run,
     Shutdown,
 )
@@ -31,7 +28,6 @@ from runner.errors import (
     ClusterError,
     Interrupted,
     NonFiniteLossError,
-    NotStartedAgainError,
     NumericError,
     RunnerError,
     WorkerLostError,
@@ -39,12 +35,6 @@ from runner.errors import (
 from tests.engine.cluster.stage import WORKERS, Stage
 from tests.engine.cluster.transport.conftest import identity
 from tests.engine.cluster.transport.fake_network import FakeEndpoint
-
-
-@pytest.fixture
-def supervisor() -> Iterator[Supervisor]:
-    with Supervisor() as supervisor:
-        yield supervisor
 
 
 @pytest.fixture
@@ -340,55 +330,12 @@ def test_workers_of_other_hosts_learn_why_the_run_has_ended(
     assert [worker for worker in WORKERS if stage.heard(worker)[-1] is Shutdown] == list(told)
 
 
-@pytest.fixture
-def elsewhere(supervisor: Supervisor, tmp_path: Path) -> Stage:
-    """Return a group after setup whose processes the supervisor has not started."""
-    stage = Stage(supervisor, tmp_path, command=None)
-    stage.group.set_up(lambda addresses: b"")
-    for worker in WORKERS:
-        stage.heard(worker)
-    return stage
-
-
 def test_silence_of_a_host_is_the_cause_of_connections_that_others_lost_before(elsewhere: Stage) -> None:
     elsewhere.beat(0, STEP, 7, *range(20))
     elsewhere.beat(1, STEP, 7)
     elsewhere.send("worker-0", Failed.of(LOSS), after_s=SILENCE_S / 2)
     with pytest.raises(WorkerLostError, match=r"^worker-1 is silent"):
         gather(elsewhere)
-
-
-def joins_again(stage: Stage, facts: dict[str, str], own_address: str) -> FakeEndpoint:
-    """Replace worker-1 in epoch 2; return the endpoint of its new process, whose hello is on the wire."""
-    stage.peers["worker-0"].advance(2)  # type: ignore[attr-defined]
-    stage.send("worker-0", Abandoned())
-    assert stage.group.replace("worker-1", 2) == ["worker-1"]
-    stage.heard("worker-0")
-    new = stage.network.endpoint(identity("worker-1", epoch=2), peers=2)
-    new.connect(MASTER, facts=facts, own_address=own_address)
-    return new
-
-
-def test_others_learn_the_address_of_a_replacement(elsewhere: Stage) -> None:
-    new = joins_again(elsewhere, {}, "tcp://10.0.0.9:5")
-    elsewhere.group.set_up(lambda addresses: b"", ["worker-1"])
-    received = elsewhere.peers["worker-0"].receive(0)
-    assert received is not None
-    assert received.message == Moved({"worker-1": "tcp://10.0.0.9:5"})
-    assert [each.message.kind for each in (new.receive(0), new.receive(0), new.receive(0)) if each] == [
-        *("hello", "welcome", "setup")
-    ]
-
-
-def test_worker_whose_plans_are_in_shared_memory_is_not_replaced_from_another_host(elsewhere: Stage) -> None:
-    """Nobody else joins in time. Its loss leaves one worker."""
-    joins_again(elsewhere, {MEMORY: "of another host"}, "tcp://10.0.0.9:5")
-    with pytest.raises(NotStartedAgainError, match="no 'hello' from worker-1 within 60 s") as caught:
-        elsewhere.group.set_up(lambda addresses: b"", ["worker-1"])
-    assert caught.value.remaining == 1
-    ((refused, reason),) = elsewhere.group.endpoint.refusals  # type: ignore[attr-defined]
-    assert refused == "worker-1"
-    assert reason == "worker-1 was on the host of the run and shared memory with it; start it there"
 
 
 @pytest.mark.parametrize(
