@@ -19,16 +19,18 @@ runner table show network_sizes
 runner table export network_sizes --format csv --output sizes.csv
 ```
 
-`runner table list` shows for each table what exists, and what the rest needs: the number of runs, their time, workers,
-and data that are not on this machine. The time is that of seeds that were run, or else an estimate of `runner table
-run`, which with `--budget 0s` does nothing else; otherwise it is unknown. Estimates follow from three updates, on
-synthetic data if others are missing, and are committed with their CPU, in `results/NAME/estimates.json`.
+`runner table list` shows, for each table, the existing values and the requirements of the missing ones: the number of
+runs, their time, workers, and data that are not on this machine. The time is that of seeds that were run, or else an
+estimate of `runner table run` (with `--budget 0s`, it only estimates); otherwise it is unknown. Estimates follow from
+three updates, on synthetic data if the data are missing, and are committed with their CPU, in
+`results/NAME/estimates.json`.
 
-`runner table run NAME` computes what is missing. Training runs are jobs of a sweep in `multirun/table/NAME`, with each
-seed of the file; a second start continues the first one, and repeats nothing. Before it begins it prints the jobs with
-their estimated times, and what it skips for lack of data or memory. `--cells ROW` chooses rows, `--budget 2h` limits
-the estimated time, and overrides choose the launcher (`hydra/launcher=joblib hydra.launcher.n_jobs=2`). `--results DIR`
-chooses another folder of results, for example to measure a table of the project again.
+`runner table run NAME` computes the missing values. Training runs are jobs of a sweep in `multirun/table/NAME`, with
+each seed of the file; a second start continues the first one, and repeats nothing. Before the jobs start, the command
+prints them with their estimated times, and lists the jobs that it skips for lack of data or memory. `--cells ROW`
+chooses rows, `--budget 2h` limits the estimated time, and overrides choose the launcher (`hydra/launcher=joblib
+hydra.launcher.n_jobs=2`). `--results DIR` chooses another folder of results, for example to measure a table of the
+project again.
 
 A result is never changed. If the overrides of a run are changed afterwards, its earlier values are *stale*: state the
 reason in the run's key `changed`, and run the table again; the earlier values stay below the table, with the reason.
