@@ -50,8 +50,16 @@ class Domains(DatasetSettings):
             each.require_present()
 
     def load(self) -> Dataset:
-        """Read all sources. Raises DataError if one is missing or corrupt, ConfigError if their pixel scales differ."""
+        """Read all sources into memory.
+
+        Raises DataError if one is missing or corrupt, ConfigError if one is streamed or if their pixel scales differ.
+        """
         loaded = {name: load_limited(each) for name, each in self._datasets().items()}
+        for name, each in loaded.items():
+            if not isinstance(each.train, Split):
+                raise ConfigError(
+                    f"data.sources.{name}: {each.name} is read in parts during training; expected a dataset in memory"
+                )
         scales = {name: each.normalisation.scale for name, each in loaded.items()}
         if len(set(scales.values())) > 1:
             raise ConfigError(f"data.sources: stored pixels are divided by {scales}; expected one number")

@@ -107,9 +107,10 @@ def contact_sheet(pipeline: Pipeline, shape: tuple[int, ...], dataset: Dataset) 
 
     if len(shape) != 3 or shape[0] not in (1, 3):
         raise ConfigError(f"--sheet: expected examples that are images of 1 or 3 channels, found shape {shape}")
-    rows = min(_ROWS, len(dataset.train))
-    chosen = np.arange(rows, dtype=np.int64) * len(dataset.train) // rows
-    plain = dataset.train.take(chosen)["x"]
+    train = pipeline.train
+    rows = min(_ROWS, len(train))
+    chosen = np.arange(rows, dtype=np.int64) * len(train) // rows
+    plain = train.take(chosen)["x"]
     if dataset.preprocessing is not None:
         plain = np.stack([dataset.preprocessing.evaluate(image) for image in plain])
     views = [plain, *(pipeline.distorted(chosen, chosen, step)["x"] for step in range(_COLUMNS - 1))]

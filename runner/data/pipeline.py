@@ -74,7 +74,7 @@ class Pipeline:
         self._may_overwrite = self._decoder is not None and not (augment and augment.others)
         self._shuffle = shuffle or Shuffle()
         # The orders of two epochs are kept, because the shares of a batch that spans two epochs need both.
-        self._streams = _streams(self._parts["train"])
+        self._streams = _streams(self.train)
         self._epoch_order = lru_cache(maxsize=2 * len(self._streams))(self._draw_epoch_order)
         self.threads = threads
         self._pool = ThreadPoolExecutor(threads, "input") if threads > 1 else None
@@ -122,9 +122,14 @@ class Pipeline:
         found = self.distorted(examples, positions, step)
         return {**self._fed(found), "index": positions, "mask": np.ones(len(positions), self._dtype)}
 
+    @property
+    def train(self) -> Examples:
+        """The train examples without those of the validation split."""
+        return self._parts["train"]
+
     def distorted(self, examples: NDArray[np.int64], positions: NDArray[np.int64], step: int) -> Batch:
         """Return train examples (S,) with the random changes for ``positions`` (S,) in ``step``, not normalised."""
-        times, train = self.times, self._parts["train"]
+        times, train = self.times, self.train
         with times.of(READ, len(positions)):
             found = train.take(examples)
         if self._decoder is not None:

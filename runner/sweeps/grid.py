@@ -135,7 +135,9 @@ def changed_plan(
         if of_plan.number not in known or not (directory / FROZEN_FILE).exists():
             freeze_job(job, directory, of_plan)
     launcher = change.jobs[0][1].launcher if change.jobs else None
-    result = Plan(plan.folder, list(arguments), launcher or plan.launcher, jobs, list(plugins))
+    result = dataclasses.replace(
+        plan, arguments=list(arguments), launcher=launcher or plan.launcher, jobs=jobs, plugins=list(plugins)
+    )
     result.write(sweep_dir)
     return result
 

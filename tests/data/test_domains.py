@@ -12,6 +12,7 @@ from runner.data.office31 import CLASSES, Office31
 from runner.data.pipeline import Pipeline
 from runner.data.settings import limited_facts, load_limited
 from runner.errors import ConfigError
+from tests.data.own_data import write_images
 
 SOURCES = {"a": {"name": "digits"}, "b": {"name": "digits", "split_seed": 1, "train_limit": 90}}
 
@@ -57,6 +58,12 @@ def test_sources_that_do_not_fit_are_refused(sources: dict[str, object], message
         Domains(sources=sources)
     with pytest.raises(ConfigError, match=r"data.sources is empty"):
         Domains().load()
+
+
+def test_a_streamed_source_is_refused(tmp_path: Path) -> None:
+    streamed = {"name": "image_folder", "path": str(write_images(tmp_path)), "size": 4, "stream": True}
+    with pytest.raises(ConfigError, match=r"data\.sources\.a: image_folder is read in parts during training; expected"):
+        Domains(sources={"a": streamed}).load()
 
 
 def test_all_images_of_a_domain_are_both_splits(tmp_path: Path) -> None:

@@ -319,6 +319,9 @@ def test_an_inspection_shows_classes_and_stages_and_draws_a_sheet(tmp_path: Path
     first = plain.preprocessing.evaluate(plain.train.take(np.array([0]))["x"][0])
     np.testing.assert_array_equal(pixels[:8, :8], first.transpose(1, 2, 0))
     assert not np.array_equal(pixels[:8, 10:18], pixels[:8, 20:28])
+    inspection(replace(settings, val_fraction=0.5), 0, 4, tmp_path / "half.png")
+    with Image.open(tmp_path / "half.png") as sheet:
+        assert sheet.size == (9 * 10, 7 * 10), "one row for each train example that is not in the validation split"
     with pytest.raises(ConfigError, match=r"--sheet: expected examples that are images .* found shape \(7,\)"):
         inspection(
             Arrays(path=str(write_arrays(tmp_path / "rows.npz", **small_arrays((7,))))), 0, 4, tmp_path / "x.png"

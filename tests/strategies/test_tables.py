@@ -185,6 +185,7 @@ STRATEGIES = {
     "all reduce": SyncData(workers=2, combine="all_reduce"),
     "model": Placed(ModelParallel(workers=2)),
     "pipeline": Placed(ModelParallel(workers=2, concurrent_steps=3)),
+    "shards": Placed(ModelParallel(workers=2, shard={"fc": "column"})),
     "downpour": AsyncData(workers=1, loop="direct"),
     "hybrid": Hybrid(workers=3, scheme="b"),
 }

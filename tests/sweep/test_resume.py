@@ -209,12 +209,15 @@ def test_another_grid_is_refused_with_the_difference(interrupted: FakeTraining, 
 
 
 def test_new_jobs_of_an_accepted_grid_get_new_numbers(interrupted: FakeTraining, folder: Path):
+    """The sweep keeps its name in the tracking store."""
+    (folder / "sweep" / "plan.json").write_text(json.dumps(plan(folder) | {"name": "the name"}))
     assert main([*RESUME, "--accept-changes", "seed=1,5,2"]) == 0
     assert [(call.config.seed, call.run_dir.name) for call in interrupted.calls] == [(2, "1"), (5, "4")]
     assert sorted(row["seed"] for row in rows(folder)) == ["1", "2", "5"]
     assert [(job["number"], job["in_grid"]) for job in plan(folder)["jobs"]] == list(
         enumerate([True, True, False, False, True])
     )
+    assert plan(folder)["name"] == "the name"
     assert main([*RESUME, "--accept-changes", "seed=3,6"]) == 0
     assert [(call.config.seed, call.run_dir.name) for call in interrupted.calls[2:]] == [(3, "2"), (6, "5")]
 

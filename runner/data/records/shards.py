@@ -21,13 +21,13 @@ def shard_paths(folder: Path, pattern: str) -> Sequence[Path]:
     pattern: NAME@COUNT for the files NAME-00000-of-COUNT and so on, or a name with the wildcards ``*``, ``?`` and
     ``[...]``. Raises DataError if no file matches, or if a shard of NAME-NUMBER-of-COUNT is missing.
     """
+    if Path(pattern).is_absolute() or ".." in Path(pattern).parts:
+        raise DataError(f"shard pattern {pattern!r}: expected a pattern of files below data.path={folder}")
     if counted := _COUNTED.search(pattern):
         shards = int(counted[1])
         paths = [folder / shard_name(pattern[: counted.start()], number, shards) for number in range(shards)]
         _require_all(paths)
         return paths
-    if Path(pattern).is_absolute() or ".." in Path(pattern).parts:
-        raise DataError(f"shard pattern {pattern!r}: expected a pattern of files below data.path={folder}")
     paths = sorted(path for path in folder.glob(pattern) if path.is_file() and not path.name.startswith("."))
     if not paths:
         raise DataError(

@@ -6,7 +6,7 @@ from typing import Any
 
 from runner.engine.graph import ops
 from runner.engine.graph.graph import Graph
-from runner.engine.graph.network import NetworkBuilder, Outputs, StateUpdate
+from runner.engine.graph.network import Lookup, NetworkBuilder, Outputs, StateUpdate
 from runner.engine.graph.node import Node
 from runner.engine.graph.tensor import Tensor
 from runner.engine.graph.variables import Declaration, Variable, Variables
@@ -27,8 +27,8 @@ BY_UNIT = frozenset(
 class Blueprint:
     """One forward pass over some examples, without devices.
 
-    step: () int64. batch: field -> input; images have the network's dtype. declarations: tensor of a variable -> its
-    declaration.
+    step: () int64. batch: field -> input; fields that define no dtype have the dtype of activations. declarations:
+    tensor of a variable -> its declaration.
     """
 
     graph: Graph
@@ -36,6 +36,7 @@ class Blueprint:
     batch: Mapping[str, Tensor]
     outputs: Outputs
     state_updates: Sequence[StateUpdate]
+    lookups: Sequence[Lookup]
     declarations: Mapping[Tensor, Declaration]
 
     @classmethod
@@ -56,7 +57,7 @@ class Blueprint:
             recompute=workload.recompute,
         )
         outputs = workload.network(net, batch)
-        return cls(graph, step, batch, outputs, net.state_updates, variables.declarations)
+        return cls(graph, step, batch, outputs, net.state_updates, net.lookups, variables.declarations)
 
     @property
     def forward(self) -> list[Node]:

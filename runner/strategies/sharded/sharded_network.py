@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from runner.engine.graph import ops
 from runner.engine.graph.graph import Graph
-from runner.engine.graph.network import NetworkBuilder, Outputs
+from runner.engine.graph.network import Lookup, NetworkBuilder, Outputs
 from runner.engine.graph.node import LayerStamp, Node
 from runner.engine.graph.tensor import Tensor
 from runner.engine.graph.variables import Declaration, Part
@@ -56,6 +56,9 @@ class ShardedNetwork:
         added.add(blueprint.forward)
         for each in blueprint.state_updates:
             net.advance(net.variables[each.variable.name], added.whole(each.batch_value), each.decay)
+        for lookup in blueprint.lookups:
+            table = net.variables[lookup.table.name]
+            net.lookups.append(Lookup(table, added.whole(lookup.indices), added.whole(lookup.rows)))
         return blueprint.outputs.mapped(added.whole)
 
 

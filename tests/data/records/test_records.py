@@ -1,6 +1,7 @@
 """TFRecord files: framing, examples and the index, against files and a library of TensorFlow, and with broken files."""
 
 import contextlib
+import re
 import struct
 from pathlib import Path
 
@@ -221,6 +222,12 @@ def test_shards_are_found_by_pattern_and_none_may_be_missing(tmp_path: Path) -> 
     for pattern in ("train-*", "train@3"):
         with pytest.raises(DataError, match=r"train-00001-of-00003 is missing: 1 of 3 shards are missing"):
             shard_paths(tmp_path, pattern)
-    for pattern in ("test-*", "train@0", "../train-*"):
-        with pytest.raises(DataError):
+    for pattern, message in {
+        "test-*": "has no file test-*: expected shards of records",
+        "train@0": "the pattern names 0 shards",
+        "../train-*": "expected a pattern of files below data.path",
+        "../train@3": "expected a pattern of files below data.path",
+        f"{tmp_path}/train@3": "expected a pattern of files below data.path",
+    }.items():
+        with pytest.raises(DataError, match=re.escape(message)):
             shard_paths(tmp_path, pattern)
