@@ -193,7 +193,7 @@ def _tracking_store() -> Iterator[Finding]:
 
 def _launchers() -> Iterator[Finding]:
     """Yield findings on the optional Hydra plugins that run jobs of a sweep in parallel."""
-    for name in ("joblib", "submitit"):
+    for name in ("joblib", "submitit", "ray"):
         try:
             version = importlib.metadata.version(f"hydra-{name}-launcher")
         except importlib.metadata.PackageNotFoundError:

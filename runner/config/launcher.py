@@ -12,6 +12,7 @@ from runner.errors import SecurityError
 BASIC = "basic"  # Hydra's sweeper whose jobs do not depend on the results of other jobs
 IN_PROCESS = "basic"  # Hydra's launcher that runs one job after the other in the process of the sweep
 JOBLIB = "joblib"  # Hydra's launcher that runs several jobs at a time in processes of this machine
+RAY = "ray"  # the launcher of hydra-ray-launcher, whose jobs are tasks of a Ray cluster
 STORED_LAUNCHERS = (IN_PROCESS, JOBLIB)
 """Launchers that a stored sweep may name. Settings of other launchers, such as submitit's commands, can be code."""
 
@@ -94,7 +95,10 @@ def jobs_at_once(launcher: Launcher, jobs: int, cores: int) -> int:
     """Return how many jobs the launcher runs at a time, of ``jobs`` in all, on a machine with ``cores`` cores.
 
     The result is 1 for a launcher that requests machines from a cluster, because no two jobs share a machine's cores.
+    Ray starts as many jobs on a node as the node has CPUs for, 1 CPU per job unless ``num_cpus`` states more.
     """
+    if launcher.name == RAY:
+        return max(1, int(cores // launcher.settings["ray"]["remote"].get("num_cpus", 1)))
     batch = min(jobs, launcher.batch or jobs)
     if launcher.name == "submitit_local":
         return max(1, batch)

@@ -17,14 +17,16 @@ import psutil
 import pytest
 
 from runner.config.configuration import load_stored
-from tests.integration.command import QUIET, Command, succeed, summary_of, wait_until
+from tests.integration.command import QUIET, Command, lacking, succeed, summary_of, wait_until
 from tests.integration.hosts import HostCommand, network
 from tests.integration.ray_cluster import HEAD, START, STARTED, ray_cluster, require_ray, token_of
 from tests.integration.slurm import Slurm, slurm
 from tests.integration.test_many_hosts import CASES, COMMON, LONG, STEPS, SYNC, wait_for_checkpoint
+from tests.integration.test_resumed_sweep import finished, starts, steps
 
 LENGTH = ("train.steps=400", "train.eval_every=1000000", "checkpoint.every_steps=40")
 PROJECT = str(Path(__file__).parents[2])
+PLUGINS = {"slurm": "submitit", "ray": "ray"}
 Start = Callable[..., Command]
 
 
@@ -196,16 +198,41 @@ def test_preempted_run_continues_with_the_weights_of_an_undisturbed_one(
 
 
 @pytest.mark.slow
-def test_sweep_is_an_array_of_slurm(cluster: Slurm, start: Start, tmp_path: Path) -> None:
-    if importlib.util.find_spec("hydra_plugins.hydra_submitit_launcher") is None:
-        pytest.skip("hydra-submitit-launcher is not installed")
-    swept = ("-m", "hydra/launcher=submitit_slurm", "hydra.launcher.cpus_per_task=1", "seed=1,2,3")
-    given = (*swept, "model=mlp", "parallelism=single", "train.epochs=null", "train.steps=4", "hydra.sweep.dir=sweep")
-    command = start(tmp_path, *QUIET, *given, environment={**cluster.environment, "PYTHONPATH": PROJECT})
-    assert command.finish() == 0, command.errors
-    jobs = cluster.call("squeue", "--noheader", "--states=all", "--array", "--format=%i").split()
-    assert len([job for job in jobs if re.fullmatch(r"\d+_[012]", job)]) == 3
-    assert [summary_of(tmp_path / "sweep" / str(number)).status for number in range(3)] == ["finished"] * 3
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("name", ["slurm", "ray"])
+def test_twelve_jobs_of_a_sweep_run_once_although_the_command_is_killed(
+    name: str, request: pytest.FixtureRequest, start: Start, tmp_path: Path
+) -> None:
+    """The jobs of Slurm outlive the command; those of Ray end with it, and continue from their checkpoints."""
+    if importlib.util.find_spec(f"hydra_plugins.hydra_{PLUGINS[name]}_launcher") is None:
+        lacking(name, f"pip install 'runner-dataflow[{name}]'")
+    if name == "slurm":
+        cluster = request.getfixturevalue("cluster")
+        environment = {**cluster.environment, "PYTHONPATH": PROJECT}
+        launcher = ("hydra/launcher=submitit_slurm", "hydra.launcher.cpus_per_task=1")
+    else:
+        nodes = request.getfixturevalue("nodes_of_ray")
+        environment, address = dict(nodes.environment), nodes.overrides[1].partition("=")[2]
+        init = (f"hydra.launcher.ray.init.address={address}", "+hydra.launcher.ray.init.object_store_memory=null")
+        launcher = ("hydra/launcher=ray", *init)
+    sweep = tmp_path / "sweep"
+    jobs = ("model=mlp", "parallelism=single", "train.epochs=null", "train.steps=4", "train.log_every=1")
+    swept = ("seed=range(12)", *jobs, "hydra.sweep.dir=sweep")
+    killed = start(tmp_path, "-m", *QUIET, *launcher, *swept, environment=environment)
+    wait_until(lambda: len(finished(sweep)) >= 2, "two finished jobs")
+    killed.send(signal.SIGKILL)
+    killed.finish()
+    before = {path: path.stat().st_mtime_ns for path in finished(sweep)}
+    assert len(before) < 12
+    resumed = start(tmp_path, "sweep", "resume", "sweep", *launcher, environment=environment)
+    assert resumed.finish() == 0, resumed.errors
+    assert len(finished(sweep)) == 12
+    assert {path: path.stat().st_mtime_ns for path in before} == before, "a finished job ran again"
+    assert all(steps(sweep / str(number)) == [1, 2, 3, 4] for number in range(12))
+    if name == "slurm":
+        assert [starts(sweep / str(number)) for number in range(12)] == [1] * 12
+        array = cluster.call("squeue", "--noheader", "--states=all", "--array", "--format=%i").split()
+        assert len([job for job in array if re.fullmatch(r"\d+_\d+", job)]) >= 12
 
 
 @pytest.mark.slow
