@@ -5,14 +5,14 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
-COST = 50  # the time between two saves that are due by time is at least this many times the duration of a save
+COST = 50  # the time between two periodic saves is at least this many times the duration of a save
 
 
 class BackgroundSaver:
     """A thread that writes one checkpoint at a time. The caller must not change the variables that are written."""
 
     def __init__(self, every_s: float | None, clock: Callable[[], float] = time.monotonic) -> None:
-        """every_s: seconds between saves that are due by time; None for no such saves. clock: returns seconds."""
+        """every_s: seconds between periodic saves; None for no periodic saves. clock: returns seconds."""
         self._every_s = every_s
         self._clock = clock
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
@@ -21,7 +21,7 @@ class BackgroundSaver:
 
     @property
     def is_due(self) -> bool:
-        """Whether no save runs, and ``every_s`` and ``COST`` times the last save's duration have passed since it."""
+        """Whether a periodic save is due: no save runs, and the time set by ``every_s`` and ``COST`` has passed."""
         idle = self._running is None or self._running.done()
         return self._every_s is not None and idle and self._clock() >= self._next
 

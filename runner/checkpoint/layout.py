@@ -1,7 +1,7 @@
 """The names in a folder of checkpoints: ``step-N`` is committed; an uncommitted checkpoint has a suffix.
 
 Start number E of the run (its epoch) writes a checkpoint as ``step-N.tmp-E`` and then renames it to ``step-N``. Before
-deletion, it renames a checkpoint to ``step-N.discarded-E``. Renames are atomic, so ``step-N`` is always complete.
+deletion, a checkpoint is renamed to ``step-N.discarded-E``. Renames are atomic, so ``step-N`` is always complete.
 """
 
 import os

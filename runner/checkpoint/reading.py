@@ -16,7 +16,7 @@ from runner.system.files import read_regular
 
 PREFIX_BYTES = 4096
 
-# Protocols 0 and 1 of pickle have no magic number. This pattern matches how pickled containers and classes begin.
+# Protocols 0 and 1 of pickle have no magic number. This matches the first bytes of pickled containers and classes.
 _OLD_PICKLE = re.compile(rb"(\(dp\d+\n|\(lp\d+\n|\(d[qp]|\(l[qp]|\}q\x00|\]q\x00|c[A-Za-z_][\w.]*\n[A-Za-z_]\w*\n)")
 
 _SIGNATURES = (
@@ -127,7 +127,7 @@ def find(path: Path, which: str | None = None) -> Path:
 
 
 def _best(folder: Path, latest: Path, *, required: bool) -> Path:
-    """Return the best checkpoint, whose step is in ``latest``; if it is unusable and not ``required``, ``latest``."""
+    """Return the best checkpoint, whose step ``latest`` stores; ``latest`` if the best is unusable and not required."""
     step = load(latest).manifest.meta.best_step
     best = None if step is None else layout.committed_path(folder, step)
     if best == latest:

@@ -35,8 +35,8 @@ def save(
     variables: name of a whole variable, not of a shard -> array of any byte order and memory layout.
 
     Every call first deletes uncommitted checkpoints. If the step is already committed with the same variables, the call
-    then returns. Otherwise, it writes the checkpoint to the disk and reads it back. Of the checkpoints up to this step,
-    it then keeps only the newest ``keep`` and the best according to ``meta``. The caller must hold the lock of the run
+    then returns. Otherwise, the checkpoint is written to the disk and read back. Of the checkpoints up to this step,
+    only the newest ``keep`` and the best according to ``meta`` are then kept. The caller must hold the lock of the run
     directory. ``meta.epoch`` is the number of this start of the run, not an epoch of the data.
 
     Raises NumericError for a value that is not finite; ConfigError for ``keep`` below 3; ResourceError if the disk is
@@ -139,8 +139,8 @@ def _read_back(final: Path, manifest: Manifest) -> None:
 def _prune(directory: Path, newest: Manifest, keep: int) -> None:
     """Discard checkpoints older than the newest, except the ``keep`` - 1 newest of them and the best.
 
-    Checkpoints of later steps are damaged: otherwise, the run would have been resumed from one of them. They do not
-    count towards ``keep``, so that they cannot displace an intact checkpoint.
+    Checkpoints of later steps are damaged: otherwise, the run would have been resumed from one of them. Later
+    checkpoints do not count towards ``keep``, so that they cannot displace an intact checkpoint.
     """
     older = [(step, path) for step, path in layout.committed(directory) if step < newest.step]
     for step, path in older[keep - 1 :]:

@@ -1,4 +1,4 @@
-"""Fixed changes of stored images: another size, inverted intensities, and noise. They make one domain into another."""
+"""Fixed changes of stored images that make one domain into another: another size, inverted intensities, and noise."""
 
 import numpy as np
 from numpy.typing import NDArray

@@ -17,7 +17,7 @@ from urllib.request import urlopen
 
 from runner.errors import DataError, SecurityError
 
-# Longest wait for a response and for each chunk of it. It is short, so that the next origin is tried soon.
+# Longest wait for a response and for each chunk of it: short, so that the next origin is tried soon.
 _ANSWER_SECONDS = 5.0
 _TOTAL_SECONDS = 1800.0
 _PIECE_BYTES = 1 << 20

@@ -24,7 +24,7 @@ LAYOUTS = ("nchw", "nhwc")
 MOST_CLASSES = 1_000_000
 _MOST_NAME_BYTES = 1 << 26
 _PIXELS = ("uint8", "float32", "float64")
-# An axis of at most this length can be the axis of channels: grey, grey and opacity, RGB, or RGBA.
+# An axis of at most this length can be the axis of channels: grey, grey and alpha, RGB, or RGBA.
 _MOST_COLOURS = 4
 
 

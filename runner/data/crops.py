@@ -51,7 +51,7 @@ def central_square(image: ImageSize, shorter_side: int, size: int) -> Region:
 def random_square(
     image: ImageSize, sides: tuple[int, int], size: int, draws: NDArray[np.float64], *, of_square: bool = False
 ) -> Region:
-    """Return random ``size`` x ``size`` pixels of the image after its shorter side was resized to a random length.
+    """Return a random ``size`` x ``size`` square of the image after its shorter side was resized to a random length.
 
     sides: the shortest and the longest length; all integers from one to the other are equally likely. draws: (3,) for
     length, row and column. of_square: whether to crop the central square of the resized image first. Scale

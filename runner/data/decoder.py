@@ -20,8 +20,8 @@ _Batch = Mapping[str, NDArray[Any]]
 class Decoder:
     """Decodes the images of a dataset with its preprocessing, and counts images that cannot be decoded.
 
-    In a train batch, the following example of the split takes the place of an undecodable one, so the batch remains a
-    pure function of the step. In an evaluation, an undecodable image counts as padding.
+    In a train batch, the following example of the split replaces an undecodable one, so the batch remains a pure
+    function of the step. In an evaluation, an undecodable image counts as padding.
     """
 
     def __init__(self, dataset: Dataset, seed: int) -> None:
@@ -52,7 +52,7 @@ class Decoder:
         draws: NDArray[np.float64],
         fields: dict[str, NDArray[Any]],
     ) -> Iterator[NDArray[Any]]:
-        """Yield distorted images. If another example takes the place of an undecodable one, ``fields`` are replaced."""
+        """Yield distorted images. If another example replaces an undecodable one, its values go into ``fields``."""
         for place, own in enumerate(draws):
             example = int(examples[place])
             pixels = self._or_skip(self._preprocessing.train, found["x"][place], own)
@@ -83,7 +83,7 @@ class Decoder:
         return {**found, "x": self._stacked(len(decoded), images())}, decoded
 
     def _stacked(self, count: int, images: Iterator[NDArray[Any]]) -> NDArray[Any]:
-        """Return ``count`` images of one dtype, stacked; each is copied at once, so that its memory is reused."""
+        """Return ``count`` images of one dtype, stacked; each is copied immediately, so that its memory is reused."""
         stacked = np.zeros((0, *self._preprocessing.shape), np.uint8)
         for place, pixels in enumerate(images):
             if not place:

@@ -21,7 +21,7 @@ RGB = 3
 _MODES = {1: "L", RGB: "RGB"}
 _JPEG_COLOURS = {1: "GRAY", RGB: "RGBX"}
 _LEAST_REDUCTION = 2
-"""The smallest reduction of both sides with which libjpeg-turbo decodes faster than without."""
+"""The smallest reduction of both sides with which libjpeg-turbo decodes faster than at full size."""
 _EXIF = b"Exif\x00\x00"
 _EXIF_WITHIN = 1 << 12
 

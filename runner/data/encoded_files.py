@@ -53,7 +53,7 @@ class EncodedFiles(NormalisedFiles):
     def normalisation_of_examples(self, train: Examples, preprocessing: ImagePreprocessing | None) -> Normalisation:
         """Return the known normalisation or one that gives train examples mean 0 and standard deviation 1.
 
-        At most ``MOST_MEASURED`` examples are read, spread evenly over the split, in the view of an evaluation.
+        At most ``MOST_MEASURED`` examples are read, spread evenly over the split, preprocessed as in evaluations.
         Raises DataError if an example cannot be read or a channel is constant.
         """
         if (known := self.known_normalisation()) is not None:

@@ -28,7 +28,7 @@ class ImageNet(ImageFolder):
     stream: bool = True
 
     def known_normalisation(self) -> Normalisation | None:
-        """Return the normalisation of the settings, else the preprocessing, else (for RGB images) ImageNet, or None."""
+        """Return the normalisation of the settings, the preprocessing or (RGB only) ImageNet; None if there is none."""
         usual = Normalisation(255.0, MEAN, STD) if self.channels == len(MEAN) else None
         return super().known_normalisation() or usual
 

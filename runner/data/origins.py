@@ -1,7 +1,7 @@
 """The origins from which each published dataset is downloaded, and functions that decode archives to cached files.
 
 Archives are checked against the sizes and checksums below before they are opened; the decoded files are checked against
-the sizes and checksums in ``PublishedDataset``.
+the sizes and checksums in ``PublishedFiles``.
 """
 
 import io

@@ -23,8 +23,8 @@ _VALUES_PER_CHUNK = 1 << 20
 class OwnFiles(DatasetSettings):
     """Settings of a dataset in the user's files.
 
-    path: path of the files, made absolute so that workers and a resumed run find the files from any folder. Settings
-    can be created without a path. Then :meth:`load` raises DataError, and :meth:`facts` raises ConfigError unless the
+    path: path of the files, made absolute so that workers and a resumed run find the files from any folder. Without
+    a path, settings can be created, but :meth:`load` raises DataError, and :meth:`facts` raises ConfigError unless the
     dataset is published. ask: advice for a user who gave no path.
     """
 

@@ -33,8 +33,8 @@ def read_image(path: Path, shape: tuple[int, int, int], *, fit: bool = True) -> 
     """Return a PNG or JPEG image in ``shape`` (C, H, W), where C is 3 for RGB or 1 for grey (ITU-R 601-2 luma).
 
     The image is rotated according to its EXIF data, cropped to the largest centred part with the requested aspect ratio
-    and resized, if necessary, by bilinear interpolation, with antialiasing if it shrinks. Opacity is dropped.
-    fit: False to refuse an image that would be cropped or resized, or would lose colours or opacity.
+    and resized, if necessary, by bilinear interpolation, with antialiasing if it shrinks. An alpha channel is dropped.
+    fit: False to refuse an image that would be cropped or resized, or would lose colours or alpha.
     Raises DataError, naming the file, if the image is damaged, too large or has more than 8 bits per colour.
     """
     try:

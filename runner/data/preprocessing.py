@@ -218,8 +218,8 @@ class ImagePreprocessing(Preprocessing):
         """
         if self.recipe.evaluated_side is None:
             raise ConfigError(
-                "10 views: expected data.preprocessing.evaluated_side, the shorter side of the images of whose central "
-                "square the views are the corners and the centre"
+                "10 views: expected data.preprocessing.evaluated_side, the side of the central square of an image; the "
+                "views are its corners and its centre"
             )
         return [ImagePreprocessing(replace(self.recipe, view=view)) for view in range(VIEWS)]
 

@@ -1,7 +1,7 @@
 """Datasets that are published as files: their facts, and the cache that keeps them as IDX files.
 
-They are MNIST (LeCun, Cortes and Burges), Fashion-MNIST (Xiao, Rasul and Vollgraf 2017), CIFAR-10 (Krizhevsky 2009) and
-USPS (Hull 1994), in the split and the preparation of Rasmussen and Williams 2006.
+The datasets are MNIST (LeCun, Cortes and Burges), Fashion-MNIST (Xiao, Rasul and Vollgraf 2017), CIFAR-10 (Krizhevsky
+2009) and USPS (Hull 1994), in the split and the preparation of Rasmussen and Williams 2006.
 The checksums are of the decoded IDX files, which are equal for all origins of a dataset.
 """
 

@@ -18,8 +18,8 @@ class Prefetcher:
     """An input source that returns the batches of a pipeline and usually makes them before they are requested.
 
     After a read of (split, step, lo, hi), a background thread reads (split, s, lo, hi) for the next ``depth`` steps s.
-    It thus works ahead even if each step reads several ranges (microbatches). Other batches, such as the first, are
-    made on request.
+    The thread thus works ahead even if each step reads several ranges (microbatches). Other batches, such as the first,
+    are made on request.
     """
 
     def __init__(self, source: Pipeline, depth: int = 1) -> None:

@@ -60,7 +60,7 @@ class StageTimes:
 
 
 class InputWaits:
-    """The time that training waits for batches. If it is long, one warning is logged, with the slowest stage.
+    """The time that training waits for batches. If this time is long, one warning names the slowest stage.
 
     seconds, batches: the time waited so far, and the number of batches that were prepared ahead.
     """
@@ -74,8 +74,8 @@ class InputWaits:
     def add(self, begin: float, end: float, times: StageTimes, threads: int) -> None:
         """Add a read of a batch that was prepared ahead. begin, end: times of the read, in seconds of one clock.
 
-        After every 10 seconds with at least 20 reads, the first warning is logged if training waited for more than a
-        fifth of the time. times: the times of the stages. threads: the number of threads that prepare batches.
+        The first time that training waited for more than a fifth of a window, which has at least 10 seconds and 20
+        reads, a warning is logged. times: the times of the stages. threads: the number of threads that prepare batches.
         """
         start, seconds, batches = self._window = self._window or (begin, self.seconds, self.batches)
         self.seconds += end - begin

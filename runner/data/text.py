@@ -28,7 +28,7 @@ from runner.system.files import open_regular
 
 END, UNKNOWN = "<end>", "<unk>"
 PADDING = -1
-"""The target at each position of the last test example for which the split has no next token."""
+"""The target at the positions of the last test example that have no next token."""
 
 Lines = Iterable[Sequence[str]]
 _WORD = re.compile(r"[a-z]+(?:'[a-z]+)*|[0-9]+|[^\sa-z0-9]")
@@ -36,14 +36,14 @@ _AS_STORED = Normalisation(1.0, (0.0,), (1.0,))
 
 
 def words(text: str) -> Iterator[list[str]]:
-    """Yield the words, in lower case, of each line that has any. Inner apostrophes stay; other marks are words."""
+    """Yield the words, in lower case, of each line that has any. Inner apostrophes stay; each other mark is a word."""
     for line in text.lower().splitlines():
         if found := _WORD.findall(line):
             yield found
 
 
 def most_frequent(lines: Lines, size: int) -> tuple[str, ...]:
-    """Return END, UNKNOWN and the ``size`` - 2 most frequent words of a text, in the order of falling frequency.
+    """Return END, UNKNOWN and the ``size`` - 2 most frequent words of a text, in descending order of frequency.
 
     Equally frequent words are in alphabetical order. UNKNOWN is as frequent as all excluded words together.
     """
@@ -92,7 +92,7 @@ def example_count(length: int, steps: int, *, whole: bool) -> int:
 class TextSettings(DatasetSettings):
     """Settings of a text dataset.
 
-    steps: the number T of tokens of an example; gradients are propagated back through the layers of these tokens.
+    steps: the number T of tokens of an example; gradients are propagated back through these tokens only.
     vocabulary: the number of different tokens.
     """
 
@@ -176,7 +176,7 @@ class Tokens:
 
 
 _READ: dict[tuple[object, ...], Tokens] = {}
-"""Key -> tokens of the texts that this process read last. They are kept because facts are requested many times."""
+"""Key -> tokens of the texts that this process read last, kept because facts are requested many times."""
 _MOST_KEPT = 2
 
 

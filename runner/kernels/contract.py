@@ -144,7 +144,7 @@ class NativeCall:
 
 
 NOT_YET = 1
-"""Status of a native call that waits for an event of another process, which has not happened within a short time."""
+"""Status of a native call that waits for an event of another process if the event has not happened in a short time."""
 
 
 class DeviceCall:
@@ -163,7 +163,7 @@ Bind = Callable[[Attributes, Arrangement, Buffers], Bound]
 
 
 Join = Callable[[Sequence[NativeCall]], Callable[[], int]]
-"""(calls) -> function that runs the calls in order; it returns 0, or (1 + index of failed call) << 16 | its status."""
+"""(calls) -> function that runs the calls in order and returns 0, or (1 + index of the failed call) << 16 | status."""
 
 
 @dataclass(frozen=True)
@@ -226,7 +226,7 @@ class Choice:
 def as_array(value: Any, spec: Spec) -> Array:
     """Return a fed or received value as an array; raises ValueError if its shape or dtype differs from ``spec``."""
     array = np.asarray(value)
-    # Making the name of a dtype takes a microsecond. Dtypes of one name can differ in byte order.
+    # Names are compared last, because computing a name takes a microsecond. They do not contain the byte order.
     is_wrong = array.dtype != numpy_dtype(spec.dtype) and array.dtype.name != spec.dtype
     if array.shape != tuple(spec.shape) or is_wrong:
         raise ValueError(f"got {array.dtype.name}{list(array.shape)}, expected {spec.dtype}{list(spec.shape)}")

@@ -4,7 +4,7 @@ A program is a list of steps over numbered values: first the inputs, then the re
 correctly rounded operation, or in float32 a fixed sequence of such operations (:data:`DERIVED`), so the result of a
 program equals the result of separate nodes bit for bit.
 
-With bfloat16 inputs, a program instead computes in float32, literals included, and rounds only its outputs to bfloat16.
+If its inputs are bfloat16, a program computes in float32, literals included, and rounds only its outputs to bfloat16.
 A program of one step therefore equals its op bit for bit, and a longer program is more precise than separate nodes.
 
 In text form, steps are joined by "; ". A step is a function and its operands, each a value number or # and a literal.
@@ -36,7 +36,7 @@ def _relu_gradient(dy: Array, y: Array) -> Array:
 
 
 def erf(x: Array) -> Array:
-    """Return the error function: of float64 numbers by the C library, of float32 numbers by :data:`DERIVED`."""
+    """Return the error function, computed by the C library for float64 and by :data:`DERIVED` for float32."""
     if np.result_type(x) == np.float64:
         return np.asarray(_ERF_OF_NUMBERS(x), np.float64)
 
@@ -70,7 +70,7 @@ Apply = Callable[..., Any]
 """(name of a function, operands) -> result, where an operand is a float for a literal, or a result."""
 
 _ERF_LIMIT = 3.832506856900711
-"""The error function of larger float32 numbers is 1."""
+"""In float32, the error function of larger numbers is 1."""
 
 _ERF_NUMERATOR = (
     *(2.123732201653183437883853912353515625e-06, 2.861979592125862836837768554687500000e-04),
@@ -101,7 +101,7 @@ def _erf(apply: Apply, x: Any) -> Any:
 
 
 DERIVED: dict[str, Callable[..., Any]] = {"erf": _erf}
-"""Name of a function -> its definition in float32 by other functions: (apply, *operands) -> result.
+"""Name of a function -> its float32 definition in terms of other functions: (apply, *operands) -> result.
 
 Every device computes a derived function by the same operations, so all devices give the same bits.
 """

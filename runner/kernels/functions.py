@@ -43,7 +43,7 @@ def function_kernel(
 def update_kernel(op: str, function: Callable[..., None]) -> Kernel:
     """Return a CPU kernel for a function that changes its first array in place; this array is the output.
 
-    If the output does not share memory with the first input, the input is copied first and stays as it is.
+    If the output does not share memory with the first input, the input is copied first and is not changed.
     """
 
     def bind(attributes: Attributes, arrangement: Arrangement, buffers: Buffers) -> Bound:
@@ -69,7 +69,7 @@ def results(function: Callable[..., Any], inputs: Sequence[Array], attributes: A
 
 
 def _is_bfloat16(array: Array) -> bool:
-    # No other dtype of the engine is of this kind. The name of a dtype takes a microsecond to make.
+    # No other dtype of the engine has this kind. The name of a dtype takes a microsecond to compute.
     return array.dtype.kind == "V"
 
 

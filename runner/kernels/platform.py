@@ -145,7 +145,7 @@ class HostPlatform:
         """Do nothing: every thread can use the host."""
 
     def allocate(self, nbytes: int) -> NDArray[np.uint8]:
-        """Return zeroed memory; large blocks use huge pages, which need fewer address translations."""
+        """Return zeroed memory; large blocks use huge pages, which cause fewer TLB misses."""
         if nbytes < HUGE_PAGE:
             return allocate(nbytes)
         try:
@@ -216,7 +216,7 @@ class _HostWriter:
 
 
 def _repeated(call: Callable[[], int], retries: Sequence[Callable[[], None]]) -> Callable[[], int]:
-    """Return a function that repeats joined calls until none returns ``NOT_YET``. retries: those of the first calls."""
+    """Return a function that repeats joined calls until none returns ``NOT_YET``. retries: one per waiting call."""
 
     def run() -> int:
         while (code := call()) and code & 0xFFFF == NOT_YET and code >> 16 <= len(retries):

@@ -24,7 +24,7 @@ class Registry:
 
     join: joins adjacent machine-code calls. platforms: device type -> constructor of its platform, except for the host.
     Both are set by the modules that register the kernels. communicators: collective libraries by name. doorbells: calls
-    on doorbells in shared memory; None without machine code.
+    on doorbells in shared memory, or None if doorbells are not supported.
     """
 
     def __init__(self) -> None:
@@ -130,7 +130,7 @@ def reference(op: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 
 
 def update(op: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Register a plain NumPy function as the reference kernel of ``op``, whose output is its changed first input.
+    """Register a plain NumPy function as the reference kernel of ``op``; the output is the changed first input.
 
     The function takes the inputs as arrays and the attributes as keywords, and changes the first array.
     """

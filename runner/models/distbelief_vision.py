@@ -15,7 +15,7 @@ class DistBeliefVision(Model):
     """Three stages of filtering, pooling and local contrast normalization, and a logistic unit for each class.
 
     The paper states 100x100 pixels, 21,000 classes, and 8 to 36 filters in each patch of 10x10 pixels, whose weights no
-    other patch shares. It does not state two choices made here: a patch at each pixel, 3x3 max pooling with stride 2.
+    other patch shares. Two choices are not in the paper: a patch at each pixel, and 3x3 max pooling with stride 2.
 
     filters: filters of each patch, in all stages. patch: side of a patch. stages: number of stages.
     """
@@ -26,7 +26,7 @@ class DistBeliefVision(Model):
     stages: Annotated[int, Bounds(1, 10)] = 3
 
     def forward(self, net: NetworkBuilder, x: Tensor, outputs: int) -> Tensor:
-        """Add layers stage1_filter, stage1_pool, stage1_norm, ... flatten and fc; return the inputs of the units."""
+        """Add layers stage1_filter, stage1_pool, stage1_norm, ... flatten and fc; return the logits."""
         for i in range(1, self.stages + 1):
             x = nn.locally_connected(net, x, self.filters, self.patch, name=f"stage{i}_filter")
             x = nn.max_pool(net, x, window=3, stride=2, name=f"stage{i}_pool")

@@ -44,7 +44,7 @@ AUXILIARY = ("4a", "4d")
 
 @dataclass
 class GoogLeNet(Model):
-    """GoogLeNet: three convolutions, nine Inception modules, a global mean and one dense layer.
+    """GoogLeNet: three convolutions, nine Inception modules, global average pooling and one dense layer.
 
     6,998,552 parameters and 1,582,671,872 multiply-adds for 3x224x224 images of 1000 classes, and 13,378,280 parameters
     with auxiliary heads; other image sizes work too. Max pooling with stride 2 rounds sizes up.

@@ -46,7 +46,7 @@ MODULES: dict[str, Module] = {
 
 @dataclass
 class InceptionBn(Model):
-    """Inception-BN: three convolutions, ten Inception modules, a global mean and one dense layer.
+    """Inception-BN: three convolutions, ten Inception modules, global average pooling and one dense layer.
 
     11,285,224 parameters for 3x224x224 images of 1000 classes; other image sizes work too. Batch normalization and a
     ReLU follow each convolution, which has no bias. The first convolution is not separable. Max pooling with stride 2

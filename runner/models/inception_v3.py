@@ -23,7 +23,7 @@ class Conv:
 
 @dataclass(frozen=True)
 class Split:
-    """The two convolutions that end a branch of the last modules; both read the same input, and both are results."""
+    """The two convolutions that end a branch of the last modules: both read one input, and both outputs are results."""
 
     filters: int
 
@@ -107,7 +107,7 @@ AUXILIARY_AFTER = "6e"
 
 @dataclass
 class InceptionV3(Model):
-    """Inception v3: five convolutions, eleven Inception modules, a global mean and one dense layer.
+    """Inception v3: five convolutions, eleven Inception modules, global average pooling and one dense layer.
 
     23,817,352 trained parameters for 3x299x299 images of 1000 classes, and 3,325,800 more in the auxiliary head; other
     image sizes work too. A batch normalization without gamma and a ReLU follow each convolution, which has no bias.

@@ -1,4 +1,4 @@
-"""Recurrent networks for language: an embedding of words and layers of long short-term memory."""
+"""Recurrent networks for language: an embedding of words and long short-term memory (LSTM) layers."""
 
 from dataclasses import dataclass, field
 from typing import Annotated
@@ -13,11 +13,11 @@ from runner.models.base import SequenceModel, require
 
 @dataclass
 class Lstm(SequenceModel):
-    """An embedding and layers of long short-term memory (Jozefowicz et al. 2016; Zaremba et al. 2014).
+    """An embedding and LSTM layers (Jozefowicz et al. 2016; Zaremba et al. 2014).
 
     units: units of each layer. embedding: length of a word's vector. dropout: rate of dropout after the embedding and
     after every layer, but not between the steps of a layer (Zaremba et al. 2014). forget_bias: initial bias of the
-    forget gates; other biases begin at 0. init_scale: weights begin uniformly between -init_scale and init_scale.
+    forget gates; other biases are initially 0. init_scale: initial weights are uniform from -init_scale to init_scale.
     chunks: number of parts of a sequence, each computed by a separate node in each layer, so that layers on different
     devices compute different parts at the same time (whitepaper 2016, figure 8). The draws of dropout depend on
     ``chunks``; without dropout, only the rounding of gradients does.

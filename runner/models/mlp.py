@@ -23,8 +23,8 @@ class Mlp(Model):
     """Hidden dense layers with an activation over the flattened image, and a dense layer for the logits.
 
     hidden: units of each hidden layer. With an empty list there is only the last layer: a logistic regression.
-    activation: "relu", "gelu", "sigmoid" or "tanh". Weights begin with a variance of 1 / inputs before a sigmoid or a
-    tanh, and of 2 / inputs elsewhere.
+    activation: "relu", "gelu", "sigmoid" or "tanh". The variance of initial weights is 1 / inputs before a sigmoid or
+    a tanh, and 2 / inputs elsewhere.
     """
 
     name: str = "mlp"

@@ -21,7 +21,7 @@ UNITS = {
     "relu_only_preactivation": ("relu conv norm", 0),
     "preactivation": ("norm relu conv", 0),
 }
-"""Value of ``unit`` -> the layers of each convolution in order, and how many of the last layers follow the sum."""
+"""Value of ``unit`` -> the layers of each convolution in order, and the number of last layers that follow the sum."""
 SHORTCUTS: dict[str, tuple[str, ...]] = {
     "identity": (),
     "constant": ("shortcut_scale", "branch_scale"),

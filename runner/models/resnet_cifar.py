@@ -12,7 +12,7 @@ from runner.models.residual import BLOCKS, UNITS, ResidualNetwork, convolve
 
 @dataclass
 class ResNetCifar(ResidualNetwork):
-    """Residual networks for 32x32 photographs: a convolution, three stages of units, a global mean and a dense layer.
+    """ResNets for 32x32 photographs: a convolution, three stages of units, global average pooling, a dense layer.
 
     For 3x32x32 images of 10 classes, ResNet-110 with basic blocks has 1,727,962 parameters, and ResNet-1001 with
     preactivation bottlenecks has 10,327,706. The size of the image is halved twice, rounded up, so any size works. The

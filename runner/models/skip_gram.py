@@ -16,7 +16,7 @@ from runner.nn import new_layer
 class SkipGram(Model):
     """A vector of numbers for each word (Mikolov et al. 2013, "Distributed Representations of Words and Phrases").
 
-    features: length of a vector. The vectors begin uniformly between -1 / (2 features) and 1 / (2 features), as in
+    features: length of a vector. Initial vectors are uniform from -1 / (2 features) to 1 / (2 features), as in
     word2vec. The vectors of contexts and the loss belong to task=embeddings.
     """
 

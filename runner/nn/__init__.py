@@ -6,7 +6,7 @@ Images are (N, C, H, W). The name of a layer is unique within its network and pr
 ("conv1/weights"). A layer raises ConfigError if the image is too small for it, and ShapeError or ValueError for wrong
 arguments, which are a defect of the model.
 
-Read ``layer`` first: how a layer begins, and its parameters. Then ``features`` and ``activation``, ``windows`` with
+Read ``layer`` first: the scope and the parameters of a layer. Then ``features`` and ``activation``, ``windows`` with
 ``local``, ``normalization``, and ``recurrent``.
 """
 

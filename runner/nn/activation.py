@@ -1,4 +1,4 @@
-"""Layers that treat every value separately, activation functions over features, and dropout."""
+"""Element-wise activation functions, softmax, and dropout."""
 
 from runner.engine.graph import ops
 from runner.engine.graph.expression import Expr, apply

@@ -1,4 +1,4 @@
-"""Layers of features and of whole tensors: dense layers, embeddings, and layers that flatten and join tensors."""
+"""Dense layers, embeddings, and layers that flatten, add, multiply or concatenate tensors."""
 
 from collections.abc import Sequence
 

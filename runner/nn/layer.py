@@ -13,7 +13,7 @@ from runner.engine.graph.variables import Variable
 
 @contextmanager
 def new_layer(net: NetworkBuilder, name: str, kind: str) -> Iterator[None]:
-    """Begin a layer, to which nodes added inside the block belong. Raises ValueError if the name is already in use."""
+    """Begin a layer that contains the nodes added inside the block. Raises ValueError if the name is already in use."""
     # Variables are found by name, so two layers of the same name would share weights without an error.
     if name in net.layer_outputs:
         raise ValueError(f"layer {name!r} is added twice; every layer of a network needs a different name")
@@ -44,7 +44,7 @@ def per_channel(net: NetworkBuilder, vector: Tensor, y: Tensor) -> Tensor:
 
 
 def expect_rank(net: NetworkBuilder, x: Tensor, rank: int, named: str) -> None:
-    """Raise ShapeError, which names the layer, unless x has this rank. named: the expected shape."""
+    """Raise ShapeError, which names the layer, unless x has this rank. named: the expected shape, as text."""
     spec = net.graph.spec(x)
     if spec.rank != rank:
         raise ShapeError(f"layer {net.stamp.name!r} ({net.stamp.kind}): expected an input {named}, got {spec}")

@@ -1,4 +1,4 @@
-"""Layers of images whose filters differ from place to place, and normalization over neighbouring pixels."""
+"""Locally connected layers of images, and normalization over neighbouring pixels."""
 
 import math
 
@@ -24,9 +24,9 @@ def locally_connected(
     stride: int = 1,
     initializer: Initializer | None = None,
 ) -> Tensor:
-    """Add filters of ``kernel`` x ``kernel`` pixels, whose weights differ from window to window.
+    """Add a locally connected layer: ``kernel`` x ``kernel`` filters whose weights differ from window to window.
 
-    (N, C, H, W) -> (N, filters, H', W'), as for a convolution without padding. Each value has a separate bias.
+    (N, C, H, W) -> (N, filters, H', W'), as for a convolution without padding. Each output value has a separate bias.
 
     Le et al. 2012, "Building high-level features", section 3; Dean et al. 2012, section 5. initializer: of the weights,
     (H' * W' * filters, C * kernel * kernel, 1, 1); None for He normal.
@@ -37,7 +37,7 @@ def locally_connected(
         rows, columns = ((side - kernel) // stride + 1 for side in (height, width))
         read = _positions((channels, height, width), kernel, stride)
         places, values = read.shape
-        # Each window is a group of channels of an image of one pixel: its filters read only its own values.
+        # Each window becomes a group of channels of a one-pixel image, so no filter reads another window.
         flat = ops.transpose(net.graph, ops.reshape(net.graph, x, (examples, -1)), (1, 0))
         windows = ops.gather(net.graph, flat, ops.constant(net.graph, read.reshape(-1)))
         windows = ops.reshape(net.graph, ops.transpose(net.graph, windows, (1, 0)), (examples, places * values, 1, 1))

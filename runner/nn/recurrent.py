@@ -48,7 +48,7 @@ def lstm(
     forget_bias: float = 1.0,
     initializer: Initializer | None = None,
 ) -> list[Tensor]:
-    """Add a layer of long short-term memory: parts of (T, N, features) -> parts of (T, N, units).
+    """Add a long short-term memory (LSTM) layer: parts of (T, N, features) -> parts of (T, N, units).
 
     The formulas are those of :func:`runner.engine.graph.ops.lstm`. The output and the cell of the last step are the
     initial state of the next batch, except in rows that begin a new sequence (``net.begins``), where the state is 0. No
@@ -86,7 +86,7 @@ def lstm(
 
 
 def dropout_of_steps(net: NetworkBuilder, parts: Sequence[Tensor], rate: float, *, name: str) -> list[Tensor]:
-    """Add inverted dropout of every number in parts of (T, N, features); no layer if ``rate`` is 0."""
+    """Add inverted dropout to parts of (T, N, features); no layer in evaluation, or if ``rate`` is 0."""
     if not rate or not net.training:
         return list(parts)
     # The rows of a dropout mask belong to examples, so the mask has the examples as its first axis.

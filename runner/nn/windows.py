@@ -143,7 +143,7 @@ def conv_transpose(
 
     Every pixel of the input becomes a window of ``kernel`` x ``kernel`` pixels, and overlapping windows are summed.
     Without the bias, the layer is the adjoint of a convolution with these arguments from images (N, filters, H', W') to
-    (N, C, H, W). It equals ConvTranspose2d of PyTorch. H' = (H - 1) * stride + dilation * (kernel - 1) + 1 +
+    (N, C, H, W), and equals ConvTranspose2d of PyTorch. H' = (H - 1) * stride + dilation * (kernel - 1) + 1 +
     output_padding, less the padding at the top and at the bottom.
 
     padding: the pixels that are cut off each side of the result; "same" gives H' = H * stride + output_padding if

@@ -27,7 +27,7 @@ class Adagrad(Optimizer):
     lr: Positive = 0.05
 
     def rule(self, learning_rate: Expr, step: Expr) -> Rule:
-        """Return the rule. Unlike the rule of Adam, it adds no nodes that all variables share."""
+        """Return the rule; unlike with Adam, the variables share no nodes."""
 
         def update(w: State, g: Expr) -> NewValues:
             s = w.slot("squares")

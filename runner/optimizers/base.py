@@ -62,9 +62,9 @@ class Optimizer(ABC):
     the form that each optimizer documents; biases and normalisation parameters do not decay. clip_norm: largest
     Euclidean norm of all gradients of an update, taken together; longer gradients are scaled down. None for no limit.
     decoupled_weight_decay: if true, the decay is not part of the gradient: lr * weight_decay * w is subtracted from the
-    updated weight (Loshchilov and Hutter 2019; lr is the rate of the step, as in PyTorch). ``sgd`` and ``adamw``
-    compute this in any case.
-    rules: settings for variables with certain names; the first rule that matches a name counts. See
+    updated weight (Loshchilov and Hutter 2019; lr is the rate of the step, as in PyTorch). The decay of ``sgd``
+    and ``adamw`` is always decoupled.
+    rules: settings for variables with certain names; the first rule that matches a name applies. See
     :class:`~runner.optimizers.parameter_rules.ParameterRule`.
     batch_scaling: see :class:`~runner.optimizers.batch_scaling.BatchScaling`. average: see
     :class:`~runner.optimizers.averages.WeightsAverage`.
@@ -105,7 +105,7 @@ class Optimizer(ABC):
 
     @property
     def parameter_rules(self) -> list[ParameterRule]:
-        """The rules of ``rules``, and any rules that other settings stand for."""
+        """The rules of ``rules``, and any rules that other settings imply."""
         return read_rules(self.rules)
 
     @property

@@ -13,10 +13,10 @@ RATES: dict[str, Callable[[float], float]] = {"none": lambda k: 1.0, "linear": l
 
 @dataclass
 class BatchScaling:
-    """The section ``batch_scaling``: settings for the base batch, scaled to k = train.batch_size / base_batch.
+    """The section ``batch_scaling``, which scales learning rate and decay with k = train.batch_size / base_batch.
 
-    ``train.batch_size`` is the batch over all workers under every strategy. This holds for ``async_data`` too, where a
-    push applies the gradient of one replica's share of the batch.
+    ``train.batch_size`` counts the examples of all workers under every strategy, including ``async_data``, where a push
+    applies the gradient of one replica's share of the batch.
 
     rate: ``none``: the rate is ``optimizer.lr``. ``linear``: lr is multiplied by k. ``sqrt``: lr is multiplied by
     sqrt(k), which keeps the variance of an update. weight_decay: whether the decay changes so that one update shrinks
@@ -50,7 +50,7 @@ class BatchScaling:
     def decay(self, lr: float, decay: float, batch_size: int) -> float:
         """Return the weight decay for a batch, given the learning rate and the decay of the base batch.
 
-        Raises ConfigError if an update of the base batch would leave nothing of a weight.
+        Raises ConfigError if lr * decay is 1 or more: an update of the base batch would leave nothing of a weight.
         """
         if not self.weight_decay or lr == 0.0:
             return decay

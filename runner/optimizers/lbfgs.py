@@ -106,7 +106,7 @@ class Add:
 
 
 Command = Dot | Scale | Add
-"""A command without its factor: the part that is known before a run. Each call has the factor as an argument."""
+"""A command without its factor, which is an argument of each call."""
 
 
 class VectorMachine(Protocol):

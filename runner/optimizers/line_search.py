@@ -38,9 +38,9 @@ def search(along: Along, start: Point, first: float, most: int) -> Point | None:
     """Return a point that satisfies the strong Wolfe conditions, or the best point if ``most`` evaluations find none.
 
     The conditions are f(t) <= f(0) + c1 t f'(0) and |f'(t)| <= c2 |f'(0)|, where t is the step and f the objective. The
-    best point satisfies the first condition, or has the value of the start except for :data:`ROUNDING`; if no point
-    does, the result is None. start: the point at step 0, with a slope below 0. first: the step that is tried first. An
-    objective of NaN or infinity counts as too high.
+    best point satisfies the first condition, or its value equals that of the start within :data:`ROUNDING`. If there is
+    no such point, the result is None. start: the point at step 0, with a slope below 0. first: the step that is tried
+    first. An objective of NaN or infinity counts as too high.
     """
     return _Search(along, start, most).run(first)
 

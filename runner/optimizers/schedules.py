@@ -1,6 +1,6 @@
 """Schedules of the learning rate. A schedule gives the factor by which ``optimizer.lr`` is multiplied in each step.
 
-The factor is a pure function of the step and of the lengths of run and epoch, so a resumed run continues it exactly.
+The factor is a pure function of the step and of the lengths of run and epoch, so a resumed run has the same factors.
 """
 
 import math

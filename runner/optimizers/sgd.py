@@ -45,7 +45,7 @@ class Momentum(Optimizer):
 
     @property
     def parameter_rules(self) -> list[ParameterRule]:
-        """The rules of ``rules``, and the rule that ``bias_lr_factor`` stands for."""
+        """The rules of ``rules``, and the rule that ``bias_lr_factor`` implies."""
         biases = [] if self.bias_lr_factor == 1.0 else [ParameterRule("*/bias", self.bias_lr_factor)]
         return [*super().parameter_rules, *biases]
 

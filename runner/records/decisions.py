@@ -28,7 +28,7 @@ class _Decision:
 def read_decisions(path: Path) -> list[dict[str, Any]]:
     """Read all decisions in a file; a first line that identifies the run is optional and not returned.
 
-    Raises OSError, SecurityError if the file is not a regular file, and ValueError if any other line is no decision.
+    Raises OSError, SecurityError if the file is not a regular file, and ValueError if any other line is not a decision.
     """
     lines = _lines(path)
     first = 0 if _outcome(lines) is None else 1
@@ -92,7 +92,7 @@ class Decisions:
 
 
 def dropped_by_worker(path: Path) -> tuple[dict[str, int], dict[str, int]]:
-    """Return worker -> number of dropped shares (late gradients for part of a batch), and of examples in the shares."""
+    """Return worker -> number of dropped shares (late gradients for part of a batch), and worker -> their examples."""
     shares: Counter[str] = Counter()
     examples: Counter[str] = Counter()
     for line in read_decisions(path) if path.exists() else ():

@@ -78,8 +78,8 @@ class RunDirectory:
 
         A new run gets an unguessable ``run_id`` and epoch 1; each resume increments the epoch on the disk, under the
         lock. The directory holds a run once :meth:`store_configuration` has returned. If the process is killed earlier,
-        the directory can be opened for a new run again. Raises DirectoryInUseError if another process locks the
-        directory or, without ``resume``, if it already holds a run; ConfigError if there is no run to resume;
+        the directory can be opened for a new run again. Raises DirectoryInUseError if another process has locked
+        the directory or, without ``resume``, if it already holds a run; ConfigError if there is no run to resume;
         ResourceError if it cannot be created or written; CheckpointError if ``run.json`` is damaged.
         """
         path = Path(path).absolute()
@@ -112,7 +112,7 @@ class RunDirectory:
         return self.path / f"endings-{self.epoch}.jsonl"
 
     def next_start(self) -> int:
-        """Count a start of new worker processes by this process as another start of the run; return its number.
+        """Count the start of new worker processes as another start of the run; return the number of this start.
 
         Raises ResourceError if the number cannot be stored.
         """

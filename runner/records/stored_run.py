@@ -51,7 +51,7 @@ def earlier_configurations(path: Path) -> list[Path]:
 def read_run(path: Path) -> StoredRun:
     """Read a run directory.
 
-    Raises ConfigError if ``path`` is no run directory, CheckpointError or DataError if a file in it is damaged.
+    Raises ConfigError if ``path`` is not a run directory, CheckpointError or DataError if a file in it is damaged.
     """
     path = path.absolute()
     for name in (CONFIG_FILE, RUN_FILE):

@@ -36,7 +36,7 @@ class AsyncData(Strategy):
     one update of its shard, independent of all other pushes, with the learning rate at the time of the push.
 
     loop: the cycle of a replica. ``overlapped`` (DistBelief): every ``n_fetch`` steps the replica starts a fetch and
-    continues with its present copy, which it updates by -lr * gradient, with the rate lr that ``optimizer.rules`` give.
+    continues with its current copy, which it updates by -lr * gradient, with the rate lr that ``optimizer.rules`` give.
     Every ``n_push`` steps the replica pushes the sum of its gradients. The replica waits only if the previous fetch or
     push has not ended when the next is due.
     ``sequential``: fetch, compute and push one after the other, so that the next fetch sees the replica's own push.

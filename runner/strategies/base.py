@@ -1,7 +1,7 @@
 """The interface of a strategy, which every option of ``parallelism`` implements.
 
 A strategy turns a workload into a :class:`Program`: it chooses the number of copies of the network, the devices of the
-nodes, and the way in which gradients are summed. A strategy reads the layers that are recorded on the nodes; it never
+nodes, and the way in which gradients are summed. A strategy reads the layers that are recorded on the nodes, and never
 reads a model. The configuration, training and commands use a strategy only through :class:`Strategy`, never by its name
 or type, so that a plugin's strategy can do all that a built-in strategy can.
 """
@@ -115,10 +115,10 @@ class Strategy(ABC):
     """The base class of all strategies; the fields are the settings.
 
     splits_batch: whether every worker computes a share of each batch. line_search: whether an update may evaluate its
-    batch several times, as L-BFGS does. keeps_rows: whether, until the update, the gradient of a table holds only
-    the rows that a batch looks up; if not, the gradient has the size of the table before the update. order_keys: keys
-    that decide the order in which clients run, but not the computation; runs that differ in these keys alone can repeat
-    each other. variants: settings that ``runner recommend`` tries, each next to the defaults of the other settings.
+    batch several times, as L-BFGS does. keeps_rows: whether the update of a table receives only the gradients of the
+    rows that a batch looks up; if not, the update receives a gradient of the table's size. order_keys: keys that decide
+    the order in which clients run, but not the computation; runs that differ in these keys alone can repeat each other.
+    variants: settings that ``runner recommend`` tries, each with the defaults of the other settings.
     """
 
     name: str = ""

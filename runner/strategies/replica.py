@@ -49,7 +49,7 @@ class Pass:
 
 @dataclass(frozen=True)
 class Forward(Pass):
-    """The forward pass of one copy, from images to loss.
+    """The forward pass of one copy, from inputs to loss.
 
     metrics: name -> loss or metric, summed over the share and divided by the size of the whole batch. lookups: the
     lookups of table rows in the pass.

@@ -38,8 +38,8 @@ class Single(Strategy):
         yield from super().faults(facts)
         if self.workers > 1:
             yield (
-                f"parallelism.workers={self.workers} with parallelism=single: it has one worker; "
-                "choose parallelism=sync_data for more"
+                f"parallelism.workers={self.workers} with parallelism=single: expected 1; "
+                "use parallelism=sync_data for more workers"
             )
         if facts.compression != "none":
             yield (

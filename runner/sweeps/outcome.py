@@ -129,7 +129,7 @@ def last_ended(directory: Path) -> int | None:
 
 
 def has_ended(directory: Path, before: int | None) -> bool:
-    """Return whether a job reached its last step or ended again. before: time of its previous end, None without one."""
+    """Return whether a job reached its last step or ended again. before: time of its previous end, if any."""
     return recorded(directory)[0] in ENDED or last_ended(directory) not in (None, before)
 
 

@@ -1,4 +1,4 @@
-"""Lines about the jobs of a sweep that end: result, number of ended jobs, and estimated remaining time."""
+"""A line for each job of a sweep that ends: result, number of ended jobs, and estimated remaining time."""
 
 import sys
 import threading
@@ -33,7 +33,7 @@ class Progress:
         """before: number of a job -> time of its previous end, as in :func:`has_ended`.
 
         earlier: number of jobs that ended before ``jobs``. later: number of jobs that follow; None if it is not known.
-        ended: called after one or more jobs have ended, in the thread that found this.
+        ended: called after one or more jobs have ended, in the thread that detected their end.
         """
         self._pending = list(jobs)
         self._count = len(jobs)

@@ -116,7 +116,7 @@ def plot_plan(plan: Plan, directory: Path) -> Path:
 
 
 def _configuration(plan: Plan, directory: Path) -> Config | None:
-    """Return the configuration of any job, because tracking settings are equal; None if no configuration is valid."""
+    """Return the first valid configuration, because all jobs have equal tracking settings; None if none is valid."""
     paths = (directory / job.directory / FROZEN_FILE for job in plan.grid)
     return next((load_stored(path) for path in paths if path.exists()), None)
 

@@ -1,4 +1,4 @@
-"""Tables of papers: published numbers next to those of stored configurations.
+"""Tables of papers: published numbers next to the results of stored configurations.
 
 Read in this order:
 
@@ -8,5 +8,5 @@ Read in this order:
   of two cells. ``claims``: the verdicts on the claims of a table.
 * ``cells``: verdicts on cells and claims. ``rendering``: a table as text, Markdown, CSV, JSON and LaTeX.
   ``picture``: a table as PNG.
-* ``checking``: runs and results compared with the present program.
+* ``checking``: the check of runs and stored results against the present program.
 """

@@ -256,7 +256,7 @@ def _pairs(relation: str, cells: Sequence[T]) -> list[tuple[T, T]]:
 
 
 def _without_test(claim: Claim, values: Sequence[float]) -> Decided:
-    """Decide a claim about counts or simulated values, which do not depend on a seed."""
+    """Decide a claim about values that do not depend on a seed."""
     away = [a - b for a, b in _pairs(claim.relation, values)]
     held = all(abs(each) < (claim.margin or 0.0) for each in away) if claim.margin else all(each < 0 for each in away)
     shown = ", ".join(f"{each:.3g}" for each in values)

@@ -30,7 +30,7 @@ from runner.training.memory import gib, memory_of
 CURRENT, UNCHECKED, STALE, REFUSED = "current", "unchecked", "stale", "refused"
 """States of a run.
 
-current: this program gives the stored results. unchecked: there are no results, or this machine cannot verify them.
+current: this program reproduces the stored results. unchecked: no results exist, or this machine cannot verify them.
 stale: the configuration, the data or the program changed. refused: the run cannot be composed, planned or started.
 """
 
@@ -58,7 +58,7 @@ def checks(table: Table, configs: Mapping[str, Config], results: Mapping[str, Ru
 
 
 def _tried(config: Config, memory_gib: float | None) -> str:
-    """Plan a run, and make two steps on synthetic data. Return a note on memory or on steps not tried, or "".
+    """Plan a run, and make two steps on synthetic data. Return a note on memory or on untried steps, or "".
 
     Raises the error that refuses the run.
     """
@@ -72,10 +72,10 @@ def _tried(config: Config, memory_gib: float | None) -> str:
 
 
 def _require_memory(experiment: Experiment, memory_gib: float | None) -> str:
-    """Return a note if the run and its data set do not fit into the memory of this machine, otherwise "".
+    """Return a note if the run and its dataset do not fit into the memory of this machine, otherwise "".
 
-    Raises ResourceError if the run without its data set needs more than ``memory_gib`` or, if that is None, more memory
-    than this machine has. The data set is no reason to refuse a table, because the check uses synthetic data.
+    Raises ResourceError if the run without its dataset needs more than ``memory_gib`` or, if that is None, more memory
+    than this machine has. A run whose dataset does not fit is not refused, because the check uses synthetic data.
     """
     processes = memory_of(experiment)
     data = sum(process.data for process in processes)
@@ -101,7 +101,7 @@ def small_batches(config: Config) -> list[int]:
 
 
 def with_synthetic_data(experiment: Experiment, batches: Sequence[int]) -> Experiment | str:
-    """Return the experiment with synthetic data and the first batch size that its strategy accepts, or a reason."""
+    """Return the experiment with synthetic data and the first batch size that its strategy accepts, or the refusal."""
     config, refusal = experiment.config, "no batch was given"
     for batch in batches:
         data = _synthetic(config.data, 4 * batch)
@@ -139,7 +139,7 @@ def _synthetic(data: DatasetSettings, examples: int) -> DatasetSettings | None:
 
 
 def _compared(table: Table, run: str, config: Config, found: RunResults, note: str) -> Checked:
-    """Return the state of a run: whether this program gives the stored results on the present data."""
+    """Return the state of a run: whether this program reproduces the stored results on the present data."""
     if not found.current:
         changed = f"the configuration changed in {found.changed_keys}" if found.earlier else ""
         return Checked(run, STALE if changed else UNCHECKED, changed or note or "it was not run")

@@ -1,4 +1,4 @@
-"""Claims between the cells of a table: their tests, Holm's correction, and the seeds that an open claim needs.
+"""Claims between the cells of a table: their tests, Holm's correction, and the seeds that an undecided claim needs.
 
 Read in this order: ``lower``, ``equivalent`` and ``every`` test one claim; ``decide`` gives the verdicts on all claims
 of a table. All functions are pure, and no result is rounded.

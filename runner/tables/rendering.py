@@ -108,7 +108,7 @@ def shown_columns(state: TableState) -> list[str]:
 
 
 def best_cells(state: TableState) -> set[str]:
-    """Return the cells with the best value of their column or, in a benchmark, row; only of columns with ``best``."""
+    """Return the cells with the best value of their column (in a benchmark, their row), for columns with ``best``."""
     groups: dict[tuple[str, str], dict[str, float]] = {}
     for line in state.lines:
         row, _, column = line.cell.partition("/")

@@ -63,7 +63,7 @@ class ResultOrigin:
 
 
 def kind_of(machine: Mapping[str, str]) -> dict[str, str]:
-    """Return the facts about a machine by which results are compared, with Python's version cut to two numbers."""
+    """Return the facts about a machine by which results are compared, with only major and minor version of Python."""
     return {name: ".".join(fact.split(".")[:2]) if name == "python" else fact for name, fact in machine.items()}
 
 
@@ -98,7 +98,7 @@ BEGUN: JsonFile[ResultOrigin] = JsonFile(
 
 @dataclass(frozen=True)
 class Estimate:
-    """The estimated time of one seed of a run. cpu: CPU model and number of cores that made the measured updates."""
+    """The estimated time of one seed of a run. cpu: CPU model and number of cores used for the measured updates."""
 
     seconds: float
     cpu: str

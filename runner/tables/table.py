@@ -18,7 +18,7 @@ COUNT, SIMULATED, MEASURED, SMALL, BENCHMARK = KINDS = ("count", "simulated", "m
 count: sizes of networks, for which nothing is trained. simulated: times on described hardware, for which nothing is
 trained either. measured: values of training runs. small: values of training runs with a smaller network, a smaller
 dataset or fewer epochs than in the paper. These values support only an order or a ratio.
-benchmark: seconds of a step, forward and backward pass without update, of runner and other libraries on one machine.
+benchmark: seconds of a step (forward and backward pass, no update) of runner and other libraries on one machine.
 """
 
 COMPUTED = (COUNT, SIMULATED)
@@ -162,7 +162,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class Table:
-    """The content of the file.
+    """The content of a table's file.
 
     base: overrides of all runs. seeds: the seeds of each run, in a benchmark one per round; () for counts and
     simulations. reduced: for the kind ``small``, the differences that make a run smaller than in the paper. papers,

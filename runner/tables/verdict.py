@@ -1,4 +1,4 @@
-"""The comparison of our values with a published value, and the conversion of a printed number to a number."""
+"""The comparison of our values with a published value, and the parsing of printed numbers."""
 
 import re
 from dataclasses import dataclass

@@ -1,8 +1,8 @@
 """The interface of a task, which every option of the group ``task`` implements.
 
-A task decides which fields of an example a network reads, how many numbers the model returns, which loss is minimised
-and which metrics are computed, each with its direction. Strategies, training and commands use fields and metrics only
-through :class:`Task`, so that a plugin's task can do all that a built-in task can.
+A task defines the fields of an example that a network reads, the number of values that the model returns, the loss,
+and the metrics with their directions. Strategies, training and commands use fields and metrics only through
+:class:`Task`, so that a plugin's task can do all that a built-in task can.
 """
 
 from abc import ABC, abstractmethod
@@ -40,7 +40,7 @@ Prediction, result and floating-point y have the dtype of the network's variable
 
 @dataclass(frozen=True)
 class Loss:
-    """A loss for targets of a kind; training minimises its mean over the examples."""
+    """A loss for one kind of target; training minimises the mean of the loss over the examples."""
 
     target: str
     of_examples: OfExamples
@@ -74,8 +74,8 @@ class Task(ABC):
     """The base class of all tasks; its dataclass fields are the settings of the task.
 
     fields: the names of the dataset's fields that the network reads. monitor: the metric by which checkpoints and runs
-    are compared unless ``train.monitor`` is set. ranked: whether an answer has a number for each class, of which the
-    largest are of interest. ranked_by: the name of this number.
+    are compared unless ``train.monitor`` is set. ranked: whether an answer has a score for each class, by which
+    classes are ranked. ranked_by: the name of this score.
     """
 
     name: str = ""
@@ -181,7 +181,7 @@ def _predicted(model: Model, net: NetworkBuilder, x: Tensor, outputs: int) -> Te
 
 
 def training_losses(net: NetworkBuilder, prediction: Expr, of_prediction: Callable[[Expr], Expr]) -> Expr:
-    """Add the losses (N,) of a prediction and, in training, of the auxiliary heads of the network, times their weights.
+    """Return the losses (N,) of a prediction plus, in training, the weighted losses of the network's auxiliary heads.
 
     of_prediction: returns the losses of a prediction (N, outputs) in the network's state dtype. Szegedy et al. 2015,
     section 5.
@@ -201,7 +201,7 @@ def probabilities(logits: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def chosen(key: str, names: list[str], table: Mapping[str, Any], target: str) -> None:
-    """Raise ConfigError unless all names are entries of a table for targets of this kind."""
+    """Raise ConfigError unless the names are different entries of a table, for targets of this kind."""
     fitting = [name for name, each in table.items() if each.target == target]
     for name in names:
         if name not in fitting:

@@ -33,10 +33,10 @@ class Embeddings(Task):
     """Skip-gram with negative sampling (Mikolov et al. 2013, equation 4) over the words x (N, T) of a text.
 
     Two words of an example that are at most ``window`` words apart form two pairs, in which each is once the centre
-    and once the context. Each pair has ``negatives`` drawn words. The loss of a pair, with vectors v of centres and
+    and once the context. ``negatives`` words are drawn for each pair. The loss of a pair, with vectors v of centres and
     vectors u of the table of contexts, is -log s(u_context v) - sum of log s(-u_drawn v), with the logistic function s.
     The loss of an example is the mean over its pairs, so that gradients do not grow with T; pairs with padding do not
-    count. Unlike in word2vec, the window has one size and frequent words are not left out.
+    count. Unlike in word2vec, the window size is fixed and frequent words are not subsampled.
 
     power: the probability of drawing a word is proportional to count ** power, with counts of the training split. Draws
     depend on the run's seed, the step and the example; in evaluations, on the seed and the example. Drawn words
@@ -160,7 +160,7 @@ def _shifted(graph: Graph, values: Tensor, ranges: Sequence[Span]) -> Tensor:
 
 
 def _real(graph: Graph, y: Tensor, dtype: str) -> Tensor:
-    """Return 1 for each word (N, T) that is not padding. y: (N, T), the next words, negative if there is none."""
+    """Return 1 for each word (N, T), 0 for padding. y: (N, T), the next words, negative if there is none."""
     next_word = Expr(graph, y)
     follows = apply(ops.cast, apply(ops.greater_equal, next_word, next_word.scalar(0)), dtype=dtype)
     rows, steps = follows.spec.shape
@@ -181,7 +181,7 @@ def _similarity(graph: Graph, table: Tensor, words: Tensor) -> Tensor:
 
 
 def _zipf(words: int) -> NDArray[np.float64]:
-    """Return weights of words by falling frequency, to plan networks without the text and its counts."""
+    """Return Zipf weights of words in order of falling frequency, to plan a network without the counts of a text."""
     return np.asarray(1.0 / np.arange(1, words + 1))
 
 

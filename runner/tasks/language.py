@@ -37,7 +37,7 @@ class Language(Task):
     are drawn in each step for the whole batch (Jean et al. 2015; ``tf.nn.sampled_softmax_loss``). Word v, counted from
     0 by falling frequency, is drawn with probability log((v + 2) / (v + 1)) / log(V + 1), with replacement. The
     logarithm of the expected number of draws is subtracted from a word's logit. Drawn words equal to the next word are
-    left out. Evaluations always use all words. In training with sampled words, there is no perplexity.
+    left out. Evaluations always use all words. Training with sampled words reports no perplexity.
     """
 
     name: str = "language"

@@ -18,7 +18,7 @@ _BUSY = (COMPUTE, SEND, RECEIVE, DELAY)
 def device_parts(index: TimelineIndex, updates: Sequence[Update]) -> dict[str, dict[str, float]]:
     """Return device -> part -> mean seconds over consecutive updates; the parts add up to the duration of an update.
 
-    Raises ValueError without updates.
+    Raises ValueError if there are no updates.
     """
     if not updates:
         raise ValueError("updates=[]: expected one or more")

@@ -66,7 +66,7 @@ class TraceWindow:
             self.finish()
 
     def drop(self) -> None:
-        """Forget an active recording, because the session that recorded was restarted."""
+        """Discard an active recording, because the session that recorded was restarted."""
         self._recording, self._open = False, None
         self._updates.clear()
 

@@ -92,7 +92,7 @@ def _draw_legend(axes: "Axes", legend: DiagramLegend) -> None:
     axes.legend(handles=[box, *lines], loc="lower center", fontsize=7, frameon=False)
 
 
-MOST_ROWS = 48  # largest number of drawn rows; the others are left out, and the title names their number
+MOST_ROWS = 48  # largest number of drawn rows; the others are left out, and the title states their number
 _COLOURS = ("tab:blue", "tab:orange", "tab:purple", "tab:green", "tab:red", "tab:gray", "tab:brown")
 
 Bars = Sequence[tuple[str, float, float]]  # the bars of a row: kind, begin and duration in milliseconds

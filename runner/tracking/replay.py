@@ -44,7 +44,7 @@ class Replay:
             raise StoreUnavailableError(self._unavailable[origin.store])
         store = self._store(origin.address(uri, Path.cwd()), origin.experiment, origin.run(run_dir), origin.started_ms)
         spool = Spool(run_dir / SPOOL_FILE)
-        # Without pending records, the store has the end of the run. Opening the run would mark it as running again.
+        # If no record is pending, the store has the end of the run. Opening the run would mark it as running again.
         if not spool.pending:
             return 0
         opened = False

@@ -109,7 +109,7 @@ class BackgroundWriter:
 
     def _try_to_write(self) -> bool:
         try:
-            # After a timeout of ``finish``, a ``Replay`` may begin. The lock prevents both from writing at once.
+            # If ``finish`` has timed out, a ``Replay`` may begin. The lock prevents simultaneous writes.
             with self._spool.lock():
                 self._open()
                 while self._write_next():

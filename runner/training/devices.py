@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 
 def cluster_of(config: LocalCluster, program: Program) -> Cluster:
-    """Return the cluster of a program. For the cost model, it has the configured cores and links, emulated or not.
+    """Return the cluster of a program, with the configured cores and links (emulated or not) for the cost model.
 
     Raises ConfigError if NCCL is requested for clients that overlap, that is, whose steps run concurrently.
     """
@@ -132,8 +132,8 @@ def in_one_process(config: LocalCluster, program: Program, strategy: str) -> Pro
     """Return the program, set to run in one process if the configuration requests this or if this is faster on GPUs.
 
     One process copies tensors directly between GPUs. NCCL and emulated links need a process for each worker. Clients
-    that overlap (run concurrently) need one too, because a single process would run them one by one. Raises ConfigError
-    if ``cluster.one_process`` or the launcher contradicts the program.
+    that overlap (run concurrently) also need separate processes, because a single process would run them one by one.
+    Raises ConfigError if ``cluster.one_process`` or the launcher contradicts the program.
     """
     overlapping = any(client.deferred for client in program.clients.values())
     if config.launcher.kind != LOCAL and (program.one_process is not None or config.device_taken == GPU):

@@ -1,4 +1,4 @@
-"""An experiment: a configuration with its program, cluster and data facts before its start; its training step."""
+"""An experiment (a configuration with its program, cluster and data facts), and its training step."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -109,5 +109,5 @@ def train_steps(step_driver: StepDriver, experiment: Experiment, steps: range) -
 
 
 def in_a_series(longest: int, step_s: float) -> int:
-    """Return the number of updates to make in one series. longest: of the step driver. step_s: seconds of an update."""
+    """Return the number of updates of the next series. longest: the driver's limit. step_s: seconds of an update."""
     return min(longest, max(1, int(_SERIES_S / step_s)))

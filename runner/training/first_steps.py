@@ -21,8 +21,9 @@ STEPS = 3
 
 @dataclass(frozen=True)
 class FirstSteps:
-    """weights_sha256: of the weights after the steps; "" if the order of concurrent processes decides them.
+    """The result of the first updates.
 
+    weights_sha256: hash of the weights after the steps; "" if they depend on the order of concurrent processes.
     step_s: median seconds of a step; the first step counts only if there is no other. losses: of each step.
     """
 

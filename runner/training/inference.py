@@ -272,7 +272,7 @@ def weights_in(path: Path, config: Any, specs: Mapping[str, TensorSpec]) -> dict
 def renormalised(settings: DatasetSettings, known: Normalisation, trained_on: str) -> Dataset:
     """Load a dataset within its limits, to be normalised by its own pixel range and the mean and std of training.
 
-    Raises ConfigError if only this dataset or only the training dataset has a pixel range: then their units differ.
+    Raises ConfigError if only this dataset or only the training dataset has a pixel range; their units then differ.
     """
     dataset = load_limited(settings)
     own = dataset.normalisation

@@ -1,4 +1,4 @@
-"""Initial weights from another run (``init_from``): the weights that are taken, and why others are not taken."""
+"""Initial weights from another run (``init_from``): the weights that are taken, and the reasons why others are not."""
 
 import fnmatch
 from collections.abc import Mapping

@@ -36,7 +36,7 @@ class LayerRow:
 
 
 def layer_rows(experiment: Experiment) -> list[LayerRow]:
-    """Return the rows in network order. They describe a training graph for one example before any compiler pass.
+    """Return the rows, in network order, of a training graph for one example before any compiler pass.
 
     Layers that add no node to the graph, such as dropout at rate 0, have no row.
     """

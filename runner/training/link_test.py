@@ -1,7 +1,7 @@
-"""Measurement of messages between worker processes of this machine for a profile.
+"""Measurement of the costs of messages between worker processes of this machine, for a profile.
 
-A chain sends a small tensor to and fro between two workers; its time per hop is the time of a message. The latency is
-the time per hop minus the CPU time of both processes per hop.
+A chain sends a small tensor back and forth between two workers; its time per hop is the time of a message. The latency
+is the time per hop minus the CPU time of both processes per hop.
 """
 
 import secrets
@@ -50,7 +50,7 @@ def measure_messages(folder: Path) -> MessageCosts:
 
 @dataclass(frozen=True)
 class _Steps:
-    """Seconds of a step: on the clock, of the master's CPU, of the CPU of all workers, and of a send and a receive."""
+    """Seconds of a step: wall time, CPU time of the master and of all workers, and times of a send and a receive."""
 
     wall_s: float
     master_s: float
@@ -60,7 +60,7 @@ class _Steps:
 
 
 def _steps(folder: Path, workers: int, client: str) -> _Steps:
-    """Time steps of a client on new worker processes, in series as in training."""
+    """Measure steps of a client on new worker processes, in series as in training."""
     program, before = _program(workers), set(psutil.Process().children())
     computed, run_id = (program, local_cluster(workers), load_kernels()), secrets.token_hex(8)
     with ClusterSession(
@@ -104,7 +104,7 @@ def _copied_bytes_per_s() -> float:
 
 
 def _program(workers: int) -> Program:
-    """Return a program of tiny instructions: "empty" runs one on each worker, "chain" sends a tensor to and fro."""
+    """Return a program of tiny instructions: "empty" runs one on each worker, "chain" sends a tensor back and forth."""
     graph, initial, values = Graph(), [], []
     for number in range(workers):
         with graph.device(worker_task(number)), graph.absolute_scope(f"worker_{number}"):

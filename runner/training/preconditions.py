@@ -65,7 +65,7 @@ def require_same_data(config: Config, run_dir: Path) -> list[str]:
 def require_same_normalisation(config: Config, run_dir: Path) -> None:
     """Raise DataError if the run stored the mean and deviation of its data and one of them has changed.
 
-    Their computation can require reading all of the user's data, so call this function after the memory check.
+    Computing both can require reading all of the user's data, so call this function after the memory check.
     """
     kept = read_record(run_dir)
     if kept is not None and kept.normalisation is not None:

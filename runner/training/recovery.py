@@ -93,7 +93,7 @@ class Recovery:
     def recover(self, lost: WorkerLostError, steps: range) -> str:
         """Replace the lost worker and return to the boundary; return a description of the recovery.
 
-        steps: those that ran at once, of which one was interrupted. Raises WorkerLostError if a worker is lost
+        steps: the series of updates that was interrupted. Raises WorkerLostError if a worker is lost
         meanwhile; NotStartedAgainError, which is recorded, if the worker cannot be replaced.
         """
         self.close()

@@ -27,7 +27,7 @@ class RestartBudget:
         A recurring fault is due to the input, not to the machine; its error has the report of the first fault. Raises
         ResourceError for a second process that was killed for lack of memory, because a third would follow. step:
         number of updates before the fault. saved_step: step of the newest checkpoint; None without a checkpoint.
-        series: number of steps that ran at once, from ``step`` on; the fault occurred in one of them.
+        series: number of updates in the interrupted series, which begins with update ``step``.
         """
         steps = range(step, step + series)
         if step >= self._furthest + RESET_STEPS or (saved_step or 0) > self._furthest >= 0:
@@ -56,5 +56,5 @@ class RestartBudget:
 
 
 def described(steps: range) -> str:
-    """Return the steps that ran at once as text."""
+    """Return the steps of a series as text."""
     return f"step {steps[0]}" if len(steps) == 1 else f"one of the steps {steps[0]} to {steps[-1]}"

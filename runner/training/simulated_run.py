@@ -50,8 +50,8 @@ def run_simulated(
 ) -> Summary:
     """Simulate ``config.simulate.updates`` updates and return the summary, which is also written as ``summary.json``.
 
-    A resumed simulation starts again. Raises as :func:`~runner.training.simulation.simulate`, after the summary has
-    been written.
+    A resumed simulation starts again. Raises the errors of :func:`~runner.training.simulation.simulate`, after writing
+    the summary.
     """
     assert config.simulate.updates is not None, "the configuration of a simulated run"
     with RunDirectory.open(run_dir, resume) as directory, logging_to(directory.log):
@@ -113,7 +113,7 @@ def _record(record: Record, summary: Summary, config: Config, files: Sequence[Pa
 def speedup_of(config: Config, found: Simulated) -> float | None:
     """Return examples per second, relative to one worker of the cluster with the same batch.
 
-    The memory of the single worker is not limited. None if parallelism=single cannot train the configuration.
+    The memory of the single worker is not limited. Returns None if parallelism=single cannot train the configuration.
     """
     single = option_of("parallelism", {"name": "single"})
     cluster = dataclasses.replace(config.cluster, workers=None, compression="none")

@@ -56,7 +56,7 @@ class Simulated:
     """The result of a simulation.
 
     update_s: seconds of each simulated update. worker_step_s: seconds between the starts of consecutive steps of each
-    worker, all in rising order. examples: examples of one update. hours: the time of the whole training, without
+    worker, all sorted. examples: examples of one update. hours: the time of the whole training, without
     evaluations. busy: device -> fraction of the time in which the device computes. carried: link -> bytes of
     one update. utilization: link -> fraction of its capacity that is used. memory_bytes: device -> planned memory.
     tensors: the largest tensors at the peak of the device with the most memory, and their bytes. origins: kind of
@@ -107,7 +107,7 @@ class Simulated:
 
 
 def simulate(config: Config, steps: int, *, fits: bool = True, announce: Announce | None = None) -> Simulated:
-    """Simulate a first update of a checked configuration, which is not counted, and ``steps`` further updates.
+    """Simulate a checked configuration: a first update, which is not counted, and ``steps`` further updates.
 
     fits: whether the memory of each device must be large enough. announce: shows the progress of a long simulation.
     After an interruption (Ctrl-C), the result has the counted updates so far; without any, KeyboardInterrupt is raised.
@@ -152,7 +152,7 @@ def worker_step_s(begun: Mapping[str, Sequence[float]], first: float) -> list[fl
 
 
 def session_of(config: Config, updates: int) -> SimulatedSession:
-    """Return a session on a virtual clock. updates: number of updates in the whole run. Raises as :func:`simulate`."""
+    """Return a session on a virtual clock. updates: updates of the whole run. Raises the errors of :func:`simulate`."""
     hardware, strategy = hardware_of(config), config.parallelism
     built = program_of(config, limited_facts(config.data), updates, simulated=True)
     program, profiled = replace(built, one_process=None), profiled_machine(config, hardware, built)
@@ -181,7 +181,7 @@ def _played(session: SimulatedSession, config: Config, steps: int, announce: Ann
         for step in range(1, steps + 1):
             driver.update(step, rates)
             if step == steps and not any(client.deferred for client in session.program.training):
-                driver.synchronize()  # ends a round; with deferred clients, it would count parts of later updates
+                driver.synchronize()  # ends a round; with deferred clients, parts of later updates would be counted
             marks.append(session.totals())
             if session.recorded >= RECORDED_RUNS:
                 session.stop_recording()

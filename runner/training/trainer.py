@@ -144,7 +144,7 @@ class Trainer:
         except NotStartedAgainError:
             self._save_boundary(self._recovery.boundary)
             raise
-        # The steps that are repeated count among the step times of this process.
+        # The step times of this process include the repeated steps.
         self.progress = replace(self._recovery.boundary.progress, step_seconds=self.progress.step_seconds)
         self._meta = replace(self._meta, epoch=self._directory.epoch)
         if self._newest_recorded is not None and self._newest_recorded > self.progress.done:
@@ -152,7 +152,7 @@ class Trainer:
         self._begin(self.progress.done)
 
     def _interrupted(self) -> range:
-        """Return the updates of which one was interrupted, or else the next update."""
+        """Return the updates one of which was interrupted, or the next update if none was running."""
         return self._running or range(self.progress.done, self.progress.done + 1)
 
     def _close_recovery(self) -> None:
@@ -243,9 +243,9 @@ class Trainer:
                 self._reason = self._reason or ": ".join(filter(None, (type(callback).__name__, str(stop))))
 
     def _series(self) -> range:
-        """Return the next updates, which run without a look at anything else until the last of them has ended.
+        """Return the next series of updates; stop requests and due saves wait until its last update has ended.
 
-        A series that a fault has interrupted is repeated one by one, so that a fault that recurs has the same step.
+        The updates of an interrupted series are repeated one by one, so that a recurring fault has the same step.
         """
         done, config = self.progress.done, self.experiment.config
         longest = self._step_driver.longest_series(done)
@@ -361,7 +361,7 @@ class Trainer:
         self.progress.saved_step = self.progress.done
         if self._recovery is not None:
             self._recovery.keep(self.progress, variables)
-        # A callback may stop the run, in the same step whenever the save ends.
+        # Wait, because a callback may stop the run, and the duration of the save must not change the step of the stop.
         if any(type(each).on_checkpoint is not Callback.on_checkpoint for each in self._callbacks):
             path = self._saver.finish()
             assert path is not None
@@ -370,7 +370,7 @@ class Trainer:
     def _save_boundary(self, boundary: "Boundary") -> None:
         """Save a state that is in memory, so that a later start continues from it.
 
-        Not in virtual time, in which a checkpoint that an undisturbed run does not save changes the order of events.
+        In virtual time, nothing is saved, because an additional checkpoint changes the order of events.
         """
         progress = boundary.progress
         if boundary.variables is None or progress.done == progress.saved_step or self.experiment.runs_in_virtual_time:

@@ -40,7 +40,7 @@ _ANY_HEADER = zlib.MAX_WBITS | 32
 
 
 class FileState(NamedTuple):
-    """Facts that identify the content of a file without a read. mtime_ns: time of the last change, in nanoseconds."""
+    """Facts that identify the content of a file without reading it. mtime_ns: time of the last change, in ns."""
 
     path: str
     size: int

@@ -140,7 +140,7 @@ def sent_sizes(plan: DevicePlan, depth: int = 1) -> dict[str, int]:
 def bell_sizes(plan: DevicePlan, sharing: Collection[str]) -> dict[str, int]:
     """Return arena key -> bytes of the doorbell of every transfer from this device to a process of ``sharing``.
 
-    Booleans have none, because their receiver checks every byte.
+    Boolean tensors have no doorbell, because their receiver checks every byte.
     """
     sends = [
         instruction.attributes

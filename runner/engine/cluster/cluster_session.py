@@ -88,7 +88,7 @@ class ClusterSession:
         self._identity = Identity(run_id, epoch, messages.MASTER_ROLE, 0, new_token())
         self._logs = logs
         self._threads = threads
-        # Emulated links delay messages, and emulated slow workers each step.
+        # Emulation delays messages and single steps, so it excludes doorbells and series of steps.
         self._rings = registry.doorbells is not None and emulation is None
         self._launcher: Launcher = launcher or LocalLauncher(logs, threads)
         self._facts = {**host_facts(), **facts}
@@ -144,8 +144,8 @@ class ClusterSession:
 
         lost: name of the worker. epoch: number of this start of the run; messages of earlier epochs are dropped.
         Launched clients and an active trace are dropped. Raises WorkerLostError if a worker is lost meanwhile; call
-        this method again for that worker. Raises NotStartedAgainError if new workers cannot be started, for lack of
-        processors or hosts, or if no user starts them; and otherwise the same errors as the first start.
+        this method again for that worker. Raises NotStartedAgainError if new workers cannot be started for lack of
+        cores or hosts, or if no user starts them; otherwise, the same errors as the first start.
         """
         begun = time.monotonic()
         silence_s = 0.0 if self._started is None else self._started.silence_s(lost)
@@ -187,11 +187,11 @@ class ClusterSession:
 
     @property
     def longest_series(self) -> int:
-        """The largest number of steps of a training client that :meth:`run_series` runs without a message each."""
+        """The largest number of steps of a training client that :meth:`run_series` requests in one message."""
         return messages.MOST_STEPS if self._rings and self._trace is None else 1
 
     def run_series(self, client: str, first: int, feeds: Sequence[Mapping[str, Any]]) -> list[dict[str, Array]]:
-        """Run consecutive steps of a client: send one Run message to each participating worker for as many as possible.
+        """Run consecutive steps of a client with as few Run messages to each participating worker as possible.
 
         See :class:`~runner.engine.run.step_driver.Clients`.
         """
@@ -363,8 +363,8 @@ class ClusterSession:
     def _messages_per_step(self) -> int:
         """Return the largest number of unread messages from one process to another: the messages of two steps.
 
-        Without shared memory, a message has at most ``FRAME_BYTES`` bytes of a tensor. A step runs the client with the
-        most messages or, if these have more messages together, all training clients, which may run at the same time.
+        Without shared memory, a message has at most ``FRAME_BYTES`` bytes of a tensor. The messages of a step are those
+        of all training clients together, which may run at the same time, or of one client that has more messages.
         """
         sends = {
             client.name: max(map(messages_of, self._planned.plans(client.signature).values()))

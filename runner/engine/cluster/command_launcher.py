@@ -24,7 +24,7 @@ With ``--overlap``, the tasks may use the CPUs that Slurm reserved for the maste
 """
 
 _OWN_KEY = 'folder=$1; shift; exec "$@" --key "$folder/$SLURM_PROCID.key" --host "$SLURMD_NODENAME"'
-"""Shell script of a task of ``srun``, which finds its ticket by its task number, and its node, in the environment."""
+"""Shell script of an ``srun`` task. It reads the task number, which names the ticket, and the node from variables."""
 
 
 @dataclass(frozen=True)

@@ -99,6 +99,6 @@ class Joined:
         return f"{worker} on {self.place(worker)}" if self.place(worker) else worker
 
     def beside(self, worker: str) -> list[str]:
-        """Return the workers on the host of ``worker``, with ``worker``; none if no worker has this name."""
+        """Return the workers on the host of ``worker``, including ``worker``; none if no worker has this name."""
         host = self.place(worker)
         return [each for each in self.workers if each == worker or (host and self.place(each) == host)]

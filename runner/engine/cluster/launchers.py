@@ -1,4 +1,4 @@
-"""Launchers: how the processes of a run are started. Processes do not depend on the launcher that started them.
+"""Launchers, which start the processes of a run. Processes do not depend on the launcher that started them.
 
 Every process runs ``runner worker --join ADDRESS --key FILE``, where the file is the ticket of the process.
 """

@@ -23,7 +23,7 @@ RECEIVE_LIMIT_S = 600.0
 """Time limit for a tensor in seconds. The master's limits are shorter; this limit applies if the master is lost."""
 
 _GAP_S = 10.0
-"""If the inbox is not read for longer than this, in seconds, the time limits of awaited tensors restart."""
+"""Seconds without a read of the inbox after which the time limits of awaited tensors restart."""
 
 _POLL_RESOLUTION_S = 1e-3
 """Resolution of an endpoint's waits, in seconds. A mailbox uses ``pause`` for the last two such intervals."""

@@ -1,4 +1,4 @@
-"""How a process ended: its exit code or signal, whether it was killed for lack of memory, or the error it reported."""
+"""The end of a process: its exit code or signal, whether it was killed for lack of memory, or its reported error."""
 
 import signal
 import time
@@ -19,7 +19,7 @@ _MOST_COLUMNS = 1000
 
 
 def oom_kills(path: Path = _VMSTAT) -> int | None:
-    """Return how many processes of this host the kernel has killed for lack of memory; None if that is not reported.
+    """Return the number of processes of this host that the kernel has killed for lack of memory; None if unknown.
 
     The count includes kills at the memory limit of a control group. It does not name the processes.
     """

@@ -105,7 +105,7 @@ class WorkerProcess:
         self._started, self._kills = time.monotonic(), oom_kills()
         try:
             log = os.open(log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
-            self._log_begin = os.fstat(log).st_size  # before it, earlier processes of this name have written
+            self._log_begin = os.fstat(log).st_size  # end of the output of earlier processes of this name
             with open(log, "ab", buffering=0) as log_file:
                 self._process = subprocess.Popen(
                     argv,
@@ -191,9 +191,9 @@ class WorkerProcess:
         )
 
     def failed_task(self) -> tuple[str, str, str]:
-        """Return the first worker whose end the log of this process reports, its host, and how the worker ended.
+        """Return the first worker whose end the log of this process reports, its host, and the cause of its end.
 
-        Without such a report, returns the name of this process, "" and how this process ended.
+        Without such a report, returns the name of this process, "" and the cause of the end of this process.
         """
         if self.tasks:
             for line in tail(self.log_path, _TASK_LINES, self._log_begin):

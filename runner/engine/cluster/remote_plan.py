@@ -64,7 +64,8 @@ class RemotePlan:
 
     plans, assignments: worker -> plan or assignment, for participating workers only. begun: number of steps begun.
     copied: workers that do not share memory with the master, sorted. depth: largest number of steps in a series, which
-    the workers run without a message; 1 with messages, copied workers or large values.
+    the workers run without messages between its steps; 1 unless all workers use doorbells and exchange few bytes with
+    the master.
     """
 
     def __init__(
@@ -218,7 +219,7 @@ class RemoteTrace:
         return Timeline(tuple(ordered), tuple(self.runs.ended))
 
     def _offset_ns(self, worker: str, ended: deque[tuple[str, Done]]) -> int:
-        """Return the nanoseconds by which a worker's clock is ahead, or 0 if fewer than the error of the estimate.
+        """Return the nanoseconds by which a worker's clock is ahead; 0 if the estimate does not exceed its error.
 
         The worker reads its clock between the master's request and the arrival of the answer, so the error is at most
         half the round trip. The shortest of several round trips is used (Cristian 1989, "Probabilistic clock

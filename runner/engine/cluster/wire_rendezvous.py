@@ -33,8 +33,8 @@ class WireRendezvous:
 
     writer: writes this process's arena. readers: peer -> reader of the peer's arena, or of a copy if the peer does not
     share memory with this process. specs: key -> shape and dtype, for all received values. receivers: peers to which
-    this process sends. registry: joins calls. links: emulated links, or None. spins: how often a wait reads a doorbell
-    before it sleeps.
+    this process sends. registry: provides and joins the native calls of doorbells. links: emulated links, or None.
+    spins: number of times that a wait reads a doorbell before it sleeps.
 
     A transfer that has a bell in the sender's arena sends no message. The sender rings with the number of the plan's
     current run, which both processes count. The upper half of the number is the epoch, so that no bell of an
@@ -73,8 +73,8 @@ class WireRendezvous:
     def begin(self, step: int, *, first: bool = True) -> None:
         """Begin the next run of the plan. first: whether all devices have finished the previous run.
 
-        Otherwise, first waits until all receivers have read what this device sent in the previous run, whose memory
-        the next run overwrites.
+        If they may not have finished, waits until all receivers have read the values that this device sent in the
+        previous run, because the next run overwrites these values.
         """
         self._step = step
         if not first:
@@ -82,7 +82,7 @@ class WireRendezvous:
         self._number[0] += 1
 
     def finish(self) -> None:
-        """Announce that this device reads no value of the current run any more, so that senders may begin the next."""
+        """Announce that this device no longer reads values of the current run, so that senders may begin the next."""
         self._finished()
 
     def outgoing(self, sent: str, nbytes: int) -> NDArray[np.uint8]:
@@ -144,7 +144,7 @@ class WireRendezvous:
         return self._platform.join([Work(call, (), ()) for call in calls]).call
 
     def _called(self, key: str, bound: Callable[[], NativeCall | None]) -> bool:
-        """Make the native call of a transfer, which ``bound`` returns the first time; return whether there is one."""
+        """Make the native call of a transfer, returned by ``bound`` on first use; return False if there is no call."""
         if key not in self._calls:
             native = bound()
             self._calls[key] = None if native is None else self._join([native])

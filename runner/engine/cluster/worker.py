@@ -65,7 +65,7 @@ class Worker:
     mailbox: reads from ``endpoint``, which is connected to the master at ``address``. peers: names of all workers and
     parameter servers, including this one. The setup contains their addresses; a peer without an address there has its
     inbox in the directory of the master's inbox. lines: log lines not sent yet. sends_log: whether the worker sends its
-    log lines to the master. spins: how often a wait for a value in shared memory reads the doorbell before it sleeps.
+    log lines to the master. spins: number of times that a wait reads a doorbell in shared memory before it sleeps.
     """
 
     endpoint: Endpoint
@@ -144,9 +144,9 @@ class Worker:
             self._run(launched.message.plan, range(step, step + 1), delay_s, {TURN: float(turn)})
 
     def _await_recovery(self, error: ClusterError) -> messages.Abandon:
-        """Report that another process cannot be reached, and wait until the master has noticed the loss of a process.
+        """Report that another process cannot be reached, wait for the start of a recovery, and return its message.
 
-        Raises ``error`` if the master sends nothing in time; Stopped on shutdown.
+        Raises ``error`` if no such message arrives in time; Stopped on shutdown.
         """
         log.warning("%s", error)
         self.endpoint.send(messages.MASTER, messages.Failed.of(error))

@@ -148,7 +148,7 @@ class WorkerGroup:
         return self.monitor.silence_s(worker, self.clock())
 
     def _fence(self, worker: str) -> None:
-        """Kill a worker; no message that it has sent is read after this."""
+        """Kill a worker that the supervisor started; remove its inbox, and forget its heartbeats and its hello."""
         if worker in self.supervisor.workers:
             self.supervisor.remove(worker)
         self.monitor.forget(worker)
@@ -160,7 +160,7 @@ class WorkerGroup:
     def set_up(self, document: Callable[[Mapping[str, str]], bytes], workers: Sequence[str] | None = None) -> None:
         """Wait until ``workers``, by default all, have joined, and send them the setup document.
 
-        document: returns the document for a mapping worker -> inbox address, without inboxes in the private directory.
+        document: returns the document for worker -> inbox address; inboxes in the private directory have no entry.
         The other workers receive the new addresses. A worker whose facts differ from the master's is refused. If the
         launcher started the worker, raises ClusterError; otherwise, another process may join. Raises ClusterError after
         ``join_s`` seconds; for replacements, WorkerLostError or, if users start them, NotStartedAgainError.
@@ -309,7 +309,7 @@ class WorkerGroup:
         self._next_check = self.clock() + _CHECK_S
 
     def _silent_or_stuck(self, now: float) -> WorkerLostError | None:
-        """Return the error for the first worker whose heartbeats say that it is lost."""
+        """Return the error for the first worker that is lost according to its heartbeats; None if there is none."""
         verdicts = self.monitor.tick(now, self.supervisor.is_stopped)
         if not verdicts:
             return None
@@ -363,7 +363,7 @@ class WorkerGroup:
         return self.supervisor.failure() or error
 
     def _keep(self, worker: str, lines: str) -> None:
-        """Append log lines of a worker to its file, unless the worker is the supervisor's and writes the file."""
+        """Append log lines of a worker to its log file. A worker that the supervisor started writes the file itself."""
         if worker not in self.supervisor.workers:
             with open(self._log(worker), "a", encoding="utf-8") as file:
                 file.writelines(f"{line}\n" for line in reported_lines(lines))

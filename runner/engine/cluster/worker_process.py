@@ -35,7 +35,7 @@ from runner.system.text import ascii_only
 log = logging.getLogger(__name__)
 
 _SPINS = 2000
-"""How often a wait reads a doorbell before it sleeps, if every process has its cores: for about 50 microseconds."""
+"""Number of times that a wait reads a doorbell before it sleeps, if the cores suffice: about 50 microseconds."""
 
 _FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
@@ -44,8 +44,8 @@ _FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 class WorkerOptions:
     """The command-line options of a worker.
 
-    join: address of the master. key: file with the worker's ticket. spare: before reading the ticket, wait for a line
-    on standard input, the path of the log to use. host: name of this host for messages; "" for its own name.
+    join: address of the master. key: file with the worker's ticket. spare: whether the worker, before it reads the
+    ticket, waits for the path of its log on standard input. host: name of this host for messages; "" for its own name.
     """
 
     join: str
@@ -57,8 +57,8 @@ class WorkerOptions:
 def main(options: WorkerOptions, facts: Mapping[str, str], make_source: SourceMaker) -> int:
     """Run a worker until the master sends shutdown; return the exit code.
 
-    facts: see :mod:`~runner.engine.cluster.joining`. make_source: builds the input
-    source from its description, which the master sends as plain data.
+    facts: see :mod:`~runner.engine.cluster.joining`. make_source: builds the input source from its description, which
+    the master sends as plain data.
 
     Raises SecurityError if the ticket cannot be used, ClusterError if the master cannot be reached or refuses the
     worker.

@@ -77,7 +77,7 @@ def compile_placed(
 
     pruned, moved = prune(placed, signature.fetches, signature.targets, signature.feeds)
     roots = Roots.of([moved.get(tensor, tensor) for tensor in signature.fetches], signature.targets)
-    # The passes before "collectives" may merge or remove sums. A sum must be collective on all devices or on none.
+    # Earlier passes may merge or remove sums, but a sum must be collective on all devices or on none.
     passes = [*default_passes(registry)]
     if cluster.members:
         passes.append(Pass("collectives", partial(lower_collectives, members=cluster.members)))

@@ -147,7 +147,7 @@ class _Arranging:
         self.slot_of[node[0]] = source
 
     def add_assign(self, node: Node) -> None:
-        """Append an assign. Its output is the assigned value; raises ShapeError for a second assign to the variable."""
+        """Append an assign. The output is the assigned value; raises ShapeError for a second assign to the variable."""
         variable, value = node.inputs
         if variable.node in self.assigned:
             raise ShapeError(

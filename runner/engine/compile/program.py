@@ -80,7 +80,7 @@ class Client:
     fetches: name -> tensor to return. targets: further nodes to run. inputs: tensors that the input source feeds.
     feeds: name -> tensors, one per replica, that all receive the value that the caller passes under this name. exact:
     whether transfers stay uncompressed even if the cluster enables compression, as for clients that save, restore or
-    score the state of a run. deferred: whether the client runs concurrently with others. Its part on a device then
+    score the state of a run. deferred: whether the client runs concurrently with others. If so, its part on a device
     starts when the device has received all inputs of the part, so no device may receive a tensor that depends on a
     tensor it sends. slowed: whether emulated slow workers wait before they run the client. per_update: average number
     of runs per update, for estimates; if an update evaluates its batch several times, only one evaluation counts.
@@ -164,7 +164,7 @@ class Program:
     clients: "init" assigns initial values; "train" runs one step and fetches the loss and the metrics; "eval" scores a
     batch; "save" fetches every variable by name, in unsharded form; "restore" feeds all variables. Instead of "train",
     there may be deferred clients, whose runs the step driver combines into updates.
-    variables: unsharded name -> spec of everything in a checkpoint. workers, servers: number of worker tasks and of
+    variables: name -> unsharded spec of each variable in a checkpoint. workers, servers: number of worker tasks and of
     parameter-server tasks. step_driver: settings of the driver that runs the clients of each update. one_process: None
     if every task is a separate process.
     copies: client name -> its :class:`Copy`; only in programs for simulations, whose graphs have no nodes of copies.

@@ -2,7 +2,7 @@
 
 Several placements are tried: all nodes on one device, the greedy heuristic of the TensorFlow whitepaper, and stages.
 Each placement is compiled as for a run, the scheduler simulates the step, and the fastest placement is kept. The greedy
-placement can be slower than one device, because it places a group before the resulting transfers are known. For a
+placement can be slower than one device, because a group is placed before the resulting transfers are known. For a
 chain of layers, stages are often faster: a few cuts, at points where little data is sent, divide the chain.
 
 The caller chooses the node durations for the simulation: cost formulas or measured times. The order of nodes in the run
@@ -130,7 +130,7 @@ def measured_seconds(measured: Mapping[str, float], program: Program, cluster: C
 
 
 def _as_on_one_device(program: Program, cluster: Cluster, registry: Registry) -> Graph:
-    """Return the compiled graph of the training step on one device, whose node names equal those of a record."""
+    """Return the graph of the training step, compiled for one device; its node names equal those of a record."""
     alone = Graph.of(node.changed(device=cluster.devices[0].name, colocate_with=()) for node in program.graph)
     compiled = compile_signature(alone, program.clients["train"].signature, cluster, registry)
     return compiled.parts[cluster.devices[0].name].graph
@@ -142,7 +142,7 @@ def stages(
     """Return a choice of devices, group -> device name, for each number of stages from 2 to the number of devices.
 
     Groups in which no node has inputs are omitted; the others are ordered by their first nodes with inputs. Stage k is
-    on device k, except for groups that cannot run there; each is on its first feasible device. The cost of a stage is
+    on device k; a group that cannot run there is on its first feasible device. The cost of a stage is
     its compute time on the first device plus the time of the transfers, in both directions, across the cut before it.
     The cuts minimize the largest cost. With G groups and D devices, the search takes O(D^2 G^2) time.
     """

@@ -18,7 +18,7 @@ from runner.kernels.registry import Registry
 class ProgramPlans:
     """The compiled clients and the plans of one program, each made once.
 
-    Training clients are always planned first. Their plans decide the layouts of variables for the other clients too.
+    Training clients are always planned first, and their plans decide the layouts of variables for all clients.
     """
 
     def __init__(self, program: Program, cluster: Cluster, registry: Registry, seconds: Seconds = node_seconds) -> None:

@@ -1,4 +1,4 @@
-"""The compiled core of the event loop: from instant to instant."""
+"""The compiled core of the event loop, which processes one instant after another."""
 
 from numba import njit
 

@@ -20,12 +20,12 @@ from runner.engine.events.state import (
 )
 
 EQUAL = 1e-12
-"""Relative difference up to which two shares are one bottleneck, and two rates are equal."""
+"""Relative difference up to which two shares count as one bottleneck, and two rates as equal."""
 
 
 @njit(cache=True)
 def divide(state: State) -> None:
-    """Set the rates of all flows that share a link, directly or through other flows, with a touched link.
+    """Set the rates of all flows that use a touched link or are connected with one through other flows.
 
     Afterwards, these flows are in the row ``CONNECTED_FLOWS``. If the rate of a flow has changed, its field ``renewed``
     has the number of this division.

@@ -66,7 +66,7 @@ class EventLoop:
     ) -> int:
         """Add the activities of a block, which get consecutive numbers, and return the first number.
 
-        begins: positions in the block, in rising order, of activities that also wait for those in ``after``.
+        begins: positions in the block, in ascending order, of activities that also wait for those in ``after``.
         """
         number = len(self)
         self._storage.append(block, rank, np.array(after, np.int64), begins)

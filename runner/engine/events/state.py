@@ -26,9 +26,9 @@ ACTIVITY = np.dtype(
 start, end: seconds. left: the amount that remained at time ``since``; rate: amount per second from then on. first_hop,
 hops: first of its elements of :data:`HOP`, and their number. missing: number of activities that must end first.
 first_edge: its first element of :data:`EDGE`. place: its position in the queue of events, or ``NONE``. child, sibling:
-its first child and next sibling in the heap of its unit. seen, renewed: number of the last division that included it,
-and of the last division that changed its rate. watched: 1 if the loop returns when it ends. first_wait: the number of
-edges that were added before its own.
+its first child and next sibling in the heap of its unit. seen: number of the last division that included it, negative
+once that division has set its rate. renewed: number of the last division that changed its rate. watched: 1 if the loop
+returns when it ends. first_wait: index of the first element of :data:`EDGE` whose dependent it is.
 """
 
 EDGE = np.dtype([("dependent", _INDEX), ("following", _INDEX)])
@@ -76,7 +76,8 @@ TOUCHED_LINKS, TOUCHED_UNITS, CONNECTED_LINKS, CONNECTED_FLOWS, NARROW_LINKS, WA
 class State(NamedTuple):
     """All arrays of a simulation. work: (6, n), the working memory with its rows :data:`WORK_ROWS`.
 
-    Activities, edges, hops and the queue of events have spare capacity, and n is large enough for all of them.
+    Activities, edges, hops and the queue of events have spare capacity. n is greater than the number of links, the
+    number of units and the capacity for activities.
     """
 
     activities: NDArray[Any]

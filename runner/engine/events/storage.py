@@ -86,7 +86,7 @@ class Storage:
     def append(self, block: Block, rank: float, after: NDArray[np.int64], begins: NDArray[np.int64]) -> None:
         """Append a block whose activities all have ``rank``.
 
-        begins: positions in the block, in rising order, of activities that also wait for those with numbers ``after``.
+        begins: positions in the block, in ascending order, of activities that also wait for the numbers in ``after``.
         """
         edges = len(block.waits) + len(after) * len(begins)
         needed = {"activities": len(block.activities), "edges": edges, "hops": len(block.links)}

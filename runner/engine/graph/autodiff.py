@@ -111,7 +111,7 @@ def input_gradients(graph: Graph, node: Node, totals: Sequence[Tensor | None]) -
 
 def _through_decomposition(graph: Graph, node: Node, totals: Sequence[Tensor | None]) -> list[Tensor | None]:
     decompose = op_table.lookup(node.op).decompose
-    assert decompose is not None, "register() guarantees it"
+    assert decompose is not None, "register() requires the rule"
     # A new identity node replaces each float input, so a tensor that is used as two inputs gets two gradients.
     stand_ins = [
         graph.add("identity", [t], name=f"input_{i}")[0] if graph.spec(t).is_float else t

@@ -197,7 +197,7 @@ class NetworkBuilder:
         return rows if len(shape) == 1 else ops.reshape(graph, rows, (*shape, *table.spec.shape[1:]))
 
     def advance(self, variable: Variable, batch_value: Tensor, decay: float, *, around: Variable | None = None) -> None:
-        """Request that a moving average is updated at the end of the step; see :class:`StateUpdate`."""
+        """Request an update of a moving average at the end of the step; see :class:`StateUpdate`."""
         self.state_updates.append(StateUpdate(variable, batch_value, decay, around))
 
     def state(self, name: str, units: int) -> Variable:

@@ -58,7 +58,7 @@ class Node:
     def changed(self, **fields: Any) -> "Node":
         """Return a copy with other values of some fields.
 
-        Passes copy most nodes of a graph, and ``dataclasses.replace`` sets the fields of a copy one by one.
+        This method is faster than ``dataclasses.replace``, which sets each field; passes copy most nodes of a graph.
         """
         copy = object.__new__(Node)
         copy.__dict__.update(self.__dict__, **fields)

@@ -99,7 +99,8 @@ class OpDef:
     arity: number of inputs, or None for any number of at least one.
     flops: number of floating-point operations as a function of input specs, output specs and attributes.
     moved: number of bytes read and written, as a function of input specs and output specs.
-    stateful: whether nodes read or change anything besides their inputs and outputs. Passes never merge or fold them.
+    stateful: whether nodes read or change anything besides their inputs and outputs. Passes never merge or fold
+        stateful nodes.
     decompose: adds simpler nodes that compute the same outputs, for second derivatives and as reference for kernels.
     executed_by: "kernel"; "executor" for the engine's own instructions; or "communicator" for operations of a
         communication library, which have kernels only on devices with that library.

@@ -1,8 +1,8 @@
 """Gradients of tables as pairs of indices and rows, like the IndexedSlices of TensorFlow.
 
 If a network reads a table only by :meth:`~runner.engine.graph.network.NetworkBuilder.lookup`, the gradient of the table
-is zero except in the rows that the batch reads. It is stored as indices and values: values[i] is added to row
-indices[i]. Two such gradients are summed by concatenation, in a fixed order (TensorFlow, OSDI 2016, section 4.2).
+is zero except in the rows that the batch reads. Such a gradient is stored as indices and values: values[i] is added to
+row indices[i]. Two such gradients are summed by concatenation, in a fixed order (TensorFlow, OSDI 2016, section 4.2).
 """
 
 from collections.abc import Callable, Iterable, Sequence

@@ -203,7 +203,7 @@ class Variables:
 
 
 def _expect_of_one(held: Variable, declared: Declaration) -> None:
-    """Raise ShapeError unless both have the same unsharded spec, and both are whole or both are cut along one axis."""
+    """Raise ShapeError unless ``held`` and ``declared`` have one unsharded spec and are whole or cut along one axis."""
     if held.whole != declared.whole:
         raise ShapeError(f"variable {declared.name!r} is {held.whole}, but is requested as {declared.whole}")
     axes = [None if part is None else part.axis for part in (held.part, declared.part)]

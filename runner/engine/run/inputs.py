@@ -33,7 +33,7 @@ class ReadAhead:
         self._next: tuple[int, Mapping[Tensor, Array]] | None = None
 
     def read(self, step: int) -> Mapping[Tensor, Array]:
-        """Return the inputs of a step: those read ahead or, without these, inputs from the source."""
+        """Return the inputs of a step, and read them from the source unless they were read ahead."""
         ahead, self._next = self._next, None
         if ahead is not None and ahead[0] == step:
             return ahead[1]

@@ -53,7 +53,7 @@ def instruction_seconds(plan: DevicePlan, initial: DevicePlan | None, registry: 
 
 
 class _Unconnected:
-    """The wires of a device that sends to no other device. A received value is zeros."""
+    """The wires of a device that sends to no other device. Received values are zeros."""
 
     def __init__(self) -> None:
         self._memory: dict[str, NDArray[np.uint8]] = {}

@@ -41,7 +41,7 @@ PROCESS = "main"
 
 
 class LocalSession(Clients):
-    """A :class:`Session` in this process: a single device runs in the caller's thread, several in one thread each.
+    """A :class:`Session` in this process: a single device runs in the caller's thread, several in a thread each.
 
     check_finite: raise an error that names the first node whose output is not finite. interleaving: the order in which
     launched clients run on the devices; by default, a virtual clock with 1 s per run on a device and 0 s per transfer.
@@ -224,8 +224,8 @@ class LocalSession(Clients):
 def _share_thread_count() -> Callable[[], None]:
     """Return a function that gives another Python thread as many OpenMP threads as the caller has.
 
-    OpenMP keeps a separate number for each Python thread. The caller makes the plans, with scratch memory for each
-    OpenMP thread. A device's thread binds a plan again after the arena has grown, and must then use the same number.
+    OpenMP keeps a separate thread count for each Python thread. The caller makes the plans, with scratch memory for
+    each OpenMP thread. A device's thread binds a plan again after the arena has grown, and must use the same count.
     """
     pools = ThreadpoolController().select(user_api="openmp").lib_controllers
     numbers = [pool.num_threads for pool in pools]

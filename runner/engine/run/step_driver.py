@@ -71,7 +71,7 @@ class StepDriver(ABC):
         """
 
     def longest_series(self, step: int) -> int:
-        """Return the largest number of updates, from ``step`` on, that are faster by one call of :meth:`updates`."""
+        """Return the largest number of updates, from ``step`` on, that one call of :meth:`updates` makes faster."""
         return 1
 
     def updates(self, first: int, learning_rates: Sequence[Array]) -> Sequence[Mapping[str, Array]]:
@@ -194,7 +194,7 @@ class InRounds(Synchronous):
         self._in_round = False
 
     def longest_series(self, step: int) -> int:
-        """Return the longest series of the session, or the number of updates to the end of the round."""
+        """Return the longest series of the session, but at most the number of updates to the end of the round."""
         return min(super().longest_series(step), self._rounds.steps - step % self._rounds.steps)
 
     def updates(self, first: int, learning_rates: Sequence[Array]) -> Sequence[Mapping[str, Array]]:

@@ -117,8 +117,8 @@ class Run:
     number of its host's unit is greater by ``len(units)``. message_s: seconds that the host of a sender spends on each
     message. together: whether the part of each device starts when all its transfers have arrived, as in a deferred
     client. shares: device -> its share of the cores of a shared host. serial: link that messages use one after the
-    other -> its unit. If messages cost no work and no link is serial, all tensors from one segment to another are one
-    message, because they share path and start.
+    other -> its unit. If ``message_s`` is 0, no host is shared and no link is serial, all tensors from one segment to
+    another are one message, because they have the same route and start.
     """
 
     def __init__(
@@ -227,7 +227,7 @@ class Run:
         yield _Row(latency_s, (), unit, amount=float(sum(each.nbytes for each in sent)), links=route.links)
 
     def _master(self, share: Share) -> _Row:
-        """Return the work of the master for one message: half of its work for a worker and a step."""
+        """Return the row of the master's work for one message: half of its work for one worker in one step."""
         assert share.messages is not None, "only processes exchange messages with the master"
         return _Row(0.0, (), share.master_unit, amount=0.5e-6 * share.messages.master, links=share.master)
 

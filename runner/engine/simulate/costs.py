@@ -97,7 +97,7 @@ class Costs:
         return found or Estimate(instruction_seconds(plan, instruction, self.kind), ROOFLINE)
 
     def _message_s(self, plan: DevicePlan, instruction: Instruction, messages: MessageCosts) -> float:
-        """Return the seconds of a thread that sends or receives; a sent tensor outside a wire is copied into a wire."""
+        """Return the seconds that a thread spends on a message; a sent tensor outside a wire is copied into one."""
         if instruction.op == "recv":
             return 1e-6 * messages.receive
         (slot,) = instruction.inputs

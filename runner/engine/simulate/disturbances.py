@@ -67,11 +67,11 @@ class Disturbances:
 
     @property
     def any(self) -> bool:
-        """Whether there is a disturbance, so that updates differ."""
+        """Whether there is a disturbance, so that the times of equal steps can differ."""
         return bool(self.delays or self.failures or self.input)
 
     def faults(self) -> Iterator[str]:
-        """Yield a line for each value that does not fit: the key, the value, and the expected value."""
+        """Yield a line for each invalid value: the key, the value, and the expected value."""
         for name, delay in self.delays.items():
             where = f"delays.{name}"
             if delay.distribution not in DISTRIBUTIONS:

@@ -34,7 +34,7 @@ class Draws:
     def delay_s(self, place: str, step: int, now: float) -> float:
         """Return the seconds by which the device at a place is late in a step that begins at ``now``.
 
-        Failures are drawn in the order of their times, so the calls for a place must have rising times.
+        Failures are drawn in the order of their times, so ``now`` must not decrease from call to call for a place.
         """
         known = self._disturbances
         delays = (

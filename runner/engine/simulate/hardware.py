@@ -104,7 +104,7 @@ class Hardware:
     about: str = ""
 
     def faults(self) -> Iterator[str]:
-        """Yield a line for each value that does not fit: the key, the value, and the expected value."""
+        """Yield a line for each invalid value: the key, the value, and the expected value."""
         for name, kind in self.kinds.items():
             if kind.type not in DEVICE_TYPES:
                 yield f"kinds.{name}.type={kind.type!r}: expected one of {', '.join(DEVICE_TYPES)}"

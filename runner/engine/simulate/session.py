@@ -290,7 +290,7 @@ class SimulatedSession(Clients):
         if not self._ended and not self._continue():
             self._loop.require_ended()
         found = self._launched.pop(self._ended.popleft())
-        # Clients are in the order of their launches, so activities before those of the first one are needed no more.
+        # Runs are in the order of their launches, so activities before those of the first run are no longer needed.
         oldest = next(iter(self._launched.values()), None)
         self._loop.forget_before(len(self._loop) if oldest is None else oldest.first)
         return found

@@ -137,7 +137,7 @@ class _Device:
             key = plan.instructions[position].attributes.get("key", "")
             if plan.instructions[position].op == "recv":
                 arrival = min(start, of.end_s(of.arrival(key)))
-                # The part of a deferred client starts when all its tensors have arrived, so that it does not wait.
+                # A device starts its part of a deferred client after all tensors have arrived, so this span is empty.
                 begin = start if of.client.deferred else self.free
                 yield self._span(of, position, WAIT, begin, max(begin, arrival))
                 self.free = max(begin, arrival)

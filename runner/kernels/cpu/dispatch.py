@@ -1,4 +1,4 @@
-"""Run a sequence of native calls by a loop in Python, not by the compiled loop of ``machine_code.compiler``."""
+"""Run native calls in a Python loop, without the compiled loop of ``machine_code.compiler``."""
 
 from collections.abc import Callable, Sequence
 

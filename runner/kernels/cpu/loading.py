@@ -1,6 +1,6 @@
 """Load the libraries of fast CPU kernels, and find the reason why a library is missing.
 
-Modules that need other Python packages than NumPy are imported inside functions, because the packages may be missing.
+Modules that need Python packages other than NumPy are imported inside functions, because the packages may be missing.
 """
 
 from collections.abc import Callable
@@ -13,7 +13,7 @@ _PACKAGES = ("cffi", "llvmlite")
 
 @dataclass(frozen=True)
 class NativeLibrary:
-    """A library of fast kernels. version: with the file or target CPU. missing: why the library is not used, or ""."""
+    """A library of fast kernels. version: includes the file or CPU. missing: why the library is not used, or ""."""
 
     name: str
     version: str
@@ -50,7 +50,7 @@ def register_onednn(registry: Registry) -> tuple[str, str]:
 
 
 def register_machine_code(registry: Registry) -> tuple[str, str]:
-    """Set ``join`` and ``doorbells``, add the kernels that LLVM can compile; return :func:`probe_compiler`'s result."""
+    """Set ``join`` and ``doorbells``, add the kernels of LLVM, and return the result of :func:`probe_compiler`."""
     from runner.kernels.cpu.dispatch import join_in_python
 
     version, missing = probe_compiler()

@@ -12,5 +12,5 @@ Read in this order:
   and ``elementwise``: element-wise ops.
 * ``linear`` and ``cublas``: products. ``windows`` and ``cudnn``: convolution and pooling. ``collective``: NCCL.
 * ``normalization``, ``recurrent``, ``reduction``, ``rows``, ``shape``, ``structural``: one family of ops each.
-  ``loading``: registration. ``described``: a GPU that exists only as a description.
+  ``loading``: registration. ``described``: the description of a GPU, for plans on machines without one.
 """

@@ -36,9 +36,8 @@ class NcclCommunicator:
     def enqueue(self, stream: Stream, source: int, target: int, count: int, dtype: str) -> None:
         """Enqueue the sum of ``count`` elements over all GPUs. All GPUs must call this. Source and target may be equal.
 
-        Raises RuntimeError if NCCL returns an error or if an earlier sum has failed.
-        After an error no more sums are possible. Running sums are aborted, because they would otherwise
-        wait for other GPUs forever.
+        Raises RuntimeError if NCCL returns an error or if an earlier sum has failed. After an error, no more sums are
+        possible, and running sums are aborted, because they would otherwise wait for other GPUs forever.
         """
         try:
             self.native.check_async_error()

@@ -1,7 +1,7 @@
 """Matrix products by cuBLAS on the GPUs of a process.
 
-CuPy's bindings create the handles. Products call cuBLAS directly, because the bindings would set the handle's
-stream to CuPy's current stream instead of the caller's stream. Setting the stream also resets the workspace.
+CuPy's bindings create the handles. Products call cuBLAS directly, because the bindings would set the handle's stream to
+CuPy's current stream instead of the caller's stream, which would also reset the workspace.
 """
 
 import ctypes
@@ -16,7 +16,7 @@ import numpy as np
 from runner.kernels.gpu.runtime import Stream
 
 WORKSPACE_BYTES = 32 << 20
-"""NVIDIA's recommendation for Hopper. Every call has a separate workspace, because calls can run concurrently."""
+"""The size recommended by NVIDIA for Hopper. Every call has a separate workspace, because calls can run at once."""
 
 _KEEP, _TRANSPOSE = 0, 1
 _TYPES = {"float32": 0, "float64": 1, "bfloat16": 14}

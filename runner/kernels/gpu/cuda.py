@@ -1,4 +1,4 @@
-"""The runtime of real GPUs, implemented with CuPy. It is short, because most tests run an emulated GPU instead."""
+"""The runtime of real GPUs, implemented with CuPy. The module is short, because most tests run an emulated GPU."""
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -25,8 +25,8 @@ class Elements:
     """The operation on one element.
 
     inputs, outputs: stored dtypes. statements: C++ statements on x0, x1, ..., which are the inputs converted to the
-    dtype of computations. results: a C++ expression for each output. helpers: C++ functions for these. All inputs
-    are read before any output is written.
+    dtype of computations. results: a C++ expression for each output. helpers: C++ functions that statements and
+    results call. All inputs are read before any output is written.
     """
 
     inputs: tuple[str, ...]

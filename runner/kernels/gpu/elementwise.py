@@ -2,7 +2,7 @@
 
 Every function of the element-wise language consists of IEEE operations that are rounded separately, because sources are
 compiled without contraction to fused multiply-adds. Results equal those of the reference kernels bit for bit. The other
-ops (exp, log, log1p, tanh, sigmoid, pow), and erf in float64, use CUDA's functions, in float32 for bfloat16, and differ
+ops (exp, log, log1p, tanh, sigmoid, pow) and float64 erf use CUDA's functions (in float32 for bfloat16) and differ
 from NumPy by a few units in the last place. NaN propagates and integers wrap as in NumPy. The maximum or minimum of +0
 and -0 is the second operand, as on the host.
 """

@@ -1,4 +1,4 @@
-"""Copies of fed values to a GPU through pinned memory. A value known in time is copied before its step begins."""
+"""Copies of fed values to a GPU through pinned memory. A value known in advance is copied before its step begins."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -139,7 +139,7 @@ class GpuPlatform:
         return together(self._runtime, flat) if len(flat) > 1 else calls[0]
 
     def mark(self) -> object:
-        """Return an event after all enqueued work."""
+        """Return an event that is recorded after all enqueued work."""
         event = self._runtime.event()
         self._runtime.record(event, self._main)
         return event

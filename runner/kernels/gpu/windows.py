@@ -2,8 +2,8 @@
 
 Each convolution, for any groups, strides, dilations, padding and float dtype, is a matrix product whose factors are
 gathered during the computation. The weight gradient is a small matrix of long sums: blocks sum separate ranges of
-pixels, and the partial sums are added in a fixed order. A gradient of pooling is a sum over the windows that contain a
-pixel. Pooling adds in the order of the reference kernels. Images may be in C order or have channels last.
+pixels, and the partial sums are added in a fixed order. The pooling gradient of a pixel is a sum over the windows that
+contain the pixel. Pooling adds in the order of the reference kernels. Images may be in C order or have channels last.
 """
 
 import math

@@ -20,7 +20,7 @@ _DRAWS_AT_ONCE = 1 << 16
 """The number of uniform draws per block, small enough that the working arrays stay in the CPU cache."""
 
 QUIET = np.uint16(0x0040)
-"""The highest mantissa bit of bfloat16. A number with this bit and all exponent bits set is a NaN."""
+"""The highest mantissa bit of bfloat16. A value with this bit and all exponent bits set is NaN."""
 
 
 @reference("identity")

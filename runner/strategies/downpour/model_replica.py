@@ -48,7 +48,7 @@ class ModelReplica:
         self._replica = served.replica(index, CopiedVariables if rules.fetches else ReadVariables, workload=own)
         computed = self._replica.compute_gradients(share, "train")
         with self._replica.within("clip"):
-            # Gradients of several steps are added in memory, so those of tables have the size of the table.
+            # Gradients of several steps are accumulated, so gradients of tables become tensors of the table's size.
             gradients = all_dense(served.graph, workload.optimizer.clipped(served.graph, computed.gradients))
         self._trained = [variable for variable, _ in gradients]
         self._averages = computed.state_updates
@@ -93,7 +93,7 @@ class ModelReplica:
     def flush(self, shards: Sequence[PushedServer]) -> Client:
         """Return the client that applies an incomplete push on every shard; ``begin`` must run before the next step.
 
-        Moving averages do not advance, because they advance by the mean of the statistics of ``n_push`` steps.
+        Moving averages do not advance, because their update needs the statistics of all ``n_push`` steps.
         """
         applied = [self._apply(shard, [], "flush") for shard in shards]
         return Client(
@@ -140,7 +140,7 @@ class ModelReplica:
         return targets
 
     def _note(self, shards: Sequence[PushedServer]) -> list[str]:
-        """Record each shard's push count at the time of the values from which the oldest held gradient was computed."""
+        """Record each shard's push count for the weights from which the oldest accumulated gradient was computed."""
         graph = self._served.graph
         targets = []
         with self._replica.within("note"):

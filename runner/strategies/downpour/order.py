@@ -1,4 +1,4 @@
-"""The order of events in Downpour SGD: which replica fetches, computes or pushes next (Dean et al. 2012, 4.1)."""
+"""The order of fetches, steps and pushes of all replicas in Downpour SGD (Dean et al. 2012, section 4.1)."""
 
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence

@@ -96,7 +96,7 @@ class _Batch:
 
 @dataclass(frozen=True)
 class _Busy:
-    """The work of a busy replica for an evaluation: it computes the portion, or fetches the parameters for it."""
+    """The work of a busy replica for an evaluation: computing the portion, or first fetching the parameters."""
 
     batch: _Batch
     portion: int

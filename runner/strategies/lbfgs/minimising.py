@@ -43,7 +43,7 @@ class Evaluation:
 
 
 class LbfgsStepDriver(StepDriver):
-    """A step driver whose update is one iteration of L-BFGS on its batch; subclasses define how the batch is evaluated.
+    """A step driver whose update is one iteration of L-BFGS on its batch; subclasses define the evaluation of a batch.
 
     An update evaluates its batch at the current point and along a line. The history of earlier updates is kept in
     variables of the program, so that a resumed run equals the uninterrupted run. The driver is the

@@ -1,7 +1,7 @@
 """Vectors over all trained variables, with one piece on the device of each variable, and the clients that use them.
 
-A coordinator minimises without holding a parameter (Dean et al. 2012, section 4.2): it sends commands, and the
-devices that hold the pieces compute, store the results and return only scalars.
+The coordinator of L-BFGS holds no parameters (Dean et al. 2012, section 4.2): it sends commands, and the devices that
+hold the pieces compute, store the results and return only scalars.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

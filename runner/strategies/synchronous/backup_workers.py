@@ -55,7 +55,7 @@ def with_backup_workers(
     update; ``norm`` runs before ``apply`` if gradients of several servers are clipped together.
 
     Bytes on the wire, for P trained values and M statistics of v bytes each: P v for each run of ``read_k`` and
-    (P + M + 2) v for each share, with the loss and one metric. If all workers keep pace, an update sends
+    (P + M + 2) v for each share, with the loss and one metric. If no worker is late, an update sends
     (m + b) (2 P + M + 2) v. Clipping sends v to the first server for each trained variable on another server, and v
     back to each other server. Extra memory: (m + b) (P + M + 2) v bytes on the servers and P v on each worker.
     """

@@ -32,8 +32,8 @@ class Moments:
         """Return the moments over the earlier batches and another batch, which has the given mean and variance.
 
         With n batches before and d the difference of the means: mean + d / (n + 1), and
-        (n variance + other variance) / (n + 1) + d^2 n / (n + 1)^2 (Chan, Golub and LeVeque 1983). These are exactly
-        the moments of all examples. AdaBN uses this online form (section 3.2).
+        (n variance + other variance) / (n + 1) + d^2 n / (n + 1)^2 (Chan, Golub and LeVeque 1983). The results are
+        exactly the moments of all examples. AdaBN uses this online form (section 3.2).
         """
         n, total = self.batches, self.batches + 1
         away = np.asarray(mean, np.float64) - self.mean

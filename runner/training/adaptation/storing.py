@@ -47,7 +47,7 @@ class Trained:
 
 
 def on_one_device(config: Config) -> Config:
-    """Return a configuration whose cluster is one worker, on the first GPU of the given cluster if it has any."""
+    """Return the configuration with a cluster of one worker, on the first GPU of the given cluster if it has any."""
     cluster = config.cluster
     gpus = None if not cluster.gpus else cluster.gpus[:1]
     threads = cluster.threads_per_worker

@@ -3,8 +3,8 @@
 :mod:`~runner.engine.cluster.transport.zmq_endpoint` implements the interface. The guarantees are:
 
 * A peer has at most one inbox, and one connection to every peer to which it sends. Over TCP, workers may have more
-  connections, called lanes, for large tensors. A connection begins with a hello that contains
-  the run's token, and preserves the order of messages.
+  connections, called lanes, for large tensors. A connection begins with a hello that contains the run's token, and
+  preserves the order of messages.
 * A message is delivered at most once. A lost message is detected when the sender's next message arrives, and raises
   :class:`~runner.errors.ClusterError`.
 * Messages of another run or an earlier epoch are dropped. A recovery begins a new epoch (:meth:`Endpoint.advance`); the
@@ -59,10 +59,10 @@ class Limits:
     """The limits of an endpoint's traffic; all are enforced.
 
     peers: number of peers of each role except parameter servers. servers: number of parameter servers.
-    queued_messages: number of messages that one peer may send before the receiver reads. If this covers a step, a send
-    waits only for a peer that has ended. connect_timeout_s, send_timeout_s: seconds after which a peer counts as
-    unreachable. lanes: connections from one worker to another over TCP; if there are several, the first carries no
-    large tensors.
+    queued_messages: number of messages that one peer may send before the receiver reads. If a step sends at most this
+    number, a send waits only for a peer that has ended. connect_timeout_s, send_timeout_s: seconds after which a peer
+    counts as unreachable. lanes: connections from one worker to another over TCP; if there are several, the first
+    carries no large tensors.
     """
 
     peers: int

@@ -190,7 +190,7 @@ class Moved(Message, kind="moved", senders=MASTERS):
 
 @dataclass(frozen=True)
 class Run(Message, kind="run", senders=MASTERS):
-    """The request to execute consecutive steps of a plan: the only message from the master to each worker.
+    """The request to execute consecutive steps of a plan. With shared memory, the master sends nothing else for them.
 
     step: the first step. delay_s: seconds to wait before it, to emulate a slow worker. count: number of steps.
     """

@@ -252,7 +252,7 @@ class ArenaReader:
     def memory(self, key: str) -> NDArray[np.uint8]:
         """Return the read-only bytes of a slot; raises KeyError for an unknown key.
 
-        In each step, the content is valid only after the sender's reference has been checked.
+        In each step, the content is valid only after the sender has announced the tensor.
         """
         slot = self._slots[key]
         return np.frombuffer(self._memory, np.uint8, slot.nbytes, slot.offset)

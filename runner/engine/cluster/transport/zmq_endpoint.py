@@ -203,8 +203,8 @@ class Outbox:
 def _connect(socket: Socket, address: str, limit_ms: int, *, has_keys: bool) -> int | None:
     """Connect a socket; return None after the handshake, else the event that ended the attempt, or 0 for no answer.
 
-    A refused connection ends the attempt: no process listens. has_keys: whether an ended handshake also ends it. If a
-    handshake ends late, the other process is slow or stopped; this counts as no answer.
+    A refused connection ends the attempt: no process listens. has_keys: whether an ended handshake also ends the
+    attempt. A handshake that ends late counts as no answer, because the other process is slow or stopped.
     """
     watched = zmq.EVENT_CLOSED | (zmq.EVENT_DISCONNECTED if has_keys else 0)
     with socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_FAILED_AUTH | watched) as events:
@@ -343,7 +343,7 @@ class ZmqEndpoint(Outbox):
     def _take(self) -> list[zmq.Frame] | None:
         """Return the parts of one message, or None if no message has arrived.
 
-        If a message has too many parts, one part more than allowed is kept, so that admission rejects the message.
+        If a message has too many parts, one part more than allowed is kept and the other parts are dropped.
         """
         try:
             parts = [self._socket.recv(zmq.NOBLOCK, copy=False)]

@@ -47,7 +47,7 @@ Context = zmq.Context[zmq.Socket[bytes]]
 
 @contextmanager
 def open_context(connections: int, keys: Keys | None = None, threads: int = 1, files: int = 0) -> Iterator[Context]:
-    """Open a context for about ``connections`` connections; close all its sockets before the ``with`` block ends.
+    """Open a context for about ``connections`` connections. All its sockets must be closed in the ``with`` block.
 
     keys: the keys whose owners may connect to inboxes over TCP. Connections of other processes are closed after
     ``HANDSHAKE_MS``. threads: number of threads that transfer and encrypt bytes. files: number of other files that the

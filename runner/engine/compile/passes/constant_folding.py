@@ -109,7 +109,7 @@ def _compute(node: Node, arrays: Sequence[Array], output: TensorSpec, registry: 
         np.copyto(operand.array, array)
     kernel = registry.find(node.op, "cpu", "numpy")
     arrangement = kernel.arrange(node.attributes, specs, [output], [plain(spec) for spec in specs])
-    assert arrangement is not None, "a reference kernel takes every node of its op"
+    assert arrangement is not None, "a reference kernel accepts every node of its op"
     buffers = Buffers(tuple(operands[:-1]), (operands[-1],), allocate(arrangement.scratch_bytes))
     call = kernel.bind(node.attributes, arrangement, buffers)
     assert callable(call), "a reference kernel is a Python function"

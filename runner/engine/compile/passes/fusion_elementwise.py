@@ -137,7 +137,7 @@ def _as_steps(op: str, operands: Sequence[Operand], number: int) -> list[Step]:
 
 
 def _exchange(graph: Graph, fused: Mapping[str, Node | None], moved: Moved) -> Graph:
-    """Return the graph with each fused node at its group's last node, and each assign after its assigned value."""
+    """Return the graph with each fused node in place of its group's last node, and assigns after their values."""
     result: dict[str, Node] = {}
     waiting: dict[str, list[Node]] = defaultdict(list)
     for old in graph:

@@ -89,7 +89,7 @@ UNROUNDED_SUMS = tuple(
 """Products of bfloat16 tensors whose results are only read as float32: the fused nodes do not round to bfloat16 first.
 
 The rules do not match float64 products, because the ops accept a float32 result only for float32 or bfloat16 products.
-The rules are meant for gradients of weights; they also apply to logits.
+The rules are meant for gradients of weights, but also apply to logits.
 """
 
 
@@ -120,7 +120,7 @@ SMALLEST_BYTES = 4 << 20
 def fuse_updates(
     graph: Graph, roots: Roots, registry: Registry | None = None, smallest_bytes: int = SMALLEST_BYTES
 ) -> Rewrite:
-    """Fuse weight gradients, transpose(x) dy, into the element-wise updates that read them, so that none is stored.
+    """Fuse weight gradients, transpose(x) dy, into the element-wise updates that read them, instead of storing them.
 
     bfloat16 factors are first cast to the dtype of the product. If one node computes both the product and a bias
     gradient, a separate ``reduce_sum`` then computes the bias gradient. registry: if given, an update is fused only if

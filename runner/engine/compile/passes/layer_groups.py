@@ -1,8 +1,8 @@
 """Assignment of the nodes of a training graph to layers, so that each layer is placed on one device.
 
-A layer is the unit of model parallelism. It includes its variables with their optimizer slots and updates, its forward
-pass in all parts of a batch and in evaluations, and its backward pass. The backward pass needs the layer's weights and
-the activations of its forward pass. A separate device for the backward pass would only add transfers of weights,
+A layer is the unit of model parallelism. A layer includes its variables with their optimizer slots and updates, its
+forward pass in all parts of a batch and in evaluations, and its backward pass. The backward pass needs the weights and
+the activations of the forward pass. A separate device for the backward pass would only add transfers of weights,
 activations and weight gradients. So the forward and the backward pass stay together, as in DistBelief's partitions.
 """
 

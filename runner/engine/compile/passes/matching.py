@@ -15,10 +15,11 @@ A rule applies if all of the following conditions hold:
 - The op of each new node accepts its inputs, and all nodes that the new node needs precede it in the graph.
 
 A new node has those attributes of the replaced nodes that its op accepts, and the attributes in ``after``, whose
-values may be ``t.dtype`` or ``len(names)``. It has the name of the node that computed its first output, the position of
-the first node that computed one of its outputs, the layer of the first matched node, and the control inputs of all
-matched nodes. Three keywords change this: ``like=t`` copies name and layer from the node that computed t; ``at=t``
-copies position and control inputs; ``name="part"`` appends ``/part`` to the name of the old node at its position.
+values may be ``t.dtype`` or ``len(names)``. A new node also has the name of the node that computed its first output,
+the position of the first node that computed one of its outputs, the layer of the first matched node, and the control
+inputs of all matched nodes. Three keywords change this: ``like=t`` copies name and layer from the node that computed t;
+``at=t`` copies position and control inputs; ``name="part"`` appends ``/part`` to the name of the old node at the
+position of the new one.
 """
 
 import ast

@@ -1,7 +1,7 @@
 """The passes that make a graph cheaper to run, and their order.
 
 With the reference kernels, and without bfloat16 and NaN, the passes change no bit of the results. With bfloat16,
-fusions omit roundings. A separate pass compresses transfers; it runs only if the cluster enables compression.
+fusions omit roundings. If the cluster enables compression, a separate pass compresses transfers.
 """
 
 from collections.abc import Callable, Sequence
@@ -52,7 +52,7 @@ Three passes move or fuse ReLU gradients: "normalization and relu", then "relu g
 
 
 COMPRESSION = Pass("compression", compress_transfers)
-"""The only pass that discards bits of float32 on purpose. It runs last, because its casts would prevent fusions."""
+"""The only pass that discards bits of float32 on purpose. The pass runs last, as its casts would prevent fusions."""
 
 
 def default_passes(registry: Registry) -> tuple[Pass, ...]:

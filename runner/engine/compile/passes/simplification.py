@@ -50,7 +50,7 @@ def _input_of_equal_spec(graph: Graph, node: Node) -> Tensor | None:
 
 
 def _unchanged_by(neutral: float, *, commutes: bool = False) -> Source:
-    """Return a ``Source`` for ops with a neutral operand: it returns the other operand if its spec is the output's."""
+    """Return a ``Source`` that returns an operand of the output's spec if the other operand is the neutral number."""
 
     def source(graph: Graph, node: Node) -> Tensor | None:
         a, b = node.inputs

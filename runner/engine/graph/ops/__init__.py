@@ -4,7 +4,7 @@
     y = ops.relu(graph, ops.matmul(graph, x, w))
 
 Each file defines a family of ops: functions that add nodes, then shape rules, gradients and costs. Ops that only
-compiler passes add have no functions; module docstrings define them. Read in this order:
+compiler passes add have no functions; module docstrings define these ops. Read in this order:
 
 * ``common``: shape conditions and adapters for gradient formulas that all families share.
 * ``arithmetic``, ``structural``, ``shape``, ``reduction``, ``indexing``: the basic ops.

@@ -1,4 +1,4 @@
-"""Convolution (cross-correlation) of images and its two adjoints. Their gradient rules add only these ops and casts.
+"""Convolution (cross-correlation) of images and its two adjoints. The gradient rules add only these ops and casts.
 
 Two further ops combine several operations in one pass over memory:
 

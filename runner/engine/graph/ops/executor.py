@@ -33,7 +33,7 @@ def variable(graph: Builder, shape: Sequence[int], dtype: str, *, name: str | No
 def assign(graph: Builder, variable: Tensor, value: Tensor, *, name: str | None = None) -> Tensor:
     """Add a node that stores ``value``, which has the variable's shape and dtype, in the variable for the next step.
 
-    The node runs on the variable's device, after all nodes that read the variable. Its output is ``value``.
+    The node runs on the variable's device, after all nodes that read the variable. The output is ``value``.
     """
     return graph.add("assign", [variable, value], name=name, colocate_with=[variable.node])[0]
 

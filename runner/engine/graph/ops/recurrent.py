@@ -150,7 +150,7 @@ def _decompose_gradient(
         found.append(_joined([own * slope for own, slope in zip(into, slopes, strict=True)], 1))
         later_h, later_c = apply(matmul, found[-1], weights, transpose_b=True), into_c * f
     assert later_h is not None, "a sequence has at least one step"
-    assert later_c is not None, "as above"
+    assert later_c is not None, "a sequence has at least one step"
     return [_stacked(found[::-1]), later_h, later_c]
 
 

@@ -1,4 +1,4 @@
-"""Ops that rearrange, cut, join or pad tensors. Their gradient rules add only ops of this module and ``fill``."""
+"""Ops that rearrange, cut, join or pad tensors. The gradient rules add only ops of this module and ``fill``."""
 
 import math
 from collections.abc import Sequence

@@ -7,6 +7,6 @@ Read in this order:
 * ``rows``: sums, and kernels that process rows. ``classification``: cross-entropies. ``indexing``: sums by index.
 * ``pooling``: max pooling. ``products``: matrix products fused with the element-wise programs that read them.
 * ``activations``: logistic function and tanh. ``recurrent_loops``, ``recurrent``: long short-term memory.
-* ``doorbells``: how two processes announce values to each other.
-* ``colours``, ``resizing``: changes of images, which the input pipeline calls; they are no ops.
+* ``doorbells``: notification between two processes that share memory.
+* ``colours``, ``resizing``: image transformations for the input pipeline; they are not ops.
 """

@@ -1,4 +1,4 @@
-"""Cross-entropy of few logits, for which a call of oneDNN costs more than the computation, and the gradient."""
+"""Cross-entropy of so few logits that a oneDNN call would cost more than the computation, and its gradient."""
 
 import math
 from collections.abc import Callable

@@ -15,7 +15,7 @@ _LEVEL = 2  # The input is vectorized already; level 3 takes longer and gives th
 
 _VECTOR_BYTES = {"avx512f": 64, "avx": 32}
 _BASELINE_VECTOR_BYTES = 16
-# On some CPUs LLVM uses only half of each register. These kernels are bound by memory, so whole registers are faster.
+# On some CPUs LLVM uses only half of each register. These kernels are memory-bound, so whole registers are faster.
 _WHOLE_REGISTERS = ",-prefer-256-bit"
 
 

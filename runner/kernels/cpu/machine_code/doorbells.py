@@ -1,7 +1,7 @@
-"""Ring and await a doorbell in memory that two processes share, by atomic operations and a futex.
+"""Ring and await a doorbell in memory that two processes share, with atomic operations and a futex.
 
 A futex puts a thread to sleep while four bytes keep a value (Franke, Russell and Kirkwood 2002, "Fuss, Futexes and
-Furwocks"). Here they are the lower half of the bell. Waiting needs no right to write to the bell.
+Furwocks"). The four bytes are the lower half of the bell. A waiting process needs no write access to the bell.
 """
 
 import platform
@@ -19,7 +19,7 @@ _FUTEX = {"x86_64": 202, "aarch64": 98}
 """Machine -> number of the system call ``futex``."""
 
 _PAUSE = {"x86_64": "@llvm.x86.sse2.pause()", "aarch64": "@llvm.aarch64.hint(i32 1)"}
-"""Machine -> instruction by which a waiting thread leaves the core to the other thread of the core."""
+"""Machine -> instruction with which a spinning thread yields to the other hardware thread of its core."""
 
 _SLEEP = np.array([0, round(SLEEP_S * 1e9)], np.int64)
 """A ``struct timespec``."""

@@ -113,7 +113,7 @@ def _arrange(
 ) -> Arrangement | None:
     """Arrange all arrays in one layout; return None for nodes that these kernels do not support.
 
-    Not supported: float64 arrays, derived functions in float64, broadcast arrays, unequal dtypes, no program.
+    Not supported: float64 arrays, derived functions in float64, broadcast arrays, unequal dtypes, missing programs.
     """
     result = outputs[0]
     alike = all(spec.dtype == result.dtype and spec.shape in (result.shape, ()) for spec in (*inputs, *outputs))
@@ -137,7 +137,7 @@ def _wide(inputs: Sequence[Spec], result: Spec) -> tuple[bool, ...]:
 
 
 def _layout(program: Program, wide: Sequence[bool], result: Spec, offered: Offers) -> Layout:
-    """Return the first offered layout but C order without padding or with padding that stays zero, else C order."""
+    """Return the first offer that is not C order and has no padding or padding that stays zero; else C order."""
     offers = [layout for layout, each in zip(offered, wide, strict=True) if each and layout is not None]
     for layout in offers:
         if not layout.is_plain and (

@@ -88,7 +88,7 @@ def sweep(
 
 
 def shared_values(builder: ir.IRBuilder, loop: ElementLoop, bases: Sequence[Value]) -> dict[int, Value]:
-    """Append, before the loop, instructions for values that all elements share; return a map, number -> value."""
+    """Append, before the loop, instructions for values that all elements share; return value number -> value."""
     lanes = Lanes(computed_in(loop.dtype), 1)
     wide = loop.program.widened(loop.wide)
     values = {k: load(builder, lanes, loop.dtype, bases[k]) for k in range(len(loop.wide)) if not wide[k]}

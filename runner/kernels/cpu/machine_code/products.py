@@ -40,7 +40,7 @@ BLOCK_OF_VECTOR_BYTES = {64: (8, 3)}
 """Vector bytes -> (rows, vectors) of a block of the product. A block uses 24 of 32 registers; x and dy use the rest."""
 
 SMALL_BLOCK = (4, 3)
-"""(rows, vectors) of a block on CPUs with 16 registers."""
+"""(rows, vectors) of a block on all other CPUs; the block fits in 16 registers."""
 
 GRAIN = 8
 """The minimum number of rows per thread; a multiple of the rows of a block."""

@@ -166,7 +166,7 @@ class _Writer:
             self._store(6, self._plus(wide, gate * units), value)
 
     def backward(self, block: Value, *, multiplied: bool) -> None:
-        """Append a backward step. multiplied: False in the last step, which gets no gradient from a next step.
+        """Append a backward step. multiplied: False in the last step, which has no gradient from a next step.
 
         Arrays: dinputs of the next step, panels, dh, dc, c, gates, dinputs, c before the step, gradient of c.
         """

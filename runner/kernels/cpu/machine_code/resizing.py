@@ -1,4 +1,4 @@
-"""Weighted sums of adjacent pixels of four bytes, by which ``runner.data.resizing`` resizes images."""
+"""Weighted sums of adjacent pixels of four bytes, with which ``runner.data.resizing`` resizes images."""
 
 import threading
 from collections.abc import Callable
@@ -143,7 +143,7 @@ class _Writer:
         return found
 
     def _store_sum(self, places: list[Value], weights: list[Value], place: Value) -> None:
-        """Append a rounded weighted sum of bytes. It fits a byte: weights are not negative and add up to about 1."""
+        """Append a rounded weighted sum of bytes, which fits a byte: weights are not negative and add up to about 1."""
         builder, kind = self.builder, weights[0].type
         total = ir.Constant(kind, [1 << (_BITS - 1)] * kind.count)
         for source, weight in zip(places, weights, strict=True):

@@ -2,7 +2,7 @@
 
 The compiled function ``rows(arrays, rows, columns, 0)`` processes all rows and returns 0, or stops at an invalid row
 and returns a status that is not 0. ``arrays`` points to the addresses of the inputs, then of the outputs. Sums are over
-the first axis or, in small arrays, for which a call of NumPy costs more than the additions, over trailing axes.
+the first axis or, in arrays so small that a NumPy call would cost more than the additions, over trailing axes.
 """
 
 import math
@@ -106,7 +106,7 @@ class Row:
         return fold(builder, whole, self.columns, 1, [total], step(one))[0]
 
     def refuse(self, wrong: Value, status: int) -> None:
-        """Append instructions by which the compiled function returns ``status`` if ``wrong`` is true."""
+        """Append instructions that return ``status`` from the compiled function if ``wrong`` is true."""
         refused, fine = self.builder.append_basic_block("refused"), self.builder.append_basic_block("fine")
         self.builder.cbranch(wrong, refused, fine)
         self.builder.position_at_end(refused)

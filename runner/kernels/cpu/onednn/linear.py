@@ -34,7 +34,7 @@ TRANSPOSED = "t:"
 class Step:
     """One primitive and its arguments. tensors: DNNL_ARG number -> (descriptor, position of the tensor).
 
-    Positions count the inputs of the node, then its outputs, then intermediate results.
+    Positions count the inputs of the node, then its outputs, then the intermediate result.
     """
 
     description: Description
@@ -160,7 +160,7 @@ def _turned_product(library: Library, node: Node) -> Product:
     """Return dx = dy W' as the transpose of W dy'.
 
     To compute dy W', oneDNN first transposes all of W. To compute W dy', it reads W in C order, and only the result is
-    transposed. Both ways add the same terms.
+    transposed. Both methods add the same terms.
     """
     dy, w, dx, across = 0, 1, 2, 3
     large, small = _matrix(library, node.inputs[w]), _matrix(library, node.inputs[dy], turned=True)

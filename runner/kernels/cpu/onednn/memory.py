@@ -76,7 +76,7 @@ def in_c_order(library: Library, dims: Dims, dtype: str) -> Any:
 def described(library: Library, spec: Spec, layout: Layout, prefix: str = "") -> Any:
     """Return the descriptor of a tensor in a layout, seen under ``prefix``.
 
-    A plain layout (C order) fits every prefix. Raises ValueError if the prefix of another layout or its size is wrong.
+    A plain layout (C order) fits every prefix. Raises ValueError if the prefix or the size of another layout is wrong.
     """
     if layout.is_plain:
         return strided(library, viewed(spec.shape, prefix), spec.dtype, _plain_strides(spec.shape, prefix))
@@ -131,7 +131,7 @@ def _plain_strides(shape: Dims, prefix: str) -> list[int]:
 def _format_name(library: Library, strides: Dims, blocks: Sequence[tuple[int, int]]) -> str:
     """Return the name of a format, such as "ABcd16b16a": axes by decreasing stride, then inner blocks (size, axis).
 
-    An axis of extent 1 may have the same stride as another axis. Both orders are then right, but one may lack a name.
+    An axis of extent 1 may have the same stride as another axis. Both orders are then right, but one may have no name.
     """
     blocked = {axis for _, axis in blocks}
     letters = [letter.upper() if axis in blocked else letter for axis, letter in enumerate("abcdef"[: len(strides)])]

@@ -1,6 +1,6 @@
 """Batch normalization and local response normalization across channels, and their gradients.
 
-The kernels are bound by memory, so x is not converted, and all other tensors of the shape of x get the layout of x.
+The kernels are memory-bound, so x is not converted, and all other tensors of the shape of x get the layout of x.
 """
 
 from collections.abc import Sequence

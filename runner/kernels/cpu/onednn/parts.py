@@ -126,7 +126,7 @@ def _split_blocks(node: Node) -> list[_Block]:
 
 def _slice_block(node: Node) -> list[_Block]:
     if any(step != 1 for step in node.attributes["steps"]):
-        raise Unimplemented("a slice whose elements are not adjacent is no block")
+        raise Unimplemented("a slice with steps other than 1 is not a block")
     return [_Block(node.attributes["begin"], node.attributes["size"])]
 
 

@@ -64,7 +64,7 @@ def _positions(library: Library, pooling: Description) -> Port:
 
 
 def _request_maxima(node: Node, offered: Layouts) -> tuple[Layouts, Layouts]:
-    """Request C order for bfloat16 if positions do not fit in a byte, because oneDNN's positions would be wrong."""
+    """Request C order for bfloat16 if positions do not fit in a byte; in other formats, they would be wrong."""
     if node.outputs[0].dtype == "bfloat16" and math.prod(node.attributes["window"]) > _MOST_IN_BYTES:
         return [plain(spec) for spec in node.inputs], [None] * len(node.outputs)
     return as_offered(node, offered)
@@ -77,7 +77,7 @@ def _max(library: Library, node: Node, inputs: Layouts, outputs: Layouts) -> Rec
 
 
 def _max_gradient(library: Library, node: Node, inputs: Layouts, outputs: Layouts) -> Recipe:
-    """Return the recipe with inputs dy and argmax and output dx, all in the format of argmax or, if plain, of dy."""
+    """Return the recipe with inputs dy, argmax and output dx, in the format of argmax or, if argmax is plain, of dy."""
     dy, positions = inputs
     name = format_of(positions, dy)
     forward = _forward(library, node, dnnl.POOLING_MAX, name, node.outputs[0], node.inputs[0])

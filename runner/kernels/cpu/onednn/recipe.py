@@ -269,7 +269,7 @@ def as_offered(node: Node, offered: Layouts) -> tuple[Layouts, Layouts]:
 
 
 def format_of(*layouts: Layout | None) -> str:
-    """Return the name of the first format that is not C order, or "". Skip views with prefixes "t:" and "g2:"."""
+    """Return the name of the first format that is not C order, or "". Skip layouts with prefix "t:" or "g<groups>:"."""
     for layout in layouts:
         prefix, name = split_tag(layout.tag) if layout is not None else ("", "")
         if name and prefix in ("", BYTES, BITS):

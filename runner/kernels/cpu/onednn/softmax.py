@@ -103,7 +103,6 @@ def _add_cross_entropy(registry: Registry, library: Library) -> None:
         normalise = in_turn(library, [bound(desc, tensors, buffers.host_scratch)])
         return _cross_entropy(normalise, logits.array, labels.array, loss.array, probabilities.array)
 
-    # This kernel supports float32 only.
     dtypes = frozenset({"float32"})
     registry.add(Kernel("softmax_cross_entropy", "cpu", "onednn", PRIORITY, dtypes, arrange, bind))
 

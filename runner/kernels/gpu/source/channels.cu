@@ -102,8 +102,8 @@ __device__ __forceinline__ bool speaks(int channel, int channels, int width) {
 // Return the number of channels of a block.
 __device__ __forceinline__ int width_of(int lanes, int last) { return last ? lanes : 1; }
 
-// Read the next values of a thread, and set the rest of `values` to 0; return the number of values. In place of a missing
-// value, the first value is read again, so that no branch delays the other loads.
+// Read the next values of a thread, and set the rest of `values` to 0; return the number of values. In place of a
+// missing value, the first value is read again, so that no branch delays the other loads.
 template <int AHEAD>
 __device__ __forceinline__ int read(C *values, const T *x, const Walk<AHEAD> &at) {
     int count = 0, room = at.room();

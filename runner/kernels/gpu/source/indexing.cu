@@ -1,5 +1,5 @@
 // Rows selected by index. T: dtype of values, or, to copy rows, a type whose size divides the size of a row. A: dtype
-// of sums. I: dtype of indices. A kernel that reads an invalid index sets *failure; `report` then finds the first one.
+// of sums. I: dtype of indices. A kernel sets *failure for an invalid index; `report` finds the first invalid index.
 
 __device__ __forceinline__ bool is_row(int64 index, int64 rows) { return index >= 0 && index < rows; }
 

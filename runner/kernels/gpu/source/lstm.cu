@@ -25,7 +25,7 @@ extern "C" __global__ void forward(const A *product, const T *inputs, const T *b
     }
 }
 
-// later_h, later_c: gradients that come from the next step, or 0 in the last step (has_later is 0); later_c is replaced.
+// later_h, later_c: gradients from the next step, not read in the last step (has_later is 0); later_c is replaced.
 extern "C" __global__ void backward(const A *later_h, A *later_c, const T *dh, const T *dc, const T *before, const T *c,
                                     const T *gates, const T *dgates, T *dinputs, int64 count, int64 units,
                                     int has_later, int has_dgates) {
