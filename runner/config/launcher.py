@@ -98,7 +98,7 @@ def jobs_at_once(launcher: Launcher, jobs: int, cores: int) -> int:
     Ray starts as many jobs on a node as the node has CPUs for, 1 CPU per job unless ``num_cpus`` states more.
     """
     if launcher.name == RAY:
-        return max(1, int(cores // launcher.settings["ray"]["remote"].get("num_cpus", 1)))
+        return max(1, int(cores // (launcher.settings["ray"]["remote"].get("num_cpus") or 1)))
     batch = min(jobs, launcher.batch or jobs)
     if launcher.name == "submitit_local":
         return max(1, batch)

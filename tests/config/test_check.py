@@ -262,6 +262,7 @@ def test_keys_that_change_values_change_the_outcome(override: str) -> None:
         (Launcher("ray", {"ray": {"remote": {}}}), 4),
         (Launcher("ray", {"ray": {"remote": {"num_cpus": 1.5}}}), 2),
         (Launcher("ray", {"ray": {"remote": {"num_cpus": 8}}}), 1),
+        (Launcher("ray", {"ray": {"remote": {"num_cpus": 0}}}), 4),
     ],
 )
 def test_how_many_of_six_jobs_run_at_a_time_on_four_cores(launcher: Launcher, expected: int) -> None:
