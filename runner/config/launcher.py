@@ -95,7 +95,7 @@ def jobs_at_once(launcher: Launcher, jobs: int, cores: int) -> int:
     """Return how many jobs the launcher runs at a time, of ``jobs`` in all, on a machine with ``cores`` cores.
 
     The result is 1 for a launcher that requests machines from a cluster, because no two jobs share a machine's cores.
-    Ray starts as many jobs on a node as the node has CPUs for, 1 CPU per job unless ``num_cpus`` states more.
+    Ray starts as many jobs on a node as its CPUs allow; a job takes ``num_cpus`` CPUs, by default 1.
     """
     if launcher.name == RAY:
         return max(1, int(cores // (launcher.settings["ray"]["remote"].get("num_cpus") or 1)))

@@ -58,7 +58,8 @@ class Domains(DatasetSettings):
         for name, each in loaded.items():
             if not isinstance(each.train, Split):
                 raise ConfigError(
-                    f"data.sources.{name}: {each.name} is read in parts during training; expected a dataset in memory"
+                    f"data.sources.{name}: {each.name} is read in parts during training; expected a dataset in memory, "
+                    "such as image_folder with stream=false"
                 )
         scales = {name: each.normalisation.scale for name, each in loaded.items()}
         if len(set(scales.values())) > 1:

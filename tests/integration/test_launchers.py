@@ -203,7 +203,7 @@ def test_preempted_run_continues_with_the_weights_of_an_undisturbed_one(
 def test_twelve_jobs_of_a_sweep_run_once_although_the_command_is_killed(
     name: str, request: pytest.FixtureRequest, start: Start, tmp_path: Path
 ) -> None:
-    """The jobs of Slurm outlive the command; those of Ray end with it, and continue from their checkpoints."""
+    """The jobs of Slurm outlive the command. Jobs of Ray that the kill interrupts are run again."""
     if importlib.util.find_spec(f"hydra_plugins.hydra_{PLUGINS[name]}_launcher") is None:
         lacking(name, f"pip install 'runner-dataflow[{name}]'")
     if name == "slurm":

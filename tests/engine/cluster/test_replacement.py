@@ -11,6 +11,7 @@ import pytest
 
 from runner.data.source import source_from_config
 from runner.engine.cluster.cluster_session import ClusterSession
+from runner.engine.cluster.joining import MEMORY
 from runner.engine.cluster.launchers import LocalLauncher
 from runner.engine.cluster.transport import messages
 from runner.engine.cluster.worker_group import WorkerGroup
@@ -18,7 +19,7 @@ from runner.engine.compile import program_plans
 from runner.engine.compile.program import Program
 from runner.engine.graph.device import local_cluster
 from runner.engine.run.local_session import LocalSession
-from runner.errors import RunnerError, WorkerLostError
+from runner.errors import NotStartedAgainError, RunnerError, WorkerLostError
 from runner.kernels.registry import Registry
 from runner.optimizers.sgd import Momentum
 from runner.strategies.sync_data import SyncData
@@ -33,8 +34,10 @@ from tests.engine.cluster.conftest import (
     losses,
     train,
 )
+from tests.engine.cluster.stage import Stage
 from tests.engine.cluster.test_worker import RESULT_OF_STEP_2
-from tests.engine.cluster.transport.fake_network import Faults
+from tests.engine.cluster.transport.conftest import identity
+from tests.engine.cluster.transport.fake_network import FakeEndpoint, Faults
 from tests.engine.cluster.virtual_cluster import VirtualCluster, there_and_back, virtual_cluster
 from tests.engine.run.launched_programs import expect_matching_transfers, pushed, tally
 from tests.integration.command import wait_until
@@ -300,3 +303,36 @@ def test_traces_end_with_a_recovery(cluster: VirtualCluster) -> None:
     cluster.answers(messages.Abandoned)
     cluster.send(messages.StartTrace(), None, ["run"])
     expect_step_2(cluster)
+
+
+def joins_again(stage: Stage, facts: dict[str, str], own_address: str) -> FakeEndpoint:
+    """Replace worker-1 in epoch 2; return the endpoint of its new process, whose hello is on the wire."""
+    stage.peers["worker-0"].advance(2)  # type: ignore[attr-defined]
+    stage.send("worker-0", messages.Abandoned())
+    assert stage.group.replace("worker-1", 2) == ["worker-1"]
+    stage.heard("worker-0")
+    new = stage.network.endpoint(identity("worker-1", epoch=2), peers=2)
+    new.connect(messages.MASTER, facts=facts, own_address=own_address)
+    return new
+
+
+def test_others_learn_the_address_of_a_replacement(elsewhere: Stage) -> None:
+    new = joins_again(elsewhere, {}, "tcp://10.0.0.9:5")
+    elsewhere.group.set_up(lambda addresses: b"", ["worker-1"])
+    received = elsewhere.peers["worker-0"].receive(0)
+    assert received is not None
+    assert received.message == messages.Moved({"worker-1": "tcp://10.0.0.9:5"})
+    assert [each.message.kind for each in (new.receive(0), new.receive(0), new.receive(0)) if each] == [
+        *("hello", "welcome", "setup")
+    ]
+
+
+def test_worker_whose_plans_are_in_shared_memory_is_not_replaced_from_another_host(elsewhere: Stage) -> None:
+    """No other process joins in time, so one worker is left."""
+    joins_again(elsewhere, {MEMORY: "of another host"}, "tcp://10.0.0.9:5")
+    with pytest.raises(NotStartedAgainError, match="no 'hello' from worker-1 within 60 s") as caught:
+        elsewhere.group.set_up(lambda addresses: b"", ["worker-1"])
+    assert caught.value.remaining == 1
+    ((refused, reason),) = elsewhere.group.endpoint.refusals  # type: ignore[attr-defined]
+    assert refused == "worker-1"
+    assert reason == "worker-1 was on the host of the run and shared memory with it; start it there"
