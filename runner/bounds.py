@@ -68,7 +68,7 @@ def out_of_bounds(schema: type, values: Mapping[str, Any], where: str) -> Iterat
                 yield from out_of_bounds(inner, section, f"{key}.{name}" if named else key)
             continue
         bounds = bounds_of(hint)
-        # A missing value is the text "???" here; it is reported when the configuration is built.
+        # A missing value, the text "???", is reported when the configuration is built.
         numbers = value if isinstance(value, list) else [value] if isinstance(value, int | float) else []
         # OmegaConf accepts lists and mappings as elements of a list of numbers.
         if bounds is not None and not all(isinstance(each, int | float) and each in bounds for each in numbers):
@@ -91,7 +91,10 @@ def section_of(hint: Any) -> tuple[type | None, bool]:
 
 
 def sections(value: object, named: bool) -> dict[str, Mapping[str, Any]]:
-    """Return name -> section for the value of a field. If the field is one section, its name is "". {} for None."""
+    """Return name -> section for the value of a field; if the field is one section, its name is "".
+
+    None and a missing value, the text "???", are no sections. OmegaConf has refused values of other types.
+    """
     found = value if named and isinstance(value, Mapping) else {"": value}
     return {str(name): each for name, each in found.items() if isinstance(each, Mapping)}
 

@@ -101,7 +101,7 @@ def _dispatch(arguments: list[str], *, debug: bool) -> int:
 
 
 def _end_with_supervisor(arguments: Sequence[str]) -> list[str]:
-    """Have Linux send SIGTERM to this process when the process that watches it dies; return the other arguments."""
+    """If --supervisor is given, have Linux send SIGTERM to this process when the supervisor dies; remove the option."""
     option = f"{SUPERVISOR_OPTION}="
     for argument in arguments:
         if argument.startswith(option):
@@ -162,7 +162,7 @@ def _worker_options(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def _die_with_master(arguments: Sequence[str]) -> None:
-    """Have Linux kill a worker that its master started when the master dies, even while NumPy is imported."""
+    """Have Linux kill this worker when the master that started it dies, even while NumPy is still being imported."""
     parent = _worker_options(arguments).parent
     if parent is not None:
         from runner.engine.cluster.processes import die_with_parent
@@ -206,7 +206,7 @@ VERBS = {
     "ui": "show the recorded runs in the browser (MLflow, on this machine only)",
     "sync": "write records that wait in run directories (DIR...) to the tracking store",
     "doctor": "report what this machine and this installation offer, and what is missing",
-    "new": "write a template for your own task, model, optimizer, dataset, strategy, op or table",
+    "new": "write a template of your own task, model, optimizer, strategy, callback, table, ...",
     WORKER: "",
 }
 """Verb -> its line in the help; empty for an internal command."""

@@ -1,10 +1,11 @@
-"""The classes of all errors that runner reports to users, each with its exit code.
+"""The classes of all errors that runner reports to users, each with its exit code; checks of values of a key.
 
 A message names the place of the error, the value, the expectation and the remedy. An exception of another class that
 reaches the user is a defect of runner.
 """
 
 import signal
+from collections.abc import Collection
 
 
 class RunnerError(Exception):
@@ -17,6 +18,17 @@ class ConfigError(RunnerError):
     """The configuration is wrong: unknown key, wrong type, missing value or impossible combination."""
 
     exit_code = 2
+
+
+def require(holds: bool, key: str, value: object, expected: str) -> None:
+    """Raise ConfigError, naming the key of the configuration and its value, unless the condition holds."""
+    if not holds:
+        raise ConfigError(f"{key}={value}: expected {expected}")
+
+
+def require_one_of(key: str, value: str, options: Collection[str]) -> None:
+    """Raise ConfigError, listing the options, unless the value is one of them."""
+    require(value in options, key, repr(value), f"one of {', '.join(options)}")
 
 
 class DataError(RunnerError):
@@ -90,7 +102,7 @@ class WorkerLostError(ClusterError):
 
 
 class NotStartedAgainError(ClusterError):
-    """Lost processes were not started again. remaining: number of workers for which there are still processors."""
+    """Lost processes were not started again. remaining: number of workers that the run still has."""
 
     def __init__(self, message: str, remaining: int) -> None:
         super().__init__(message)

@@ -3,6 +3,7 @@
 import fcntl
 import os
 import pty
+import re
 import shutil
 import subprocess
 import sys
@@ -11,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from runner.cli import main
-from runner.commands.completion import WORDS
+from runner.cli import VERBS, main
+from runner.commands.completion import DIRECTORIES, OVERRIDES, WORDS
 from runner.config.groups import GROUPS
 from tests.refusal import Capture
 
@@ -32,6 +33,9 @@ def test_the_completion_script_calls_this_program(capsys: Capture):
         ("runner explain --config-dir mine schedule=st", {"schedule=step"}),
         ("runner --plugin mine.py swe", {"sweep"}),
         ("runner sweep ", {"resume", "status", "best", "plot"}),
+        ("runner table sh", {"show"}),
+        ("runner profile schedule=st", {"schedule=step"}),
+        ("runner adapt m", {"multirun/day/night/0"}),
         ("runner rerun ", {"outputs/day/noon", "multirun/day/night/0"}),
         ("runner --debug compare outputs/day/noon m", {"multirun/day/night/0"}),
         ("runner eval outputs/day/noon/", {"outputs/day/noon/checkpoints/"}),
@@ -65,10 +69,14 @@ def test_completion_offers_verbs_directories_options_and_keys(
     assert (set(out.split()), err) == (offers, "")
 
 
-def test_the_words_that_complete_a_verb_are_those_of_its_help(capsys: Capture):
-    for verb, words in WORDS.items():
-        assert main([verb, "--help"]) == 0
-        assert f"{{{','.join(words)}}}" in capsys.readouterr().out
+@pytest.mark.parametrize("verb", [name for name, text in VERBS.items() if text])
+def test_the_first_argument_in_the_help_of_a_verb_decides_how_it_is_completed(verb: str, capsys: Capture):
+    assert main([verb, "--help"]) == 0
+    found = re.search(r"^positional arguments:\n  (\S+)", capsys.readouterr().out, re.M)
+    first = found[1] if found else ""
+    assert (verb in OVERRIDES) == (first == "KEY=VALUE")
+    assert (verb in DIRECTORIES) == (first in ("CHECKPOINT", "RUN", "DIR") or verb == "sweep")
+    assert (f"{{{','.join(WORDS.get(verb, ()))}}}" == first) == first.startswith("{")
 
 
 SHELLS = {

@@ -11,8 +11,9 @@ from runner.engine.graph.graph import Graph
 from runner.engine.graph.tensor import Tensor
 from runner.engine.graph.variables import Variables
 from runner.engine.run.step_driver import Rounds
+from runner.errors import require
 from runner.plugin import Plugin
-from runner.strategies.base import Strategy, Workload, require
+from runner.strategies.base import Strategy, Workload
 from runner.strategies.clients import program_of, train_client
 from runner.strategies.collectives import sharded_reduce
 from runner.strategies.replica import Gradients, Replica, batch_metrics, scaled, shares
@@ -44,9 +45,10 @@ class DiLoCo(Strategy):
     outer_momentum: float = 0.9
 
     def __post_init__(self) -> None:
-        require(self.inner_steps >= 1, "inner_steps", self.inner_steps, "1 or more")
-        require(0 < self.outer_lr < 10, "outer_lr", self.outer_lr, "a number above 0 and below 10")
-        require(0 <= self.outer_momentum < 1, "outer_momentum", self.outer_momentum, "a number from 0 to below 1")
+        require(self.inner_steps >= 1, "parallelism.inner_steps", self.inner_steps, "1 or more")
+        require(0 < self.outer_lr < 10, "parallelism.outer_lr", self.outer_lr, "a number above 0 and below 10")
+        momentum = self.outer_momentum
+        require(0 <= momentum < 1, "parallelism.outer_momentum", momentum, "a number from 0 to below 1")
 
     def build(self, workload: Workload) -> Program:
         """Return the program: K separate training steps, and a client that runs an outer step."""

@@ -59,10 +59,11 @@ def _stored(found: dict[str, NDArray[Any]]) -> str:
         return os.fspath(path)
     try:
         create_directory(folder)
-        # Each process writes under a separate name first, so that readers find the whole file or none.
-        with tempfile.NamedTemporaryFile(dir=folder, suffix=".tmp", delete=False) as file:
-            np.savez(file, **found)  # type: ignore[arg-type]
-        os.rename(file.name, path)
+        # Each process writes in a separate folder first, so that readers find the whole file or none.
+        with tempfile.TemporaryDirectory(dir=folder) as own:
+            written = os.path.join(own, path.name)
+            np.savez(written, **found)  # type: ignore[arg-type]
+            os.rename(written, path)
     except OSError as error:
         raise ResourceError(
             f"{path}: cannot be written: {error.strerror}; set XDG_CACHE_HOME to a folder with free space"

@@ -23,7 +23,6 @@ from runner.config.configuration import fix_machine_values, load_stored
 from runner.config.schema import Config
 from runner.data.dataset import Facts
 from runner.errors import ConfigError, DataError
-from runner.plugin.contract import OPTIONS
 from runner.plugin.session import CALLBACK, TABLES, SessionClass, session_class
 from runner.records.run_directory import CONFIG_FILE, METRICS_FILE, SUMMARY_FILE
 from runner.records.stored_run import read_run
@@ -234,7 +233,8 @@ def _kind(schema: type) -> str:
     for kind, (base, _) in TABLES.items():
         if isinstance(schema, type) and issubclass(schema, base):
             return kind
-    raise ConfigError(f"classes=[{schema!r}]: expected classes of {', '.join(OPTIONS)}")
+    bases = ", ".join(base.__name__ for base, _ in TABLES.values())
+    raise ConfigError(f"classes=[{schema!r}]: expected classes derived from one of {bases}")
 
 
 def compose(overrides: Sequence[str] = (), /, *rest: object, **keywords: Any) -> Config:

@@ -50,7 +50,7 @@ def state_dict(weights: Mapping[str, NDArray[Any]], names: Mapping[str, str] | N
     for name, value in weights.items():
         layer, kind = _split(name)
         module = (names or {}).get(layer, layer)
-        if f"{layer}/recurrent" in weights:
+        if f"{layer}/recurrent" in weights and kind in _RECURRENT:
             array = torch.from_numpy(np.ascontiguousarray(value.T))
             found[f"{module}.{_RECURRENT[kind]}_l0"] = array
             if kind == "bias":

@@ -8,8 +8,8 @@ read back from the disk. Only then are older checkpoints deleted.
 import logging
 import os
 import shutil
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 
 from runner.checkpoint import layout
@@ -17,7 +17,7 @@ from runner.checkpoint.manifest import MANIFEST_FILE, MINIMUM_KEEP, CheckpointMe
 from runner.checkpoint.reading import UNUSABLE, load
 from runner.checkpoint.shard import Array, pack
 from runner.errors import CheckpointError, ConfigError, ResourceError
-from runner.system.files import create_directory, fsync_directory, write_durably
+from runner.system.files import create_directory, fsync_directory, write_durably, writing
 
 _log = logging.getLogger(__name__)
 
@@ -51,7 +51,8 @@ def save(
     record, payload = pack(variables)
     manifest = Manifest(step, meta, (record,))
     files = {record.file: payload, MANIFEST_FILE: encode(manifest)}
-    with _writing(final):
+    advice = "older checkpoints were kept. Make the directory writable or free space, then resume"
+    with writing(f"checkpoint {final}", advice):
         create_directory(directory)
         layout.remove_leftovers(directory, meta.epoch)
         if _is_committed(final, manifest):
@@ -61,17 +62,6 @@ def save(
         _read_back(final, manifest)
         _prune(directory, manifest, keep)
     return final
-
-
-@contextmanager
-def _writing(final: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise ResourceError(
-            f"cannot write checkpoint {final}: {error.strerror} ({error.filename or final}); older "
-            "checkpoints were kept. Make the directory writable or free space, then resume"
-        ) from error
 
 
 def _is_committed(final: Path, manifest: Manifest) -> bool:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from runner.commands.evaluate import with_other_data
 from runner.commands.stored_network import DEVICE_HELP, add_arguments, split_device, stored_network, with_device
 from runner.config.schema import METHODS
-from runner.system.console import verb_parser
+from runner.system.console import add_yaml_options, verb_parser
 from runner.system.text import significant, text_table
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def main(arguments: Sequence[str]) -> int:
     )
     add_arguments(parser)
     parser.add_argument("overrides", nargs="+", metavar="KEY=VALUE", help="data=NAME, data.KEY, adapt.KEY, cluster.KEY")
-    parser.add_argument("--config-dir", "-cd", type=Path, metavar="DIR", help="your own YAML files, for data=NAME")
+    add_yaml_options(parser, ", for data=NAME")
     parser.add_argument("--output", type=Path, metavar="DIR", help="folder of the results (default: RUN/adapted)")
     options = parser.parse_intermixed_args(arguments)
     network = stored_network(options.checkpoint, options.which)

@@ -138,7 +138,7 @@ _FRACTION = re.compile(r"-?\d+\.\d+(e[+-]\d+)?")
 
 
 def _shortened(first: str, second: str) -> tuple[str, str]:
-    """Round two different results to four significant digits, or to as many as are needed to tell them apart."""
+    """Round two different results to four significant digits, or to more digits until the rounded results differ."""
     for digits in range(4, 17):
         one, other = (f"{float(text):.{digits}g}" if _FRACTION.fullmatch(text) else text for text in (first, second))
         if one != other:

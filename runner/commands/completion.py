@@ -23,7 +23,7 @@ CURSOR = "COMP_POINT"
 
 INSTALL = "install="  # the beginning of the argument that requests the shell function
 _BEFORE = {
-    # Hydra's function for zsh is written for bash.
+    # Hydra's function for zsh uses the completion of bash.
     "zsh": """\
 (( $+functions[compdef] )) || { autoload -Uz compinit && compinit }
 autoload -Uz bashcompinit && bashcompinit"""
@@ -42,6 +42,7 @@ DIRECTORIES = {
     "rerun": (RUN_FILE,),
     "compare": (RUN_FILE,),
     "eval": (RUN_FILE,),
+    "adapt": (RUN_FILE,),
     "predict": (RUN_FILE,),
     "sweep": (PLAN_FILE,),
     "sync": (RUN_FILE, PLAN_FILE),
@@ -49,10 +50,14 @@ DIRECTORIES = {
 """Verb whose arguments are directories -> the files that mark such a directory."""
 
 KEYS = ("resume=", "init_from=")  # overrides whose value is the directory of a run
-WORDS = {"sweep": ("resume", "status", "best", "plot"), "data": ("fetch", "list", "convert", "inspect")}
+WORDS = {
+    "sweep": ("resume", "status", "best", "plot"),
+    "data": ("fetch", "list", "convert", "inspect"),
+    "table": ("list", "show", "run", "check", "export"),
+}
 """Verb -> the words that can follow it."""
 
-OVERRIDES = ("explain", "recommend", "simulate")  # verbs that take the overrides of a training command
+OVERRIDES = ("explain", "profile", "recommend", "simulate")  # verbs that take the overrides of a training command
 
 
 def install(arguments: Sequence[str]) -> int:

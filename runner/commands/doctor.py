@@ -45,7 +45,7 @@ _GIB = 2**30
 
 @dataclass(frozen=True)
 class Finding:
-    """One line of the report. trouble: the reason why this finding makes runs fail; "" if it does not."""
+    """One line of the report. trouble: the reason why this finding makes runs fail; "" if runs do not fail."""
 
     topic: str
     found: str

@@ -22,10 +22,10 @@ from runner.config.hydra_app import overridden
 from runner.config.schema import Config
 from runner.data.dataset import Facts
 from runner.errors import ConfigError
-from runner.system.console import verb_parser
+from runner.system.console import add_yaml_options, verb_parser
 from runner.system.machine import usable_cores
 from runner.system.redaction import redact
-from runner.system.text import significant
+from runner.system.text import aligned, significant
 from runner.tasks.base import Task
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def main(arguments: Sequence[str]) -> int:
         metavar="KEY=VALUE",
         help="data=NAME, data.KEY, train.eval_batch_size, cluster.device, cluster.gpus or cluster.tf32",
     )
-    parser.add_argument("--config-dir", "-cd", type=Path, metavar="DIR", help="your own YAML files, for data=NAME")
+    add_yaml_options(parser, ", for data=NAME")
     parser.add_argument(
         "--output",
         type=Path,
@@ -164,5 +164,4 @@ def _table(results: Mapping[str, Any], path: Path) -> str:
         *((name, significant(value)) for name, value in results["results"].items()),
         ("written to", str(path)),
     ]
-    width = max(len(name) for name, _ in facts)
-    return "\n".join(f"{name:<{width}}  {value}" for name, value in facts)
+    return aligned(facts)

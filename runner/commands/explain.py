@@ -1,7 +1,6 @@
 """The verb ``explain``: print parameters, cost, placement and memory of a configuration without training it."""
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from runner.commands.explanation import (
     device_lines,
@@ -23,7 +22,7 @@ from runner.data.own_files import OwnFiles
 from runner.kernels.gpu.discovery import Found
 from runner.kernels.gpu.driver import GpuFacts
 from runner.optimizers.lbfgs import Lbfgs
-from runner.system.console import verb_parser
+from runner.system.console import add_yaml_options, verb_parser
 from runner.system.machine import available_memory, process_room, usable_cores, usable_memory
 from runner.system.text import number, text_table
 from runner.training.build import build
@@ -190,9 +189,7 @@ def main(arguments: Sequence[str]) -> int:
         advice=unknown_command_line_option,
     )
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="overrides, as for training")
-    parser.add_argument("--config-dir", "-cd", type=Path, metavar="DIR", help="your own YAML files")
-    parser.add_argument("--config-path", "-cp", type=Path, metavar="DIR", help="YAML files that replace runner's own")
-    parser.add_argument("--config-name", "-cn", metavar="NAME", default=hydra_app.CONFIG_NAME)
+    add_yaml_options(parser, primary=True)
     options = vars(parser.parse_intermixed_args(arguments))
     job = hydra_app.compose(options.pop("overrides"), **options)
     config = fix_machine_values(job.config(), usable_cores())

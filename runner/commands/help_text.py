@@ -28,7 +28,7 @@ runner trains neural networks in parallel, as configured by YAML files and overr
   runner sweep resume DIR                    finish an interrupted sweep; finished jobs are not repeated
   runner resume=DIR [train.steps=N] [parallelism=NAME]
                                              continue the run in DIR, optionally with another strategy
-  runner --supervise KEY=VALUE ...           train, and continue by itself after a kill or lack of memory
+  runner --supervise KEY=VALUE ...           train; restart after a kill or lack of memory
   runner VERB [...]                          see `runner VERB --help`
 """
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from runner.callback import CALLBACKS
 from runner.config.conf_dir import conf_dir
 from runner.config.groups import GROUPS
-from runner.system.console import verb_parser
+from runner.system.console import add_yaml_options, verb_parser
 from runner.system.text import text_table
 
 KINDS = {
@@ -39,9 +39,7 @@ def main(arguments: Sequence[str]) -> int:
     """Print the options of one kind or, without a kind, the names of all kinds."""
     parser = verb_parser("list", "List the options of a kind, or, without an argument, the kinds.", _EXAMPLE)
     parser.add_argument("kind", nargs="?", choices=KINDS, metavar="KIND", help=", ".join(KINDS))
-    parser.add_argument(
-        "--config-dir", "-cd", type=Path, metavar="DIR", help="your own YAML files, which are also listed"
-    )
+    add_yaml_options(parser, ", which are also listed")
     options = parser.parse_args(arguments)
     folders = [conf_dir(), *([options.config_dir] if options.config_dir else [])]
     keys = {kind: _CHOSEN_BY.get(kind, group) for kind, group in KINDS.items()}

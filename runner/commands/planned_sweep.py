@@ -135,7 +135,7 @@ def _launch(
         # Each job derives its share of cores and GPUs from this number, on the machine on which the job runs.
         "jobs_at_once": jobs_at_once(launcher, len(jobs), usable_cores()),
         "here": launcher.shares_process,
-        # Processes of joblib and of jobs can outlive a killed sweep. They must then end without starting further jobs.
+        # Processes of joblib and of jobs can outlive a killed sweep. Such processes must not start further jobs.
         "joined": launcher.is_local,
         "debug": debug,
         "plugins": pinned_references(),

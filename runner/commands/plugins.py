@@ -55,13 +55,13 @@ def require_session_classes(run_dir: Path, given: Collection[str] = ()) -> None:
     from runner.records.run_directory import SESSION_FOLDER
     from runner.records.stored_run import read_plugins
 
-    found = {each: match for each in read_plugins(run_dir) or () if (match := OPTION_CLASS.fullmatch(each))}
-    lacking = [f"{found[each][1]}={found[each][2]}" for each in found if each not in {*provenance(), *given}]
+    found = [match for each in read_plugins(run_dir) or () if (match := OPTION_CLASS.fullmatch(each))]
+    lacking = [f"{match[1]}={match[2]}" for match in found if match[0] not in {*provenance(), *given}]
     if lacking:
         raise ConfigError(
-            f"{run_dir}: {' and '.join(lacking)} was defined in a Python session, so the command line cannot repeat "
-            f"this run; define the class in Python (its source is in {run_dir / SESSION_FOLDER}) and use "
-            "runner.load(DIR, classes=[CLASS]), or write it as a plugin"
+            f"{run_dir}: the run uses classes of a Python session that are missing here: {', '.join(lacking)}; define "
+            f"them in Python (their source is in {run_dir / SESSION_FOLDER}) and use "
+            "runner.load(DIR, classes=[CLASS]), or write a plugin"
         )
 
 

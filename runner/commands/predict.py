@@ -137,7 +137,7 @@ def answers_of(network: StoredNetwork, device: "OneDevice", x: NDArray[Any]) -> 
 
 
 def _largest(row: NDArray[np.float64], names: Sequence[str], top: int) -> tuple[tuple[str, float], ...]:
-    """Return the ``top`` most likely classes, most likely first; equally likely classes keep their order."""
+    """Return the ``top`` classes with the largest numbers, largest first; equal numbers keep the order of classes."""
     order = np.argsort(-row, kind="stable")[:top]
     return tuple((names[i], float(row[i])) for i in order)
 

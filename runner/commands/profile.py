@@ -9,14 +9,14 @@ from runner.config import hydra_app
 from runner.config.configuration import fix_machine_values
 from runner.config.error_text import unknown_command_line_option
 from runner.errors import ConfigError
-from runner.system.console import verb_parser
+from runner.system.console import add_yaml_options, verb_parser
 from runner.system.machine import usable_cores
 from runner.system.text import number
 from runner.training.link_test import measure_messages
 from runner.training.profiles import profile_here, with_instructions, write_profile
 
 _EXAMPLE = """\
-Shapes that are in FILE already are measured again; others are kept. Nothing is trained.
+Measurements of this configuration replace those of equal shapes in FILE; all others are kept. Nothing is trained.
 
 example: runner profile model=lenet data=mnist parallelism=single --threads 1 2 --output this_machine.json"""
 
@@ -35,10 +35,8 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="overrides, as for training")
     parser.add_argument("--output", "-o", type=Path, required=True, metavar="FILE", help="profile, created or extended")
     parser.add_argument("--threads", type=int, nargs="+", metavar="N", help="kernel threads (default: as in a run)")
-    parser.add_argument("--messages", action="store_true", help="measure messages again; else only if FILE lacks them")
-    parser.add_argument("--config-dir", "-cd", type=Path, metavar="DIR", help="your own YAML files")
-    parser.add_argument("--config-path", "-cp", type=Path, metavar="DIR", help="YAML files that replace runner's own")
-    parser.add_argument("--config-name", "-cn", metavar="NAME", default=hydra_app.CONFIG_NAME)
+    parser.add_argument("--messages", action="store_true", help="measure messages even if FILE has their times")
+    add_yaml_options(parser, primary=True)
     options = vars(parser.parse_intermixed_args(arguments))
     output, threads, again = (options.pop(name) for name in ("output", "threads", "messages"))
     job = hydra_app.compose([*options.pop("overrides"), "cluster.device=cpu"], **options)

@@ -1,6 +1,7 @@
 """The verb ``recommend``: simulate every strategy that can train a model on a cluster, and rank them."""
 
 import argparse
+import re
 import shlex
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -17,15 +18,15 @@ from runner.config.schema import Config
 from runner.engine.graph.device import DeviceName
 from runner.engine.simulate.hardware import ANY, Hardware, expanded
 from runner.errors import ConfigError, ResourceError, RunnerError
-from runner.system.console import verb_parser
+from runner.system.console import add_yaml_options, verb_parser
 from runner.system.text import number, text_table
 from runner.tracing.parts import COMMUNICATION, PARTS
 from runner.training.simulation import Simulated, hardware_of, simulate
 
 _DESCRIPTION = """\
 Simulate every strategy that can train this model on this cluster, with the variants of its settings and some numbers of
-workers. The strategies are ranked by the time of an example; "updates" ranks them by the time of an update. Strategies
-differ in the updates that they make, so that the fastest one need not reach an accuracy first."""
+workers. The strategies are ranked by the time of an example; the column "updates" has their ranks by the time of an
+update. Strategies make different updates, so the fastest strategy need not be the first to reach an accuracy."""
 
 _EXAMPLE = "example: runner recommend model=alexnet data=imagenet train.batch_size=128 cluster=k20x8"
 
@@ -54,11 +55,11 @@ def main(arguments: Sequence[str]) -> int:
     parser = verb_parser("recommend", _DESCRIPTION, _EXAMPLE, advice=unknown_command_line_option)
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help=f"overrides, none of them of {GROUP}")
     parser.add_argument("--workers", type=_counts, metavar="N,...", help="numbers of workers (default: 2, 4, 8, ...)")
-    parser.add_argument("--config-dir", "-cd", type=Path, metavar="DIR", help="your own YAML files")
+    add_yaml_options(parser)
     options = parser.parse_intermixed_args(arguments)
     chosen = [each for each in options.overrides if each.split("=")[0].split(".")[0].lstrip("+~") == GROUP]
     if chosen:
-        raise ConfigError(f"{' '.join(chosen)}: expected no setting of {GROUP}, which is what is recommended")
+        raise ConfigError(f"{' '.join(chosen)}: expected no setting of {GROUP}, because all are compared; leave it out")
     composer = RunComposer(options.config_dir)
     config = _config(composer, options.overrides)
     workers = options.workers or worker_counts(hardware_of(config))
@@ -71,10 +72,9 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _counts(text: str) -> list[int]:
-    counts = [int(each) for each in text.split(",")]
-    if min(counts) < 1:
-        raise argparse.ArgumentTypeError(f"{text}: expected numbers from 1, separated by commas")
-    return counts
+    if not re.fullmatch(r"[1-9]\d*(,[1-9]\d*)*", text, re.ASCII):
+        raise argparse.ArgumentTypeError(f"{text!r}: expected whole numbers from 1, separated by commas, such as 2,4,8")
+    return list(map(int, text.split(",")))
 
 
 def worker_counts(hardware: Hardware) -> list[int]:
@@ -119,7 +119,7 @@ def _first_line(error: RunnerError) -> str:
 
 
 def limit_of(found: Simulated) -> str:
-    """Return a text on what limits a strategy: the longest part of an update, its share, and the busiest link."""
+    """Return the limit of a strategy as text: the longest part of an update, its share, and the busiest link."""
     workers = [parts for device, parts in found.parts.items() if DeviceName.parse(device).job == "worker"]
     share = {part: fmean(parts[part] for parts in workers) / found.step_s for part in PARTS}
     part = max(share, key=share.__getitem__)
@@ -139,7 +139,11 @@ def recommendation_text(tried: Sequence[Candidate], overrides: Sequence[str], co
     """
     usable = [(each, each.found) for each in tried if each.found is not None]
     if not usable:
-        raise ConfigError("no strategy can be used:\n" + "\n".join(f"{each.settings}: {each.reason}" for each in tried))
+        reasons = "\n".join(f"{each.settings}: {each.reason}" for each in tried)
+        raise ConfigError(
+            f"no strategy can be used:\n{reasons}\nchange the overrides so that a reason no longer applies, "
+            "or choose other numbers of workers with --workers"
+        )
     ranked = sorted(usable, key=lambda pair: 1.0 / pair[1].examples_per_s)
     by_update = sorted((found.step_s for _, found in usable))
     rows = [

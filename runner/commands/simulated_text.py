@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from runner.records.summary import Simulation, Summary
-from runner.system.text import number, rate, text_table
+from runner.system.text import aligned, number, rate, text_table
 
 
 def simulated_text(summary: Summary, simulation: Simulation) -> str:
@@ -11,12 +11,10 @@ def simulated_text(summary: Summary, simulation: Simulation) -> str:
 
     simulation: ``summary.simulation``, which is not None for a simulated run.
     """
-    facts = list(_facts(summary, simulation))
-    width = max(len(name) for name, _ in facts)
     links = [(link, number(round(use.bytes)), f"{use.utilization:.1%}") for link, use in simulation.links.items()]
     return "\n".join(
         [
-            *(f"{name:<{width}}  {value}" for name, value in facts),
+            aligned(_facts(summary, simulation)),
             "",
             text_table(("device", "kind", *simulation.parts_s, "memory MiB"), list(_devices(summary, simulation))),
             "",

@@ -22,7 +22,7 @@ from runner.sweeps.locks import stop_at_end_of_sweep, sweep_lock
 from runner.sweeps.outcome import ENDED, FAILED, read_outcome
 from runner.sweeps.plan import PLAN_FILE, Plan
 from runner.sweeps.report import best_directory, plot_plan, show_plan
-from runner.system.console import verb_parser
+from runner.system.console import add_yaml_options, verb_parser
 
 _DESCRIPTION = """\
 A sweep (runner -m KEY=V1,V2 ...) freezes the configuration of every job before the first one starts, so that later
@@ -97,8 +97,8 @@ def _require_importable(job: Job) -> None:
 class OptimizedSweep:
     """A sweep whose sweeper chooses each batch of jobs by the results of the earlier jobs.
 
-    Each batch is added to the plan. ended: exit stack, which the caller closes after the last batch. This reports the
-    results and releases the lock.
+    Each batch is added to the plan. ended: exit stack, which the caller closes after the last batch. Closing the stack
+    reports the results and releases the lock.
     """
 
     def __init__(self, arguments: Sequence[str], ended: ExitStack, *, debug: bool = False, show: bool = True) -> None:
@@ -140,8 +140,8 @@ def _resume(sweep_dir: Path, options: argparse.Namespace) -> int:
         if plan.again:
             raise ConfigError(f"{sweep_dir}: the jobs belong to a table, which stores their results; use: {plan.again}")
         _require_plugins(plan, sweep_dir)
-        of_hydra = {name: getattr(options, name) for name in ("config_dir", "config_path", "config_name")}
-        pairs = ((f"--{name.replace('_', '-')}", value) for name, value in of_hydra.items() if value is not None)
+        of_hydra = {name: getattr(options, name, None) for name in ("config_dir", "config_path", "config_name")}
+        pairs = ((f"--{name.replace('_', '-')}", str(value)) for name, value in of_hydra.items() if value is not None)
         given = [*options.overrides, *itertools.chain(*pairs)]
         if given or options.accept_changes:
             plan = _with_grid(plan, sweep_dir, given, accept=options.accept_changes)
@@ -235,12 +235,7 @@ def _parser() -> argparse.ArgumentParser:
     resume.add_argument(
         "--accept-changes", action="store_true", help="compose the grid again: add its new jobs, leave out removed ones"
     )
-    for short, name, what in (
-        ("-cd", "--config-dir", "folder of your own YAML files"),
-        ("-cp", "--config-path", "folder of YAML files that replace runner's own"),
-        ("-cn", "--config-name", "name of the primary YAML file"),
-    ):
-        resume.add_argument(short, name, metavar="NAME" if short == "-cn" else "DIR", help=f"{what}, as at the start")
+    add_yaml_options(resume, ", as at the start", primary=True)
     for name, what in (
         ("status", "print the table of a sweep, which may be running"),
         ("best", "print the directory of the best job"),

@@ -14,7 +14,7 @@ from runner.config.conf_dir import conf_dir
 from runner.config.schema import worker_processes
 from runner.engine.graph.device import GPU
 from runner.errors import ConfigError, DataError, RunnerError
-from runner.system.console import verb_parser
+from runner.system.console import add_yaml_options, verb_parser
 from runner.system.text import duration, text_table
 from runner.tables.cells import TableState
 from runner.tables.checking import REFUSED, STALE, checks
@@ -33,8 +33,8 @@ examples:
   runner table export network_sizes --format png --output sizes.png"""
 
 _RUN = """\
-Run what is missing, as jobs of a sweep in multirun/table/NAME: each run with each seed of the file. A second start
-continues the first one. Overrides choose the launcher, as in hydra/launcher=joblib hydra.launcher.n_jobs=2."""
+Run each run of the table with each seed, as jobs of a sweep in multirun/table/NAME, unless its result exists. A second
+start continues the first one. Overrides choose the launcher, as in hydra/launcher=joblib hydra.launcher.n_jobs=2."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -129,7 +129,7 @@ def _rest(files: TableFiles, results: Mapping[str, RunResults]) -> tuple[str, st
 
 
 def _needs(files: TableFiles, runs: Sequence[str]) -> Iterator[str]:
-    """Yield what the runs require: the largest number of workers, a GPU, memory, and data missing on this machine."""
+    """Yield the requirements of runs: the largest number of workers, a GPU, memory, and data that are missing here."""
     configs = [files.configs[run] for run in runs]
     most = max(configs, key=worker_processes)
     workers, threads = worker_processes(most), most.cluster.threads_per_worker
@@ -174,7 +174,7 @@ def _seconds(text: str) -> float:
 
 def _options(arguments: Sequence[str]) -> argparse.Namespace:
     parser = verb_parser("table", "Published tables next to the values of stored configurations.", _EXAMPLE)
-    verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
+    verbs = parser.add_subparsers(dest="verb", required=True)
     listed = verbs.add_parser("list", help="list the tables, how many of their values exist and how many claims hold")
     shown = verbs.add_parser("show", help="print a table")
     ran = verbs.add_parser("run", help="compute the missing values of a table", description=_RUN)
@@ -185,10 +185,10 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
     for each in (shown, ran, exported):
         each.add_argument("name", metavar="NAME", help="the table")
     for each in (listed, shown, ran, checked, exported):
-        each.add_argument("--config-dir", "-cd", type=Path, metavar="DIR", help="your own YAML files, with DIR/table")
+        add_yaml_options(each, ", with DIR/table")
         each.add_argument("--results", type=Path, metavar="DIR", help="folder of results (default: the committed ones)")
     ran.add_argument("--cells", action="append", metavar="ROW[/COLUMN]", help="only these cells; * matches any text")
-    ran.add_argument("--budget", type=_seconds, metavar="TIME", help="start jobs of this estimated time, such as 2h")
+    ran.add_argument("--budget", type=_seconds, metavar="TIME", help="limit of the sum of estimated times, such as 2h")
     ran.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="settings of the launcher")
     exported.add_argument("--format", choices=sorted([*FORMATS, PNG]), default="md", help="default: md")
     exported.add_argument(

@@ -24,7 +24,7 @@ from runner.records.run_directory import CONFIG_FILE, RUN_FILE
 from runner.records.summary import Summary, in_order
 from runner.system.machine import usable_cores
 from runner.system.redaction import redact_overrides
-from runner.system.text import rate, significant
+from runner.system.text import aligned, rate, significant
 
 if TYPE_CHECKING:
     from runner.callback import Callback
@@ -173,9 +173,7 @@ def results_table(summary: Summary) -> str:
     """Return aligned lines with the results, the speed and the directory of a run."""
     if summary.simulation is not None:
         return simulated_text(summary, summary.simulation)
-    facts = list(_facts(summary))
-    width = max(len(name) for name, _ in facts)
-    return "\n".join(f"{name:<{width}}  {value}" for name, value in facts)
+    return aligned(_facts(summary))
 
 
 def _metric_text(summary: Summary, name: str) -> str:

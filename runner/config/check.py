@@ -49,7 +49,7 @@ def _monitor(config: Config) -> Iterator[str]:
     min_delta = config.train.min_delta
     if min_delta and config.train.patience is None:
         yield (
-            f"train.min_delta={min_delta} with train.patience=null: it has no effect; set train.patience, or "
+            f"train.min_delta={min_delta} with train.patience=null: min_delta has no effect; set train.patience, or "
             "train.min_delta=0"
         )
 
@@ -151,7 +151,7 @@ def _spares(config: Config) -> Iterator[str]:
         return
     chosen = f"cluster.spares={cluster.spares}"
     if kind != LOCAL:
-        yield f"{chosen} with cluster/launcher={kind}: the run starts no processes in advance there; use 0"
+        yield f"{chosen} with cluster/launcher={kind}: this launcher starts no processes in advance; use 0"
     if cluster.one_process:
         yield f"{chosen} with cluster.one_process=true: there is no worker process to replace; use 0"
 
@@ -168,7 +168,7 @@ def _min_workers(config: Config) -> Iterator[str]:
     if cluster.launcher.kind == HOSTS:
         yield f"{chosen} with cluster/launcher=hosts: users start the processes; use slurm, ray or null"
     if config.parallelism.replayed is not None:
-        yield f"{chosen} with parallelism.replay={config.parallelism.replayed}: the record is of all workers; use null"
+        yield f"{chosen} with parallelism.replay={config.parallelism.replayed}: the record needs all workers; use null"
 
 
 def _hardware(config: Config) -> Iterator[str]:

@@ -143,7 +143,7 @@ def fix_machine_values(config: Config, cores: int, look: Look = discover, share:
 
 
 def with_workers(config: Config, workers: int, cores: int) -> Config:
-    """Return the configuration of a run with another number of worker processes, as a run that continues it needs it.
+    """Return the configuration with which a run continues with another number of worker processes.
 
     Keys of the cluster that were null before the run are filled in again; see :func:`fix_machine_values`. Raises
     ConfigError if the strategy cannot use this number.

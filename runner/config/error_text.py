@@ -28,7 +28,7 @@ _IN_FILE = re.compile(r"In '(([^'/]+)/[^']+)': ")
 _OWN_FILES = "; for an option in your own YAML files, give --config-dir DIR"
 
 _ELSEWHERE = 0.75
-"""Smallest similarity of a suggested key of any section; above difflib's 0.6, because many keys are candidates."""
+"""Smallest similarity of a suggested key; above difflib's 0.6, because the keys of all sections are candidates."""
 
 
 def describe(error: Exception, where: str = "") -> str:
@@ -78,7 +78,7 @@ def unknown_callback(name: str) -> str:
 def unknown_command_line_option(option: str, following: str | None) -> str:
     """Return a message for an option such as "--epochs" or "--epochs=5" that suggests the override to write instead.
 
-    following: the next argument, which is the option's value if it is not an option or an override; None for none.
+    following: the next argument, or None. Unless it is an option or an override, it is the value of the option.
     """
     name, has_value, value = option.lstrip("-").partition("=")
     if not has_value:
@@ -90,7 +90,7 @@ def unknown_command_line_option(option: str, following: str | None) -> str:
 
 
 def _without_group(found: re.Match[str]) -> str:
-    """Return a message with the options that have the nested group; for any other group, return Hydra's message."""
+    """Return a message with the options that have the nested group. If no such group exists, return Hydra's message."""
     for nested in nested_groups(conf_dir()):
         if nested.name == found[1]:
             group = nested.name.partition("/")[0]

@@ -51,7 +51,7 @@ PLAN_IN_PROCESS = "+hydra.callbacks.runner={_target_: runner.config.hydra_sweep.
 """The override that makes Hydra compose the jobs of a sweep in this process, whichever launcher runs them later."""
 
 RunBatch = Callable[[Sequence["Job"]], Sequence[float | RunnerError]]
-"""Function that runs jobs of a sweeper that chooses jobs by results, and returns the value or the error of each job."""
+"""A function that runs a batch of jobs, on which later jobs depend, and returns the value or the error of each job."""
 
 
 @dataclass(frozen=True)
@@ -274,7 +274,7 @@ class _Schemas(dict[str, Any]):
 
 @contextmanager
 def options_without_yaml(options: Iterable[tuple[str, str]]) -> Iterator[None]:
-    """Let overrides choose these options, (group, name), which have a schema but no YAML file, until the block ends."""
+    """Until the block ends, let overrides choose ``options``, (group, name), which have a schema but no YAML file."""
     repo = ConfigStore.instance().repo
     options = list(options)
     for group, name in options:
@@ -354,11 +354,11 @@ def _translated(error: Exception, arguments: Sequence[str]) -> RunnerError:
 def overridden(
     config: Config, overrides: Sequence[str], allowed: Iterable[str], otherwise: str, *, config_dir: Path | None = None
 ) -> dict[str, Any]:
-    """Return the values of ``config`` as plain data, changed by ``overrides`` ("KEY=VALUE").
+    """Return ``config`` as plain data with the changes of ``overrides`` ("KEY=VALUE").
 
     allowed: the keys that may be overridden; a section or group allows all of its keys. GROUP=OPTION replaces the
     stored section by the option's section in the project's YAML files or in the user's ``config_dir``; overrides of
-    single keys are applied afterwards. otherwise: message for keys that are not allowed. Values are not checked here.
+    single keys are applied afterwards. otherwise: message for keys that are not allowed. Values are not checked.
 
     Raises ConfigError for an override that is not allowed or not YAML, or that names an unknown option or section.
     """

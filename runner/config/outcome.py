@@ -1,4 +1,4 @@
-"""The keys of a configuration that decide which values a run computes, comparisons of these keys, and changed keys."""
+"""The keys of a configuration that affect the values that a run computes; comparisons of keys, and changed keys."""
 
 import dataclasses
 import hashlib

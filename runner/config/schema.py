@@ -28,13 +28,13 @@ class TrainConfig:
 
     batch_size: Count = key(32, "examples per update, over all workers")
     epochs: Annotated[float, Bounds(0, 1e9, above=True)] | None = key(
-        None, "passes over the training split; setting it makes train.steps null"
+        None, "passes over the training split; setting this key makes train.steps null"
     )
-    steps: Count | None = key(None, "updates; setting it makes train.epochs null")
+    steps: Count | None = key(None, "updates; setting this key makes train.epochs null")
     microbatches: SmallCount = key(1, "parts of the batch computed one after the other (parallelism=single)")
     recompute: list[str] | None = field(
         default=None,
-        metadata={"help": "layers recomputed in the backward pass, not kept: kinds, or names with * and ?; null: none"},
+        metadata={"help": "layers to recompute in the backward pass: kinds, or names with * and ?; null: none"},
     )
     eval_every: Count | None = key(None, "steps between evaluations; null: once per epoch")
     eval_batch_size: Count = key(256, "examples per evaluation batch, over all workers")
@@ -57,12 +57,12 @@ class CheckpointConfig:
     every_steps: Count | None = key(None, "steps between checkpoints; null: only by time and at the end")
     every_s: Annotated[float, Bounds(0, 10**9)] | None = key(
         60.0,
-        "seconds between further checkpoints, more if they take over 2 % of the time; null: none; not if workers race",
+        "seconds between further checkpoints, more if saving takes over 2 % of the time; null, or racing workers: none",
     )
     # With fewer kept, damage to the checkpoint that is being written could leave none intact.
     keep: Annotated[int, Bounds(3, 10**9)] = key(3, "newest checkpoints kept, 3 or more")
     keep_best: bool | None = key(
-        None, "keep the best by train.monitor too; null: if monitor, patience or data.val_fraction is set"
+        None, "also keep the best checkpoint by train.monitor; null: if monitor, patience or data.val_fraction is set"
     )
 
 
@@ -171,7 +171,7 @@ class LauncherConfig:
     )
     over_tcp: bool = key(False, "kind=local: connect over loopback TCP with CURVE and share no memory")
     address: str | None = key(
-        None, "address of this host that the other hosts reach, HOST or HOST:PORT; null: found, except for kind=hosts"
+        None, "address of this host that the other hosts reach, HOST or HOST:PORT; null: found; kind=hosts requires it"
     )
     hosts: Any = key(None, "kind=hosts: host -> number of its processes, such as {a: 2, b: 2}")
     connections: Annotated[int, Bounds(1, 15)] = key(
@@ -228,7 +228,7 @@ class LocalCluster:
     )
     tf32: bool = key(False, "let GPUs round factors of float32 products and convolutions to TF32: 10 bits, faster")
     compare_plans: bool = key(
-        False, "time cuDNN's plans of each convolution, use the fastest; plans, and so bits, can differ between runs"
+        False, "time cuDNN's plans of each convolution, use the fastest; last bits of results can differ between runs"
     )
     collectives: str | None = key(
         None, "library of sums for combine=all_reduce: nccl, between GPUs, or none; null: nccl if possible"
@@ -250,10 +250,10 @@ class LocalCluster:
         metadata={"help": "keys of cluster that were null, filled in when a run starts; null: not known yet"},
     )
     spares: Annotated[int, Bounds(0, 64)] = key(
-        0, "processes started in advance, each of which takes the place of a lost process at once"
+        0, "processes started in advance, each of which can replace a lost process at once"
     )
     min_workers: SmallCount | None = key(
-        None, "fewest workers with which a run goes on if lost ones cannot be started again; null: all workers"
+        None, "fewest workers with which a run goes on if lost workers cannot be started again; null: all workers"
     )
     compression: str = key("none", "compression of sent tensors: none, or high16, the upper 16 bits of float32")
     bandwidth_mbit: Annotated[float, Bounds(1e-3, 1e9)] | None = key(
@@ -321,7 +321,7 @@ class Config:
         metadata={"help": "callbacks of plugins, in the order of their calls: callbacks.NAME.KEY=VALUE"},
     )
     trace: bool = key(
-        False, "record a timeline of some updates: trace.json for ui.perfetto.dev; lost if a worker fails in that time"
+        False, "record a timeline of some updates, trace.json for ui.perfetto.dev; lost if a worker fails meanwhile"
     )
     trace_skip: CountOrZero = key(10, "updates of this process before the recorded ones; fewer if the run is short")
     trace_steps: Annotated[int, Bounds(1, 100)] = key(5, "recorded updates, at most 100")

@@ -82,11 +82,12 @@ class Arrays(NormalisedFiles):
         self.facts()
         headers = self._headers()
         layout = self._layout(headers["x_train"].shape)
-        kind = MappedSplit if self.stream else Split
-        train, test = (
-            kind({"x": self._inputs(f"x_{split}", layout), "y": self._targets(f"y_{split}", headers)})
-            for split in ("train", "test")
-        )
+
+        def read(split: str) -> Split:
+            arrays = {"x": self._inputs(f"x_{split}", layout), "y": self._targets(f"y_{split}", headers)}
+            return MappedSplit(arrays, where=f"{self.path}: x_{split}") if self.stream else Split(arrays)
+
+        train, test = read("train"), read("test")
         return Dataset(self.name, train, test, self.normalisation_of(train["x"]))
 
     def _headers(self) -> dict[str, ArrayHeader]:

@@ -16,7 +16,8 @@ from runner.data.records.example import Value, encode
 from runner.data.records.framing import framed
 from runner.data.records.shards import shard_name
 from runner.data.settings import DatasetSettings, limited_facts, load_limited
-from runner.errors import ConfigError, DataError, ResourceError
+from runner.errors import ConfigError, DataError
+from runner.system.files import writing
 
 Report = Callable[[str], None]
 
@@ -39,7 +40,7 @@ def convert(settings: DatasetSettings, folder: Path, shards: Sequence[int], repo
             f"data={settings.name} has the fields {', '.join(facts.fields)}; only x and y can be converted"
         )
     description = _description(dataset, facts)
-    try:
+    with writing(f"records into {folder}", "choose another folder, or free space"):
         folder.mkdir(parents=True, exist_ok=True)
         if any(folder.iterdir()):
             raise ConfigError(f"{folder} is not empty: expected a new folder for the records")
@@ -50,8 +51,6 @@ def convert(settings: DatasetSettings, folder: Path, shards: Sequence[int], repo
                 _write_shard(path, examples, chosen, facts, description)
             report(f"{split}: {len(examples)} examples in {files} files")
         write_description(folder, description)
-    except OSError as error:
-        raise ResourceError(f"cannot write records into {folder}: {error}") from error
     report(f"read them with: data=tfrecord data.path={folder}")
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from runner.data.dataset import Dataset, EncodedImage, Examples, UndecodableImageError
+from runner.data.dataset import EncodedImage, Examples, Preprocessing, UndecodableImageError
 from runner.errors import DataError
 from runner.kernels import philox
 
@@ -18,17 +18,17 @@ _Batch = Mapping[str, NDArray[Any]]
 
 
 class Decoder:
-    """Decodes the images of a dataset with its preprocessing, and counts images that cannot be decoded.
+    """Decodes the images of a dataset with a preprocessing, and counts images that cannot be decoded.
 
     In a train batch, the following example of the split replaces an undecodable one, so the batch remains a pure
     function of the step. In an evaluation, an undecodable image counts as padding.
     """
 
-    def __init__(self, dataset: Dataset, seed: int) -> None:
-        assert dataset.preprocessing is not None, "arrays need no decoder"
-        self._preprocessing = dataset.preprocessing
-        self._key = philox.key(seed, f"{dataset.name}/preprocessing")
-        self._tolerated = dataset.skip_errors
+    def __init__(self, preprocessing: Preprocessing, tolerated: int, key: philox.Key = (0, 0)) -> None:
+        """tolerated: largest number of undecodable images. key: of the random draws, which evaluations do not need."""
+        self._preprocessing = preprocessing
+        self._key = key
+        self._tolerated = tolerated
         self._skipped: set[str] = set()
         self._lock = threading.Lock()
 

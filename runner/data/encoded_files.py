@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from runner.bounds import Bounds, CountOrZero
 from runner.data.dataset import Examples, Normalisation
+from runner.data.decoder import Decoder
 from runner.data.own_files import NormalisedFiles
 from runner.data.preprocessing import ImagePreprocessing, PreprocessingSettings
 from runner.errors import ConfigError
@@ -54,7 +55,8 @@ class EncodedFiles(NormalisedFiles):
         """Return the known normalisation or one that gives train examples mean 0 and standard deviation 1.
 
         At most ``MOST_MEASURED`` examples are read, spread evenly over the split, preprocessed as in evaluations.
-        Raises DataError if an example cannot be read or a channel is constant.
+        Raises DataError if an example cannot be read, if more images cannot be decoded than are tolerated, or if a
+        channel is constant.
         """
         if (known := self.known_normalisation()) is not None:
             return known
@@ -66,9 +68,14 @@ class EncodedFiles(NormalisedFiles):
             len(train),
         )
 
+        decoder = None if preprocessing is None else Decoder(preprocessing, self.skip_errors)
+
         def read(lo: int, hi: int) -> NDArray[Any]:
-            x = train.take(measured[lo:hi])["x"]
-            return x if preprocessing is None else np.stack([preprocessing.evaluate(image) for image in x])
+            found = train.take(measured[lo:hi])
+            if decoder is None:
+                return found["x"]
+            images, decoded = decoder.evaluate(found)
+            return images["x"][decoded]
 
         shape = read(0, 1).shape[1:]
         return self.normalisation_from(count, shape, read)

@@ -8,7 +8,8 @@ from tempfile import TemporaryDirectory
 
 from runner.data.origins import ORIGINS, Archive, Origin
 from runner.data.published import PublishedFiles, cache_root, is_cached, read_verified
-from runner.errors import ConfigError, DataError, ResourceError
+from runner.errors import ConfigError, DataError
+from runner.system.files import writing
 
 Report = Callable[[str], None]
 
@@ -38,12 +39,11 @@ def fetch_published(published: PublishedFiles, origins: tuple[Origin, ...], root
         megabytes = sum(archive.size for archive in origin.archives) / 1e6
         report(f"{published.name}: trying {origin.place} ({megabytes:.0f} MB)")
         try:
-            _fetch_from(origin, published, root)
+            with writing(f"the data cache {root}", "choose a writable folder with free space by --cache-dir DIR"):
+                _fetch_from(origin, published, root)
         except DataError as error:
             report(f"{published.name}: {error}")
             failures.append(f"{origin.place}: {error}")
-        except OSError as error:
-            raise ResourceError(f"cannot write the data cache {root}: {error}") from error
         else:
             report(f"{published.name}: stored in {folder}")
             return folder

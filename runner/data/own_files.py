@@ -114,6 +114,8 @@ class NormalisedFiles(OwnFiles):
         if (known := self.known_normalisation()) is not None:
             return known
         mean, std = channel_statistics(count, shape, read)
+        if not mean:
+            raise DataError(f"{self.path}: no measured train image can be decoded; replace the images")
         for channel, deviation in enumerate(std):
             if deviation == 0.0:
                 raise DataError(
@@ -138,14 +140,18 @@ def channel_statistics(
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Return mean and standard deviation of each channel of ``count`` (1 or more) examples of ``shape`` (C, ...).
 
-    read: function that returns the examples from one index up to another; it reads each example twice. Both results are
-    computed in float64 over chunks of fixed order and size, so that equal images give equal results bit for bit.
+    read: function that returns the examples from one index up to another, without those that cannot be used; it reads
+    each example twice. Both results are computed in float64 over chunks of fixed order and size, so that equal images
+    give equal results bit for bit. Both are () if no example can be used.
     """
-    per_channel = count * math.prod(shape[1:])
     others = (0, *range(2, len(shape) + 1))
     rows = max(1, _VALUES_PER_CHUNK // max(1, math.prod(shape)))
     spans = [(start, min(start + rows, count)) for start in range(0, count, rows)]
-    mean = sum(read(*span).astype(np.float64).sum(axis=others) for span in spans) / per_channel
+    sums = [(len(part), part.astype(np.float64).sum(axis=others)) for part in (read(*span) for span in spans)]
+    per_channel = sum(number for number, _ in sums) * math.prod(shape[1:])
+    if not per_channel:
+        return (), ()
+    mean = sum(each for _, each in sums) / per_channel
     centre = np.reshape(mean, (1, -1, *(1 for _ in others[1:])))
     squares = sum(np.square(read(*span).astype(np.float64) - centre).sum(axis=others) for span in spans)
     return tuple(map(float, mean)), tuple(map(float, np.sqrt(squares / per_channel)))

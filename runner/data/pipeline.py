@@ -15,6 +15,7 @@ from runner.data.decoder import Decoder
 from runner.data.order import Shuffle, epoch_order
 from runner.data.stage_times import StageTimes
 from runner.fields import BEGINS
+from runner.kernels import philox
 
 Batch = Mapping[str, NDArray[Any]]
 
@@ -69,7 +70,10 @@ class Pipeline:
         self._rows = {split: _Rows(len(part), self._batch_sizes[split]) for split, part in self._parts.items()}
         self._is_sequence = dataset.train.is_sequence
         self._augmenter = Augmenter(augment or Augment(), seed, dataset.name)
-        self._decoder = None if dataset.preprocessing is None else Decoder(dataset, seed)
+        self._decoder = None
+        if dataset.preprocessing is not None:
+            key = philox.key(seed, f"{dataset.name}/preprocessing")
+            self._decoder = Decoder(dataset.preprocessing, dataset.skip_errors, key)
         # Decoded images are arrays of this pipeline, but an augmentation of a plugin may return arrays that it keeps.
         self._may_overwrite = self._decoder is not None and not (augment and augment.others)
         self._shuffle = shuffle or Shuffle()

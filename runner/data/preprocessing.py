@@ -41,8 +41,9 @@ class Recipe:
     distortion; "" for none. Without ``sides`` and ``area``, images are cropped to the largest centred square.
 
     Evaluations crop the centre. evaluated_side: length to which the shorter side is resized before a square is cropped.
-    evaluated_fraction: fraction of each side that is used instead. view: which of the 10 views of ``ten_views`` is used
-    instead of the centre. Each is None if it is not used. mean, std: the normalisation of RGB pixels of 0 to 1.
+    evaluated_fraction: fraction of each side that is used if ``evaluated_side`` is None. view: which of the 10 views of
+    ``ten_views`` is used instead of the centre. Each is None if it is not used. mean, std: the normalisation of RGB
+    pixels of 0 to 1.
     """
 
     size: int = 224
@@ -235,7 +236,7 @@ class ImagePreprocessing(Preprocessing):
 
     def _central_region(self, size: ImageSize) -> Region:
         recipe = self.recipe
-        if recipe.evaluated_fraction is not None:
+        if recipe.evaluated_side is None and recipe.evaluated_fraction is not None:
             return central_fraction(size, recipe.evaluated_fraction)
         return central_square(size, recipe.evaluated_side or recipe.size, recipe.size)
 

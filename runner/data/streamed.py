@@ -163,8 +163,14 @@ def _boxes(features: Mapping[str, Value]) -> NDArray[np.float32] | None:
     return np.stack(arrays, axis=1) if len({len(side) for side in arrays}) == 1 else None
 
 
+@dataclass(frozen=True)
 class MappedSplit(Split):
-    """Arrays that are mapped from a file into memory: the operating system reads and releases their pages."""
+    """Arrays that are mapped from a file into memory: the operating system reads and releases their pages.
+
+    where: file and name of the array x, for messages.
+    """
+
+    where: str = ""
 
     def take(self, examples: NDArray[np.int64]) -> Mapping[str, NDArray[Any]]:
         """Return copies of the examples. Raises DataError if one of them is not finite."""
@@ -172,7 +178,9 @@ class MappedSplit(Split):
         x = taken["x"]
         if x.dtype.kind == "f" and not np.isfinite(x).all():
             wrong = examples[~np.isfinite(x).reshape(len(x), -1).all(axis=1)]
-            raise DataError(f"example {wrong[0]} of a mapped array is not finite; correct or remove it")
+            raise DataError(
+                f"{self.where} is not finite in example {wrong[0]}; expected finite numbers; correct or remove it"
+            )
         return taken
 
     def only(self, examples: NDArray[np.int64]) -> Examples:  # type: ignore[override]

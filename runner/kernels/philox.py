@@ -59,12 +59,7 @@ def bits(stream: Key, index: NDArray[np.int64], count: int, step: int = 0, first
     The counter is (position // 4, low half of index, high half of index, step). Therefore a word does not depend on
     the other indices and positions of the call.
     """
-    return _words(stream, index, first, first + count, step)
-
-
-def _words(stream: Key, index: NDArray[np.int64], first: int, last: int, step: int) -> NDArray[np.uint32]:
-    """Return the words at positions first..last-1 of each index."""
-    low, high = first // 4, -(-last // 4)
+    low, high = first // 4, -(-(first + count) // 4)
     shape = (len(index), high - low)
     wide = np.asarray(index, np.int64).astype(np.uint64)[:, None]
     words = _philox(
@@ -75,7 +70,7 @@ def _words(stream: Key, index: NDArray[np.int64], first: int, last: int, step: i
         np.full(shape, step & 0xFFFFFFFF, np.uint64),
     )
     flat = np.stack(words, axis=-1).reshape(len(index), 4 * (high - low))
-    return flat[:, first - 4 * low : last - 4 * low].astype(np.uint32)
+    return flat[:, first % 4 : first % 4 + count].astype(np.uint32)
 
 
 def uniform(stream: Key, index: NDArray[np.int64], count: int, step: int = 0, first: int = 0) -> NDArray[np.float64]:
@@ -93,8 +88,7 @@ def normal_parts(stream: Key, count: int) -> Iterator[tuple[slice, NDArray[np.fl
     for start in range(0, pairs, _PAIRS_AT_ONCE):
         stop = min(start + _PAIRS_AT_ONCE, pairs)
         first, second = (
-            _words(stream, np.zeros(1, np.int64), low, low + stop - start, 0)[0] * 2.0**-32
-            for low in (start, pairs + start)
+            uniform(stream, np.zeros(1, np.int64), stop - start, first=low)[0] for low in (start, pairs + start)
         )
         radius = np.sqrt(-2.0 * np.log1p(-first))
         angle = 2.0 * np.pi * second

@@ -1,5 +1,6 @@
 """The table of kernels: (op, device type) -> implementations in order of priority."""
 
+import copy
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -39,11 +40,9 @@ class Registry:
 
     def copy(self) -> "Registry":
         """Return a copy; kernels added to the copy do not change this registry."""
-        copied = Registry()
-        copied.join = self.join
+        copied = copy.copy(self)
         copied.platforms = dict(self.platforms)
         copied.communicators = dict(self.communicators)
-        copied.doorbells = self.doorbells
         copied._kernels = {key: list(kernels) for key, kernels in self._kernels.items()}
         return copied
 

@@ -7,7 +7,8 @@ from runner.bounds import Count, Positive, Rate
 from runner.engine.graph.initializers import Normal
 from runner.engine.graph.network import NetworkBuilder
 from runner.engine.graph.tensor import Tensor
-from runner.models.base import Model, require
+from runner.errors import require_one_of
+from runner.models.base import Model
 
 CROPS: dict[str, tuple[nn.Padding, bool]] = {"ceil": ("valid", True), "pad": (2, False), "valid": ("valid", False)}
 """Value of ``crop`` -> padding of conv1, and whether the number of its windows is rounded up; see :class:`AlexNet`."""
@@ -42,7 +43,7 @@ class AlexNet(Model):
     crop: str = "ceil"
 
     def __post_init__(self) -> None:
-        require(self.crop in CROPS, "crop", repr(self.crop), f"one of {', '.join(CROPS)}")
+        require_one_of("model.crop", self.crop, CROPS)
 
     def forward(self, net: NetworkBuilder, x: Tensor, outputs: int) -> Tensor:
         """Add layers conv1, norm1, relu1, pool1, conv2, relu2, norm2, pool2, ... pool5, ... fc8; return the logits."""

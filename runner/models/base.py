@@ -37,9 +37,3 @@ class SequenceModel(Model):
     def forward(self, net: NetworkBuilder, x: Tensor, outputs: int) -> Tensor:
         """Raise ConfigError, because only task=language has an output layer for all steps."""
         raise ConfigError(f"model={self.name} computes an output for each word; expected task=language")
-
-
-def require(holds: bool, key: str, value: object, expected: str) -> None:
-    """Raise ConfigError, naming the key of the ``model`` group, unless the condition holds."""
-    if not holds:
-        raise ConfigError(f"model.{key}={value}: expected {expected}")

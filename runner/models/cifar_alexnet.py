@@ -6,8 +6,9 @@ from runner import nn
 from runner.bounds import Count, Rate
 from runner.engine.graph.network import NetworkBuilder
 from runner.engine.graph.tensor import Tensor
+from runner.errors import require
 from runner.models.alexnet import KERNELS, POOLED
-from runner.models.base import Model, require
+from runner.models.base import Model
 
 
 @dataclass
@@ -26,7 +27,7 @@ class CifarAlexNet(Model):
     dropout: Rate = 0.5
 
     def __post_init__(self) -> None:
-        require(len(self.filters) == len(KERNELS), "filters", self.filters, f"{len(KERNELS)} numbers")
+        require(len(self.filters) == len(KERNELS), "model.filters", self.filters, f"{len(KERNELS)} numbers")
 
     def forward(self, net: NetworkBuilder, x: Tensor, outputs: int) -> Tensor:
         """Add layers conv1, relu1, pool1, ... conv5, relu5, pool5, flatten, fc6, ... fc8; return the logits."""

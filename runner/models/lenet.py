@@ -7,7 +7,8 @@ from runner.bounds import Count
 from runner.engine.graph.initializers import lecun_normal
 from runner.engine.graph.network import NetworkBuilder
 from runner.engine.graph.tensor import Tensor
-from runner.models.base import Model, require
+from runner.errors import require
+from runner.models.base import Model
 
 SMALLEST_UNPADDED = 16
 """Smallest side of an image for two unpadded 5x5 convolutions, each with 2x2 pooling: 16 becomes 12, 6, 2, then 1."""
@@ -30,7 +31,7 @@ class LeNet(Model):
     units: Count = 500
 
     def __post_init__(self) -> None:
-        require(len(self.filters) == 2, "filters", self.filters, "2 numbers")
+        require(len(self.filters) == 2, "model.filters", self.filters, "2 numbers")
 
     def forward(self, net: NetworkBuilder, x: Tensor, outputs: int) -> Tensor:
         """Add layers conv1, pool1, conv2, pool2, flatten, fc1, relu1, fc2 and return the logits of fc2."""

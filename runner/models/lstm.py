@@ -8,7 +8,8 @@ from runner.bounds import Bounds, Count, Rate, SmallCount
 from runner.engine.graph.initializers import Uniform
 from runner.engine.graph.network import NetworkBuilder
 from runner.engine.graph.tensor import Tensor
-from runner.models.base import SequenceModel, require
+from runner.errors import require
+from runner.models.base import SequenceModel
 
 
 @dataclass
@@ -32,12 +33,12 @@ class Lstm(SequenceModel):
     chunks: SmallCount = 1
 
     def __post_init__(self) -> None:
-        require(bool(self.units), "units", self.units, "at least one layer")
+        require(bool(self.units), "model.units", self.units, "at least one layer")
 
     def states(self, net: NetworkBuilder, x: Tensor, entries: int) -> list[Tensor]:
         """Add layers embedding, lstm1, lstm2, ... and dropout1, dropout2, ... if dropout is not 0."""
         steps = net.graph.spec(x).shape[1]
-        require(self.chunks <= steps, "chunks", self.chunks, f"at most data.steps={steps}")
+        require(self.chunks <= steps, "model.chunks", self.chunks, f"at most data.steps={steps}")
         initializer = Uniform(-self.init_scale, self.init_scale)
         parts = nn.embedding_of_steps(
             net, x, entries, self.embedding, chunks=self.chunks, name="embedding", initializer=initializer

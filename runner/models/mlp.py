@@ -7,7 +7,8 @@ from runner.bounds import Count
 from runner.engine.graph.initializers import he_normal, lecun_normal
 from runner.engine.graph.network import NetworkBuilder
 from runner.engine.graph.tensor import Tensor
-from runner.models.base import Model, require
+from runner.errors import require_one_of
+from runner.models.base import Model
 
 ACTIVATIONS = {
     "relu": (nn.relu, he_normal),
@@ -32,7 +33,7 @@ class Mlp(Model):
     activation: str = "relu"
 
     def __post_init__(self) -> None:
-        require(self.activation in ACTIVATIONS, "activation", repr(self.activation), f"one of {', '.join(ACTIVATIONS)}")
+        require_one_of("model.activation", self.activation, ACTIVATIONS)
 
     def forward(self, net: NetworkBuilder, x: Tensor, outputs: int) -> Tensor:
         """Add layers flatten, fc1, the activation, such as relu1, ... and return the logits of the last fc."""

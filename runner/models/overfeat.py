@@ -6,7 +6,8 @@ from runner import nn
 from runner.bounds import Count, Rate
 from runner.engine.graph.network import NetworkBuilder
 from runner.engine.graph.tensor import Tensor
-from runner.models.base import Model, require
+from runner.errors import require
+from runner.models.base import Model
 
 
 @dataclass
@@ -25,8 +26,8 @@ class Overfeat(Model):
     dropout: Rate = 0.5
 
     def __post_init__(self) -> None:
-        require(len(self.filters) == 5, "filters", self.filters, "5 numbers")
-        require(len(self.units) == 2, "units", self.units, "2 numbers")
+        require(len(self.filters) == 5, "model.filters", self.filters, "5 numbers")
+        require(len(self.units) == 2, "model.units", self.units, "2 numbers")
 
     def forward(self, net: NetworkBuilder, x: Tensor, outputs: int) -> Tensor:
         """Add layers conv1, relu1, pool1, ... conv5, relu5, pool5, flatten, fc6, ... fc8; return the logits."""

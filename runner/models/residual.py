@@ -10,7 +10,8 @@ from runner.bounds import Bounds, NonNegative, Rate
 from runner.engine.graph.initializers import Uniform, he_normal
 from runner.engine.graph.network import NetworkBuilder
 from runner.engine.graph.tensor import Tensor
-from runner.models.base import Model, require
+from runner.errors import require, require_one_of
+from runner.models.base import Model
 
 BLOCKS = {"single": ((1, 3),), "basic": ((1, 3), (1, 3)), "bottleneck": ((1, 1), (1, 3), (4, 1))}
 """Value of ``block`` -> (filters as a multiple of the stage's width, kernel size) of each convolution of a branch."""
@@ -90,15 +91,15 @@ class ResidualNetwork(Model):
 
     def __post_init__(self) -> None:
         for key, known in (("block", BLOCKS), ("unit", UNITS), ("shortcut", SHORTCUTS)):
-            value = getattr(self, key)
-            require(value in known, key, repr(value), f"one of {', '.join(known)}")
+            require_one_of(f"model.{key}", getattr(self, key), known)
         defined = self.shortcut == "identity" or self.unit == "original"
-        require(defined, "shortcut", self.shortcut, f"identity with model.unit={self.unit}; use model.unit=original")
+        expected = f"identity with model.unit={self.unit}; use model.unit=original"
+        require(defined, "model.shortcut", self.shortcut, expected)
         for key in sorted(set().union(*SHORTCUTS.values()).difference(SHORTCUTS[self.shortcut])):
             value, default = getattr(self, key), getattr(ResidualNetwork, key)
             readers = " or ".join(shortcut for shortcut, keys in SHORTCUTS.items() if key in keys)
             unused = f"the default, {default}, with model.shortcut={self.shortcut}; only {readers} reads it"
-            require(value == default, key, value, unused)
+            require(value == default, f"model.{key}", value, unused)
 
     @abstractmethod
     def stem(self, net: NetworkBuilder, x: Tensor) -> Tensor:

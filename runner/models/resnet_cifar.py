@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from runner.engine.graph.network import NetworkBuilder
 from runner.engine.graph.tensor import Tensor
-from runner.models.base import require
+from runner.errors import require
 from runner.models.residual import BLOCKS, UNITS, ResidualNetwork, convolve
 
 
@@ -28,7 +28,7 @@ class ResNetCifar(ResidualNetwork):
         step = len(self.WIDTHS) * len(BLOCKS[self.block])
         fits = self.depth > 2 and (self.depth - 2) % step == 0
         smallest = ", ".join(str(step * n + 2) for n in (1, 2, 3))
-        require(fits, "depth", self.depth, f"{step}n+2 for model.block={self.block}: {smallest}, ...")
+        require(fits, "model.depth", self.depth, f"{step}n+2 for model.block={self.block}: {smallest}, ...")
 
     def units_per_stage(self) -> Sequence[int]:
         """Return the same number for each stage."""

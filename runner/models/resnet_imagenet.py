@@ -8,7 +8,7 @@ from runner import nn
 from runner.bounds import Count
 from runner.engine.graph.network import NetworkBuilder
 from runner.engine.graph.tensor import Tensor
-from runner.models.base import require
+from runner.errors import require, require_one_of
 from runner.models.residual import ResidualNetwork, convolve
 
 DEPTHS: dict[str, dict[int, tuple[int, ...]]] = {
@@ -35,9 +35,10 @@ class ResNetImageNet(ResidualNetwork):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(self.block in DEPTHS, "block", repr(self.block), f"one of {', '.join(DEPTHS)}")
+        require_one_of("model.block", self.block, DEPTHS)
         known = ", ".join(map(str, DEPTHS[self.block]))
-        require(self.depth in DEPTHS[self.block], "depth", self.depth, f"one of {known} for model.block={self.block}")
+        expected = f"one of {known} for model.block={self.block}"
+        require(self.depth in DEPTHS[self.block], "model.depth", self.depth, expected)
 
     def units_per_stage(self) -> Sequence[int]:
         """Return the numbers of units of the table :data:`DEPTHS`."""

@@ -7,7 +7,8 @@ from runner import nn
 from runner.bounds import Count, Rate
 from runner.engine.graph.network import NetworkBuilder
 from runner.engine.graph.tensor import Tensor
-from runner.models.base import Model, require
+from runner.errors import require
+from runner.models.base import Model
 
 
 @dataclass
@@ -30,7 +31,7 @@ class VggA(Model):
 
     def __post_init__(self) -> None:
         stages = len(self.CONVOLUTIONS)
-        require(len(self.widths) == stages, "widths", self.widths, f"{stages} numbers")
+        require(len(self.widths) == stages, "model.widths", self.widths, f"{stages} numbers")
 
     def forward(self, net: NetworkBuilder, x: Tensor, outputs: int) -> Tensor:
         """Add layers stage1_conv1, stage1_relu1, stage1_pool, ... flatten, fc1, ... fc3; return the logits."""

@@ -13,10 +13,9 @@ from runner.engine.graph.op import ShapeError
 from runner.engine.graph.rows import Gradient, Rows, dense, mapped, spec_of, tensor_of
 from runner.engine.graph.tensor import Tensor
 from runner.engine.graph.variables import Variable, Variables
-from runner.errors import ConfigError
 from runner.optimizers.averages import AVERAGE, WeightsAverage, average_of
 from runner.optimizers.batch_scaling import BatchScaling
-from runner.optimizers.parameter_rules import ParameterRule, place_of, read_rules, require_used
+from runner.optimizers.parameter_rules import InheritingRule, ParameterRule, place_of, read_rules, require_used
 from runner.optimizers.row_updates import TouchedRows
 from runner.optimizers.schedules import Schedule
 
@@ -123,17 +122,17 @@ class Optimizer(ABC):
         scaling = self.batch_scaling
         if not scaling.active:
             return self
-        rules = [
-            {**settings, "weight_decay": scaling.decay(self.lr * rule.lr_factor, rule.weight_decay, batch_size)}
-            if rule.weight_decay is not None
-            else settings
-            for settings, rule in zip(self.rules, read_rules(self.rules), strict=True)
-        ]
+
+        def scaled(rule: ParameterRule) -> ParameterRule:
+            own = rule.weight_decay
+            decay = scaling.decay(self.lr * rule.lr_factor, self.weight_decay if own is None else own, batch_size)
+            return InheritingRule(**vars(rule), decay=decay) if own is None else replace(rule, weight_decay=decay)
+
         return replace(
             self,
             lr=self.lr * scaling.factor(batch_size),
             weight_decay=scaling.decay(self.lr, self.weight_decay, batch_size),
-            rules=rules,
+            rules=list(map(scaled, read_rules(self.rules))),
             batch_scaling=BatchScaling(),
         )
 
@@ -157,7 +156,7 @@ class Optimizer(ABC):
         For arguments, see :meth:`assign`. Adds the nodes that the updates of all variables share.
         """
         rules = self.parameter_rules
-        decays = [None, *(each.weight_decay for each in rules)]
+        decays = [None, *(each.decay if isinstance(each, InheritingRule) else each.weight_decay for each in rules)]
         rates = self.rates(learning_rate)
         of_rules = [self._decaying(decay, rate, step) for decay, rate in zip(decays, rates, strict=True)]
 
@@ -329,12 +328,6 @@ def updated(rule: Rule, variables: Variables, variable: Variable, gradient: Grad
     rows = TouchedRows(variables, gradient)
     values = rule(State.of(rows, rows.of(variable)), Expr(graph, rows.total))
     return [(rows.table(state.variable), rows.put(state.variable, value.tensor)) for state, value in values]
-
-
-def require(holds: bool, key: str, value: object, expected: str) -> None:
-    """Raise ConfigError, naming the key of the ``optimizer`` group, unless the condition holds."""
-    if not holds:
-        raise ConfigError(f"optimizer.{key}={value}: expected {expected}")
 
 
 def global_norm(graph: Graph, tensors: Sequence[Gradient]) -> Tensor:

@@ -13,8 +13,8 @@ from typing import ClassVar, Protocol
 
 from runner.bounds import Count, Positive, SmallCount
 from runner.engine.graph.expression import Expr
-from runner.errors import ConfigError, NumericError
-from runner.optimizers.base import Optimizer, Rule, require
+from runner.errors import ConfigError, NumericError, require
+from runner.optimizers.base import Optimizer, Rule
 from runner.optimizers.line_search import Point, search
 
 X, GRADIENT, DIRECTION = "x", "gradient", "direction"
@@ -49,13 +49,14 @@ class Lbfgs(Optimizer):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(self.lr == 1.0, "lr", self.lr, "1.0; the line search finds the length of a step")
+        require(self.lr == 1.0, "optimizer.lr", self.lr, "1.0; the line search finds the length of a step")
         decoupled, scaling, average = self.decoupled_weight_decay, self.batch_scaling, self.average
-        require(not decoupled, "decoupled_weight_decay", "true", "false; the decay is part of the objective")
-        require(not self.rules, "rules", self.rules, "no rules; the line search finds one step for all variables")
-        require(not scaling.active, "batch_scaling", scaling, "rate=none and weight_decay=false; lr is always 1")
-        require(not self.lazy, "lazy", "true", "false; L-BFGS updates all rows of a table")
-        require(average.decay is None, "average.decay", average.decay, "null; L-BFGS keeps no averages")
+        rules, unscaled = self.rules, "rate=none and weight_decay=false; lr is always 1"
+        require(not decoupled, "optimizer.decoupled_weight_decay", "true", "false; the decay is part of the objective")
+        require(not rules, "optimizer.rules", rules, "no rules; the line search finds one step for all variables")
+        require(not scaling.active, "optimizer.batch_scaling", scaling, unscaled)
+        require(not self.lazy, "optimizer.lazy", "true", "false; L-BFGS updates all rows of a table")
+        require(average.decay is None, "optimizer.average.decay", average.decay, "null; L-BFGS keeps no averages")
 
     @property
     def against_divergence(self) -> str:

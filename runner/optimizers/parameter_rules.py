@@ -38,13 +38,23 @@ class ParameterRule:
         return f"{self.match}: {', '.join([*factor, *decay, *schedule]) or 'as other variables'}"
 
 
+@dataclass(frozen=True)
+class InheritingRule(ParameterRule):
+    """A rule without ``weight_decay`` for a batch. decay: the optimizer's decay, scaled for the rate of the rule."""
+
+    decay: float = 0.0
+
+
 _RULE = LenientRecord(ParameterRule, complete=False)
 
 
 def read_rules(plain: Sequence[Any]) -> list[ParameterRule]:
-    """Return the rules that ``optimizer.rules`` describes, each with its schedule. Raises ConfigError."""
+    """Return the rules that ``optimizer.rules`` describes or contains, each with its schedule. Raises ConfigError."""
     found = []
     for number, settings in enumerate(plain):
+        if isinstance(settings, ParameterRule):
+            found.append(settings)
+            continue
         where = f"optimizer.rules[{number}]"
         try:
             rule = _RULE.read(settings, where)

@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import Annotated
 
 from runner.bounds import Bounds, CountOrZero
-from runner.errors import ConfigError
+from runner.errors import require, require_one_of
 
 UNITS = {
     "progress": (1.0, "rising fractions of the run, above 0 and below 1"),
@@ -82,10 +82,10 @@ class Step(Schedule):
     multiplier: Annotated[float, Bounds(0, 1, above=True)] = 0.1
 
     def __post_init__(self) -> None:
-        _require(self.unit in UNITS, "unit", repr(self.unit), f"one of {', '.join(UNITS)}")
+        require_one_of("schedule.unit", self.unit, UNITS)
         end, expected = UNITS[self.unit]
         rising = all(a < b for a, b in pairwise([0.0, *self.boundaries, end]))
-        _require(rising, "boundaries", self.boundaries, expected)
+        require(rising, "schedule.boundaries", self.boundaries, expected)
 
     @property
     def goes_by_length(self) -> bool:
@@ -139,7 +139,7 @@ class Inception(Exponential):
 
     def __post_init__(self) -> None:
         whole = self.warmup_epochs + self.every_epochs
-        _require(whole > 1, "warmup_epochs", self.warmup_epochs, f"more than {1 - self.every_epochs:g}")
+        require(whole > 1, "schedule.warmup_epochs", self.warmup_epochs, f"more than {1 - self.every_epochs:g}")
 
     def decay(self, step: int, total_steps: int, steps_per_epoch: float) -> float:
         """Return the factor of the epoch, counted from 0, in which the step begins."""
@@ -178,8 +178,3 @@ SCHEDULES: dict[str, type[Schedule]] = {
     "cosine": Cosine,
 }
 """Schedules by their names in the configuration. To add a schedule, write its class and list it here."""
-
-
-def _require(holds: bool, key: str, value: object, expected: str) -> None:
-    if not holds:
-        raise ConfigError(f"schedule.{key}={value}: expected {expected}")

@@ -1,19 +1,17 @@
 """The directory of one run: its lock, the identity and the number of starts of the run, and the paths of its files."""
 
-import errno
-import fcntl
 import os
 import secrets
 import shlex
 import stat
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Self
 
-from runner.errors import CheckpointError, ConfigError, DirectoryInUseError, ResourceError
-from runner.system.files import create_directory, fsync_directory, replace_durably
+from runner.errors import CheckpointError, ConfigError, DirectoryInUseError
+from runner.system.files import create_directory, fsync_directory, replace_durably, take_lock, writing
 from runner.system.json_file import JsonFile
 from runner.system.schema import Integer, Record, Text
 
@@ -182,34 +180,26 @@ def run_and_starts(path: Path) -> tuple[str, int]:
     return state.run_id, state.epoch
 
 
-@contextmanager
-def _writing(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise ResourceError(
-            f"cannot write in {path}: {error.strerror} ({error.filename or path}); expected a writable "
-            "directory with free space. Choose another one with hydra.run.dir=DIR"
-        ) from error
+def _writing(path: Path) -> AbstractContextManager[None]:
+    advice = "expected a writable directory with free space. Choose another one with hydra.run.dir=DIR"
+    return writing(f"in {path}", advice)
 
 
 def _take_lock(path: Path) -> int:
     """Lock ``run.lock`` and write the id of this process to it. The lock lasts until the returned descriptor closes."""
     lock = os.open(path / "run.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    with ExitStack() as on_failure:
+        on_failure.callback(os.close, lock)
+        if not take_lock(lock):
+            holder = os.pread(lock, _MAX_PID_BYTES, 0).strip()
+            process = f"process {int(holder)}" if holder.isdigit() else "another process"
+            raise DirectoryInUseError(
+                f"{path} is in use by {process}: wait for that run, stop it, or choose another directory with "
+                "hydra.run.dir=DIR"
+            )
         os.ftruncate(lock, 0)
         os.pwrite(lock, b"%d\n" % os.getpid(), 0)
-    except OSError as error:
-        holder = os.pread(lock, _MAX_PID_BYTES, 0).strip()
-        os.close(lock)
-        if error.errno != errno.EWOULDBLOCK:
-            raise
-        process = f"process {int(holder)}" if holder.isdigit() else "another process"
-        raise DirectoryInUseError(
-            f"{path} is in use by {process}: wait for that run, stop it, or choose another directory with "
-            "hydra.run.dir=DIR"
-        ) from None
+        on_failure.pop_all()
     return lock
 
 

@@ -7,8 +7,8 @@ from typing import ClassVar, Self
 
 from runner.bounds import Count, CountOrZero, SmallCount
 from runner.engine.compile.program import Client, Copy, OneProcess, Program, VirtualClock
-from runner.errors import ConfigError
-from runner.strategies.base import Processes, Race, Strategy, TrainingFacts, Workload, require_one_of
+from runner.errors import ConfigError, require_one_of
+from runner.strategies.base import Processes, Race, Strategy, TrainingFacts, Workload
 from runner.strategies.clients import action_of, numbers_of, of_worker, standing_clients
 from runner.strategies.downpour.model_replica import ModelReplica
 from runner.strategies.downpour.order import Rules
@@ -83,7 +83,7 @@ class AsyncData(Strategy):
     replay: str | None = None
 
     def __post_init__(self) -> None:
-        require_one_of("loop", self.loop, LOOPS)
+        require_one_of("parallelism.loop", self.loop, LOOPS)
         if self.loop == "direct" and (self.n_fetch, self.n_push) != (1, 1):
             raise ConfigError(
                 f"parallelism.n_fetch={self.n_fetch} and n_push={self.n_push} with loop=direct: a replica without a "

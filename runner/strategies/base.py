@@ -7,7 +7,7 @@ or type, so that a plugin's strategy can do all that a built-in strategy can.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
@@ -15,7 +15,6 @@ from runner.bounds import SmallCount
 from runner.engine.compile.program import Program
 from runner.engine.graph.network import NetworkFunction
 from runner.engine.graph.tensor import state_dtype
-from runner.errors import ConfigError
 from runner.fields import Field
 from runner.optimizers.base import Optimizer
 
@@ -210,15 +209,3 @@ class Strategy(ABC):
                 f"train.microbatches={facts.microbatches} with parallelism={self.name}: each worker's "
                 "share of a batch is one microbatch; use parallelism=single, or train.microbatches=1"
             )
-
-
-def require(holds: bool, key: str, value: object, expected: str) -> None:
-    """Raise ConfigError, naming the key of the ``parallelism`` group, unless the condition holds."""
-    if not holds:
-        raise ConfigError(f"parallelism.{key}={value}: expected {expected}")
-
-
-def require_one_of(key: str, value: str, options: Iterable[str]) -> None:
-    """Raise ConfigError, listing the options, unless the value is one of them."""
-    known = sorted(options)
-    require(value in known, key, repr(value), f"one of {', '.join(known)}")

@@ -12,8 +12,8 @@ from runner.engine.graph.graph import Graph
 from runner.engine.graph.rows import Gradient
 from runner.engine.graph.tensor import Tensor
 from runner.engine.graph.variables import Variable
-from runner.errors import ConfigError
-from runner.strategies.base import Strategy, Workload, require_one_of
+from runner.errors import ConfigError, require_one_of
+from runner.strategies.base import Strategy, Workload
 from runner.strategies.clients import Scored, program
 from runner.strategies.collectives import ALL_REDUCE, COMBINES, exchange
 from runner.strategies.replica import Gradients, Replica, batch_metrics, differentiate_together, shares
@@ -75,9 +75,9 @@ class Hybrid(Strategy):
     statistics: str = "shares"
 
     def __post_init__(self) -> None:
-        require_one_of("scheme", self.scheme, SCHEMES)
-        require_one_of("combine", self.combine, COMBINES)
-        require_one_of("statistics", self.statistics, STATISTICS)
+        require_one_of("parallelism.scheme", self.scheme, SCHEMES)
+        require_one_of("parallelism.combine", self.combine, COMBINES)
+        require_one_of("parallelism.statistics", self.statistics, STATISTICS)
 
     @property
     def sums_by_all_reduce(self) -> bool:

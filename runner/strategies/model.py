@@ -9,8 +9,8 @@ from runner.engine.compile.passes.layer_groups import colocate_layers, home_laye
 from runner.engine.compile.program import Program
 from runner.engine.graph.device import worker_task
 from runner.engine.graph.network import NetworkFunction
-from runner.errors import ConfigError
-from runner.strategies.base import LayerPlacement, Strategy, TrainingFacts, Workload, require_one_of
+from runner.errors import ConfigError, require_one_of
+from runner.strategies.base import LayerPlacement, Strategy, TrainingFacts, Workload
 from runner.strategies.layer_names import by_pattern, matched, shard_of
 from runner.strategies.microbatches import in_microbatches, in_stale_parts
 from runner.strategies.sharded.blueprint import Blueprint
@@ -72,7 +72,7 @@ class ModelParallel(Strategy):
     compare_steps: CountOrZero = 0
 
     def __post_init__(self) -> None:
-        require_one_of("pipeline", self.pipeline, PIPELINES)
+        require_one_of("parallelism.pipeline", self.pipeline, PIPELINES)
         if self.pipeline == "stale" and self.concurrent_steps == 1:
             raise ConfigError(
                 "parallelism.pipeline=stale with parallelism.concurrent_steps=1: expected 2 parts or more, or "

@@ -6,8 +6,8 @@ from typing import ClassVar, Self
 
 from runner.bounds import BytesOrZero, SmallCount, SmallCountOrZero
 from runner.engine.compile.program import Program
-from runner.errors import ConfigError
-from runner.strategies.base import Processes, Race, Strategy, TrainingFacts, Workload, require_one_of
+from runner.errors import ConfigError, require_one_of
+from runner.strategies.base import Processes, Race, Strategy, TrainingFacts, Workload
 from runner.strategies.collectives import ALL_REDUCE, COMBINES
 from runner.strategies.replica import Gradients, Replica, Share, shares
 from runner.strategies.synchronous.backup_workers import with_backup_workers
@@ -75,7 +75,7 @@ class SyncData(Strategy):
     replay: str | None = None
 
     def __post_init__(self) -> None:
-        require_one_of("combine", self.combine, [*COMBINES, _PARAMETER_SERVER])
+        require_one_of("parallelism.combine", self.combine, [*COMBINES, _PARAMETER_SERVER])
         if self.combine == _PARAMETER_SERVER:
             self.servers = 1 if self.servers is None else self.servers
         elif self.servers is not None:
@@ -83,7 +83,7 @@ class SyncData(Strategy):
                 f"parallelism.servers={self.servers} with parallelism.combine={self.combine}: only "
                 f"combine={_PARAMETER_SERVER} has servers; choose it, or set servers to null"
             )
-        require_one_of("statistics", self.statistics, STATISTICS)
+        require_one_of("parallelism.statistics", self.statistics, STATISTICS)
         self._check_backups()
 
     @property

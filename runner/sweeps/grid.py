@@ -69,8 +69,12 @@ def merged_arguments(stored: Sequence[str], given: Sequence[str]) -> list[str]:
     """
     overrides, options = split_arguments(stored)
     given, given_options = split_arguments(given)
-    fresh = {_key(override): override for override in given}
-    merged = [fresh.pop(_key(override), override) for override in overrides]
+    merged: list[str] = []
+    for override in overrides:
+        same = [each for each in given if _key(each) == _key(override)]
+        # If a key is stored twice, the second override must not win over the given one.
+        merged += [each for each in same if each not in merged] if same else [override]
+    merged += [each for each in given if each not in merged]
     if _LAUNCHER in {_key(override) for override in given}:
         merged = [item for item in merged if not item.startswith(_LAUNCHER_KEYS) or item in given]
     foreign = [item for item in merged if item not in given and not _is_plain(item)]
@@ -82,7 +86,7 @@ def merged_arguments(stored: Sequence[str], given: Sequence[str]) -> list[str]:
             f"the stored command line of the sweep has {shown}: such arguments can name code and are not taken from a "
             "stored sweep; if you trust them, repeat them after the directory"
         )
-    return [*(option for option in options if option in _MULTIRUN), *merged, *fresh.values(), *given_options]
+    return [*(option for option in options if option in _MULTIRUN), *merged, *given_options]
 
 
 def _is_plain(override: str) -> bool:

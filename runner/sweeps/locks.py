@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from runner.errors import DirectoryInUseError, ResourceError
-from runner.system.files import create_directory
+from runner.errors import DirectoryInUseError
+from runner.system.files import create_directory, take_lock, writing
 
 SWEEP_LOCK = "sweep.lock"
 JOB_LOCK = "job.lock"
@@ -27,7 +27,7 @@ TABLE_LOCK = ".lock"
 def sweep_lock(directory: Path) -> Iterator[None]:
     """Hold the lock of a sweep within the block; raises DirectoryInUseError if another process holds it."""
     with _open(directory / SWEEP_LOCK) as lock:
-        if not _taken(lock):
+        if not take_lock(lock):
             raise DirectoryInUseError(
                 f"the sweep in {directory} is running: wait for it, or stop it; `runner sweep status "
                 f"{shlex.quote(str(directory))}` shows its progress"
@@ -42,14 +42,10 @@ def table_lock(folder: Path) -> Iterator[None]:
     Raises ResourceError if the folder cannot be written.
     """
     with ExitStack() as stack:
-        try:
+        with writing(f"into {folder}", "choose another folder with --results DIR"):
             create_directory(folder)
             lock = stack.enter_context(_open(folder / TABLE_LOCK))
-        except OSError as error:
-            raise ResourceError(
-                f"{folder}: cannot be written: {error.strerror}; choose another folder with --results DIR"
-            ) from error
-        if not _taken(lock):
+        if not take_lock(lock):
             raise DirectoryInUseError(f"another process computes the results in {folder}: wait for it, or stop it")
         yield
 
@@ -58,7 +54,7 @@ def table_lock(folder: Path) -> Iterator[None]:
 def job_lock(directory: Path, on_wait: Callable[[], None]) -> Iterator[None]:
     """Hold the lock of a job within the block. If another process holds the lock, call ``on_wait``, then wait."""
     with _open(directory / JOB_LOCK) as lock:
-        if not _taken(lock):
+        if not take_lock(lock):
             on_wait()
             fcntl.flock(lock, fcntl.LOCK_EX)
         yield
@@ -69,7 +65,7 @@ def place_lock(directory: Path, wanted: int = 0) -> Iterator[int]:
     """Lock place ``wanted`` of a sweep, or else the first free place, within the block; yield the place's number."""
     for place in itertools.chain([wanted], itertools.count()):
         with _open(directory / f".place-{place}.lock") as lock:
-            if _taken(lock):
+            if take_lock(lock):
                 yield place
                 return
 
@@ -99,7 +95,7 @@ def _held(path: Path) -> bool:
     if not path.exists():
         return False
     with _open(path) as lock:
-        return not _taken(lock)
+        return not take_lock(lock)
 
 
 @contextmanager
@@ -109,11 +105,3 @@ def _open(path: Path) -> Iterator[int]:
         yield descriptor
     finally:
         os.close(descriptor)
-
-
-def _taken(lock: int) -> bool:
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True

@@ -89,10 +89,22 @@ def verb_parser(verb: str, description: str, epilog: str, advice: Advice | None 
     return _VerbParser(prog=f"runner {verb}", description=description, epilog=epilog, advice=advice)
 
 
+def add_yaml_options(parser: argparse.ArgumentParser, use: str = "", *, primary: bool = False) -> None:
+    """Add Hydra's option --config-dir and, if ``primary`` is true, --config-path and --config-name.
+
+    Without --config-name, the parsed arguments have no ``config_name``. use: the end of the help of each option.
+    """
+    parser.add_argument("--config-dir", "-cd", type=Path, metavar="DIR", help=f"your own YAML files{use}")
+    if primary:
+        replaced, name = f"YAML files that replace runner's own{use}", f"the primary YAML file{use} (default: config)"
+        parser.add_argument("--config-path", "-cp", type=Path, metavar="DIR", help=replaced)
+        parser.add_argument("--config-name", "-cn", metavar="NAME", default=argparse.SUPPRESS, help=name)
+
+
 class _VerbParser(argparse.ArgumentParser):
     """A parser that raises ConfigError, and that reports unknown options before all other errors.
 
-    Its subcommands have parsers of the same class. A subcommand follows the options of its verb.
+    The parsers of subcommands have the same class. A subcommand follows the options of its verb.
     """
 
     def __init__(self, *, advice: Advice | None = None, **settings: Any) -> None:

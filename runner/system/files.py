@@ -1,18 +1,21 @@
-"""Durable writes, safe reads of regular files, and the folder for caches.
+"""Durable writes, safe reads of regular files, locks, and the folder for caches.
 
-If the operating system refuses an operation, these functions raise ``OSError``; callers turn it into an error that
-names the purpose of the file.
+If the operating system refuses an operation, these functions raise ``OSError``; callers replace it by an error that
+names the purpose of the file, for example with :func:`writing`.
 """
 
 import errno
+import fcntl
 import os
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import IO, Any, BinaryIO
 
-from runner.errors import DataError, SecurityError
+from runner.errors import DataError, ResourceError, SecurityError
 
-# O_NONBLOCK: without it, opening a FIFO that has no writer would wait for ever.
+# Without O_NONBLOCK, opening a FIFO that has no writer would wait for ever.
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -43,15 +46,34 @@ def read_regular(path: Path, limit: int, directory: int | None = None) -> bytes:
 def open_regular(path: Path) -> BinaryIO:
     """Open a regular file, or a symbolic link to one, for reading.
 
-    Raises DataError for anything else: a FIFO or a device, for example, could be read without end.
+    Raises DataError for a FIFO, which could be read without end, a folder or a device; OSError for a socket.
     """
     descriptor = os.open(path, _READ & ~os.O_NOFOLLOW)
     mode = os.fstat(descriptor).st_mode
     if stat.S_ISREG(mode):
         return open(descriptor, "rb")
     os.close(descriptor)
-    kinds = {stat.S_IFIFO: "a FIFO", stat.S_IFDIR: "a folder", stat.S_IFSOCK: "a socket"}
+    kinds = {stat.S_IFIFO: "a FIFO", stat.S_IFDIR: "a folder"}
     raise DataError(f"{path} is {kinds.get(stat.S_IFMT(mode), 'a device')}: expected a regular file")
+
+
+@contextmanager
+def writing(what: str, advice: str) -> Iterator[None]:
+    """Turn an OSError in the block into a ResourceError that states what was written, the reason and the advice."""
+    try:
+        yield
+    except OSError as error:
+        reason = f"{error.strerror} ({error.filename})" if error.filename else error.strerror or error
+        raise ResourceError(f"cannot write {what}: {reason}; {advice}") from error
+
+
+def take_lock(file: int | IO[Any]) -> bool:
+    """Lock an open file until it is closed or this process ends; return False if another opening of it is locked."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def write_durably(path: Path, payload: bytes, mode: int = 0o666) -> None:

@@ -105,7 +105,7 @@ def _redact_assigned(match: re.Match[str]) -> str:
 
 
 def _redact_mapped(text: str) -> str:
-    """Redact the values in ``key: value``, up to the end of the line. In a sentence, redact only its quoted parts."""
+    """Redact the values in ``key: value``, up to the end of the line, but only the quoted parts of a sentence."""
     parts = []
     while (match := _MAPPED.search(text)) is not None:
         rest = match["value"]

@@ -1,7 +1,7 @@
 """Text for terminals and logs: escaped text of other processes, and tables.
 
 Names and messages from another process, and lines from a worker's log, may contain terminal escape sequences,
-right-to-left overrides or a megabyte without a newline. They are escaped and shortened here before they are shown.
+right-to-left overrides or a megabyte without a newline. This module escapes and shortens such texts.
 """
 
 import math
@@ -40,6 +40,13 @@ def text_table(headers: Sequence[str], rows: Iterable[Sequence[str]], *, ruled: 
         ).rstrip()
         for row in (tuple(headers), *rule, *body)
     )
+
+
+def aligned(facts: Iterable[tuple[str, str]]) -> str:
+    """Return a line for each (name, value), with the values in one column."""
+    pairs = list(facts)
+    width = max(len(name) for name, _ in pairs)
+    return "\n".join(f"{name:<{width}}  {value}" for name, value in pairs)
 
 
 def markdown_table(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from runner.tables.claims import ClaimVerdict, Comparison, decide, equivalent, every, lower
 from runner.tables.results import Result, RunResults
-from runner.tables.statistics import ROUND, Sample, seeds_text, summary
+from runner.tables.statistics import ROUND, Sample, not_finite_text, seeds_text, summary
 from runner.tables.table import (
     ASCENDING,
     AT_MOST,
@@ -231,11 +231,13 @@ def _compared(claim: Claim, table: Table, results: Mapping[str, RunResults]) -> 
     lack = f"{of} in {', '.join(lacking)}" if lacking else ""
     if claim.relation == AT_MOST:
         assert claim.limit is not None
-        exceeding = [value for each in cells for value in each.values() if not value <= claim.limit]
+        values = [value for each in cells for value in each.values()]
+        exceeding = any(not value <= claim.limit for value in values)
         if lacking and not exceeding:
             return Decided(claim.text, OPEN, lack)
-        largest = max((value for each in cells for value in each.values()), default=float("nan"))
-        return Decided(claim.text, FAILS if exceeding else HOLDS, f"largest value {largest:.3g}, limit {claim.limit:g}")
+        sample = summary(values, table.repetition)
+        largest = not_finite_text(sample) if sample.not_finite else f"largest value {sample.largest:.3g}"
+        return Decided(claim.text, FAILS if exceeding else HOLDS, f"{largest}, limit {claim.limit:g}")
     if table.kind in COMPUTED:
         return Decided(claim.text, OPEN, lack) if lacking else _without_test(claim, [each[None] for each in cells])
     if lacking:

@@ -4,8 +4,7 @@ NAME is ``count``, ``simulated`` or ``seed-N``, then a dot and the first digits 
 the configuration of a run is changed, new results have other names, and results of the earlier design stay.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -13,9 +12,9 @@ from typing import Any
 from runner.config.configuration import to_plain
 from runner.config.outcome import differing_keys, with_defaults
 from runner.config.schema import Config
-from runner.errors import DataError, ResourceError
+from runner.errors import DataError
 from runner.records.summary import config_hash
-from runner.system.files import create_directory
+from runner.system.files import create_directory, writing
 from runner.system.json_file import JsonFile
 from runner.system.redaction import redact
 from runner.system.schema import LenientRecord
@@ -23,6 +22,7 @@ from runner.tables.table import COUNT, Table
 
 FOLDER = "results"
 _DIGITS = 8
+_OTHER_FOLDER = "choose another folder with --results DIR"
 
 
 @dataclass(frozen=True)
@@ -149,20 +149,10 @@ def write_result(folder: Path, run: str, config: Config, result: Result) -> Path
     Raises ResourceError if the file cannot be written.
     """
     path = folder / run / f"{result_name(config, result.seed, result.kind)}.json"
-    with _writable(path):
+    with writing(str(path), _OTHER_FOLDER):
+        create_directory(path.parent)
         _FILE.write(path, replace(result, configuration=redact(result.configuration)))
     return path
-
-
-@contextmanager
-def _writable(path: Path) -> Iterator[None]:
-    try:
-        create_directory(path.parent)
-        yield
-    except OSError as error:
-        raise ResourceError(
-            f"{path}: cannot be written: {error.strerror}; choose another folder with --results DIR"
-        ) from error
 
 
 def read_estimates(folder: Path, configs: Mapping[str, Config]) -> dict[str, Estimate]:
@@ -175,8 +165,9 @@ def read_estimates(folder: Path, configs: Mapping[str, Config]) -> dict[str, Est
 
 def write_estimates(folder: Path, configs: Mapping[str, Config], estimates: Mapping[str, Estimate]) -> None:
     """Write run -> estimate into the folder of a table's results. Raises ResourceError if that fails."""
-    with _writable(folder / _ESTIMATES_FILE):
-        runs = {f"{run}.{_digits_of(configs[run])}": each for run, each in estimates.items()}
+    runs = {f"{run}.{_digits_of(configs[run])}": each for run, each in estimates.items()}
+    with writing(str(folder / _ESTIMATES_FILE), _OTHER_FOLDER):
+        create_directory(folder)
         _ESTIMATES.write(folder / _ESTIMATES_FILE, Estimates(runs))
 
 
@@ -194,8 +185,8 @@ class RunResults:
 
     @property
     def changed_keys(self) -> str:
-        """The keys, as text, that differ in the last of the ``earlier`` results in the order of file names, or ""."""
-        return ", ".join(self.earlier[-1][1]) if self.earlier else ""
+        """The keys, as text, that differ in the ``earlier`` result with the fewest differing keys, or ""."""
+        return min((", ".join(keys) for _, keys in self.earlier), key=lambda text: (text.count(","), text), default="")
 
 
 def read_results(folder: Path, table: Table, configs: Mapping[str, Config]) -> dict[str, RunResults]:

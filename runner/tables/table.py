@@ -3,6 +3,7 @@
 import difflib
 import hashlib
 import json
+import math
 import re
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
@@ -305,16 +306,17 @@ def _faults_of_claim(claim: Claim, table: Table) -> Iterator[str]:
     for cell in claim.cells:
         if cell not in known:
             close = difflib.get_close_matches(cell, known, n=1)
-            yield f"cells: {cell!r}, which the table does not have" + (f"; did you mean {close[0]!r}?" if close else "")
+            hint = f"; did you mean {close[0]!r}?" if close else ""
+            yield f"cells: {cell!r}, expected ROW/COLUMN of a cell of the table{hint}"
     least, exact = (1, False) if claim.relation == AT_MOST else (2, claim.relation == EQUIVALENT)
     if len(claim.cells) < least or (exact and len(claim.cells) > least):
         yield f"cells: {list(claim.cells)}, expected {least}{'' if exact else ' or more'} for {claim.relation}"
     for name, relation in (("margin", EQUIVALENT), ("limit", AT_MOST)):
-        value = getattr(claim, name)
-        if (value is not None) != (claim.relation == relation):
-            expected = "a number" if claim.relation == relation else "none"
-            yield f"{name}: {value}, expected {expected} for {claim.relation}"
-    if claim.margin is not None and not claim.margin > 0:
+        value, needed = getattr(claim, name), claim.relation == relation
+        fits = value is not None and math.isfinite(value) if needed else value is None
+        if not fits:
+            yield f"{name}: {value}, expected {'a finite number' if needed else 'none'} for {claim.relation}"
+    if claim.margin is not None and claim.margin <= 0:
         yield f"margin: {claim.margin}, expected a number above 0"
     if table.kind == COUNT and claim.relation != AT_MOST:
         yield f"relation: {claim.relation!r}, expected {AT_MOST} in a table of counts, which have no seeds"

@@ -35,13 +35,13 @@ class MetricsLog:
         self._path = path
         self._file = self._opened(first_step)
 
-    def append(self, step: int, values: Mapping[str, float], time_s: float | None = None) -> None:
+    def append(self, step: int, values: Mapping[str, float]) -> None:
         """Add the values of a step; raises ValueError for a name that is not ``section/name``."""
         for name in values.keys() - self._checked:
             check_metric_name(name)
             self._checked.add(name)
         numbers = {name: float(value) for name, value in values.items()}
-        self._file.write(_line(int(step), time.time() if time_s is None else time_s, numbers))
+        self._file.write(_line(int(step), time.time(), numbers))
 
     def rewind(self, first_step: int) -> None:
         """Remove the lines of ``first_step`` and later steps, which the run repeats."""

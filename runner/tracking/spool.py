@@ -9,6 +9,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
+from runner.system.files import take_lock
 from runner.tracking.records import Record, from_line, to_line
 
 _log = logging.getLogger(__name__)
@@ -108,15 +109,11 @@ def _held(file: IO[str], wait_s: float | None) -> bool:
         fcntl.flock(file, fcntl.LOCK_EX)
         return True
     deadline_s = time.monotonic() + wait_s
-    while True:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return True
-        except BlockingIOError:
-            if time.monotonic() >= deadline_s:
-                return False
-        # flock has no timeout, so try again.
-        time.sleep(_LOCK_LOOK_S)
+    while not take_lock(file):
+        if time.monotonic() >= deadline_s:
+            return False
+        time.sleep(_LOCK_LOOK_S)  # flock has no timeout
+    return True
 
 
 def _drop_incomplete_line(path: Path) -> int:

@@ -1,15 +1,21 @@
 """TensorBoard event files in the run directory, written with the optional library tensorboardX."""
 
 import importlib.util
-from collections.abc import Iterator, Sequence
+import logging
+import os
+import socket
+import struct
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from runner.tracking.base import DESCRIPTION_TAG, RunInfo, Tracker, Tracking
 from runner.tracking.queued import QueuedTracker
-from runner.tracking.records import Artifact, End, Metrics, Params, Record, Tags, now_ms
+from runner.tracking.records import Artifact, Metrics, Params, Record, Tags, now_ms
 from runner.tracking.writer import StoreUnavailableError
+
+_log = logging.getLogger(__name__)
 
 FOLDER = "tensorboard"
 _LIBRARY = "tensorboardX"
@@ -46,40 +52,55 @@ class TensorboardStore:
     """
 
     def __init__(self, run: RunInfo) -> None:
-        self._run = run
-        self._folder = run.run_dir / FOLDER
-        self._file: Any = None
+        self._first_step = run.first_step
+        # TensorBoard reads files with "tfevents" in their names. Two starts of a run can share a second.
+        name = f"events.out.tfevents.{now_ms() // 1000}.{socket.gethostname()}.{run.first_step}"
+        self._path = run.run_dir / FOLDER / name
+        self._end = 0
 
     def open(self) -> None:
         """Create the event file. Raises StoreUnavailableError if the file cannot be written."""
-        from tensorboardX.event_file_writer import EventsWriter
         from tensorboardX.proto.event_pb2 import Event, SessionLog
 
-        first = self._run.first_step
-        try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            # The library adds the current second to the name, but two starts of a run can share a second.
-            self._file = EventsWriter(str(self._folder / "events"), filename_suffix=f".{first}")
-            if first:
-                started = SessionLog(status=SessionLog.START)
-                self._file.write_event(Event(wall_time=now_ms() / 1000, step=first, session_log=started))
-        except OSError as error:
-            raise StoreUnavailableError(f"event files in {self._folder}: {error}") from error
+        time_s = now_ms() / 1000
+        events = [Event(wall_time=time_s, file_version="brain.Event:2")]
+        if self._first_step:
+            started = SessionLog(status=SessionLog.START)
+            events.append(Event(wall_time=time_s, step=self._first_step, session_log=started))
+        self._append(events)
 
     def write(self, records: Sequence[Record]) -> None:
         """Add records to the event file; records that TensorBoard cannot show are skipped."""
         from tensorboardX.proto.event_pb2 import Event
 
+        events = []
+        for record in records:
+            step, time_ms = (record.step, record.time_ms) if isinstance(record, Metrics) else (0, now_ms())
+            events += [Event(wall_time=time_ms / 1000, step=step, summary=each) for each in _summaries(record)]
+        self._append(events)
+
+    def _append(self, events: Iterable[Any]) -> None:
+        """Add events at the end of the file; if this fails, the next call replaces the part that was written."""
+        data = b"".join(map(_framed, events))
         try:
-            for record in records:
-                step, time_ms = (record.step, record.time_ms) if isinstance(record, Metrics) else (0, now_ms())
-                for summary in _summaries(record):
-                    self._file.write_event(Event(wall_time=time_ms / 1000, step=step, summary=summary))
-            self._file.flush()
-            if any(isinstance(record, End) for record in records):
-                self._file.close()
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            with self._path.open("ab") as file:
+                file.truncate(self._end)
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
         except OSError as error:
-            raise StoreUnavailableError(f"event files in {self._folder}: {error}") from error
+            raise StoreUnavailableError(f"event file {self._path}: {error}") from error
+        self._end += len(data)
+
+
+def _framed(event: Any) -> bytes:
+    """Return an event as a record of an event file: its length and its data, each followed by a checksum."""
+    from tensorboardX.record_writer import masked_crc32c
+
+    data: bytes = event.SerializeToString()
+    parts = struct.pack("<Q", len(data)), data
+    return b"".join(part + struct.pack("<I", masked_crc32c(part)) for part in parts)
 
 
 def _summaries(record: Record) -> Iterator[Any]:
@@ -94,4 +115,7 @@ def _summaries(record: Record) -> Iterator[Any]:
         case Tags(values) if DESCRIPTION_TAG in values:
             yield text("description", values[DESCRIPTION_TAG])
         case Artifact(path) if path.endswith(".yaml"):
-            yield text("configuration", f"```yaml\n{Path(path).read_text(encoding='utf-8')}```")
+            try:
+                yield text("configuration", f"```yaml\n{Path(path).read_text(encoding='utf-8')}```")
+            except (OSError, UnicodeDecodeError) as error:
+                _log.warning("%s cannot be read and is missing from the tracking record: %s", path, error)

@@ -12,6 +12,7 @@ from runner.config.configuration import fix_machine_values
 from runner.config.schema import Config
 from runner.data.source import source_from_config
 from runner.engine.cluster.emulation import BYTES_PER_S_OF_MBIT
+from runner.engine.compile.passes.transfers import TRANSFERS
 from runner.engine.compile.program import Program
 from runner.engine.compile.program_plans import ProgramPlans
 from runner.engine.graph.device import DISTRIBUTIONS, Cluster
@@ -20,7 +21,7 @@ from runner.engine.run.kernel_table import load_kernels
 from runner.engine.run.local_session import LocalSession
 from runner.engine.run.recording import COMPUTE, INPUT
 from runner.engine.run.step_driver import bind
-from runner.engine.simulate.costs import TRANSFERS, Costs
+from runner.engine.simulate.costs import Costs
 from runner.engine.simulate.hardware import DeviceKind, Hardware, Wire, places
 from runner.engine.simulate.profile import STEP, Machine, Profile, Signature, families_of, input_signature, signature_of
 from runner.errors import ConfigError

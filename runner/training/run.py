@@ -98,8 +98,10 @@ def run(
             )
 
             return run_simulated(config, run_dir, overrides=overrides, sweep=sweep, resume=resume)
+        if not resume:
+            config = with_checkpoint_named(config)
         try:
-            prepared = _prepare(config if resume else with_checkpoint_named(config), run_dir, resume)
+            prepared = _prepare(config, run_dir, resume)
             with _opened_directory(prepared, run_dir, resume) as directory:
                 experiment = prepared.experiment
                 draft = draft_summary(experiment.config, directory, overrides, str(experiment.emulation or ""))

@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -130,6 +131,16 @@ def test_modules_with_a_mean_or_a_vector_of_weights_are_normalisations() -> None
     names = {"norm/gamma", "norm/beta", "layer/gamma", "layer/beta", "fc/weights", "fc/bias"}
     assert set(from_state_dict(torch.nn.ModuleDict(modules).state_dict())) == names
     assert set(state_dict({"words/table": np.zeros((5, 3))})) == {"words.weight"}
+
+
+def test_further_variables_of_a_recurrent_layer_keep_their_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = SimpleNamespace(from_numpy=np.asarray, zeros_like=np.zeros_like)
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    found = state_dict({"memory/recurrent": np.zeros((2, 8)), "memory/peephole": np.ones(2)})
+    assert {name: value.shape for name, value in found.items()} == {
+        "memory.weight_hh_l0": (8, 2),
+        "memory.peephole": (2,),
+    }
 
 
 def test_weights_are_written_as_safetensors(stored: Callable[[str], Run], here: Path) -> None:

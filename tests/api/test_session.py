@@ -1,5 +1,6 @@
 """Models, datasets, optimizers and callbacks that are defined in the Python session, and sweeps over them."""
 
+import errno
 import linecache
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,16 +58,19 @@ def test_own_classes_and_arrays_train(parallelism: Any, here: Path, capsys: Capt
     assert source.endswith('classes, name="fc2")\n')
     assert "small_net" not in MODELS
     assert provenance() == {}, "the classes are only in force during a call"
-    with pytest.raises(
-        runner.RunnerError, match=r"model=small_net and optimizer=sign_descent and schedule=halves was defined"
-    ):
+    missing = "missing here: model=small_net, optimizer=sign_descent, schedule=halves; define them in Python"
+    with pytest.raises(runner.RunnerError, match=missing):
         runner.load(run.directory)
+    with pytest.raises(
+        runner.RunnerError, match=r"classes=\[.*Recorder.*\]: .* derived from one of Task, .*, Strategy$"
+    ):
+        runner.load(run.directory, classes=[Recorder])
     loaded = runner.load(run.directory, classes=[SmallNet, SignDescent, Halves])
     assert loaded.predict(np.zeros((2, 5))).shape == (2, 3)
     assert loaded.resume(train={"steps": 4}).summary.steps == 4
     for verb in (["rerun"], ["eval"], ["predict", "x.npy"]):
         assert main([verb[0], str(run.directory), *verb[1:]]) == 2
-        assert "so the command line cannot repeat this run; define the class in Python" in capsys.readouterr().err
+        assert missing in capsys.readouterr().err
     assert main([f"resume={run.directory}"]) == 2
 
 
@@ -179,3 +183,13 @@ def test_arrays_are_stored_once_by_their_content(here: Path) -> None:
         runner.arrays(np.array([None]), [0], np.array([None]), [0])
     with pytest.raises(runner.RunnerError, match=r"y_test is int64\[2\]; expected floats \[2, K\]"):
         runner.arrays(np.zeros((2, 3)), [0.5, 1.0], np.zeros((2, 3)), [0, 1])
+
+
+def test_arrays_for_which_the_disk_has_no_space_leave_no_file(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(file: Any, **found: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(np, "savez", full)
+    with pytest.raises(runner.RunnerError, match="cannot be written: No space left on device; set XDG_CACHE_HOME"):
+        small_arrays()
+    assert list((here / "cache" / "runner" / "arrays").iterdir()) == []

@@ -1,5 +1,6 @@
 """The benchmark command: its options, its output, and its documents about backup workers and tracking."""
 
+import json
 import signal
 import sqlite3
 import subprocess
@@ -22,7 +23,6 @@ from benchmarks.report import Report
 from benchmarks.subjects import PEERS
 from benchmarks.tracking import TRAINING, Result, Window, _read
 from runner.errors import ConfigError
-from runner.tracking import MetricsLog
 from tests.benchmarks.made import case, subject
 
 
@@ -198,10 +198,10 @@ def test_a_command_has_help(command: str, capsys: pytest.CaptureFixture[str]) ->
 def folder(tmp_path: Path) -> Path:
     """Write a run of 20 steps of 10 ms, or 20 ms after time 100.1 s. Its store lacks one point and repeats another."""
     (tmp_path / "run").mkdir()
-    with MetricsLog(tmp_path / "run" / "metrics.jsonl") as log:
+    with (tmp_path / "run" / "metrics.jsonl").open("w") as log:
         for step in range(20):
             time_s = 100 + 0.01 * step + 0.01 * max(0, step - 10)
-            log.append(step, {"train/loss": 1.0}, time_s)
+            print(json.dumps({"step": step, "time": time_s, "values": {"train/loss": 1.0}}), file=log)
     points = [(step, 0) for step in range(20) if step != 7] + [(3, 1)]
     with closing(sqlite3.connect(tmp_path / "mlflow.db")) as connection, connection:
         connection.execute("CREATE TABLE metrics (key, step, timestamp)")

@@ -141,7 +141,7 @@ def test_failed_save_frees_its_disk_space(three: Path, monkeypatch: pytest.Monke
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "posix_fallocate", no_space)
-    with pytest.raises(ResourceError, match=r"step-4: No space left on device .*older checkpoints were kept"):
+    with pytest.raises(ResourceError, match=r"step-4: No space left on device; older checkpoints were kept"):
         commit(three, 4)
     assert names(three) == ["step-1", "step-2", "step-3"]
 

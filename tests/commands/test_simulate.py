@@ -124,10 +124,13 @@ def test_strategies_are_recommended_by_time_with_commands(capsys: Capture) -> No
 
 def test_what_recommend_chooses_is_refused(capsys: Capture) -> None:
     message = refused(["recommend", "cluster=ethernet", "parallelism=model"], capsys)
-    assert "parallelism=model: expected no setting of parallelism" in message
+    assert "parallelism=model: expected no setting of parallelism, because all are compared; leave it out" in message
     assert "memory" not in refused(["recommend", "cluster=local"], capsys)
     tiny = ["cluster=ethernet", "model=mlp", "cluster.hardware.kinds.machine.memory_gib=1e-6", "--workers", "2"]
-    assert "no strategy can be used" in refused(["recommend", *tiny], capsys)
+    message = refused(["recommend", *tiny], capsys)
+    assert "no strategy can be used" in message
+    assert "choose other numbers of workers with --workers" in message
+    assert "'2,x': expected whole numbers from 1" in refused(["recommend", "--workers", "2,x"], capsys)
 
 
 def test_wrong_simulations_are_refused(tmp_path: Path, capsys: Capture) -> None:

@@ -28,7 +28,7 @@ resume=outputs/x
 train.monitor=val/loss
     train.monitor=val/loss with data.val_fraction=0: there is no validation split; set data.val_fraction above 0
 train.min_delta=0.1
-    train.min_delta=0.1 with train.patience=null: it has no effect
+    train.min_delta=0.1 with train.patience=null: min_delta has no effect
 init_include=[a]
     init_include=['a'] with init_from=null: no weights are loaded; set init_from, or init_inc
 init_exclude=[]
@@ -56,13 +56,13 @@ parallelism=model parallelism.constraints=[1]
 parallelism=single parallelism.workers=2
     parallelism.workers=2 with parallelism=single
 cluster.spares=1 cluster/launcher=hosts cluster.launcher.address=10.0.0.1 cluster.launcher.hosts={a:2}
-    cluster.spares=1 with cluster/launcher=hosts: the run starts no processes in advance there; use 0
+    cluster.spares=1 with cluster/launcher=hosts: this launcher starts no processes in advance; use 0
 cluster.min_workers=3 parallelism.workers=2
     cluster.min_workers=3 with parallelism.workers=2: expected at most 2
 cluster.min_workers=1 train.restarts=0
     cluster.min_workers=1 with train.restarts=0: no worker is started again; set train.restarts, or min_workers=null
 cluster.min_workers=1 parallelism.backup_workers=1 parallelism.combine=parameter_server parallelism.replay=x
-    cluster.min_workers=1 with parallelism.replay=x: the record is of all workers; use null
+    cluster.min_workers=1 with parallelism.replay=x: the record needs all workers; use null
 cluster.min_workers=1 cluster/launcher=hosts cluster.launcher.address=10.0.0.1 cluster.launcher.hosts={a:2}
     cluster.min_workers=1 with cluster/launcher=hosts: users start the processes; use slurm, ray or null
 cluster.spares=2 cluster.one_process=true

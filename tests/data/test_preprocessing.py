@@ -251,6 +251,14 @@ def test_every_recipe_gives_images_of_its_shape_and_pure_draws(name: str, channe
         assert not np.array_equal(first, preprocessing.train(image, draws_of(1, preprocessing.draws)))
 
 
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_recipe_crops_the_centre_of_a_given_side_in_evaluations(name: str) -> None:
+    recipe, vgg = (PreprocessingSettings(each, evaluated_side=100).recipe(64, 3) for each in (name, "vgg"))
+    image = encoded(smooth(120, 150))
+    expected = ImagePreprocessing(vgg).evaluate(image)
+    np.testing.assert_array_equal(ImagePreprocessing(recipe).evaluate(image), expected)
+
+
 def photographs(folder: Path) -> Path:
     for split in ("train", "test"):
         for label in ("a", "b"):

@@ -149,7 +149,7 @@ def test_arrays_that_cannot_be_mapped_are_refused(tmp_path: Path) -> None:
         Arrays(path=str(write_arrays(tmp_path / "f.npz", **ordered)), stream=True).load()
     stored["x_train"][3, 0, 0] = np.nan
     settings = Arrays(path=str(write_arrays(tmp_path / "n.npz", **stored)), stream=True, mean=[0.0], std=[1.0])
-    with pytest.raises(DataError, match="example 3 of a mapped array is not finite"):
+    with pytest.raises(DataError, match=r"n\.npz: x_train is not finite in example 3; expected finite numbers"):
         batches(settings)
 
 
@@ -215,6 +215,19 @@ def test_undecodable_images_are_replaced_in_training_and_masked_in_evaluations(
         pipeline(TFRecord(**shared | {"path": str(image_records(tmp_path / "bad", [b"?"]))}, skip_errors=9)).read(
             "train", 0, 0, 1
         )
+
+
+def test_undecodable_images_are_left_out_of_the_computed_normalisation(tmp_path: Path) -> None:
+    images = {"whole": [png(10), png(30), png(40)], "faulty": [png(10), b"?", png(30), png(40)], "bad": [b"?"]}
+    whole, faulty, bad = (
+        TFRecord(path=str(image_records(tmp_path / name, each)), cache_dir=str(tmp_path), size=4, skip_errors=1)
+        for name, each in images.items()
+    )
+    assert faulty.normalisation() == whole.normalisation()
+    with pytest.raises(DataError, match=r"record 1 at offset \d+ cannot be decoded"):
+        replace(faulty, skip_errors=0).normalisation()
+    with pytest.raises(DataError, match="bad: no measured train image can be decoded"):
+        bad.normalisation()
 
 
 def test_faulty_records_are_refused_or_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -188,6 +188,9 @@ def test_perplexity_is_that_of_all_words_and_is_unknown_in_sampled_training() ->
 def test_a_task_and_a_model_that_do_not_fit_are_refused() -> None:
     with pytest.raises(ConfigError, match="task=language with model=mlp: expected a model of sequences; use model=lst"):
         Language().network(Mlp(), FIELDS)
+    net = Built(Language()).net
+    with pytest.raises(ConfigError, match=r"scores no prediction \(N, outputs\); expected network\(\) in place of"):
+        Language().score(net, net.step, {})
     with pytest.raises(ConfigError, match="task=language: the fields x and y of the dataset are float"):
         Language().outputs({**FIELDS, "x": Field((STEPS,))})
     with pytest.raises(ConfigError, match=r"model\.units="):

@@ -129,13 +129,18 @@ def test_the_decay_of_a_larger_batch_is_that_of_krizhevskys_example() -> None:
 @pytest.mark.parametrize(("rate", "factor"), [("none", 1.0), ("linear", 8.0), ("sqrt", 8**0.5)])
 def test_one_update_of_a_large_batch_shrinks_weights_like_several_of_the_base_batch(rate: str, factor: float) -> None:
     scaling = BatchScaling(rate, True, 128)
-    rules = [{"match": "*/bias", "lr_factor": 2.0, "weight_decay": 0.03}, {"match": "fc*"}]
-    scaled = Momentum(lr=0.1, weight_decay=0.02, rules=rules, batch_scaling=scaling).for_batch(1024)
-    assert scaled.lr == pytest.approx(0.1 * factor)
-    assert 1 - scaled.lr * scaled.weight_decay == pytest.approx((1 - 0.1 * 0.02) ** 8, rel=1e-14)
-    bias, others = scaled.rules
-    assert 1 - 2 * scaled.lr * bias["weight_decay"] == pytest.approx((1 - 2 * 0.1 * 0.03) ** 8, rel=1e-14)
-    assert others == {"match": "fc*"}
+    own, inherited = {"match": "*/bias", "lr_factor": 2.0, "weight_decay": 0.03}, {"match": "*", "lr_factor": 3.0}
+    without_gradients = [{name: np.zeros_like(value) for name, value in START.items()}]
+    for rules, weights, bias in (
+        ([], 1 - 0.1 * 0.02, 1.0),
+        ([own, inherited], 1 - 3 * 0.1 * 0.02, 1 - 2 * 0.1 * 0.03),
+        ([inherited], 1 - 3 * 0.1 * 0.02, 1.0),
+    ):
+        scaled = Momentum(lr=0.1, weight_decay=0.02, rules=rules, batch_scaling=scaling).for_batch(1024)
+        assert scaled.lr == pytest.approx(0.1 * factor)
+        (found,) = Trainer(scaled).run(without_gradients, [scaled.lr])
+        for name, kept in (("fc1/weights", weights), ("fc1/bias", bias)):
+            np.testing.assert_allclose(found[name], START[name] * kept**8, rtol=1e-14, err_msg=name)
     only_rate = Momentum(lr=0.1, weight_decay=0.02, batch_scaling=BatchScaling(rate, base_batch=128)).for_batch(64)
     assert (only_rate.lr, only_rate.weight_decay) == (pytest.approx(0.1 * factor ** (-1 / 3)), 0.02)
 

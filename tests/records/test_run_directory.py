@@ -194,7 +194,7 @@ def test_error_while_the_start_is_counted_keeps_the_old_state(tmp_path: Path, mo
             raise OSError(28, "No space left on device")
 
         patch.setattr(os, "posix_fallocate", no_space)
-        with pytest.raises(ResourceError, match=r"cannot write in .*: No space left on device .*free space"):
+        with pytest.raises(ResourceError, match=r"cannot write in .*: No space left on device; .*free space"):
             resume(tmp_path)
     with resume(tmp_path) as directory:
         assert directory.epoch == 2

@@ -289,10 +289,10 @@ SENDERS = [("fetch_0_0", "/job:ps/task:0/device:cpu:0"), ("push_0_0", "/job:work
 @pytest.mark.parametrize(
     ("schema", "settings", "message"),
     [
-        (AsyncData, {"loop": "threads"}, "loop='threads': expected one of direct, overlapped, sequential"),
+        (AsyncData, {"loop": "threads"}, "loop='threads': expected one of overlapped, sequential, direct"),
         (AsyncData, {"loop": "direct", "n_push": 2}, "n_fetch=1 and n_push=2 with loop=direct: a replica without a"),
         (AsyncData, {"virtual_time": True, "replay": "x"}, "virtual_time=true with replay=x: a replay follows"),
-        (Staleness, {"policy": "late"}, "staleness.policy='late': expected one of bounded, drop, none, scale"),
+        (Staleness, {"policy": "late"}, "staleness.policy='late': expected one of none, bounded, drop, scale"),
         (Staleness, {"policy": "drop"}, "staleness.limit=null with policy=drop: expected 0 or more"),
         (Staleness, {"policy": "scale", "limit": 2}, "staleness.limit=2 with policy=scale: only bounded and drop"),
     ],

@@ -140,9 +140,9 @@ BACKUPS = "parallelism.backup_workers=1 with parallelism"
     [
         (
             {"combine": "ring"},
-            "parallelism.combine='ring': expected one of all_reduce, parameter_server, ring_all_reduce, sharded_reduce",
+            "parallelism.combine='ring': expected one of sharded_reduce, ring_all_reduce, all_reduce, parameter_server",
         ),
-        ({"statistics": "global"}, "parallelism.statistics='global': expected one of first_worker, pooled, shares"),
+        ({"statistics": "global"}, "parallelism.statistics='global': expected one of shares, first_worker, pooled"),
         (
             {"servers": 2},
             "parallelism.servers=2 with parallelism.combine=sharded_reduce: only combine=parameter_server has servers; "

@@ -162,6 +162,8 @@ def test_a_given_argument_replaces_one_that_can_name_code():
 def test_arguments_replace_those_of_the_same_key_and_of_another_launcher():
     stored = ["-m", "seed=1,2", "hydra/launcher=joblib", "hydra.launcher.n_jobs=2"]
     assert merged_arguments(stored, ["seed=3", "a=1"]) == ["-m", "seed=3", *stored[2:], "a=1"]
+    assert merged_arguments(["-m", "seed=1", "a=0", "seed=2"], ["seed=3"]) == ["-m", "seed=3", "a=0"]
+    assert merged_arguments(["-m", "a=0", "seed=1"], ["~a", "+a=2"]) == ["-m", "~a", "+a=2", "seed=1"]
     assert merged_arguments(stored, ["hydra/launcher=basic"]) == ["-m", "seed=1,2", "hydra/launcher=basic"]
     assert merged_arguments(stored, ["hydra/launcher=joblib", "hydra.launcher.n_jobs=4"]) == [
         *stored[:3],

@@ -98,6 +98,17 @@ def test_the_evidence_of_a_claim_has_the_sign_of_the_first_cell_minus_the_other(
         assert "difference 2, 95% interval 1.98 to 2.02, Hedges' g 9" in claim.evidence
 
 
+def test_a_value_that_is_not_finite_fails_a_claim_of_a_limit() -> None:
+    claim = {"cells": ["a/step"], "relation": "at_most", "limit": 5.0}
+    [found] = state_with({"claim": claim}, a=[*LOW[:5], math.nan]).claims
+    assert (found.verdict, found.evidence) == ("fails", "1 of 6 values not finite, limit 5")
+
+
+def test_the_changed_keys_are_those_of_the_nearest_earlier_design() -> None:
+    earlier = [(result(), ["model.hidden", "seed 9, which was removed"]), (result(), ["train.steps"])]
+    assert {RunResults(earlier=each).changed_keys for each in (earlier, earlier[::-1])} == {"train.steps"}
+
+
 def test_claims_of_a_benchmark_are_decided_by_pairs_of_rounds() -> None:
     """Two libraries in slow and fast rounds; the second one is always a little slower."""
     cells: dict[str, Any] = {"a": {}, "b": {}}

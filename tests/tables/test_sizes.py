@@ -190,5 +190,5 @@ def test_a_wrong_override_is_refused_with_the_name_of_the_run(own: Path, capsys:
 def test_a_folder_that_cannot_be_written_is_named_with_the_remedy(own: Path, capsys: Capture) -> None:
     folder_of(own).parent.write_text("a file in the place of the folder")
     text = refused_run(own, capsys, code=4)
-    assert "cannot be written: " in text
+    assert "cannot write into " in text
     assert "choose another folder with --results DIR" in text

@@ -1,5 +1,6 @@
 """The file of a table: its faults are named by their place, all at once."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,13 @@ ONE = {"printed": "1", "paper": "book", "confidence": "S"}
             "rows.whole.cells.difference: reads weight_difference, but the run has",
         ),
         ({"claims__equal__cells": ["parts/diference"]}, "did you mean 'parts/difference'?"),
-        ({"claims__equal__limit": None}, "claims.equal.limit: None, expected a number for at_most"),
+        ({"claims__equal__limit": None}, "claims.equal.limit: None, expected a finite number for at_most"),
+        ({"claims__equal__limit": math.nan}, "claims.equal.limit: nan, expected a finite number for at_most"),
+        (
+            {"claims__lower__relation": "equivalent", "claims__lower__margin": math.inf},
+            "claims.lower.margin: inf, expected a finite number for equivalent",
+        ),
+        ({"claims__equal__cells": ["x"]}, "claims.equal.cells: 'x', expected ROW/COLUMN of a cell of the table"),
         ({"claims__lower__margin": 1.0}, "claims.lower.margin: 1.0, expected none for lowest"),
         ({"claims__lower__cells": ["whole/loss"]}, "expected 2 or more for lowest"),
         ({"claims__lower__relation": "below"}, "relation: 'below', expected one of ascending, lowest, highest"),

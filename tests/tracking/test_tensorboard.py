@@ -1,6 +1,7 @@
 """TensorBoard event files: scalars with step and time, hyper-parameters and texts."""
 
 import importlib.util
+import os
 import struct
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +11,9 @@ import pytest
 
 from runner.config.check import check
 from runner.errors import ConfigError
-from runner.tracking.tensorboard import FOLDER, TensorboardTracking
+from runner.tracking.records import Artifact, Metrics
+from runner.tracking.tensorboard import FOLDER, TensorboardStore, TensorboardTracking
+from runner.tracking.writer import StoreUnavailableError
 from runner.training.run import run
 from tests.small_runs import small_config
 from tests.tracking.recorded import a_run, recording
@@ -57,6 +60,24 @@ def test_a_resumed_run_replaces_the_later_points_of_its_earlier_start(tmp_path: 
 
     starts = [event.step for event in events(tmp_path) if event.session_log.status == SessionLog.START]
     assert starts == [3]
+
+
+def test_a_failed_write_repeats_no_point_and_a_missing_artifact_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    store = TensorboardStore(a_run(tmp_path))
+    store.open()
+    records = [Artifact(str(tmp_path / "absent.yaml"), ""), *(Metrics(n, n, {"train/loss": 1.0}) for n in (1, 2))]
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", fail)
+        with pytest.raises(StoreUnavailableError, match=f"event file {tmp_path}.*No space left on device"):
+            store.write(records)
+    store.write(records)
+    assert [step for step, _, _ in values(tmp_path)] == [1, 2]
+    assert "absent.yaml cannot be read and is missing from the tracking record" in caplog.text
 
 
 def test_a_missing_library_is_refused_with_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -112,6 +112,16 @@ def test_messages_cost_time_of_cores(recorded: Path, tmp_path: Path) -> None:
     assert added_us <= work_us + costs.latency * (2 + sent)
 
 
+def test_kinds_on_one_host_have_their_own_costs_of_messages(recorded: Path) -> None:
+    config = described(STRATEGIES[1], recorded)
+    hardware = config.cluster.hardware
+    assert hardware is not None
+    hardware.kinds["described"] = replace(hardware.kinds["process"], profile=None)
+    hardware.workers.kind = "described"
+    messages = {device: share.messages for device, share in session_of(config, 3)._shares.items()}
+    assert {device.split("/")[1]: each for device, each in messages.items()} == {"job:worker": None, "job:ps": MESSAGES}
+
+
 def test_an_emulated_network_replaces_the_links(recorded: Path) -> None:
     network = ("cluster.emulate=true", "cluster.bandwidth_mbit=0.1", "cluster.latency_ms=3")
     config = described(STRATEGIES[0], recorded, *network)

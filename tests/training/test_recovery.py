@@ -245,7 +245,9 @@ def no_second_start(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_run_goes_on_with_fewer_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It ends like a run that was stopped, and resumed with fewer workers, at the step from which it went on."""
     lost = Disturbance({6: ("worker-1", signal.SIGKILL)})
-    fewer = (*THREE, "train.steps=8", "cluster.min_workers=2")
+    train(tmp_path / "first", ())
+    three = (*THREE, f"init_from={tmp_path / 'first'}")
+    fewer = (*three, "train.steps=8", "cluster.min_workers=2")
     with monkeypatch.context() as patched:
         no_second_start(patched)
         patched.setattr(Recovery, "is_due", True)
@@ -254,9 +256,11 @@ def test_a_run_goes_on_with_fewer_workers(tmp_path: Path, monkeypatch: pytest.Mo
     assert (told["worker"], told["replaced"], told["remaining"]) == ("worker-1", [], 2)
     assert lost.steps == list(range(1, 9))
     assert (summary.status, summary.steps, summary.recoveries) == ("finished", 8, 1)
-    assert load_stored(tmp_path / "run" / "config.yaml").parallelism.workers == 2
+    stored = load_stored(tmp_path / "run" / "config.yaml")
+    assert stored.parallelism.workers == 2
+    assert stored.init_from == str(tmp_path / "first" / "checkpoints" / "step-3")
     assert "cluster.workers was 3 and is 2 from now on" in (tmp_path / "run" / "run.log").read_text()
-    alone = (*THREE, "cluster.one_process=true")
+    alone = (*three, "cluster.one_process=true")
     train(tmp_path / "other", (*alone, f"train.steps={told['continued_from']}"))
     resumed = small_config(*alone, "train.steps=8", "parallelism.workers=2")
     assert summary.weights_sha256 == run(resumed, tmp_path / "other", overrides=(), resume=True).weights_sha256

@@ -198,6 +198,14 @@ def test_parts_name_what_a_device_waits_for() -> None:
         ),
         ({"workers": {"kind": "tpu", "at": "worker*"}}, r"cluster.hardware.workers.kind='tpu': expected one of cpu"),
         ({"workers": {"kind": "cpu", "at": "machine[0-1]"}}, r"has 2 places, expected 3 or more"),
+        (
+            {
+                "kinds": {"cpu": HARDWARE["kinds"]["cpu"], "ps": {**HARDWARE["kinds"]["cpu"], "cores": 4}},
+                "workers": {"kind": "cpu", "at": "worker*", "host": "a"},
+                "servers": {"kind": "ps", "at": "server*", "host": "a"},
+            },
+            r"cluster.hardware.servers.host=a: workers are on this host too, and cores={'cpu': None, 'ps': 4}; expec",
+        ),
         ({"routes": "any"}, r"cluster.hardware.routes='any': expected one of shortest, tree"),
         ({"links": {}}, r"cluster.hardware: no link leads from 'worker0' to 'worker1'; add links between them"),
         (linked("worker*", "a", gbyte_per_s=0.0), r"cluster.hardware.links.link.gbyte_per_s=0.0: expected above 0"),

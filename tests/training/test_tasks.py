@@ -146,12 +146,13 @@ def test_a_score_without_a_declared_metric_is_refused() -> None:
         check_gradients(Lacking().network(Mlp(hidden=[2]), FIELDS), fields=FIELDS)
 
 
-def test_top5_accuracy_counts_labels_among_the_five_largest_logits() -> None:
+@pytest.mark.parametrize("classes", [9, 5, 3])
+def test_top5_accuracy_counts_labels_among_the_five_largest_logits(classes: int) -> None:
     rng = np.random.default_rng(0)
-    logits, labels = rng.normal(size=(40, 9)), rng.integers(0, 9, 40)
+    logits, labels = rng.normal(size=(40, classes)), rng.integers(0, classes, 40)
     logits[0], logits[1, :6] = np.nan, 7.0  # NaN is wrong; of six equal logits, each has none that is larger
     graph = Graph()
-    x, y = ops.placeholder(graph, (40, 9), "float64"), ops.placeholder(graph, (40,), "int64")
+    x, y = ops.placeholder(graph, (40, classes), "float64"), ops.placeholder(graph, (40,), "int64")
     top5 = METRICS["top5_accuracy"].value(Expr(graph, x), Expr(graph, y))
     (found,) = evaluate(graph, [top5], {x: logits, y: labels})
     largest = np.argsort(-logits, axis=1, kind="stable")[:, :5]

@@ -114,7 +114,10 @@ def _fault_of_header(header: bytes, left: int) -> str:
     if length > MOST_BYTES:
         return f"the record has {length} bytes, expected at most {MOST_BYTES}"
     if length + HEADER_BYTES + FOOTER_BYTES > left:
-        return f"the record has {length} bytes of data, but the file ends after {left - HEADER_BYTES} of them"
+        return (
+            f"the file ends {left - HEADER_BYTES} bytes after the header; expected {length} bytes of data and "
+            f"{FOOTER_BYTES} of their checksum"
+        )
     return ""
 
 

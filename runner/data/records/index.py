@@ -24,8 +24,8 @@ from safetensors.numpy import load, save
 
 from runner.data.records.example import decode
 from runner.data.records.framing import HEADER_BYTES, Fault, Record, has_valid_header, read_record, scan
-from runner.errors import DataError, ResourceError
-from runner.system.files import open_regular
+from runner.errors import DataError
+from runner.system.files import open_regular, writing
 
 log = logging.getLogger(__name__)
 
@@ -234,7 +234,7 @@ def _cached(path: Path, source: FileState) -> ShardIndex | None:
 
 def _write(path: Path, content: Callable[[BinaryIO], object]) -> None:
     """Replace a cache file atomically, so that several processes can write it at once. Raises ResourceError."""
-    try:
+    with writing(f"the index of records {path}", "set data.cache_dir to a writable folder with free space"):
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}-", delete=False) as file:
             try:
@@ -244,8 +244,6 @@ def _write(path: Path, content: Callable[[BinaryIO], object]) -> None:
             except BaseException:
                 os.unlink(file.name)
                 raise
-    except OSError as error:
-        raise ResourceError(f"cannot write the index of records {path}: {error}; set data.cache_dir") from error
 
 
 def _state_of(path: Path, file: BinaryIO) -> FileState:

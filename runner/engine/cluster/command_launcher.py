@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from runner.engine.cluster.launchers import join_arguments, store_ticket
+from runner.engine.cluster.launchers import RemoteLauncher, join_arguments, store_ticket
 from runner.engine.cluster.processes import THREAD_VARIABLES, runner_command, thread_budget
 from runner.engine.cluster.supervisor import Supervisor
 from runner.engine.cluster.transport.ticket import Ticket
-from runner.engine.cluster.transport.zmq_sockets import PEER_LOST_MS
 
 SRUN = (
     *("srun", "--overlap", "--kill-on-bad-exit=1", "--wait=0", "--input=none", "--mpi=none"),
@@ -28,16 +27,16 @@ _OWN_KEY = 'folder=$1; shift; exec "$@" --key "$folder/$SLURM_PROCID.key" --host
 
 
 @dataclass(frozen=True)
-class CommandLauncher:
+class CommandLauncher(RemoteLauncher):
     """Starts all processes by one command, which runs until all of them have ended, and ends all when one fails.
 
     If a process fails, the command reports it in its output as ``NAME: error: HOST: task NUMBER: REASON``. NUMBER is
     the position of the process in the order of the tickets; its ticket is in the file NUMBER.key.
 
-    name: name of the command, for messages. address: ``tcp://HOST:PORT`` on which the master listens; the port ``*``
-    stands for any free port. command: returns the command line for the folder with the tickets, the arguments of
-    ``runner`` without the ticket, and the number of processes. logs: folder for the output of the command. keys: folder
-    for the tickets, which all hosts can read; None if only this host reads them. threads: kernel threads per process.
+    name: name of the command, for messages. command: returns the command line for the folder with the tickets, the
+    arguments of ``runner`` without the ticket, and the number of processes. logs: folder for the output of the command.
+    keys: folder for the tickets, which all hosts can read; None if only this host reads them. threads: kernel threads
+    per process.
     """
 
     name: str
@@ -49,14 +48,7 @@ class CommandLauncher:
     options: Sequence[str] = ()
     join_s: float = 300.0
     lanes: int = 2
-    silence_s: float = PEER_LOST_MS / 1000
-    has_keys: bool = True
-    shares_memory: bool = True
     replaces: ClassVar[bool] = False
-
-    def listen(self, directory: Path) -> str:
-        """Return the configured address."""
-        return self.address
 
     def start(self, tickets: Mapping[str, Ticket], address: str, supervisor: Supervisor, directory: Path) -> None:
         """Start the command. Raises ResourceError if a ticket cannot be written or the command cannot be started."""
@@ -66,9 +58,6 @@ class CommandLauncher:
         argv = self.command(folder, join_arguments(address, self.options), len(tickets))
         environment = {**os.environ, **thread_budget(self.threads)}
         supervisor.start(self.name, argv, self.logs / f"{self.name}.log", environment, list(tickets))
-
-    def add_spares(self, run: str, address: str, supervisor: Supervisor, directory: Path) -> None:
-        """Do nothing: the command starts all processes at once."""
 
     def place(self, name: str) -> str:
         """Return "": the command chooses the hosts."""

@@ -123,7 +123,7 @@ class LocalLauncher:
             path = directory / f"{ticket.run}.{spare or name}.key"
             store_ticket(path, ticket)
             if spare is not None:
-                supervisor.workers[name].take_over(name, log_path)
+                supervisor.workers[name].take_over(log_path)
             else:
                 supervisor.start(name, self._command(address, path), log_path, self._environment)
 
@@ -151,12 +151,28 @@ class LocalLauncher:
         """Do nothing: the private directory is removed with the tickets in it."""
 
 
+class RemoteLauncher:
+    """The common part of launchers for other hosts. address: ``tcp://HOST:PORT``, with ``*`` for any free port."""
+
+    address: str
+    silence_s: ClassVar[float] = PEER_LOST_MS / 1000
+    has_keys: ClassVar[bool] = True
+    shares_memory: ClassVar[bool] = True
+
+    def listen(self, directory: Path) -> str:
+        """Return the configured address."""
+        return self.address
+
+    def add_spares(self, run: str, address: str, supervisor: Supervisor, directory: Path) -> None:
+        """Do nothing: only this host has spare processes."""
+
+
 @dataclass(frozen=True)
-class HostsLauncher:
+class HostsLauncher(RemoteLauncher):
     """Prints the command that the user types, or a script runs, on each host.
 
-    address: ``tcp://HOST:PORT`` on which the master listens, with the port ``*`` for any free port. hosts: name of the
-    host of each process. keys: folder for the tickets, which the user copies to the hosts. announce: prints a line.
+    hosts: name of the host of each process. keys: folder for the tickets, which the user copies to the hosts.
+    announce: prints a line.
     """
 
     address: str
@@ -166,14 +182,7 @@ class HostsLauncher:
     options: Sequence[str] = ()
     join_s: float = 300.0
     lanes: int = 2
-    silence_s: float = PEER_LOST_MS / 1000
-    has_keys: bool = True
-    shares_memory: bool = True
     replaces: ClassVar[bool] = True
-
-    def listen(self, directory: Path) -> str:
-        """Return the configured address."""
-        return self.address
 
     def start(self, tickets: Mapping[str, Ticket], address: str, supervisor: Supervisor, directory: Path) -> None:
         """Write the tickets and print the commands. Raises ResourceError if a ticket cannot be written."""
@@ -182,9 +191,6 @@ class HostsLauncher:
             store_ticket(path, ticket)
             command = " ".join(["runner", *join_arguments(address, self.options, path)])
             self.announce(f"{name} on {self.place(name)}: copy {path} there, mode 0600, and type\n  {command}")
-
-    def add_spares(self, run: str, address: str, supervisor: Supervisor, directory: Path) -> None:
-        """Do nothing: users start the processes."""
 
     def place(self, name: str) -> str:
         """Return the configured name of the host."""

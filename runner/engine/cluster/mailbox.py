@@ -178,11 +178,6 @@ class Mailbox:
         for request in self._arrived():
             self._interrupt(request, step, reason)
 
-    @property
-    def pending(self) -> list[tuple[str, str]]:
-        """(plan, key) of the stored tensors; empty when no step is running."""
-        return sorted(self._tensors)
-
     def _wait_until(self, due: float, step: int, reason: str) -> None:
         while (left := due - self.clock()) > 0:
             if left > 2 * _POLL_RESOLUTION_S:

@@ -11,7 +11,7 @@ from runner.system.text import printable, printable_lines
 
 _VMSTAT = Path("/proc/vmstat")
 _SIGNAL_NAMES = {signum.value: signum.name for signum in signal.Signals}
-_FROM_OUTSIDE = (-signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP)
+_BY_CHANCE = (-signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP, ClusterError.exit_code)
 _CLASSES = {error.__name__: error for error in RunnerError.__subclasses__() if error is not Interrupted}
 _CLASS_OF_CODE = {error.exit_code: name for name, error in _CLASSES.items()}
 _MOST_LINES = 40
@@ -82,7 +82,7 @@ class Exit:
     @property
     def by_chance(self) -> bool:
         """Whether another process may have caused this end. Two such ends in one step may be a coincidence."""
-        return self.code in (*_FROM_OUTSIDE, ClusterError.exit_code)
+        return self.code in _BY_CHANCE
 
     @property
     def rank(self) -> int:
@@ -90,6 +90,15 @@ class Exit:
         if self.code < 0:
             return 0
         return 2 if self.code == ClusterError.exit_code else 1
+
+
+REPORTED_BY_CHANCE = {
+    "lost by Ray",
+    *(f"exited with exit code {code}" for code in _BY_CHANCE),
+    *(f"killed by {_SIGNAL_NAMES[-code]}" for code in _BY_CHANCE if code < 0),
+    *(str(signal.strsignal(-code)).lower() for code in _BY_CHANCE if code < 0),
+}
+"""Causes that ``srun`` or the program for Ray reports for ends by chance; see :attr:`Exit.by_chance`."""
 
 
 def reported_lines(text: str) -> list[str]:

@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from runner.engine.cluster.process_exit import Exit, oom_kills
+from runner.engine.cluster.process_exit import REPORTED_BY_CHANCE, Exit, oom_kills
 from runner.errors import ClusterError, ResourceError, WorkerLostError
 from runner.system.text import printable_lines
 
@@ -38,9 +38,6 @@ TAIL_LINES = 20
 
 _TASK_ENDED = re.compile(r"\w+: error: (.+?): tasks? (\d+)[-,\d]*: (.+)")
 """A report of ``srun`` that tasks ended. Groups: the node, the number of the first task, and how the task ended."""
-
-_BY_CHANCE = re.compile(r"killed|terminated|killed by SIG(KILL|TERM|INT|HUP)|exited with exit code 7|lost by Ray")
-"""Reported ends that another process or a lost node may have caused; see :attr:`Exit.by_chance`."""
 
 _TASK_LINES = 400
 _TAIL_BYTES = 16 * 2**10
@@ -136,9 +133,10 @@ class WorkerProcess:
         """Return the pidfd, which becomes readable when the process dies."""
         return self._pidfd
 
-    def take_over(self, name: str, log_path: Path) -> None:
-        """Make a spare process read its ticket and join the run as ``name``, with another log."""
-        self.name, self.log_path = name, log_path
+    def take_over(self, log_path: Path) -> None:
+        """Make a spare process read its ticket and join the run, with another log."""
+        self.log_path = log_path
+        self._log_begin = log_path.stat().st_size if log_path.exists() else 0
         assert self._process.stdin is not None
         with suppress(BrokenPipeError):  # if the process has ended, ``poll`` reports its end
             self._process.stdin.write(f"{log_path}\n".encode())
@@ -209,7 +207,7 @@ class WorkerProcess:
         if not host:
             return self.exit.error(self.name, "\n".join([self.report(), *later]))
         text = "\n".join([f"{worker} on {host}: {cause}", self.report(), *later])
-        by_chance, out_of_memory = _BY_CHANCE.fullmatch(cause) is not None, cause.lower() == "out of memory"
+        by_chance, out_of_memory = cause in REPORTED_BY_CHANCE, cause.lower() == "out of memory"
         return WorkerLostError(worker, cause, text, by_chance=by_chance, out_of_memory=out_of_memory)
 
     def close(self) -> None:

@@ -72,6 +72,7 @@ class Supervisor:
             name, process = next(iter(self.spares.items()))
             del self.spares[name]
             if process.poll() is None and not process.is_stopped:
+                process.name = worker
                 self.workers[worker] = process
                 return name
             process.kill()

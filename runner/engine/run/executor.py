@@ -7,6 +7,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from runner.engine.compile.passes.transfers import TRANSFERS
 from runner.engine.compile.plan import DevicePlan, Feed
 from runner.engine.graph.tensor import Tensor
 from runner.engine.run.binding import Binding
@@ -49,7 +50,7 @@ class DeviceExecutor:
         self._fused = False
         self._run = self._next(0)
         # In a step with transfers, other devices access this device's memory, so the step must wait for the device.
-        self._has_transfers = any(instruction.op in ("send", "recv") for instruction in self.plan.instructions)
+        self._has_transfers = any(instruction.op in TRANSFERS for instruction in self.plan.instructions)
         self._bind()
 
     def run(

@@ -12,7 +12,7 @@ from statistics import median
 import numpy as np
 from numpy.typing import NDArray
 
-from runner.engine.compile.passes.transfers import sent_tensor
+from runner.engine.compile.passes.transfers import TRANSFERS, sent_tensor
 from runner.engine.compile.plan import DevicePlan
 from runner.engine.graph.tensor import Tensor
 from runner.engine.run.executor import DeviceExecutor
@@ -47,7 +47,7 @@ def instruction_seconds(plan: DevicePlan, initial: DevicePlan | None, registry: 
         members = range(first, end)
         overhead_s = (sum(alone[each] for each in members) - group_s) / len(members)
         for each in members:
-            if plan.instructions[each].op not in ("send", "recv"):
+            if plan.instructions[each].op not in TRANSFERS:
                 seconds[each] = max(0.0, alone[each] - overhead_s)
     return seconds
 

@@ -122,9 +122,3 @@ class LocalRendezvous(Rendezvous):
             failure, self.failure = self.failure, None
             self._values.clear()
             return failure
-
-    @property
-    def pending(self) -> list[tuple[int, str]]:
-        """(step, key) of each value that was sent and has not been received; empty between steps."""
-        with self._condition:
-            return sorted(self._values)

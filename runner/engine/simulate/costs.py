@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from runner.engine.compile.cost import RESIDENT, Seconds, node_cost
+from runner.engine.compile.passes.transfers import TRANSFERS
 from runner.engine.compile.plan import DevicePlan, Instruction
 from runner.engine.compile.program import Client
 from runner.engine.graph.device import Device
@@ -26,8 +27,6 @@ from runner.engine.simulate.profile import (
     instruction_cost,
     signature_of,
 )
-
-TRANSFERS = frozenset({"send", "recv"})
 
 
 def op_seconds(op: str, cost: Cost, kind: DeviceKind) -> float:

@@ -111,6 +111,10 @@ class Hardware:
         for role, group in (("workers", self.workers), ("servers", self.servers)):
             if group is not None and group.kind not in self.kinds:
                 yield f"{role}.kind={group.kind!r}: expected one of {', '.join(self.kinds)}"
+        one, other = self.workers, self.servers or self.workers
+        cores = {each.kind: self.kinds[each.kind].cores for each in (one, other) if each.kind in self.kinds}
+        if one.host is not None and one.host == other.host and len(set(cores.values())) > 1:
+            yield f"servers.host={other.host}: workers are on this host too, and cores={cores}; expected one number"
         for name, wire in self.links.items():
             if len(wire.between) != 2:
                 yield f"links.{name}.between={wire.between}: expected the names of two places"

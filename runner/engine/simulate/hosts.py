@@ -8,6 +8,7 @@ equally among the threads, as the scheduler of the operating system does on aver
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from runner.engine.simulate.costs import Costs
 from runner.engine.simulate.profile import MessageCosts
 
 
@@ -35,17 +36,15 @@ class Share:
 
 def shared_hosts(
     host_of: Mapping[str, str],
-    cores: Mapping[str, int],
-    threads: int,
-    messages: MessageCosts | None,
+    costs_of: Mapping[str, Costs],
     *,
     first_link: int,
     master_unit: int,
 ) -> tuple[dict[str, Share], list[float]]:
     """Return the share of each device, and the capacities of the new links, which are numbered from ``first_link``.
 
-    host_of: device -> name of its host. cores: host -> number of cores; the master is on the first of these hosts.
-    threads: kernel threads of each process.
+    host_of: device -> name of its host; the master is on the first of these hosts. costs_of: device -> its costs, whose
+    kind states the number of cores of the host.
     """
     capacities: list[float] = []
 
@@ -53,14 +52,14 @@ def shared_hosts(
         capacities.append(capacity)
         return first_link + len(capacities) - 1
 
+    cores = {host: costs_of[device].kind.cores or 1 for device, host in host_of.items()}
     of_host = {host: link(float(count)) for host, count in cores.items()}
     if not of_host:
         return {}, []
     master = link(1.0), next(iter(of_host.values()))
-    shares = {
-        device: Share(
-            (link(float(threads)), of_host[host]), (link(1.0), of_host[host]), threads, messages, master, master_unit
-        )
-        for device, host in host_of.items()
-    }
+    shares = {}
+    for device, host in host_of.items():
+        costs, cpu = costs_of[device], of_host[host]
+        compute, relay = (link(float(costs.threads)), cpu), (link(1.0), cpu)
+        shares[device] = Share(compute, relay, costs.threads, costs.messages, master, master_unit)
     return shares, capacities

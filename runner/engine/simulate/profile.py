@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from runner.bounds import Count, NonNegative, Positive
+from runner.engine.compile.passes.transfers import TRANSFERS
 from runner.engine.compile.plan import DevicePlan, Instruction
 from runner.engine.compile.program import Client
 from runner.engine.graph import op as op_table
@@ -195,7 +196,7 @@ def input_signature(data: str, client: Client, plan: DevicePlan) -> Signature | 
 def instruction_cost(plan: DevicePlan, instruction: Instruction) -> Cost:
     """Return the floating-point operations of an instruction of a plan and the bytes that it moves."""
     inputs, outputs = ([plan.slots[slot].spec for slot in each] for each in (instruction.inputs, instruction.outputs))
-    if instruction.op in ("send", "recv"):
+    if instruction.op in TRANSFERS:
         return Cost(0, sum(spec.nbytes for spec in (*inputs, *outputs)))
     return op_table.lookup(instruction.op).cost(inputs, outputs, instruction.attributes)
 

@@ -168,11 +168,8 @@ class SimulatedSession(Clients):
     def _shared_hosts(self, first_link: int, master_unit: int) -> tuple[dict[str, Share], list[float]]:
         """Return device -> share of a host's cores, and the capacities of the links that model the cores."""
         host_of = {device: host for device in self.devices if (host := self._group(device).host) is not None}
-        cores = {host: self.kind(device).cores or 1 for device, host in host_of.items()}
-        costs = next((self._costs(device) for device in host_of), Costs(next(iter(self._hardware.kinds.values()))))
-        return shared_hosts(
-            host_of, cores, costs.threads, costs.messages, first_link=first_link, master_unit=master_unit
-        )
+        costs_of = {device: self._costs(device) for device in host_of}
+        return shared_hosts(host_of, costs_of, first_link=first_link, master_unit=master_unit)
 
     def plans(self, client: str) -> Mapping[str, DevicePlan]:
         """Return the plans of a client by device; a copy has the plans of its original."""

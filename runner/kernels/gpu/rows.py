@@ -58,15 +58,21 @@ def kernels(runtime: Runtime) -> list[Kernel]:
 
 def _gather(runtime: Runtime, attributes: Attributes, buffers: Buffers) -> StreamCall:
     (table, indices), (y,) = buffers.inputs, buffers.outputs
+    # If the rows are empty, nothing is copied, but their indices are checked.
+    return _copied_rows(runtime, "gather", table, indices, table, y)
+
+
+def _copied_rows(
+    runtime: Runtime, op: str, table: Operand, indices: Operand, source: Operand, target: Operand
+) -> StreamCall:
+    """Return the call that copies, in the largest possible unit, a row of ``source`` for each index of ``table``."""
     rows, *row = table.spec.shape
     itemsize = numpy_dtype(table.spec.dtype).itemsize
-    # Rows are copied in the largest possible unit. Empty rows copy nothing, but their indices are checked.
-    unit, ((columns, _),) = shape.in_units([(math.prod(row), 1)], itemsize, (table.address, y.address))
+    unit, ((columns, _),) = shape.in_units([(math.prod(row), 1)], itemsize, (source.address, target.address))
     count = math.prod(indices.spec.shape) * columns
-    source = text("indexing", T=shape.UNITS[unit], A="float32", I=indices.spec.dtype)
-    fixed: list[Argument] = [table, indices, y, np.int64(count), np.int64(columns), np.int64(rows)]
-    blocks = blocks_for(runtime, count)
-    return refusing(runtime, "gather", indices, rows, runtime.function(source, "gather"), blocks, fixed)
+    fixed: list[Argument] = [indices, source, target, np.int64(count), np.int64(columns), np.int64(rows)]
+    function = runtime.function(text("indexing", T=shape.UNITS[unit], A="float32", I=indices.spec.dtype), op)
+    return refusing(runtime, op, indices, rows, function, blocks_for(runtime, count), fixed)
 
 
 def _scatter_add(runtime: Runtime, attributes: Attributes, buffers: Buffers) -> StreamCall:
@@ -91,19 +97,11 @@ def _add_equal_rows(runtime: Runtime, attributes: Attributes, buffers: Buffers) 
 
 def _put_rows(runtime: Runtime, attributes: Attributes, buffers: Buffers) -> StreamCall:
     (table, indices, values), (y,) = buffers.inputs, buffers.outputs
-    rows, *row = table.spec.shape
-    itemsize = numpy_dtype(table.spec.dtype).itemsize
-    kept = shape.copy(runtime, itemsize, [(rows * math.prod(row), 1, 1)], table.address, y.address)
-    unit, ((columns, _),) = shape.in_units([(math.prod(row), 1)], itemsize, (values.address, y.address))
-    count = math.prod(indices.spec.shape) * columns
-    if not count:
+    size = math.prod(table.spec.shape)
+    kept = shape.copy(runtime, numpy_dtype(table.spec.dtype).itemsize, [(size, 1, 1)], table.address, y.address)
+    if not math.prod(values.spec.shape):
         return kept
-    source = text("indexing", T=shape.UNITS[unit], A="float32", I=indices.spec.dtype)
-    fixed: list[Argument] = [indices, values, y, np.int64(count), np.int64(columns), np.int64(rows)]
-    written = refusing(
-        runtime, "put_rows", indices, rows, runtime.function(source, "put_rows"), blocks_for(runtime, count), fixed
-    )
-    return in_order([kept, written])
+    return in_order([kept, _copied_rows(runtime, "put_rows", table, indices, values, y)])
 
 
 def _one_hot(runtime: Runtime, attributes: Attributes, buffers: Buffers) -> StreamCall:

@@ -181,16 +181,21 @@ def launch(
 
 
 def in_order(calls: Sequence[StreamCall]) -> StreamCall:
-    """Return one call that runs several calls in order; raises ValueError if more than one call can fail."""
+    """Return one call that runs several calls in order.
+
+    Raises ValueError if more than one call can fail, or if the calls have different turns.
+    """
 
     def enqueue(stream: Stream) -> None:
         for call in calls:
             call.enqueue(stream)
 
     failing = [call.failures for call in calls if call.failures is not None]
-    if len(failing) > 1:
-        raise ValueError("at most one of the calls of a node may report failures")
-    return StreamCall(enqueue, tuple(calls), failing[0] if failing else None)
+    turns = {call.turn for call in calls if call.turn is not None}
+    if len(failing) > 1 or len(turns) > 1:
+        raise ValueError("at most one of the calls of a node may report failures, and all turns must be equal")
+    failures, turn = next(iter(failing), None), next(iter(turns), None)
+    return StreamCall(enqueue, tuple(calls), failures, turn, all(call.captured for call in calls))
 
 
 Bind = Callable[[Runtime, Attributes, Buffers], StreamCall]

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterable, Sequence
-from itertools import accumulate
 
 import numpy as np
 
@@ -113,26 +112,21 @@ def _arrange_alike(attributes: Attributes, inputs: Specs, outputs: Specs, offere
 
 
 def _concat(runtime: Runtime, attributes: Attributes, buffers: Buffers) -> StreamCall:
-    (y,) = buffers.outputs
-    starts = _starts([part.spec.shape[attributes["axis"]] for part in buffers.inputs])
-    far = strides_of(y)
-    return in_order(
-        [
-            _copied(runtime, part.spec, part, strides_of(part), 0, y, far, start * far[attributes["axis"]])
-            for part, start in zip(buffers.inputs, starts, strict=True)
-        ]
-    )
+    return _divided(runtime, attributes["axis"], buffers.outputs[0], buffers.inputs, into=True)
 
 
 def _split(runtime: Runtime, attributes: Attributes, buffers: Buffers) -> StreamCall:
-    (x,) = buffers.inputs
-    near = strides_of(x)
-    return in_order(
-        [
-            _copied(runtime, part.spec, x, near, start * near[attributes["axis"]], part, strides_of(part), 0)
-            for part, start in zip(buffers.outputs, _starts(attributes["sizes"]), strict=True)
-        ]
-    )
+    return _divided(runtime, attributes["axis"], buffers.inputs[0], buffers.outputs, into=False)
+
+
+def _divided(runtime: Runtime, axis: int, whole: Operand, parts: Sequence[Operand], *, into: bool) -> StreamCall:
+    """Return the copies between a tensor and its parts along an axis. into: whether the parts are copied."""
+    strides_of_whole, start, calls = strides_of(whole), 0, []
+    for part in parts:
+        inside, alone = (whole, strides_of_whole, start * strides_of_whole[axis]), (part, strides_of(part), 0)
+        calls.append(_copied(runtime, part.spec, *((*alone, *inside) if into else (*inside, *alone))))
+        start += part.spec.shape[axis]
+    return in_order(calls)
 
 
 def _slice(runtime: Runtime, attributes: Attributes, buffers: Buffers) -> StreamCall:
@@ -199,11 +193,6 @@ def _copied(
     itemsize = numpy_dtype(block.dtype).itemsize
     axes = zip(block.shape, near, far, strict=True)
     return copy(runtime, itemsize, axes, source.address + first * itemsize, target.address + start * itemsize)
-
-
-def _starts(sizes: Sequence[int]) -> list[int]:
-    """Return the start of each part if parts of these sizes are stored one after the other."""
-    return list(accumulate([0, *sizes[:-1]]))
 
 
 def _place(position: Sequence[int], distances: Sequence[int]) -> int:

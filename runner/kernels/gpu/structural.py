@@ -5,8 +5,6 @@ normal draws may differ by the rounding errors of CUDA's mathematical functions.
 """
 
 import math
-from collections.abc import Callable
-from functools import partial
 
 import numpy as np
 
@@ -49,8 +47,6 @@ _SQUARE = 32
 _WORDS_AT_ONCE = 4
 _WORD_RANGE = 1 << 32
 
-Parameters = Callable[[Attributes], tuple[float, float]]
-
 
 def kernels(runtime: Runtime) -> list[Kernel]:
     """Return the kernels that move, set, draw or convert elements."""
@@ -61,7 +57,7 @@ def kernels(runtime: Runtime) -> list[Kernel]:
         "fill": (arrange_plain, _bind_fill),
         "constant": (arrange_plain, _bind_constant),
         "random_uniform": (arrange_plain, _bind_uniform),
-        "random_normal": (arrange_plain, partial(_bind_draws, "normal", lambda g: (g["mean"], g["stddev"]))),
+        "random_normal": (arrange_plain, _bind_normal),
         "uniform_rows": (arrange_plain, _bind_rows),
         "dropout_mask": (arrange_plain, _bind_mask),
     }
@@ -163,13 +159,12 @@ def _truncate(attributes: Attributes, inputs: Specs, outputs: Specs) -> Elements
     return Elements(("float32",), ("bfloat16",), (), ("truncated(x0)",), _TRUNCATED)
 
 
-def _bind_draws(
-    name: str, parameters: Parameters, runtime: Runtime, attributes: Attributes, buffers: Buffers
-) -> StreamCall:
+def _bind_normal(runtime: Runtime, attributes: Attributes, buffers: Buffers) -> StreamCall:
     (y,) = buffers.outputs
     count = math.prod(y.spec.shape)
-    arguments: list[Argument] = [y, np.int64(count), *_key(attributes), *map(np.float64, parameters(attributes))]
-    return launch(_function(runtime, y.spec, name), blocks_for(runtime, count), arguments)
+    parameters = np.float64(attributes["mean"]), np.float64(attributes["stddev"])
+    arguments: list[Argument] = [y, np.int64(count), *_key(attributes), *parameters]
+    return launch(_function(runtime, y.spec, "normal"), blocks_for(runtime, count), arguments)
 
 
 def _bind_uniform(runtime: Runtime, attributes: Attributes, buffers: Buffers) -> StreamCall:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 
 from runner.kernels.contract import Array
-from runner.kernels.elementwise import computed_in, erf, evaluate, parse
+from runner.kernels.elementwise import FUNCTIONS, computed_in, evaluate, parse
 from runner.kernels.memory import numpy_dtype
 from runner.kernels.registry import reference
 
@@ -19,26 +19,17 @@ def power(x: Array, *, exponent: float) -> Array:
 
 
 _FUNCTIONS: dict[str, Callable[..., Array]] = {
-    "add": np.add,
-    "sub": np.subtract,
-    "mul": np.multiply,
-    "div": np.divide,
-    "neg": np.negative,
+    **{op: function for op, (_, function) in FUNCTIONS.items()},
     "exp": np.exp,
     "log": np.log,
     "log1p": np.log1p,
-    "erf": erf,
-    "sqrt": np.sqrt,
-    "square": np.square,
-    "abs": np.absolute,
+    "tanh": np.tanh,
     "sign": np.sign,
     "greater": np.greater,
     "greater_equal": np.greater_equal,
     "less": np.less,
     "equal": np.equal,
     "select": np.where,
-    "maximum": np.maximum,
-    "minimum": np.minimum,
 }
 
 for _op, _function in _FUNCTIONS.items():

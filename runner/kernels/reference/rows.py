@@ -59,25 +59,11 @@ def one_hot(indices: Array, *, depth: int, dtype: str) -> Array:
     return matches.astype(dtype)
 
 
-@reference("relu")
-def relu(x: Array) -> Array:
-    return np.maximum(x, 0)
-
-
-@reference("relu_gradient")
-def relu_gradient(dy: Array, y: Array) -> Array:
-    dx: Array = np.where(y > 0, dy, np.zeros((), dy.dtype))
-    return dx
-
-
 @reference("sigmoid")
 def sigmoid(x: Array) -> Array:
     decay = np.exp(-np.abs(x))  # never overflows, unlike exp(-x)
     y: Array = np.where(x >= 0, 1, decay) / (1 + decay)
     return y
-
-
-reference("tanh")(np.tanh)
 
 
 @reference("softmax")

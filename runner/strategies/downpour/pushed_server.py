@@ -11,9 +11,9 @@ from runner.engine.graph.graph import Graph
 from runner.engine.graph.network import StateUpdate
 from runner.engine.graph.tensor import Tensor
 from runner.engine.graph.variables import Variable, Variables
-from runner.errors import ConfigError
+from runner.errors import ConfigError, require, require_one_of
 from runner.optimizers.base import NewValues, State, assign_by
-from runner.strategies.base import Workload, require, require_one_of
+from runner.strategies.base import Workload
 from runner.strategies.replica import advanced, rate_input
 
 COUNT = "int64"
@@ -42,9 +42,10 @@ class Staleness:
     limit: CountOrZero | None = None
 
     def __post_init__(self) -> None:
-        require_one_of("staleness.policy", self.policy, POLICIES)
+        require_one_of("parallelism.staleness.policy", self.policy, POLICIES)
         if self.policy in _LIMITED:
-            require(self.limit is not None, "staleness.limit", f"null with policy={self.policy}", "0 or more")
+            without = f"null with policy={self.policy}"
+            require(self.limit is not None, "parallelism.staleness.limit", without, "0 or more")
         elif self.limit is not None:
             raise ConfigError(
                 f"parallelism.staleness.limit={self.limit} with policy={self.policy}: only "

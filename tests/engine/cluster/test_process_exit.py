@@ -44,6 +44,7 @@ def test_process_of_another_host_is_named_by_the_report_of_its_command(
     [
         ("srun: error: node7: task 0: Killed", True, False),
         ("srun: error: node7: task 0: Terminated", True, False),
+        ("srun: error: node7: task 0: Hangup", True, False),
         ("srun: error: node7: task 0: Segmentation fault (core dumped)", False, False),
         ("srun: error: node7: task 0: Exited with exit code 1", False, False),
         ("srun: error: node7: task 0: Exited with exit code 7", True, False),

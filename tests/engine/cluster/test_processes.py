@@ -302,12 +302,21 @@ def test_living_spare_process_takes_a_name(supervisor: Supervisor, tmp_path: Pat
     assert supervisor.take_spare("worker-3") == "spare-1"
     assert supervisor.take_spare("worker-4") is None
     assert supervisor.workers == {"worker-3": spare}
-    spare.take_over("worker-3", tmp_path / "worker-3.log")
+    (tmp_path / "worker-3.log").write_text("of the lost process\n")
+    spare.take_over(tmp_path / "worker-3.log")
     wait_until_dead(spare)
     assert f"path {tmp_path}/worker-3.log" in (tmp_path / "spare-1").read_text()
     failure = supervisor.failure()
     assert failure is not None
     assert str(failure).startswith("worker-3 (pid ")
+    assert "Its log is empty." in str(failure)
+
+
+def test_spare_process_without_a_ticket_has_the_name_of_its_worker(supervisor: Supervisor, tmp_path: Path) -> None:
+    supervisor.start_spare("spare-0", [sys.executable, "-c", SPARE], tmp_path / "spare-0", os.environ)
+    assert supervisor.take_spare("worker-3") == "spare-0"
+    supervisor.terminate_all(SOON_S)
+    assert supervisor.ended == ["worker-3"]
 
 
 def test_spare_processes_end_with_the_supervisor(tmp_path: Path) -> None:

@@ -257,7 +257,7 @@ def test_messages_of_an_interrupted_step_are_dropped(registry: Registry, tmp_pat
         cluster.send(messages.Abandon(2, ()))
         cluster.answers(messages.Abandoned)
         assert cluster.run("run", 2, {"rate": 0.5})["new"].tolist() == RESULT_OF_STEP_2
-        assert not any(mailbox.pending for mailbox in cluster.mailboxes.values())
+        assert not any(mailbox._tensors for mailbox in cluster.mailboxes.values())
 
 
 def expect_step_2(cluster: VirtualCluster) -> None:
@@ -290,7 +290,7 @@ def test_worker_connects_again_to_a_process_that_was_replaced(start: Start) -> N
         cluster.send(messages.Run("run", 2), ["worker-0"])
         assert cluster.endpoint.receive(1.0) is None
         assert "worker-0" in {caller.name for caller in admission._callers.values()}
-        assert cluster.mailboxes["worker-1"].pending
+        assert cluster.mailboxes["worker-1"]._tensors
 
 
 def test_traces_end_with_a_recovery(cluster: VirtualCluster) -> None:

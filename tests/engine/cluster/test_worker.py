@@ -46,7 +46,7 @@ def test_step_uses_feeds_inputs_and_variables(cluster: VirtualCluster) -> None:
 def test_tensor_may_overtake_the_run_message(fed: VirtualCluster) -> None:
     fed.send(messages.Run("run", 2), ["worker-0"])
     assert fed.endpoint.receive(5.0) is None
-    assert [len(fed.mailboxes[worker].pending) for worker in fed.workers] == [0, 1]
+    assert [len(fed.mailboxes[worker]._tensors) for worker in fed.workers] == [0, 1]
     assert fed.progress["worker-0"].now == messages.Heartbeat(messages.STEP, 2)
     assert fed.progress["worker-1"].now == messages.Heartbeat(messages.IDLE, 0)
     fed.send(messages.Run("run", 2), ["worker-1"])

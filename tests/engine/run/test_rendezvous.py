@@ -47,11 +47,11 @@ def test_value_is_received_once_by_step_and_key() -> None:
     rendezvous = LocalRendezvous(timeout_s=0.01)
     rendezvous.send(0, "a", "peer", VALUE)
     rendezvous.send(0, "b", "peer", VALUE + 2)
-    assert rendezvous.pending == [(0, "a"), (0, "b")]
+    assert sorted(rendezvous._values) == [(0, "a"), (0, "b")]
     assert [rendezvous.receive(0, key, "peer")[0] for key in ("b", "a")] == [2.0, 0.0]
     rendezvous.send(1, "a", "peer", VALUE + 1)
     assert rendezvous.receive(1, "a", "peer")[0] == 1.0
-    assert rendezvous.pending == []
+    assert not rendezvous._values
     with pytest.raises(ClusterError, match="did not arrive"):
         rendezvous.receive(0, "a", "peer")
 
@@ -140,7 +140,7 @@ def test_reset_discards_the_failed_step_and_returns_its_failure() -> None:
     np.testing.assert_array_equal(rendezvous.receive(0, "b", "peer"), VALUE)
     assert rendezvous.reset() is failure
     assert rendezvous.reset() is None
-    assert rendezvous.pending == []
+    assert not rendezvous._values
     rendezvous.send(0, "a", "peer", VALUE)
     np.testing.assert_array_equal(rendezvous.receive(0, "a", "peer"), VALUE)
 
@@ -190,7 +190,7 @@ def test_gpus_copy_in_stream_order_without_waits_on_the_host(runtime: EmulatedRu
         # The reader synchronizes only the receiving stream, so this stream must have waited for the sending stream.
         (found,) = second.platform.reader([into])()
         np.testing.assert_array_equal(found, value(step))
-    assert rendezvous.pending == []
+    assert not rendezvous._values
 
 
 def test_tensor_for_several_gpus_is_stored_once(runtime: EmulatedRuntime) -> None:

@@ -95,7 +95,7 @@ def test_devices_run_in_separate_threads_that_end_with_the_session(
         for step in range(3):
             fetched = opened.run("run", step=step, feeds={"x:0": VALUE})
             np.testing.assert_array_equal(fetched["back:0"], -np.exp(VALUE))
-            assert [rendezvous.pending for rendezvous in rendezvous_made] == [[]]
+            assert [rendezvous._values for rendezvous in rendezvous_made] == [{}]
         assert len(set(threads.values()) - {threading.current_thread().name}) == 2
     assert not [thread for thread in threading.enumerate() if thread.name in threads.values()]
     graph = Graph()
@@ -133,7 +133,7 @@ def test_session_works_after_a_failed_step(registry: Registry, rendezvous_made: 
             with pytest.raises(RunnerError, match="client 'train': expected one of a, run"):
                 opened.run("train")
             assert opened.run("run", feeds={"x:0": VALUE})["back:0"].tolist() == (-np.exp(VALUE)).tolist()
-    assert [rendezvous.pending for rendezvous in rendezvous_made] == [[]]
+    assert [rendezvous._values for rendezvous in rendezvous_made] == [{}]
 
 
 def test_receiver_reports_a_slow_sender(registry: Registry, rendezvous_made: list[LocalRendezvous]) -> None:

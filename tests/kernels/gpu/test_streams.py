@@ -1,6 +1,7 @@
 """GPU kernel calls: their streams in a step, launches that several calls share, and captures on the emulated GPU."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -197,6 +198,12 @@ def test_calls_of_a_node_are_enqueued_in_order_and_at_most_one_can_fail(runtime:
     assert in_order([noting("first")]).failures is None
     with pytest.raises(ValueError, match="at most one of the calls of a node may report failures"):
         in_order([noting("first", other), both])
+    turn = runtime.allocate(1)
+    summed = StreamCall(both.enqueue, turn=turn, captured=False)
+    joined = in_order([both, summed, summed])
+    assert (joined.failures, joined.turn, joined.captured) == (word, turn, False)
+    with pytest.raises(ValueError, match="all turns must be equal"):
+        in_order([summed, replace(summed, turn=runtime.allocate(1))])
 
 
 @pytest.mark.parametrize(("count", "blocks"), [(0, 1), (1, 1), (256, 1), (257, 2), (8192, 32), (1 << 40, 32)])

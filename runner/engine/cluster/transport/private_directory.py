@@ -70,16 +70,20 @@ def check_private(directory: Path) -> None:
 
 def remove_abandoned(parent: Path) -> None:
     """Remove the directories in ``parent`` that killed runs of this user have left behind."""
-    for entry in os.scandir(parent):
-        if not _NAME.fullmatch(entry.name) or not entry.is_dir(follow_symlinks=False):
-            continue
-        if entry.stat(follow_symlinks=False).st_uid != os.geteuid():
-            continue
-        lock = _lock(Path(entry.path))
+    for path in parent.iterdir():
+        lock = _lock(path) if _NAME.fullmatch(path.name) and _is_own_directory(path) else None
         if lock is not None:
-            _remove(Path(entry.path))
+            _remove(path)
             os.close(lock)
-            log.info("removed %s, left behind by a run that was killed", entry.path)
+            log.info("removed %s, left behind by a run that was killed", path)
+
+
+def _is_own_directory(path: Path) -> bool:
+    try:
+        status = path.lstat()
+    except FileNotFoundError:  # another run has removed the directory
+        return False
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
 
 
 def _default_parent() -> Path:

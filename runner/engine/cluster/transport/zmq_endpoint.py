@@ -16,7 +16,7 @@ from itertools import chain
 
 import zmq
 
-from runner.engine.cluster.transport.admission import Admission, Drop
+from runner.engine.cluster.transport.admission import Admission
 from runner.engine.cluster.transport.curve import USER_ID
 from runner.engine.cluster.transport.encoding import MAX_DOCUMENT_BYTES, check_frames, decode_header, encode_header
 from runner.engine.cluster.transport.endpoint import Frame, Identity, Limits, Received
@@ -266,11 +266,6 @@ class ZmqEndpoint(Outbox):
     def epoch(self) -> int:
         """The epoch in which messages are sent."""
         return self._identity.epoch
-
-    @property
-    def drops(self) -> Mapping[Drop, int]:
-        """Number of messages dropped so far, by reason."""
-        return self._admission.drops
 
     def join(self, peer: str, address: str, facts: Mapping[str, str]) -> None:
         """Connect to the master as a process that joins the run. If the master refuses, :meth:`receive` raises."""

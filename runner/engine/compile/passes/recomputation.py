@@ -16,7 +16,7 @@ of a residual unit except its sum are recomputed, each unit is a segment.
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
-from runner.engine.compile.passes.rewriting import ALIASES, Moved, fresh_name, rewired
+from runner.engine.compile.passes.rewriting import ALIASES, Moved, fresh_name, rewired, viewed_tensors
 from runner.engine.graph import op as op_table
 from runner.engine.graph.graph import Graph
 from runner.engine.graph.node import Node
@@ -35,7 +35,7 @@ def recompute_activations(graph: Graph, fetches: Collection[Tensor]) -> Graph:
 
 def _recomputed_nodes(graph: Graph, fetches: Collection[Tensor]) -> set[str]:
     """Return the names of the nodes to recompute, and of the forward nodes that view their outputs."""
-    viewed = _viewed(graph)
+    viewed = viewed_tensors(graph)
     in_transfers = {tensor for node in graph if node.op == "send" for tensor in node.inputs}
     whole_step = {viewed[tensor] for tensor in (*fetches, *in_transfers)}
     in_backward_pass = {viewed[tensor] for node in graph if node.backward for tensor in node.inputs}
@@ -64,14 +64,6 @@ def _may_be_recomputed(node: Node) -> bool:
     definition = op_table.lookup(node.op)
     computed = definition.executed_by == "kernel" and not definition.stateful and bool(node.inputs)
     return computed and not node.backward and node.layer is not None and node.layer.recomputed
-
-
-def _viewed(graph: Graph) -> dict[Tensor, Tensor]:
-    """Return tensor -> the tensor whose memory it shares: the input of a chain of views, or the tensor itself."""
-    viewed: dict[Tensor, Tensor] = {}
-    for node in graph:
-        viewed.update((tensor, viewed[node.inputs[0]] if node.op in ALIASES else tensor) for tensor in node.tensors)
-    return viewed
 
 
 @dataclass

@@ -68,6 +68,14 @@ class Uses:
         return {name: i for i, name in enumerate(self.graph.nodes)}
 
 
+def viewed_tensors(graph: Graph) -> dict[Tensor, Tensor]:
+    """Return tensor -> the tensor whose memory it shares: the input of a chain of views, or the tensor itself."""
+    viewed: dict[Tensor, Tensor] = {}
+    for node in graph:
+        viewed.update((tensor, viewed[node.inputs[0]] if node.op in ALIASES else tensor) for tensor in node.tensors)
+    return viewed
+
+
 def needed_part(graph: Graph, roots: Iterable[str], effects: Collection[str] = ()) -> Graph:
     """Return the part of a graph that the nodes ``roots`` and all nodes of the ops ``effects`` need.
 

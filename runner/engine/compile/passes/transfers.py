@@ -11,6 +11,9 @@ from runner.engine.graph.graph import Graph
 from runner.engine.graph.node import Node
 from runner.engine.graph.tensor import Tensor
 
+TRANSFERS = frozenset({"send", "recv"})
+"""Ops that pass tensors from one device to another."""
+
 _TO = "->"
 
 

@@ -3,21 +3,19 @@
 The changes of a loop are computed in registers. Contrast depends on the mean of each channel, so it begins a new loop.
 """
 
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partialmethod
 from itertools import pairwise
 from typing import Any, TypeAlias
 
-import cffi
 import numpy as np
 from llvmlite import ir
 from numpy.typing import NDArray
 
-from runner.kernels.cpu.machine_code.compiler import MachineCode, host
+from runner.kernels.cpu.machine_code.compiler import host
 from runner.kernels.cpu.machine_code.instructions import EMIT, INDEX, STORED, Lanes, Value, load, store
-from runner.kernels.cpu.machine_code.loops import SLICE, element, sweep
+from runner.kernels.cpu.machine_code.loops import COMPILING, ArrayLoop, element, slice_module, sweep
 
 DTYPE = "float32"
 CHANNELS = 3
@@ -52,8 +50,10 @@ def changed(pixels: Pixels | Bytes, changes: Sequence[Change]) -> Pixels:
         given = [amount for _, amounts in changes[begin:end] for amount in amounts]
         if names[:1] == ("contrast",):
             given[1:1] = source.mean(axis=(1, 2), dtype=np.float64)
-        loop = _compiled(names, source.dtype == np.uint8, end == len(changes))
-        loop(source, out, given)
+        before = [source] if source.dtype == np.uint8 else list(source)
+        with COMPILING:
+            loop = _compiled(names, source.dtype == np.uint8, end == len(changes))
+        loop([*before, *out, np.array(given, np.float32)], out[0].size)
         source = out
     return out
 
@@ -69,34 +69,9 @@ def _adjacent(pixels: Any) -> Bytes:
     return copied[:, :, :CHANNELS].transpose(2, 0, 1)
 
 
-class _Loop:
-    """A compiled loop over the pixels of an image; for the arguments, see :func:`write_module`."""
-
-    def __init__(self, names: Sequence[str], *, from_bytes: bool, clipped: bool) -> None:
-        text = write_module(names, from_bytes=from_bytes, clipped=clipped, vector_bytes=host().vector_bytes)
-        ffi, self._code = cffi.FFI(), MachineCode(text)
-        self._slice: Any = ffi.cast("void (*)(intptr_t, int64_t, int64_t)", self._code.address("slice"))
-
-    def __call__(self, source: Pixels | Bytes, out: Pixels, amounts: Sequence[float]) -> None:
-        """Write the changed pixels of ``source`` to ``out``, which may be the same array."""
-        given = np.array(amounts, np.float32)
-        before = [source] if source.dtype == np.uint8 else list(source)
-        places = [each.ctypes.data for each in (*before, *out, given)]
-        addresses = np.array(places, np.intp)
-        self._slice(addresses.ctypes.data, 0, out[0].size)
-
-
-_compiling = threading.Lock()
-
-
-def _compiled(names: tuple[str, ...], from_bytes: bool, clipped: bool) -> _Loop:
-    with _compiling:  # so that several threads do not compile the same loop
-        return _compiled_once(names, from_bytes, clipped)
-
-
 @cache
-def _compiled_once(names: tuple[str, ...], from_bytes: bool, clipped: bool) -> _Loop:
-    return _Loop(names, from_bytes=from_bytes, clipped=clipped)
+def _compiled(names: tuple[str, ...], from_bytes: bool, clipped: bool) -> ArrayLoop:
+    return ArrayLoop(write_module(names, from_bytes=from_bytes, clipped=clipped, vector_bytes=host().vector_bytes))
 
 
 def write_module(names: Sequence[str], *, from_bytes: bool, clipped: bool, vector_bytes: int) -> str:
@@ -106,37 +81,32 @@ def write_module(names: Sequence[str], *, from_bytes: bool, clipped: bool, vecto
     factor. from_bytes: whether the channels before are one array (H, W, 4) of bytes. clipped: whether the results are
     clipped to 0 to 1.
     """
-    module = ir.Module("colours")
-    function = ir.Function(module, SLICE, "slice")
-    arrays, begin, end = function.args
-    builder = ir.IRBuilder(function.append_basic_block("entry"))
     sources = 1 if from_bytes else CHANNELS
-    *bases, amounts = (
-        builder.load(element(builder, arrays, INDEX, INDEX(k)), typ=ir.PointerType())
-        for k in range(sources + CHANNELS + 1)
-    )
     count = sum(_CHANGES[name][0] for name in names)
-    given = [load(builder, _ONE, DTYPE, element(builder, amounts, STORED[DTYPE], INDEX(k))) for k in range(count)]
 
-    def body(lanes: Lanes) -> Callable[[Value], None]:
-        spread = [_Numbers(builder, lanes, lanes.spread(builder, number)) for number in given]
+    def write(builder: ir.IRBuilder, bases: list[Value], begin: Value, end: Value) -> None:
+        places = [element(builder, bases[-1], STORED[DTYPE], INDEX(k)) for k in range(count)]
+        given = [load(builder, _ONE, DTYPE, place) for place in places]
 
-        def emit(index: Value) -> None:
-            read = _channels_of_bytes if from_bytes else _channels
-            pixel, rest = read(builder, lanes, bases[:sources], index), list(spread)
-            for name in names:
-                taken, change = _CHANGES[name]
-                pixel = change(pixel, rest[:taken])
-                rest = rest[taken:]
-            for number, base in zip(pixel, bases[sources:], strict=True):
-                result = number.clipped() if clipped else number
-                store(builder, lanes, DTYPE, result.value, element(builder, base, STORED[DTYPE], index))
+        def body(lanes: Lanes) -> Callable[[Value], None]:
+            spread = [_Numbers(builder, lanes, lanes.spread(builder, number)) for number in given]
 
-        return emit
+            def emit(index: Value) -> None:
+                read = _channels_of_bytes if from_bytes else _channels
+                pixel, rest = read(builder, lanes, bases[:sources], index), list(spread)
+                for name in names:
+                    taken, change = _CHANGES[name]
+                    pixel = change(pixel, rest[:taken])
+                    rest = rest[taken:]
+                for number, base in zip(pixel, bases[sources:-1], strict=True):
+                    result = number.clipped() if clipped else number
+                    store(builder, lanes, DTYPE, result.value, element(builder, base, STORED[DTYPE], index))
 
-    sweep(builder, DTYPE, vector_bytes, begin, end, body)
-    builder.ret_void()
-    return str(module)
+            return emit
+
+        sweep(builder, DTYPE, vector_bytes, begin, end, body)
+
+    return slice_module("colours", sources + CHANNELS + 1, write)
 
 
 def _channels(builder: ir.IRBuilder, lanes: Lanes, bases: Sequence[Value], index: Value) -> "_Pixel":
@@ -174,29 +144,19 @@ class _Numbers:
     lanes: Lanes
     value: Value
 
-    def __add__(self, other: "_Numbers | float") -> "_Numbers":
-        return self._new(self.builder.fadd(self.value, self._of(other)))
+    def _applied(self, function: str, *others: "_Numbers | float") -> "_Numbers":
+        return self._new(EMIT[function](self.builder, self.lanes, self.value, *map(self._of, others)))
 
-    def __sub__(self, other: "_Numbers | float") -> "_Numbers":
-        return self._new(self.builder.fsub(self.value, self._of(other)))
-
-    def __mul__(self, other: "_Numbers | float") -> "_Numbers":
-        return self._new(self.builder.fmul(self.value, self._of(other)))
-
-    def __truediv__(self, other: "_Numbers | float") -> "_Numbers":
-        return self._new(self.builder.fdiv(self.value, self._of(other)))
-
-    def maximum(self, other: "_Numbers | float") -> "_Numbers":
-        return self._new(EMIT["maximum"](self.builder, self.lanes, self.value, self._of(other)))
-
-    def minimum(self, other: "_Numbers | float") -> "_Numbers":
-        return self._new(EMIT["minimum"](self.builder, self.lanes, self.value, self._of(other)))
+    __add__ = partialmethod(_applied, "add")
+    __sub__ = partialmethod(_applied, "sub")
+    __mul__ = partialmethod(_applied, "mul")
+    __truediv__ = partialmethod(_applied, "div")
+    maximum = partialmethod(_applied, "maximum")
+    minimum = partialmethod(_applied, "minimum")
+    magnitude = partialmethod(_applied, "abs")
 
     def floor(self) -> "_Numbers":
         return self._new(self.lanes.intrinsic(self.builder, "floor", self.value))
-
-    def magnitude(self) -> "_Numbers":
-        return self._new(self.lanes.intrinsic(self.builder, "fabs", self.value))
 
     def is_equal(self, other: "_Numbers") -> Value:
         return self.builder.fcmp_ordered("==", self.value, other.value)

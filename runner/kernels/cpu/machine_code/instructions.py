@@ -70,22 +70,10 @@ class Lanes:
         return builder.call(builder.module.globals.get(full) or ir.Function(builder.module, kind, full), operands)
 
 
-def _maximum(builder: ir.IRBuilder, lanes: Lanes, a: Value, b: Value) -> Value:
-    return _extreme(builder, ">", a, b)
-
-
-def _minimum(builder: ir.IRBuilder, lanes: Lanes, a: Value, b: Value) -> Value:
-    return _extreme(builder, "<", a, b)
-
-
 def _extreme(builder: ir.IRBuilder, wins: str, a: Value, b: Value) -> Value:
     # Of equal numbers, such as +0 and -0, b is selected. An ordered comparison with NaN fails, so a NaN in b is kept.
     best = builder.select(builder.fcmp_ordered(wins, a, b), a, b)
     return builder.select(builder.fcmp_unordered("uno", a, a), a, best)
-
-
-def _relu(builder: ir.IRBuilder, lanes: Lanes, x: Value) -> Value:
-    return _extreme(builder, ">", x, lanes.constant(0.0))
 
 
 def _relu_gradient(builder: ir.IRBuilder, lanes: Lanes, dy: Value, y: Value) -> Value:
@@ -106,13 +94,13 @@ EMIT: dict[str, Callable[..., Value]] = {
     "sub": lambda builder, lanes, a, b: builder.fsub(a, b),
     "mul": lambda builder, lanes, a, b: builder.fmul(a, b),
     "div": lambda builder, lanes, a, b: builder.fdiv(a, b),
-    "maximum": _maximum,
-    "minimum": _minimum,
+    "maximum": lambda builder, lanes, a, b: _extreme(builder, ">", a, b),
+    "minimum": lambda builder, lanes, a, b: _extreme(builder, "<", a, b),
     "neg": lambda builder, lanes, x: builder.fneg(x),
     "square": lambda builder, lanes, x: builder.fmul(x, x),
     "sqrt": lambda builder, lanes, x: lanes.intrinsic(builder, "sqrt", x),
     "abs": lambda builder, lanes, x: lanes.intrinsic(builder, "fabs", x),
-    "relu": _relu,
+    "relu": lambda builder, lanes, x: _extreme(builder, ">", x, lanes.constant(0.0)),
     "relu_gradient": _relu_gradient,
     "erf": _erf,
 }

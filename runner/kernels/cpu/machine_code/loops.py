@@ -5,12 +5,18 @@ elements. ``arrays`` points to the addresses of the inputs and outputs. An outpu
 because all inputs of an element are read before its outputs are written.
 """
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
+import cffi
+import numpy as np
 from llvmlite import ir
 
+from runner.kernels.contract import Array
+from runner.kernels.cpu.machine_code.compiler import MachineCode
 from runner.kernels.cpu.machine_code.instructions import (
     EMIT,
     INDEX,
@@ -37,6 +43,24 @@ class ElementLoop:
     program: Program
     dtype: str
     wide: tuple[bool, ...]
+
+
+COMPILING = threading.Lock()
+"""Held during compilation, so that several threads do not compile the same loop."""
+
+
+class ArrayLoop:
+    """A compiled function ``slice`` that Python calls. Calls release the GIL."""
+
+    def __init__(self, text: str) -> None:
+        """Compile a module of LLVM assembly."""
+        self._code = MachineCode(text)
+        self._slice: Any = cffi.FFI().cast("void (*)(intptr_t, int64_t, int64_t)", self._code.address("slice"))
+
+    def __call__(self, arrays: Sequence[Array], count: int) -> None:
+        """Run the loop from 0 to ``count - 1`` over arrays in C order."""
+        addresses = np.array([each.ctypes.data for each in arrays], np.intp)
+        self._slice(addresses.ctypes.data, 0, count)
 
 
 def slice_module(name: str, arrays: int, body: Callable[[ir.IRBuilder, list[Value], Value, Value], None]) -> str:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 from llvmlite import ir
 
@@ -17,7 +18,7 @@ from runner.kernels.cpu.machine_code.instructions import (
     repeat,
     store,
 )
-from runner.kernels.cpu.machine_code.loops import SLICE, element
+from runner.kernels.cpu.machine_code.loops import element, slice_module
 
 DTYPE = "float32"
 GATES = 4
@@ -38,22 +39,20 @@ MOST_ROWS = 60
 
 def write_module(kind: str, rows: int, units: int, vector_bytes: int) -> str:
     """Return the LLVM module whose function ``slice`` computes a range of blocks of units. kind: key of ``loops``."""
-    module = ir.Module("lstm")
-    function = ir.Function(module, SLICE, "slice")
-    writer = _Writer(ir.IRBuilder(function.append_basic_block("entry")), function.args[0], rows, units, vector_bytes)
-    loops: dict[str, tuple[int, Callable[[Value], None]]] = {
-        "panels": (2, writer.pack),
-        "turned panels": (2, writer.pack_turned),
-        "forward": (7, writer.forward),
-        "backward": (9, lambda block: writer.backward(block, multiplied=True)),
-        "last": (9, lambda block: writer.backward(block, multiplied=False)),
-        "product": (3, writer.product),
+    loops: dict[str, tuple[int, Callable[[_Writer, Value], None]]] = {
+        "panels": (2, _Writer.pack),
+        "turned panels": (2, _Writer.pack_turned),
+        "forward": (7, _Writer.forward),
+        "backward": (9, partial(_Writer.backward, multiplied=True)),
+        "last": (9, partial(_Writer.backward, multiplied=False)),
+        "product": (3, _Writer.product),
     }
     arrays, body = loops[kind]
-    writer.load_bases(arrays)
-    repeat(writer.builder, function.args[1], function.args[2], 1, body)
-    writer.builder.ret_void()
-    return str(module)
+
+    def write(builder: ir.IRBuilder, bases: list[Value], begin: Value, end: Value) -> None:
+        repeat(builder, begin, end, 1, partial(body, _Writer(builder, bases, rows, units, vector_bytes)))
+
+    return slice_module("lstm", arrays, write)
 
 
 @dataclass(frozen=True)
@@ -74,7 +73,7 @@ class _Writer:
     """A writer of the instructions for one block of units; see :func:`write_module`."""
 
     builder: ir.IRBuilder
-    arrays: Value
+    bases: list[Value]
     rows: int
     units: int
     vector_bytes: int
@@ -83,21 +82,13 @@ class _Writer:
         self.lanes = Lanes(DTYPE, self.vector_bytes // ITEMSIZE[DTYPE])
         self.width = self.lanes.count
         self.vectors = 2 if self.units % (2 * self.width) == 0 else 1
-        self.bases: list[Value] = []
-
-    def load_bases(self, count: int) -> None:
-        """Append loads of the addresses of the arrays, and an array for sums."""
-        pointer = ir.PointerType()
-        self.bases = [
-            self.builder.load(element(self.builder, self.arrays, INDEX, INDEX(k)), typ=pointer) for k in range(count)
-        ]
         # The sums are on the stack, where rows are adjacent. The rows of a tensor can be so far apart that they compete
         # for a few sets of the cache.
         numbers = ir.ArrayType(STORED[DTYPE], max(1, min(self.rows, MOST_ROWS)) * GATES * self.width)
         sums = self.builder.alloca(numbers)
         sums.align = self.vector_bytes
         # llvmlite gives this address a typed pointer; the addresses of the arrays are opaque pointers.
-        self.bases.append(self.builder.inttoptr(self.builder.ptrtoint(sums, INDEX), pointer))
+        self.bases.append(self.builder.inttoptr(self.builder.ptrtoint(sums, INDEX), ir.PointerType()))
 
     def pack(self, block: Value) -> None:
         """Copy a block's columns of the weights (H, 4 H) into panels of ``GATES_AT_ONCE`` gates, row after row."""

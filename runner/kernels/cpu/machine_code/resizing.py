@@ -1,18 +1,15 @@
 """Weighted sums of adjacent pixels of four bytes, with which ``runner.data.resizing`` resizes images."""
 
-import threading
 from collections.abc import Callable
 from functools import cache
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
-import cffi
 import numpy as np
 from llvmlite import ir
 from numpy.typing import NDArray
 
-from runner.kernels.cpu.machine_code.compiler import MachineCode
 from runner.kernels.cpu.machine_code.instructions import INDEX, Value, repeat, whole_part
-from runner.kernels.cpu.machine_code.loops import SLICE, element
+from runner.kernels.cpu.machine_code.loops import COMPILING, ArrayLoop, element, slice_module
 
 CHANNELS = 4
 MOST_TERMS = 12
@@ -30,43 +27,27 @@ Bytes: TypeAlias = NDArray[np.uint8]
 def across(pixels: Bytes, starts: NDArray[np.int64], weights: NDArray[np.int32]) -> Bytes:
     """Resize the rows of ``pixels`` (H, W, 4) to (H, n, 4). starts: (n,). weights: (n, terms). All in C order."""
     out = np.empty((len(pixels), len(starts), CHANNELS), np.uint8)
-    _compiled("across", weights.shape[1])(pixels, out, starts, weights)
+    _run("across", pixels, out, starts, weights)
     return out
 
 
 def down(pixels: Bytes, starts: NDArray[np.int64], weights: NDArray[np.int32]) -> Bytes:
     """Resize the columns of ``pixels`` (H, W, 4) to (n, W, 4). starts: (n,). weights: (n, terms). All in C order."""
     out = np.empty((len(starts), *pixels.shape[1:]), np.uint8)
-    _compiled("down", weights.shape[1])(pixels, out, starts, weights)
+    _run("down", pixels, out, starts, weights)
     return out
 
 
-class _Pass:
-    """A compiled pass over an image; kind and terms as in :func:`write_module`."""
-
-    def __init__(self, kind: str, terms: int) -> None:
-        ffi, self._code = cffi.FFI(), MachineCode(write_module(kind, terms))
-        self._slice: Any = ffi.cast("void (*)(intptr_t, int64_t, int64_t)", self._code.address("slice"))
-
-    def __call__(self, source: Bytes, out: Bytes, starts: NDArray[np.int64], weights: NDArray[np.int32]) -> None:
-        """Write the resized rows of ``source`` to ``out``; all arrays are in C order."""
-        sizes = np.array([source.shape[1], out.shape[1]], np.int64)
-        arrays = (source, out, starts, weights, sizes)
-        addresses = np.array([each.ctypes.data for each in arrays], np.intp)
-        self._slice(addresses.ctypes.data, 0, out.shape[0])
-
-
-_compiling = threading.Lock()
-
-
-def _compiled(kind: str, terms: int) -> _Pass:
-    with _compiling:  # so that several threads do not compile the same loop
-        return _compiled_once(kind, terms)
+def _run(kind: str, source: Bytes, out: Bytes, starts: NDArray[np.int64], weights: NDArray[np.int32]) -> None:
+    sizes = np.array([source.shape[1], out.shape[1]], np.int64)
+    with COMPILING:
+        loop = _compiled(kind, weights.shape[1])
+    loop((source, out, starts, weights, sizes), len(out))
 
 
 @cache
-def _compiled_once(kind: str, terms: int) -> _Pass:
-    return _Pass(kind, terms)
+def _compiled(kind: str, terms: int) -> ArrayLoop:
+    return ArrayLoop(write_module(kind, terms))
 
 
 def write_module(kind: str, terms: int) -> str:
@@ -75,23 +56,21 @@ def write_module(kind: str, terms: int) -> str:
     Arrays: source, result, starts, weights, and the widths of source and result in pixels. kind: "across" resizes rows,
     and "down" resizes columns. terms: the number of terms of each sum.
     """
-    module = ir.Module("resizing")
-    function = ir.Function(module, SLICE, "slice")
-    writer = _Writer(ir.IRBuilder(function.append_basic_block("entry")), function.args[0], terms)
-    repeat(writer.builder, function.args[1], function.args[2], 1, {"across": writer.across, "down": writer.down}[kind])
-    writer.builder.ret_void()
-    return str(module)
+
+    def write(builder: ir.IRBuilder, bases: list[Value], begin: Value, end: Value) -> None:
+        writer = _Writer(builder, bases, terms)
+        repeat(builder, begin, end, 1, {"across": writer.across, "down": writer.down}[kind])
+
+    return slice_module("resizing", 5, write)
 
 
 class _Writer:
     """A writer of the instructions for one row of a result."""
 
-    def __init__(self, builder: ir.IRBuilder, arrays: Value, terms: int) -> None:
+    def __init__(self, builder: ir.IRBuilder, bases: list[Value], terms: int) -> None:
         self.builder = builder
         self._terms = terms
-        self._source, self._out, self._starts, self._weights, sizes = (
-            builder.load(element(builder, arrays, INDEX, INDEX(k)), typ=ir.PointerType()) for k in range(5)
-        )
+        self._source, self._out, self._starts, self._weights, sizes = bases
         self._source_row, self._row = (
             builder.mul(builder.load(element(builder, sizes, INDEX, INDEX(k)), typ=INDEX), INDEX(CHANNELS))
             for k in range(2)

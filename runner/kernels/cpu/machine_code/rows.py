@@ -8,7 +8,7 @@ the first axis or, in arrays so small that a NumPy call would cost more than the
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 
 import numpy as np
 from llvmlite import ir
@@ -79,7 +79,7 @@ class Row:
         """Append ``body(lanes, column)`` for all columns: whole vectors first, then single columns."""
         whole = whole_part(self.builder, self.columns, LANES)
         for lanes, begin, stop in ((Lanes(dtype, LANES), INDEX(0), whole), (Lanes(dtype, 1), whole, self.columns)):
-            repeat(self.builder, begin, stop, lanes.count, _with(lanes, body))
+            repeat(self.builder, begin, stop, lanes.count, partial(body, lanes))
 
     def reduced(
         self,
@@ -138,10 +138,6 @@ def bound(
     return NativeCall(code.address("rows"), arguments, (code, addresses, operands), explain)
 
 
-def _with(lanes: Lanes, body: Callable[[Lanes, Value], None]) -> Callable[[Value], None]:
-    return lambda column: body(lanes, column)
-
-
 DTYPE = "float32"
 
 LARGEST = 1 << 16
@@ -192,7 +188,7 @@ def _compiled() -> MachineCode:
 
     def row_sum(row: Row) -> None:
         def value(lanes: Lanes, column: Value) -> Value:
-            return _widened(row.builder, lanes, row.load(0, Lanes(DTYPE, lanes.count), column))
+            return row.builder.fpext(row.load(0, Lanes(DTYPE, lanes.count), column), lanes.type)
 
         total = row.reduced(_WIDE, 0.0, value, row.builder.fadd)
         one = Lanes(DTYPE, 1)
@@ -200,10 +196,6 @@ def _compiled() -> MachineCode:
         store(row.builder, one, DTYPE, row.builder.fptrunc(total, one.type), place)
 
     return MachineCode(write_module(2, row_sum))
-
-
-def _widened(builder: ir.IRBuilder, lanes: Lanes, value: Value) -> Value:
-    return builder.fpext(value, lanes.type)
 
 
 def column_sums(x: Operand, result: Operand) -> NativeCall:

@@ -1,6 +1,5 @@
 """Convolution, both of its gradients, and fused convolution with bias, residual and ReLU."""
 
-from dataclasses import replace
 from typing import Any
 
 from runner.kernels.contract import Layout, Spec
@@ -23,7 +22,7 @@ With the rule, a training step of LeNet on one AVX2 worker converts 8 layouts in
 def register(registry: Registry, library: Library) -> None:
     """Add the kernels of this family."""
     add_kernel(registry, library, "conv2d", _forward, _request_forward)
-    add_kernel(registry, library, "conv2d_fused", _fused, _request_forward)
+    add_kernel(registry, library, "conv2d_fused", _forward, _request_forward)
     add_kernel(registry, library, "conv2d_input_gradient", _input_gradient, _request_input_gradient)
     add_kernel(registry, library, "conv2d_weight_gradient", _weight_gradient, _request_weight_gradient)
     add_kernel(registry, library, "conv2d_weight_bias_gradient", _weight_gradient, _request_weight_gradient)
@@ -94,23 +93,18 @@ def _describe_forward(library: Library, node: Node, x: Any, w: Any, bias: Any, y
 
 
 def _forward(library: Library, node: Node, inputs: Layouts, outputs: Layouts) -> Recipe:
-    plain_node = replace(node, attributes={**node.attributes, "bias": False, "residual": False, "relu": False})
-    return _fused(library, plain_node, inputs, outputs)
-
-
-def _fused(library: Library, node: Node, inputs: Layouts, outputs: Layouts) -> Recipe:
     """Return the recipe with inputs x, w, then bias and residual if the attributes enable them."""
     prefix = _prefix(node)
     x, w = (_tensor(library, node.inputs[i], inputs[i], seen_as) for i, seen_as in ((0, ""), (1, prefix)))
     y = _tensor(library, node.outputs[0], outputs[0])
-    bias = in_c_order(library, node.inputs[2].shape, node.inputs[2].dtype) if node.attributes["bias"] else None
+    bias = in_c_order(library, node.inputs[2].shape, node.inputs[2].dtype) if node.attributes.get("bias") else None
     added = None
-    if node.attributes["residual"]:
+    if node.attributes.get("residual"):
         # The residual must have the layout of the result, which oneDNN chooses in a description without a residual.
         bare = _describe_forward(library, node, x, w, bias or library.ffi.NULL, y)
         added = y = bare.descriptor(dnnl.DST)
         x, w = bare.descriptor(dnnl.SRC), bare.descriptor(dnnl.WEIGHTS)
-    attr = attributes(library, relu=node.attributes["relu"], added=added)
+    attr = attributes(library, relu=node.attributes.get("relu", False), added=added)
     desc = _describe_forward(library, node, x, w, bias or library.ffi.NULL, y, attr)
     ports = [desc.port(dnnl.SRC), desc.port(dnnl.WEIGHTS, prefix)]
     if bias is not None:

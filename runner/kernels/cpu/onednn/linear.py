@@ -105,7 +105,8 @@ def _product(library: Library, node: Node) -> Product:
             return _input_gradient(library, node)
         if rows in TURNED_ROWS and large:
             return _turned_product(library, node)
-    return _matrix_product(library, node)
+    a, b = (_matrix(library, spec, each) for spec, each in zip(node.inputs, turned, strict=False))
+    return _forward(library, node, "matmul", (), a, b, (1, node.outputs[0].shape[1]))
 
 
 def _has(node: Node, part: str) -> bool:
@@ -116,12 +117,6 @@ def _has(node: Node, part: str) -> bool:
 def _matrix(library: Library, spec: Spec, turned: bool = False) -> Any:
     """Return the descriptor of a matrix in C order or of its transpose."""
     return described(library, spec, plain(spec), TRANSPOSED if turned else "")
-
-
-def _matrix_product(library: Library, node: Node) -> Product:
-    a = _matrix(library, node.inputs[0], node.attributes["transpose_a"])
-    b = _matrix(library, node.inputs[1], node.attributes["transpose_b"])
-    return _forward(library, node, "matmul", (), a, b, (1, node.outputs[0].shape[1]))
 
 
 def _inner_product(library: Library, node: Node) -> Product:

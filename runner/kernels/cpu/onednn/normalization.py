@@ -38,10 +38,10 @@ _NAN_BYTE = 0xFF  # a float32 or bfloat16 number is NaN if all of its bytes have
 def register(registry: Registry, library: Library) -> None:
     """Add the kernels of this family."""
     add_kernel(registry, library, "batch_norm", _training, as_offered)
-    add_kernel(registry, library, "batch_norm_relu", _training_with_relu, as_offered, finish=_let_nan_through)
+    add_kernel(registry, library, "batch_norm_relu", _training, as_offered, finish=_let_nan_through)
     add_kernel(registry, library, "batch_norm_inference", _inference, as_offered)
     add_kernel(registry, library, "batch_norm_gradient", _gradient, as_offered)
-    add_kernel(registry, library, "batch_norm_relu_gradient", _gradient_with_relu, as_offered)
+    add_kernel(registry, library, "batch_norm_relu_gradient", _gradient, as_offered)
     add_kernel(registry, library, "local_response_normalization", _response, as_offered)
     _add_response_gradient(registry, library)
 
@@ -64,23 +64,19 @@ def _vectors(library: Library, specs: Sequence[Spec], numbers: Sequence[int]) ->
     ]
 
 
+def _flags(masks: Sequence[Spec]) -> int:
+    """Return the flags of training, with ReLU if there is a mask."""
+    return _SCALED | (dnnl.FUSE_NORM_RELU if masks else 0)
+
+
 def _training(library: Library, node: Node, inputs: Layouts, outputs: Layouts) -> Recipe:
-    """Return the recipe with inputs x, gamma, beta and outputs y, mean, variance."""
-    desc = _forward(library, node, format_of(inputs[0]), dnnl.FORWARD_TRAINING, _SCALED)
-    return _training_recipe(library, node, desc)
-
-
-def _training_recipe(library: Library, node: Node, desc: Description, *mask: Port) -> Recipe:
-    inputs = [desc.port(dnnl.SRC), *_vectors(library, node.inputs[1:], (dnnl.SCALE, dnnl.SHIFT))]
-    outputs = [desc.port(dnnl.DST), *_vectors(library, node.outputs[1:3], (dnnl.MEAN, dnnl.VARIANCE)), *mask]
-    return Recipe(desc, inputs, outputs, in_place=((0, 0),))
-
-
-def _training_with_relu(library: Library, node: Node, inputs: Layouts, outputs: Layouts) -> Recipe:
-    """Return the recipe with inputs x, gamma, beta and outputs y, mean, variance, mask."""
-    name = format_of(inputs[0])
-    desc = _forward(library, node, name, dnnl.FORWARD_TRAINING, _SCALED | dnnl.FUSE_NORM_RELU)
-    return _training_recipe(library, node, desc, _mask(library, desc, node.outputs[3], name))
+    """Return the recipe with inputs x, gamma, beta and outputs y, mean, variance and, with ReLU, the mask."""
+    name, masks = format_of(inputs[0]), node.outputs[3:]
+    desc = _forward(library, node, name, dnnl.FORWARD_TRAINING, _flags(masks))
+    ports = [desc.port(dnnl.SRC), *_vectors(library, node.inputs[1:], (dnnl.SCALE, dnnl.SHIFT))]
+    results = [desc.port(dnnl.DST), *_vectors(library, node.outputs[1:3], (dnnl.MEAN, dnnl.VARIANCE))]
+    results += [_mask(library, desc, each, name) for each in masks]
+    return Recipe(desc, ports, results, in_place=((0, 0),))
 
 
 def _let_nan_through(buffers: Buffers) -> PythonCall:
@@ -123,38 +119,23 @@ def _inference(library: Library, node: Node, inputs: Layouts, outputs: Layouts) 
     return Recipe(desc, [desc.port(dnnl.SRC), *vectors], [desc.port(dnnl.DST)], in_place=((0, 0),))
 
 
-def _backward(library: Library, node: Node, name: str, flags: int) -> Description:
-    forward = _forward(library, node, name, dnnl.FORWARD_TRAINING, flags)
-    x = _image(library, node, name)
-    what = (dnnl.BACKWARD, x, x, x, node.attributes["epsilon"], flags, forward.handle)
-    return Description(library, "batch_normalization_backward", *what)
-
-
 def _gradient(library: Library, node: Node, inputs: Layouts, outputs: Layouts) -> Recipe:
-    """Return the recipe with inputs x, gamma, mean, variance, dy and outputs dx, dgamma, dbeta."""
-    return _gradient_recipe(library, node, _backward(library, node, format_of(inputs[0]), _SCALED))
-
-
-def _gradient_with_relu(library: Library, node: Node, inputs: Layouts, outputs: Layouts) -> Recipe:
-    """Return the recipe with inputs x, gamma, mean, variance, mask, dy and outputs dx, dgamma, dbeta."""
-    name = format_of(inputs[0])
-    desc = _backward(library, node, name, _SCALED | dnnl.FUSE_NORM_RELU)
-    mask = _mask(library, desc, node.inputs[4], name)
-    assert mask.layout is not None, "a mask always has a layout"
-    if mask.layout.tag.startswith(BITS) and inputs[4] != mask.layout:
-        raise Unimplemented("a mask whose order differs from that of x cannot be packed into bits")
-    return _gradient_recipe(library, node, desc, mask)
-
-
-def _gradient_recipe(library: Library, node: Node, desc: Description, *mask: Port) -> Recipe:
-    ports = [
-        desc.port(dnnl.SRC),
-        *_vectors(library, node.inputs[1:4], (dnnl.SCALE, dnnl.MEAN, dnnl.VARIANCE)),
-        *mask,
-        desc.port(dnnl.DIFF_DST),
-    ]
-    outputs = [desc.port(dnnl.DIFF_SRC), *_vectors(library, node.outputs[1:], (dnnl.DIFF_SCALE, dnnl.DIFF_SHIFT))]
-    return Recipe(desc, ports, outputs, in_place=((len(ports) - 1, 0),))
+    """Return the recipe with inputs x, gamma, mean, variance, mask (with ReLU), dy and outputs dx, dgamma, dbeta."""
+    name, masks = format_of(inputs[0]), node.inputs[4:-1]
+    forward = _forward(library, node, name, dnnl.FORWARD_TRAINING, _flags(masks))
+    x = _image(library, node, name)
+    what = (dnnl.BACKWARD, x, x, x, node.attributes["epsilon"], _flags(masks), forward.handle)
+    desc = Description(library, "batch_normalization_backward", *what)
+    ports = [desc.port(dnnl.SRC), *_vectors(library, node.inputs[1:4], (dnnl.SCALE, dnnl.MEAN, dnnl.VARIANCE))]
+    for spec, given in zip(masks, inputs[4:-1], strict=True):
+        mask = _mask(library, desc, spec, name)
+        assert mask.layout is not None, "a mask always has a layout"
+        if mask.layout.tag.startswith(BITS) and given != mask.layout:
+            raise Unimplemented("a mask whose order differs from that of x cannot be packed into bits")
+        ports.append(mask)
+    ports.append(desc.port(dnnl.DIFF_DST))
+    results = [desc.port(dnnl.DIFF_SRC), *_vectors(library, node.outputs[1:], (dnnl.DIFF_SCALE, dnnl.DIFF_SHIFT))]
+    return Recipe(desc, ports, results, in_place=((len(ports) - 1, 0),))
 
 
 def _response(library: Library, node: Node, inputs: Layouts, outputs: Layouts) -> Recipe:

@@ -5,6 +5,7 @@ A tensor in a blocked layout can be divided only between blocks. To divide elsew
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import accumulate
 from typing import Any
 
@@ -16,8 +17,6 @@ from runner.kernels.contract import (
     Buffers,
     Kernel,
     Layout,
-    Operand,
-    PythonCall,
     Spec,
     plain,
 )
@@ -36,6 +35,7 @@ from runner.kernels.cpu.onednn.recipe import (
     answering,
     as_offered,
     bound,
+    followed,
     format_of,
     in_turn,
 )
@@ -161,7 +161,7 @@ def _add(registry: Registry, library: Library, op: str, blocks: _Blocks, *, into
             ends = {dnnl.SRC: (copy.source, first), dnnl.DST: (copy.result, last)}
             calls.append(bound(copy.desc, ends, buffers.host_scratch))
         if into:
-            return _after_clearing(buffers.outputs[0], in_turn(library, calls))
+            return followed(partial(buffers.outputs[0].host.fill, 0), in_turn(library, calls))
         return calls
 
     registry.add(Kernel(op, "cpu", "onednn", PRIORITY, FLOATS, answering(library, arrange), bind))
@@ -208,11 +208,3 @@ def _bytes_before(whole: Spec, block: _Block) -> int:
 def _part_of(library: Library, whole: Any, block: _Block) -> Any:
     arguments = (whole, library.ints(block.size), library.ints(block.begin))
     return library.owned(library.create("memory_desc_create_submemory", *arguments), "memory_desc")
-
-
-def _after_clearing(result: Operand, copy: PythonCall) -> PythonCall:
-    def run() -> None:
-        result.host.fill(0)
-        copy()
-
-    return run

@@ -28,10 +28,10 @@ _MOST_IN_BYTES = 255
 
 def register(registry: Registry, library: Library) -> None:
     """Add the kernels of this family."""
-    add_kernel(registry, library, "max_pool", _max, _request_maxima)
-    add_kernel(registry, library, "max_pool_gradient", _max_gradient, _request_maxima)
-    add_kernel(registry, library, "avg_pool", _average, as_offered)
-    add_kernel(registry, library, "avg_pool_gradient", _average_gradient, as_offered)
+    add_kernel(registry, library, "max_pool", _pool, _request_maxima)
+    add_kernel(registry, library, "max_pool_gradient", _pool_gradient, _request_maxima)
+    add_kernel(registry, library, "avg_pool", _pool, as_offered)
+    add_kernel(registry, library, "avg_pool_gradient", _pool_gradient, as_offered)
     add_kernel(registry, library, "reduce_mean", _mean_of_image, _request_whole_images)
 
 
@@ -42,19 +42,21 @@ def _window(library: Library, node: Node) -> tuple[Any, ...]:
     return tuple(library.ints(each) for each in (strides, window, (0, 0), (top, left), (bottom, right)))
 
 
-def _forward(library: Library, node: Node, algorithm: int, name: str, x: Spec, y: Spec) -> Description:
+_ALGORITHMS = {
+    None: dnnl.POOLING_MAX,
+    True: dnnl.POOLING_AVG_INCLUDE_PADDING,
+    False: dnnl.POOLING_AVG_EXCLUDE_PADDING,
+}
+"""Value of the attribute ``count_padding``, or None for the maximum -> algorithm."""
+
+
+def _forward(library: Library, node: Node, name: str, x: Spec, y: Spec) -> Description:
     """Return the description of the forward primitive for images x in the named format."""
+    algorithm = _ALGORITHMS[node.attributes.get("count_padding")]
     image, pooled = formatted(library, x.shape, x.dtype, name), free(library, y.shape, x.dtype)
-    geometry = (image, pooled, *_window(library, node))
     # Training and inference give the same result; training also stores the positions of maxima.
     goal = dnnl.FORWARD_TRAINING if algorithm == dnnl.POOLING_MAX else dnnl.FORWARD_INFERENCE
-    return Description(library, "pooling_forward", goal, algorithm, *geometry)
-
-
-def _backward(library: Library, node: Node, algorithm: int, forward: Description) -> Description:
-    image, pooled = forward.descriptor(dnnl.SRC), forward.descriptor(dnnl.DST)
-    geometry = (image, pooled, *_window(library, node), forward.handle)
-    return Description(library, "pooling_backward", algorithm, *geometry)
+    return Description(library, "pooling_forward", goal, algorithm, image, pooled, *_window(library, node))
 
 
 def _positions(library: Library, pooling: Description) -> Port:
@@ -70,38 +72,23 @@ def _request_maxima(node: Node, offered: Layouts) -> tuple[Layouts, Layouts]:
     return as_offered(node, offered)
 
 
-def _max(library: Library, node: Node, inputs: Layouts, outputs: Layouts) -> Recipe:
-    """Return the recipe with input x and outputs y and argmax."""
-    desc = _forward(library, node, dnnl.POOLING_MAX, format_of(inputs[0]), node.inputs[0], node.outputs[0])
-    return Recipe(desc, [desc.port(dnnl.SRC)], [desc.port(dnnl.DST), _positions(library, desc)])
+def _pool(library: Library, node: Node, inputs: Layouts, outputs: Layouts) -> Recipe:
+    """Return the recipe with input x and outputs y and, for the maximum, argmax."""
+    desc = _forward(library, node, format_of(inputs[0]), node.inputs[0], node.outputs[0])
+    return Recipe(desc, [desc.port(dnnl.SRC)], [desc.port(dnnl.DST), *(_positions(library, desc) for _ in outputs[1:])])
 
 
-def _max_gradient(library: Library, node: Node, inputs: Layouts, outputs: Layouts) -> Recipe:
-    """Return the recipe with inputs dy, argmax and output dx, in the format of argmax or, if argmax is plain, of dy."""
-    dy, positions = inputs
-    name = format_of(positions, dy)
-    forward = _forward(library, node, dnnl.POOLING_MAX, name, node.outputs[0], node.inputs[0])
-    desc = _backward(library, node, dnnl.POOLING_MAX, forward)
-    return Recipe(desc, [desc.port(dnnl.DIFF_DST), _positions(library, desc)], [desc.port(dnnl.DIFF_SRC)])
+def _pool_gradient(library: Library, node: Node, inputs: Layouts, outputs: Layouts) -> Recipe:
+    """Return the recipe with inputs dy and, for the maximum, argmax, and output dx.
 
-
-def _averaging(node: Node) -> int:
-    counted = node.attributes["count_padding"]
-    return dnnl.POOLING_AVG_INCLUDE_PADDING if counted else dnnl.POOLING_AVG_EXCLUDE_PADDING
-
-
-def _average(library: Library, node: Node, inputs: Layouts, outputs: Layouts) -> Recipe:
-    """Return the recipe with input x and output y."""
-    desc = _forward(library, node, _averaging(node), format_of(inputs[0]), node.inputs[0], node.outputs[0])
-    return Recipe(desc, [desc.port(dnnl.SRC)], [desc.port(dnnl.DST)])
-
-
-def _average_gradient(library: Library, node: Node, inputs: Layouts, outputs: Layouts) -> Recipe:
-    """Return the recipe with input dy and output dx."""
-    algorithm = _averaging(node)
-    forward = _forward(library, node, algorithm, format_of(inputs[0]), node.outputs[0], node.inputs[0])
-    desc = _backward(library, node, algorithm, forward)
-    return Recipe(desc, [desc.port(dnnl.DIFF_DST)], [desc.port(dnnl.DIFF_SRC)])
+    The format of dx is that of argmax or, if argmax is plain or missing, of dy.
+    """
+    forward = _forward(library, node, format_of(*reversed(inputs)), node.outputs[0], node.inputs[0])
+    algorithm = _ALGORITHMS[node.attributes.get("count_padding")]
+    geometry = (forward.descriptor(dnnl.SRC), forward.descriptor(dnnl.DST), *_window(library, node), forward.handle)
+    desc = Description(library, "pooling_backward", algorithm, *geometry)
+    ports = [desc.port(dnnl.DIFF_DST), *(_positions(library, desc) for _ in inputs[1:])]
+    return Recipe(desc, ports, [desc.port(dnnl.DIFF_SRC)])
 
 
 def _request_whole_images(node: Node, offered: Layouts) -> tuple[Layouts, Layouts] | None:

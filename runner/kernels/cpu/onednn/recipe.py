@@ -207,12 +207,14 @@ def add_kernel(
             )
         }
         primitive = bound(recipe.description, arguments, buffers.host_scratch)
-        return primitive if finish is None else _followed(in_turn(library, [primitive]), finish(buffers))
+        return primitive if finish is None else followed(in_turn(library, [primitive]), finish(buffers))
 
     registry.add(Kernel(op, "cpu", "onednn", PRIORITY, dtypes, answering(library, arrange), bind))
 
 
-def _followed(first: PythonCall, second: PythonCall) -> PythonCall:
+def followed(first: PythonCall, second: PythonCall) -> PythonCall:
+    """Return a function that calls two functions, one after the other."""
+
     def run() -> None:
         first()
         second()

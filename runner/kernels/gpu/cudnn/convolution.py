@@ -4,7 +4,7 @@ Our own kernels compute the nodes for which cuDNN has no plan: nodes with empty 
 residual and nodes with a ReLU but no bias.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from itertools import accumulate
 
 import numpy as np
@@ -30,8 +30,6 @@ from runner.kernels.gpu.runtime import ALIGNMENT, Runtime, Stream, StreamCall, a
 from runner.kernels.gpu.source import text
 from runner.kernels.memory import address_of, numpy_dtype
 
-Describe = Callable[[Attributes, Specs, Specs], Convolution]
-
 
 def kernels(runtime: Runtime) -> list[Kernel]:
     """Return the kernels of conv2d, conv2d_fused and their gradients, or an empty list without cuDNN."""
@@ -39,30 +37,23 @@ def kernels(runtime: Runtime) -> list[Kernel]:
     if planner is None:
         return []
     return [
-        _one_call(planner, "conv2d", _forward, (Role.X, Role.W)),
-        _one_call(planner, "conv2d_fused", _forward, (Role.X, Role.W)),
-        _one_call(planner, "conv2d_input_gradient", _input_gradient, (Role.Y, Role.W)),
+        _one_call(planner, "conv2d", FORWARD, (Role.X, Role.W)),
+        _one_call(planner, "conv2d_fused", FORWARD, (Role.X, Role.W)),
+        _one_call(planner, "conv2d_input_gradient", INPUT_GRADIENT, (Role.Y, Role.W)),
         _of_weights(runtime, planner, "conv2d_weight_gradient"),
         _of_weights(runtime, planner, "conv2d_weight_bias_gradient"),
     ]
 
 
-def _described(kind: str, attributes: Attributes, x: Spec, w: Spec, y: Spec) -> Convolution:
+def _described(kind: str, attributes: Attributes, inputs: Specs, outputs: Specs) -> Convolution:
+    x, w, y = {
+        FORWARD: (inputs[0], inputs[1], outputs[0]),
+        INPUT_GRADIENT: (outputs[0], inputs[1], inputs[0]),
+        WEIGHT_GRADIENT: (inputs[1], outputs[0], inputs[0]),
+    }[kind]
     steps, padding, dilations = (tuple(attributes[name]) for name in ("strides", "padding", "dilations"))
     followed_by = {name: bool(attributes.get(name)) for name in ("bias", "residual", "relu")}
     return Convolution(kind, y.dtype, x.shape, w.shape, y.shape, steps, padding, dilations, **followed_by)
-
-
-def _forward(attributes: Attributes, inputs: Specs, outputs: Specs) -> Convolution:
-    return _described(FORWARD, attributes, inputs[0], inputs[1], outputs[0])
-
-
-def _input_gradient(attributes: Attributes, inputs: Specs, outputs: Specs) -> Convolution:
-    return _described(INPUT_GRADIENT, attributes, outputs[0], inputs[1], inputs[0])
-
-
-def _weight_gradient(attributes: Attributes, inputs: Specs, outputs: Specs) -> Convolution:
-    return _described(WEIGHT_GRADIENT, attributes, inputs[1], outputs[0], inputs[0])
 
 
 def _planned(planner: CudnnLibrary, convolution: Convolution) -> BuiltPlan | None:
@@ -95,17 +86,17 @@ def _layouts(specs: Specs) -> tuple[Layout, ...]:
     return tuple(map(_layout, specs))
 
 
-def _one_call(planner: CudnnLibrary, op: str, describe: Describe, first: tuple[Role, Role]) -> Kernel:
+def _one_call(planner: CudnnLibrary, op: str, kind: str, first: tuple[Role, Role]) -> Kernel:
     """Return the kernel of an op that executes one plan. first: roles of the inputs before bias and residual."""
 
     def arrange(attributes: Attributes, inputs: Specs, outputs: Specs, offered: Offers) -> Arrangement | None:
-        plan = _planned(planner, describe(attributes, inputs, outputs))
+        plan = _planned(planner, _described(kind, attributes, inputs, outputs))
         if plan is None:
             return None
         return Arrangement(_layouts(inputs), _layouts(outputs), _Scratch(plan.workspace_bytes).nbytes)
 
     def bind(attributes: Attributes, arrangement: Arrangement, buffers: Buffers) -> StreamCall:
-        convolution = describe(attributes, *buffers.specs)
+        convolution = _described(kind, attributes, *buffers.specs)
         plan = _needed(planner, convolution, _Scratch.room(buffers))
         following = [role for role in (Role.BIAS, Role.RESIDUAL) if role in convolution.shapes]
         taken = dict(zip((*first, *following), (each.address for each in buffers.inputs), strict=True))
@@ -124,7 +115,7 @@ def _of_weights(runtime: Runtime, planner: CudnnLibrary, op: str) -> Kernel:
     """
 
     def arrange(attributes: Attributes, inputs: Specs, outputs: Specs, offered: Offers) -> Arrangement | None:
-        plan = _planned(planner, _weight_gradient(attributes, inputs, outputs))
+        plan = _planned(planner, _described(WEIGHT_GRADIENT, attributes, inputs, outputs))
         if plan is None:
             return None
         scratch = _Scratch(plan.workspace_bytes, *_beside_workspace(inputs, outputs))
@@ -134,7 +125,8 @@ def _of_weights(runtime: Runtime, planner: CudnnLibrary, op: str) -> Kernel:
         (dy, x), dw = buffers.inputs, buffers.outputs[0]
         specs = buffers.specs
         beside = _beside_workspace(*specs)
-        plan = _needed(planner, _weight_gradient(attributes, *specs), _Scratch.room(buffers, *beside))
+        convolution = _described(WEIGHT_GRADIENT, attributes, *specs)
+        plan = _needed(planner, convolution, _Scratch.room(buffers, *beside))
         workspace, narrow, slices = _Scratch(plan.workspace_bytes, *beside).within(buffers)
         direct = dw.spec.dtype == x.spec.dtype
         roles = {Role.X: x.address, Role.Y: dy.address, Role.W: dw.address if direct else narrow}

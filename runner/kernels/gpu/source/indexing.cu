@@ -22,7 +22,7 @@ extern "C" __global__ void report(const I *indices, int64 count, int64 rows, con
     }
 }
 
-extern "C" __global__ void gather(const T *table, const I *indices, T *y, int64 count, int64 columns, int64 rows,
+extern "C" __global__ void gather(const I *indices, const T *table, T *y, int64 count, int64 columns, int64 rows,
                                   int *failure) {
     for (int64 i = first_element(); i < count; i += stride_of_grid()) {
         int64 place = quotient(i, columns), column = i - place * columns, index = indices[place];

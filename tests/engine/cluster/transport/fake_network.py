@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from runner.engine.cluster.transport.admission import Admission, Drop
+from runner.engine.cluster.transport.admission import Admission
 from runner.engine.cluster.transport.encoding import check_frames, encode_header
 from runner.engine.cluster.transport.endpoint import Frame, Identity, Received
 from runner.engine.cluster.transport.messages import Hello, Message
@@ -138,11 +138,6 @@ class FakeEndpoint:
     def epoch(self) -> int:
         """Return the epoch in which this endpoint sends messages."""
         return self._identity.epoch
-
-    @property
-    def drops(self) -> Mapping[Drop, int]:
-        """Return the number of dropped messages for each reason."""
-        return self._admission.drops
 
     def connect(
         self, peer: str, address: str = "", facts: Mapping[str, str] | None = None, own_address: str = ""

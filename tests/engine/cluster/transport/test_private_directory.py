@@ -47,6 +47,21 @@ def test_only_abandoned_directories_of_runs_are_removed(tmp_path: Path) -> None:
     assert sorted(tmp_path.iterdir()) == [link, other]
 
 
+def test_directory_that_another_run_removes_first_is_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    abandoned = [tmp_path / f"runner-{number:016x}" for number in range(2)]
+    for path in abandoned:
+        path.mkdir()
+    lock = module._lock
+
+    def remove_the_other(path: Path) -> int | None:
+        abandoned[path == abandoned[0]].rmdir()
+        return lock(path)
+
+    monkeypatch.setattr(module, "_lock", remove_the_other)
+    remove_abandoned(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_directory_that_is_a_link_or_open_to_other_users_is_refused(tmp_path: Path) -> None:
     directory, link = tmp_path / "directory", tmp_path / "link"
     directory.mkdir()

@@ -83,7 +83,7 @@ def test_keys_of_another_run_are_refused_with_a_reason(hosts: Hosts) -> None:
     with pytest.raises(SecurityError, match="refused the key of worker-1: it is not a key of this start of the run"):
         hosts.join(late)
     assert hosts.master.receive(0.05) is None
-    assert hosts.master.drops == {}
+    assert hosts.master._admission.drops == {}
 
 
 def test_other_server_than_the_master_is_not_trusted(hosts: Hosts) -> None:
@@ -183,7 +183,7 @@ def test_strangers_are_disconnected_and_deliver_nothing(monkeypatch: pytest.Monk
                 while connection.recv(256):
                     pass  # the master's greeting
         assert hosts.master.receive(0.05) is None
-        assert hosts.master.drops == {}
+        assert hosts.master._admission.drops == {}
         hosts.join(hosts.endpoint("worker-0", connect_timeout_s=SOON_S))
         assert next_of(hosts.master).source == "worker-0"
 
@@ -195,7 +195,7 @@ def test_connection_without_keys_delivers_nothing(hosts: Hosts) -> None:
         plain.connect(hosts.master.address)
         plain.send_multipart([b"hello"])
         assert hosts.master.receive(0.2) is None
-        assert hosts.master.drops == {}
+        assert hosts.master._admission.drops == {}
     worker = hosts.endpoint("worker-0")
     hosts.join(worker)
     assert next_of(hosts.master).source == "worker-0"
@@ -216,7 +216,7 @@ def test_second_process_with_one_key_is_refused_with_a_reason_and_the_first_cont
     assert next_of(hosts.master).source == "worker-0"
     hosts.join(second)
     assert hosts.master.receive(0.1) is None
-    assert hosts.master.drops == {Drop.TWICE: 1}
+    assert hosts.master._admission.drops == {Drop.TWICE: 1}
     with pytest.raises(ClusterError, match=r"refused worker-0: .* \(worker-0 has joined the run already\)"):
         second.receive(SOON_S)
     first.send("master-0", Loaded("p"))

@@ -109,11 +109,11 @@ def test_unknown_connections_are_dropped_and_do_not_end_a_wait(
         send_raw(context, address, [b"junk", b"more"]),
         send_raw(context, address, [b""]),
     ]
-    while sum(master.drops.values()) < len(sockets):
+    while sum(master._admission.drops.values()) < len(sockets):
         assert master.receive(0.05) is None
     worker.connect("master-0", address)
     assert _next(master).source == "worker-0"
-    assert master.drops == {Drop.NO_HELLO: 1, Drop.BAD_TOKEN: 1, Drop.STALE: 1, Drop.MALFORMED: 2}
+    assert master._admission.drops == {Drop.NO_HELLO: 1, Drop.BAD_TOKEN: 1, Drop.STALE: 1, Drop.MALFORMED: 2}
     for socket in sockets:
         socket.close()
 
@@ -180,7 +180,7 @@ def test_lost_peer_is_reported_and_not_reconnected(context: Context, master: Zmq
         with pytest.raises(ClusterError, match=gone_text):
             send_until_noticed()
         assert successor.receive(0.0) is None
-        assert successor.drops == {}
+        assert successor._admission.drops == {}
 
 
 def test_too_large_frame_closes_the_connection(
@@ -194,7 +194,7 @@ def test_too_large_frame_closes_the_connection(
         assert monitor.poll(int(SOON_S * 1000)), "still connected"
         unknown.disable_monitor()
     assert master.receive(0.0) is None
-    assert master.drops == {}
+    assert master._admission.drops == {}
 
 
 @pytest.fixture
