@@ -35,6 +35,8 @@ class Hybrid(Strategy):
     worker gathers the inputs of the whole batch. ``b``: K passes; in each, a different worker sends the inputs of its
     examples to all others. ``c``: K passes, each with 1/K of every worker's examples. In b and c, the inputs of later
     passes are sent during a pass; a pass of b waits for one worker's inputs, a pass of c for all inputs.
+    turns: for scheme b, whether a worker sends its inputs only when it has received those of the previous pass, so that
+    one worker at a time sends, as in the paper. Otherwise, all workers send at once, which uses all links.
     fc_batch: number of examples per update of the dense layers. If null or the batch size, the gradients of all passes
     are summed for one update. A smaller value, for schemes b and c only, must divide the batch size: each of batch /
     fc_batch passes is followed by an update, and the next pass uses new weights; other layers are updated once a batch.
@@ -68,6 +70,7 @@ class Hybrid(Strategy):
     name: str = "hybrid"
     workers: SmallCount = 2
     scheme: str = "b"
+    turns: bool = False
     fc_batch: Count | None = None
     dense_lr_factor: Positive = 1.0
     combine: str = "sharded_reduce"
@@ -78,6 +81,11 @@ class Hybrid(Strategy):
         require_one_of("parallelism.scheme", self.scheme, SCHEMES)
         require_one_of("parallelism.combine", self.combine, COMBINES)
         require_one_of("parallelism.statistics", self.statistics, STATISTICS)
+        if self.turns and self.scheme != "b":
+            raise ConfigError(
+                f"parallelism.turns=true with parallelism.scheme={self.scheme}: only in scheme b does one worker send "
+                "the inputs of a pass; use scheme=b, or leave out turns"
+            )
 
     @property
     def sums_by_all_reduce(self) -> bool:
@@ -94,7 +102,8 @@ class Hybrid(Strategy):
         replicas = [Replica(graph, workload, device=d, prefix=f"replica_{k}") for k, d in enumerate(devices)]
         bodies, normalised = self._add_bodies(replicas, parts_of)
         below = [replica.variables.trainable for replica in replicas]
-        dense = self._train_dense(replicas, parts_of, rows_of(replicas, bodies, passes), backward=bool(below[0]))
+        rows = rows_of(replicas, bodies, passes, turns=self.turns)
+        dense = self._train_dense(replicas, parts_of, rows, backward=bool(below[0]))
         pairs = _differentiate_bodies(replicas, below, dense.boundary)
         columns = (dense.metrics(), pairs, normalised.parts, normalised.settled)
         computed = [Gradients(*own) for own in zip(*columns, strict=True)]

@@ -64,10 +64,10 @@ def run(workload: Workload, **settings: Any) -> Run:
     return trained(Hybrid(**settings), workload, load_kernels(), STEPS)
 
 
-@all_pairs(network=sorted(ALL), workers=[1, 2, 3, 4], scheme=["a", "b", "c"])
+@all_pairs(network=sorted(ALL), workers=[1, 2, 3, 4], scheme=["a", "b", "b in turns", "c"])
 def test_hybrid_equals_single_with_the_same_batch(network: str, workers: int, scheme: str) -> None:
-    workload = workload_for(network)
-    expect_same_run(run(workload, workers=workers, scheme=scheme, statistics="pooled"), single(workload, STEPS), 1e-10)
+    workload, settings = workload_for(network), {"scheme": scheme[0], "turns": scheme == "b in turns"}
+    expect_same_run(run(workload, workers=workers, statistics="pooled", **settings), single(workload, STEPS), 1e-10)
 
 
 @pytest.mark.parametrize(("network", "scheme"), [("batch_normalised", "a"), ("hybrid", "b"), ("logistic", "c")])
@@ -160,9 +160,9 @@ def test_a_checkpoint_continues_under_any_strategy(registry: Registry) -> None:
         ({"scheme": "d"}, r"parallelism\.scheme='d': expected one of a, b, c"),
         (
             {"combine": "ring"},
-            r"parallelism\.combine='ring': expected one of all_reduce, ring_all_reduce, sharded_reduce",
+            r"parallelism\.combine='ring': expected one of sharded_reduce, ring_all_reduce, all_reduce",
         ),
-        ({"statistics": "none"}, r"parallelism\.statistics='none': expected one of first_worker, pooled, shares"),
+        ({"statistics": "none"}, r"parallelism\.statistics='none': expected one of shares, first_worker, pooled"),
         (
             {"scheme": "c", "statistics": "pooled"},
             r"statistics=pooled with parallelism\.scheme=c: layer 'norm2' .* each of 3 passes; use scheme=a",
@@ -175,6 +175,7 @@ def test_a_checkpoint_continues_under_any_strategy(registry: Registry) -> None:
             {"fc_batch": 5},
             r"parallelism\.fc_batch=5: expected a divisor of train\.batch_size=13, or null for the whole",
         ),
+        ({"scheme": "c", "turns": True}, r"parallelism\.turns=true with parallelism\.scheme=c: .*; use scheme=b"),
         ({"scheme": "c", "fc_batch": 26}, r"fc_batch=26: expected a divisor of train\.batch_size=13"),
         (
             {"scheme": "a", "fc_batch": 6},

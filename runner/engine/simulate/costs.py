@@ -11,10 +11,12 @@ from runner.engine.compile.cost import RESIDENT, Seconds, node_cost
 from runner.engine.compile.passes.transfers import TRANSFERS
 from runner.engine.compile.plan import DevicePlan, Instruction
 from runner.engine.compile.program import Client
-from runner.engine.graph.device import Device
+from runner.engine.graph import op as op_table
+from runner.engine.graph.device import GPU, Device
 from runner.engine.graph.graph import Graph
 from runner.engine.graph.node import Node
-from runner.engine.graph.op import Cost
+from runner.engine.graph.op import Attributes, Cost, Specs
+from runner.engine.graph.ops.elementwise import program_inputs
 from runner.engine.simulate.hardware import DeviceKind
 from runner.engine.simulate.profile import (
     MEASURED,
@@ -40,6 +42,9 @@ def op_seconds(op: str, cost: Cost, kind: DeviceKind) -> float:
 
 def instruction_seconds(plan: DevicePlan, instruction: Instruction, kind: DeviceKind) -> float:
     """Return the seconds that a device of this kind spends on an instruction of a plan, by the roofline model."""
+    inputs, outputs = ([plan.slots[slot].spec for slot in each] for each in (instruction.inputs, instruction.outputs))
+    if stored := _with_stored_product(instruction.op, inputs, outputs, instruction.attributes, kind):
+        return stored
     return op_seconds(instruction.op, instruction_cost(plan, instruction), kind)
 
 
@@ -47,9 +52,27 @@ def node_seconds_of(kind_of: Callable[[str], DeviceKind]) -> Seconds:
     """Return a function for the seconds of a node, for placement and scheduling. kind_of: device name -> its kind."""
 
     def seconds(graph: Graph, node: Node, device: Device) -> float:
-        return 0.0 if node.op in RESIDENT else op_seconds(node.op, node_cost(graph, node), kind_of(device.name))
+        if node.op in RESIDENT:
+            return 0.0
+        kind = kind_of(device.name)
+        stored = _with_stored_product(node.op, graph.input_specs(node), node.outputs, node.attributes, kind)
+        return stored or op_seconds(node.op, node_cost(graph, node), kind)
 
     return seconds
+
+
+def _with_stored_product(op: str, inputs: Specs, outputs: Specs, attributes: Attributes, kind: DeviceKind) -> float:
+    """Return the seconds of a product with an element-wise program on a GPU; 0 for other ops and devices.
+
+    The kernels of a GPU store the product in memory, and a second kernel reads it.
+    """
+    if op != "matmul_elementwise" or kind.type != GPU:
+        return 0.0
+    read = program_inputs(inputs, attributes)
+    parts = (("matmul", inputs[:2], [read[attributes["product"]]]), ("elementwise", read, outputs))
+    return sum(
+        op_seconds(name, op_table.lookup(name).cost(taken, given, attributes), kind) for name, taken, given in parts
+    )
 
 
 @dataclass

@@ -68,13 +68,16 @@ def add_body(replica: Replica, parts: Parts, split: str, share: Share, scope: st
     return Body(share, scope, updates, batch, added[parts.boundary], parts.fields)
 
 
-def rows_of(replicas: Sequence[Replica], bodies: Sequence[Body], passes: Sequence[Examples]) -> list[Rows]:
+def rows_of(
+    replicas: Sequence[Replica], bodies: Sequence[Body], passes: Sequence[Examples], *, turns: bool = False
+) -> list[Rows]:
     """Split the outputs of the bodies into the inputs of each pass.
 
-    Every tensor of ``boundary`` is a separate node, so that gradients can be taken with respect to it.
+    Every tensor of ``boundary`` is a separate node, so that gradients can be taken with respect to it. turns: whether a
+    worker makes its inputs of a pass available only when it has received the inputs of the previous pass.
     """
     counts = [[hi - lo for lo, hi in examples] for examples in passes]
-    boundary = _by_pass(replicas, bodies, counts, [body.boundary for body in bodies])
+    boundary = _by_pass(replicas, bodies, counts, [body.boundary for body in bodies], turns=turns)
     fields = {
         name: _by_pass(replicas, bodies, counts, [body.batch[name] for body in bodies]) for name in bodies[0].fields
     }
@@ -109,22 +112,38 @@ def add_dense(
 
 
 def _by_pass(
-    replicas: Sequence[Replica], bodies: Sequence[Body], counts: Sequence[Sequence[int]], wholes: Sequence[Tensor]
+    replicas: Sequence[Replica],
+    bodies: Sequence[Body],
+    counts: Sequence[Sequence[int]],
+    wholes: Sequence[Tensor],
+    *,
+    turns: bool = False,
 ) -> list[dict[int, Tensor]]:
     """Return, for each pass, the rows of each worker's tensor; workers without examples are left out."""
-    found: list[dict[int, Tensor]] = [{} for _ in counts]
-    for k, (replica, body, whole) in enumerate(zip(replicas, bodies, wholes, strict=True)):
-        taken = [(i, own[k]) for i, own in enumerate(counts) if own[k]]
-        for (i, _), rows in zip(taken, _rows(replica, body.scope, whole, [n for _, n in taken]), strict=True):
-            found[i][k] = rows
+    cuts = [
+        iter(_cut(replica, body.scope, whole, [own[k] for own in counts if own[k]]))
+        for k, (replica, body, whole) in enumerate(zip(replicas, bodies, wholes, strict=True))
+    ]
+    found: list[dict[int, Tensor]] = []
+    for own in counts:
+        before = found[-1] if found and turns else {}
+        found.append({k: _given(replicas[k], bodies[k], next(cuts[k]), before, k) for k, n in enumerate(own) if n})
     return found
 
 
-def _rows(replica: Replica, scope: str, whole: Tensor, counts: Sequence[int]) -> list[Tensor]:
+def _cut(replica: Replica, scope: str, whole: Tensor, counts: Sequence[int]) -> list[Tensor]:
     graph = replica.graph
     with replica.within(scope), graph.layer(graph.nodes[whole.node].layer):
-        cut = [whole] if len(counts) == 1 else ops.split(graph, whole, 0, counts, name="rows")
-        return [ops.identity(graph, each, name="given") for each in cut]
+        return [whole] if len(counts) == 1 else list(ops.split(graph, whole, 0, counts, name="rows"))
+
+
+def _given(replica: Replica, body: Body, rows: Tensor, before: Mapping[int, Tensor], worker: int) -> Tensor:
+    """Add the rows of a pass as a node that waits until its worker has received ``before``, tensors by worker."""
+    graph = replica.graph
+    with replica.within(body.scope), graph.layer(graph.nodes[rows.node].layer):
+        received = [ops.identity(graph, each, name="received").node for k, each in before.items() if k != worker]
+        with graph.control_dependencies(received):
+            return ops.identity(graph, rows, name="given")
 
 
 def _statistics(layers: ShardedLayers, parts: Parts, stores: Sequence[Variables]) -> dict[int, list[StateUpdate]]:

@@ -4,7 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from runner.engine.simulate.costs import Costs
+from runner.engine.graph import ops
+from runner.engine.graph.device import local_cluster
+from runner.engine.graph.graph import Graph
+from runner.engine.simulate.costs import Costs, node_seconds_of
 from runner.engine.simulate.hardware import DeviceKind
 from runner.engine.simulate.profile import (
     EXTRAPOLATED,
@@ -108,3 +111,19 @@ def test_origins_of_costs_are_counted() -> None:
     other = next(each for each in plan.instructions if each.op != "matmul_fused")
     spent = costs.seconds(plan, other)
     assert costs.origins == {MEASURED: 7e-6, ROOFLINE: spent}
+
+
+def test_gpus_store_the_product_that_an_element_wise_program_reads() -> None:
+    graph = Graph()
+    a, b, w = (ops.fill(graph, 1.0, shape, "float32") for shape in ((64, 30), (64, 50), (30, 50)))
+    program = {"program": "sub 1 0", "outputs": (2,), "product": 0, "dtype": "float32"}
+    turned = {"transpose_a": True, "transpose_b": False}
+    node = graph.add("matmul_elementwise", (a, b, w), {**turned, **program})
+
+    def seconds(kind: str) -> float:
+        described = DeviceKind(1e9, 1e6, type=kind, launch_us=3.0)
+        return node_seconds_of(lambda device: described)(graph, node, local_cluster(1).devices[0])
+
+    factors, weights, flops = 4 * 64 * (30 + 50), 4 * 30 * 50, 2 * 64 * 30 * 50 + 30 * 50
+    assert seconds("cpu") == pytest.approx(3e-6 + max(1e-9 * flops, 1e-6 * (factors + 2 * weights)))
+    assert seconds("gpu") == pytest.approx(2 * 3e-6 + 1e-6 * (factors + weights + 3 * weights))

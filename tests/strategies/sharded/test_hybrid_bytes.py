@@ -93,10 +93,20 @@ def formula(workers: int, batch: int = BATCH) -> Wires:
 
 
 @pytest.mark.parametrize(
-    ("workers", "scheme"), [(1, "b"), (2, "a"), (3, "b"), (3, "c"), pytest.param(5, "c", marks=pytest.mark.slow)]
+    ("workers", "settings"),
+    [
+        (1, {}),
+        (2, {"scheme": "a"}),
+        (3, {}),
+        (3, {"turns": True}),
+        (3, {"scheme": "c"}),
+        pytest.param(5, {"scheme": "c"}, marks=pytest.mark.slow),
+    ],
 )
-def test_every_link_carries_the_bytes_of_the_formula(workers: int, scheme: str, registry: Registry) -> None:
-    strategy, expected = Hybrid(workers=workers, scheme=scheme), formula(workers)
+def test_every_link_carries_the_bytes_of_the_formula(
+    workers: int, settings: dict[str, Any], registry: Registry
+) -> None:
+    strategy, expected = Hybrid(workers=workers, **settings), formula(workers)
     assert bytes_on_links(strategy.build(workload_for())) == +expected
     with begun(strategy, workload_for(), registry) as trainer:
         counted = trainer.sent(range(2))
@@ -180,6 +190,17 @@ def test_activations_are_sent_before_the_dense_layers_are_computed(scheme: str, 
         dense = [i for i, (op, _) in enumerate(layers) if "matmul" in op]
         assert len(sends) == 2 * (1 if scheme == "b" and fc_batch in (None, 4) else 3)
         assert max(sends) < min(dense)
+
+
+def test_in_turns_a_worker_sends_after_the_inputs_of_the_previous_pass_have_arrived() -> None:
+    program = Hybrid(workers=3, turns=True).build(workload_for(12))
+    parts = compiled(program).parts
+    for before, (_, part) in zip([None, *parts], parts.items(), strict=False):
+        flat = [node for node in part.graph if node.layer and node.layer.name == "flat"]
+        sends = [i for i, node in enumerate(flat) if node.op == "send"]
+        arrivals = {node.attributes["source"]: i for i, node in enumerate(flat) if node.op == "recv"}
+        assert len(sends) == len(arrivals) == 2
+        assert before is None or arrivals[before] < min(sends)
 
 
 def test_all_devices_are_workers() -> None:

@@ -32,7 +32,7 @@ def _infer(*specs: TensorSpec, program: str, outputs: Sequence[int]) -> Specs:
 
 
 def _infer_product(*specs: TensorSpec, program: str, outputs: Sequence[int], **attributes: Any) -> Specs:
-    return _infer(*_program_inputs(specs, attributes), program=program, outputs=outputs)
+    return _infer(*program_inputs(specs, attributes), program=program, outputs=outputs)
 
 
 def _decompose(graph: Builder, inputs: Sequence[Tensor], attributes: Attributes) -> Sequence[Tensor]:
@@ -66,7 +66,7 @@ def _flops(inputs: Specs, outputs: Specs, attributes: Attributes) -> int:
     return len(program.steps) * outputs[0].size
 
 
-def _program_inputs(specs: Sequence[TensorSpec], attributes: Attributes) -> list[TensorSpec]:
+def program_inputs(specs: Sequence[TensorSpec], attributes: Attributes) -> list[TensorSpec]:
     """Return the specs of the program's inputs; the matrix product A B is at position ``product``."""
     expect(len(specs) >= 2, "at least 2 inputs", len(specs))
     a, b, *operands = specs
@@ -85,7 +85,7 @@ def _decompose_product(graph: Builder, inputs: Sequence[Tensor], attributes: Att
 
 
 def _flops_of_product(inputs: Specs, outputs: Specs, attributes: Attributes) -> int:
-    following = _flops(_program_inputs(inputs, attributes), outputs, attributes)
+    following = _flops(program_inputs(inputs, attributes), outputs, attributes)
     return product_flops(inputs, outputs, attributes) + following
 
 
