@@ -61,17 +61,18 @@ def count_sizes(config: Config, columns: Mapping[str, Column], origin: ResultOri
 
 
 SIMULATED_UPDATES = 5
-"""The number of updates of a simulation in a table, if the hardware has no disturbances."""
+"""The number of updates of a simulation in a table if ``simulate.updates`` is null."""
 
 
 def simulated_times(config: Config, origin: ResultOrigin) -> Result:
     """Return the times of a configuration on the hardware that it describes; see :mod:`runner.training.simulation`.
 
-    If the hardware has disturbances, all ``train.steps`` updates are simulated; the first one is not counted.
+    If the hardware has disturbances and ``train.steps`` is set, all updates are simulated, and the first one is not
+    counted; otherwise ``simulate.updates``, after the first one.
     """
     hardware, steps = hardware_of(config), config.train.steps
     every = hardware.disturbances.any and steps is not None and steps > 1
-    found = simulate(config, steps - 1 if every and steps is not None else SIMULATED_UPDATES)
+    found = simulate(config, steps - 1 if every and steps is not None else config.simulate.updates or SIMULATED_UPDATES)
     values = {UPDATE_TIME: found.step_s, HOURS: found.hours, EXAMPLES_PER_S: found.examples_per_s}
     if times := found.worker_step_s:
         values |= {STEP_MEDIAN: median(times), STEP_P90: times[math.ceil(0.9 * len(times)) - 1]}
