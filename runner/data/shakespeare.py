@@ -65,5 +65,5 @@ class Shakespeare(LineSettings):
         return words(text)
 
     def stamp(self) -> tuple[object, ...]:
-        """Return the folder of the dataset, whose content never changes."""
+        """Return the cache folder; the content of the dataset is fixed."""
         return (str(cache_root(self.cache_dir)),)

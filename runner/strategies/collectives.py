@@ -127,7 +127,7 @@ def _on_worker(graph: Graph, devices: Sequence[str], name: str, k: int) -> Itera
 
 
 def _added_everywhere(graph: Graph, parts: Sequence[Tensor], devices: Sequence[str], name: str) -> list[Tensor]:
-    """Return the sum of the parts in worker order, computed on every worker; one worker adds no node."""
+    """Return the sum of the parts in worker order on every worker; with one worker, add no node."""
     totals = []
     for k in range(len(devices)):
         with _on_worker(graph, devices, name, k):
@@ -179,8 +179,8 @@ def exchange(
     computed: the results of each worker; worker k is on ``devices[k]``. Neighbouring gradients share a message of up to
     ``bucket_bytes``. The messages are exchanged in the order of backpropagation, from the last layer to the first.
     Statistics share the message of the last gradients: they exist earlier, but a separate message would cost more. A
-    bucket has the name and layer of its first variable. ``settled`` updates join ``state_updates`` without a sum. Rows
-    of tables are not summed, but gathered on every worker (:func:`all_gather`), with each ``combine``.
+    bucket has the name and layer of its first variable. ``settled`` is appended to ``state_updates`` unchanged. Rows
+    of tables are not summed, but gathered on every worker (:func:`all_gather`), for any ``combine``.
 
     Bytes on the wire for tensors: all workers together send 2 (K - 1) times the bytes of one worker's tensors; with
     ``all_reduce``, K (K - 1) times.
@@ -231,7 +231,7 @@ def combine_bucket(
 ) -> list[list[Tensor]]:
     """Combine several tensors as one message. parts and result: item [k][i] is tensor i of worker k, or its sum.
 
-    Every message has a fixed cost, and most gradients are small. Separate messages give the same sums bit for bit.
+    Every message has a fixed cost, and most gradients are small. Packing does not change sums in worker order.
     """
     if len(parts[0]) == 1 or len(devices) == 1:
         apart = [combine(graph, [own[i] for own in parts], devices, name) for i in range(len(parts[0]))]

@@ -23,8 +23,8 @@ class SyncData(Strategy):
     """K workers; in each step the gradients of their shares are summed, and all copies receive the same update.
 
     combine: the way in which gradients are summed. ``sharded_reduce``: each worker owns 1/K of every gradient, sums
-    this slice over all workers in worker order and broadcasts the sum (Krizhevsky 2014, section 4); two workers
-    exchange and add whole gradients.
+    this slice over all workers in worker order and broadcasts the sum (Krizhevsky 2014, section 4); if K = 2,
+    workers exchange whole gradients.
     ``ring_all_reduce``: slices go round a ring of workers twice, first to be summed and then to be distributed; with
     three workers or more, sums follow the order of the ring, not of the workers.
     ``all_reduce``: every worker reads the gradients of all workers and sums them in worker order, which sends more
@@ -43,14 +43,14 @@ class SyncData(Strategy):
     gradients exist, as a baseline for measurements; results are equal bit for bit.
 
     statistics: the mean and variance that batch normalisation uses; replicas stay equal in every case. ``shares``: each
-    share uses its own statistics; the moving averages are updated with the mean of these, weighted by share size.
+    share uses its own statistics; the moving averages are updated with the mean of all, weighted by share size.
     ``first_worker``: each share uses its own statistics; the moving averages are updated with the first worker's
     statistics, with the decay raised to the power of the number of workers (Inception v3 guide). ``pooled``: the
     statistics of the whole batch, exchanged during the forward and the backward pass; only with this option does a
     network with batch normalisation have the results of ``single``.
 
     backup_workers: number of processes in addition to ``workers``, for ``combine=parameter_server``. In every step the
-    first ``workers`` shares to arrive count and the others are dropped
+    first ``workers`` arriving shares count and the others are dropped
     (:func:`~runner.strategies.synchronous.backup_workers.with_backup_workers`), so that no update waits for a slow
     worker. A step then hands out batch_size (workers + backup_workers) / workers examples. A pass over the data hands
     out every example once; the examples of dropped shares are not used in that pass.
@@ -121,7 +121,7 @@ class SyncData(Strategy):
         return -(-batch_size * self.processes.workers // self.workers)
 
     def faults(self, facts: TrainingFacts) -> Iterator[str]:
-        """Yield faults, including a lazy optimizer with settings for which gradients of tables do not stay rows."""
+        """Yield faults, including a lazy optimizer with settings that make the gradients of tables dense."""
         yield from super().faults(facts)
         if facts.optimizer.lazy and (self.backup_workers or self.statistics == "pooled"):
             yield (

@@ -46,7 +46,7 @@ def read_regular(path: Path, limit: int, directory: int | None = None) -> bytes:
 def open_regular(path: Path) -> BinaryIO:
     """Open a regular file, or a symbolic link to one, for reading.
 
-    Raises DataError for a FIFO, which could be read without end, a folder or a device; OSError for a socket.
+    Raises DataError for a folder, a device or a FIFO, which might never end; OSError for a socket.
     """
     descriptor = os.open(path, _READ & ~os.O_NOFOLLOW)
     mode = os.fstat(descriptor).st_mode
@@ -68,7 +68,7 @@ def writing(what: str, advice: str) -> Iterator[None]:
 
 
 def take_lock(file: int | IO[Any]) -> bool:
-    """Lock an open file until it is closed or this process ends; return False if another opening of it is locked."""
+    """Lock an open file until it is closed or this process ends; return False if the file is already locked."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

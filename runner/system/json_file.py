@@ -15,7 +15,7 @@ T = TypeVar("T")
 def parse_json(raw: bytes, limit: int) -> Any:
     """Return the value in untrusted JSON. Raises Violation if ``raw`` is not JSON or has more than ``limit`` bytes."""
     if len(raw) > limit:
-        raise Violation(f"more than {limit} bytes, the limit")
+        raise Violation(f"exceeds the limit of {limit} bytes")
     try:
         return json.loads(raw)
     except (ValueError, RecursionError) as error:
@@ -47,7 +47,7 @@ class JsonFile(Generic[T]):
     indent: int | None = 1
 
     def read(self, path: Path, called: str = "") -> T:
-        """Read a file. Raises ``error`` if it is damaged, SecurityError if it is not a regular file, or OSError.
+        """Read a file. Raises ``error`` for a damaged file, SecurityError for a non-regular file, or OSError.
 
         called: name of the file in the error message, such as ``key=path``; "" to use the path.
         """

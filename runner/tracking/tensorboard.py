@@ -53,7 +53,7 @@ class TensorboardStore:
 
     def __init__(self, run: RunInfo) -> None:
         self._first_step = run.first_step
-        # TensorBoard reads files with "tfevents" in their names. Two starts of a run can share a second.
+        # TensorBoard reads files with "tfevents" in their names. Two starts can occur in one second.
         name = f"events.out.tfevents.{now_ms() // 1000}.{socket.gethostname()}.{run.first_step}"
         self._path = run.run_dir / FOLDER / name
         self._end = 0

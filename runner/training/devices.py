@@ -137,11 +137,10 @@ def in_one_process(config: LocalCluster, program: Program, strategy: str) -> Pro
     """
     overlapping = any(client.deferred for client in program.clients.values())
     if config.launcher.kind != LOCAL and (program.one_process is not None or config.device_taken == GPU):
-        why = f"parallelism={strategy} has one process" if program.one_process else "GPUs of hosts are not assigned yet"
-        raise ConfigError(
-            f"cluster/launcher={config.launcher.kind}: {why}; use another strategy or cluster.device=cpu, or "
-            "cluster/launcher=local"
-        )
+        one = program.one_process is not None
+        why = f"parallelism={strategy} has one process" if one else "GPUs on hosts are not supported"
+        remedy = "another strategy" if one else "cluster.device=cpu"
+        raise ConfigError(f"cluster/launcher={config.launcher.kind}: {why}; use {remedy} or cluster/launcher=local")
     if config.one_process is False and program.one_process is not None:
         raise ConfigError(
             f"cluster.one_process=false with parallelism={strategy}, which has one process; expected null"

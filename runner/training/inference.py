@@ -160,7 +160,7 @@ def score_views(
     facts, size = limited_facts(settings), config.train.eval_batch_size
     dataset = renormalised(settings, normalised_as, config.data.name)
     if not isinstance(dataset.preprocessing, ImagePreprocessing) or not facts.classes:
-        raise ConfigError(f"data={settings.name}: 10 views need images that are decoded for each batch, and classes")
+        raise ConfigError(f"data={settings.name}: 10 views need classes and images that are decoded for each batch")
     views = [
         Pipeline(replace(dataset, preprocessing=view), seed=config.seed, batch_size=size, dtype="float32")
         for view in dataset.preprocessing.ten_views()
@@ -172,7 +172,8 @@ def score_views(
             mean = np.mean([config.task.answers(each.astype(np.float64)) for each in predicted], axis=0)
             scored = views[0].read(TEST, batch, 0, size)
             real, y = scored["mask"] > 0, scored["y"]
-            places = (mean > mean[np.arange(size), y][:, None]).sum(axis=1)[real]
+            # A comparison with NaN is false, so an image with NaN counts as wrong.
+            places = (~(mean <= mean[np.arange(size), y][:, None])).sum(axis=1)[real]
             hits.update(
                 examples=int(real.sum()), accuracy=int((places < 1).sum()), top5_accuracy=int((places < 5).sum())
             )
@@ -257,7 +258,7 @@ def opened(device: OneDevice, program: Program, source: InputSource, facts: Fact
 
 
 def weights_in(path: Path, config: Any, specs: Mapping[str, TensorSpec]) -> dict[str, NDArray[Any]]:
-    """Load the variables ``specs``, or averages if the run kept any; raise CheckpointError if one does not fit."""
+    """Load the variables ``specs``, averaged if the run kept averages; raise CheckpointError on a misfit."""
     stored = config.optimizer.evaluated(load(path).variables)
     wrong = [
         f"{name} of shape {spec.shape}, found {stored[name].shape if name in stored else 'nothing'}"

@@ -21,6 +21,7 @@ def code_cells(path: Path) -> list[str]:
     return ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
 
 
+@pytest.mark.slow
 def test_the_example_notebook_runs(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Cells are executed as IPython does: in one module without a file, each with its own source."""
     module = ModuleType("__main__")

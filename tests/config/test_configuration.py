@@ -33,6 +33,7 @@ PRESETS = {
     ("cluster", "titan_x"): "local",
     ("cluster", "tpu_v2"): "local",
     ("cluster", "k20x8"): "local",
+    ("cluster", "k20x8_delayed"): "local",
     ("cluster", "slow_network"): "local",
     ("cluster", "slow_worker"): "local",
     ("parallelism", "downpour"): "async_data",

@@ -95,6 +95,7 @@ def test_activations_are_bfloat16_and_gradients_and_updates_float32() -> None:
             assert (update.op, update.outputs[0].dtype) == ("elementwise", "float32")
 
 
+@pytest.mark.slow
 def test_a_convolutional_network_learns_as_in_float32() -> None:
     narrow, wide = ([loss for loss, _ in single(convnet_workload(dtype), 40)[1]] for dtype in ("bfloat16", "float32"))
     assert narrow != wide

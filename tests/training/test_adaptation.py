@@ -99,6 +99,7 @@ def test_a_run_records_scores_and_divergences_of_its_target(trained: Path) -> No
     assert {path.name for path in (trained / "adapted").glob("*.png")} == {"divergence.png", "target_batches.png"}
 
 
+@pytest.mark.slow
 def test_the_verb_gives_the_results_of_the_run(trained: Path, tmp_path: Path, capsys: Capture) -> None:
     keys = ("adapt.methods=[adabn]", "adapt.batch_size=50", "adapt.curve=[25]")
     arguments = [

@@ -114,7 +114,7 @@ class WorkerProcess:
                 )
         except OSError as error:
             raise ResourceError(
-                f"cannot start {name} ({argv[0]}), log {log_path}: {error.filename}: {error.strerror}"
+                f"cannot start {name} ({argv[0]}), log {log_path}: {error.filename or argv[0]}: {error.strerror}"
             ) from error
         try:
             self._pidfd = os.pidfd_open(self._process.pid)
@@ -134,7 +134,7 @@ class WorkerProcess:
         return self._pidfd
 
     def take_over(self, log_path: Path) -> None:
-        """Make a spare process read its ticket and join the run, with another log."""
+        """Make a spare process read its ticket, join the run and switch its log."""
         self.log_path = log_path
         self._log_begin = log_path.stat().st_size if log_path.exists() else 0
         assert self._process.stdin is not None
@@ -162,7 +162,7 @@ class WorkerProcess:
         return status.rpartition(")")[2].split()[:1] == ["T"]
 
     def send_signal(self, signum: signal.Signals) -> None:
-        """Send a signal to the process, if it still lives."""
+        """If the process is running, send it a signal."""
         if self.poll() is None:
             signal.pidfd_send_signal(self._pidfd, signum)
 
@@ -189,7 +189,7 @@ class WorkerProcess:
         )
 
     def failed_task(self) -> tuple[str, str, str]:
-        """Return the first worker whose end the log of this process reports, its host, and the cause of its end.
+        """Return the first worker reported as ended in this process's log, its host, and the cause of its end.
 
         Without such a report, returns the name of this process, "" and the cause of the end of this process.
         """

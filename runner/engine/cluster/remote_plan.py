@@ -85,7 +85,7 @@ class RemotePlan:
 
         plans: device -> plan, for every participating device. layouts: returns the layouts of a device's variables.
         sharing: workers that share memory with the master and one another; None for all. rings: whether workers that
-        share memory announce tensors by doorbells. If the client may be launched, these workers send messages: a
+        share memory announce tensors by doorbells. If the client is deferred, these workers send messages: a
         worker then waits for several steps at once, and only a message ends that wait.
         """
         self.name = name
@@ -144,7 +144,7 @@ class RemotePlan:
         self._fed: dict[str, ArenaTensor] = {}
 
     def close(self) -> None:
-        """Close the arenas. No worker can load the plan after this."""
+        """Close the arenas. No worker can load a closed plan."""
         self._open.close()
 
     def feed(self, values: Mapping[Tensor, Any], place: int = 0) -> None:

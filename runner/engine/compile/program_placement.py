@@ -1,4 +1,4 @@
-"""Placement of a program with partial device names, chosen once for its training step and used by all clients.
+"""Place a program with partial device names; all clients use the placement chosen for the training step.
 
 Several placements are tried: all nodes on one device, the greedy heuristic of the TensorFlow whitepaper, and stages.
 Each placement is compiled as for a run, the scheduler simulates the step, and the fastest placement is kept. The greedy

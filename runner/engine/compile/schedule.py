@@ -5,7 +5,7 @@ inputs have arrived, a free device runs the node that is nearest (in estimated s
 gradient of a layer is sent as soon as it exists. Of equally near nodes, an update of a variable goes first, because
 the update needs no additional memory and frees a gradient. Remaining ties follow the order of the graph.
 
-A device may wait for a nearer node whose tensor arrives soon, instead of starting a long node. Otherwise a chain of
+A device may wait for a nearer node whose input arrives soon, instead of starting a long node. Otherwise a chain of
 messages between devices, such as the passes of dense layers in the hybrid scheme, would stop at every long node.
 
 A Recv is not ranked but runs as late as possible, directly before the first node that reads its tensor. So no device
@@ -240,7 +240,7 @@ class _Simulation:
         heapq.heappush(self.events, (end, node, _END))
 
     def _end(self, ended: _Running) -> None:
-        """Record the start of a node and, directly before it, of those of its Recvs that have not run yet."""
+        """Record the start of a node, preceded by the starts of its Recvs that have not run yet."""
         start = ended.begin
         for each in (*self.work.receives[ended.node], ended.node):
             if each not in self.starts:

@@ -20,7 +20,7 @@ Send = Callable[[int], None]
 class Receive(NamedTuple):
     """A receive in two calls. wait: waits for the value of a step and returns it. take: checks or copies the value.
 
-    native: a call in machine code that has the effect of both, or None.
+    native: one machine-code call instead of wait and take, or None.
     """
 
     wait: Callable[[int], Any]

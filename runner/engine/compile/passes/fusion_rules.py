@@ -30,8 +30,8 @@ NORMALIZATION_AND_RELU = (
 
 def _is_column(match: Match) -> bool:
     """Return whether a bias is reshaped so that it broadcasts over the pixels of an (N, O, H, W) tensor."""
-    (channels,) = match.spec("b").shape
-    return match.spec("column").shape in ((channels, 1, 1), (1, channels, 1, 1))
+    bias = match.spec("b").shape
+    return len(bias) == 1 and match.spec("column").shape in ((*bias, 1, 1), (1, *bias, 1, 1))
 
 
 BIAS_AND_RELU = tuple(

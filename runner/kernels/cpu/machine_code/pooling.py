@@ -149,7 +149,7 @@ def write_module(pooling: Pooling) -> str:
 
 @dataclass(frozen=True)
 class _Window:
-    """A window. start: address of its first pixel, even outside the image. rows, columns: its range in the image."""
+    """A window. start: address of pixel (0, 0), inside the image or not. rows, columns: window pixels inside it."""
 
     start: Value
     rows: tuple[Value, Value]

@@ -97,6 +97,9 @@ BIAS_AND_RELU_CASES = {
         f"{CONV}; four = reshape(b, shape=(1, 3, 1, 1)); y = add(c, four)",
         f"four = reshape(b, shape=(1, 3, 1, 1)); y = conv2d_fused(x, w, b, bias=True, {FUSED})",
     ),
+    "conv, bias of each example": Case(
+        f"own = input(2, 3); {CONV}; column2 = reshape(own, shape=(2, 3, 1, 1)); y = add(c, column2)",
+    ),
     "matmul, bias": Case(f"{MATMUL}; y = add(c, row)", "y = matmul_fused(a, m, row, bias=True)"),
     "matmul, relu": Case(f"{MATMUL}; y = relu(c)", "y = matmul_fused(a, m, relu=True)"),
     "matmul, bias, relu, swapped": Case(
