@@ -55,7 +55,7 @@ def test_any_flipped_bit_and_any_truncation_is_found(
         ("manifest.json", lambda raw: raw[:-20], "the manifest is damaged: not JSON"),
         ("manifest.json", lambda raw: b"[" * 100_000, "the manifest is damaged: not JSON"),
         ("manifest.json", lambda raw: b"[]", "the manifest is damaged: format_version: None, expected 1"),
-        ("manifest.json", lambda raw: b" " * 8_000_001, "the manifest is damaged: more than 8000000 bytes"),
+        ("manifest.json", lambda raw: b" " * 8_000_001, "the manifest is damaged: exceeds the limit of 8000000 bytes"),
         ("variables.safetensors", lambda raw: raw + b"x", "is longer than the 1"),
         ("variables.safetensors", lambda raw: raw[:-1], "is shorter than the 1"),
         ("variables.safetensors", lambda raw: raw[:-1] + b"x", "its SHA-256 is .*, the manifest has"),

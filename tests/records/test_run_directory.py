@@ -174,7 +174,7 @@ def test_resume_of_a_missing_run_creates_no_files(name: str, tmp_path: Path) -> 
         ('{"version": 2, "run_id": "a", "epoch": 1}', "version: 2, expected 1"),
         ('{"version": 1, "run_id": "../a", "epoch": 1}', r"run_id: '\.\./a', expected text of at most 128"),
         ('{"version": 1, "run_id": "a", "epoch": 0}', "epoch: 0, expected a whole number from 1"),
-        (" " * 70_000, "more than 65536 bytes"),
+        (" " * 70_000, "exceeds the limit of 65536 bytes"),
     ],
 )
 def test_damaged_state_is_refused(content: str, fault: str, tmp_path: Path) -> None:
