@@ -43,7 +43,7 @@ class SyncData(Strategy):
     gradients exist, as a baseline for measurements; results are equal bit for bit.
 
     statistics: the mean and variance that batch normalisation uses; replicas stay equal in every case. ``shares``: each
-    share uses its own statistics; the moving averages are updated with the mean of all, weighted by share size.
+    share uses its own statistics; the moving averages use the mean of these statistics, weighted by share size.
     ``first_worker``: each share uses its own statistics; the moving averages are updated with the first worker's
     statistics, with the decay raised to the power of the number of workers (Inception v3 guide). ``pooled``: the
     statistics of the whole batch, exchanged during the forward and the backward pass; only with this option does a

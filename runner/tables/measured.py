@@ -61,18 +61,18 @@ def count_sizes(config: Config, columns: Mapping[str, Column], origin: ResultOri
 
 
 SIMULATED_UPDATES = 5
-"""The number of updates of a simulation in a table if ``simulate.updates`` is null."""
+"""The number of counted updates of a simulation in a table, unless its configuration states another one."""
 
 
 def simulated_times(config: Config, origin: ResultOrigin) -> Result:
     """Return the times of a configuration on the hardware that it describes; see :mod:`runner.training.simulation`.
 
-    If the hardware has disturbances and ``train.steps`` is set, all updates are simulated, and the first one is not
-    counted; otherwise ``simulate.updates``, after the first one.
+    A first update is not counted. ``simulate.updates`` is the number of the following updates. If it is null, these are
+    all of ``train.steps`` on hardware with disturbances, and otherwise :data:`SIMULATED_UPDATES`.
     """
     hardware, steps = hardware_of(config), config.train.steps
-    every = hardware.disturbances.any and steps is not None and steps > 1
-    found = simulate(config, steps - 1 if every and steps is not None else config.simulate.updates or SIMULATED_UPDATES)
+    further = steps - 1 if hardware.disturbances.any and steps is not None else 0
+    found = simulate(config, config.simulate.updates or further or SIMULATED_UPDATES)
     values = {UPDATE_TIME: found.step_s, HOURS: found.hours, EXAMPLES_PER_S: found.examples_per_s}
     if times := found.worker_step_s:
         values |= {STEP_MEDIAN: median(times), STEP_P90: times[math.ceil(0.9 * len(times)) - 1]}

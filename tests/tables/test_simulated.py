@@ -9,9 +9,13 @@ import pytest
 from runner.cli import main
 from runner.commands.table_files import current, table_files
 from runner.errors import ConfigError
+from runner.tables.measured import simulated_times
+from runner.tables.results import ResultOrigin
 from runner.tables.table import SIMULATED
 from runner.tables.table_file import read_table
+from runner.training.simulation import simulate
 from tests.refusal import Capture
+from tests.small_runs import small_config
 from tests.tables.own_table import FILES, command, committed, refused_run, run, write
 
 PLAIN: dict[str, Any] = {
@@ -60,6 +64,14 @@ PLAIN: dict[str, Any] = {
 def own(tmp_path: Path) -> Path:
     """Return the file of the table in a folder of YAML files."""
     return write(tmp_path / "conf" / "table" / "workers.yaml", PLAIN)
+
+
+@pytest.mark.parametrize(("stated", "updates"), [(["simulate.updates=3"], 3), ([], 8)])
+def test_on_hardware_with_disturbances_the_stated_updates_or_all_are_simulated(stated: list[str], updates: int) -> None:
+    config = small_config("cluster=k20x8_delayed", "parallelism=single", "train.steps=9", *stated)
+    found = {count: simulate(config, count).step_s for count in (3, 5, 8)}
+    assert len(set(found.values())) == 3
+    assert simulated_times(config, ResultOrigin()).values["update_s"] == found[updates]
 
 
 def test_simulations_are_run_once_decided_without_tests_and_checked(own: Path, capsys: Capture) -> None:

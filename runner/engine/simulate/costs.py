@@ -7,7 +7,7 @@ traffic, whichever is longer.
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from runner.engine.compile.cost import RESIDENT, Seconds, node_cost
+from runner.engine.compile.cost import RESIDENT, Seconds
 from runner.engine.compile.passes.transfers import TRANSFERS
 from runner.engine.compile.plan import DevicePlan, Instruction
 from runner.engine.compile.program import Client
@@ -15,7 +15,7 @@ from runner.engine.graph import op as op_table
 from runner.engine.graph.device import GPU, Device
 from runner.engine.graph.graph import Graph
 from runner.engine.graph.node import Node
-from runner.engine.graph.op import Attributes, Cost, Specs
+from runner.engine.graph.op import Attributes, Specs
 from runner.engine.graph.ops.elementwise import program_inputs
 from runner.engine.simulate.hardware import DeviceKind
 from runner.engine.simulate.profile import (
@@ -26,15 +26,20 @@ from runner.engine.simulate.profile import (
     MessageCosts,
     Profile,
     input_signature,
-    instruction_cost,
     signature_of,
 )
 
 
-def op_seconds(op: str, cost: Cost, kind: DeviceKind) -> float:
+def op_seconds(op: str, inputs: Specs, outputs: Specs, attributes: Attributes, kind: DeviceKind) -> float:
     """Return the seconds that a device of this kind spends on an op, by the roofline model."""
     if op in TRANSFERS and not kind.copies:
         return 0.0
+    if op == "matmul_elementwise" and kind.type == GPU:
+        # The kernels of a GPU store the product in memory, and a second kernel reads it.
+        read = program_inputs(inputs, attributes)
+        product = op_seconds("matmul", inputs[:2], [read[attributes["product"]]], attributes, kind)
+        return product + op_seconds("elementwise", read, outputs, attributes, kind)
+    cost = op_table.lookup(op).cost(inputs, outputs, attributes)
     reached = kind.convolutions if op.startswith("conv2d") else kind.products if op.startswith("matmul") else 1.0
     arithmetic = cost.flops / (kind.flops_per_s * reached)
     return 1e-6 * kind.launch_us + max(arithmetic, cost.nbytes / (kind.bytes_per_s * kind.traffic))
@@ -43,9 +48,7 @@ def op_seconds(op: str, cost: Cost, kind: DeviceKind) -> float:
 def instruction_seconds(plan: DevicePlan, instruction: Instruction, kind: DeviceKind) -> float:
     """Return the seconds that a device of this kind spends on an instruction of a plan, by the roofline model."""
     inputs, outputs = ([plan.slots[slot].spec for slot in each] for each in (instruction.inputs, instruction.outputs))
-    if stored := _with_stored_product(instruction.op, inputs, outputs, instruction.attributes, kind):
-        return stored
-    return op_seconds(instruction.op, instruction_cost(plan, instruction), kind)
+    return op_seconds(instruction.op, inputs, outputs, instruction.attributes, kind)
 
 
 def node_seconds_of(kind_of: Callable[[str], DeviceKind]) -> Seconds:
@@ -54,25 +57,9 @@ def node_seconds_of(kind_of: Callable[[str], DeviceKind]) -> Seconds:
     def seconds(graph: Graph, node: Node, device: Device) -> float:
         if node.op in RESIDENT:
             return 0.0
-        kind = kind_of(device.name)
-        stored = _with_stored_product(node.op, graph.input_specs(node), node.outputs, node.attributes, kind)
-        return stored or op_seconds(node.op, node_cost(graph, node), kind)
+        return op_seconds(node.op, graph.input_specs(node), node.outputs, node.attributes, kind_of(device.name))
 
     return seconds
-
-
-def _with_stored_product(op: str, inputs: Specs, outputs: Specs, attributes: Attributes, kind: DeviceKind) -> float:
-    """Return the seconds of a product with an element-wise program on a GPU; 0 for other ops and devices.
-
-    The kernels of a GPU store the product in memory, and a second kernel reads it.
-    """
-    if op != "matmul_elementwise" or kind.type != GPU:
-        return 0.0
-    read = program_inputs(inputs, attributes)
-    parts = (("matmul", inputs[:2], [read[attributes["product"]]]), ("elementwise", read, outputs))
-    return sum(
-        op_seconds(name, op_table.lookup(name).cost(taken, given, attributes), kind) for name, taken, given in parts
-    )
 
 
 @dataclass

@@ -120,7 +120,7 @@ def _split(runtime: Runtime, attributes: Attributes, buffers: Buffers) -> Stream
 
 
 def _divided(runtime: Runtime, axis: int, whole: Operand, parts: Sequence[Operand], *, into: bool) -> StreamCall:
-    """Return the copies between a tensor and its parts along an axis. into: whether they write the tensor."""
+    """Return the copies between a tensor and its parts along an axis. into: whether the copies write the tensor."""
     strides_of_whole, start, calls = strides_of(whole), 0, []
     for part in parts:
         inside, alone = (whole, strides_of_whole, start * strides_of_whole[axis]), (part, strides_of(part), 0)
