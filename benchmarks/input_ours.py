@@ -42,8 +42,7 @@ class Ours:
 
         def run() -> float:
             images = train.take((next(starts) + np.arange(BATCH)) % len(train))["x"]
-            pixels = [simplejpeg.decode_jpeg(image.content) for image in images]
-            return float(pixels[0][0, 0, 0])
+            return sum(float(simplejpeg.decode_jpeg(image.content)[0, 0, 0]) for image in images)
 
         return run
 

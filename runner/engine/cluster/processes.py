@@ -6,6 +6,7 @@ inbox together with a pidfd for each worker, which becomes readable when the wor
 """
 
 import ctypes
+import errno
 import faulthandler
 import importlib.util
 import os
@@ -121,8 +122,8 @@ class WorkerProcess:
         except OSError as error:
             self._process.kill()
             self._process.wait(KILL_S)
-            message = f"no pidfd for {name}: {error.strerror}; Linux 5.3 or newer is needed"
-            raise ResourceError(message) from error
+            remedy = "Linux 5.3 or newer is needed" if error.errno == errno.ENOSYS else "raise `ulimit -n`"
+            raise ResourceError(f"cannot watch {name}: pidfd_open: {error.strerror}; {remedy}") from error
 
     @property
     def pid(self) -> int:

@@ -1,5 +1,6 @@
 """Worker processes: start, end, causes of failures, logs and command lines."""
 
+import errno
 import os
 import re
 import select
@@ -78,6 +79,23 @@ def test_worker_has_a_log_no_input_and_the_given_environment(supervisor: Supervi
     wait_until_dead(worker)
     assert (tmp_path / "log").read_text() == "'' ['LC_CTYPE']\noops"
     assert (tmp_path / "log").stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize(
+    ("number", "remedy"), [(errno.ENOSYS, "Linux 5.3 or newer is needed"), (errno.EMFILE, "raise `ulimit -n`")]
+)
+def test_a_process_that_cannot_be_watched_is_ended(
+    start: Start, monkeypatch: pytest.MonkeyPatch, number: int, remedy: str
+) -> None:
+    def refused(pid: int) -> int:
+        raise OSError(number, os.strerror(number))
+
+    before = psutil.Process().children()
+    monkeypatch.setattr(os, "pidfd_open", refused)
+    message = f"cannot watch worker-0: pidfd_open: {os.strerror(number)}; {remedy}"
+    with pytest.raises(ResourceError, match=re.escape(message)):
+        start("worker-0", STUBBORN)
+    assert psutil.Process().children() == before
 
 
 def test_death_is_noticed_while_waiting_for_messages(supervisor: Supervisor, start: Start) -> None:
