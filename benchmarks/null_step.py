@@ -1,15 +1,15 @@
 """``python -m benchmarks null_step``: steps that read and update a few random rows of tables of several sizes.
 
 The sparse curve of the null step in TensorFlow (OSDI 2016, section 6.1): a worker looks up 32 random rows of 4 KB,
-computes nearly nothing, and updates these rows. Each parameter server holds some columns of the table.
-All devices are in one process, so the times are those of the engine, without a network.
+computes nearly nothing, and updates these rows. Each parameter server holds some columns of the table. The tables take
+turns. All devices are in one process, so the times are those of the engine, without a network.
 """
 
 import argparse
 import statistics
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,21 +60,30 @@ def network_of(entries: int) -> NetworkFunction:
     return network
 
 
-def measure(gib: float, servers: int, steps: int) -> list[float]:
-    """Return the seconds of each step for a table of a size on a number of servers."""
+def updates_of(gib: float, servers: int, stack: ExitStack) -> Callable[[int], object]:
+    """Return a function that runs a step on a table of a size on a number of servers; ``stack`` closes the session."""
     entries = int(gib * (1 << 30)) // ROW_BYTES
     fields = {"x": Field((1,), "int64"), "y": Field((1,))}
     workload = Workload(network_of(entries), Sgd(), fields, "float32", 0, IDS, IDS)
     program = SyncData(workers=1, combine="parameter_server", servers=servers).build(workload)
-    seconds = []
-    with closing(LocalSession(program, local_cluster(1, servers), load_kernels(), RandomIds(entries))) as session:
-        session.run("init")
-        driver = bind(program.step_driver, session)
+    session = LocalSession(program, local_cluster(1, servers), load_kernels(), RandomIds(entries))
+    stack.enter_context(closing(session))
+    session.run("init")
+    driver, rate = bind(program.step_driver, session), scalar(1e-6, "float32")
+    return lambda step: driver.update(step, rate)
+
+
+def measure(sizes: Sequence[float], servers: int, steps: int) -> list[list[float]]:
+    """Return the seconds of each step for tables of these sizes in GiB; the tables take turns, step by step."""
+    with ExitStack() as stack:
+        tables = [updates_of(gib, servers, stack) for gib in sizes]
+        seconds: list[list[float]] = [[] for _ in tables]
         for step in range(WARM_UP + steps):
-            begin = time.perf_counter()
-            driver.update(step, scalar(1e-6, "float32"))
-            seconds.append(time.perf_counter() - begin)
-    return seconds[WARM_UP:]
+            for update, times in zip(tables, seconds, strict=True):
+                begin = time.perf_counter()
+                update(step)
+                times.append(time.perf_counter() - begin)
+    return [times[WARM_UP:] for times in seconds]
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -85,8 +94,8 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--steps", type=int, default=200)
     options = parser.parse_args(arguments)
     print("table, GiB  servers  median, ms  10%, ms  90%, ms")
-    for gib in options.gib:
-        found = [1e3 * each for each in measure(gib, options.servers, options.steps)]
+    for gib, seconds in zip(options.gib, measure(options.gib, options.servers, options.steps), strict=True):
+        found = [1e3 * each for each in seconds]
         low, *_, high = statistics.quantiles(found, n=10)
         print(f"{gib:10g}  {options.servers:7}  {statistics.median(found):10.2f}  {low:7.2f}  {high:7.2f}")
     return 0
