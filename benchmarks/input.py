@@ -41,7 +41,7 @@ _PHOTOS = ("foolbox==3.3.4", "11049d515d38e765e206a73ace9cc648b81a0d6d1da9ad9057
 _METHOD = """Images per second on one core, from the median {clock} time of a batch of {batch} images. Every subject is
 held to one core, uses one thread, and prepares the same {photos} photographs; the turns of the subjects alternate.
 runner and tf.data read TFRecord shards; DataLoader reads files, in its own process (num_workers=0). decode: the pixels
-at full size; runner and tf.data reuse the memory of each image, DataLoader returns the images of a batch. vgg: shorter
+at full size; runner and tf.data free each image before the next, DataLoader returns those of a batch. vgg: shorter
 side 256 to 512, random 224x224, mirror, channel means. inception: a random region of 5 % to 100 % of the area, resized
 to 299x299, mirror, and the full distortion of brightness, saturation, hue and contrast.
 runner and DataLoader resize with antialiasing, tf.data without. ratio: runner over the best other subject."""

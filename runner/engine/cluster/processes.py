@@ -45,6 +45,7 @@ _TAIL_BYTES = 16 * 2**10
 _STACK_S = 0.5
 KILL_S = 5.0
 _PR_SET_PDEATHSIG = 1
+_PIDFD_REMEDIES = {errno.ENOSYS: "; Linux 5.3 or newer is needed", errno.EMFILE: "; raise `ulimit -n`"}
 
 
 def thread_budget(threads: int) -> dict[str, str]:
@@ -122,8 +123,8 @@ class WorkerProcess:
         except OSError as error:
             self._process.kill()
             self._process.wait(KILL_S)
-            remedy = "Linux 5.3 or newer is needed" if error.errno == errno.ENOSYS else "raise `ulimit -n`"
-            raise ResourceError(f"cannot watch {name}: pidfd_open: {error.strerror}; {remedy}") from error
+            remedy = _PIDFD_REMEDIES.get(error.errno or 0, "")
+            raise ResourceError(f"cannot watch {name}: pidfd_open: {error.strerror}{remedy}") from error
 
     @property
     def pid(self) -> int:

@@ -82,7 +82,8 @@ def test_worker_has_a_log_no_input_and_the_given_environment(supervisor: Supervi
 
 
 @pytest.mark.parametrize(
-    ("number", "remedy"), [(errno.ENOSYS, "Linux 5.3 or newer is needed"), (errno.EMFILE, "raise `ulimit -n`")]
+    ("number", "remedy"),
+    [(errno.ENOSYS, "; Linux 5.3 or newer is needed"), (errno.EMFILE, "; raise `ulimit -n`"), (errno.ENOMEM, "")],
 )
 def test_a_process_that_cannot_be_watched_is_ended(
     start: Start, monkeypatch: pytest.MonkeyPatch, number: int, remedy: str
@@ -92,8 +93,8 @@ def test_a_process_that_cannot_be_watched_is_ended(
 
     before = psutil.Process().children()
     monkeypatch.setattr(os, "pidfd_open", refused)
-    message = f"cannot watch worker-0: pidfd_open: {os.strerror(number)}; {remedy}"
-    with pytest.raises(ResourceError, match=re.escape(message)):
+    message = f"cannot watch worker-0: pidfd_open: {os.strerror(number)}{remedy}"
+    with pytest.raises(ResourceError, match=f"^{re.escape(message)}$"):
         start("worker-0", STUBBORN)
     assert psutil.Process().children() == before
 
