@@ -119,9 +119,9 @@ def test_another_dataset_of_the_same_kind_is_normalised_as_in_training(folder: P
     found = evaluated("run", "data=arrays", f"data.path={path}", "data.mean=[0.1]", "data.std=[9.0]")
     assert (found["data"], found["examples"]) == ("arrays", {"test": 4})
     # The inputs are normalised with the mean and standard deviation of the synthetic images.
-    arrays = np.load(path)
-    inputs = (arrays["x_test"].reshape(4, 30) / 255 - 0.5) / 0.204
-    assert found["results"]["test/loss"] == pytest.approx(cross_entropy(inputs, arrays["y_test"]), rel=1e-5)
+    with np.load(path) as arrays:
+        inputs = (arrays["x_test"].reshape(4, 30) / 255 - 0.5) / 0.204
+        assert found["results"]["test/loss"] == pytest.approx(cross_entropy(inputs, arrays["y_test"]), rel=1e-5)
 
 
 def test_another_dataset_can_be_named_by_a_yaml_file_of_the_user(stored: Path, folder: Path, capsys: Capture) -> None:

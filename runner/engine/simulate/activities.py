@@ -115,10 +115,11 @@ class Run:
 
     parts: device -> segments of its plan; devices with the same plan can share them. units: device -> its unit; the
     number of its host's unit is greater by ``len(units)``. message_s: seconds that the host of a sender spends on each
-    message. together: whether the part of each device starts when all its transfers have arrived, as in a deferred
-    client. shares: device -> its share of the cores of a shared host. serial: link that messages use one after the
-    other -> its unit. If ``message_s`` is 0, no host is shared and no link is serial, all tensors from one segment to
-    another are one message, because they have the same route and start.
+    message. in_order: whether the transfers from one device to another follow one another in the order of their sends,
+    which the schedule of the devices assumes. together: whether the part of each device starts when all its transfers
+    have arrived, as in a deferred client. shares: device -> its share of the cores of a shared host. serial: link that
+    messages use one after the other -> its unit. If ``message_s`` is 0, no host is shared and no link is serial, all
+    tensors from one segment to another are one message, because they have the same route and start.
     """
 
     def __init__(
@@ -128,6 +129,7 @@ class Run:
         units: Mapping[str, int],
         *,
         message_s: float = 0.0,
+        in_order: bool = False,
         together: bool = False,
         shares: Mapping[str, Share] | None = None,
         serial: Mapping[int, int] | None = None,
@@ -135,7 +137,7 @@ class Run:
         self.parts, self._network, self._units = parts, network, units
         self.transfers = [sent for own in parts.values() for each in own for sent in each.sends]
         self.arrivals: dict[str, int] = {}
-        self._message_s, self._together = message_s, together
+        self._message_s, self._in_order, self._together = message_s, in_order, together
         self._shares, self._serial = shares or {}, serial or {}
         rows = self._rows()
         self._block = block_of(
@@ -175,6 +177,7 @@ class Run:
             (device, number): [at - 1] if number else [] for (device, number), at in position.items()
         }
         others: list[_Row] = []
+        moved: dict[tuple[str, str], int] = {}  # sender and receiver -> position of their last transfer so far
 
         def add(*rows: _Row) -> int:
             others.extend(rows)
@@ -182,9 +185,15 @@ class Run:
 
         for (device, number), at in position.items():
             for sent in self._messages(self.parts[device][number], receivers):
+                pair = device, sent[0].destination
+                *first, moves = self._message(sent, follows=pair in moved)
                 before = at
-                for row in self._message(sent):
+                for row in first:
                     before = add(replace(row, after=(before,)))
+                behind = (moved[pair],) if pair in moved else ()
+                before = add(replace(moves, after=(before, *behind)))
+                if self._in_order:
+                    moved[pair] = before
                 after[receivers[sent[0].key]].append(before)
                 self.arrivals |= dict.fromkeys((each.key for each in sent), before)
         remote = {device: share for device, share in self._shares.items() if share.messages and self.parts.get(device)}
@@ -205,11 +214,12 @@ class Run:
             return row
         return replace(row, delay_s=0.0, amount=spent, links=share.compute, weight=share.threads)
 
-    def _message(self, sent: Sequence[Transfer]) -> Iterator[_Row]:
+    def _message(self, sent: Sequence[Transfer], *, follows: bool) -> Iterator[_Row]:
         """Yield the rows of a message; each row waits for the previous one.
 
-        The first row is the work on the sender's host, if any. If the message uses a serial link, the latency is a
-        separate row, because the link is free during the latency. The last row is the transfer.
+        The first row is the work on the sender's host, if any. The last row is the transfer. The latency is a separate
+        row if the message uses a serial link, which is free during the latency, or if the message follows another one
+        between the same devices, whose transfer ends first.
         """
         source = sent[0].source
         route, share = self._network.route(task_of(source), task_of(sent[0].destination)), self._shares.get(source)
@@ -221,7 +231,7 @@ class Run:
         elif self._message_s:
             yield _Row(self._message_s, (), host)
         unit = next((self._serial[link] for link in route.links if link in self._serial), NONE)
-        if unit != NONE:
+        if unit != NONE or follows:
             yield _Row(latency_s, ())
             latency_s = 0.0
         yield _Row(latency_s, (), unit, amount=float(sum(each.nbytes for each in sent)), links=route.links)

@@ -89,6 +89,8 @@ class Hardware:
     between two places, so that links form no cycle; "shortest" for the route with the fewest links, as in a torus,
     where a tie goes to the links listed first. about: a note on the description.
     message_us: microseconds that the sending device's host spends on every message, one message after the other.
+    in_order: whether the messages of a step from one device to another are transferred one after the other, as over one
+    connection; otherwise they share the links.
     step_us: microseconds of serial work of the host before every step, during which no device computes. disturbances:
     see :mod:`runner.engine.simulate.disturbances`.
     """
@@ -99,6 +101,7 @@ class Hardware:
     servers: Group | None = None
     routes: str = TREE
     message_us: NonNegative = 0.0
+    in_order: bool = False
     step_us: NonNegative = 0.0
     disturbances: Disturbances = field(default_factory=Disturbances)
     about: str = ""

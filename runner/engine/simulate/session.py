@@ -300,6 +300,7 @@ class SimulatedSession(Clients):
                 self.network,
                 self._units,
                 message_s=message_s,
+                in_order=self._hardware.in_order,
                 together=together,
                 shares=self._shares,
                 serial=self._serial,
