@@ -15,7 +15,7 @@ from runner.engine.graph.variables import Variable
 from runner.errors import ConfigError, require_one_of
 from runner.strategies.base import Strategy, Workload
 from runner.strategies.clients import Scored, program
-from runner.strategies.collectives import ALL_REDUCE, COMBINES, exchange
+from runner.strategies.collectives import ALL_REDUCE, COMBINES, Combine, collective, exchange
 from runner.strategies.replica import Gradients, Replica, batch_metrics, differentiate_together, shares
 from runner.strategies.sharded.dense_training import DenseTraining, Pairs
 from runner.strategies.sharded.hybrid_layers import Body, Rows, add_body, add_dense, rows_of
@@ -48,11 +48,11 @@ class Hybrid(Strategy):
     before that layer. If the network starts with dense layers, the images are gathered, no gradients are sent back
     across the boundary, and the result is pure model parallelism.
 
-    combine, bucket_bytes, statistics: as in ``sync_data``, for the layers below the dense layers. Batch normalisation
-    between dense layers uses the statistics of all examples of a pass; its moving averages are updated once a step with
-    the mean of the passes' statistics. With ``statistics=pooled``, such a layer requires one pass over the whole batch.
-    The optimizer's ``clip_norm`` applies to all gradients of an update; if dense layers are updated several times in a
-    step, their gradients are clipped separately.
+    combine, workers_per_host, bucket_bytes, statistics: as in ``sync_data``, for the layers below the dense layers.
+    Batch normalisation between dense layers uses the statistics of all examples of a pass; its moving averages are
+    updated once a step with the mean of the passes' statistics. With ``statistics=pooled``, such a layer requires one
+    pass over the whole batch. The optimizer's ``clip_norm`` applies to all gradients of an update; if dense layers are
+    updated several times in a step, their gradients are clipped separately.
 
     Bytes on the wire in a step, for values of b bytes and N examples. Across the boundary of F features: (K - 1) N F b
     forward and as much backward, in every scheme, if each worker has units of the first dense layer. From a dense layer
@@ -74,12 +74,14 @@ class Hybrid(Strategy):
     fc_batch: Count | None = None
     dense_lr_factor: Positive = 1.0
     combine: str = "sharded_reduce"
+    workers_per_host: SmallCount | None = None
     bucket_bytes: BytesOrZero = 1 << 20
     statistics: str = "shares"
 
     def __post_init__(self) -> None:
         require_one_of("parallelism.scheme", self.scheme, SCHEMES)
         require_one_of("parallelism.combine", self.combine, COMBINES)
+        self._collective()
         require_one_of("parallelism.statistics", self.statistics, STATISTICS)
         if self.turns and self.scheme != "b":
             raise ConfigError(
@@ -108,10 +110,13 @@ class Hybrid(Strategy):
         columns = (dense.metrics(), pairs, normalised.parts, normalised.settled)
         computed = [Gradients(*own) for own in zip(*columns, strict=True)]
         graph = replicas[0].graph
-        totals = exchange(graph, computed, devices, COMBINES[self.combine], self.bucket_bytes)
+        totals = exchange(graph, computed, devices, self._collective(), self.bucket_bytes)
         targets = _update(replicas, totals, dense)
         metrics = batch_metrics(replicas[0], computed)
         return program(graph, replicas, metrics=metrics, targets=targets, scored=_score(replicas))
+
+    def _collective(self) -> Combine:
+        return collective(self.combine, self.workers, self.workers_per_host)
 
     def _add_bodies(self, replicas: Sequence[Replica], parts_of: PartsOf) -> tuple[list[Body], Normalised]:
         bodies = [

@@ -8,7 +8,7 @@ from runner.bounds import BytesOrZero, SmallCount, SmallCountOrZero
 from runner.engine.compile.program import Program
 from runner.errors import ConfigError, require_one_of
 from runner.strategies.base import Processes, Race, Strategy, TrainingFacts, Workload
-from runner.strategies.collectives import ALL_REDUCE, COMBINES
+from runner.strategies.collectives import ALL_REDUCE, COMBINES, HIERARCHICAL, Combine, collective
 from runner.strategies.replica import Gradients, Replica, Share, shares
 from runner.strategies.synchronous.backup_workers import with_backup_workers
 from runner.strategies.synchronous.batch_statistics import STATISTICS, compute_gradients
@@ -30,8 +30,11 @@ class SyncData(Strategy):
     ``all_reduce``: every worker reads the gradients of all workers and sums them in worker order, which sends more
     bytes than other collectives if K > 2; if each worker has a separate GPU, NCCL sums instead, in its own order with
     three workers or more (:mod:`runner.engine.compile.passes.lower_collectives`; not yet run on several GPUs).
+    ``hierarchical``: the workers of each host sum their gradients, then the hosts exchange these sums; each
+    ``workers_per_host`` successive workers are one host, wherever they run. Sums follow the order of hosts.
     ``parameter_server``: ``servers`` separate processes keep the variables, sum gradients in worker order and apply
     them (:func:`~runner.strategies.synchronous.programs.with_servers`).
+    workers_per_host: number of workers of each host for ``hierarchical``; must be null for other values of ``combine``.
     servers: number of parameter servers, 1 by default; must be null for other values of ``combine``.
     bucket_bytes: neighbouring gradients share a message (bucket) of at most this size; a larger gradient has a separate
     bucket, and with 0 every gradient has one. The last buckets are smaller
@@ -60,13 +63,15 @@ class SyncData(Strategy):
 
     order_keys: ClassVar[tuple[str, ...]] = ("replay",)
     keeps_rows: ClassVar[bool] = True
-    variants: ClassVar[tuple[Mapping[str, object], ...]] = tuple(
-        {"combine": each} for each in (*COMBINES, _PARAMETER_SERVER)
+    variants: ClassVar[tuple[Mapping[str, object], ...]] = (
+        *({"combine": each} for each in (*COMBINES, _PARAMETER_SERVER) if each != HIERARCHICAL),
+        *({"combine": HIERARCHICAL, "workers_per_host": each} for each in (2, 4)),
     )
 
     name: str = "sync_data"
     workers: SmallCount = 2
     combine: str = "sharded_reduce"
+    workers_per_host: SmallCount | None = None
     servers: SmallCount | None = None
     bucket_bytes: BytesOrZero = 1 << 20
     overlap: bool = True
@@ -83,6 +88,8 @@ class SyncData(Strategy):
                 f"parallelism.servers={self.servers} with parallelism.combine={self.combine}: only "
                 f"combine={_PARAMETER_SERVER} has servers; choose it, or set servers to null"
             )
+        if self.combine != _PARAMETER_SERVER or self.workers_per_host is not None:
+            self._collective()
         require_one_of("parallelism.statistics", self.statistics, STATISTICS)
         self._check_backups()
 
@@ -133,11 +140,14 @@ class SyncData(Strategy):
     def build(self, workload: Workload) -> Program:
         """Return the program for ``combine``. Raises ConfigError if the file ``replay`` does not fit the run."""
         if self.servers is None:
-            return with_collective(workload, self.workers, self.combine, self.bucket_bytes, self._compute)
+            return with_collective(workload, self.workers, self._collective(), self.bucket_bytes, self._compute)
         if not self.backup_workers:
             return with_servers(workload, self.workers, self.servers, self._compute)
         given_out = shares(self.examples_per_update(workload.batch_size), self.processes.workers)
         return with_backup_workers(workload, self.workers, given_out, self.servers, self.replay)
+
+    def _collective(self) -> Combine:
+        return collective(self.combine, self.workers, self.workers_per_host)
 
     def _compute(self, replicas: Sequence[Replica], shares: Sequence[Share]) -> list[Gradients]:
         computed = compute_gradients(replicas, shares, STATISTICS[self.statistics])

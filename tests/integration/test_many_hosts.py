@@ -16,6 +16,9 @@ from tests.small_runs import typed
 STEPS = 8
 COMMON = ("experiment=digits_equivalence", "schedule=constant", "train.batch_size=12", "train.epochs=null")
 SYNC = ("parallelism=sync_data", "parallelism.workers=2")
+HIERARCHICAL = typed(
+    "parallelism=sync_data parallelism.workers=4 parallelism.combine=hierarchical parallelism.workers_per_host=2"
+)
 SERVED = (*SYNC, "parallelism.combine=parameter_server", "parallelism.servers=1")
 HYBRID = ("parallelism=hybrid", "parallelism.workers=3", "parallelism.scheme=c")
 MODEL = typed("model=mlp parallelism=model parallelism.workers=2 parallelism.concurrent_steps=2")
@@ -26,6 +29,7 @@ SANDBLASTER = typed(
 )
 CASES = {
     "sync_data": (SYNC, [1, 1]),
+    "hierarchical": (HIERARCHICAL, [2, 2]),
     "parameter servers": (SERVED, [1, 1, 1]),
     "hybrid": (HYBRID, [1, 1, 1]),
     "model": (MODEL, [1, 1]),

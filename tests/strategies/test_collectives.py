@@ -1,7 +1,7 @@
 """Every collective adds in its fixed order and sends the bytes of its formula, with and without compression."""
 
 from collections.abc import Callable
-from functools import reduce
+from functools import partial, reduce
 from itertools import pairwise
 from typing import Any
 
@@ -23,6 +23,7 @@ from runner.strategies.collectives import (
     SMALLEST,
     Combine,
     all_reduce,
+    hierarchical_reduce,
     in_buckets,
     ring_all_reduce,
     sharded_reduce,
@@ -33,7 +34,7 @@ from runner.strategies.synchronous.batch_statistics import STATISTICS
 from tests.all_pairs import all_pairs
 from tests.engine.running import client, session
 from tests.strategies.networks import NETWORKS, workload_of
-from tests.strategies.training import begun, expect_same_bits, replicas_of, trained
+from tests.strategies.training import begun, combined_by, expect_same_bits, replicas_of, trained
 
 Array = NDArray[Any]
 Parts = list[Array]
@@ -47,7 +48,20 @@ def parts_of(shape: tuple[int, ...], workers: int, dtype: str = "float64") -> Pa
     return [np.asarray(rng.standard_normal(shape) * 10.0 ** rng.integers(-8, 8, shape), dtype) for _ in range(workers)]
 
 
-both = pytest.mark.parametrize("combine", [sharded_reduce, ring_all_reduce, all_reduce], ids=lambda each: each.__name__)
+COLLECTIVES = {
+    "sharded_reduce": sharded_reduce,
+    "ring_all_reduce": ring_all_reduce,
+    "all_reduce": all_reduce,
+    "hierarchical, 2": partial(hierarchical_reduce, workers_per_host=2),
+    "hierarchical, 3": partial(hierarchical_reduce, workers_per_host=3),
+}
+
+every_collective = pytest.mark.parametrize("combine", COLLECTIVES.values(), ids=COLLECTIVES)
+
+
+def per_host(combine: Combine) -> int:
+    """Return the number of workers of each host, 1 for a collective without hosts."""
+    return combine.keywords["workers_per_host"] if isinstance(combine, partial) else 1
 
 
 def reduce_graph(parts: Parts, combine: Combine = sharded_reduce) -> tuple[Graph, list[Tensor], list[Tensor]]:
@@ -80,25 +94,41 @@ def cut(x: Array) -> Array:
     return (x.view(np.uint32) & 0xFFFF0000).view(np.float32)
 
 
-def sum_of_slice(parts: Parts, owner: int, combine: Combine, sent: Callable[[Array], Array]) -> Array:
-    """Return the sum of a slice in the order of the collective. sent: maps a tensor to what its receiver gets."""
-    if len(parts) == 2:
-        return np.add(*map(sent, parts))
-    if combine is not ring_all_reduce:
-        return sent(reduce(np.add, [part if k == owner else sent(part) for k, part in enumerate(parts)]))
-    workers = len(parts)
-    passed = parts[(owner + 1) % workers]
-    for hop in range(2, workers + 1):
-        passed = sent(passed) + parts[(owner + hop) % workers]
-    return sent(passed)
+def sum_of(parts: Parts, combine: Combine, sent: Callable[[Array], Array]) -> Array:
+    """Return the sum of vectors in the order of the collective. sent: maps a tensor to what its receiver gets."""
+    total, group = np.empty_like(parts[0]), per_host(combine)
+    for owner, (lo, hi) in enumerate(shares(total.size, len(parts) if group == 1 else group)):
+        slices = [part[lo:hi] for part in parts]
+        if group > 1:
+            hosts = [slices[first : first + group] for first in range(0, len(parts), group)]
+            own = [sum_at(owner, host, sent) for host in hosts]
+            total[lo:hi] = sent(sum_of(own, sharded_reduce, sent) if len(own) > 1 else own[0])
+        elif len(parts) == 2:
+            total[lo:hi] = np.add(*map(sent, slices))
+        elif combine is ring_all_reduce:
+            passed, *others = slices[owner + 1 :] + slices[: owner + 1]
+            total[lo:hi] = sent(reduce(lambda so_far, own: sent(so_far) + own, others, passed))
+        else:
+            total[lo:hi] = sent(sum_at(owner, slices, sent))
+    return total
+
+
+def sum_at(owner: int, parts: Parts, sent: Callable[[Array], Array]) -> Array:
+    """Return the sum in worker order that the owner computes from its part and from what it receives."""
+    return np.asarray(reduce(np.add, [part if k == owner else sent(part) for k, part in enumerate(parts)]))
 
 
 def bytes_of(size: int, width: int, workers: int, combine: Combine) -> list[int]:
     """Return the bytes that each worker sends."""
-    owned = [hi - lo for lo, hi in shares(size, workers)]
     if combine is all_reduce or workers == 1:
         return [(workers - 1) * size * width] * workers
-    if combine is ring_all_reduce:
+    owned = [hi - lo for lo, hi in shares(size, workers)]
+    group = per_host(combine)
+    if group > 1:
+        of_host = [hi - lo for lo, hi in shares(size, group)]
+        between = [bytes_of(own, 1, workers // group, sharded_reduce) for own in of_host]
+        sent = [size + (group - 2) * of_host[k % group] + between[k % group][k // group] for k in range(workers)]
+    elif combine is ring_all_reduce:
         sent = [2 * size - owned[k] - owned[(k + 1) % workers] for k in range(workers)]
     else:
         sent = [(size - n) + (workers - 1) * n for n in owned]
@@ -106,7 +136,7 @@ def bytes_of(size: int, width: int, workers: int, combine: Combine) -> list[int]
     return [count * width for count in sent]
 
 
-@both
+@every_collective
 @settings(max_examples=40)
 @given(shape=shapes, workers=st.integers(1, 5), dtype=st.sampled_from(["float32", "float64", "compressed"]))
 def test_every_worker_has_the_ordered_sum_for_the_bytes_of_the_formula(
@@ -116,14 +146,15 @@ def test_every_worker_has_the_ordered_sum_for_the_bytes_of_the_formula(
 
     Scalars are not compressed; only slices of them are, which are vectors.
     """
-    whole = combine is all_reduce or (workers == 2 and shape == ())
+    group = per_host(combine)
+    workers = group * (workers if group == 1 else (workers + 1) // 2)
+    whole = combine is all_reduce or (workers == 2 and group == 1 and shape == ())
     compressed = dtype == "compressed" and not whole
     parts = parts_of(shape, workers, "float32" if dtype == "compressed" else dtype)
     totals, planned, counted = run(parts, registry, combine, "high16" if compressed else "none")
-    sent = cut if compressed and workers > 1 else np.asarray
-    expected = np.empty(parts[0].size, parts[0].dtype)
-    for owner, (lo, hi) in enumerate(shares(parts[0].size, workers)):
-        expected[lo:hi] = sum_of_slice([part.reshape(-1)[lo:hi] for part in parts], owner, combine, sent)
+    expected = parts[0]
+    if workers > 1:
+        expected = sum_of([part.reshape(-1) for part in parts], combine, cut if compressed else np.asarray)
     assert len(totals) == workers
     for total in totals:
         np.testing.assert_array_equal(total, expected.reshape(shape), strict=True)
@@ -148,7 +179,7 @@ def test_in_a_ring_each_worker_sends_to_its_neighbour_only(registry: Registry) -
         assert {each.attributes["destination"] for each in sends} == {worker_device((k + 1) % 4)}
 
 
-@both
+@every_collective
 def test_one_worker_adds_no_nodes(combine: Combine) -> None:
     graph, placed, totals = reduce_graph(parts_of((3, 2), 1), combine)
     assert totals == placed
@@ -195,7 +226,7 @@ def test_only_training_is_compressed(strategy: SyncData) -> None:
 def test_replicas_stay_identical(
     network: str, workers: int, combine: str, statistics: str, compression: str, registry: Registry
 ) -> None:
-    strategy, workload = SyncData(workers=workers, combine=combine, statistics=statistics), workload_for(network)
+    strategy, workload = SyncData(**combined_by(combine, workers), statistics=statistics), workload_for(network)
     replicas = replicas_of(strategy, workload)
     with begun(strategy, workload, registry, compression=compression, **replicas) as trainer:
         for steps in (range(1), range(1, 3)):
@@ -210,7 +241,7 @@ def test_compression_sends_two_bytes_for_four(
     network: str, combine: str, bucket_bytes: int, registry: Registry
 ) -> None:
     """Loss and accuracy keep four bytes each; every worker but the first sends them."""
-    sent, strategy = {}, SyncData(workers=3, combine=combine, bucket_bytes=bucket_bytes)
+    sent, strategy = {}, SyncData(**combined_by(combine, 3), bucket_bytes=bucket_bytes)
     for compression in ("none", "high16"):
         with begun(strategy, workload_for(network), registry, compression=compression) as trainer:
             sent[compression] = [count // 2 for count in trainer.sent(range(2))]

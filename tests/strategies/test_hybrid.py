@@ -32,6 +32,7 @@ from tests.strategies.training import (
     Trainer,
     Weights,
     begun,
+    combined_by,
     difference,
     expect_same_bits,
     expect_same_run,
@@ -85,10 +86,13 @@ def test_bfloat16_gives_about_the_same_losses() -> None:
 
 
 @pytest.mark.parametrize(
-    ("combine", "bucket_bytes"), [("all_reduce", 0), ("ring_all_reduce", 100), ("sharded_reduce", 0)]
+    ("combine", "workers", "bucket_bytes"),
+    [("all_reduce", 3, 0), ("ring_all_reduce", 3, 100), ("sharded_reduce", 3, 0), ("hierarchical", 4, 100)],
 )
-def test_gradients_below_the_dense_layers_can_be_combined_in_any_way(combine: str, bucket_bytes: int) -> None:
-    found = run(workload_for("hybrid"), workers=3, combine=combine, bucket_bytes=bucket_bytes)
+def test_gradients_below_the_dense_layers_can_be_combined_in_any_way(
+    combine: str, workers: int, bucket_bytes: int
+) -> None:
+    found = run(workload_for("hybrid"), **combined_by(combine, workers), bucket_bytes=bucket_bytes)
     expect_same_run(found, single(workload_for("hybrid"), STEPS), 1e-10)
 
 
@@ -160,7 +164,7 @@ def test_a_checkpoint_continues_under_any_strategy(registry: Registry) -> None:
         ({"scheme": "d"}, r"parallelism\.scheme='d': expected one of a, b, c"),
         (
             {"combine": "ring"},
-            r"parallelism\.combine='ring': expected one of sharded_reduce, ring_all_reduce, all_reduce",
+            r"parallelism\.combine='ring': expected one of sharded_reduce, ring_all_reduce, hierarchical, all_reduce",
         ),
         ({"statistics": "none"}, r"parallelism\.statistics='none': expected one of shares, first_worker, pooled"),
         (

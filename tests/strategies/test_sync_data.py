@@ -25,6 +25,7 @@ from tests.strategies.networks import NETWORKS, workload_of
 from tests.strategies.training import (
     Run,
     begun,
+    combined_by,
     compiled,
     expect_same_run,
     sends_of,
@@ -48,7 +49,7 @@ def workload_for(network: str, microbatches: int = 1, dtype: str = "float64") ->
 
 @cache
 def sync(network: str, workers: int, dtype: str = "float64", combine: str = "sharded_reduce") -> Run:
-    strategy = SyncData(workers=workers, combine=combine)
+    strategy = SyncData(**combined_by(combine, workers))
     return trained(strategy, workload_for(network, dtype=dtype), load_kernels(), STEPS)
 
 
@@ -140,7 +141,23 @@ BACKUPS = "parallelism.backup_workers=1 with parallelism"
     [
         (
             {"combine": "ring"},
-            "parallelism.combine='ring': expected one of sharded_reduce, ring_all_reduce, all_reduce, parameter_server",
+            "parallelism.combine='ring': expected one of sharded_reduce, ring_all_reduce, hierarchical, all_reduce, "
+            "parameter_server",
+        ),
+        (
+            {"workers_per_host": 2},
+            "parallelism.workers_per_host=2 with parallelism.combine=sharded_reduce: only combine=hierarchical has "
+            "groups of workers; choose it, or set workers_per_host to null",
+        ),
+        (
+            {"combine": "hierarchical"},
+            "parallelism.workers_per_host=null with parallelism.combine=hierarchical and parallelism.workers=2: "
+            "expected the number of workers of each host, which divides the number of workers",
+        ),
+        (
+            {"combine": "hierarchical", "workers": 6, "workers_per_host": 4},
+            "parallelism.workers_per_host=4 with parallelism.combine=hierarchical and parallelism.workers=6: "
+            "expected the number of workers of each host, which divides the number of workers",
         ),
         ({"statistics": "global"}, "parallelism.statistics='global': expected one of shares, first_worker, pooled"),
         (
@@ -183,7 +200,7 @@ COMBINED = [*sorted(COMBINES), "parameter_server"]
 
 def overlapping(combine: str, *, overlap: bool, **more: str) -> SyncData:
     """Return a strategy with several buckets of several gradients."""
-    return SyncData(workers=3, combine=combine, bucket_bytes=200, overlap=overlap, **more)
+    return SyncData(**combined_by(combine, 3), bucket_bytes=200, overlap=overlap, **more)
 
 
 def parts(combine: str, network: str, *, overlap: bool) -> list[Graph]:

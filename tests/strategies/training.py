@@ -26,6 +26,7 @@ from runner.engine.run.session import Session, scalar
 from runner.engine.run.step_driver import bind
 from runner.kernels.registry import Registry
 from runner.strategies.base import Strategy, Workload
+from runner.strategies.collectives import HIERARCHICAL
 from runner.strategies.model import ModelParallel
 from runner.strategies.single import Single
 from runner.testing import check_equal
@@ -38,6 +39,12 @@ Run = tuple[Weights, list[Any]]
 
 Wires = Counter[tuple[int, int]]
 """A map (sender, receiver) -> bytes sent in a step."""
+
+
+def combined_by(combine: str, workers: int) -> dict[str, Any]:
+    """Return the settings of ``parallelism`` that sum gradients by ``combine``."""
+    groups = {"workers_per_host": 1 + (workers + 1) % 2} if combine == HIERARCHICAL else {}
+    return {"workers": workers, "combine": combine, **groups}
 
 
 class Trainer:

@@ -1,6 +1,7 @@
 """Simulations of configurations on described hardware: laws that hold for every strategy, and refusals."""
 
 import copy
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from runner.config.configuration import option_of, to_plain
 from runner.config.schema import Config
 from runner.engine.graph.device import task_of
 from runner.engine.run.recording import SEND
+from runner.engine.run.timeline import LinkSpan
 from runner.engine.simulate.activities import segments
 from runner.engine.simulate.costs import instruction_seconds
 from runner.engine.simulate.memory import peak_tensors
@@ -42,6 +44,7 @@ STRATEGIES = (
     "parallelism=hybrid parallelism.workers=2 parallelism.scheme=c",
     "parallelism=async_data parallelism.workers=2",
     "parallelism=sandblaster parallelism.workers=2 optimizer=lbfgs schedule=constant",
+    "parallelism=sync_data parallelism.workers=4 parallelism.combine=hierarchical parallelism.workers_per_host=2",
 )
 
 
@@ -130,6 +133,25 @@ def test_infinitely_fast_devices_take_the_time_of_the_busiest_link() -> None:
     bound = max(bytes_ / 1e6 for bytes_ in found.carried.values())
     assert bound <= found.step_s < 2.1 * bound
     assert max(found.utilization.values()) <= 1.0 + 1e-9
+
+
+def test_transfers_between_two_devices_follow_one_another_if_the_hardware_says_so() -> None:
+    def spans_of(in_order: bool) -> list[LinkSpan]:
+        config = described(f"{STRATEGIES[2]} parallelism.bucket_bytes=0", in_order=in_order)
+        session = session_of(config, 1)
+        session.run("train")
+        # In a ring, a worker sends to one other worker.
+        return [span for span in session.timeline(0.0, detail=False)[1] if span.link == "worker0 -> switch"]
+
+    def overlap(spans: list[LinkSpan]) -> bool:
+        ordered = sorted(spans, key=lambda span: span.begin_ns)
+        return any(first.end_ns > second.begin_ns for first, second in pairwise(ordered))
+
+    in_order, shared = spans_of(True), spans_of(False)
+    assert overlap(shared)
+    assert not overlap(in_order)
+    assert [span.key for span in sorted(in_order, key=lambda span: span.begin_ns)] == [span.key for span in in_order]
+    assert {(span.key, span.nbytes) for span in in_order} == {(span.key, span.nbytes) for span in shared}
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)

@@ -88,7 +88,10 @@ class ClientRuns:
 
 @dataclass(frozen=True)
 class LinkSpan:
-    """A transfer over one link, from the start of its latency to its arrival. nbytes: bytes of the tensor."""
+    """A transfer over one link, from the start of its latency, or of its turn on the link, to its arrival.
+
+    nbytes: bytes of the tensor.
+    """
 
     link: str
     key: str

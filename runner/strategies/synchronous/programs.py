@@ -11,13 +11,13 @@ from runner.engine.graph.rows import Gradient, Rows, mapped, tensor_of
 from runner.engine.graph.variables import Variable
 from runner.strategies.base import Workload
 from runner.strategies.clients import program
-from runner.strategies.collectives import COMBINES, exchange
+from runner.strategies.collectives import Combine, exchange
 from runner.strategies.replica import Gradients, Replica, batch_metrics, shares, summed, total_of
 from runner.strategies.servers import ReadVariables, ServedVariables, Server, advance_served, update_served
 from runner.strategies.synchronous.batch_statistics import Compute
 
 
-def with_collective(workload: Workload, workers: int, combine: str, bucket_bytes: int, compute: Compute) -> Program:
+def with_collective(workload: Workload, workers: int, combine: Combine, bucket_bytes: int, compute: Compute) -> Program:
     """Return the program of replicas whose gradients are summed by a collective; each replica makes the same update.
 
     K workers make K forward and backward passes, one collective per bucket of gradients (see ``exchange``), K updates.
@@ -27,7 +27,7 @@ def with_collective(workload: Workload, workers: int, combine: str, bucket_bytes
     replicas = [Replica(graph, workload, device=d, prefix=f"replica_{k}") for k, d in enumerate(devices)]
     computed = compute(replicas, shares(workload.batch_size, workers))
     graph = replicas[0].graph
-    totals = exchange(graph, computed, devices, COMBINES[combine], bucket_bytes)
+    totals = exchange(graph, computed, devices, combine, bucket_bytes)
     targets: list[str] = []
     for replica, own in zip(replicas, totals, strict=True):
         targets += replica.apply(own.gradients, own.state_updates)

@@ -23,6 +23,7 @@ from tests.strategies.training import (
     Run,
     Weights,
     begun,
+    combined_by,
     expect_same_bits,
     expect_same_run,
     sends_of,
@@ -55,13 +56,17 @@ def workload_for(dtype: str = "float64", optimizer: Optimizer | None = None, bat
 
 @cache
 def sync(workers: int, statistics: str, dtype: str = "float64", combine: str = "sharded_reduce") -> Run:
-    strategy = SyncData(workers=workers, statistics=statistics, combine=combine)
+    strategy = SyncData(**combined_by(combine, workers), statistics=statistics)
     return trained(strategy, workload_for(dtype), load_kernels(), STEPS)
 
 
 @pytest.mark.parametrize(
     ("workers", "combine"),
-    [(1, "sharded_reduce"), *((3, each) for each in (*COMBINES, "parameter_server")), (4, "all_reduce")],
+    [
+        (1, "sharded_reduce"),
+        *((3, each) for each in (*COMBINES, "parameter_server")),
+        *((4, each) for each in ("all_reduce", "hierarchical")),
+    ],
 )
 def test_pooled_statistics_equal_single(workers: int, combine: str) -> None:
     found = sync(workers, "pooled", combine=combine)
