@@ -7,6 +7,7 @@ specifies only the task, and the cluster determines the device type. Several (lo
 import re
 from collections import Counter
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 _PATTERN = re.compile(r"(?:/job:([a-z_]+))?(?:/task:(\d+))?(?:/device:([a-z]+)(?::(\d+))?)?")
 
@@ -190,6 +191,7 @@ def server_device(task: int, kind: str = CPU) -> str:
     return f"{server_task(task)}/device:{kind}:0"
 
 
+@lru_cache(maxsize=4096)
 def task_of(name: str) -> str:
     """Return the device name ``name`` without type and index."""
     return str(replace(DeviceName.parse(name), type=None, index=None))
