@@ -2,10 +2,12 @@
 
 import logging
 import os
+import signal
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 
 from threadpoolctl import threadpool_limits
 
@@ -64,6 +66,7 @@ def main(options: WorkerOptions, facts: Mapping[str, str], make_source: SourceMa
     worker.
     """
     dump_stacks_on_signal()
+    interrupts = Interrupts()
     logging.basicConfig(level=logging.INFO, format=_FORMAT)
     registry = load_kernels()  # first, because thread limits apply only to loaded libraries
     if options.spare and not _take_over():
@@ -101,7 +104,33 @@ def main(options: WorkerOptions, facts: Mapping[str, str], make_source: SourceMa
             given = (options.join, processes, make_source, registry, progress, heartbeat.lines, over_tcp)
             spins = _SPINS if len(processes) * ticket.threads <= usable_cores() else 0
             worker = Worker(endpoint, mailbox, *given, spins)
-            return worker.serve(heartbeat.check)
+
+            def check() -> None:
+                heartbeat.check()
+                interrupts.check()
+
+            return worker.serve(check)
+
+
+class Interrupts:
+    """A handler of SIGINT that raises KeyboardInterrupt and remembers the signal.
+
+    Python only prints an exception that is raised while it runs a finaliser. The main loop calls :meth:`check`, so that
+    such a signal ends the process too.
+    """
+
+    def __init__(self) -> None:
+        self._noted = False
+        signal.signal(signal.SIGINT, self._note)
+
+    def check(self) -> None:
+        """Raise KeyboardInterrupt if a signal has arrived."""
+        if self._noted:
+            raise KeyboardInterrupt
+
+    def _note(self, signum: int, frame: FrameType | None) -> None:
+        self._noted = True
+        raise KeyboardInterrupt
 
 
 def _take_over() -> bool:

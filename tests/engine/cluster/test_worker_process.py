@@ -1,0 +1,32 @@
+"""The process of a worker: signals that end it."""
+
+import os
+import signal
+import sys
+from typing import Any
+
+import pytest
+
+from runner.engine.cluster.worker_process import Interrupts
+
+
+class Interrupting:
+    """An object whose finaliser is interrupted by Ctrl-C."""
+
+    def __del__(self) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_ctrl_c_during_a_finaliser_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    lost: list[Any] = []
+    monkeypatch.setattr(sys, "unraisablehook", lost.append)
+    previous = signal.getsignal(signal.SIGINT)
+    try:
+        interrupts = Interrupts()
+        interrupts.check()
+        Interrupting()
+        assert [each.exc_type for each in lost] == [KeyboardInterrupt]
+        with pytest.raises(KeyboardInterrupt):
+            interrupts.check()
+    finally:
+        signal.signal(signal.SIGINT, previous)
