@@ -17,8 +17,11 @@ from runner.config.hydra_app import RunComposer
 from runner.config.schema import Config
 from runner.engine.graph.device import DeviceName
 from runner.engine.simulate.hardware import ANY, Hardware, expanded
+from runner.engine.simulate.network import network_of, workers_per_host
 from runner.errors import ConfigError, ResourceError, RunnerError
+from runner.strategies.base import PER_HOST
 from runner.system.console import add_yaml_options, verb_parser
+from runner.system.schema import Violation
 from runner.system.text import number, text_table
 from runner.tracing.parts import COMMUNICATION, PARTS
 from runner.training.simulation import Simulated, hardware_of, simulate
@@ -62,10 +65,11 @@ def main(arguments: Sequence[str]) -> int:
         raise ConfigError(f"{' '.join(chosen)}: expected no setting of {GROUP}, because all are compared; leave it out")
     composer = RunComposer(options.config_dir)
     config = _config(composer, options.overrides)
-    workers = options.workers or worker_counts(hardware_of(config))
+    hardware = hardware_of(config)
+    workers = options.workers or worker_counts(hardware)
     tried = [
         _tried(composer, options.overrides, candidate)
-        for candidate in _progress(list(dict.fromkeys(candidates(workers))))
+        for candidate in _progress(list(dict.fromkeys(candidates(hardware, workers))))
     ]
     print(recommendation_text(tried, options.overrides, options.config_dir), flush=True)
     return 0
@@ -84,16 +88,27 @@ def worker_counts(hardware: Hardware) -> list[int]:
     return sorted({count for count in (2, 4, 8, places) if 1 < count <= places})
 
 
-def candidates(workers: Iterable[int]) -> Iterator[tuple[str, ...]]:
+def candidates(hardware: Hardware, workers: Iterable[int]) -> Iterator[tuple[str, ...]]:
     """Yield the overrides of each variant of each strategy with each number of workers, or 1 if the default is 1."""
     counts = list(workers)
     strategies: Mapping[str, Any] = GROUPS[GROUP]
     for name, strategy in strategies.items():
         variants: Sequence[Mapping[str, object]] = strategy.variants
         for variant in variants:
-            settings = [f"{GROUP}.{key}={value}" for key, value in variant.items()]
             for count in [1] if strategy().workers == 1 else counts:
-                yield (f"{GROUP}={name}", f"{GROUP}.workers={count}", *settings)
+                per_host = _workers_per_host(hardware, count)
+                if per_host is not None or PER_HOST not in variant.values():
+                    given = {key: per_host if value == PER_HOST else value for key, value in variant.items()}
+                    settings = [f"{GROUP}.{key}={value}" for key, value in given.items()]
+                    yield (f"{GROUP}={name}", f"{GROUP}.workers={count}", *settings)
+
+
+def _workers_per_host(hardware: Hardware, count: int) -> int | None:
+    """Return the number of workers of each host; None if hosts have one worker each, or if there are too few places."""
+    try:
+        return workers_per_host(network_of(hardware, count, 0), count)
+    except Violation:
+        return None
 
 
 def _progress(each: Sequence[tuple[str, ...]]) -> Iterator[tuple[str, ...]]:

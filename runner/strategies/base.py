@@ -109,6 +109,10 @@ class LayerPlacement:
     measured_steps: int = 0
 
 
+PER_HOST = "PER_HOST"
+"""A value in :attr:`Strategy.variants`."""
+
+
 @dataclass
 class Strategy(ABC):
     """The base class of all strategies; the fields are the settings.
@@ -117,7 +121,8 @@ class Strategy(ABC):
     batch several times, as L-BFGS does. keeps_rows: whether the update of a table receives only the gradients of the
     rows that a batch looks up; if not, the update receives a gradient of the table's size. order_keys: keys that decide
     the order in which clients run, but not the computation; runs that differ in these keys alone can repeat each other.
-    variants: settings that ``runner recommend`` tries, each with the defaults of the other settings.
+    variants: settings that ``runner recommend`` tries, each with the defaults of the other settings. ``PER_HOST``
+    stands for the number of workers of each host; such a variant is only for hosts with several workers.
     """
 
     name: str = ""

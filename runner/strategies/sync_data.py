@@ -7,7 +7,7 @@ from typing import ClassVar, Self
 from runner.bounds import BytesOrZero, SmallCount, SmallCountOrZero
 from runner.engine.compile.program import Program
 from runner.errors import ConfigError, require_one_of
-from runner.strategies.base import Processes, Race, Strategy, TrainingFacts, Workload
+from runner.strategies.base import PER_HOST, Processes, Race, Strategy, TrainingFacts, Workload
 from runner.strategies.collectives import ALL_REDUCE, COMBINES, HIERARCHICAL, Combine, collective
 from runner.strategies.replica import Gradients, Replica, Share, shares
 from runner.strategies.synchronous.backup_workers import with_backup_workers
@@ -63,9 +63,9 @@ class SyncData(Strategy):
 
     order_keys: ClassVar[tuple[str, ...]] = ("replay",)
     keeps_rows: ClassVar[bool] = True
-    variants: ClassVar[tuple[Mapping[str, object], ...]] = (
-        *({"combine": each} for each in (*COMBINES, _PARAMETER_SERVER) if each != HIERARCHICAL),
-        *({"combine": HIERARCHICAL, "workers_per_host": each} for each in (2, 4)),
+    variants: ClassVar[tuple[Mapping[str, object], ...]] = tuple(
+        {"combine": each, **({"workers_per_host": PER_HOST} if each == HIERARCHICAL else {})}
+        for each in (*COMBINES, _PARAMETER_SERVER)
     )
 
     name: str = "sync_data"

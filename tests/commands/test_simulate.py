@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from runner.cli import main
+from runner.commands.recommend import candidates
 from runner.records.summary import Summary
 from runner.tracing.parts import PARTS
-from runner.training.simulation import simulate
+from runner.training.simulation import hardware_of, simulate
 from tests.refusal import Capture, refused
 from tests.small_runs import composed_config
 
@@ -120,6 +121,21 @@ def test_strategies_are_recommended_by_time_with_commands(capsys: Capture) -> No
         assert " ".join(settings) == row[1]
         found = simulate(composed_config(*words[2:]), 2)
         assert 1e6 / found.examples_per_s == pytest.approx(float(row[2].replace(",", "")), rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("cluster", "workers", "per_host"),
+    [
+        *(("dgx_pair", 16, 8), ("dgx_pair", 8, None), ("dgx_pair", 12, None), ("dgx_pair", 17, None)),
+        *(("k20x8", 8, 4), ("tpu_v2", 4, 2), ("ethernet", 4, None)),
+    ],
+)
+def test_gradients_are_summed_within_hosts_first_where_several_workers_share_a_switch(
+    cluster: str, workers: int, per_host: int | None
+) -> None:
+    tried = candidates(hardware_of(composed_config(f"cluster={cluster}")), [workers])
+    found = [each for settings in tried for each in settings if "workers_per_host" in each]
+    assert found == ([] if per_host is None else [f"parallelism.workers_per_host={per_host}"])
 
 
 def test_what_recommend_chooses_is_refused(capsys: Capture) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cached_property
+from itertools import groupby
 
 from runner.engine.graph.device import server_task, worker_task
 from runner.engine.simulate.hardware import ANY, TREE, Hardware, Wire, expanded, places
@@ -99,6 +100,16 @@ def network_of(hardware: Hardware, workers: int, servers: int) -> Network:
                     links.append(Link(key, name, 1e9 * wire.gbyte_per_s, 1e-6 * wire.latency_us, wire.serial))
                 neighbours.setdefault(source, []).append((target, len(links) - 1))
     return Network(tuple(links), place, neighbours)
+
+
+def workers_per_host(network: Network, workers: int) -> int | None:
+    """Return the number of successive workers with links to the same places; None unless it groups all workers equally.
+
+    Groups of one worker, and one group of all workers, are not counted as hosts.
+    """
+    nearest = [[place for place, _ in network.neighbours[network.place[worker_task(k)]]] for k in range(workers)]
+    groups = [len(list(group)) for _, group in groupby(nearest)]
+    return groups[0] if 1 < len(groups) < workers and len(set(groups)) == 1 else None
 
 
 def _joined(joined: dict[str, str], place: str) -> str:
