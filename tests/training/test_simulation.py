@@ -11,10 +11,12 @@ from runner.config.conf_dir import conf_dir
 from runner.config.configuration import option_of, to_plain
 from runner.config.schema import Config
 from runner.engine.graph.device import task_of
+from runner.engine.graph.tensor import TensorSpec
 from runner.engine.run.recording import SEND
 from runner.engine.run.timeline import LinkSpan
 from runner.engine.simulate.activities import segments
-from runner.engine.simulate.costs import instruction_seconds
+from runner.engine.simulate.costs import instruction_seconds, op_seconds
+from runner.engine.simulate.hardware import DeviceKind
 from runner.engine.simulate.memory import peak_tensors
 from runner.errors import ConfigError, ResourceError
 from runner.strategies.async_data import AsyncData
@@ -108,6 +110,21 @@ def test_a_single_device_takes_the_sum_of_its_instructions() -> None:
     ((device, plan),) = session.plans("train").items()
     expected = sum(instruction_seconds(plan, each, session.kind(device)) for each in plan.instructions)
     assert simulate(config, 4).step_s == pytest.approx(expected + 50e-6)
+
+
+@pytest.mark.parametrize(("rows", "waves"), [(1, None), (4, 1), (5, 2), (8, 2), (17, 5)])
+def test_products_of_more_than_one_wave_of_tiles_take_whole_waves(rows: int, waves: int | None) -> None:
+    """Four units compute a tile of 8 outputs each at a time; products of fewer tiles keep all units busy."""
+    specs = [TensorSpec(shape, "float32") for shape in ((rows, 16), (16, 8), (rows, 8))]
+    attributes = {"transpose_a": False, "transpose_b": False}
+
+    def seconds(op: str, inputs: list[TensorSpec], **tiles: int) -> float:
+        return op_seconds(op, inputs, specs[2:], attributes, DeviceKind(flops_per_s=1e3, bytes_per_s=1e30, **tiles))
+
+    flops = 2 * 16 * (8 * rows if waves is None else 4 * 8 * waves)
+    assert seconds("matmul", specs[:2], multiprocessors=4, tile=8) == pytest.approx(flops / 1e3)
+    assert seconds("matmul", specs[:2]) == pytest.approx(2 * 16 * 8 * rows / 1e3)
+    assert seconds("relu", specs[2:], multiprocessors=4, tile=8) == seconds("relu", specs[2:])
 
 
 def test_workers_with_fixed_shares_and_free_sums_take_the_time_of_one() -> None:

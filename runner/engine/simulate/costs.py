@@ -4,6 +4,7 @@ In the roofline model, an instruction takes the time of a launch plus the time o
 traffic, whichever is longer.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -40,8 +41,12 @@ def op_seconds(op: str, inputs: Specs, outputs: Specs, attributes: Attributes, k
         product = op_seconds("matmul", inputs[:2], [read[attributes["product"]]], attributes, kind)
         return product + op_seconds("elementwise", read, outputs, attributes, kind)
     cost = op_table.lookup(op).cost(inputs, outputs, attributes)
-    reached = kind.convolutions if op.startswith("conv2d") else kind.products if op.startswith("matmul") else 1.0
+    convolves, multiplies = op.startswith("conv2d"), op.startswith("matmul")
+    reached = kind.convolutions if convolves else kind.products if multiplies else 1.0
     arithmetic = cost.flops / (kind.flops_per_s * reached)
+    if kind.multiprocessors is not None and (convolves or multiplies):
+        waves = max(1.0, outputs[0].size / (kind.tile * kind.multiprocessors))
+        arithmetic *= math.ceil(waves) / waves
     return 1e-6 * kind.launch_us + max(arithmetic, cost.nbytes / (kind.bytes_per_s * kind.traffic))
 
 

@@ -27,6 +27,9 @@ class DeviceKind:
 
     flops_per_s: floating-point operations per second; bytes_per_s: memory traffic. convolutions, products: the fraction
     of flops_per_s that convolutions and matrix products reach; traffic: the fraction of bytes_per_s that is reached.
+    multiprocessors: number of units that each compute one tile of a convolution or product at a time; null: tiles are
+    not modelled. tile: number of outputs of a tile. Outputs of more than one wave of tiles take whole waves (NVIDIA,
+    Matrix Multiplication Background, "Wave Quantization"); for fewer, kernels divide the sums among the units.
     launch_us: microseconds added to every instruction. copies: whether the device itself copies sent and received
     tensors, at the rate of its memory; otherwise, a copy engine copies them. memory_gib: its memory, null if unknown.
     profile: path of a file that `runner profile` wrote on such a device; the rates then apply only to ops that the file
@@ -39,6 +42,8 @@ class DeviceKind:
     convolutions: Fraction = 1.0
     products: Fraction = 1.0
     traffic: Fraction = 1.0
+    multiprocessors: Count | None = None
+    tile: Count = 256 * 128
     launch_us: NonNegative = 0.0
     copies: bool = False
     memory_gib: Positive | None = None
