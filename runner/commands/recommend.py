@@ -17,14 +17,11 @@ from runner.config.hydra_app import RunComposer
 from runner.config.schema import Config
 from runner.engine.graph.device import DeviceName
 from runner.engine.simulate.hardware import ANY, Hardware, expanded
-from runner.engine.simulate.network import network_of, workers_per_host
 from runner.errors import ConfigError, ResourceError, RunnerError
-from runner.strategies.base import PER_HOST
 from runner.system.console import add_yaml_options, verb_parser
-from runner.system.schema import Violation
 from runner.system.text import number, text_table
 from runner.tracing.parts import COMMUNICATION, PARTS
-from runner.training.simulation import Simulated, hardware_of, simulate
+from runner.training.simulation import Simulated, hardware_of, simulate, variants_on
 
 _DESCRIPTION = """\
 Simulate every strategy that can train this model on this cluster, with the variants of its settings and some numbers of
@@ -93,22 +90,10 @@ def candidates(hardware: Hardware, workers: Iterable[int]) -> Iterator[tuple[str
     counts = list(workers)
     strategies: Mapping[str, Any] = GROUPS[GROUP]
     for name, strategy in strategies.items():
-        variants: Sequence[Mapping[str, object]] = strategy.variants
-        for variant in variants:
-            for count in [1] if strategy().workers == 1 else counts:
-                per_host = _workers_per_host(hardware, count)
-                if per_host is not None or PER_HOST not in variant.values():
-                    given = {key: per_host if value == PER_HOST else value for key, value in variant.items()}
-                    settings = [f"{GROUP}.{key}={value}" for key, value in given.items()]
-                    yield (f"{GROUP}={name}", f"{GROUP}.workers={count}", *settings)
-
-
-def _workers_per_host(hardware: Hardware, count: int) -> int | None:
-    """Return the number of workers of each host; None if hosts have one worker each, or if there are too few places."""
-    try:
-        return workers_per_host(network_of(hardware, count, 0), count)
-    except Violation:
-        return None
+        for count in [1] if strategy().workers == 1 else counts:
+            for variant in variants_on(hardware, strategy, count):
+                settings = [f"{GROUP}.{key}={value}" for key, value in variant.items()]
+                yield (f"{GROUP}={name}", f"{GROUP}.workers={count}", *settings)
 
 
 def _progress(each: Sequence[tuple[str, ...]]) -> Iterator[tuple[str, ...]]:

@@ -3,7 +3,7 @@
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import pairwise
@@ -22,9 +22,10 @@ from runner.engine.run.step_driver import bind
 from runner.engine.run.timeline import LinkSpan
 from runner.engine.simulate.hardware import DeviceKind, Hardware
 from runner.engine.simulate.memory import peak_tensors
-from runner.engine.simulate.network import Network, network_of
+from runner.engine.simulate.network import Network, network_of, workers_per_host
 from runner.engine.simulate.session import SimulatedSession, Totals
 from runner.errors import ConfigError, ResourceError
+from runner.strategies.base import PER_HOST, Strategy
 from runner.system.schema import Violation
 from runner.system.text import duration
 from runner.tracing.parts import device_parts
@@ -167,6 +168,20 @@ def session_of(config: Config, updates: int) -> SimulatedSession:
     if profiled is None:
         return SimulatedSession(*described_session)
     return SimulatedSession(*described_session, costs_of=profiled.costs_of, seconds=node_seconds)
+
+
+def variants_on(hardware: Hardware, strategy: type[Strategy], workers: int) -> Iterator[Mapping[str, object]]:
+    """Yield the variants of a strategy for a number of workers of described hardware.
+
+    Variants for hosts are left out if hosts have one worker each, or if the hardware has too few places.
+    """
+    try:
+        per_host = workers_per_host(network_of(hardware, workers, 0), workers)
+    except Violation:
+        per_host = None
+    for variant in strategy.variants:
+        if per_host is not None or PER_HOST not in variant.values():
+            yield {key: per_host if value == PER_HOST else value for key, value in variant.items()}
 
 
 def _played(session: SimulatedSession, config: Config, steps: int, announce: Announce | None) -> list[Totals]:
