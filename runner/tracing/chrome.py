@@ -146,11 +146,5 @@ class _Rows:
         return {"pid": pid, "tid": tid, "ts": (time_ns - self._origin) / _NS_PER_US}
 
     def event(self, each: _Slice) -> dict[str, Any]:
-        return {
-            "ph": "X",
-            "name": each.name,
-            "cat": each.category,
-            **self.at(each.lane, each.begin_ns),
-            "dur": (each.end_ns - each.begin_ns) / _NS_PER_US,
-            "args": each.arguments,
-        }
+        at, dur = self.at(each.lane, each.begin_ns), (each.end_ns - each.begin_ns) / _NS_PER_US
+        return {"ph": "X", "name": each.name, "cat": each.category, **at, "dur": dur, "args": each.arguments}

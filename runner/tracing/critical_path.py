@@ -145,7 +145,7 @@ IDLE = "idle"  # kind of the time in which a device has no recorded span
 class Wait:
     """A wait of a device from ``begin_ns`` to ``end_ns`` for ``peer``: a device, or the process of the session.
 
-    first: the span after the wait.
+    first: the recorded span of the wait or, if the wait was not recorded, the span after the wait.
     """
 
     first: Span
@@ -179,19 +179,25 @@ def waits_between(index: TimelineIndex) -> Iterator[Wait]:
             yield Wait(first, known.send.device, begin, first.begin_ns)
 
 
+def waits_within(index: TimelineIndex) -> Iterator[Wait]:
+    """Yield the recorded waits in runs that are not launched; launched runs begin after their tensors have arrived."""
+    for span in index.timeline.spans:
+        run = index.run_of(span)
+        if span.kind == WAIT and (run is None or not run.launched):
+            yield Wait(span, span.peer, span.begin_ns, span.end_ns)
+
+
 def waited(index: TimelineIndex, between: Iterable[Wait], update: Update) -> dict[tuple[str, str], Waited]:
     """Return the waits of an update: (waiting device, ``Wait.peer``) -> number and duration, longest first.
 
     between: the waits that :func:`waits_between` yields; waits within runs are counted too.
     """
     found: dict[tuple[str, str], Waited] = {}
-    waits: list[tuple[str, str, Span | Wait]] = [(each.first.device, each.peer, each) for each in between]
-    waits += [(span.device, span.peer, span) for span in index.timeline.spans if _is_wait(index, span)]
-    for device, peer, each in waits:
-        if each.begin_ns < update.end_ns and each.end_ns > update.begin_ns:
-            so_far = found.setdefault((device, peer), Waited())
+    for wait in (*between, *waits_within(index)):
+        if wait.begin_ns < update.end_ns and wait.end_ns > update.begin_ns:
+            so_far = found.setdefault((wait.first.device, wait.peer), Waited())
             so_far.times += 1
-            so_far.ns += _ns_within(each, update)
+            so_far.ns += ns_within(wait, update)
     return dict(sorted(found.items(), key=lambda item: (-item[1].ns, item[0])))
 
 
@@ -201,16 +207,11 @@ def spent(index: TimelineIndex, update: Update) -> dict[str, dict[str, int]]:
     for device, spans in index.devices.items():
         own: Counter[str] = Counter()
         for span in spans:
-            own[span.kind] += _ns_within(span, update)
+            own[span.kind] += ns_within(span, update)
         found[device] = {**+own, IDLE: update.end_ns - update.begin_ns - own.total()}
     return found
 
 
-def _is_wait(index: TimelineIndex, span: Span) -> bool:
-    """Return whether a span is a wait in a run that is not launched; launched runs begin after their tensors arrive."""
-    run = index.run_of(span)
-    return span.kind == WAIT and (run is None or not run.launched)
-
-
-def _ns_within(timed: Span | Wait, update: Update) -> int:
+def ns_within(timed: Span | Wait, update: Update) -> int:
+    """Return the nanoseconds of a span or wait that are within an update."""
     return max(0, min(timed.end_ns, update.end_ns) - max(timed.begin_ns, update.begin_ns))

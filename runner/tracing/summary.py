@@ -1,22 +1,12 @@
 """Summary of the recorded updates: critical paths, waits and node times, as a document and as a table."""
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 from typing import Any
 
 from runner.engine.run.recording import COMPUTE, KINDS
-from runner.tracing.critical_path import (
-    IDLE,
-    OTHER,
-    Segment,
-    Wait,
-    critical_path,
-    process_of,
-    spent,
-    waited,
-    waits_between,
-)
+from runner.tracing.critical_path import IDLE, OTHER, Wait, critical_path, process_of, spent, waited, waits_between
 from runner.tracing.timeline_index import TimelineIndex, Update
 
 _MOST_LAYERS = 8
@@ -61,14 +51,14 @@ def summary_table(summary: Mapping[str, Any]) -> str:
 
 def _step(index: TimelineIndex, between: Sequence[Wait], update: Update) -> dict[str, Any]:
     path = critical_path(index, update)
-    kinds = {kind: ns for kind in (*KINDS, OTHER) if (ns := _total(path, lambda each: each.kind).get(kind))}
+    ns_of = _total((each.kind, each.ns) for each in path)
     return {
         "step": update.step,
         "ns": update.end_ns - update.begin_ns,
         "critical_path_ns": {
-            "by_kind": kinds,
-            "by_layer": _total(path, lambda each: each.layer or _NO_LAYER),
-            "by_process": _total(path, lambda each: each.process),
+            "by_kind": {kind: ns_of[kind] for kind in (*KINDS, OTHER) if kind in ns_of},
+            "by_layer": _total((each.layer or _NO_LAYER, each.ns) for each in path),
+            "by_process": _total((each.process, each.ns) for each in path),
         },
         "processes_ns": {process_of(device): kinds for device, kinds in spent(index, update).items()},
         "waited": [
@@ -78,10 +68,10 @@ def _step(index: TimelineIndex, between: Sequence[Wait], update: Update) -> dict
     }
 
 
-def _total(path: Iterable[Segment], name: Callable[[Segment], str]) -> dict[str, int]:
+def _total(times: Iterable[tuple[str, int]]) -> dict[str, int]:
     totals: Counter[str] = Counter()
-    for segment in path:
-        totals[name(segment)] += segment.ns
+    for name, ns in times:
+        totals[name] += ns
     return dict(sorted(totals.items()))
 
 

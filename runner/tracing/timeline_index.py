@@ -37,31 +37,24 @@ class PartStart:
 class TimelineIndex:
     """The recorded spans and runs of clients, sorted and indexed. A device executes one span at a time.
 
-    session: the process that started the runs.
+    session: the process that started the runs. devices: device -> its spans, sorted by time.
     """
 
     def __init__(self, timeline: Timeline) -> None:
         self.timeline = timeline
         self.session = next((run.process for run in timeline.runs), "")
         spans = sorted(timeline.spans, key=lambda span: (span.device, span.begin_ns, span.end_ns))
-        self._tracks = {device: list(own) for device, own in groupby(spans, lambda span: span.device)}
-        self._begins = {device: [span.begin_ns for span in track] for device, track in self._tracks.items()}
+        self.devices = {device: list(own) for device, own in groupby(spans, lambda span: span.device)}
         self._sends = {(*_run(span), span.key): span for span in timeline.spans if span.kind == SEND}
         self._runs = {_run(run): run for run in timeline.runs}
         self._by_end = sorted(timeline.runs, key=lambda run: run.end_ns)
-        self._ends = [run.end_ns for run in self._by_end]
         self._last: dict[_Run, Span] = {}
         self._parts: dict[tuple[str, _Run], list[Span]] = {}
-        for track in self._tracks.values():
-            for span in track:
+        for own_spans in self.devices.values():
+            for span in own_spans:
                 last = self._last.setdefault(_run(span), span)
                 self._last[_run(span)] = max(last, span, key=lambda each: each.end_ns)
                 self._parts.setdefault((span.device, _run(span)), []).append(span)
-
-    @property
-    def devices(self) -> dict[str, Sequence[Span]]:
-        """Device -> its spans, sorted by time."""
-        return dict(self._tracks)
 
     def parts(self) -> Iterator[Sequence[Span]]:
         """Yield each part: the spans of one run on one device, sorted by time."""
@@ -69,12 +62,12 @@ class TimelineIndex:
 
     def last_before(self, device: str, time_ns: int) -> Span | None:
         """Return the last span of a device that begins before ``time_ns``."""
-        count = bisect_left(self._begins[device], time_ns)
-        return self._tracks[device][count - 1] if count else None
+        count = bisect_left(self.devices[device], time_ns, key=lambda span: span.begin_ns)
+        return self.devices[device][count - 1] if count else None
 
     def last_ended(self, time_ns: int) -> ClientRun | None:
         """Return the last run that ended at or before ``time_ns``."""
-        count = bisect_right(self._ends, time_ns)
+        count = bisect_right(self._by_end, time_ns, key=lambda run: run.end_ns)
         return self._by_end[count - 1] if count else None
 
     def last_of(self, run: ClientRun) -> Span | None:

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from runner.engine.run.session import Session
-from runner.errors import ClusterError, ResourceError
-from runner.system.files import replace_durably
+from runner.errors import ClusterError
+from runner.system.files import replace_durably, writing
 from runner.tracing.timeline_index import TimelineIndex, Update
 
 log = logging.getLogger(__name__)
@@ -106,10 +106,6 @@ class TraceWindow:
             self._open = None
 
     def _write(self, path: Path, payload: bytes) -> None:
-        try:
+        with writing(str(path), "free space there, or train with trace=false"):
             replace_durably(path, payload)
-        except OSError as error:
-            raise ResourceError(
-                f"cannot write {path}: {error.strerror}; free space there, or train with trace=false"
-            ) from error
         self.announce(path)

@@ -25,22 +25,10 @@ def span(
     number: int = 0,
 ) -> Span:
     """Return a span of the device with letter ``where``. key, peer: key and other device of a transfer, else ""."""
-    return Span(
-        process=f"worker-{'abcdefgh'.index(where)}",
-        device=device(where),
-        client=client,
-        number=number,
-        step=step,
-        kind=kind,
-        node=key or f"{begin}-{end}",
-        op={"send": "send", "wait": "recv", "receive": "recv", "compute": "matmul"}.get(kind, kind),
-        layer="fc" if kind == "compute" else "",
-        begin_ns=begin,
-        end_ns=end,
-        key=key,
-        peer=device(peer) if peer else "",
-        nbytes=8 if key else 0,
-    )
+    of_run = (f"worker-{'abcdefgh'.index(where)}", device(where), client, number, step)
+    op = {"wait": "recv", "receive": "recv", "compute": "matmul"}.get(kind, kind)
+    of_node = (kind, key or f"{begin}-{end}", op, "fc" if kind == "compute" else "")
+    return Span(*of_run, *of_node, begin, end, key, device(peer) if peer else "", 8 if key else 0)
 
 
 def run(
@@ -58,32 +46,25 @@ def one_run(spans: list[Span]) -> tuple[TimelineIndex, Update]:
     return TimelineIndex(Timeline(tuple(spans), (whole,))), Update(first.step, begin, end)
 
 
-ALONE = [span("a", "input", 2, 3), span("a", "compute", 3, 7), span("a", "compute", 9, 10)]
-B_WAITS_FOR_A = [
-    span("a", "compute", 0, 10),
-    span("a", "send", 10, 12, "k", peer="b"),
-    span("a", "compute", 12, 13),
-    span("b", "compute", 0, 3),
-    span("b", "wait", 3, 14, "k", peer="a"),
-    span("b", "receive", 14, 15, "k", peer="a"),
-    span("b", "compute", 15, 20),
-]
+def tracks(*texts: str, client: str = "train") -> list[Span]:
+    """Parse the spans of devices, each as ``a 0 compute 3 - 5 wait:k:b 9``: device a, then times and kinds in turn.
 
-READ = [
-    span("b", "compute", 2, 3, client="read"),
-    span("b", "send", 3, 4, "w", peer="a", client="read"),
-    span("a", "wait", 6, 6, "w", peer="b", client="read"),
-    span("a", "receive", 6, 7, "w", peer="b", client="read"),
-    span("a", "compute", 7, 8, client="read"),
-]
-SHARE = [
-    span("a", "input", 11, 12, client="share"),
-    span("a", "compute", 12, 20, client="share"),
-    span("a", "send", 20, 21, "g", peer="b", client="share"),
-    span("b", "wait", 24, 24, "g", peer="a", client="share"),
-    span("b", "receive", 24, 25, "g", peer="a", client="share"),
-    span("b", "compute", 25, 26, client="share"),
-]
+    Between 3 and 5, no span is recorded. Then the device waits for the tensor with key k from device b.
+    """
+    spans: list[Span] = []
+    for where, begin, *rest in map(str.split, texts):
+        for kind, end in zip(rest[::2], rest[1::2], strict=True):
+            if kind != "-":
+                name, key, peer, *_ = f"{kind}::".split(":")
+                spans.append(span(where, name, int(begin), int(end), key, peer=peer, client=client))
+            begin = end
+    return spans
+
+
+ALONE = tracks("a 2 input 3 compute 7 - 9 compute 10")
+B_WAITS_FOR_A = tracks("a 0 compute 10 send:k:b 12 compute 13", "b 0 compute 3 wait:k:a 14 receive:k:a 15 compute 20")
+READ = tracks("b 2 compute 3 send:w:a 4", "a 6 wait:w:b 6 receive:w:b 7 compute 8", client="read")
+SHARE = tracks("a 11 input 12 compute 20 send:g:b 21", "b 24 wait:g:a 24 receive:g:a 25 compute 26", client="share")
 LAUNCHED = TimelineIndex(
     Timeline((*READ, *SHARE), (run(0, 9, client="read", launched=True), run(10, 28, client="share", launched=True)))
 )

@@ -10,7 +10,7 @@ from runner.tracing.chrome import chrome_trace
 from runner.tracing.critical_path import Waited, spent, waited, waits_between
 from runner.tracing.summary import summary_table, trace_summary
 from runner.tracing.timeline_index import TimelineIndex, Update
-from tests.tracing.spans import ALONE, B_WAITS_FOR_A, LAUNCHED, SESSION, SHARE, device, one_run, run, span
+from tests.tracing.spans import ALONE, B_WAITS_FOR_A, LAUNCHED, SESSION, SHARE, device, one_run, run, span, tracks
 
 SECOND = [replace(each, step=1, number=1, begin_ns=each.begin_ns + 20, end_ns=each.end_ns + 20) for each in ALONE]
 SUMMARY = trace_summary(
@@ -86,15 +86,7 @@ A, B, C = map(device, "abc")
 
 
 def test_all_waits_of_an_update_count_on_and_off_the_critical_path() -> None:
-    index, update = one_run(
-        [
-            span("a", "compute", 0, 3),
-            span("a", "wait", 3, 9, "y", peer="b"),
-            span("b", "wait", 0, 4, "x", peer="a"),
-            span("a", "wait", 20, 21, "z", peer="b"),
-            span("c", "wait", 0, 2, "w", peer="a"),
-        ]
-    )
+    index, update = one_run(tracks("a 0 compute 3 wait:y:b 9 - 20 wait:z:b 21", "b 0 wait:x:a 4", "c 0 wait:w:a 2"))
     assert list(waits_between(index)) == []
     found = waited(index, [], update)
     assert found == {(A, B): Waited(2, 7), (B, A): Waited(1, 4), (C, A): Waited(1, 2)}
@@ -105,11 +97,8 @@ def test_all_waits_of_an_update_count_on_and_off_the_critical_path() -> None:
 def test_before_a_launched_run_a_device_waits_for_its_launch_then_for_the_last_transfer() -> None:
     between = [(each.first.device, each.peer, each.begin_ns, each.end_ns) for each in waits_between(LAUNCHED)]
     assert between == [(A, SESSION, 8, 10), (B, SESSION, 4, 10), (B, A, 10, 24)]
-    assert waited(LAUNCHED, waits_between(LAUNCHED), Update(0, 0, 12)) == {
-        (B, SESSION): Waited(1, 6),
-        (A, SESSION): Waited(1, 2),
-        (B, A): Waited(1, 2),
-    }
+    found = waited(LAUNCHED, waits_between(LAUNCHED), Update(0, 0, 12))
+    assert found == {(B, SESSION): Waited(1, 6), (A, SESSION): Waited(1, 2), (B, A): Waited(1, 2)}
 
 
 def test_a_device_that_is_busy_until_it_can_begin_does_not_wait() -> None:
@@ -129,15 +118,9 @@ def test_the_time_of_an_update_is_split_by_kind_on_every_device() -> None:
 
 Event = dict[str, Any]
 
-RECORDED = TimelineIndex(
-    Timeline(
-        (
-            span("a", "compute", 5_000, 9_500, step=3, number=7),
-            span("b", "send", 6_000, 6_001, "k", peer="a", step=3, number=7),
-        ),
-        (run(4_500, 9_600, number=7, step=3),),
-    )
-)
+COMPUTED = span("a", "compute", 5_000, 9_500, step=3, number=7)
+SENT = span("b", "send", 6_000, 6_001, "k", peer="a", step=3, number=7)
+RECORDED = TimelineIndex(Timeline((COMPUTED, SENT), (run(4_500, 9_600, number=7, step=3),)))
 UPDATES = [Update(3, 4_000, 10_000)]
 
 
@@ -172,15 +155,13 @@ def test_times_of_events_are_microseconds_from_the_first_beginning() -> None:
 
 def test_every_process_and_row_has_a_unique_number_and_a_name() -> None:
     names = {(e["name"], e["pid"], e["tid"]): e["args"]["name"] for e in events("M")}
-    a, b = f"train {device('a')}", f"train {device('b')}"
+    a, b = f"train {A}", f"train {B}"
     assert sorted(names.values()) == sorted([SESSION, "worker-0", "worker-1", "steps", "critical path", "train", a, b])
     places = [*[SESSION] * 6, "worker-0", "worker-0", "worker-1", "worker-1"]
     for event, process in zip(events("X"), places, strict=True):
         assert names["process_name", event["pid"], 0] == process
-    assert [names["thread_name", e["pid"], e["tid"]] for e in events("X")] == [
-        *["steps", *["critical path"] * 4, "train"],
-        *[a, a, b, b],
-    ]
+    rows_of_events = [names["thread_name", e["pid"], e["tid"]] for e in events("X")]
+    assert rows_of_events == ["steps", *["critical path"] * 4, "train", a, a, b, b]
 
 
 def test_arguments_describe_an_event() -> None:
@@ -189,22 +170,20 @@ def test_arguments_describe_an_event() -> None:
     assert step == {"step": 3}
     assert whole == part == of_run
     assert compute == {**of_run, "node": "5000-9500", "op": "matmul", "layer": "fc"}
-    assert start == {"step": 3, "place": device("a"), "kind": "other"}
-    assert critical == {**compute, "place": device("a"), "kind": "compute"}
-    transfer = {"key": "k", "peer": device("a"), "bytes": 8}
-    assert send == {**of_run, "node": "k", "op": "send", "layer": "", **transfer}
+    assert start == {"step": 3, "place": A, "kind": "other"}
+    assert critical == {**compute, "place": A, "kind": "compute"}
+    assert send == {**of_run, "node": "k", "op": "send", "layer": "", "key": "k", "peer": A, "bytes": 8}
 
 
 def test_launched_clients_have_separate_rows_with_their_waits() -> None:
     found = document(LAUNCHED, [])
     names = rows(found)
-    a, b = device("a"), device("b")
-    assert set(names.values()) == {"read", "share", f"read {a}", f"share {a}", f"read {b}", f"share {b}"}
+    assert set(names.values()) == {"read", "share", f"read {A}", f"share {A}", f"read {B}", f"share {B}"}
     waits = [e for e in found if e["name"].startswith("wait for ")]
     assert [(names[e["tid"]], e["cat"], e["args"]["peer"], e["ts"], e["dur"]) for e in waits] == [
-        (f"share {a}", "wait", SESSION, 0.008, 0.002),
-        (f"share {b}", "wait", SESSION, 0.004, 0.006),
-        (f"share {b}", "wait", a, 0.01, 0.014),
+        (f"share {A}", "wait", SESSION, 0.008, 0.002),
+        (f"share {B}", "wait", SESSION, 0.004, 0.006),
+        (f"share {B}", "wait", A, 0.01, 0.014),
     ]
 
 
@@ -212,14 +191,10 @@ def test_a_flow_leads_from_every_send_to_its_receive() -> None:
     found = document(LAUNCHED, [])
     names = rows(found)
     begins, ends = ([e for e in found if e["ph"] == phase] for phase in "sf")
-    assert [(e["id"], names[e["tid"]], e["ts"]) for e in begins] == [
-        (1, f"read {device('b')}", 0.003),
-        (2, f"share {device('a')}", 0.02),
-    ]
-    assert [(e["id"], names[e["tid"]], e["ts"], e["bp"]) for e in ends] == [
-        (1, f"read {device('a')}", 0.006, "e"),
-        (2, f"share {device('b')}", 0.024, "e"),
-    ]
+    sent = [(e["id"], names[e["tid"]], e["ts"]) for e in begins]
+    assert sent == [(1, f"read {B}", 0.003), (2, f"share {A}", 0.02)]
+    received = [(e["id"], names[e["tid"]], e["ts"], e["bp"]) for e in ends]
+    assert received == [(1, f"read {A}", 0.006, "e"), (2, f"share {B}", 0.024, "e")]
     assert {(e["name"], e["cat"]) for e in [*begins, *ends]} == {("transfer", "transfer")}
 
 

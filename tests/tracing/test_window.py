@@ -1,6 +1,7 @@
 """The trace window: which steps are recorded, and when their files are written."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NoReturn
 
@@ -29,9 +30,7 @@ from tests.strategies.training import Trainer, opened
         (7, 7, 10, 5, range(7, 7)),
     ],
 )
-def test_window_lies_within_the_steps_of_the_process(
-    first: int, total: int, skip: int, count: int, steps: range
-) -> None:
+def test_window_lies_within_the_steps_of_a_process(first: int, total: int, skip: int, count: int, steps: range) -> None:
     assert recorded_steps(first, total, skip, count) == steps
 
 
@@ -67,7 +66,10 @@ class Loop:
         return steps
 
 
-WORKLOAD = workload_of(NETWORKS["dense"], Sgd(), batch_size=4)
+@pytest.fixture
+def trainer(registry: Registry) -> Iterator[Trainer]:
+    with opened(Single(), workload_of(NETWORKS["dense"], Sgd(), batch_size=4), registry) as trainer:
+        yield trainer
 
 
 @pytest.mark.parametrize(
@@ -82,13 +84,12 @@ WORKLOAD = workload_of(NETWORKS["dense"], Sgd(), batch_size=4)
     ids=["first", "inner", "last", "ends during the recording", "ends before the recording"],
 )
 def test_requested_steps_are_recorded_and_written_once(
-    registry: Registry, tmp_path: Path, steps: range, trained: int, recorded: list[int]
+    trainer: Trainer, tmp_path: Path, steps: range, trained: int, recorded: list[int]
 ) -> None:
-    with opened(Single(), WORKLOAD, registry) as trainer:
-        loop = Loop(trainer, tmp_path, steps)
-        loop.run(trained)
-        for _ in range(2):
-            loop.window.finish()
+    loop = Loop(trainer, tmp_path, steps)
+    loop.run(trained)
+    for _ in range(2):
+        loop.window.finish()
     assert loop.recorded == recorded
     done = min(steps[-1] + 1, trained)
     assert loop.announced == [("trace.json", done), ("trace_summary.json", done)]
@@ -96,23 +97,21 @@ def test_requested_steps_are_recorded_and_written_once(
 
 @pytest.mark.parametrize(("steps", "begins"), [(range(2), 0), (range(3, 4), 2)])
 def test_recording_begins_a_step_early_if_possible(
-    registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: range, begins: int
+    trainer: Trainer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: range, begins: int
 ) -> None:
-    with opened(Single(), WORKLOAD, registry) as trainer:
-        loop = Loop(trainer, tmp_path, steps)
-        start, begun = trainer.session.start_trace, []
-        monkeypatch.setattr(trainer.session, "start_trace", lambda clients: (begun.append(loop.done), start(clients)))
-        loop.run(5)
+    loop = Loop(trainer, tmp_path, steps)
+    start, begun = trainer.session.start_trace, []
+    monkeypatch.setattr(trainer.session, "start_trace", lambda clients: (begun.append(loop.done), start(clients)))
+    loop.run(5)
     assert begun == [begins]
 
 
-def test_a_failed_update_ends_at_its_failure(registry: Registry, tmp_path: Path) -> None:
-    with opened(Single(), WORKLOAD, registry) as trainer:
-        loop = Loop(trainer, tmp_path, range(1, 9))
-        loop.run(2)
-        loop.window.before(2)
-        trainer.train([2])
-        loop.window.finish()
+def test_a_failed_update_ends_at_its_failure(trainer: Trainer, tmp_path: Path) -> None:
+    loop = Loop(trainer, tmp_path, range(1, 9))
+    loop.run(2)
+    loop.window.before(2)
+    trainer.train([2])
+    loop.window.finish()
     assert loop.recorded == [1, 2]
 
 
@@ -121,26 +120,22 @@ def lose(*arguments: object) -> NoReturn:
 
 
 def test_after_a_failure_the_missing_timeline_is_logged(
-    registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    trainer: Trainer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with opened(Single(), WORKLOAD, registry) as trainer:
-        loop = Loop(trainer, tmp_path, range(1, 9))
-        loop.run(2)
-        monkeypatch.setattr(trainer.session, "stop_trace", lose)
-        loop.window.finish(ClusterError("worker 1 exited"))
+    loop = Loop(trainer, tmp_path, range(1, 9))
+    loop.run(2)
+    monkeypatch.setattr(trainer.session, "stop_trace", lose)
+    loop.window.finish(ClusterError("worker 1 exited"))
     assert "no timeline could be collected from the workers: worker 1 is gone" in caplog.messages
     assert all(record.exc_info is None for record in caplog.records)
     assert loop.announced == []
 
 
-def test_trace_lost_with_a_worker_is_an_error(
-    registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with opened(Single(), WORKLOAD, registry) as trainer:
-        loop = Loop(trainer, tmp_path, range(1))
-        monkeypatch.setattr(trainer.session, "stop_trace", lose)
-        with pytest.raises(ClusterError, match="worker 1 is gone"):
-            loop.run(1)
+def test_trace_lost_with_worker_is_an_error(trainer: Trainer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = Loop(trainer, tmp_path, range(1))
+    monkeypatch.setattr(trainer.session, "stop_trace", lose)
+    with pytest.raises(ClusterError, match="worker 1 is gone"):
+        loop.run(1)
 
 
 def test_evaluations_belong_to_their_iteration(registry: Registry, tmp_path: Path) -> None:
@@ -160,17 +155,15 @@ def test_evaluations_belong_to_their_iteration(registry: Registry, tmp_path: Pat
         assert update["ts"] - 0.002 < event["ts"] <= event["ts"] + event["dur"] < update["ts"] + update["dur"] + 0.002
 
 
-def test_empty_window_records_nothing(registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_empty_window_records_nothing(trainer: Trainer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(LocalSession, "start_trace")
-    with opened(Single(), WORKLOAD, registry) as trainer:
-        loop = Loop(trainer, tmp_path, range(0))
-        loop.run(2)
-        loop.window.finish()
+    loop = Loop(trainer, tmp_path, range(0))
+    loop.run(2)
+    loop.window.finish()
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_file_that_cannot_be_written_is_an_error(registry: Registry, tmp_path: Path) -> None:
-    with opened(Single(), WORKLOAD, registry) as trainer:
-        loop = Loop(trainer, tmp_path / "absent", range(1))
-        with pytest.raises(ResourceError, match=r"cannot write .*trace\.json: No such file .* trace=false"):
-            loop.run(1)
+def test_a_file_that_cannot_be_written_is_an_error(trainer: Trainer, tmp_path: Path) -> None:
+    loop = Loop(trainer, tmp_path / "absent", range(1))
+    with pytest.raises(ResourceError, match=r"cannot write .*trace\.json: No such file .* trace=false"):
+        loop.run(1)
