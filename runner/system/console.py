@@ -14,15 +14,9 @@ from typing import Any, NoReturn
 from runner.errors import ConfigError, RunnerError
 from runner.system.redaction import SecretlessFormatter, redact_text
 
-DEBUG_OPTION = "--debug"
-"""The option that prints tracebacks; it may be anywhere on a command line."""
-
-SUPERVISE_OPTION = "--supervise"
-"""The option that starts a killed run again; it may be anywhere on a command line."""
-
-SUPERVISOR_OPTION = "--supervisor"
-"""The option by which a supervising process passes its process id to the process that it supervises."""
-
+DEBUG_OPTION = "--debug"  # the option that prints tracebacks; it may be anywhere on a command line
+SUPERVISE_OPTION = "--supervise"  # the option that starts a killed run again; it may be anywhere on a command line
+SUPERVISOR_OPTION = "--supervisor"  # the option with which a supervising process passes on its process id
 _FILE_ONLY = "file_only"
 
 NOT_ON_TERMINAL: Mapping[str, bool] = {_FILE_ONLY: True}
@@ -76,8 +70,7 @@ class _TerminalHandler(logging.Handler):
             self.handleError(record)
 
 
-Advice = Callable[[str, str | None], str]
-"""A function (unknown option, next argument or None) -> error message."""
+Advice = Callable[[str, str | None], str]  # a function (unknown option, next argument or None) -> error message
 
 
 def verb_parser(verb: str, description: str, epilog: str, advice: Advice | None = None) -> argparse.ArgumentParser:

@@ -6,9 +6,7 @@ from pathlib import Path
 
 import psutil
 
-BFLOAT16_FLAGS = ("avx512_bf16", "amx_bf16")
-"""CPU flags of the instruction sets that multiply bfloat16; either is sufficient."""
-
+BFLOAT16_FLAGS = ("avx512_bf16", "amx_bf16")  # CPU flags of instructions that multiply bfloat16; either is sufficient
 _CPUINFO = Path("/proc/cpuinfo")
 _CGROUP_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
 """Files of control groups, version 2 and version 1, with the memory limit of a container."""

@@ -15,8 +15,7 @@ REDACTED = "[redacted]"
 
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 _ANYWHERE = {"passwords", "passphrase", "secret", "secrets", "credential", "credentials"}
-_ENDINGS = ("password", "passwd")
-"""Endings of a word that names a secret, as in ``sslpassword`` and ``PGPASSWORD``."""
+_ENDINGS = ("password", "passwd")  # endings of a word that names a secret, as in ``sslpassword`` and ``PGPASSWORD``
 _AT_THE_END = {"token", "pwd", "apikey", "auth", "authorization"}
 """Words that make a key secret if they are its last word: ``hub_token`` is a secret key, ``token_count`` is not."""
 _KINDS_OF_KEY = {"api", "access", "private", "secret", "signing", "encryption"}

@@ -335,9 +335,8 @@ class LenientRecord(Record[T]):
         self.closed = closed
         if not complete:
             self.fields = _annotated(record_type, complete=False)
-            self.required = {
-                each.name for each in fields(cast(Any, record_type)) if each.default is each.default_factory is MISSING
-            }
+            known = fields(cast(Any, record_type))
+            self.required = {each.name for each in known if each.default is each.default_factory is MISSING}
 
 
 def _annotated(record_type: Any, complete: bool = True) -> dict[str, FieldType]:
@@ -345,13 +344,7 @@ def _annotated(record_type: Any, complete: bool = True) -> dict[str, FieldType]:
     return {each.name: field_type(hints[each.name], complete=complete) for each in fields(record_type)}
 
 
-_PLAIN: dict[Any, FieldType] = {
-    Any: Plain(),
-    bool: Flag(),
-    float: AnyFloat(),
-    int: Plain((int,)),
-    str: Text(),
-}
+_PLAIN: dict[Any, FieldType] = {Any: Plain(), bool: Flag(), float: AnyFloat(), int: Plain((int,)), str: Text()}
 
 
 def field_type(hint: Any, *, complete: bool = True) -> FieldType:

@@ -54,15 +54,13 @@ def test_any_text_is_printable_and_on_request_ascii(text: str) -> None:
     assert len(ascii_only(text).encode("ascii")) == len(ascii_only(text))
 
 
+SIZES = [("conv", "1,000", "-"), ("dense", "20", "3")]
+
+
 @pytest.mark.parametrize(
     ("headers", "rows", "ruled", "expected"),
     [
-        (
-            ("layer", "size", "n"),
-            [("conv", "1,000", "-"), ("dense", "20", "3")],
-            False,
-            ["layer   size  n", "conv   1,000  -", "dense     20  3"],
-        ),
+        (("layer", "size", "n"), SIZES, False, ["layer   size  n", "conv   1,000  -", "dense     20  3"]),
         (("layer", "n"), [("conv", "12")], True, ["layer   n", "-----  --", "conv   12"]),
         (("layer", "size"), [], False, ["layer  size"]),
     ],
