@@ -90,9 +90,7 @@ class SharedReading:
                 shares[key] = self._share(device, step, key)
             fields = shares[key]
             if slot.field not in fields:
-                raise RunnerError(
-                    f"input {slot.tensor} needs field {slot.field!r}; the source of examples has {', '.join(fields)}"
-                )
+                raise RunnerError(f"input {slot.tensor} needs field {slot.field!r}; the source has {', '.join(fields)}")
             fed[slot.tensor] = fields[slot.field]
         return fed
 

@@ -41,7 +41,7 @@ def instruction_seconds(plan: DevicePlan, initial: DevicePlan | None, registry: 
         DeviceExecutor(initial, registry, *memory).run(0, _feeds(initial))
     executor, feeds = DeviceExecutor(plan, registry, *memory), _feeds(plan)
     memory[0].mark_assigned(plan.read)
-    alone, fused = (_recorded(executor, feeds, threads, fused=fused) for fused in (False, True))
+    alone, fused = (_timed(executor, feeds, threads, fused=fused) for fused in (False, True))
     seconds, ends = [0.0] * len(plan.instructions), [*list(fused)[1:], len(plan.instructions)]
     for (first, group_s), end in zip(fused.items(), ends, strict=True):
         members = range(first, end)
@@ -71,9 +71,7 @@ class _Unconnected:
         return Receive(lambda step: None, lambda found: None)
 
 
-def _recorded(
-    executor: DeviceExecutor, feeds: Mapping[Tensor, Array], threads: int, *, fused: bool
-) -> dict[int, float]:
+def _timed(executor: DeviceExecutor, feeds: Mapping[Tensor, Array], threads: int, *, fused: bool) -> dict[int, float]:
     """Return position of the first instruction -> median seconds, for each call in order.
 
     With one kernel thread, the CPU time of this thread is measured, because other processes do not affect it.

@@ -51,8 +51,7 @@ class Interleaving(Protocol):
         """Return the next event; at least one client must be launched."""
 
 
-Seconds = Callable[[str, str, int], float]
-"""(client, device, step) -> duration of the client's part on the device, in seconds of the virtual clock."""
+Seconds = Callable[[str, str, int], float]  # (client, device, step) -> duration of a part on the virtual clock
 
 
 @dataclass

@@ -29,7 +29,7 @@ def load_kernels() -> Registry:
             known = {kernel.library for kernel in REGISTRY.of(definition.name, "cpu")}
             if definition.decompose is not None and "numpy" not in known:
                 REGISTRY.add(decomposed_kernel(definition, definition.decompose))
-        REGISTRY.require((name for name, definition in OPS.items() if definition.executed_by == "kernel"), "cpu")
+        REGISTRY.require(_executed_by("kernel"), "cpu")
         _complete[:] = [*OPS.values(), len(REGISTRY)]
     return REGISTRY
 
@@ -115,11 +115,11 @@ def load_described_kernels() -> Registry:
 
 def require_gpu_kernels(registry: Registry) -> None:
     """Raise KernelError if an op that is executed by a kernel has no GPU kernel, or a GPU kernel has no op."""
-    by_kernel, by_communicator = (
-        [name for name, definition in OPS.items() if definition.executed_by == how]
-        for how in ("kernel", "communicator")
-    )
-    registry.require(by_kernel, "gpu", by_communicator)
+    registry.require(_executed_by("kernel"), "gpu", _executed_by("communicator"))
+
+
+def _executed_by(how: str) -> list[str]:
+    return [name for name, definition in OPS.items() if definition.executed_by == how]
 
 
 @cache

@@ -15,19 +15,11 @@ from runner.engine.compile.program import Client, InputSource, Program, Signatur
 from runner.engine.compile.program_plans import ProgramPlans
 from runner.engine.graph.device import Cluster
 from runner.engine.graph.tensor import Tensor
+from runner.engine.run import session
 from runner.engine.run.executor import DeviceExecutor
 from runner.engine.run.inputs import ReadAhead, SharedReading
 from runner.engine.run.interleaving import Begin, End, Interleaving, Launched, VirtualTime
 from runner.engine.run.rendezvous import LocalRendezvous
-from runner.engine.run.session import (
-    expand_feeds,
-    fed_array,
-    peak_rss_bytes,
-    require_launchable,
-    require_no_trace,
-    require_synchronized,
-    required_trace,
-)
 from runner.engine.run.step_driver import Clients, Finished
 from runner.engine.run.storage import Arena, VariableStore
 from runner.engine.run.timeline import ClientRuns, LocalTrace, RecordedPlan, Timeline
@@ -36,8 +28,7 @@ from runner.errors import RunnerError
 from runner.kernels.contract import Array
 from runner.kernels.registry import Registry
 
-PROCESS = "main"
-"""Name of the process of a ``LocalSession``."""
+PROCESS = "main"  # name of the process of a ``LocalSession``
 
 
 class LocalSession(Clients):
@@ -81,10 +72,10 @@ class LocalSession(Clients):
 
     def run(self, client: str, *, step: int = 0, feeds: Mapping[str, Any] | None = None) -> dict[str, Array]:
         begin_ns = time.monotonic_ns()
-        require_synchronized(f"client {client!r} was run", self._launched)
+        session.require_synchronized(f"client {client!r} was run", self._launched)
         planned = self._planned.client(client)
         ready = self._prepare(planned.signature)
-        fed = expand_feeds(planned, feeds or {})
+        fed = session.expand_feeds(planned, feeds or {})
         number = ready.begin()
         fetched: dict[tuple[str, Tensor], Array] = {}
         jobs = {device: self._feeds_of(ready, planned, device, step, fed) for device in ready.feeds}
@@ -97,9 +88,9 @@ class LocalSession(Clients):
 
     def launch(self, client: str, *, step: int = 0, feeds: Mapping[str, Any] | None = None) -> None:
         planned = self._planned.client(client)
-        require_launchable(planned, self._launched)
+        session.require_launchable(planned, self._launched)
         ready = self._prepare(planned.signature)
-        fed = ready.copy_feeds(expand_feeds(planned, feeds or {}))
+        fed = ready.copy_feeds(session.expand_feeds(planned, feeds or {}))
         self._launched[client] = _LaunchedRun(planned, ready, step, fed, ready.begin(), time.monotonic_ns())
         self._interleaving.launched(Launched(client, step, ready.received_bytes))
 
@@ -122,7 +113,7 @@ class LocalSession(Clients):
         return {device: executor.plan for device, executor in ready.executors.items()}
 
     def start_trace(self, clients: Collection[str]) -> None:
-        require_no_trace(self._trace, clients)
+        session.require_no_trace(self._trace, clients)
         trace = self._trace = LocalTrace(PROCESS, ClientRuns(PROCESS, clients))
         for client in clients:
             ready = self._prepare(self._planned.client(client).signature)
@@ -130,14 +121,14 @@ class LocalSession(Clients):
                 trace.add(device, RecordedPlan(client, executor.plan, ready.compiled.parts[device].graph), executor)
 
     def stop_trace(self) -> Timeline:
-        trace, self._trace = required_trace(self._trace), None
+        trace, self._trace = session.required_trace(self._trace), None
         return trace.stop()
 
     def sent_bytes(self) -> list[int]:
         return list(self._sent.values())
 
     def peak_memory_bytes(self) -> dict[str, int]:
-        return {PROCESS: peak_rss_bytes()}
+        return {PROCESS: session.peak_rss_bytes()}
 
     def libraries(self) -> dict[str, list[str]]:
         found: dict[str, set[str]] = {device.type: set() for device in self._cluster.devices}
@@ -167,14 +158,10 @@ class LocalSession(Clients):
     def _reading(self, ready: "_Prepared", client: Client) -> Mapping[str, ReadAhead]:
         """Return device -> reader of a client's inputs."""
         if client.name not in self._readings:
-            slots = {
-                device: [slot for slot in client.inputs if slot.tensor in fed] for device, fed in ready.feeds.items()
-            }
-            shared = SharedReading(self._source, slots)
-            self._readings[client.name] = {
-                device: ReadAhead(executor, partial(shared.read, device))
-                for device, executor in ready.executors.items()
-            }
+            inputs, executors = client.inputs, ready.executors.items()
+            slots = {device: [slot for slot in inputs if slot.tensor in fed] for device, fed in ready.feeds.items()}
+            read = SharedReading(self._source, slots).read
+            self._readings[client.name] = {device: ReadAhead(each, partial(read, device)) for device, each in executors}
         return self._readings[client.name]
 
     def _run_part(self, run: "_LaunchedRun", device: str) -> None:
@@ -194,9 +181,8 @@ class LocalSession(Clients):
                 own = self._cluster.device(device).type
                 alike = frozenset(each.name for each in self._cluster.devices if each.type == own)
                 wires = wires_of(store.platform, rendezvous, rendezvous, alike)
-                executors[device] = DeviceExecutor(
-                    plan, self._registry, store, arena, wires, check_finite=self._check_finite
-                )
+                made = (plan, self._registry, store, arena, wires)
+                executors[device] = DeviceExecutor(*made, check_finite=self._check_finite)
             self._prepared[signature] = _Prepared(self._planned.compiled(signature), executors, rendezvous)
         return self._prepared[signature]
 
@@ -263,7 +249,7 @@ class _Prepared:
     def copy_feeds(self, fed: Mapping[Tensor, Any]) -> dict[Tensor, Array]:
         """Copy fed values for devices that run later; raises RunnerError for a wrong shape or dtype."""
         specs = {tensor: spec for feeds in self.feeds.values() for tensor, spec in feeds.items() if tensor in fed}
-        return {tensor: fed_array(tensor, fed[tensor], spec).copy() for tensor, spec in specs.items()}
+        return {tensor: session.fed_array(tensor, fed[tensor], spec).copy() for tensor, spec in specs.items()}
 
 
 @dataclass(frozen=True)

@@ -11,11 +11,8 @@ INPUT, COMPUTE, SEND, RECEIVE, WAIT, DELAY = KINDS = ("input", "compute", "send"
 """Kinds of spans: reading inputs; running a kernel or an assignment; sending a tensor; checking or copying a received
 tensor; waiting for a tensor; delaying a step to emulate a slow worker."""
 
-MAX_PLANS = 2**16
-"""Largest number of plans of one device in a trace."""
-
-MAX_SPANS = 2**20
-"""Largest number of spans of one device in a trace; this many spans fit into one document."""
+MAX_PLANS = 2**16  # largest number of plans of one device in a trace
+MAX_SPANS = 2**20  # largest number of spans of one device in a trace; this many spans fit into one document
 
 T = TypeVar("T")
 Clock = Callable[[], int]
@@ -77,10 +74,8 @@ def _of_columns(**columns: Sequence[int]) -> list[RawSpan]:
 
 
 _LARGEST = {"plan": MAX_PLANS - 1, "kind": len(KINDS) - 1}
-_SCHEMA = Record(
-    _of_columns,
-    **{name: ListOf(Integer(high=_LARGEST.get(name, MAX_INTEGER)), MAX_SPANS) for name in RawSpan._fields},
-)
+_COLUMNS = {name: ListOf(Integer(high=_LARGEST.get(name, MAX_INTEGER)), MAX_SPANS) for name in RawSpan._fields}
+_SCHEMA = Record(_of_columns, **_COLUMNS)
 _PLANS = ListOf(Text(64), MAX_PLANS)
 
 

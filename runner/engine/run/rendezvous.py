@@ -12,8 +12,7 @@ from runner.errors import ClusterError
 from runner.kernels.contract import Array, NativeCall
 from runner.kernels.memory import allocate
 
-_WAIT_S = 1.0
-"""Longest wait in seconds between two checks for a failure and the time limit."""
+_WAIT_S = 1.0  # longest wait in seconds between two checks for a failure and the time limit
 
 
 class Rendezvous(Protocol):

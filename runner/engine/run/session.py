@@ -15,11 +15,8 @@ from runner.kernels.contract import Array, as_array
 
 T = TypeVar("T")
 
-PEAK_MEMORY = "peak_memory_bytes"
-"""Name of the statistic with the peak memory of a worker process, reported with every finished step."""
-
-TURN = "turn"
-"""Name of a launched step's statistic: the number of launched steps that the worker began before this one."""
+PEAK_MEMORY = "peak_memory_bytes"  # statistic of every finished step: the peak memory of the worker process
+TURN = "turn"  # statistic of a launched step: the number of launched steps that the worker began before this one
 
 
 class Session(Clients, Protocol):
@@ -54,9 +51,7 @@ class Session(Clients, Protocol):
 def require_no_trace(trace: object, clients: Collection[str]) -> None:
     """Raise RunnerError unless ``trace`` is None: only one trace can be active. clients: clients of the new trace."""
     if trace is not None:
-        raise RunnerError(
-            f"a trace of {', '.join(clients)} was requested during another trace: stop the other trace first"
-        )
+        raise RunnerError(f"a trace of {', '.join(clients)} was requested during another trace: stop the other first")
 
 
 def required_trace(trace: T | None) -> T:

@@ -32,10 +32,7 @@ class Clients(Protocol):
     """An object that runs the clients of a program, one by one or several at once."""
 
     def run(self, client: str, *, step: int = 0, feeds: Mapping[str, Any] | None = None) -> dict[str, Array]:
-        """Run one step of a client and return its fetches by name.
-
-        Raises RunnerError while launched clients are running.
-        """
+        """Run one step of a client and return its fetches by name; raises RunnerError while launched clients run."""
 
     @property
     def longest_series(self) -> int:
@@ -44,7 +41,7 @@ class Clients(Protocol):
 
     def run_series(self, client: str, first: int, feeds: Sequence[Mapping[str, Any]]) -> list[dict[str, Array]]:
         """Run consecutive steps of a client, one for each of ``feeds``, and return the fetches of each."""
-        return [self.run(client, step=first + number, feeds=each) for number, each in enumerate(feeds)]
+        return [self.run(client, step=step, feeds=each) for step, each in enumerate(feeds, first)]
 
     def launch(self, client: str, *, step: int = 0, feeds: Mapping[str, Any] | None = None) -> None:
         """Begin one step of a client whose ``deferred`` is true, and return without waiting for the end of the step.
@@ -76,7 +73,7 @@ class StepDriver(ABC):
 
     def updates(self, first: int, learning_rates: Sequence[Array]) -> Sequence[Mapping[str, Array]]:
         """Make consecutive updates, one for each learning rate; see :meth:`update`."""
-        return [self.update(first + number, rate) for number, rate in enumerate(learning_rates)]
+        return [self.update(step, rate) for step, rate in enumerate(learning_rates, first)]
 
     @property
     def passes(self) -> int:
@@ -159,9 +156,7 @@ class Synchronous(StepDriver):
 
     def updates(self, first: int, learning_rates: Sequence[Array]) -> Sequence[Mapping[str, Array]]:
         """Make consecutive updates by a series of steps of ``train``."""
-        feeds = [
-            {"step": number_of(first + number), "learning_rate": rate} for number, rate in enumerate(learning_rates)
-        ]
+        feeds = [{"step": number_of(step), "learning_rate": rate} for step, rate in enumerate(learning_rates, first)]
         return self._clients.run_series("train", first, feeds)
 
     def synchronize(self) -> None:

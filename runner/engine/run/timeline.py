@@ -136,9 +136,7 @@ def spans_of(process: str, recorded: Sequence[RecordedPlan], raw_spans: Iterable
     spans = [_span(process, recorded, each) for each in raw_spans]
     for before, after in pairwise(at for span in spans for at in (span.begin_ns, span.end_ns)):
         if after < before:
-            raise SecurityError(
-                f"spans of {process} refused: {after} ns follows {before} ns, expected times in ascending order"
-            )
+            raise SecurityError(f"spans of {process} refused: {after} ns follows {before} ns, expected ascending times")
     return spans
 
 

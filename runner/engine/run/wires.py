@@ -13,8 +13,7 @@ from runner.kernels.memory import Bytes, address_of
 from runner.kernels.platform import HostPlatform, Platform, Work
 from runner.kernels.registry import Registry
 
-Send = Callable[[int], None]
-"""A function that sends a value; its argument is the number of the step."""
+Send = Callable[[int], None]  # a function that sends a value; its argument is the number of the step
 
 
 class Receive(NamedTuple):
@@ -159,9 +158,7 @@ def platform_of(device: Device, registry: Registry) -> Platform:
         return HostPlatform(registry.join)
     if device.type not in registry.platforms:
         known = ", ".join(["cpu", *sorted(registry.platforms)])
-        raise ResourceError(
-            f"device {device.name!r}: this process has no devices of type {device.type!r}, only {known}"
-        )
+        raise ResourceError(f"device {device.name!r}: this process has no device of type {device.type!r}, only {known}")
     return registry.platforms[device.type](device.gpu or 0)
 
 

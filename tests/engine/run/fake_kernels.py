@@ -34,10 +34,8 @@ Specs = Sequence[Spec]
 Offered = Sequence[Layout | None]
 
 PLAIN = ""
-REVERSED = "reversed"
-"""A layout with all bytes in reverse order, after some padding."""
-MASKED = "masked"
-"""A layout with all bytes inverted, before some padding."""
+REVERSED = "reversed"  # a layout with all bytes in reverse order, after some padding
+MASKED = "masked"  # a layout with all bytes inverted, before some padding
 NOT_PLAIN = (REVERSED, MASKED)
 VIA_PLAIN = frozenset((a, b) for a in (PLAIN, *NOT_PLAIN) for b in (PLAIN, *NOT_PLAIN) if a == b or PLAIN in (a, b))
 """The conversions that every library must support: to and from the plain layout, and copies."""
@@ -214,11 +212,8 @@ def _reference(op: str, attributes: Attributes, buffers: Buffers) -> Callable[[S
 
 def random_registry(seed: int) -> Registry:
     """Return fake kernels that request random layouts, which depend only on the seed and the requesting node."""
-    kernels = [
-        fake_kernel(op, _random_arrange(seed, op), native=_random(seed, op).random() < 0.5)
-        for op in kernel_ops()
-        if op != "convert"
-    ]
+    others = [op for op in kernel_ops() if op != "convert"]
+    kernels = [fake_kernel(op, _random_arrange(seed, op), native=_random(seed, op).random() < 0.5) for op in others]
     return fake_registry(*kernels, fake_kernel("convert", converting(VIA_PLAIN)))
 
 

@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+import pytest
+
 from runner.engine.compile.program import Client, Program
 from runner.engine.graph import ops
 from runner.engine.graph.device import server_device, worker_device
@@ -9,6 +11,7 @@ from runner.engine.graph.graph import Graph
 from runner.engine.graph.tensor import Tensor
 from runner.engine.run.step_driver import Clients, Finished
 from runner.engine.run.timeline import Span
+from runner.errors import RunnerError
 
 SIZE = 3
 
@@ -22,10 +25,8 @@ def tally(workers: int = 2) -> Program:
     graph = Graph()
     total = _variable(graph, server_device(0), "total")
     owns = [_variable(graph, worker_device(k), f"own_{k}") for k in range(workers)]
-    clients = [
-        Client("init", targets=tuple(_start(graph, each) for each in (total, *owns))),
-        Client("save", fetches={"total": total}),
-    ]
+    started = tuple(_start(graph, each) for each in (total, *owns))
+    clients = [Client("init", targets=started), Client("save", fetches={"total": total})]
     for k, own in enumerate(owns):
         clients += [_fetch(graph, total, own, k), _work(graph, own, k), _push(graph, total, own, k)]
     return Program(graph, {client.name: client for client in clients}, {}, workers=workers, servers=1)
@@ -46,6 +47,19 @@ def pushed(session: Clients, rounds: int) -> list[Finished]:
         if left[k]:
             session.launch(f"{following[kind]}_{k}", step=ended.step + (kind == "push"))
     return finished
+
+
+def expect_misuse_refused(session: Clients) -> None:
+    """Expect errors of clients that are launched, run or awaited at a wrong time; afterwards ``work_0`` is running."""
+    with pytest.raises(RunnerError, match="no client is running: launch one first"):
+        session.finished()
+    with pytest.raises(RunnerError, match="client 'save' was launched, but is not deferred: call run"):
+        session.launch("save")
+    session.launch("work_0")
+    with pytest.raises(RunnerError, match="client 'work_0' was launched while running: wait until it has finished"):
+        session.launch("work_0")
+    with pytest.raises(RunnerError, match="client 'save' was run before work_0 finished: wait for launched"):
+        session.run("save")
 
 
 def _variable(graph: Graph, device: str, name: str) -> Tensor:

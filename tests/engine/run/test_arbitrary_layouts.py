@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -93,10 +94,7 @@ class Stateful:
     def in_a_session(self, registry: Registry) -> RunResult:
         """Set the variables in a session, run the steps, and fetch the variables."""
         graph = self.graph
-        sources = {
-            variable: ops.placeholder(graph, value.shape, value.dtype.name)
-            for variable, value in self.variables.items()
-        }
+        sources = {w: ops.placeholder(graph, value.shape, value.dtype.name) for w, value in self.variables.items()}
         restoring = [ops.assign(graph, variable, source).node for variable, source in sources.items()]
         clients = [
             client("restore", targets=restoring, feeds=sources.values()),
@@ -153,7 +151,7 @@ ROOT = Path(__file__).parents[2]
 HASH_SEEDS = ("1", "2")
 
 
-def drawn_plans() -> str:
+def digest() -> str:
     """Return a digest of the plans of some random graphs with random kernels."""
     found: list[str] = []
 
@@ -168,19 +166,9 @@ def drawn_plans() -> str:
 
 
 def test_plans_are_equal_under_any_hash_seed() -> None:
-    code = (
-        "import tests.conftest; from tests.engine.run.test_arbitrary_layouts import drawn_plans; print(drawn_plans())"
-    )
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", code],
-            cwd=ROOT,
-            env={**os.environ, "PYTHONHASHSEED": seed},
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for seed in HASH_SEEDS
-    ]
+    code = "import tests.conftest; from tests.engine.run.test_arbitrary_layouts import digest; print(digest())"
+    start = partial(subprocess.Popen, [sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    processes = [start(env={**os.environ, "PYTHONHASHSEED": seed}) for seed in HASH_SEEDS]
     digests = {process.communicate(timeout=60)[0].strip() for process in processes}
     assert [process.returncode for process in processes] == [0] * len(HASH_SEEDS)
     assert len(digests) == 1

@@ -47,9 +47,7 @@ def test_fetches_are_computed_from_feeds(graph: Graph, registry: Registry) -> No
         (1.0, r"float64\[\]"),
     ],
 )
-def test_feed_of_wrong_shape_or_dtype_is_refused_with_its_name(
-    graph: Graph, registry: Registry, value: Array, came: str
-) -> None:
+def test_feed_of_wrong_shape_or_dtype_is_named(graph: Graph, registry: Registry, value: Array, came: str) -> None:
     with pytest.raises(RunnerError, match=rf"feed x:0: got {came}, expected float64\[2\]"):
         Bench(graph, registry).run({X: value})
 
@@ -61,22 +59,15 @@ def failing(error: Exception) -> Function:
     return broken
 
 
+NO_BITS, NO_PAGES = FloatingPointError("no bits"), MemoryError("no pages left")
+
+
 @pytest.mark.parametrize(
     ("ops", "error", "kind", "text"),
     [
-        (
-            ["exp"],
-            FloatingPointError("no bits"),
-            RunnerError,
-            r"node 'e' \(op 'exp'\) on {} failed in step 12: Fl.*bits",
-        ),
-        (
-            ["exp"],
-            MemoryError("no pages left"),
-            ResourceError,
-            "node 'e' .* failed in step 12: MemoryError: no pages left",
-        ),
-        (["neg", "exp"], FloatingPointError("no bits"), RunnerError, "node 'n' "),
+        (["exp"], NO_BITS, RunnerError, r"node 'e' \(op 'exp'\) on {} failed in step 12: FloatingPointError: no bits"),
+        (["exp"], NO_PAGES, ResourceError, "node 'e' .* failed in step 12: MemoryError: no pages left"),
+        (["neg", "exp"], NO_BITS, RunnerError, "node 'n' "),
     ],
     ids=["error", "no memory", "first node"],
 )

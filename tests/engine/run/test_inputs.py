@@ -51,7 +51,7 @@ class Counting:
 
 def test_a_field_that_the_source_lacks_is_named() -> None:
     shared = SharedReading(Counting(), {"first": [InputSlot(X, "train", "z", 0, 4)]})
-    with pytest.raises(RunnerError, match=r"^input x:0 needs field 'z'; the source of examples has x, y$"):
+    with pytest.raises(RunnerError, match=r"^input x:0 needs field 'z'; the source has x, y$"):
         shared.read("first", 3)
 
 
@@ -157,6 +157,5 @@ def test_layers_on_three_devices_read_every_batch_once(gpus: bool, compiled_sour
         trainer.evaluate()
     np.testing.assert_allclose(history, trained(Single(), workload, load_kernels(), 3)[1], rtol=1e-9)
     ahead = [("test", 1, 0, TEST_BATCH), ("train", 3, 0, BATCH)] if gpus else []
-    assert sorted(source.asked) == sorted(
-        [("test", 0, 0, TEST_BATCH), *(("train", step, 0, BATCH) for step in range(3)), *ahead]
-    )
+    asked = [("test", 0, 0, TEST_BATCH), *(("train", step, 0, BATCH) for step in range(3)), *ahead]
+    assert sorted(source.asked) == sorted(asked)

@@ -17,7 +17,7 @@ from runner.engine.run.local_session import LocalSession
 from runner.engine.run.step_driver import Clients, Finished
 from runner.errors import RunnerError
 from runner.kernels.registry import Registry
-from tests.engine.run.launched_programs import SIZE, expect_matching_transfers, pushed, tally
+from tests.engine.run.launched_programs import SIZE, expect_matching_transfers, expect_misuse_refused, pushed, tally
 
 
 def launched(text: str, step: int = 0) -> Launched:
@@ -210,15 +210,7 @@ def test_interleaving_is_a_function_of_the_seed_and_its_record_replays_it(opened
 
 def test_launch_run_or_wait_at_a_wrong_time_is_refused(opened: Opened) -> None:
     session = opened()
-    with pytest.raises(RunnerError, match="no client is running: launch one first"):
-        session.finished()
-    with pytest.raises(RunnerError, match="client 'save' was launched, but is not deferred: call run"):
-        session.launch("save")
-    session.launch("work_0")
-    with pytest.raises(RunnerError, match="client 'work_0' was launched while running: wait until it has finished"):
-        session.launch("work_0")
-    with pytest.raises(RunnerError, match="client 'save' was run before work_0 finished: wait for launched clients"):
-        session.run("save")
+    expect_misuse_refused(session)
     session.finished()
     session.run("save")
 

@@ -1,6 +1,5 @@
 """Loading of the kernels that a process needs."""
 
-from dataclasses import replace
 from pathlib import Path
 from unittest.mock import Mock, call
 
@@ -42,25 +41,18 @@ def test_only_reference_kernels_compute_float64_arrays_on_the_cpu() -> None:
 
 def test_op_without_numpy_kernel_is_computed_by_its_decomposition_and_rounded_once() -> None:
     step = 2.0**-8  # Half a unit in the last place of 1 in bfloat16.
-    raised = OpDef(
-        "raised", like_input(), ByDecomposition(), 1, decompose=decomposition(lambda _, x: [x + step + step])
-    )
+    op = OpDef("raised", like_input(), ByDecomposition(), 1, decompose=decomposition(lambda _, x: [x + step + step]))
     x, specs = np.array([1.0, 0.5], "bfloat16"), [TensorSpec((2,), "bfloat16")]
     with restored_tables():
-        register(raised)
+        register(op)
         ran = harness.run(load_kernels().find("raised", "cpu", "numpy"), {}, specs, specs, [x])
     np.testing.assert_array_equal(ran.outputs[0], np.array([1.0 + 2 * step, 0.5 + 2 * step], "bfloat16"))
 
 
 def test_decomposition_into_an_op_without_numpy_function_is_refused() -> None:
-    parts = OpDef(
-        "parts",
-        like_input(),
-        ByDecomposition(),
-        1,
-        decompose=lambda graph, inputs, _: graph.add("whole", inputs).tensors,
-    )
-    whole = replace(parts, name="whole", decompose=lambda graph, inputs, _: graph.add("neg", inputs).tensors)
+    rest = (like_input(), ByDecomposition(), 1)
+    parts = OpDef("parts", *rest, decompose=lambda graph, inputs, _: graph.add("whole", inputs).tensors)
+    whole = OpDef("whole", *rest, decompose=lambda graph, inputs, _: graph.add("neg", inputs).tensors)
     specs = [TensorSpec((2,), "float32")]
     expected = "op 'parts' has no kernel, and op 'whole' of its decomposition has no NumPy function"
     with restored_tables():

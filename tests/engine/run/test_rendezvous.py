@@ -231,7 +231,7 @@ def test_value_of_wrong_dtype_from_host_is_refused(runtime: EmulatedRuntime) -> 
 
 def test_device_type_without_kernels_is_refused(registry: Registry) -> None:
     (gpu,) = cluster_of(GPU_0).devices
-    with pytest.raises(ResourceError, match=f"device '{GPU_0}': this process has no devices of type 'gpu', only cpu"):
+    with pytest.raises(ResourceError, match=f"device '{GPU_0}': this process has no device of type 'gpu', only cpu"):
         platform_of(gpu, registry)
 
 

@@ -78,9 +78,7 @@ def rendezvous_made(monkeypatch: pytest.MonkeyPatch) -> list[LocalRendezvous]:
     return made
 
 
-def test_devices_run_in_separate_threads_that_end_with_the_session(
-    registry: Registry, rendezvous_made: list[LocalRendezvous]
-) -> None:
+def test_each_device_runs_in_a_separate_thread(registry: Registry, rendezvous_made: list[LocalRendezvous]) -> None:
     threads: dict[str, str] = {}
 
     def noting(op: str, function: Function) -> Function:

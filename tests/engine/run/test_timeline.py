@@ -10,18 +10,7 @@ from runner.engine.cluster.transport.encoding import decode_document, encode_doc
 from runner.engine.graph.graph import Graph
 from runner.engine.run import recording
 from runner.engine.run.executor import DeviceExecutor
-from runner.engine.run.recording import (
-    COMPUTE,
-    DELAY,
-    MAX_PLANS,
-    WAIT,
-    PlanRun,
-    RawSpan,
-    Recorder,
-    from_document,
-    read_plans,
-    to_document,
-)
+from runner.engine.run.recording import COMPUTE, DELAY, WAIT, PlanRun, RawSpan, Recorder, from_document, to_document
 from runner.engine.run.timeline import RecordedPlan, Timeline, spans_of
 from runner.errors import ResourceError, RunnerError, SecurityError
 from runner.kernels.registry import Registry
@@ -73,10 +62,8 @@ def test_times_ascend_on_every_device_and_are_within_the_runs(traced: tuple[Trai
         assert all(before <= after for before, after in pairwise(times))
     runs = {(each.client, each.number): each for each in timeline.runs}
     # Only ``train`` is traced, so the timeline does not contain the run of ``eval`` between the two steps.
-    assert [(each.client, each.number, each.step, each.launched) for each in timeline.runs] == [
-        ("train", 1, 1, False),
-        ("train", 2, 2, False),
-    ]
+    found = [(each.client, each.number, each.step, each.launched) for each in timeline.runs]
+    assert found == [("train", 1, 1, False), ("train", 2, 2, False)]
     for span in timeline.spans:
         run = runs[span.client, span.number]
         assert run.step == span.step
@@ -116,9 +103,7 @@ def test_recording_ends_when_the_trace_stops(registry: Registry, monkeypatch: py
         ([RawSpan(0, 0, 0, 0, "compute", 2, 4), RawSpan(0, 1, 1, 0, "compute", 3, 5)], "3 ns follows 4 ns"),
     ],
 )
-def test_spans_that_the_plan_cannot_produce_are_refused(
-    registry: Registry, spans: list[RawSpan], complaint: str
-) -> None:
+def test_spans_that_a_plan_cannot_produce_are_refused(registry: Registry, spans: list[RawSpan], complaint: str) -> None:
     graph = Graph()
     graph.add("fill", [], {"value": 1.0, "shape": (2,), "dtype": "float64"}, name="c")
     plan = Bench(graph, registry).plan
@@ -175,10 +160,11 @@ def test_malformed_document_is_refused(change: dict[str, Any], complaint: str) -
 def test_longest_document_fits_a_frame() -> None:
     longest = [2**63 - 1] * recording.MAX_SPANS
     columns = dict.fromkeys(("number", "step", "position", "begin_ns", "end_ns"), longest)
-    encode_document({**columns, "kind": [5] * recording.MAX_SPANS, "plan": [MAX_PLANS - 1] * recording.MAX_SPANS})
+    largest_plan = [recording.MAX_PLANS - 1] * recording.MAX_SPANS
+    encode_document({**columns, "kind": [5] * recording.MAX_SPANS, "plan": largest_plan})
 
 
 def test_plan_names_are_read_in_order() -> None:
-    assert read_plans(decode_document(memoryview(encode_document(["b", "a"])))) == ("b", "a")
+    assert recording.read_plans(decode_document(memoryview(encode_document(["b", "a"])))) == ("b", "a")
     with pytest.raises(SecurityError, match=r"^plans of a trace refused: .*\[1\]: 3, expected text of at most 64"):
-        read_plans(["a", 3])
+        recording.read_plans(["a", 3])
