@@ -60,15 +60,13 @@ class Admission:
     def __init__(self, identity: Identity, peers: int, servers: int = 0) -> None:
         """``servers``: number of parameter servers. ``peers``: number of peers of every other role."""
         self.drops: Counter[Drop] = Counter()
-        self.refused: list[tuple[bytes, str]] = []
-        """(connection, reason) of each dropped first message; the endpoint sends the reason to the caller."""
+        self.refused: list[tuple[bytes, str]] = []  # (connection, reason) of each dropped first message, for the caller
         self._last_drop = ""
         self._identity = identity
         self._peers = peers
         self._servers = servers
         self._callers: dict[bytes, _Caller] = {}
-        self._joined_after: dict[str, int] = {}
-        """Name of a replaced process -> epoch in which its replacement was started."""
+        self._joined_after: dict[str, int] = {}  # replaced process -> epoch in which its replacement was started
         self._oldest = identity.epoch
 
     def admit(
@@ -101,7 +99,7 @@ class Admission:
             return self._drop(Drop.NO_HELLO, f"{message.kind} from {envelope.src}")
         if not hmac.compare_digest(message.token.encode(), self._identity.token.encode()):
             return self._drop(Drop.BAD_TOKEN, f"from {envelope.src}")
-        name = self._check_hello(envelope, message, frames, process)
+        name = self._identify(envelope, message, frames, process)
         if envelope.epoch < self._joined_after.get(messages.process_of(name), self._oldest):
             return self._drop(Drop.STALE, f"{name} of epoch {envelope.epoch}, which was replaced")
         if any((caller.name, caller.lane) == (name, message.lane) for caller in self._callers.values()):
@@ -126,9 +124,7 @@ class Admission:
             del self._callers[connection]
         return found
 
-    def _check_hello(
-        self, envelope: Envelope, hello: messages.Hello, frames: Sequence[memoryview], process: str
-    ) -> str:
+    def _identify(self, envelope: Envelope, hello: messages.Hello, frames: Sequence[memoryview], process: str) -> str:
         """Return the name of a caller with the right token; raises SecurityError if the caller breaks the protocol."""
         allowed = CALLERS[self._identity.role]
         indices = self._servers if hello.role in _SERVER_ROLES else self._peers

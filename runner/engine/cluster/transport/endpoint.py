@@ -73,8 +73,7 @@ class Limits:
     lanes: int = 1
 
 
-SEND_TIMEOUT_S = 0.05
-"""``Limits.send_timeout_s`` on one host, where the connection to a process that has ended is closed at once."""
+SEND_TIMEOUT_S = 0.05  # ``Limits.send_timeout_s`` on one host, where the connection to an ended process closes at once
 
 
 @dataclass(frozen=True)

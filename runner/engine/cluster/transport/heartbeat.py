@@ -24,8 +24,7 @@ from runner.errors import ClusterError, RunnerError
 
 INTERVAL_S = 0.5
 MOST_UNSENT = 3
-_STOP_S = 15.0
-"""Time limit in seconds for stopping the thread."""
+_STOP_S = 15.0  # time limit in seconds for stopping the thread
 
 
 class HeartbeatOutbox(Protocol):
@@ -72,8 +71,7 @@ class HeartbeatThread:
         lost: called in the thread if ``MOST_UNSENT`` heartbeats in a row cannot be sent, for example because the TCP
         connection to the master is closed.
         """
-        self.lines: SimpleQueue[str] = SimpleQueue()
-        """Lines of the worker's log, which the thread sends to the master."""
+        self.lines: SimpleQueue[str] = SimpleQueue()  # lines of the worker's log, which the thread sends to the master
         self._lost = lost
         self._open_outbox = open_outbox
         self._progress = progress
@@ -122,11 +120,8 @@ class HeartbeatThread:
 DEFAULT_LIMITS_S: Mapping[str, float] = {SETUP: 120.0, LOAD: 300.0, STEP: 300.0}
 """Section -> seconds without progress after which a worker counts as stuck. An idle worker never counts as stuck."""
 
-SILENCE_S = 10.0
-"""Seconds without any heartbeat after which a worker counts as silent: twenty times ``INTERVAL_S``."""
-
-STOPPED_S = 1.5
-"""Seconds without any heartbeat after which a worker stopped by a signal such as SIGSTOP counts as lost."""
+SILENCE_S = 10.0  # seconds without any heartbeat after which a worker counts as silent: twenty times ``INTERVAL_S``
+STOPPED_S = 1.5  # seconds without any heartbeat after which a worker stopped by a signal such as SIGSTOP counts as lost
 
 
 class Reason(StrEnum):

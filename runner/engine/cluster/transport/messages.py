@@ -20,8 +20,7 @@ from runner.system.text import ascii_only
 MASTER_ROLE = "master"
 WORKER_ROLE = "worker"
 SERVER_ROLE = "ps"
-DEVICE_ROLES = (WORKER_ROLE, SERVER_ROLE)
-"""Roles of the processes that run devices; both run the same program."""
+DEVICE_ROLES = (WORKER_ROLE, SERVER_ROLE)  # roles of the processes that run devices; both run the same program
 
 _HEARTBEAT = "_heartbeat"
 HEARTBEAT_ROLES = tuple(role + _HEARTBEAT for role in DEVICE_ROLES)
@@ -73,15 +72,9 @@ MAX_PROCESSES = 2**20
 MAX_NAME = 512
 MAX_ERROR_TEXT = 4096
 MAX_LANES = 16
-
-FRAME_BYTES = 256 * 2**10
-"""Largest number of bytes of a tensor in one frame, so that a frame is encrypted while others are sent."""
-
-LONGEST_WAIT_S = 200.0
-"""Longest delay in seconds that a message may request from its receiver; shorter than the limit for a stuck step."""
-
-MOST_STEPS = 32
-"""Largest number of steps that the master requests by one message."""
+FRAME_BYTES = 256 * 2**10  # most bytes of a tensor in one frame, so that a frame is encrypted while others are sent
+LONGEST_WAIT_S = 200.0  # longest delay in seconds that a message may request; shorter than the limit for a stuck step
+MOST_STEPS = 32  # largest number of steps that the master requests by one message
 
 SETUP, LOAD, STEP, IDLE = SECTIONS = ("setup", "load", "step", "idle")
 """Sections of a worker's main loop, which its heartbeats report."""
@@ -97,8 +90,7 @@ Facts = Annotated[Mapping[str, str], MapOf(Text(MAX_NAME), Text(MAX_NAME), 300)]
 Numbers = Annotated[Mapping[str, float], MapOf(Text(MAX_NAME), Number(), 64)]
 
 
-KINDS: "dict[str, type[Message]]" = {}
-"""The message class of each kind."""
+KINDS: "dict[str, type[Message]]" = {}  # the message class of each kind
 
 
 class Message:

@@ -121,9 +121,7 @@ def _remove(path: Path) -> None:
     path.rmdir()
 
 
-MAX_SOCKET_PATH = 107
-"""Maximum length of a Unix socket path in bytes: the size of ``sun_path`` without the terminating null byte."""
-
+MAX_SOCKET_PATH = 107  # bytes of the longest path of a Unix socket: the size of ``sun_path`` without its null byte
 _IPC = "ipc://"
 _TCP = "tcp://"
 
@@ -144,9 +142,7 @@ def inbox_path(address: str) -> Path:
     """Return the socket file of an ``ipc://`` address; raises ConfigError for any other address."""
     path = Path(address.removeprefix(_IPC))
     if not address.startswith(_IPC) or not path.is_absolute():
-        raise ConfigError(
-            f"address {address!r}: expected ipc:// and an absolute path, as in ipc:///dev/shm/run/master-0"
-        )
+        raise ConfigError(f"address {address!r}: expected ipc:// and an absolute path, as ipc:///dev/shm/run/master-0")
     return path
 
 

@@ -16,28 +16,14 @@ from itertools import chain
 
 import zmq
 
+from runner.engine.cluster.transport import messages, zmq_sockets
 from runner.engine.cluster.transport.admission import Admission
 from runner.engine.cluster.transport.curve import USER_ID
 from runner.engine.cluster.transport.encoding import MAX_DOCUMENT_BYTES, check_frames, decode_header, encode_header
-from runner.engine.cluster.transport.endpoint import Frame, Identity, Limits, Received
-from runner.engine.cluster.transport.messages import (
-    DEVICE_ROLES,
-    FRAME_BYTES,
-    Hello,
-    Message,
-    Refused,
-    TensorPart,
-    split_name,
-)
+from runner.engine.cluster.transport.endpoint import Endpoint, Frame, Identity, Limits, Received
+from runner.engine.cluster.transport.messages import DEVICE_ROLES, FRAME_BYTES, Message, TensorPart
 from runner.engine.cluster.transport.private_directory import check_bind_address, inbox_path
-from runner.engine.cluster.transport.zmq_sockets import (
-    HANDSHAKE_MS,
-    Context,
-    Socket,
-    configure_inbox,
-    configure_outbox,
-    milliseconds,
-)
+from runner.engine.cluster.transport.zmq_sockets import HANDSHAKE_MS, Context, Socket, configure_inbox, configure_outbox
 from runner.errors import ClusterError, RunnerError, SecurityError
 from runner.system.text import printable
 
@@ -51,8 +37,7 @@ _EVENT = struct.Struct("=H")
 
 _FINAL_MESSAGE_MS = 20
 
-_ENDED_HANDSHAKES = 2
-"""Number of handshakes that the other process must end without delay before its key counts as wrong."""
+_ENDED_HANDSHAKES = 2  # number of handshakes that the other process must end at once before its key counts as wrong
 
 
 @dataclass
@@ -86,9 +71,9 @@ class Outbox:
         self._check_thread()
         if peer in self._connections:
             raise ValueError(f"{self._identity.name} is already connected to {peer}")
-        identity = self._identity
-        between_workers = identity.role in DEVICE_ROLES and split_name(peer)[0] in DEVICE_ROLES
-        lanes = self._limits.lanes if between_workers and identity.keys is not None else 1
+        who = self._identity
+        between_workers = who.role in DEVICE_ROLES and messages.split_name(peer)[0] in DEVICE_ROLES
+        lanes = self._limits.lanes if between_workers and who.keys is not None else 1
         connections = self._connections[peer] = []
         for lane in range(lanes):
             try:
@@ -96,7 +81,7 @@ class Outbox:
             except RunnerError:
                 self.forget(peer)
                 raise
-            hello = Hello(identity.role, identity.index, os.getpid(), identity.token, lane, own_address, facts or {})
+            hello = messages.Hello(who.role, who.index, os.getpid(), who.token, lane, own_address, facts or {})
             self._queue(connections[lane], hello, (), flags=0)
 
     def send(self, peer: str, message: Message, frames: Sequence[Frame] = ()) -> None:
@@ -161,7 +146,8 @@ class Outbox:
 
         The limit counts attempts instead of time: a process that was stopped during an attempt loses only that attempt.
         """
-        own, limit_ms = self._identity.name, milliseconds(self._limits.connect_timeout_s)
+        own, limit_s = self._identity.name, self._limits.connect_timeout_s
+        limit_ms = zmq_sockets.milliseconds(limit_s)
         attempts = math.ceil(limit_ms / HANDSHAKE_MS)
         unanswered = ended = 0
         while unanswered < attempts:
@@ -195,9 +181,7 @@ class Outbox:
                     f"the process on {address} does not have the key of {peer} in the key file of {own}: it ended "
                     f"{ended} handshakes; check the address, and use a key file of this start of the run"
                 )
-        raise ClusterError(
-            f"{own} cannot reach {peer} on {address}: no answer within {self._limits.connect_timeout_s:g} s"
-        )
+        raise ClusterError(f"{own} cannot reach {peer} on {address}: no answer within {limit_s:g} s")
 
 
 def _connect(socket: Socket, address: str, limit_ms: int, *, has_keys: bool) -> int | None:
@@ -224,11 +208,10 @@ def _connect(socket: Socket, address: str, limit_ms: int, *, has_keys: bool) -> 
     return 0 if event == zmq.EVENT_DISCONNECTED and is_late else event
 
 
-class ZmqEndpoint(Outbox):
+class ZmqEndpoint(Outbox, Endpoint):
     """An outbox and an inbox: the inbox is one bound ROUTER socket to which all peers connect. A context manager.
 
-    See :class:`~runner.engine.cluster.transport.endpoint.Endpoint`. Any other thread, such as the heartbeat thread,
-    opens a separate outbox.
+    Any other thread, such as the heartbeat thread, opens a separate outbox.
     """
 
     def __init__(self, context: Context, identity: Identity, address: str, limits: Limits) -> None:
@@ -259,12 +242,10 @@ class ZmqEndpoint(Outbox):
 
     @property
     def name(self) -> str:
-        """The name in this endpoint's hello."""
         return self._identity.name
 
     @property
     def epoch(self) -> int:
-        """The epoch in which messages are sent."""
         return self._identity.epoch
 
     def join(self, peer: str, address: str, facts: Mapping[str, str]) -> None:
@@ -274,12 +255,10 @@ class ZmqEndpoint(Outbox):
         self._poller.register(self._answers, zmq.POLLIN)
 
     def advance(self, epoch: int, lost: Sequence[str] = ()) -> None:
-        """Begin a new epoch; see :class:`~runner.engine.cluster.transport.endpoint.Endpoint`."""
         super().advance(epoch, lost)
         self._admission.advance(self._identity, lost)
 
     def refuse(self, peer: str, reason: str) -> None:
-        """Refuse a peer; see :class:`~runner.engine.cluster.transport.endpoint.Endpoint`."""
         self._check_thread()
         for connection in self._admission.forget(peer):
             self._refuse(connection, reason)
@@ -314,7 +293,7 @@ class ZmqEndpoint(Outbox):
                     continue
                 return None
             remaining_s = max(0.0, deadline - time.monotonic())
-            ready = dict(self._poller.poll(milliseconds(remaining_s)))
+            ready = dict(self._poller.poll(zmq_sockets.milliseconds(remaining_s)))
             if self._answers in ready:
                 self._raise_refusal()
             if not ready or not (self._socket in ready or self._socket.poll(_FINAL_MESSAGE_MS)):
@@ -363,7 +342,7 @@ class ZmqEndpoint(Outbox):
         return received
 
     def _refuse(self, connection: bytes, reason: str) -> None:
-        header = encode_header(self._identity.envelope(0), Refused(reason))
+        header = encode_header(self._identity.envelope(0), messages.Refused(reason))
         try:
             self._socket.send_multipart([connection, header], zmq.NOBLOCK)
         except zmq.ZMQError as error:
@@ -372,6 +351,6 @@ class ZmqEndpoint(Outbox):
     def _raise_refusal(self) -> None:
         assert self._answers is not None
         _, message = decode_header(self._answers.recv_multipart()[0])
-        if isinstance(message, Refused):
+        if isinstance(message, messages.Refused):
             raise ClusterError(f"the master refused {self.name}: {printable(message.reason)}")
         raise SecurityError(f"the master answered {self.name} with {message.kind!r}, expected a refusal or no answer")

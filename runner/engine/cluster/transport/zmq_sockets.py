@@ -24,17 +24,10 @@ from runner.engine.cluster.transport.endpoint import Identity, Keys, Limits
 from runner.engine.cluster.transport.messages import FRAME_BYTES, process_of
 from runner.errors import ClusterError, ResourceError
 
-OLDEST_LIBZMQ = (4, 3, 5)
-"""Oldest accepted version of libzmq; earlier versions have known vulnerabilities that a peer can exploit."""
-
-TERMINATION_S = 5.0
-"""Time limit for ending a context, in seconds; sockets linger for at most one second."""
-
-_OTHER_DESCRIPTORS = 256
-"""Descriptors reserved for files, logs, shared memory and Python itself."""
-
-_DESCRIPTORS_OVER_TCP = 65536
-"""Descriptors of a process that listens on a network, to which processes outside the run can also connect."""
+OLDEST_LIBZMQ = (4, 3, 5)  # earlier versions of libzmq have known vulnerabilities that a peer can exploit
+TERMINATION_S = 5.0  # time limit for ending a context, in seconds; sockets linger for at most one second
+_OTHER_DESCRIPTORS = 256  # descriptors reserved for files, logs, shared memory and Python itself
+_DESCRIPTORS_OVER_TCP = 65536  # descriptors of a process to which processes outside the run can also connect
 
 if zmq.zmq_version_info() < OLDEST_LIBZMQ:
     raise ResourceError(
@@ -93,8 +86,7 @@ LINGER_MS = 1000
 HANDSHAKE_MS = 2000
 CONNECTIONS_PER_PEER = 3
 
-PEER_LOST_MS = 5000
-"""Time without an answer after which the connection over TCP to a peer is closed."""
+PEER_LOST_MS = 5000  # time without an answer after which the connection over TCP to a peer is closed
 
 CREDIT_BYTES = 64 * 2**20
 """Bytes of tensors that one connection may deliver before the receiver reads. The sender keeps the rest.
@@ -112,17 +104,13 @@ def configure_inbox(socket: Socket, limits: Limits, keys: Keys | None = None) ->
     if keys is not None:
         secure_inbox(socket, keys)
         unread = min(unread, CREDIT_BYTES // FRAME_BYTES)
-    _configure(
-        socket,
-        limits,
-        {
-            zmq.BACKLOG: 16 + connections,
-            zmq.RCVHWM: unread,
-            # An inbox sends only refusals; sending to an unknown peer must be an error.
-            zmq.ROUTER_MANDATORY: 1,
-            **(_OVER_TCP if keys is not None else {}),
-        },
-    )
+    special = {
+        zmq.BACKLOG: 16 + connections,
+        zmq.RCVHWM: unread,
+        # An inbox sends only refusals; sending to an unknown peer must be an error.
+        zmq.ROUTER_MANDATORY: 1,
+    }
+    _configure(socket, limits, keys, special)
 
 
 def configure_outbox(socket: Socket, limits: Limits, identity: Identity | None = None, peer: str = "") -> None:
@@ -130,27 +118,19 @@ def configure_outbox(socket: Socket, limits: Limits, identity: Identity | None =
     keys = None if identity is None else identity.keys
     if identity is not None and keys is not None:
         secure_outbox(socket, keys, process_of(identity.name), process_of(peer))
-    _configure(
-        socket,
-        limits,
-        {
-            zmq.SNDHWM: limits.queued_messages,
-            zmq.RCVHWM: 1,
-            # Queue only for a peer that has completed the handshake; otherwise a send without a peer would succeed.
-            zmq.IMMEDIATE: 1,
-            # Never reconnect, so that the sender gets an error: after a reconnection, the sequence numbers would not
-            # start at 0, and queued messages would be lost.
-            zmq.RECONNECT_IVL: -1,
-            **(_OVER_TCP if keys is not None else {}),
-        },
-    )
+    special = {
+        zmq.SNDHWM: limits.queued_messages,
+        zmq.RCVHWM: 1,
+        # Queue only for a peer that has completed the handshake; otherwise a send without a peer would succeed.
+        zmq.IMMEDIATE: 1,
+        # Never reconnect, so that the sender gets an error: after a reconnection, the sequence numbers would not start
+        # at 0, and queued messages would be lost.
+        zmq.RECONNECT_IVL: -1,
+    }
+    _configure(socket, limits, keys, special)
 
 
-_OVER_TCP = {
-    zmq.HEARTBEAT_IVL: PEER_LOST_MS // 5,
-    zmq.HEARTBEAT_TIMEOUT: PEER_LOST_MS,
-    zmq.HEARTBEAT_TTL: PEER_LOST_MS,
-}
+_OVER_TCP = {zmq.HEARTBEAT_IVL: PEER_LOST_MS // 5, zmq.HEARTBEAT_TIMEOUT: PEER_LOST_MS, zmq.HEARTBEAT_TTL: PEER_LOST_MS}
 """Options of sockets over TCP, next to the keys. HEARTBEAT_TTL makes the other end apply the same limit."""
 
 
@@ -159,7 +139,7 @@ def milliseconds(seconds: float) -> int:
     return math.ceil(seconds * 1000)
 
 
-def _configure(socket: Socket, limits: Limits, special: dict[Any, int]) -> None:
+def _configure(socket: Socket, limits: Limits, keys: Keys | None, special: dict[Any, int]) -> None:
     send_timeout_ms = milliseconds(limits.send_timeout_s)
     common = {
         zmq.LINGER: LINGER_MS,
@@ -168,5 +148,5 @@ def _configure(socket: Socket, limits: Limits, special: dict[Any, int]) -> None:
         zmq.MAXMSGSIZE: FRAME_BYTES + MAX_HEADER_BYTES,  # limits the memory that processes outside the run can occupy
         zmq.HANDSHAKE_IVL: HANDSHAKE_MS,
     }
-    for option, value in (common | special).items():
+    for option, value in (common | special | (_OVER_TCP if keys is not None else {})).items():
         socket.setsockopt(option, value)

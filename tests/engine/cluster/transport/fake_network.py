@@ -147,10 +147,8 @@ class FakeEndpoint:
             raise ClusterError(f"{self.name} cannot reach {peer}: no process listens on {address or peer}")
         self._connections[peer] = self._network.new_connection()
         self._sequences[peer] = 0
-        identity = self._identity
-        hello = Hello(
-            identity.role, identity.index, os.getpid(), identity.token, address=own_address, facts=facts or {}
-        )
+        who = self._identity
+        hello = Hello(who.role, who.index, os.getpid(), who.token, address=own_address, facts=facts or {})
         self.send(peer, hello)
 
     def send(self, peer: str, message: Message, frames: Sequence[Frame] = ()) -> None:

@@ -12,28 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runner.engine.cluster.transport import encoding, messages
-from runner.engine.cluster.transport.encoding import (
-    MAX_HEADER_BYTES,
-    Envelope,
-    check_frames,
-    decode_document,
-    decode_header,
-    encode_document,
-    encode_header,
-)
+from runner.engine.cluster.transport.encoding import decode_document, decode_header, encode_document, encode_header
 from runner.engine.cluster.transport.shared_memory import ArenaTensor
 from runner.errors import SecurityError
 from runner.system.schema import Violation
 
-ENVELOPE = Envelope(run="run", epoch=3, src="worker-1", seq=7)
-TENSOR = messages.TensorReady(
-    "plan", 5, "dense/gradient:0", ArenaTensor("float64", (2, 0), "arena", 64, 0, 3), due=1234.5
-)
-RUN, HEARTBEAT, DONE = (
-    messages.Run("plan", 5),
-    messages.Heartbeat("step", 5),
-    messages.Done("plan", 5, {"step_s": 0.25, "bytes": 10}),
-)
+ENVELOPE = encoding.Envelope(run="run", epoch=3, src="worker-1", seq=7)
+TENSOR = messages.TensorReady("plan", 5, "dense:0", ArenaTensor("float64", (2, 0), "arena", 64, 0, 3), due=1234.5)
+RUN, HEARTBEAT = messages.Run("plan", 5), messages.Heartbeat("step", 5)
+DONE = messages.Done("plan", 5, {"step_s": 0.25, "bytes": 10})
 EXAMPLES: tuple[messages.Message, ...] = (
     messages.Hello("worker", 1, 99, "t" * 64, 2, "tcp://127.0.0.1:5", {"cpu": "x86_64"}),
     messages.Refused("too late"),
@@ -128,7 +115,7 @@ def test_header_is_exactly_one_map_of_limited_size() -> None:
     for header, reason in (
         (msgpack.packb([plain_header(HEARTBEAT)]), "list at the top, expected a map"),
         (msgpack.packb(plain_header(HEARTBEAT)) + b"\x00", "ExtraData"),
-        (bytes(MAX_HEADER_BYTES + 1), "65537 bytes, expected at most 65536"),
+        (bytes(encoding.MAX_HEADER_BYTES + 1), "65537 bytes, expected at most 65536"),
     ):
         with pytest.raises(SecurityError, match=reason):
             decode_header(header)
@@ -207,7 +194,7 @@ DOCUMENT = memoryview(b"x")
 )
 def test_frames_are_one_document_or_none(message: messages.Message, frames: list[memoryview], reason: str) -> None:
     with pytest.raises(Violation, match=reason) if reason else contextlib.nullcontext():
-        check_frames(message, frames)
+        encoding.check_frames(message, frames)
 
 
 @given(VALUES)

@@ -170,23 +170,25 @@ def ticks(monitor: HeartbeatMonitor, begin: float, end: float, *, stopped: bool)
     return [each.reason for now in times for each in monitor.tick(now, lambda worker: stopped)]
 
 
-def test_stopped_process_is_reported_before_a_silent_one() -> None:
+@pytest.fixture
+def patient() -> HeartbeatMonitor:
     monitor = HeartbeatMonitor({}, silence_s=10.0)
     monitor.watch("worker-0", now=0.0)
     monitor.heartbeat("worker-0", "step", 7, now=1.0)
-    assert ticks(monitor, 0.0, 10.0, stopped=False) == []
-    assert monitor.silence_s("worker-0", 3.5) == 2.5
-    monitor.heartbeat("worker-0", "step", 7, now=10.0)
-    assert ticks(monitor, 10.0, 11.75, stopped=True) == []
-    assert ticks(monitor, 11.75, 12.0, stopped=True) == [Reason.STOPPED]
+    return monitor
 
 
-def test_process_that_was_stopped_like_its_master_gets_time_to_continue() -> None:
-    monitor = HeartbeatMonitor({}, silence_s=10.0)
-    monitor.watch("worker-0", now=0.0)
-    monitor.heartbeat("worker-0", "step", 7, now=1.0)
-    assert ticks(monitor, 5.0, 6.75, stopped=True) == []
-    assert ticks(monitor, 6.75, 7.0, stopped=True) == [Reason.STOPPED]
+def test_stopped_process_is_reported_before_a_silent_one(patient: HeartbeatMonitor) -> None:
+    assert ticks(patient, 0.0, 10.0, stopped=False) == []
+    assert patient.silence_s("worker-0", 3.5) == 2.5
+    patient.heartbeat("worker-0", "step", 7, now=10.0)
+    assert ticks(patient, 10.0, 11.75, stopped=True) == []
+    assert ticks(patient, 11.75, 12.0, stopped=True) == [Reason.STOPPED]
+
+
+def test_process_that_was_stopped_like_its_master_gets_time_to_continue(patient: HeartbeatMonitor) -> None:
+    assert ticks(patient, 5.0, 6.75, stopped=True) == []
+    assert ticks(patient, 6.75, 7.0, stopped=True) == [Reason.STOPPED]
 
 
 @pytest.mark.parametrize(("section", "limit_s"), LIMITS_S.items())

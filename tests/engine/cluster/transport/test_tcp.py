@@ -16,16 +16,15 @@ import zmq
 from runner.engine.cluster.arrivals import Arrivals, send_parts
 from runner.engine.cluster.transport import zmq_sockets
 from runner.engine.cluster.transport.admission import Drop
-from runner.engine.cluster.transport.endpoint import Keys, Received
+from runner.engine.cluster.transport.endpoint import Keys
 from runner.engine.cluster.transport.messages import FRAME_BYTES, Hello, Load, Loaded, TensorPart, TensorReady, Welcome
 from runner.engine.cluster.transport.shared_memory import ArenaReader, ArenaSpec, ArenaWriter
 from runner.engine.cluster.transport.ticket import new_keys
 from runner.engine.cluster.transport.zmq_endpoint import Outbox, ZmqEndpoint
 from runner.engine.cluster.transport.zmq_sockets import PEER_LOST_MS, configure_inbox, configure_outbox, open_context
 from runner.errors import ClusterError, SecurityError
-from tests.engine.cluster.transport.conftest import LIMITS, identity
+from tests.engine.cluster.transport.conftest import LIMITS, SOON_S, identity, next_of
 
-SOON_S = 5.0
 LOOPBACK = "tcp://127.0.0.1:*"
 NAMES = ("master-0", "worker-0", "worker-1")
 LANES = 3
@@ -55,12 +54,6 @@ class Hosts:
 def hosts() -> Iterator[Hosts]:
     with ExitStack() as stack:
         yield Hosts(stack)
-
-
-def next_of(endpoint: ZmqEndpoint) -> Received:
-    received = endpoint.receive(SOON_S)
-    assert received is not None, "no message arrived"
-    return received
 
 
 def test_process_joins_and_the_master_answers_at_its_address(hosts: Hosts) -> None:
@@ -104,9 +97,7 @@ def test_other_server_than_the_master_is_not_trusted(hosts: Hosts) -> None:
     ],
     ids=["no process", "process that dies during the handshake", "process of another program"],
 )
-def test_process_that_ends_handshakes_is_reported_at_once(
-    hosts: Hosts, ends: int, error: type[Exception], text: str
-) -> None:
+def test_end_of_handshakes_is_reported_at_once(hosts: Hosts, ends: int, error: type[Exception], text: str) -> None:
     """ends: number of connections that the process accepts and closes before it ends."""
 
     def end_handshakes() -> None:
@@ -273,10 +264,9 @@ def test_small_tensor_does_not_wait_for_the_large_one_before_it(hosts: Hosts, mo
         message = next_of(receiver).message
         order += [message.key] if isinstance(message, TensorPart) else []
     assert order.index("small") < parts
+    # The first lane has sent hello and the small tensor; each other lane, hello and every second part of the large one.
     lanes = [connection.sequence for connection in sender._connections["worker-1"]]
-    assert lanes == [2, 1 + parts // 2, 1 + parts // 2], (
-        "hello and the small tensor; hello and every second part of the large one"
-    )
+    assert lanes == [2, 1 + parts // 2, 1 + parts // 2]
 
 
 def test_sockets_over_tcp_detect_lost_peers(hosts: Hosts) -> None:

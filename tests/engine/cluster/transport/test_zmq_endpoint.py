@@ -16,23 +16,14 @@ import zmq
 from runner.engine.cluster.transport import zmq_endpoint, zmq_sockets
 from runner.engine.cluster.transport.admission import Drop
 from runner.engine.cluster.transport.encoding import MAX_DOCUMENT_BYTES, encode_header
-from runner.engine.cluster.transport.endpoint import Endpoint, Identity, Limits, Received
+from runner.engine.cluster.transport.endpoint import Endpoint, Identity, Keys, Limits, Received
 from runner.engine.cluster.transport.messages import FRAME_BYTES, Done, Hello, Load, Loaded, Shutdown, Welcome
 from runner.engine.cluster.transport.private_directory import inbox_address
 from runner.engine.cluster.transport.ticket import new_keys
 from runner.engine.cluster.transport.zmq_endpoint import Outbox, ZmqEndpoint
-from runner.engine.cluster.transport.zmq_sockets import (
-    Context,
-    configure_inbox,
-    configure_outbox,
-    milliseconds,
-    open_context,
-)
+from runner.engine.cluster.transport.zmq_sockets import Context, configure_inbox, configure_outbox, open_context
 from runner.errors import ClusterError, ResourceError, SecurityError
-from tests.engine.cluster.transport.conftest import LIMITS, identity
-
-SOON_S = 5.0
-"""A time limit that is reached only if a test fails."""
+from tests.engine.cluster.transport.conftest import LIMITS, SOON_S, identity, next_of
 
 
 @pytest.fixture
@@ -84,13 +75,13 @@ def test_messages_both_ways(master: ZmqEndpoint, worker: ZmqEndpoint, address: s
     document = bytearray(b"a" * 3 * FRAME_BYTES)
     master.send("worker-0", Load("p"), [memoryview(document)])
     document[:] = b"b" * 500_000
-    assert isinstance(_next(worker).message, Hello)
-    assert _next(worker).message == Welcome()
-    received = _next(worker)
+    assert isinstance(next_of(worker).message, Hello)
+    assert next_of(worker).message == Welcome()
+    received = next_of(worker)
     assert (received.message, len(received.frames), received.frames[0].readonly) == (Load("p"), 1, True)
     assert set(bytes(received.frames[0])) == {ord("a")}, "the sender may reuse its memory at once"
     worker.send("master-0", Done("train", 0, {"step_s": 0.5}))
-    assert _next(master) == Received("worker-0", Done("train", 0, {"step_s": 0.5}))
+    assert next_of(master) == Received("worker-0", Done("train", 0, {"step_s": 0.5}))
 
 
 def test_receive_times_out(master: ZmqEndpoint) -> None:
@@ -112,7 +103,7 @@ def test_unknown_connections_are_dropped_and_do_not_end_a_wait(
     while sum(master._admission.drops.values()) < len(sockets):
         assert master.receive(0.05) is None
     worker.connect("master-0", address)
-    assert _next(master).source == "worker-0"
+    assert next_of(master).source == "worker-0"
     assert master._admission.drops == {Drop.NO_HELLO: 1, Drop.BAD_TOKEN: 1, Drop.STALE: 1, Drop.MALFORMED: 2}
     for socket in sockets:
         socket.close()
@@ -121,12 +112,12 @@ def test_unknown_connections_are_dropped_and_do_not_end_a_wait(
 def test_too_many_parts_are_refused(context: Context, master: ZmqEndpoint, address: str) -> None:
     who = identity("worker-1")
     socket = send_raw(context, address, [hello_header(who)])
-    assert _next(master).source == "worker-1"
+    assert next_of(master).source == "worker-1"
     socket.send_multipart([encode_header(who.envelope(1), Loaded("p")), *[b"x"] * 1000])
     with pytest.raises(SecurityError, match="worker-1: loaded: 1 frames, expected none"):
         master.receive(SOON_S)
     socket.send_multipart([encode_header(who.envelope(1), Loaded("p"))])
-    assert _next(master).message == Loaded("p")
+    assert next_of(master).message == Loaded("p")
     socket.close()
 
 
@@ -134,9 +125,7 @@ NO_ANSWER, NO_PROCESS = r" on .*: no answer within 0\.05 s$", r": no process lis
 
 
 @pytest.mark.parametrize(("listens", "reason"), [(True, NO_ANSWER), (False, NO_PROCESS)])
-def test_peer_that_does_not_answer_or_has_ended_is_reported(
-    listens: bool, reason: str, context: Context, directory: Path
-) -> None:
+def test_unreachable_peer_is_reported(listens: bool, reason: str, context: Context, directory: Path) -> None:
     impatient = LIMITS.__class__(peers=1, connect_timeout_s=0.05)
     mine = inbox_address(directory, "worker-0")
     with unix_socket(AF_UNIX) as deaf, ZmqEndpoint(context, identity("worker-0"), mine, impatient) as endpoint:
@@ -162,13 +151,13 @@ def test_handshake_is_repeated_after_the_process_was_suspended(
     monkeypatch.setattr(zmq.Poller, "poll", stopped)
     with closing(Outbox(context, identity("worker-0"), Limits(peers=1, connect_timeout_s=1.1))) as outbox:
         outbox.connect("master-0", address)
-        assert _next(master).source == "worker-0"
+        assert next_of(master).source == "worker-0"
 
 
 def test_lost_peer_is_reported_and_not_reconnected(context: Context, master: ZmqEndpoint, worker_address: str) -> None:
     with ZmqEndpoint(context, identity("worker-0"), worker_address, LIMITS) as gone:
         master.connect("worker-0", worker_address)
-        _next(gone)
+        next_of(gone)
 
     def send_until_noticed() -> None:
         """Send until sending fails; libzmq queues messages until it has noticed the end of the connection."""
@@ -183,9 +172,7 @@ def test_lost_peer_is_reported_and_not_reconnected(context: Context, master: Zmq
         assert successor._admission.drops == {}
 
 
-def test_too_large_frame_closes_the_connection(
-    context: Context, master: ZmqEndpoint, worker: ZmqEndpoint, address: str
-) -> None:
+def test_too_large_frame_closes_the_connection(context: Context, master: ZmqEndpoint, address: str) -> None:
     unknown: zmq.Socket[bytes] = context.socket(zmq.DEALER)
     unknown.setsockopt(zmq.LINGER, 0)
     with unknown, unknown.get_monitor_socket(zmq.EVENT_DISCONNECTED) as monitor:
@@ -209,9 +196,7 @@ def readable(master: ZmqEndpoint) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("readable")
-def test_message_in_transit_has_priority_over_a_readable_descriptor(
-    master: ZmqEndpoint, worker: ZmqEndpoint, address: str
-) -> None:
+def test_message_in_transit_precedes_a_descriptor(master: ZmqEndpoint, worker: ZmqEndpoint, address: str) -> None:
     assert master.receive(SOON_S) is None
     worker.connect("master-0", address)
     received = None
@@ -220,7 +205,7 @@ def test_message_in_transit_has_priority_over_a_readable_descriptor(
     assert received.source == "worker-0"
     for _ in range(200):
         worker.send("master-0", Loaded("p"))
-        assert _next(master).message == Loaded("p")
+        assert next_of(master).message == Loaded("p")
 
 
 def test_socket_file_is_private_and_removed(context: Context, directory: Path, address: str) -> None:
@@ -258,12 +243,6 @@ def test_use_by_another_thread_is_refused(master: ZmqEndpoint, call: Callable[[Z
         pool.submit(call, master).result()
 
 
-def _next(endpoint: ZmqEndpoint) -> Received:
-    received = endpoint.receive(SOON_S)
-    assert received is not None, "no message arrived"
-    return received
-
-
 def test_context_is_not_global_and_ends() -> None:
     with open_context(connections=2) as context:
         assert context is not zmq.Context.instance()
@@ -283,26 +262,25 @@ def test_open_socket_is_reported_within_the_limit(monkeypatch: pytest.MonkeyPatc
     left_open[0].close()
 
 
-def test_limit_of_open_files_is_raised_for_strangers(monkeypatch: pytest.MonkeyPatch) -> None:
-    keys = new_keys(["master-0"])["master-0"]
-    for hard, expected in ((400, 400), (10**6, 65536), (resource.RLIM_INFINITY, 65536)):
-        limits = {"now": (100, hard)}
-        monkeypatch.setattr(resource, "getrlimit", lambda which, limits=limits: limits["now"])
-        monkeypatch.setattr(resource, "setrlimit", lambda which, new, limits=limits: limits.update(now=new))
-        with open_context(10, keys):
-            assert limits["now"] == (expected, hard)
+KEYS = new_keys(["master-0"])["master-0"]
 
 
-def test_limit_of_open_files_is_raised_or_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    limits = {"now": (100, 400)}
+@pytest.mark.parametrize(
+    ("keys", "hard", "expected"),
+    [(None, 400, 276), (KEYS, 400, 400), (KEYS, 10**6, 65536), (KEYS, resource.RLIM_INFINITY, 65536)],
+)
+def test_file_limit_is_raised(keys: Keys | None, hard: int, expected: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = {"now": (100, hard)}
     monkeypatch.setattr(resource, "getrlimit", lambda which: limits["now"])
     monkeypatch.setattr(resource, "setrlimit", lambda which, new: limits.update(now=new))
-    with open_context(connections=10):
-        assert limits["now"] == (276, 400)
-    with (
-        pytest.raises(ResourceError, match=r"2256 open files needed, the limit is 400: raise the limit \(ulimit -Hn\)"),
-        open_context(connections=1000),
-    ):
+    with open_context(10, keys):
+        assert limits["now"] == (expected, hard)
+
+
+def test_too_low_file_limit_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (100, 400))
+    expected = r"2256 open files needed, the limit is 400: raise the limit \(ulimit -Hn\)"
+    with pytest.raises(ResourceError, match=expected), open_context(connections=1000):
         pass
 
 
@@ -335,5 +313,5 @@ def test_every_socket_has_the_configured_limits(
 
 
 def test_milliseconds_are_rounded_up() -> None:
-    assert milliseconds(0.0001) == 1
-    assert milliseconds(0.0) == 0
+    assert zmq_sockets.milliseconds(0.0001) == 1
+    assert zmq_sockets.milliseconds(0.0) == 0
