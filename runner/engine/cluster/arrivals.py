@@ -9,8 +9,7 @@ from runner.engine.compile.passes.transfers import sent_tensor
 from runner.errors import SecurityError
 from runner.system.text import printable
 
-Transfer = tuple[str, str]
-"""(plan, key) of a tensor that a process receives once in every step of the plan."""
+Transfer = tuple[str, str]  # (plan, key) of a tensor that a process receives once in every step of the plan
 
 
 def send_parts(endpoint: Endpoint, peer: str, ready: TensorReady, memory: memoryview) -> None:

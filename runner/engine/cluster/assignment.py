@@ -8,7 +8,7 @@ from typing import Any
 from runner.engine.cluster.transport.messages import FRAME_BYTES, MASTER, MOST_STEPS, peer_name
 from runner.engine.cluster.transport.shared_memory import ArenaSpec
 from runner.engine.compile.passes.transfers import sent_tensor
-from runner.engine.compile.plan import DevicePlan
+from runner.engine.compile.plan import DevicePlan, Instruction
 from runner.engine.compile.planner import Part
 from runner.engine.compile.program import InputSlot
 from runner.engine.graph.device import DeviceName
@@ -19,11 +19,8 @@ from runner.kernels.contract import KernelError, Layout
 from runner.kernels.registry import Registry
 from runner.system.schema import FieldType, Integer, ListOf, MapOf, Record, read_untrusted
 
-BELL_BYTES = 8
-"""Bytes of a doorbell; see :class:`~runner.kernels.contract.Doorbells`."""
-
-FINISHED = "finished"
-"""Key of the doorbell that a device rings at the end of a step."""
+BELL_BYTES = 8  # bytes of a doorbell; see :class:`~runner.kernels.contract.Doorbells`
+FINISHED = "finished"  # key of the doorbell that a device rings at the end of a step
 
 
 @dataclass(frozen=True)
@@ -119,34 +116,26 @@ def feed_sizes(plan: DevicePlan, inputs: Sequence[InputSlot], depth: int = 1) ->
     return {feed_key(feed.tensor, place): feed.spec.nbytes for feed in fed for place in range(depth)}
 
 
-def sent_sizes(plan: DevicePlan, depth: int = 1) -> dict[str, int]:
+def sent_sizes(plan: DevicePlan, depth: int = 1, sharing: Collection[str] = ()) -> dict[str, int]:
     """Return arena key -> bytes of every value that this device sends or that the master fetches from it.
 
     A tensor that several devices receive is stored once. If several steps run in series, the device also has a
-    doorbell that it rings at the end of each.
+    doorbell that it rings at the end of each. sharing: processes to which doorbells announce tensors.
     """
-    sizes = {
-        sent_tensor(instruction.attributes["key"]): plan.slots[instruction.inputs[0]].spec.nbytes
-        for instruction in plan.instructions
-        if instruction.op == "send"
-    }
+    sizes = {sent_tensor(send.attributes["key"]): plan.slots[send.inputs[0]].spec.nbytes for send in _sends(plan)}
     if depth > 1:
         sizes[FINISHED] = BELL_BYTES
     for tensor, slot in plan.fetches.items():
         sizes.update(dict.fromkeys((fetch_key(tensor, place) for place in range(depth)), plan.slots[slot].spec.nbytes))
-    return sizes
+    return sizes | _bell_sizes(plan, sharing)
 
 
-def bell_sizes(plan: DevicePlan, sharing: Collection[str]) -> dict[str, int]:
+def _bell_sizes(plan: DevicePlan, sharing: Collection[str]) -> dict[str, int]:
     """Return arena key -> bytes of the doorbell of every transfer from this device to a process of ``sharing``.
 
     Boolean tensors have no doorbell, because their receiver checks every byte.
     """
-    sends = [
-        instruction.attributes
-        for instruction in plan.instructions
-        if instruction.op == "send" and plan.slots[instruction.inputs[0]].spec.dtype != "bool"
-    ]
+    sends = [send.attributes for send in _sends(plan) if plan.slots[send.inputs[0]].spec.dtype != "bool"]
     return {bell_key(send["key"]): BELL_BYTES for send in sends if peer_of(send["destination"]) in sharing}
 
 
@@ -156,33 +145,33 @@ def messages_of(plan: DevicePlan) -> int:
     These are the feeds, the values that the device sends, once for each receiver, and the fetched values.
     """
     sizes = [feed.spec.nbytes for feed in plan.feeds]
-    sizes += [plan.slots[each.inputs[0]].spec.nbytes for each in plan.instructions if each.op == "send"]
+    sizes += [plan.slots[send.inputs[0]].spec.nbytes for send in _sends(plan)]
     sizes += [plan.slots[slot].spec.nbytes for slot in plan.fetches.values()]
     return sum(max(1, -(-nbytes // FRAME_BYTES)) for nbytes in sizes)
 
 
-def received_specs(plan: DevicePlan) -> dict[str, TensorSpec]:
+def recv_specs(plan: DevicePlan) -> dict[str, TensorSpec]:
     """Return transfer key -> shape and dtype of every value that this device receives."""
-    return {
-        instruction.attributes["key"]: plan.slots[instruction.outputs[0]].spec
-        for instruction in plan.instructions
-        if instruction.op == "recv"
-    }
+    return {recv.attributes["key"]: plan.slots[recv.outputs[0]].spec for recv in _recvs(plan)}
 
 
 def senders(plan: DevicePlan) -> dict[str, str]:
     """Return transfer key -> sending process of every value that this device receives."""
-    return {
-        instruction.attributes["key"]: peer_of(instruction.attributes["source"])
-        for instruction in plan.instructions
-        if instruction.op == "recv"
-    }
+    return {recv.attributes["key"]: peer_of(recv.attributes["source"]) for recv in _recvs(plan)}
 
 
 def receivers(plan: DevicePlan, arena: Collection[str] = ()) -> set[str]:
     """Return the processes to which this device sends messages. arena: keys of its arena, among them the doorbells."""
-    sends = [each.attributes for each in plan.instructions if each.op == "send"]
+    sends = [send.attributes for send in _sends(plan)]
     return {peer_of(send["destination"]) for send in sends if bell_key(send["key"]) not in arena}
+
+
+def _sends(plan: DevicePlan) -> list[Instruction]:
+    return [instruction for instruction in plan.instructions if instruction.op == "send"]
+
+
+def _recvs(plan: DevicePlan) -> list[Instruction]:
+    return [instruction for instruction in plan.instructions if instruction.op == "recv"]
 
 
 def _check_part(device: str, part: Part, inputs: Sequence[InputSlot]) -> None:
@@ -215,21 +204,20 @@ def _check_arenas(assignment: Assignment) -> None:
     absent = ({own, MASTER} | destinations | set(senders(plan).values())) - set(arenas)
     if absent:
         raise ValueError(f"arenas of {_listed(sorted(arenas))}, expected also arenas of {_listed(sorted(absent))}")
-    bells = {key: nbytes for key, nbytes in bell_sizes(plan, destinations).items() if key in arenas[own].sizes}
+    bells = {key: nbytes for key, nbytes in _bell_sizes(plan, destinations).items() if key in arenas[own].sizes}
     if arenas[own].sizes != sent_sizes(plan, assignment.depth) | bells:
         raise ValueError(f"the arena of {own} does not have the layout of the plan's sends and fetches")
-    for recv in plan.instructions:
-        if recv.op == "recv":
-            arena, sent = arenas[peer_of(recv.attributes["source"])], sent_tensor(recv.attributes["key"])
-            expected = recv.arrangement.outputs[0].nbytes
-            bell = bell_key(recv.attributes["key"])
-            if arena.sizes.get(bell, BELL_BYTES) != BELL_BYTES:
-                raise ValueError(f"the arena of {arena.owner} has {arena.sizes[bell]} bytes for {bell}: expected 8")
-            if arena.sizes.get(sent) != expected:
-                raise ValueError(
-                    f"the arena of {arena.owner} has {arena.sizes.get(sent, 'no')} bytes for {sent}, which {recv.node} "
-                    f"receives: expected {expected}"
-                )
+    for recv in _recvs(plan):
+        arena, sent = arenas[peer_of(recv.attributes["source"])], sent_tensor(recv.attributes["key"])
+        expected = recv.arrangement.outputs[0].nbytes
+        bell = bell_key(recv.attributes["key"])
+        if arena.sizes.get(bell, BELL_BYTES) != BELL_BYTES:
+            raise ValueError(f"the arena of {arena.owner} has {arena.sizes[bell]} bytes for {bell}: expected 8")
+        if arena.sizes.get(sent) != expected:
+            raise ValueError(
+                f"the arena of {arena.owner} has {arena.sizes.get(sent, 'no')} bytes for {sent}, which {recv.node} "
+                f"receives: expected {expected}"
+            )
     if not feed_sizes(plan, assignment.inputs, assignment.depth).items() <= arenas[MASTER].sizes.items():
         raise ValueError(f"the arena of {MASTER} does not have the layout of the plan's feeds")
 

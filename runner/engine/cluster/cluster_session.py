@@ -25,17 +25,7 @@ from runner.engine.cluster.worker_setup import WorkerSetup, new_communicator_set
 from runner.engine.compile.program import Client, InputSlot, Program, Signature
 from runner.engine.compile.program_plans import ProgramPlans
 from runner.engine.graph.device import DEFAULT_GPU_OPTIONS, Cluster, DeviceName
-from runner.engine.graph.tensor import Tensor
-from runner.engine.run.session import (
-    PEAK_MEMORY,
-    TURN,
-    expand_feeds,
-    peak_rss_bytes,
-    require_launchable,
-    require_no_trace,
-    require_synchronized,
-    required_trace,
-)
+from runner.engine.run import session
 from runner.engine.run.step_driver import Finished
 from runner.engine.run.timeline import Timeline
 from runner.errors import ClusterError, NotStartedAgainError, RunnerError, SecurityError, WorkerLostError
@@ -43,8 +33,8 @@ from runner.kernels.contract import Array
 from runner.kernels.registry import Registry
 
 
-class ClusterSession:
-    """A context manager that runs a program on worker processes; entering starts the workers.
+class ClusterSession(session.Session):
+    """A session that runs a program on worker processes. A context manager: entering starts the workers.
 
     source: plain description from which each worker builds its input source, or None. threads: kernel threads of
     each worker. logs: folder for the workers' logs. epoch: number of this start of run ``run_id``. monitor: checks
@@ -86,19 +76,18 @@ class ClusterSession:
         self._new_communicator = partial(new_communicator_setup, cluster, registry)
         self._emulation = emulation or Emulation()
         self._identity = Identity(run_id, epoch, messages.MASTER_ROLE, 0, new_token())
-        self._logs = logs
-        self._threads = threads
         # Emulation delays messages and single steps, so it excludes doorbells and series of steps.
         self._rings = registry.doorbells is not None and emulation is None
         self._launcher: Launcher = launcher or LocalLauncher(logs, threads)
-        self._facts = {**host_facts(), **facts}
         self._monitor = monitor or HeartbeatMonitor(silence_s=self._launcher.silence_s)
+        self._start_workers = partial(
+            start_workers, facts={**host_facts(), **facts}, logs=logs, threads=threads, monitor=self._monitor
+        )
         self._workers = worker_names(cluster)
         self._sent, self._peaks = (dict.fromkeys(self._workers, 0) for _ in range(2))
         self._libraries: dict[str, set[str]] = {device.type: set() for device in cluster.devices}
         self._plans: dict[tuple[Signature, tuple[InputSlot, ...]], RemotePlan] = {}
-        self._unloaded: list[RemotePlan] = []
-        """Plans that some workers have not loaded. Their arenas stay open, because a worker may still load one."""
+        self._unloaded: list[RemotePlan] = []  # not loaded by all workers, some of which may still open the arenas
         self._loads = 0
         self._launched: dict[str, _LaunchedRun] = {}
         self._by_plan: dict[str, _LaunchedRun] = {}
@@ -110,20 +99,11 @@ class ClusterSession:
 
     def __enter__(self) -> Self:
         self._setup = replace(self._setup, communicator=self._new_communicator())
-        self._started = self._stack.enter_context(
-            start_workers(
-                self._workers,
-                self._identity,
-                self._setup_document,
-                self._launcher,
-                facts=self._facts,
-                logs=self._logs,
-                threads=self._threads,
-                queued_messages=self._messages_per_step() + SPARE_MESSAGES,
-                arenas=len(self._program.clients) * (1 + len(self._workers)),
-                monitor=self._monitor,
-            )
-        )
+        named = (self._workers, self._identity, self._setup_document, self._launcher)
+        queued_messages = self._messages_per_step() + SPARE_MESSAGES
+        arenas = len(self._program.clients) * (1 + len(self._workers))
+        group = self._start_workers(*named, queued_messages=queued_messages, arenas=arenas)
+        self._started = self._stack.enter_context(group)
         return self
 
     def __exit__(self, *exception: Any) -> None:
@@ -182,7 +162,6 @@ class ClusterSession:
             raise NotStartedAgainError(str(error), workers - max(1, len(gone))) from error
 
     def run(self, client: str, *, step: int = 0, feeds: Mapping[str, Any] | None = None) -> dict[str, Array]:
-        """Run one step of a client; see :class:`Session`."""
         return self.run_series(client, step, [feeds or {}])[0]
 
     @property
@@ -191,11 +170,8 @@ class ClusterSession:
         return messages.MOST_STEPS if self._rings and self._trace is None else 1
 
     def run_series(self, client: str, first: int, feeds: Sequence[Mapping[str, Any]]) -> list[dict[str, Array]]:
-        """Run consecutive steps of a client with as few Run messages to each participating worker as possible.
-
-        See :class:`~runner.engine.run.step_driver.Clients`.
-        """
-        require_synchronized(f"client {client!r} was run", self._launched)
+        """Run consecutive steps of a client with as few Run messages to each participating worker as possible."""
+        session.require_synchronized(f"client {client!r} was run", self._launched)
         planned = self._planned.client(client)
         plan = self._load(planned)
         at_once = 1 if self._trace is not None else plan.depth
@@ -209,15 +185,13 @@ class ClusterSession:
     ) -> list[dict[str, Array]]:
         begin_ns, count, number = time.monotonic_ns(), len(feeds), plan.begun
         for place, values in enumerate(feeds):
-            plan.feed(expand_feeds(client, values), place)
+            plan.feed(session.expand_feeds(client, values), place)
         plan.begun += count
         plan.send_feeds(self._group, first)
         for worker in plan.plans:
             self._group.send(worker, messages.Run(plan.name, first, self._delay_s(client, worker, first), count))
-        last = first + count - 1
-        done = self._group.gather(
-            plan.plans, messages.Done, lambda answer: (answer.plan, answer.step) == (plan.name, last)
-        )
+        last = (plan.name, first + count - 1)
+        done = self._group.gather(plan.plans, messages.Done, lambda answer: (answer.plan, answer.step) == last)
         for worker, answer in done.items():
             self._add_statistics(worker, plan, answer, count)
         if self._trace is not None:
@@ -225,25 +199,25 @@ class ClusterSession:
         return [{name: plan.fetch(tensor, place) for name, tensor in client.fetches.items()} for place in range(count)]
 
     def launch(self, client: str, *, step: int = 0, feeds: Mapping[str, Any] | None = None) -> None:
-        """Begin one step of a client; see :class:`~runner.engine.run.step_driver.Clients`."""
         planned = self._planned.client(client)
-        require_launchable(planned, self._launched)
+        session.require_launchable(planned, self._launched)
         begin_ns = time.monotonic_ns()
-        fed = expand_feeds(planned, feeds or {})
+        fed = session.expand_feeds(planned, feeds or {})
         if not self._launched and not self._training_is_loaded:
             # Load all clients now, because no client can be loaded while another client runs.
             for each in self._program.training:
                 self._load(each)
             self._training_is_loaded = True
         plan = self._load(planned)
-        number = self._begin(plan, fed)
+        plan.feed(fed)
+        number = plan.begun
+        plan.begun += 1
         self._launched[client] = self._by_plan[plan.name] = _LaunchedRun(planned, plan, step, number, begin_ns)
         plan.send_feeds(self._group, step)
         for worker in plan.plans:
             self._group.send(worker, messages.Launch(plan.name, step, self._delay_s(planned, worker, step)))
 
     def finished(self) -> Finished:
-        """Wait until the next client has finished; see :class:`~runner.engine.run.step_driver.Clients`."""
         if not self._launched:
             raise RunnerError("no client is running: launch one first")
         while True:
@@ -253,7 +227,7 @@ class ClusterSession:
                 reported = f"step {answer.step} of plan {answer.plan!r}"
                 raise SecurityError(f"{worker} finished {reported}, which is not running there")
             self._add_statistics(worker, run.plan, answer)
-            run.turns[worker] = _statistic(worker, answer, TURN)
+            run.turns[worker] = _statistic(worker, answer, session.TURN)
             if run.turns.keys() == run.plan.plans.keys():
                 del self._launched[run.client.name], self._by_plan[answer.plan]
                 fetches = {name: run.plan.fetch(tensor) for name, tensor in run.client.fetches.items()}
@@ -263,26 +237,22 @@ class ClusterSession:
                 return Finished(run.client.name, run.step, fetches, turns)
 
     def start_trace(self, clients: Collection[str]) -> None:
-        """Make the workers record the runs of ``clients``; see :class:`~runner.engine.run.session.Session`."""
-        require_no_trace(self._trace, clients)
+        session.require_no_trace(self._trace, clients)
         plans = {client: self._load(self._planned.client(client)) for client in clients}
         self._trace = RemoteTrace(self._group, plans)
 
     def stop_trace(self) -> Timeline:
-        """Collect the spans that the workers recorded; see :class:`~runner.engine.run.session.Session`."""
-        trace, self._trace = required_trace(self._trace), None
+        trace, self._trace = session.required_trace(self._trace), None
         return trace.stop(self._ended)
 
     def sent_bytes(self) -> list[int]:
-        """Return the bytes of tensors that each worker has sent, in the order of the devices."""
         return list(self._sent.values())
 
     def peak_memory_bytes(self) -> dict[str, int]:
         """Return the peak resident memory in bytes of the master and of each worker as of its last step."""
-        return {"master": peak_rss_bytes(), **self._peaks}
+        return {"master": session.peak_rss_bytes(), **self._peaks}
 
     def libraries(self) -> dict[str, list[str]]:
-        """Return the names of the kernel libraries in use, by device type."""
         return {device_type: sorted(found) for device_type, found in self._libraries.items()}
 
     def close(self) -> None:
@@ -302,15 +272,13 @@ class ClusterSession:
         plan = self._plans.get(key)
         if plan is None:
             # Answers to the Load messages must not be mixed with answers of a running step.
-            require_synchronized(f"client {client.name!r} was loaded", self._launched)
+            session.require_synchronized(f"client {client.name!r} was loaded", self._launched)
             group = self._group
             # Each attempt has its own name: after a recovery, some workers may hold a plan that others did not load.
             name, self._loads = f"{client.name}-{self._loads}", self._loads + 1
             compiled, plans = self._planned.compiled(signature), self._planned.plans(signature)
-            place = (group.directory, self._identity.epoch)
-            plan = RemotePlan(
-                name, client, compiled, plans, self._planned.layouts, *place, group.joined.sharing, rings=self._rings
-            )
+            shared = (self._planned.layouts, group.directory, self._identity.epoch, group.joined.sharing)
+            plan = RemotePlan(name, client, compiled, plans, *shared, rings=self._rings)
             try:
                 plan.expect_fetches(group.arrivals)
                 self._send_plan(plan, plan.assignments)
@@ -347,18 +315,12 @@ class ClusterSession:
     def _setup_document(self, addresses: Mapping[str, str]) -> bytes:
         return encode_document(replace(self._setup, addresses=addresses).to_document())
 
-    def _begin(self, plan: RemotePlan, fed: Mapping[Tensor, Any]) -> int:
-        """Write the feeds of a plan before a run; return the number of the plan's earlier runs."""
-        plan.feed(fed)
-        plan.begun += 1
-        return plan.begun - 1
-
     def _delay_s(self, client: Client, worker: str, step: int) -> float:
         return self._emulation.delay_s(worker, step) if client.slowed else 0.0
 
     def _add_statistics(self, worker: str, plan: RemotePlan, answer: messages.Done, steps: int = 1) -> None:
         self._sent[worker] += steps * plan.plans[worker].sent_bytes
-        self._peaks[worker] = _statistic(worker, answer, PEAK_MEMORY)
+        self._peaks[worker] = _statistic(worker, answer, session.PEAK_MEMORY)
 
     def _messages_per_step(self) -> int:
         """Return the largest number of unread messages from one process to another: the messages of two steps.

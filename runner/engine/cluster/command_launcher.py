@@ -1,8 +1,6 @@
 """A launcher whose processes are started on the hosts of a cluster by one command: ``srun``, or a program for Ray."""
 
-import importlib.util
 import os
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,10 +57,6 @@ class CommandLauncher(RemoteLauncher):
         environment = {**os.environ, **thread_budget(self.threads)}
         supervisor.start(self.name, argv, self.logs / f"{self.name}.log", environment, list(tickets))
 
-    def place(self, name: str) -> str:
-        """Return "": the command chooses the hosts."""
-        return ""
-
     def close(self) -> None:
         """Remove the tickets that no process has read."""
         for path in self.keys.glob("*.key") if self.keys is not None else ():
@@ -87,19 +81,8 @@ def ray_command(cluster: str, placement: str, threads: int, join_s: float) -> Ca
     """
 
     def command(folder: Path, arguments: Sequence[str], count: int) -> list[str]:
-        spec = importlib.util.find_spec("runner.engine.cluster.ray_program")
-        assert spec is not None
-        assert spec.origin is not None
-        options = {
-            "address": cluster,
-            "placement": placement,
-            "threads": threads,
-            "join-s": join_s,
-            "count": count,
-            "keys": folder,
-            "variables": ",".join(THREAD_VARIABLES),
-        }
-        given = [f"--{name}={value}" for name, value in options.items()]
-        return [sys.executable, "-P", spec.origin, *given, "--", *arguments]
+        options = [f"--address={cluster}", f"--placement={placement}", f"--threads={threads}", f"--join-s={join_s}"]
+        options += [f"--count={count}", f"--keys={folder}", f"--variables={','.join(THREAD_VARIABLES)}"]
+        return [*runner_command("runner.engine.cluster.ray_program"), *options, "--", *arguments]
 
     return command

@@ -15,8 +15,7 @@ from runner.engine.graph.device import DISTRIBUTIONS, LONGEST_DELAY_S
 from runner.engine.run.interleaving import standard_normal
 from runner.errors import ClusterError
 
-BYTES_PER_S_OF_MBIT = 1e6 / 8
-"""One megabit per second in bytes per second."""
+BYTES_PER_S_OF_MBIT = 1e6 / 8  # one megabit per second in bytes per second
 
 
 @dataclass(frozen=True)

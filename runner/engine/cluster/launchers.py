@@ -58,13 +58,16 @@ class Launcher(Protocol):
         """
 
     def add_spares(self, run: str, address: str, supervisor: Supervisor, directory: Path) -> None:
-        """Start processes in advance, each of which :meth:`start` can use later. run: id of the run."""
+        """Start processes in advance on this host, each of which :meth:`start` can use later. run: id of the run."""
+        return
 
     def place(self, name: str) -> str:
         """Return the host of the process ``name``, as the user named the host; "" if the user named none."""
+        return ""
 
     def close(self) -> None:
-        """Remove the tickets that no process has read."""
+        """Remove the tickets that no process has read, unless they are in the private directory."""
+        return
 
 
 def store_ticket(path: Path, ticket: Ticket) -> None:
@@ -83,7 +86,7 @@ def join_arguments(address: str, options: Sequence[str], ticket: Path | None = N
 
 
 @dataclass(frozen=True)
-class LocalLauncher:
+class LocalLauncher(Launcher):
     """Starts all processes on this host. logs: folder for their logs. threads: kernel threads of each process.
 
     over_tcp: connect all processes over loopback TCP and share no memory, as if they were on different hosts. options:
@@ -103,12 +106,10 @@ class LocalLauncher:
 
     @property
     def has_keys(self) -> bool:
-        """Whether processes connect over TCP."""
         return self.over_tcp
 
     @property
     def shares_memory(self) -> bool:
-        """Whether processes share memory."""
         return not self.over_tcp
 
     def listen(self, directory: Path) -> str:
@@ -143,15 +144,8 @@ class LocalLauncher:
     def _environment(self) -> dict[str, str]:
         return {**os.environ, **thread_budget(self.threads)}
 
-    def place(self, name: str) -> str:
-        """Return "": all processes run on this host."""
-        return ""
 
-    def close(self) -> None:
-        """Do nothing: the private directory is removed with the tickets in it."""
-
-
-class RemoteLauncher:
+class RemoteLauncher(Launcher):
     """The common part of launchers for other hosts. address: ``tcp://HOST:PORT``, with ``*`` for any free port."""
 
     address: str
@@ -162,9 +156,6 @@ class RemoteLauncher:
     def listen(self, directory: Path) -> str:
         """Return the configured address."""
         return self.address
-
-    def add_spares(self, run: str, address: str, supervisor: Supervisor, directory: Path) -> None:
-        """Do nothing: only this host has spare processes."""
 
 
 @dataclass(frozen=True)

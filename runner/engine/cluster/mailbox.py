@@ -16,17 +16,10 @@ from runner.engine.cluster.transport.shared_memory import ArenaReader, ArenaTens
 from runner.errors import ClusterError, SecurityError
 from runner.system.text import printable
 
-WAIT_S = 1.0
-"""Longest single wait for a message in seconds; then the worker checks its heartbeat thread and the time limits."""
-
-RECEIVE_LIMIT_S = 600.0
-"""Time limit for a tensor in seconds. The master's limits are shorter; this limit applies if the master is lost."""
-
-_GAP_S = 10.0
-"""Seconds without a read of the inbox after which the time limits of awaited tensors restart."""
-
-_POLL_RESOLUTION_S = 1e-3
-"""Resolution of an endpoint's waits, in seconds. A mailbox uses ``pause`` for the last two such intervals."""
+WAIT_S = 1.0  # longest wait for a message in seconds; then the worker checks its heartbeat thread and the time limits
+RECEIVE_LIMIT_S = 600.0  # time limit for a tensor in seconds; applies if the master, whose limits are shorter, is lost
+_GAP_S = 10.0  # seconds without a read of the inbox after which the time limits of awaited tensors restart
+_POLL_RESOLUTION_S = 1e-3  # resolution of an endpoint's waits in seconds; a mailbox uses ``pause`` for the last two
 
 _QUEUED_KINDS = (messages.Launch, messages.StartTrace, messages.StopTrace, messages.AskTime)
 """Messages that the master may send while a step runs; they are handled after the step."""
@@ -60,10 +53,7 @@ class Mailbox:
     """The messages of one worker. A mailbox stores at most one tensor for each transfer of the loaded plans."""
 
     def __init__(
-        self,
-        endpoint: Endpoint,
-        clock: Callable[[], float] = time.monotonic,
-        pause: Callable[[float], None] = time.sleep,
+        self, endpoint: Endpoint, clock: Callable[[], float] = time.monotonic, pause: Callable[..., None] = time.sleep
     ) -> None:
         """``clock``: returns the time, in seconds, of the monotonic clock that the endpoint and ``pause`` also use."""
         self.clock = clock
@@ -73,8 +63,7 @@ class Mailbox:
         self._arrivals = Arrivals()
         self._tensors: dict[tuple[str, str], messages.TensorReady] = {}
         self._queued: deque[Request] = deque()
-        self._read_at = self.resumed_at = clock()
-        """resumed_at: time of the first read after the latest gap in which the worker was busy or stopped."""
+        self._read_at = self.resumed_at = clock()  # resumed_at: time of the first read after the latest gap
 
     def expect(self, plan: str, senders: Mapping[str, str], copies: Mapping[str, ArenaReader] | None = None) -> None:
         """Accept the tensors of a plan. senders: key -> the peer that sends the tensor once per step.
@@ -193,17 +182,14 @@ class Mailbox:
 
     def _interrupt(self, request: Request, step: int, reason: str) -> None:
         """Queue a request that arrived during a step, or raise an error that ends the step."""
-        received = request.received
-        if isinstance(received.message, messages.Shutdown):
-            raise Stopped(received.message)
-        if isinstance(received.message, messages.Abandon):
-            raise StepAbandoned(received.message)
-        if isinstance(received.message, _QUEUED_KINDS):
-            self._queued.append(request)
-            return
-        raise SecurityError(
-            f"{received.message.kind!r} from {received.source} arrived during step {step}, while {reason}"
-        )
+        message, source = request.received.message, request.received.source
+        if isinstance(message, messages.Shutdown):
+            raise Stopped(message)
+        if isinstance(message, messages.Abandon):
+            raise StepAbandoned(message)
+        if not isinstance(message, _QUEUED_KINDS):
+            raise SecurityError(f"{message.kind!r} from {source} arrived during step {step}, while {reason}")
+        self._queued.append(request)
 
     def _store(self, received: Received, message: messages.TensorReady) -> None:
         transfer = (message.plan, message.key)

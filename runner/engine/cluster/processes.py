@@ -53,12 +53,12 @@ def thread_budget(threads: int) -> dict[str, str]:
     return dict.fromkeys(THREAD_VARIABLES, str(threads))
 
 
-def runner_command() -> list[str]:
-    """Return the beginning of a command line that runs ``runner`` from the source files of this process.
+def runner_command(module: str = "runner.__main__") -> list[str]:
+    """Return the beginning of a command line that runs a module of runner from the source files of this process.
 
     The option -P keeps the script's folder off ``sys.path``, so that no file there is imported instead of a library.
     """
-    spec = importlib.util.find_spec("runner.__main__")
+    spec = importlib.util.find_spec(module)
     assert spec is not None
     assert spec.origin is not None
     return [sys.executable, "-P", spec.origin]

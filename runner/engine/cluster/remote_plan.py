@@ -10,27 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from runner.engine.cluster.arrivals import Arrivals
-from runner.engine.cluster.assignment import (
-    Assignment,
-    bell_sizes,
-    feed_key,
-    feed_sizes,
-    fetch_key,
-    peer_of,
-    sent_sizes,
-)
+from runner.engine.cluster.assignment import Assignment, feed_key, feed_sizes, fetch_key, peer_of, sent_sizes
+from runner.engine.cluster.transport import messages
 from runner.engine.cluster.transport.encoding import decode_document, encode_document
-from runner.engine.cluster.transport.messages import (
-    MASTER,
-    MOST_STEPS,
-    AskTime,
-    Done,
-    StartTrace,
-    StopTrace,
-    TensorReady,
-    Time,
-    Traced,
-)
 from runner.engine.cluster.transport.shared_memory import (
     ArenaReader,
     ArenaSpec,
@@ -52,11 +34,8 @@ from runner.kernels.contract import Array, Layout
 
 log = logging.getLogger(__name__)
 
-_SERIES_BYTES = 4096
-"""Largest sum of the fed and fetched bytes of a step in a series; the arenas hold the bytes of all steps."""
-
-_QUESTIONS = 9
-"""Number of round trips from which the offset of a clock is estimated."""
+_SERIES_BYTES = 4096  # largest sum of fed and fetched bytes of a step in a series; the arenas hold those of all steps
+_QUESTIONS = 9  # number of round trips from which the offset of a clock is estimated
 
 
 class RemotePlan:
@@ -96,19 +75,17 @@ class RemotePlan:
             for device, part in compiled.parts.items()
         }
         workers = set(map(peer_of, plans))
-        together = {MASTER} | (workers if sharing is None else workers & set(sharing))
+        together = {messages.MASTER} | (workers if sharing is None else workers & set(sharing))
         rings = rings and not client.deferred
         exchanged = [nbytes for device, plan in plans.items() for nbytes in feed_sizes(plan, inputs[device]).values()]
         exchanged += [plan.slots[slot].spec.nbytes for plan in plans.values() for slot in plan.fetches.values()]
         in_series = rings and workers <= together and sum(exchanged) <= _SERIES_BYTES
-        self.depth = MOST_STEPS if in_series else 1
-        sizes: dict[str, dict[str, int]] = {MASTER: {}}
+        self.depth = messages.MOST_STEPS if in_series else 1
+        sizes: dict[str, dict[str, int]] = {messages.MASTER: {}}
         for device, plan in plans.items():
             owner = peer_of(device)
-            sizes[MASTER].update(feed_sizes(plan, inputs[device], self.depth))
-            sizes[owner] = sent_sizes(plan, self.depth)
-            if rings and owner in together:
-                sizes[owner].update(bell_sizes(plan, together))
+            sizes[messages.MASTER].update(feed_sizes(plan, inputs[device], self.depth))
+            sizes[owner] = sent_sizes(plan, self.depth, together if rings and owner in together else ())
         self._arenas: dict[str, ArenaSpec] = {}
         with ExitStack() as opened:
             for owner, needed in sizes.items():
@@ -118,29 +95,20 @@ class RemotePlan:
                     opened.callback(close_arena, self._arenas[owner])
                 else:
                     self._arenas[owner] = ArenaSpec(label, owner, epoch, "", needed)
-            self._writer = ArenaWriter(self._arenas[MASTER])
-            self._readers = {owner: ArenaReader(spec) for owner, spec in self._arenas.items() if owner != MASTER}
+            self._writer = ArenaWriter(self._arenas[messages.MASTER])
+            self._readers = {peer: ArenaReader(spec) for peer, spec in self._arenas.items() if peer != messages.MASTER}
             self._open = opened.pop_all()
-        self.assignments = {
-            peer_of(device): Assignment(
-                device,
-                part,
-                inputs[device],
-                self._arenas if peer_of(device) in together else {o: spec.copy for o, spec in self._arenas.items()},
-                dict(layouts(device)),
-                self.depth,
-                plans[device],
-            )
-            for device, part in compiled.parts.items()
-        }
+        self.assignments: dict[str, Assignment] = {}
+        copies = {owner: spec.copy for owner, spec in self._arenas.items()}
+        for device, part in compiled.parts.items():
+            worker = peer_of(device)
+            arenas = self._arenas if worker in together else copies
+            given = (device, part, inputs[device], arenas, dict(layouts(device)), self.depth, plans[device])
+            self.assignments[worker] = Assignment(*given)
         self.copied = sorted(sizes.keys() - together)
         self.plans: Mapping[str, DevicePlan] = {peer_of(device): plan for device, plan in plans.items()}
-        self._feeds = {
-            feed.tensor: feed.spec
-            for plan in plans.values()
-            for feed in plan.feeds
-            if feed_key(feed.tensor) in sizes[MASTER]
-        }
+        feeds = [feed for plan in plans.values() for feed in plan.feeds]
+        self._feeds = {feed.tensor: feed.spec for feed in feeds if feed_key(feed.tensor) in sizes[messages.MASTER]}
         self._fed: dict[str, ArenaTensor] = {}
 
     def close(self) -> None:
@@ -161,7 +129,7 @@ class RemotePlan:
         for worker in self.copied:
             assignment = self.assignments[worker]
             for key in feed_sizes(assignment.plan, assignment.inputs):
-                ready = TensorReady(self.name, step, key, self._fed[key])
+                ready = messages.TensorReady(self.name, step, key, self._fed[key])
                 group.send_tensor(worker, ready, self._writer.memory(key).data)
 
     def expect_fetches(self, arrivals: Arrivals) -> None:
@@ -182,7 +150,7 @@ class RemoteTrace:
 
     def __init__(self, group: WorkerGroup, plans: Mapping[str, RemotePlan]) -> None:
         """plans: client -> plan. Only workers that participate in one of the plans record spans."""
-        self.runs = ClientRuns(MASTER, plans)
+        self.runs = ClientRuns(messages.MASTER, plans)
         self._group = group
         self._recorded: dict[str, list[RecordedPlan]] = {}
         names: dict[str, list[str]] = {}
@@ -192,9 +160,9 @@ class RemoteTrace:
                 recorded = RecordedPlan(client, assignment.plan, assignment.part.graph)
                 self._recorded.setdefault(worker, []).append(recorded)
         for worker, plan_names in names.items():
-            group.send(worker, StartTrace(), encode_document(plan_names))
+            group.send(worker, messages.StartTrace(), encode_document(plan_names))
 
-    def stop(self, ended: deque[tuple[str, Done]]) -> Timeline:
+    def stop(self, ended: deque[tuple[str, messages.Done]]) -> Timeline:
         """Stop recording and return the spans of all workers. Done messages that arrive meanwhile go to ``ended``.
 
         The times of workers on other hosts are converted to the master's clock.
@@ -203,22 +171,21 @@ class RemoteTrace:
             worker: self._offset_ns(worker, ended) for worker in self._recorded if self._group.joined.is_remote(worker)
         }
         for worker in self._recorded:
-            self._group.send(worker, StopTrace())
+            self._group.send(worker, messages.StopTrace())
         spans: dict[str, list[Span]] = {}
         while len(spans) < len(self._recorded):
-            worker, answer, frames = self._group.next(Done, Traced)
-            if isinstance(answer, Done):
+            worker, answer, frames = self._group.next(messages.Done, messages.Traced)
+            if isinstance(answer, messages.Done):
                 ended.append((worker, answer))
             elif worker in spans or worker not in self._recorded:
                 raise SecurityError(f"{worker} sent spans that were not requested")
             else:
-                spans[worker] = spans_of(
-                    worker, self._recorded[worker], from_document(decode_document(frames[0]), worker)
-                )
+                raw_spans = from_document(decode_document(frames[0]), worker)
+                spans[worker] = spans_of(worker, self._recorded[worker], raw_spans)
         ordered = [span.earlier(offsets.get(worker, 0)) for worker in self._recorded for span in spans[worker]]
         return Timeline(tuple(ordered), tuple(self.runs.ended))
 
-    def _offset_ns(self, worker: str, ended: deque[tuple[str, Done]]) -> int:
+    def _offset_ns(self, worker: str, ended: deque[tuple[str, messages.Done]]) -> int:
         """Return the nanoseconds by which a worker's clock is ahead; 0 if the estimate does not exceed its error.
 
         The worker reads its clock between the master's request and the arrival of the answer, so the error is at most
@@ -227,11 +194,11 @@ class RemoteTrace:
         """
         shortest, offset = math.inf, 0
         for _ in range(_QUESTIONS):
-            self._group.send(worker, AskTime(time.monotonic_ns()))
-            while isinstance((found := self._group.next(Done, Time))[1], Done):
+            self._group.send(worker, messages.AskTime(time.monotonic_ns()))
+            while isinstance((found := self._group.next(messages.Done, messages.Time))[1], messages.Done):
                 ended.append((found[0], found[1]))
             now, (source, answer, _) = time.monotonic_ns(), found
-            if source != worker or not isinstance(answer, Time):
+            if source != worker or not isinstance(answer, messages.Time):
                 raise SecurityError(f"{source} answered a request for the time that was sent to {worker}")
             if now - answer.asked_ns < shortest:
                 shortest, offset = now - answer.asked_ns, answer.now_ns - (now + answer.asked_ns) // 2

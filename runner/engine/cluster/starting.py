@@ -18,8 +18,7 @@ from runner.engine.cluster.transport.zmq_sockets import open_context
 from runner.engine.cluster.worker_group import WorkerGroup
 from runner.engine.graph.device import Cluster
 
-SPARE_MESSAGES = 256
-"""Number of messages from one peer that an inbox can queue in addition to the messages with tensors."""
+SPARE_MESSAGES = 256  # number of messages from one peer that an inbox can queue besides the messages with tensors
 
 
 @dataclass(frozen=True)
@@ -81,22 +80,10 @@ def start_workers(
         limits = Limits(peers, servers, SPARE_MESSAGES, send_timeout_s=SEND_TIMEOUT_S)
 
     def ticket(worker: str, epoch: int) -> Ticket:
-        role, index = messages.split_name(worker)
+        named = (identity.run, epoch, *messages.split_name(worker), identity.token)
         own = keys.get(worker)
-        return Ticket(
-            identity.run,
-            epoch,
-            role,
-            index,
-            identity.token,
-            None if own is None else own.secret,
-            {} if own is None else own.public,
-            peers=peers,
-            servers=servers,
-            queued_messages=queued_messages,
-            lanes=lanes,
-            threads=threads,
-        )
+        secret, public = (None, {}) if own is None else (own.secret, own.public)
+        return Ticket(*named, secret, public, peers, servers, queued_messages, lanes, threads)
 
     with (
         private_directory() as directory,
@@ -114,18 +101,8 @@ def start_workers(
         def add_spares() -> None:
             launcher.add_spares(identity.run, endpoint.address, supervisor, directory)
 
-        group = WorkerGroup(
-            workers,
-            directory,
-            endpoint,
-            supervisor,
-            monitor,
-            logs,
-            launcher,
-            facts,
-            start=start,
-            add_spares=add_spares,
-        )
+        given = (workers, directory, endpoint, supervisor, monitor, logs, launcher, facts)
+        group = WorkerGroup(*given, start=start, add_spares=add_spares)
         start(workers, identity.epoch)
         try:
             group.set_up(setup)

@@ -32,12 +32,7 @@ class Supervisor:
         self._leaving = False
 
     def start(
-        self,
-        name: str,
-        argv: Sequence[str],
-        log_path: Path,
-        environment: Mapping[str, str],
-        tasks: Sequence[str] = (),
+        self, name: str, argv: Sequence[str], log_path: Path, environment: Mapping[str, str], tasks: Sequence[str] = ()
     ) -> WorkerProcess:
         """Start and watch a process. tasks: see :class:`~runner.engine.cluster.processes.WorkerProcess`.
 

@@ -126,9 +126,7 @@ class WireRendezvous:
     @property
     def _doorbells(self) -> Doorbells:
         if self.registry.doorbells is None:
-            raise RunnerError(
-                f"plan {self.plan!r} has doorbells, but this process cannot compile machine code for them"
-            )
+            raise RunnerError(f"plan {self.plan!r} has doorbells, but this process cannot compile machine code")
         return self.registry.doorbells
 
     def _ring(self, bell: str) -> NativeCall:

@@ -14,15 +14,7 @@ from functools import partial
 from queue import SimpleQueue
 from typing import Any
 
-from runner.engine.cluster.assignment import (
-    Assignment,
-    bell_key,
-    feed_sizes,
-    peer_of,
-    received_specs,
-    receivers,
-    senders,
-)
+from runner.engine.cluster.assignment import Assignment, bell_key, feed_sizes, peer_of, receivers, recv_specs, senders
 from runner.engine.cluster.emulation import Links
 from runner.engine.cluster.loaded_plan import LoadedPlan, feeds_of, fetches_of
 from runner.engine.cluster.mailbox import WAIT_S, LaunchQueue, Mailbox, QueuedLaunch, Request, StepAbandoned, Stopped
@@ -49,11 +41,8 @@ from runner.system.text import ascii_only
 
 log = logging.getLogger(__name__)
 
-_RECOVERY_S = 300.0
-"""Seconds for which a worker on the master's host waits for a recovery; the master may first finish a save."""
-
-_CUT_OFF_S = 10.0
-"""Seconds for which a worker over TCP waits for a recovery; the network may have cut the worker off."""
+_RECOVERY_S = 300.0  # seconds for which a worker on the master's host waits for a recovery; the master may save first
+_CUT_OFF_S = 10.0  # seconds for which a worker over TCP waits for a recovery; the network may have cut the worker off
 
 SourceMaker = Callable[[Mapping[str, Any]], InputSource]
 
@@ -266,17 +255,11 @@ class Worker:
         self._connect(receivers(assignment.plan, assignment.arenas[own_name].sizes))
         readers = {owner: ArenaReader(spec) for owner, spec in assignment.arenas.items() if owner != own_name}
         writer = ArenaWriter(assignment.arenas[own_name])
-        ends = (received_specs(assignment.plan), sorted(receivers(assignment.plan)))
+        ends = (recv_specs(assignment.plan), sorted(receivers(assignment.plan)))
         wire = (self.endpoint, self.mailbox, writer, readers, *ends)
         rendezvous = WireRendezvous(plan, *wire, self.registry, self._links, self.spins)
-        executor = DeviceExecutor(
-            assignment.plan,
-            self.registry,
-            self._variables,
-            self._arena,
-            wires_of(self._variables.platform, rendezvous),
-            check_finite=self._check_finite,
-        )
+        memory = (self._variables, self._arena, wires_of(self._variables.platform, rendezvous))
+        executor = DeviceExecutor(assignment.plan, self.registry, *memory, check_finite=self._check_finite)
         shared = SharedReading(self._source, {assignment.device: assignment.inputs})
         inputs = ReadAhead(executor, partial(shared.read, assignment.device))
         bells = {key for owner in readers for key in readers[owner].spec.sizes}

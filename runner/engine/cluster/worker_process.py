@@ -14,16 +14,9 @@ from threadpoolctl import threadpool_limits
 from runner.engine.cluster.joining import host_facts
 from runner.engine.cluster.mailbox import RECEIVE_LIMIT_S, Mailbox
 from runner.engine.cluster.processes import dump_stacks_on_signal
+from runner.engine.cluster.transport import messages
 from runner.engine.cluster.transport.endpoint import Identity
 from runner.engine.cluster.transport.heartbeat import HeartbeatThread, Progress
-from runner.engine.cluster.transport.messages import (
-    MASTER,
-    MAX_ERROR_TEXT,
-    Hello,
-    Welcome,
-    heartbeat_role,
-    process_names,
-)
 from runner.engine.cluster.transport.private_directory import own_address
 from runner.engine.cluster.transport.ticket import read_ticket
 from runner.engine.cluster.transport.zmq_endpoint import Outbox, ZmqEndpoint
@@ -36,9 +29,7 @@ from runner.system.text import ascii_only
 
 log = logging.getLogger(__name__)
 
-_SPINS = 2000
-"""Number of times that a wait reads a doorbell before it sleeps, if the cores suffice: about 50 microseconds."""
-
+_SPINS = 2000  # number of reads of a doorbell before a wait sleeps, if the cores suffice: about 50 microseconds
 _FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
@@ -75,28 +66,27 @@ def main(options: WorkerOptions, facts: Mapping[str, str], make_source: SourceMa
     # A stopped master accepts no connection until it continues, so the time limit is long.
     identity, limits = ticket.identity, ticket.limits(connect_timeout_s=RECEIVE_LIMIT_S)
     progress = Progress()
-    processes = process_names(ticket.peers, ticket.servers)
+    processes = messages.process_names(ticket.peers, ticket.servers)
     connections = (2 + ticket.lanes) * len(processes) + 6
     with (
         open_context(connections, identity.keys, ticket.lanes) as context,
         ZmqEndpoint(context, identity, own_address(options.join, identity.name), limits) as endpoint,
     ):
-        endpoint.join(MASTER, options.join, {**host_facts(options.host), **facts})
+        endpoint.join(messages.MASTER, options.join, {**host_facts(options.host), **facts})
         _wait_for_welcome(endpoint)
         options.key.unlink(missing_ok=True)
 
         def open_heartbeat() -> Outbox:
-            role = heartbeat_role(identity.role)
+            role = messages.heartbeat_role(identity.role)
             beat = Identity(identity.run, identity.epoch, role, identity.index, identity.token, identity.keys)
             outbox = Outbox(context, beat, limits)
-            outbox.connect(MASTER, options.join)
+            outbox.connect(messages.MASTER, options.join)
             return outbox
 
         over_tcp = identity.keys is not None
-        with (
-            HeartbeatThread(open_heartbeat, progress, lost=_exit_without_master if over_tcp else _ignore) as heartbeat,
-            threadpool_limits(ticket.threads),
-        ):
+        # On one host, the kernel ends a worker whose master has ended.
+        lost = _exit_without_master if over_tcp else lambda: None
+        with HeartbeatThread(open_heartbeat, progress, lost=lost) as heartbeat, threadpool_limits(ticket.threads):
             if over_tcp:
                 logging.getLogger().addHandler(_LinesToMaster(heartbeat))
                 log.info("%s has joined the run; its process is %d", identity.name, os.getpid())
@@ -152,9 +142,9 @@ def _wait_for_welcome(endpoint: ZmqEndpoint) -> None:
         received = endpoint.receive(RECEIVE_LIMIT_S)
         if received is None:
             raise ClusterError(f"{endpoint.name} was not accepted by the master within {RECEIVE_LIMIT_S:g} s")
-        if isinstance(received.message, Welcome):
+        if isinstance(received.message, messages.Welcome):
             return
-        if not isinstance(received.message, Hello):
+        if not isinstance(received.message, messages.Hello):
             raise SecurityError(f"{received.message.kind!r} from {received.source}, expected a welcome")
 
 
@@ -168,14 +158,10 @@ class _LinesToMaster(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Queue the text of a record for the heartbeat thread."""
-        self._lines.put(ascii_only(self.format(record))[:MAX_ERROR_TEXT])
+        self._lines.put(ascii_only(self.format(record))[: messages.MAX_ERROR_TEXT])
 
 
 def _exit_without_master() -> None:
     """End this process at once: the main thread may be computing, or waiting for a worker that has ended."""
     print("the connection to the master is lost: this worker ends", file=sys.stderr, flush=True)
     os._exit(ClusterError.exit_code)
-
-
-def _ignore() -> None:
-    """Do nothing: on one host, the kernel ends a worker whose master has ended."""

@@ -56,9 +56,7 @@ class CommunicatorSetup:
         if name not in self.members:
             return False
         if self.library not in registry.communicators:
-            raise ResourceError(
-                f"{self.library} is available to the master but not to {name}; install the same libraries everywhere"
-            )
+            raise ResourceError(f"{self.library} is available to the master but not to {name}; install it there too")
         try:
             registry.communicators[self.library].join(self.unique_id, self.members.index(name), len(self.members))
         except RuntimeError as error:
@@ -97,8 +95,7 @@ def new_communicator_setup(cluster: Cluster, registry: Registry) -> Communicator
     return CommunicatorSetup(cluster.collectives, unique_id, tuple(map(peer_of, cluster.members)))
 
 
-_MAX_GPU = 2**31 - 1
-"""Largest GPU number: CUDA numbers devices with a C int."""
+_MAX_GPU = 2**31 - 1  # largest GPU number: CUDA numbers devices with a C int
 
 _MAX_WORKERS = 2**20
 _PEER = Text(32)

@@ -2,7 +2,7 @@
 
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -10,19 +10,20 @@ import numpy as np
 import psutil
 import pytest
 
+from runner.data.source import source_from_config
 from runner.engine.cluster import starting
 from runner.engine.cluster.cluster_session import ClusterSession
 from runner.engine.cluster.supervisor import Supervisor
 from runner.engine.cluster.transport.private_directory import private_directory
 from runner.engine.compile.program import Program
 from runner.engine.graph.device import local_cluster
+from runner.engine.run.local_session import LocalSession
 from runner.engine.run.session import Session
 from runner.kernels.contract import Array
 from runner.kernels.registry import Registry
 from runner.optimizers.sgd import Momentum
 from runner.records.summary import joining_facts
 from runner.strategies.sync_data import SyncData
-from tests.engine.cluster.stage import WORKERS as STAGED
 from tests.engine.cluster.stage import Stage
 from tests.engine.cluster.virtual_cluster import VirtualCluster, there_and_back, virtual_cluster
 from tests.integration.command import processes_of
@@ -31,7 +32,9 @@ from tests.strategies.training import Weights, expect_same_bits
 
 WORKERS = 2
 BATCH = 5
-PROGRAM = SyncData(workers=WORKERS).build(workload_of(NETWORKS["dense"], Momentum(), batch_size=BATCH))
+WORKLOAD = workload_of(NETWORKS["dense"], Momentum(), batch_size=BATCH)
+PROGRAM = SyncData(workers=WORKERS).build(WORKLOAD)
+RING = SyncData(workers=3, combine="ring_all_reduce").build(WORKLOAD)
 SOURCE: Mapping[str, Any] = {
     "config": {"name": "synthetic", "shape": list(EXAMPLE_SHAPE), "classes": 3, "examples": 16, "test_examples": 16},
     "seed": 1,
@@ -118,6 +121,16 @@ def expect_same_losses(found: list[Weights], expected: list[Weights]) -> None:
 
 
 @contextmanager
+def in_this_process(
+    registry: Registry, program: Program = PROGRAM, source: Mapping[str, Any] = SOURCE
+) -> Iterator[LocalSession]:
+    """Yield a session in this process with the inputs of a cluster session."""
+    devices = local_cluster(program.workers, program.servers)
+    with source_from_config(**source) as inputs, closing(LocalSession(program, devices, registry, inputs)) as session:
+        yield session
+
+
+@contextmanager
 def suspended(process: psutil.Process) -> Iterator[None]:
     """Suspend a process while the block runs."""
     process.suspend()
@@ -149,9 +162,9 @@ def start(tmp_path: Path, registry: Registry) -> Start:
     """Return a function that starts the two workers of ``there_and_back``, each with a source from ``make_source``."""
 
     def begin(
-        make_source: Callable[[Mapping[str, Any]], Any] = lambda description: Source(), kernels: Registry = registry
+        make_source: Callable[..., Any] = lambda description: Source(), kernels: Registry = registry, **options: Any
     ) -> AbstractContextManager[VirtualCluster]:
-        return virtual_cluster(there_and_back(), tmp_path, kernels, make_source)
+        return virtual_cluster(there_and_back(), tmp_path, kernels, make_source, **options)
 
     return begin
 
@@ -198,8 +211,4 @@ def supervisor() -> Iterator[Supervisor]:
 @pytest.fixture
 def elsewhere(supervisor: Supervisor, tmp_path: Path) -> Stage:
     """Return a group after setup whose processes the supervisor has not started."""
-    stage = Stage(supervisor, tmp_path, command=None)
-    stage.group.set_up(lambda addresses: b"")
-    for worker in STAGED:
-        stage.heard(worker)
-    return stage
+    return Stage(supervisor, tmp_path, command=None).set_up()

@@ -28,15 +28,21 @@ class Stage:
         self.monitor = HeartbeatMonitor()
         clock = self.network.clock
         master = self._endpoint(MASTER)
-        self.group = WorkerGroup(
-            WORKERS, logs, master, supervisor, self.monitor, logs, LocalLauncher(logs, 1), clock=lambda: clock.now
-        )
+        given = (WORKERS, logs, master, supervisor, self.monitor, logs, LocalLauncher(logs, 1))
+        self.group = WorkerGroup(*given, clock=lambda: clock.now)
         self.peers = {name: self._endpoint(name) for name in (*WORKERS, "worker_heartbeat-0", "worker_heartbeat-1")}
         for name, peer in self.peers.items():
             peer.connect(MASTER)
             if name in WORKERS and command is not None:
                 supervisor.start(name, command, logs / f"{name}.log", {})
                 self.monitor.watch(name, clock.now)
+
+    def set_up(self) -> "Stage":
+        """Set up the workers, which have received all messages of the setup afterwards."""
+        self.group.set_up(lambda addresses: b"")
+        for worker in WORKERS:
+            self.heard(worker)
+        return self
 
     def _endpoint(self, name: str) -> FakeEndpoint:
         return self.network.endpoint(identity(name), peers=2)

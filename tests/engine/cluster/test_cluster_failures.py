@@ -14,14 +14,7 @@ from runner.engine.cluster.transport import heartbeat
 from runner.engine.cluster.transport.heartbeat import HeartbeatMonitor
 from runner.engine.cluster.transport.messages import IDLE, STEP
 from runner.errors import ClusterError, ConfigError, ResourceError, RunnerError, WorkerLostError
-from tests.engine.cluster.conftest import (
-    SERVED,
-    SOURCE,
-    WORKERS,
-    Sessions,
-    suspended,
-    train,
-)
+from tests.engine.cluster.conftest import SERVED, SOURCE, WORKERS, Sessions, suspended, train
 from tests.engine.run.launched_programs import pushed, tally
 from tests.integration.command import Command, processes_of, wait_until
 

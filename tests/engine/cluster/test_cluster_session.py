@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from runner.data.source import source_from_config
 from runner.engine.cluster.cluster_session import ClusterSession
 from runner.engine.cluster.launchers import LocalLauncher
 from runner.engine.cluster.transport.messages import MOST_STEPS
@@ -20,41 +19,36 @@ from runner.engine.run.interleaving import Ending, Recorded
 from runner.engine.run.local_session import LocalSession
 from runner.errors import RunnerError
 from runner.kernels.registry import Registry
-from runner.optimizers.sgd import Momentum
-from runner.strategies.sync_data import SyncData
 from tests.engine.cluster.conftest import (
-    BATCH,
     PROGRAM,
+    RING,
     SERVED,
     SOURCE,
     WORKERS,
     Sessions,
     expect_nothing_left,
     expect_same_losses,
+    in_this_process,
     losses,
     train,
 )
-from tests.engine.run.launched_programs import expect_matching_transfers, pushed, tally
-from tests.strategies.networks import NETWORKS, TEST_BATCH, workload_of
+from tests.engine.run.launched_programs import expect_matching_transfers, expect_misuse_refused, pushed, tally
+from tests.strategies.networks import TEST_BATCH
 from tests.strategies.training import Weights, expect_same_bits
 
-RING = SyncData(workers=3, combine="ring_all_reduce").build(
-    workload_of(NETWORKS["dense"], Momentum(), batch_size=BATCH)
-)
+Expected = tuple[list[Weights], LocalSession]
+Shared = tuple[ClusterSession, Sessions]
 
 
 @pytest.fixture(scope="module")
-def expected(registry: Registry) -> tuple[list[Weights], LocalSession]:
+def expected(registry: Registry) -> Expected:
     """Return the fetches of ``PROGRAM`` run in this process, and the session that ran the program."""
-    with (
-        source_from_config(**SOURCE) as source,
-        closing(LocalSession(PROGRAM, local_cluster(WORKERS), registry, source)) as session,
-    ):
+    with in_this_process(registry) as session:
         return losses(session), session
 
 
 @pytest.fixture(scope="module")
-def shared(registry: Registry, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ClusterSession, Sessions]]:
+def shared(registry: Registry, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shared]:
     """Yield one session, which several tests share because they leave it usable, and its ``Sessions``."""
     sessions = Sessions(registry, tmp_path_factory.mktemp("logs"))
     with sessions.new() as session:
@@ -64,13 +58,11 @@ def shared(registry: Registry, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 
 @pytest.fixture
-def session(shared: tuple[ClusterSession, Sessions]) -> ClusterSession:
+def session(shared: Shared) -> ClusterSession:
     return shared[0]
 
 
-def test_workers_compute_the_result_of_one_process(
-    session: ClusterSession, expected: tuple[list[Weights], LocalSession]
-) -> None:
+def test_workers_compute_the_result_of_one_process(session: ClusterSession, expected: Expected) -> None:
     before = session.sent_bytes()
     expect_same_losses(losses(session), expected[0])
     sent = [after - earlier for after, earlier in zip(session.sent_bytes(), before, strict=True)]
@@ -82,11 +74,7 @@ def test_workers_compute_the_result_of_one_process(
 def test_a_series_of_steps_equals_single_steps(sessions: Sessions, registry: Registry, program: Program) -> None:
     """A series longer than the arenas hold is cut. The workers of a ring read from and send to different peers."""
     feeds = [{"step": np.int64(step), "learning_rate": np.float64(0.1 / (1 + step))} for step in range(MOST_STEPS + 5)]
-    with (
-        source_from_config(**SOURCE) as source,
-        closing(LocalSession(program, local_cluster(program.workers, program.servers), registry, source)) as local,
-        sessions.new(program=program) as session,
-    ):
+    with in_this_process(registry, program) as local, sessions.new(program=program) as session:
         assert (local.longest_series, session.longest_series) == (1, MOST_STEPS)
         found, expected = [], []
         for each, fetched in ((session, found), (local, expected)):
@@ -98,9 +86,7 @@ def test_a_series_of_steps_equals_single_steps(sessions: Sessions, registry: Reg
 
 
 @pytest.mark.parametrize("lanes", [1, 3])
-def test_workers_without_shared_memory_compute_the_same(
-    sessions: Sessions, expected: tuple[list[Weights], LocalSession], lanes: int
-) -> None:
+def test_workers_without_shared_memory_compute_the_same(sessions: Sessions, expected: Expected, lanes: int) -> None:
     """Over TCP, no process maps memory of another one."""
     with sessions.new(launcher=LocalLauncher(sessions.logs, 1, over_tcp=True, lanes=lanes)) as session:
         before = session.sent_bytes()
@@ -119,15 +105,13 @@ def test_clients_of_one_signature_read_their_own_inputs(sessions: Sessions, regi
     inputs = tuple(replace(slot, split="train") for slot in scoring.inputs)
     other = replace(scoring, name="other", inputs=inputs)
     program = replace(PROGRAM, clients={**PROGRAM.clients, "other": other})
+    source = {**SOURCE, "batch_size": TEST_BATCH}
     found = []
-    with source_from_config(**{**SOURCE, "batch_size": TEST_BATCH}) as source:
-        local = closing(LocalSession(program, local_cluster(WORKERS), registry, source))
-        remote = sessions.new({**SOURCE, "batch_size": TEST_BATCH}, program=program)
-        for opened in (local, remote):
-            with opened as session:
-                session.run("init")
-                feeds = {"step": np.int64(0)}
-                found.append([session.run(client, feeds=feeds) for client in ("eval", "other", "eval")])
+    for opened in (in_this_process(registry, program, source), sessions.new(source, program=program)):
+        with opened as session:
+            session.run("init")
+            feeds = {"step": np.int64(0)}
+            found.append([session.run(client, feeds=feeds) for client in ("eval", "other", "eval")])
     expect_same_losses(*found)
     assert not np.array_equal(found[0][0]["labels"], found[0][1]["labels"])
 
@@ -151,7 +135,7 @@ def test_restore_undoes_training(session: ClusterSession) -> None:
     ],
 )
 def test_wrong_feed_is_refused_and_the_session_continues(
-    session: ClusterSession, expected: tuple[list[Weights], LocalSession], feeds: Mapping[str, Any], message: str
+    session: ClusterSession, expected: Expected, feeds: Mapping[str, Any], message: str
 ) -> None:
     session.run("init")
     right = {"step": np.int64(0), "learning_rate": np.float64(0.1)}
@@ -183,7 +167,7 @@ def test_trace_has_the_steps_of_its_client_on_every_worker(session: ClusterSessi
     assert all(run.begin_ns < run.end_ns for run in timeline.runs)
 
 
-def test_running_session_has_only_sockets_in_its_directory(shared: tuple[ClusterSession, Sessions]) -> None:
+def test_running_session_has_only_sockets_in_its_directory(shared: Shared) -> None:
     session, sessions = shared
     session.run("init")
     train(session, 0)
@@ -193,9 +177,7 @@ def test_running_session_has_only_sockets_in_its_directory(shared: tuple[Cluster
     assert f"{directory}/arena-" in Path("/proc/self/maps").read_text()
 
 
-def test_memory_and_libraries_are_reported_and_the_token_is_hidden(
-    shared: tuple[ClusterSession, Sessions], expected: tuple[list[Weights], LocalSession]
-) -> None:
+def test_memory_and_libraries_are_reported_and_the_token_is_hidden(shared: Shared, expected: Expected) -> None:
     session, sessions = shared
     losses(session)
     assert set(session.peak_memory_bytes()) == {"master", "worker-0", "worker-1"}
@@ -208,9 +190,7 @@ def test_memory_and_libraries_are_reported_and_the_token_is_hidden(
         assert secret not in sessions.worker(index).environ().values()
 
 
-def test_two_sessions_run_at_once(
-    sessions: Sessions, expected: tuple[list[Weights], LocalSession], session: ClusterSession
-) -> None:
+def test_two_sessions_run_at_once(sessions: Sessions, expected: Expected, session: ClusterSession) -> None:
     with sessions.new() as other:
         for each in (session, other):
             each.run("init")
@@ -221,8 +201,7 @@ def test_two_sessions_run_at_once(
 
 
 def test_parameter_servers_are_separate_processes(sessions: Sessions, registry: Registry) -> None:
-    cluster = local_cluster(WORKERS, servers=2)
-    with source_from_config(**SOURCE) as source, closing(LocalSession(SERVED, cluster, registry, source)) as local:
+    with in_this_process(registry, SERVED) as local:
         expected, expected_sent = losses(local), local.sent_bytes()
     with sessions.new(program=SERVED) as session:
         expect_same_losses(losses(session), expected)
@@ -259,17 +238,8 @@ def launching(registry: Registry, tmp_path_factory: pytest.TempPathFactory) -> I
 
 def test_no_client_runs_or_loads_while_launched_clients_run(launching: ClusterSession) -> None:
     session = launching
-    with pytest.raises(RunnerError, match="no client is running: launch one first"):
-        session.finished()
-    with pytest.raises(RunnerError, match="client 'save' was launched, but is not deferred: call run"):
-        session.launch("save")
-    session.launch("work_0")
-    with pytest.raises(RunnerError, match="client 'work_0' was launched while running"):
-        session.launch("work_0")
-    waiting = "before work_0 finished: wait for launched clients first"
-    with pytest.raises(RunnerError, match=f"client 'save' was run {waiting}"):
-        session.run("save")
-    with pytest.raises(RunnerError, match=f"client 'save' was loaded {waiting}"):
+    expect_misuse_refused(session)
+    with pytest.raises(RunnerError, match="client 'save' was loaded before work_0 finished: wait for launched clients"):
         session._load(session._program.clients["save"])
     assert session.finished().client == "work_0"
     session.run("save")

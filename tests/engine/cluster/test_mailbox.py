@@ -131,6 +131,7 @@ def test_missing_and_due_tensors_are_reported() -> None:
 Action = Callable[[Inbox], object]
 READ: Action = Inbox.read
 TAKE: Action = Inbox.take
+RUN: Action = lambda inbox: inbox.send(messages.Run("q", 1))  # noqa: E731 - a row of the table below
 STEP_0 = "tensor a of plan p, step 0 from"
 
 
@@ -148,22 +149,10 @@ STEP_0 = "tensor a of plan p, step 0 from"
             for receive in (READ, TAKE)
         ),
         (lambda i: (i.tensor(), i.tensor()), READ, f"{STEP_0} worker-1: the previous one has not been received yet"),
-        (
-            lambda i: (i.tensor(), i.tensor(step=1)),
-            READ,
-            "step 1 from worker-1: the previous one has not been received",
-        ),
+        (lambda i: (i.tensor(), i.tensor(step=1)), READ, "step 1 from worker-1: the previous one has not been"),
         (lambda i: i.tensor(step=4), lambda i: i.take(5), "'a' from worker-1 is for step 4, expected step 5"),
-        (
-            lambda i: i.send(messages.Run("q", 1)),
-            TAKE,
-            "'run' from master-0 arrived during step 0, while 'a' was awaited from wo",
-        ),
-        (
-            lambda i: i.send(messages.Run("q", 1)),
-            lambda i: i.mailbox.wait(2.5, 4),
-            "arrived during step 4, while the step was delayed",
-        ),
+        (RUN, TAKE, "'run' from master-0 arrived during step 0, while 'a' was awaited from worker-1"),
+        (RUN, lambda i: i.mailbox.wait(2.5, 4), "arrived during step 4, while the step was delayed"),
     ],
 )
 def test_unexpected_message_is_refused(send: Action, receive: Action, expected: str) -> None:

@@ -26,8 +26,7 @@ from runner.engine.cluster.transport.zmq_sockets import open_context
 from runner.errors import ResourceError
 from tests.engine.cluster.transport.conftest import identity
 
-SOON_S = 10.0
-"""A time limit that is reached only if a test fails."""
+SOON_S = 10.0  # a time limit that is reached only if a test fails
 
 WAITS = "import signal; print('ready', flush=True); signal.pause()"
 STUBBORN = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); " + WAITS
@@ -85,9 +84,7 @@ def test_worker_has_a_log_no_input_and_the_given_environment(supervisor: Supervi
     ("number", "remedy"),
     [(errno.ENOSYS, "; Linux 5.3 or newer is needed"), (errno.EMFILE, "; raise `ulimit -n`"), (errno.ENOMEM, "")],
 )
-def test_a_process_that_cannot_be_watched_is_ended(
-    start: Start, monkeypatch: pytest.MonkeyPatch, number: int, remedy: str
-) -> None:
+def test_unwatched_process_is_ended(start: Start, monkeypatch: pytest.MonkeyPatch, number: int, remedy: str) -> None:
     def refused(pid: int) -> int:
         raise OSError(number, os.strerror(number))
 

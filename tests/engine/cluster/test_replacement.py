@@ -1,9 +1,8 @@
 """Lost workers are replaced: the others keep their processes, and the results are those of an undisturbed session."""
 
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager, nullcontext
-from pathlib import Path
 from threading import Timer
 
 import psutil
@@ -23,22 +22,12 @@ from runner.errors import NotStartedAgainError, RunnerError, WorkerLostError
 from runner.kernels.registry import Registry
 from runner.optimizers.sgd import Momentum
 from runner.strategies.sync_data import SyncData
-from tests.engine.cluster.conftest import (
-    PROGRAM,
-    SERVED,
-    SOURCE,
-    Sessions,
-    Source,
-    Start,
-    expect_same_losses,
-    losses,
-    train,
-)
+from tests.engine.cluster.conftest import PROGRAM, SERVED, SOURCE, Sessions, Start, expect_same_losses, losses, train
 from tests.engine.cluster.stage import Stage
 from tests.engine.cluster.test_worker import RESULT_OF_STEP_2
-from tests.engine.cluster.transport.conftest import identity
+from tests.engine.cluster.transport.conftest import identity, next_of
 from tests.engine.cluster.transport.fake_network import FakeEndpoint, Faults
-from tests.engine.cluster.virtual_cluster import VirtualCluster, there_and_back, virtual_cluster
+from tests.engine.cluster.virtual_cluster import VirtualCluster
 from tests.engine.run.launched_programs import expect_matching_transfers, pushed, tally
 from tests.integration.command import wait_until
 from tests.strategies.networks import NETWORKS, workload_of
@@ -97,9 +86,7 @@ def test_lost_process_is_replaced_and_the_others_continue(
         assert {(span.number, span.step) for span in timeline.spans} == {(run.number, 0)}
 
 
-def test_another_loss_during_a_replacement_is_recovered_too(
-    sessions: Sessions, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_loss_during_a_replacement_is_recovered(sessions: Sessions, monkeypatch: pytest.MonkeyPatch) -> None:
     """A survivor dies before the replacement of the first process has joined, then a replacement dies."""
     set_up = WorkerGroup.set_up
     victims = iter(["worker-0", "worker-1"])
@@ -170,9 +157,7 @@ def test_loss_while_the_others_load_or_connect_is_recovered(
         expect_same_losses(losses(session), expected_of_three)
 
 
-def test_replacement_that_dies_before_the_master_connects_is_replaced_too(
-    sessions: Sessions, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_replacement_that_dies_before_it_joins_is_replaced(sessions: Sessions, monkeypatch: pytest.MonkeyPatch) -> None:
     admits = WorkerGroup._admits
     killed = []
 
@@ -243,21 +228,24 @@ def test_spare_process_takes_over(sessions: Sessions, over_tcp: bool) -> None:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_messages_of_an_interrupted_step_are_dropped(registry: Registry, tmp_path: Path, seed: int) -> None:
+def test_messages_of_an_interrupted_step_are_dropped(start: Start, seed: int) -> None:
     """The step is interrupted at a random time; its messages may arrive later, also after the next step has begun."""
-    faults = Faults(delay_s=(0.0, 1.0))
-    make_source: Callable[..., Source] = lambda description: Source()  # noqa: E731
-    with virtual_cluster(there_and_back(), tmp_path, registry, make_source, seed=seed, faults=faults) as cluster:
+    with start(seed=seed, faults=Faults(delay_s=(0.0, 1.0))) as cluster:
         cluster.set_up()
         cluster.run("init")
         cluster.feed("run", {"rate": 0.5})
         cluster.send(messages.Run("run", 1), cluster.workers[: 1 + seed % 2])
         cluster.endpoint.receive(seed / 3)
-        cluster.endpoint.advance(2)
-        cluster.send(messages.Abandon(2, ()))
-        cluster.answers(messages.Abandoned)
-        assert cluster.run("run", 2, {"rate": 0.5})["new"].tolist() == RESULT_OF_STEP_2
+        recover(cluster)
+        expect_step_2(cluster)
         assert not any(mailbox._tensors for mailbox in cluster.mailboxes.values())
+
+
+def recover(cluster: VirtualCluster, workers: list[str] | None = None, *lost: str) -> None:
+    """Begin epoch 2 on the given workers, by default all."""
+    cluster.endpoint.advance(2)
+    cluster.send(messages.Abandon(2, lost), workers)
+    cluster.answers(messages.Abandoned, workers)
 
 
 def expect_step_2(cluster: VirtualCluster) -> None:
@@ -270,9 +258,7 @@ def test_worker_that_cannot_reach_another_one_waits_for_the_recovery(fed: Virtua
     failed = fed.answers(messages.Failed, ["worker-0"])["worker-0"]
     assert "could not send 'tensor' to worker-1: the peer has ended" in failed.text
     fed.network.present.add("worker-1")
-    fed.endpoint.advance(2)
-    fed.send(messages.Abandon(2, ()))
-    fed.answers(messages.Abandoned)
+    recover(fed)
     expect_step_2(fed)
 
 
@@ -284,9 +270,7 @@ def test_worker_connects_again_to_a_process_that_was_replaced(start: Start) -> N
         admission = cluster.endpoints["worker-1"]._admission
         assert "worker-0" in {caller.name for caller in admission._callers.values()}
         cluster.endpoints["worker-1"].advance(2, ["worker-0"])  # like a new process, which knows no connection
-        cluster.endpoint.advance(2)
-        cluster.send(messages.Abandon(2, ("worker-1",)), ["worker-0"])
-        cluster.answers(messages.Abandoned, ["worker-0"])
+        recover(cluster, ["worker-0"], "worker-1")
         cluster.send(messages.Run("run", 2), ["worker-0"])
         assert cluster.endpoint.receive(1.0) is None
         assert "worker-0" in {caller.name for caller in admission._callers.values()}
@@ -298,9 +282,7 @@ def test_traces_end_with_a_recovery(cluster: VirtualCluster) -> None:
     cluster.load("run")
     cluster.send(messages.StartTrace(), None, ["run"])
     cluster.run("run", 1, {"rate": 0.5})
-    cluster.endpoint.advance(2)
-    cluster.send(messages.Abandon(2, ()))
-    cluster.answers(messages.Abandoned)
+    recover(cluster)
     cluster.send(messages.StartTrace(), None, ["run"])
     expect_step_2(cluster)
 
@@ -319,12 +301,8 @@ def joins_again(stage: Stage, facts: dict[str, str], own_address: str) -> FakeEn
 def test_others_learn_the_address_of_a_replacement(elsewhere: Stage) -> None:
     new = joins_again(elsewhere, {}, "tcp://10.0.0.9:5")
     elsewhere.group.set_up(lambda addresses: b"", ["worker-1"])
-    received = elsewhere.peers["worker-0"].receive(0)
-    assert received is not None
-    assert received.message == messages.Moved({"worker-1": "tcp://10.0.0.9:5"})
-    assert [each.message.kind for each in (new.receive(0), new.receive(0), new.receive(0)) if each] == [
-        *("hello", "welcome", "setup")
-    ]
+    assert next_of(elsewhere.peers["worker-0"]).message == messages.Moved({"worker-1": "tcp://10.0.0.9:5"})
+    assert [next_of(new).message.kind for _ in range(3)] == ["hello", "welcome", "setup"]
 
 
 def test_worker_whose_plans_are_in_shared_memory_is_not_replaced_from_another_host(elsewhere: Stage) -> None:

@@ -40,10 +40,8 @@ class Wire:
         for name in names:
             self.master.connect(name, "")
         sent = {"x:0": VALUE.nbytes} | ({bell_key(KEY): BELL_BYTES, FINISHED: BELL_BYTES} if rings else {})
-        specs = [
-            create_arena(directory, f"plan {name}", name, 1, sizes)
-            for name, sizes in zip(names, (sent, {FINISHED: BELL_BYTES}), strict=True)
-        ]
+        sizes = zip(names, (sent, {FINISHED: BELL_BYTES}), strict=True)
+        specs = [create_arena(directory, f"plan {name}", name, 1, needed) for name, needed in sizes]
         received, kernels = {KEY: TensorSpec(VALUE.shape, "float32")}, load_kernels()
         self.sender, self.receiver = (
             WireRendezvous(

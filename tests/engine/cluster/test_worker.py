@@ -97,10 +97,9 @@ def test_a_worker_connects_only_to_receivers_in_its_plans(start: Start, monkeypa
     monkeypatch.setattr(TurnTaking, "connect", noted)
     with start() as cluster:
         cluster.set_up()
-        cluster.send(messages.Shutdown(), ["worker-0"])
-        cluster.answers(messages.Bye, ["worker-0"])
-        cluster.send(messages.Shutdown(), ["worker-1"])
-        cluster.answers(messages.Bye, ["worker-1"])
+        for worker in cluster.workers:
+            cluster.send(messages.Shutdown(), [worker])
+            cluster.answers(messages.Bye, [worker])
         assert connected == []
     with start() as cluster:
         cluster.set_up()
@@ -198,9 +197,7 @@ DEFECT = ZeroDivisionError("a defect")
         (DEFECT, "ZeroDivisionError", "a defect", DEFECT),
     ],
 )
-def test_error_of_a_source_keeps_its_class(
-    start: Start, error: Exception, kind: str, text: str, ended: int | Exception
-) -> None:
+def test_error_of_a_source_keeps_its_class(start: Start, error: Exception, kind: str, text: str, ended: object) -> None:
     def make_source(description: Mapping[str, Any]) -> Source:
         raise error
 
@@ -253,9 +250,7 @@ def test_worker_without_inputs_needs_no_source(start: Start) -> None:
         (messages.Load("run"), {}, "plan 'run' refused: expected once, after setup"),
     ],
 )
-def test_protocol_violation_before_setup_ends_the_worker(
-    start: Start, message: messages.Message, document: object, text: str
-) -> None:
+def test_violation_before_setup_is_fatal(start: Start, message: messages.Message, document: object, text: str) -> None:
     with start() as cluster:
         cluster.greet()
         cluster.send(message, ["worker-0"], document)
@@ -267,64 +262,64 @@ WORKER_0 = ["worker-0"]
 STRAY = messages.TensorReady("run", 0, "key", ArenaTensor("uint8", (1,), "arena", 0, 1, 1))
 
 
-def load(cluster: VirtualCluster, plan: str, of: str) -> None:
-    """Load the client ``run`` on all workers, then send worker 0 the assignment of worker ``of`` as plan ``plan``."""
-    document = cluster.load("run").assignments[of].to_document()
-    cluster.send(messages.Load(plan), WORKER_0, document)
+def send(message: messages.Message, *documents: object) -> Break:
+    """Return a function that sends a message of the master to worker 0."""
+    return lambda cluster: cluster.send(message, WORKER_0, *documents)
+
+
+def stray(message: messages.Message) -> Break:
+    """Return a function that sends a message of worker 1 to worker 0."""
+    return lambda cluster: cluster.endpoints["worker-1"].send("worker-0", message)
+
+
+def load(plan: str, of: str) -> Break:
+    """Return a function that sends worker 0 the assignment of worker ``of`` as plan ``plan``."""
+    return lambda cluster: send(messages.Load(plan), cluster.load("run").assignments[of].to_document())(cluster)
+
+
+def run_without_values(cluster: VirtualCluster) -> None:
+    cluster.feed("run", {"rate": 1.0})
+    cluster.send(messages.Run("run", 0), WORKER_0)
 
 
 def lose_peer(cluster: VirtualCluster) -> None:
-    cluster.load("run")
     cluster.network.isolated = "worker-1"
     step(cluster, 0)
 
 
 def kill_peer(cluster: VirtualCluster) -> None:
-    cluster.load("run")
     cluster.network.kill("worker-1")
     step(cluster, 0, "worker-0")
 
 
+def run_during_a_step(cluster: VirtualCluster) -> None:
+    step(cluster, 0, "worker-0")
+    cluster.send(messages.Run("run", 1), WORKER_0)
+
+
+def start_two_traces(cluster: VirtualCluster) -> None:
+    for _ in range(2):
+        cluster.send(messages.StartTrace(), WORKER_0, ["run"])
+
+
 FAILURES: list[tuple[Break, tuple[str, int], str]] = [
-    (
-        lambda c: c.feed("run", {"rate": 1.0}) or c.send(messages.Run("run", 0), WORKER_0),
-        ("RunnerError", 1),
-        "'w' has no value",
-    ),
+    (run_without_values, ("RunnerError", 1), "'w' has no value"),
     (lose_peer, ("ClusterError", 7), f"step 0: 'away:0->{worker_device(0)}' did not arrive from worker-1 within 600 s"),
     (kill_peer, ("ClusterError", 7), "could not send 'tensor' to worker-1: the peer has ended"),
 ]
 VIOLATIONS: list[tuple[Break, str]] = [
-    (lambda c: c.send(messages.Setup(), WORKER_0, SETUP), "second setup refused: expected one setup"),
-    (lambda c: load(c, "run", "worker-0"), "plan 'run' refused: expected once, after setup"),
-    (
-        lambda c: load(c, "another", "worker-1"),
-        f"plan 'another' refused: for {worker_device(1)}, expected the device of worker-0",
-    ),
-    (lambda c: c.send(messages.Load("rubbish"), WORKER_0, {"graph": 3}), "plan refused: plan: missing ['device'"),
-    (lambda c: c.send(messages.Run("run-2", 4), WORKER_0), "step 4 refused: plan 'run-2', loaded plans: run"),
-    (lambda c: c.send(messages.Run("run", 4, count=2), WORKER_0), "2 steps of 'run' refused: expected at most 1"),
-    (
-        lambda c: step(c, 0, "worker-0") or c.send(messages.Run("run", 1), WORKER_0),
-        "'run' from master-0 arrived during step 0, while 'away:0->",
-    ),
-    (
-        lambda c: c.endpoints["worker-1"].send("worker-0", messages.Done("run", 0, {})),
-        "'done' from worker-1: unexpected message",
-    ),
-    (
-        lambda c: c.send(messages.StartTrace(), WORKER_0, ["run", "run-2"]),
-        "trace of 2 plans refused: plans run-2 are not loaded",
-    ),
-    (
-        lambda c: [c.send(messages.StartTrace(), WORKER_0, ["run"]) for _ in range(2)],
-        "trace of 1 plans refused: a trace is being recorded",
-    ),
-    (lambda c: c.send(messages.StopTrace(), WORKER_0), "end of a trace refused: no trace is being recorded"),
-    (
-        lambda c: c.endpoints["worker-1"].send("worker-0", STRAY),
-        "tensor key of plan run, step 0 from worker-1: no loaded plan receives it",
-    ),
+    (send(messages.Setup(), SETUP), "second setup refused: expected one setup"),
+    (load("run", "worker-0"), "plan 'run' refused: expected once, after setup"),
+    (load("another", "worker-1"), f"plan 'another' refused: for {worker_device(1)}, expected the device of worker-0"),
+    (send(messages.Load("rubbish"), {"graph": 3}), "plan refused: plan: missing ['device'"),
+    (send(messages.Run("run-2", 4)), "step 4 refused: plan 'run-2', loaded plans: run"),
+    (send(messages.Run("run", 4, count=2)), "2 steps of 'run' refused: expected at most 1"),
+    (run_during_a_step, "'run' from master-0 arrived during step 0, while 'away:0->"),
+    (stray(messages.Done("run", 0, {})), "'done' from worker-1: unexpected message"),
+    (send(messages.StartTrace(), ["run", "run-2"]), "trace of 2 plans refused: plans run-2 are not loaded"),
+    (start_two_traces, "trace of 1 plans refused: a trace is being recorded"),
+    (send(messages.StopTrace()), "end of a trace refused: no trace is being recorded"),
+    (stray(STRAY), "tensor key of plan run, step 0 from worker-1: no loaded plan receives it"),
 ]
 
 

@@ -11,29 +11,10 @@ from runner.engine.cluster.processes import STACK_SIGNAL
 from runner.engine.cluster.supervisor import Supervisor
 from runner.engine.cluster.transport.endpoint import Received
 from runner.engine.cluster.transport.heartbeat import SILENCE_S
-from runner.engine.cluster.transport.messages import (
-    IDLE,
-    MASTER,
-    STEP,
-    Bye,
-    Done,
-    Failed,
-    Heartbeat,
-    Hello,
-    Loaded,
-    Run,
-    Shutdown,
-)
-from runner.errors import (
-    ClusterError,
-    Interrupted,
-    NonFiniteLossError,
-    NumericError,
-    RunnerError,
-    WorkerLostError,
-)
+from runner.engine.cluster.transport.messages import STEP, Bye, Done, Failed, Heartbeat, Hello, Loaded, Run, Shutdown
+from runner.errors import ClusterError, Interrupted, NonFiniteLossError, NumericError, RunnerError, WorkerLostError
 from tests.engine.cluster.stage import WORKERS, Stage
-from tests.engine.cluster.transport.conftest import identity
+from tests.engine.cluster.transport.conftest import identity, next_of
 from tests.engine.cluster.transport.fake_network import FakeEndpoint
 
 
@@ -46,18 +27,14 @@ def stage(supervisor: Supervisor, tmp_path: Path) -> Stage:
 @pytest.fixture
 def ready(stage: Stage) -> Stage:
     """Return a group after setup."""
-    stage.group.set_up(lambda addresses: b"")
-    for worker in WORKERS:
-        stage.heard(worker)
-    return stage
+    return stage.set_up()
 
 
 def test_workers_are_set_up_after_all_hellos(stage: Stage) -> None:
     stage.group.set_up(lambda addresses: b"document")
     for worker in WORKERS:
-        received = [stage.peers[worker].receive(0) for _ in range(3)]
-        assert [each.message.kind for each in received if each] == ["hello", "welcome", "setup"]
-        assert received[2] is not None
+        received = [next_of(stage.peers[worker]) for _ in range(3)]
+        assert [each.message.kind for each in received] == ["hello", "welcome", "setup"]
         assert bytes(received[2].frames[0]) == b"document"
 
 
@@ -279,7 +256,7 @@ def test_silent_worker_is_noticed_and_dumps_its_stacks(ready: Stage, tmp_path: P
 
 def test_stuck_step_is_reported_although_heartbeats_arrive(ready: Stage) -> None:
     ready.beat(0, STEP, 7, *range(400))
-    ready.beat(1, IDLE, 6, *range(400))
+    ready.beat(1, "idle", 6, *range(400))
     with pytest.raises(ClusterError, match=r"^worker-0 is stuck: section 'step' at step 7 has taken 30\d\.\d s"):
         ready.group.gather(WORKERS, Done)
 
@@ -288,7 +265,7 @@ def test_worker_may_be_silent_after_shutdown(supervisor: Supervisor, tmp_path: P
     stage = Stage(supervisor, tmp_path, command=("/bin/true",))
     supervisor.expect_exits()
     stage.group.set_up(lambda addresses: b"")
-    stage.send("worker_heartbeat-0", Heartbeat(IDLE, 3))
+    stage.send("worker_heartbeat-0", Heartbeat("idle", 3))
     stage.send("worker-0", Loaded("p"), after_s=0.1)
     stage.group.gather(["worker-0"], Loaded)
     stage.network.clock.advance(SILENCE_S)
@@ -319,15 +296,13 @@ def bye(worker: int, after_s: float) -> Event:
     ids=["both end", "one does not answer", "one is gone", "one reported an error", "one breaks the protocol"],
 )
 def test_workers_of_other_hosts_learn_why_the_run_has_ended(
-    supervisor: Supervisor, tmp_path: Path, events: Sequence[Event], told: Sequence[str], ended_s: float
+    elsewhere: Stage, events: Sequence[Event], told: Sequence[str], ended_s: float
 ) -> None:
-    stage = Stage(supervisor, tmp_path, command=None)
-    stage.group.set_up(lambda addresses: b"")
     for event in events:
-        event(stage)
-    stage.group.dismiss(INTERRUPTED)
-    assert stage.network.clock.now == ended_s
-    assert [worker for worker in WORKERS if stage.heard(worker)[-1] is Shutdown] == list(told)
+        event(elsewhere)
+    elsewhere.group.dismiss(INTERRUPTED)
+    assert elsewhere.network.clock.now == ended_s
+    assert [worker for worker in WORKERS if Shutdown in elsewhere.heard(worker)] == list(told)
 
 
 def test_silence_of_a_host_is_the_cause_of_connections_that_others_lost_before(elsewhere: Stage) -> None:
@@ -360,7 +335,7 @@ class Interruption(FakeEndpoint):
 
 
 def press_ctrl_c(stage: Stage) -> None:
-    stage.group.endpoint = Interruption(stage.network, identity(MASTER), peers=2)
+    stage.group.endpoint = Interruption(stage.network, identity("master-0"), peers=2)
     with pytest.raises(KeyboardInterrupt):
         stage.group.gather(WORKERS, Done)
 

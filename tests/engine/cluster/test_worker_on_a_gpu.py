@@ -96,8 +96,10 @@ def test_gpu_error_is_reported_to_the_master(tmp_path: Path, compiled_sources: P
 
 
 def test_worker_without_a_gpu_reports_it(tmp_path: Path, registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "a GPU was requested, but CUDA finds none"
+
     def load(use: GpuOptions, home: int) -> Registry:
-        raise ResourceError("a GPU was requested, but CUDA finds none")
+        raise ResourceError(text)
 
     monkeypatch.setattr(worker, "load_gpu_kernels", load)
     program = SyncData(workers=2).build(workload_for("dense"))
@@ -106,7 +108,5 @@ def test_worker_without_a_gpu_reports_it(tmp_path: Path, registry: Registry, mon
         cluster.set_up()
         failures = cluster.answers(Failed)
         cluster.wait_for_ends()
-    assert failures == dict.fromkeys(
-        cluster.workers, Failed("ResourceError", "a GPU was requested, but CUDA finds none")
-    )
+    assert failures == dict.fromkeys(cluster.workers, Failed("ResourceError", text))
     assert set(cluster.ended.values()) == {ResourceError.exit_code}

@@ -51,17 +51,9 @@ def there_and_back() -> Program:
     with graph.device(worker_device(0)):
         back = ops.neg(graph, away, name="back")
         keep = ops.assign(graph, w, back, name="keep")
-    clients = [
-        Client("init", targets=(start.node,)),
-        Client(
-            "run",
-            fetches={"old": w, "new": back, "away": away},
-            targets=(keep.node,),
-            inputs=(InputSlot(x, "train", "x", 0, EXAMPLES),),
-            feeds={"rate": (rate,)},
-        ),
-    ]
-    return Program(graph, {client.name: client for client in clients}, {}, workers=2)
+    fetches, inputs = {"old": w, "new": back, "away": away}, (InputSlot(x, "train", "x", 0, EXAMPLES),)
+    run = Client("run", fetches, targets=(keep.node,), inputs=inputs, feeds={"rate": (rate,)})
+    return Program(graph, {"init": Client("init", targets=(start.node,)), "run": run}, {}, workers=2)
 
 
 def plans_of(program: Program, registry: Registry, gpus: Gpus | None = None) -> ProgramPlans:
@@ -76,8 +68,7 @@ def remote_plan(planned: ProgramPlans, client: str, directory: Path, name: str =
     return RemotePlan(name, asked, compiled, plans, planned.layouts, directory, EPOCH)
 
 
-JOIN_S = 20.0
-"""A time limit that is reached only if a test fails."""
+JOIN_S = 20.0  # a time limit that is reached only if a test fails
 
 
 class Over(BaseException):
@@ -170,8 +161,7 @@ class TurnTaking(FakeEndpoint):
 Kind = TypeVar("Kind", bound=messages.Message)
 
 ADDRESS = "ipc:///virtual/master-0"
-PATIENCE_S = 10_000.0
-"""Virtual seconds after which the master regards a message as lost; longer than any limit of a worker."""
+PATIENCE_S = 10_000.0  # virtual seconds after which the master regards a message as lost; longer than workers' limits
 
 
 SETUP = WorkerSetup({}, check_finite=False, link=None).to_document()
