@@ -16,23 +16,11 @@ writer has a defect.
 import math
 import re
 import sys
+import typing
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from types import NoneType, UnionType
-from typing import (
-    Annotated,
-    Any,
-    Generic,
-    NoReturn,
-    Protocol,
-    TypeVar,
-    Union,
-    cast,
-    get_args,
-    get_origin,
-    get_type_hints,
-    runtime_checkable,
-)
+from typing import Annotated, Any, Generic, NoReturn, Protocol, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from runner.errors import SecurityError
 from runner.system.text import printable
@@ -52,7 +40,7 @@ def refuse(where: str, found: object, expected: object) -> NoReturn:
     raise Violation(f"{where}: {printable(repr(found))}, expected {expected}" if where else f"expected {expected}")
 
 
-@runtime_checkable
+@typing.runtime_checkable
 class FieldType(Protocol):
     """A converter between the typed and the plain form of a field; raises :class:`Violation` for invalid values."""
 
@@ -335,7 +323,7 @@ class LenientRecord(Record[T]):
         self.closed = closed
         if not complete:
             self.fields = _annotated(record_type, complete=False)
-            known = fields(cast(Any, record_type))
+            known = fields(typing.cast(Any, record_type))
             self.required = {each.name for each in known if each.default is each.default_factory is MISSING}
 
 

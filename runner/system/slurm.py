@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from runner.errors import ResourceError
 
 JOB = "SLURM_JOB_ID"  # environment variable with the number of the job, set in the processes of an allocation
-
 NODES = "SLURM_JOB_NODELIST"
 _LIMIT_S = 60.0
 

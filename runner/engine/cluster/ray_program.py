@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 LOCAL_CLUSTER = "local"
-
 _PR_SET_PDEATHSIG = 1
 _TAIL_BYTES = 2000
 

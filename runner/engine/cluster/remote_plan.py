@@ -11,16 +11,9 @@ from typing import Any
 
 from runner.engine.cluster.arrivals import Arrivals
 from runner.engine.cluster.assignment import Assignment, feed_key, feed_sizes, fetch_key, peer_of, sent_sizes
-from runner.engine.cluster.transport import messages
+from runner.engine.cluster.transport import messages, shared_memory
 from runner.engine.cluster.transport.encoding import decode_document, encode_document
-from runner.engine.cluster.transport.shared_memory import (
-    ArenaReader,
-    ArenaSpec,
-    ArenaTensor,
-    ArenaWriter,
-    close_arena,
-    create_arena,
-)
+from runner.engine.cluster.transport.shared_memory import ArenaReader, ArenaSpec, ArenaWriter, close_arena, create_arena
 from runner.engine.cluster.worker_group import WorkerGroup
 from runner.engine.compile.compile import Compiled
 from runner.engine.compile.plan import DevicePlan
@@ -109,7 +102,7 @@ class RemotePlan:
         self.plans: Mapping[str, DevicePlan] = {peer_of(device): plan for device, plan in plans.items()}
         feeds = [feed for plan in plans.values() for feed in plan.feeds]
         self._feeds = {feed.tensor: feed.spec for feed in feeds if feed_key(feed.tensor) in sizes[messages.MASTER]}
-        self._fed: dict[str, ArenaTensor] = {}
+        self._fed: dict[str, shared_memory.ArenaTensor] = {}
 
     def close(self) -> None:
         """Close the arenas. No worker can load a closed plan."""

@@ -24,7 +24,6 @@ log = logging.getLogger(__name__)
 
 _CHECK_S = 0.25  # seconds between two checks of all workers, however many messages arrive
 _DRAIN_S = 0.2  # longest time in seconds for which a check reads messages before it examines processes and heartbeats
-
 _BYE_S = 10.0
 _DISMISS_S = 2.0
 _EXIT_S = 5.0

@@ -13,20 +13,8 @@ from runner.engine.graph.device import COLLECTIVES, DEFAULT_GPU_OPTIONS, NO_LIBR
 from runner.errors import ResourceError
 from runner.kernels.platform import CommunicatorLibrary
 from runner.kernels.registry import Registry
-from runner.system.schema import (
-    AnyMap,
-    Bytes,
-    Flag,
-    Integer,
-    ListOf,
-    MapOf,
-    Maybe,
-    Number,
-    OneOf,
-    Record,
-    Text,
-    read_untrusted,
-)
+from runner.system import schema
+from runner.system.schema import AnyMap, Bytes, Flag, Integer, ListOf, MapOf, Maybe, Number, OneOf, Record, Text
 
 ID_BYTES = 128
 
@@ -96,7 +84,6 @@ def new_communicator_setup(cluster: Cluster, registry: Registry) -> Communicator
 
 
 _MAX_GPU = 2**31 - 1  # largest GPU number: CUDA numbers devices with a C int
-
 _MAX_WORKERS = 2**20
 _PEER = Text(32)
 
@@ -126,7 +113,7 @@ class WorkerSetup:
     @classmethod
     def from_document(cls, document: object) -> "WorkerSetup":
         """Read a document of :meth:`to_document`; raises SecurityError if it is malformed."""
-        setup: WorkerSetup = read_untrusted(_SETUP, document, "setup")
+        setup: WorkerSetup = schema.read_untrusted(_SETUP, document, "setup")
         return setup
 
 

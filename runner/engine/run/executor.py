@@ -21,6 +21,7 @@ from runner.kernels.platform import PartError, Platform, Writer
 from runner.kernels.registry import Registry
 
 T = TypeVar("T")
+Values = Mapping[Tensor, Array]
 
 
 @dataclass(eq=False)
@@ -53,9 +54,7 @@ class DeviceExecutor:
         self._has_transfers = any(instruction.op in TRANSFERS for instruction in self.plan.instructions)
         self._bind()
 
-    def run(
-        self, step: int, feeds: Mapping[Tensor, Array], meanwhile: Callable[[], None] | None = None
-    ) -> dict[Tensor, Array]:
+    def run(self, step: int, feeds: Values, meanwhile: Callable[[], None] | None = None) -> dict[Tensor, Array]:
         """Execute one step and return copies of the fetched values.
 
         meanwhile: called after all work has been queued on the device, before the step waits for the device. A failed
@@ -79,7 +78,7 @@ class DeviceExecutor:
                 raise RunnerError(f"step {step} on {self.plan.device}: the device failed: {error}") from error
             raise
 
-    def _run_step(self, feeds: Mapping[Tensor, Array], meanwhile: Callable[[], None] | None) -> dict[Tensor, Array]:
+    def _run_step(self, feeds: Values, meanwhile: Callable[[], None] | None) -> dict[Tensor, Array]:
         self._platform.enter()
         if self._generation != self.arena.generation:
             self._bind()
@@ -95,7 +94,7 @@ class DeviceExecutor:
             meanwhile()
         return self._fetch()
 
-    def ahead(self, feeds: Mapping[Tensor, Array]) -> None:
+    def ahead(self, feeds: Values) -> None:
         """Begin to copy the feeds of the next step to the device; the arrays must not change until that step."""
         for feed, write in self._feeds:
             if feed.tensor in feeds:
@@ -199,7 +198,7 @@ class DeviceExecutor:
             call_groups = [replace(each, call=check.wrap(each.instructions[0], each.call)) for each in call_groups]
         return call_groups
 
-    def _take_feeds(self, feeds: Mapping[Tensor, Array]) -> None:
+    def _take_feeds(self, feeds: Values) -> None:
         for feed, write in self._feeds:
             if feed.tensor not in feeds:
                 raise RunnerError(f"step on {self.plan.device}: no value was fed for {feed.tensor}")

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from runner.engine.compile.program import Fields, InputSlot, InputSource, ShareKey
 from runner.engine.graph.tensor import Tensor
-from runner.engine.run.executor import DeviceExecutor
+from runner.engine.run.executor import DeviceExecutor, Values
 from runner.engine.run.recording import INPUT
 from runner.errors import RunnerError
 from runner.kernels.contract import Array
@@ -27,19 +27,19 @@ class ReadAhead:
     from_source: returns the device's inputs for a step. Reading inputs for a step that never runs costs only time.
     """
 
-    def __init__(self, executor: DeviceExecutor, from_source: Callable[[int], Mapping[Tensor, Array]]) -> None:
+    def __init__(self, executor: DeviceExecutor, from_source: Callable[[int], Values]) -> None:
         self._executor = executor
         self._from_source = from_source
-        self._next: tuple[int, Mapping[Tensor, Array]] | None = None
+        self._next: tuple[int, Values] | None = None
 
-    def read(self, step: int) -> Mapping[Tensor, Array]:
+    def read(self, step: int) -> Values:
         """Return the inputs of a step, and read them from the source unless they were read ahead."""
         ahead, self._next = self._next, None
         if ahead is not None and ahead[0] == step:
             return ahead[1]
         return self._executor.before_run(step, INPUT, lambda: self._from_source(step))
 
-    def run(self, step: int, feeds: Mapping[Tensor, Array]) -> dict[Tensor, Array]:
+    def run(self, step: int, feeds: Values) -> dict[Tensor, Array]:
         """Run a step; if the device is asynchronous, read the next step's inputs meanwhile."""
         if not self._executor.is_asynchronous:
             return self._executor.run(step, feeds)

@@ -16,7 +16,7 @@ from runner.engine.compile.program_plans import ProgramPlans
 from runner.engine.graph.device import Cluster
 from runner.engine.graph.tensor import Tensor
 from runner.engine.run import session
-from runner.engine.run.executor import DeviceExecutor
+from runner.engine.run.executor import DeviceExecutor, Values
 from runner.engine.run.inputs import ReadAhead, SharedReading
 from runner.engine.run.interleaving import Begin, End, Interleaving, Launched, VirtualTime
 from runner.engine.run.rendezvous import LocalRendezvous
@@ -148,9 +148,7 @@ class LocalSession(Clients):
             except RuntimeError as error:
                 raise RunnerError(f"{device}: the device failed: {error}") from error
 
-    def _feeds_of(
-        self, ready: "_Prepared", client: Client, device: str, step: int, fed: Mapping[Tensor, Array]
-    ) -> dict[Tensor, Array]:
+    def _feeds_of(self, ready: "_Prepared", client: Client, device: str, step: int, fed: Values) -> Values:
         """Return the feeds of one device in a step: values from the caller and from the input source."""
         given = {tensor: fed[tensor] for tensor in ready.feeds[device] if tensor in fed}
         return {**given, **self._reading(ready, client)[device].read(step)}
@@ -186,14 +184,12 @@ class LocalSession(Clients):
             self._prepared[signature] = _Prepared(self._planned.compiled(signature), executors, rendezvous)
         return self._prepared[signature]
 
-    def _execute(
-        self, ready: "_Prepared", client: Client, step: int, jobs: Mapping[str, Mapping[Tensor, Array]]
-    ) -> dict[str, dict[Tensor, Array]]:
+    def _execute(self, ready: "_Prepared", client: Client, step: int, jobs: Mapping[str, Values]) -> dict[str, Values]:
         readings = self._reading(ready, client)
         if self._pool is None or len(readings) == 1:
             return {device: each.run(step, jobs[device]) for device, each in readings.items()}
 
-        def guarded(device: str) -> dict[Tensor, Array]:
+        def guarded(device: str) -> Values:
             try:
                 return readings[device].run(step, jobs[device])
             except BaseException as error:
@@ -260,7 +256,7 @@ class _LaunchedRun:
     client: Client
     ready: _Prepared
     step: int
-    fed: Mapping[Tensor, Array]
+    fed: Values
     number: int
     begin_ns: int
     fetched: dict[tuple[str, Tensor], Array] = field(default_factory=dict)

@@ -118,7 +118,6 @@ def number_of(step: int) -> Array:
 
 
 Made = TypeVar("Made", bound=Callable[..., StepDriver])
-
 _DRIVERS: dict[type[DriverSettings], Callable[..., StepDriver]] = {}
 
 

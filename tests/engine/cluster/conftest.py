@@ -35,7 +35,8 @@ BATCH = 5
 WORKLOAD = workload_of(NETWORKS["dense"], Momentum(), batch_size=BATCH)
 PROGRAM = SyncData(workers=WORKERS).build(WORKLOAD)
 RING = SyncData(workers=3, combine="ring_all_reduce").build(WORKLOAD)
-SOURCE: Mapping[str, Any] = {
+Description = Mapping[str, Any]
+SOURCE: Description = {
     "config": {"name": "synthetic", "shape": list(EXAMPLE_SHAPE), "classes": 3, "examples": 16, "test_examples": 16},
     "seed": 1,
     "batch_size": BATCH,
@@ -52,9 +53,7 @@ class Sessions:
         self.run_ids: list[str] = []
         self._registry = registry
 
-    def new(
-        self, source: Mapping[str, Any] | None = SOURCE, *, program: Program = PROGRAM, **options: Any
-    ) -> ClusterSession:
+    def new(self, source: Description | None = SOURCE, *, program: Program = PROGRAM, **options: Any) -> ClusterSession:
         """Return a new session; the caller enters its ``with`` block."""
         self.run_ids.append(secrets.token_hex(8))
         own: dict[str, Any] = {"run_id": self.run_ids[-1], "epoch": 1, "logs": self.logs, "threads": 1}
@@ -121,9 +120,7 @@ def expect_same_losses(found: list[Weights], expected: list[Weights]) -> None:
 
 
 @contextmanager
-def in_this_process(
-    registry: Registry, program: Program = PROGRAM, source: Mapping[str, Any] = SOURCE
-) -> Iterator[LocalSession]:
+def in_process(registry: Registry, program: Program = PROGRAM, source: Description = SOURCE) -> Iterator[LocalSession]:
     """Yield a session in this process with the inputs of a cluster session."""
     devices = local_cluster(program.workers, program.servers)
     with source_from_config(**source) as inputs, closing(LocalSession(program, devices, registry, inputs)) as session:

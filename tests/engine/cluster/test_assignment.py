@@ -147,9 +147,7 @@ SLOT = ("inputs", 0)
         (("arenas", "master-0", "path"), None, r"plan.arenas\[master-0\].path: None"),
     ],
 )
-def test_malformed_document_is_refused(
-    document: Any, registry: Registry, path: tuple[Any, ...], value: object, message: str
-) -> None:
+def test_malformed_document_is_refused(document: Any, registry: Registry, path: Any, value: Any, message: str) -> None:
     assert Assignment.from_document(document, registry).to_document() == document
     with pytest.raises(SecurityError, match=f"^plan refused: .*{message}"):
         Assignment.from_document(put(document, path, value), registry)

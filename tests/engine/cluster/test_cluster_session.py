@@ -19,19 +19,8 @@ from runner.engine.run.interleaving import Ending, Recorded
 from runner.engine.run.local_session import LocalSession
 from runner.errors import RunnerError
 from runner.kernels.registry import Registry
-from tests.engine.cluster.conftest import (
-    PROGRAM,
-    RING,
-    SERVED,
-    SOURCE,
-    WORKERS,
-    Sessions,
-    expect_nothing_left,
-    expect_same_losses,
-    in_this_process,
-    losses,
-    train,
-)
+from tests.engine.cluster import conftest
+from tests.engine.cluster.conftest import PROGRAM, RING, SERVED, SOURCE, WORKERS, Sessions, in_process, losses, train
 from tests.engine.run.launched_programs import expect_matching_transfers, expect_misuse_refused, pushed, tally
 from tests.strategies.networks import TEST_BATCH
 from tests.strategies.training import Weights, expect_same_bits
@@ -43,7 +32,7 @@ Shared = tuple[ClusterSession, Sessions]
 @pytest.fixture(scope="module")
 def expected(registry: Registry) -> Expected:
     """Return the fetches of ``PROGRAM`` run in this process, and the session that ran the program."""
-    with in_this_process(registry) as session:
+    with in_process(registry) as session:
         return losses(session), session
 
 
@@ -54,7 +43,7 @@ def shared(registry: Registry, tmp_path_factory: pytest.TempPathFactory) -> Iter
     with sessions.new() as session:
         directory = sessions.directory
         yield session, sessions
-    expect_nothing_left(sessions, [directory])
+    conftest.expect_nothing_left(sessions, [directory])
 
 
 @pytest.fixture
@@ -64,7 +53,7 @@ def session(shared: Shared) -> ClusterSession:
 
 def test_workers_compute_the_result_of_one_process(session: ClusterSession, expected: Expected) -> None:
     before = session.sent_bytes()
-    expect_same_losses(losses(session), expected[0])
+    conftest.expect_same_losses(losses(session), expected[0])
     sent = [after - earlier for after, earlier in zip(session.sent_bytes(), before, strict=True)]
     assert sent == expected[1].sent_bytes()
     assert min(sent) > 0
@@ -74,14 +63,14 @@ def test_workers_compute_the_result_of_one_process(session: ClusterSession, expe
 def test_a_series_of_steps_equals_single_steps(sessions: Sessions, registry: Registry, program: Program) -> None:
     """A series longer than the arenas hold is cut. The workers of a ring read from and send to different peers."""
     feeds = [{"step": np.int64(step), "learning_rate": np.float64(0.1 / (1 + step))} for step in range(MOST_STEPS + 5)]
-    with in_this_process(registry, program) as local, sessions.new(program=program) as session:
+    with in_process(registry, program) as local, sessions.new(program=program) as session:
         assert (local.longest_series, session.longest_series) == (1, MOST_STEPS)
         found, expected = [], []
         for each, fetched in ((session, found), (local, expected)):
             each.run("init")
             fetched += each.run_series("train", 0, feeds)
             fetched.append(each.run("save"))
-        expect_same_losses(found, expected)
+        conftest.expect_same_losses(found, expected)
         assert session.sent_bytes() == local.sent_bytes()
 
 
@@ -90,7 +79,7 @@ def test_workers_without_shared_memory_compute_the_same(sessions: Sessions, expe
     """Over TCP, no process maps memory of another one."""
     with sessions.new(launcher=LocalLauncher(sessions.logs, 1, over_tcp=True, lanes=lanes)) as session:
         before = session.sent_bytes()
-        expect_same_losses(losses(session), expected[0])
+        conftest.expect_same_losses(losses(session), expected[0])
         assert session.sent_bytes() != before
         assert list(sessions.directory.iterdir()) == [], "no socket, no arena, and no ticket is left"
         processes = ["self", *(sessions.worker(k).pid for k in range(WORKERS))]
@@ -107,12 +96,12 @@ def test_clients_of_one_signature_read_their_own_inputs(sessions: Sessions, regi
     program = replace(PROGRAM, clients={**PROGRAM.clients, "other": other})
     source = {**SOURCE, "batch_size": TEST_BATCH}
     found = []
-    for opened in (in_this_process(registry, program, source), sessions.new(source, program=program)):
+    for opened in (in_process(registry, program, source), sessions.new(source, program=program)):
         with opened as session:
             session.run("init")
             feeds = {"step": np.int64(0)}
             found.append([session.run(client, feeds=feeds) for client in ("eval", "other", "eval")])
-    expect_same_losses(*found)
+    conftest.expect_same_losses(*found)
     assert not np.array_equal(found[0][0]["labels"], found[0][1]["labels"])
 
 
@@ -201,10 +190,10 @@ def test_two_sessions_run_at_once(sessions: Sessions, expected: Expected, sessio
 
 
 def test_parameter_servers_are_separate_processes(sessions: Sessions, registry: Registry) -> None:
-    with in_this_process(registry, SERVED) as local:
+    with in_process(registry, SERVED) as local:
         expected, expected_sent = losses(local), local.sent_bytes()
     with sessions.new(program=SERVED) as session:
-        expect_same_losses(losses(session), expected)
+        conftest.expect_same_losses(losses(session), expected)
         assert session.sent_bytes() == expected_sent
         assert min(expected_sent) > 0
         names = {"worker-0", "worker-1", "ps-0", "ps-1"}
@@ -275,9 +264,7 @@ def test_trace_begins_and_ends_while_clients_run(launching: ClusterSession) -> N
         ((worker_device(0), server_device(1)), "worker-0, ps-0"),
     ],
 )
-def test_two_devices_of_one_process_are_refused(
-    registry: Registry, tmp_path: Path, devices: tuple[str, str], names: str
-) -> None:
+def test_wrong_devices_are_refused(registry: Registry, tmp_path: Path, devices: tuple[str, str], names: str) -> None:
     cluster = Cluster(tuple(map(Device, devices)))
     with pytest.raises(ValueError, match=f"expected one device for each of {names}"):
         ClusterSession(PROGRAM, cluster, registry, None, run_id="r", epoch=1, logs=tmp_path, threads=1, facts={})

@@ -27,9 +27,7 @@ srun: error: node8: task 0: Terminated
         ("srun: error: more processors requested than permitted\n", r"^srun \(pid \d+\) exited with code 1 "),
     ],
 )
-def test_process_of_another_host_is_named_by_the_report_of_its_command(
-    supervisor: Supervisor, tmp_path: Path, lines: str, message: str
-) -> None:
+def test_remote_process_is_named_by_a_report(supervisor: Supervisor, tmp_path: Path, lines: str, message: str) -> None:
     (tmp_path / "log").write_text("srun: error: node1: task 1: Killed\n")  # by an earlier start of the same run
     script = f"print({lines!r}, end=''); raise SystemExit(1)"
     names = [f"worker-{index}" for index in range(5)]

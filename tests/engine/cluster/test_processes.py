@@ -27,7 +27,6 @@ from runner.errors import ResourceError
 from tests.engine.cluster.transport.conftest import identity
 
 SOON_S = 10.0  # a time limit that is reached only if a test fails
-
 WAITS = "import signal; print('ready', flush=True); signal.pause()"
 STUBBORN = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); " + WAITS
 

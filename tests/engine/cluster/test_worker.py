@@ -326,9 +326,7 @@ VIOLATIONS: list[tuple[Break, str]] = [
 @pytest.mark.parametrize(
     ("break_it", "reported", "text"), [*FAILURES, *((each, ("SecurityError", 8), text) for each, text in VIOLATIONS)]
 )
-def test_failure_or_protocol_violation_ends_the_worker(
-    cluster: VirtualCluster, break_it: Break, reported: tuple[str, int], text: str
-) -> None:
+def test_failure_ends_a_worker(cluster: VirtualCluster, break_it: Break, reported: tuple[str, int], text: str) -> None:
     cluster.load("run")
     break_it(cluster)
     expect_failure(cluster, "worker-0", *reported, text)

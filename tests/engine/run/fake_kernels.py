@@ -13,20 +13,8 @@ import numpy as np
 
 from runner.engine.graph.op import OPS
 from runner.engine.run.kernel_table import load_kernels
-from runner.kernels.contract import (
-    Arrange,
-    Arrangement,
-    Array,
-    Attributes,
-    Bound,
-    Buffers,
-    Kernel,
-    Layout,
-    NativeCall,
-    Operand,
-    Spec,
-    plain,
-)
+from runner.kernels import contract
+from runner.kernels.contract import Arrange, Arrangement, Array, Attributes, Bound, Buffers, Layout, Operand, Spec
 from runner.kernels.memory import ALIGNMENT, allocate
 from runner.kernels.registry import Registry
 
@@ -45,7 +33,7 @@ _PADDING, _GARBAGE = 0x77, 0xAB
 
 
 def layout(tag: str, spec: Spec) -> Layout:
-    return Layout(tag, spec.nbytes + _PADDING_BYTES[tag]) if tag else plain(spec)
+    return Layout(tag, spec.nbytes + _PADDING_BYTES[tag]) if tag else contract.plain(spec)
 
 
 def encode(operand: Operand, array: Array) -> None:
@@ -112,15 +100,15 @@ def _each(tags: Tags, specs: Sequence[Spec]) -> tuple[Layout, ...]:
     return tuple(layout(tag, spec) for tag, spec in zip(several, specs, strict=True))
 
 
-def fake_kernel(op: str, arrange: Arrange, *, native: bool | int = False) -> Kernel:
+def fake_kernel(op: str, arrange: Arrange, *, native: bool | int = False) -> contract.Kernel:
     """Return a kernel of library "fake", preferred to NumPy kernels. native: number of its fake machine-code calls."""
 
     def bind(attributes: Attributes, arrangement: Arrangement, buffers: Buffers) -> Bound:
         call = _DestructiveCall(op, attributes, arrangement, buffers)
-        calls = [NativeCall(0, (0, 0, 0, 0), call)] * native
+        calls = [contract.NativeCall(0, (0, 0, 0, 0), call)] * native
         return (calls[0] if native == 1 else calls) if calls else call
 
-    return Kernel(op, "cpu", "fake", 20, frozenset({"float32", "float64"}), arrange, bind)
+    return contract.Kernel(op, "cpu", "fake", 20, frozenset({"float32", "float64"}), arrange, bind)
 
 
 def reference_registry() -> Registry:
@@ -131,7 +119,7 @@ def reference_registry() -> Registry:
     return registry
 
 
-def fake_registry(*kernels: Kernel) -> Registry:
+def fake_registry(*kernels: contract.Kernel) -> Registry:
     """Return a registry of the reference kernels and the given kernels."""
     registry = reference_registry()
     registry.join = join
@@ -144,7 +132,7 @@ def kernel_ops() -> list[str]:
     return [name for name, definition in OPS.items() if definition.executed_by == "kernel"]
 
 
-def join(calls: Sequence[NativeCall]) -> Callable[[], int]:
+def join(calls: Sequence[contract.NativeCall]) -> Callable[[], int]:
     """Join several fake machine-code calls into one call."""
     bodies: list[Any] = [call.keep for call in calls]
 
@@ -192,7 +180,7 @@ def _may_share(i: int, arrangement: Arrangement, buffers: Buffers) -> bool:
 def _reference(op: str, attributes: Attributes, buffers: Buffers) -> Callable[[Sequence[Array]], list[Array]]:
     kernel = load_kernels().find(op, "cpu", "numpy")
     inputs, outputs = (
-        tuple(Operand(each.spec, plain(each.spec), allocate(each.spec.nbytes)) for each in side)
+        tuple(Operand(each.spec, contract.plain(each.spec), allocate(each.spec.nbytes)) for each in side)
         for side in (buffers.inputs, buffers.outputs)
     )
     specs = [each.spec for each in inputs]

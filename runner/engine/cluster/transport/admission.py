@@ -14,7 +14,7 @@ from enum import StrEnum
 
 from runner.engine.cluster.transport import messages
 from runner.engine.cluster.transport.encoding import Envelope, check_frames, decode_header
-from runner.engine.cluster.transport.endpoint import Identity, Received
+from runner.engine.cluster.transport.endpoint import Frame, Identity, Received
 from runner.errors import ClusterError, SecurityError
 from runner.system.schema import Violation
 from runner.system.text import printable
@@ -27,6 +27,7 @@ CALLERS = {
 }
 """Role of an inbox -> the roles that may connect to it."""
 
+Frames = Sequence[memoryview]
 _SERVER_ROLES = (messages.SERVER_ROLE, messages.heartbeat_role(messages.SERVER_ROLE))
 
 
@@ -69,9 +70,7 @@ class Admission:
         self._joined_after: dict[str, int] = {}  # replaced process -> epoch in which its replacement was started
         self._oldest = identity.epoch
 
-    def admit(
-        self, connection: bytes, header: bytes | memoryview, frames: Sequence[memoryview], process: str = ""
-    ) -> Received | None:
+    def admit(self, connection: bytes, header: Frame, frames: Frames, process: str = "") -> Received | None:
         """Return the message to deliver, or None if it was dropped and counted.
 
         process: name of the process to which the connection's CURVE key belongs; "" if the run has no keys.
@@ -86,9 +85,7 @@ class Admission:
             self.refused.append((connection, self._last_drop))
         return received
 
-    def _admit_unknown(
-        self, connection: bytes, header: bytes | memoryview, frames: Sequence[memoryview], process: str
-    ) -> Received | None:
+    def _admit_unknown(self, connection: bytes, header: Frame, frames: Frames, process: str) -> Received | None:
         try:
             envelope, message = decode_header(header)
         except SecurityError as error:
@@ -124,7 +121,7 @@ class Admission:
             del self._callers[connection]
         return found
 
-    def _identify(self, envelope: Envelope, hello: messages.Hello, frames: Sequence[memoryview], process: str) -> str:
+    def _identify(self, envelope: Envelope, hello: messages.Hello, frames: Frames, process: str) -> str:
         """Return the name of a caller with the right token; raises SecurityError if the caller breaks the protocol."""
         allowed = CALLERS[self._identity.role]
         indices = self._servers if hello.role in _SERVER_ROLES else self._peers
@@ -145,7 +142,7 @@ class Admission:
             raise SecurityError(f"hello of {name} with the key of {process or 'no process of this run'}")
         return name
 
-    def _admit_peer(self, caller: _Caller, header: bytes | memoryview, frames: Sequence[memoryview]) -> Received | None:
+    def _admit_peer(self, caller: _Caller, header: Frame, frames: Frames) -> Received | None:
         try:
             envelope, message = decode_header(header)
         except SecurityError as error:

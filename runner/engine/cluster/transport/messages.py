@@ -21,13 +21,10 @@ MASTER_ROLE = "master"
 WORKER_ROLE = "worker"
 SERVER_ROLE = "ps"
 DEVICE_ROLES = (WORKER_ROLE, SERVER_ROLE)  # roles of the processes that run devices; both run the same program
-
 _HEARTBEAT = "_heartbeat"
 HEARTBEAT_ROLES = tuple(role + _HEARTBEAT for role in DEVICE_ROLES)
 ROLES = (MASTER_ROLE, *DEVICE_ROLES, *HEARTBEAT_ROLES)
-
 MASTER = f"{MASTER_ROLE}-0"
-
 _NAME = re.compile(rf"({'|'.join(ROLES)})-(0|[1-9][0-9]{{0,5}})")
 
 

@@ -24,7 +24,6 @@ log = logging.getLogger(__name__)
 
 SHARED_MEMORY = Path("/dev/shm")
 PRIVATE_MODE = 0o700
-
 _PREFIX = "runner-"
 _NAME = re.compile(rf"{_PREFIX}[0-9a-f]{{16}}")
 

@@ -101,7 +101,6 @@ def view_bytes(data: memoryview, dtype: str, shape: tuple[int, ...], where: str)
 
 
 ALIGNMENT = 64  # alignment of slots in bytes: the size of a cache line and of the widest vector register
-
 FILE_MODE = 0o600
 _DESCRIPTOR = re.compile(r"/proc/[0-9]{1,10}/fd/[0-9]{1,10}")
 

@@ -36,7 +36,6 @@ _EVENT = struct.Struct("=H")
 """First bytes of an event of a socket monitor. ``zmq.utils.monitor`` is not used, because it imports asyncio."""
 
 _FINAL_MESSAGE_MS = 20
-
 _ENDED_HANDSHAKES = 2  # number of handshakes that the other process must end at once before its key counts as wrong
 
 

@@ -85,7 +85,6 @@ def _terminate(context: Context) -> None:
 LINGER_MS = 1000
 HANDSHAKE_MS = 2000
 CONNECTIONS_PER_PEER = 3
-
 PEER_LOST_MS = 5000  # time without an answer after which the connection over TCP to a peer is closed
 
 CREDIT_BYTES = 64 * 2**20

@@ -5,24 +5,14 @@ from pathlib import Path
 import pytest
 
 from runner.engine.cluster.transport import private_directory as module
-from runner.engine.cluster.transport.private_directory import (
-    MAX_SOCKET_PATH,
-    check_bind_address,
-    check_private,
-    inbox_address,
-    inbox_path,
-    own_address,
-    private_directory,
-    remove_abandoned,
-    sibling_address,
-)
+from runner.engine.cluster.transport.private_directory import inbox_address, inbox_path, own_address, private_directory
 from runner.errors import ClusterError, ConfigError, ResourceError, SecurityError
 
 
 def test_directory_is_private_and_removed_on_exit(tmp_path: Path) -> None:
     with private_directory(tmp_path) as directory:
         assert directory.stat().st_mode & 0o777 == 0o700
-        check_private(directory)
+        module.check_private(directory)
         (directory / "file").write_text("x")
     assert list(tmp_path.iterdir()) == []
 
@@ -30,7 +20,7 @@ def test_directory_is_private_and_removed_on_exit(tmp_path: Path) -> None:
 def test_directories_of_living_runs_are_kept(tmp_path: Path) -> None:
     with private_directory(tmp_path) as one, private_directory(tmp_path) as two:
         assert one != two
-        remove_abandoned(tmp_path)
+        module.remove_abandoned(tmp_path)
         assert one.exists()
         assert two.exists()
 
@@ -43,7 +33,7 @@ def test_only_abandoned_directories_of_runs_are_removed(tmp_path: Path) -> None:
     other.mkdir()
     link = tmp_path / "runner-fedcba9876543210"
     link.symlink_to(other)
-    remove_abandoned(tmp_path)
+    module.remove_abandoned(tmp_path)
     assert sorted(tmp_path.iterdir()) == [link, other]
 
 
@@ -58,7 +48,7 @@ def test_directory_that_another_run_removes_first_is_skipped(tmp_path: Path, mon
         return lock(path)
 
     monkeypatch.setattr(module, "_lock", remove_the_other)
-    remove_abandoned(tmp_path)
+    module.remove_abandoned(tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -69,10 +59,10 @@ def test_directory_that_is_a_link_or_open_to_other_users_is_refused(tmp_path: Pa
     for mode in (0o755, 0o710, 0o701):
         directory.chmod(mode)
         with pytest.raises(SecurityError, match=f"mode 0{mode:o} of user .*, expected 0700"):
-            check_private(directory)
+            module.check_private(directory)
     directory.chmod(0o700)
     with pytest.raises(SecurityError, match="not a symbolic link"):
-        check_private(link)
+        module.check_private(link)
 
 
 def test_unusable_parent_is_reported(tmp_path: Path) -> None:
@@ -93,12 +83,12 @@ def test_missing_shared_memory_falls_back_with_a_warning(
 def test_inboxes_of_a_run_share_a_directory() -> None:
     address = inbox_address(Path("/dev/shm/run"), "master-0")
     assert address == "ipc:///dev/shm/run/master-0"
-    assert sibling_address(address, "worker-1") == "ipc:///dev/shm/run/worker-1"
+    assert module.sibling_address(address, "worker-1") == "ipc:///dev/shm/run/worker-1"
     assert inbox_path(address) == Path("/dev/shm/run/master-0")
 
 
 def test_length_of_a_socket_path_is_limited_in_bytes() -> None:
-    fits = Path("/") / ("x" * (MAX_SOCKET_PATH - len("//master-0")))
+    fits = Path("/") / ("x" * (module.MAX_SOCKET_PATH - len("//master-0")))
     inbox_address(fits, "master-0")
     with pytest.raises(ResourceError, match=r"has 108 bytes, expected at most 107: use .* a shorter name"):
         inbox_address(fits, "master-10")
@@ -113,15 +103,15 @@ def test_addresses_of_other_transports_have_no_path(address: str) -> None:
 
 
 def test_private_ipc_and_addresses_with_keys_are_allowed(directory: Path) -> None:
-    check_bind_address(inbox_address(directory, "master-0"), has_keys=False)
+    module.check_bind_address(inbox_address(directory, "master-0"), has_keys=False)
     for host in ("127.0.0.1", "192.168.1.2", "[::1]"):
-        check_bind_address(f"tcp://{host}:5555", has_keys=True)
+        module.check_bind_address(f"tcp://{host}:5555", has_keys=True)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "[::1]", "192.168.1.2", "0.0.0.0", "*", "localhost"])
 def test_without_keys_nothing_listens_beyond_the_private_directory(host: str) -> None:
     with pytest.raises(SecurityError, match=r"refused to listen on .* without CURVE keys"):
-        check_bind_address(f"tcp://{host}:5555", has_keys=False)
+        module.check_bind_address(f"tcp://{host}:5555", has_keys=False)
 
 
 @pytest.mark.parametrize(
@@ -133,7 +123,7 @@ def test_without_keys_nothing_listens_beyond_the_private_directory(host: str) ->
 )
 def test_addresses_other_than_those_of_one_interface_are_refused(address: str) -> None:
     with pytest.raises(SecurityError, match=r"refused to listen on .*: expected tcp://IP:PORT"):
-        check_bind_address(address, has_keys=True)
+        module.check_bind_address(address, has_keys=True)
 
 
 def test_own_address_is_on_the_interface_that_leads_to_the_master(directory: Path) -> None:
@@ -148,4 +138,4 @@ def test_own_address_is_on_the_interface_that_leads_to_the_master(directory: Pat
 def test_ipc_in_a_shared_directory_is_refused(tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
     with pytest.raises(SecurityError, match="mode 0755"):
-        check_bind_address(inbox_address(tmp_path, "master-0"), has_keys=False)
+        module.check_bind_address(inbox_address(tmp_path, "master-0"), has_keys=False)

@@ -14,23 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from runner.engine.cluster.transport import shared_memory
 from runner.engine.cluster.transport.private_directory import private_directory
-from runner.engine.cluster.transport.shared_memory import (
-    ALIGNMENT,
-    DTYPES,
-    MAX_RANK,
-    ArenaReader,
-    ArenaSpec,
-    ArenaTensor,
-    ArenaWriter,
-    arena_bytes,
-    close_arena,
-    create_arena,
-    dtype_name,
-    lay_out,
-    nbytes_of,
-    view_bytes,
-)
+from runner.engine.cluster.transport.shared_memory import ArenaReader, ArenaSpec, ArenaTensor, ArenaWriter, create_arena
 from runner.errors import ResourceError, SecurityError
 from runner.system.schema import Record, Violation
 
@@ -42,21 +28,21 @@ def spec(directory: Path) -> Iterator[ArenaSpec]:
     spec = create_arena(directory, "worker-0/train", "worker-0", epoch=3, sizes=SIZES)
     assert list(directory.iterdir()) == []
     yield spec
-    close_arena(spec)
+    shared_memory.close_arena(spec)
 
 
 @given(st.dictionaries(st.text(max_size=3), st.integers(0, 300), max_size=8), st.randoms())
 def test_slots_are_aligned_disjoint_in_the_arena_and_independent_of_order(sizes: dict[str, int], random: Any) -> None:
-    slots = lay_out(sizes)
+    slots = shared_memory.lay_out(sizes)
     ends = 0
     for _, slot in sorted(slots.items()):
-        assert slot.offset % ALIGNMENT == 0
+        assert slot.offset % shared_memory.ALIGNMENT == 0
         assert slot.offset >= ends
         ends = slot.offset + slot.nbytes
-    assert ends <= arena_bytes(sizes)
+    assert ends <= shared_memory.arena_bytes(sizes)
     shuffled = list(sizes.items())
     random.shuffle(shuffled)
-    assert lay_out(dict(shuffled)) == slots
+    assert shared_memory.lay_out(dict(shuffled)) == slots
 
 
 def test_reader_sees_the_written_value(spec: ArenaSpec) -> None:
@@ -104,7 +90,7 @@ def test_writer_refuses_unknown_keys_and_wrong_sizes(spec: ArenaSpec) -> None:
 def test_file_is_private_and_reserved(spec: ArenaSpec) -> None:
     status = Path(spec.path).stat()
     assert status.st_mode & 0o777 == 0o600
-    assert status.st_size == arena_bytes(SIZES) == 192
+    assert status.st_size == shared_memory.arena_bytes(SIZES) == 192
     assert status.st_blocks * 512 >= status.st_size
 
 
@@ -171,7 +157,7 @@ def test_reference_round_trip() -> None:
         ({"shape": [-1, 3]}, r"x\.shape\[0\]: -1, expected a whole number from 0"),
         ({"shape": [2.0, 3]}, r"x\.shape\[0\]: 2\.0"),
         ({"shape": [True, 3]}, r"x\.shape\[0\]: True"),
-        ({"shape": [1] * (MAX_RANK + 1)}, "expected a list of at most 8"),
+        ({"shape": [1] * (shared_memory.MAX_RANK + 1)}, "expected a list of at most 8"),
         ({"shape": "23"}, "expected a list"),
         ({"dtype": "object"}, "'object', expected one of bool, uint8, int32, int64, float32, float64, bfloat16"),
         ({"dtype": ["float32"]}, "expected one of bool"),
@@ -192,21 +178,21 @@ def test_product_of_dimensions_does_not_overflow() -> None:
     # In 64-bit arithmetic, the product overflows to 0, so a 64-bit check would accept this shape.
     with pytest.raises(Violation, match="length: 0 bytes, but uint8"):
         ArenaTensor("uint8", (2**32, 2**32), "a", 0, 0, 1)
-    assert nbytes_of("float64", (2**62,) * MAX_RANK) == 8 * 2**496
+    assert shared_memory.nbytes_of("float64", (2**62,) * shared_memory.MAX_RANK) == 8 * 2**496
 
 
 @pytest.mark.parametrize("shape", [(0, 2**62), (2**63 - 1, 0), (0, 2**32, 2**32), (1, 0, 2**61)])
 def test_overflowing_shape_without_bytes_is_refused(shape: tuple[int, ...]) -> None:
-    assert nbytes_of("float32", shape) == 0
+    assert shared_memory.nbytes_of("float32", shape) == 0
     with pytest.raises(Violation, match=r"here: float32\[.*\], expected at most 9223372036854775807 bytes"):
-        view_bytes(memoryview(b""), "float32", shape, "here")
+        shared_memory.view_bytes(memoryview(b""), "float32", shape, "here")
 
 
 def test_view_is_read_only_and_of_the_exact_length() -> None:
     with pytest.raises(Violation, match=r"here: 23 bytes, but float32\[2, 3\] takes 24"):
-        view_bytes(memoryview(bytes(23)), "float32", (2, 3), "here")
+        shared_memory.view_bytes(memoryview(bytes(23)), "float32", (2, 3), "here")
     memory = bytearray(8)
-    view = view_bytes(memoryview(memory), "float64", (), "here")
+    view = shared_memory.view_bytes(memoryview(memory), "float64", (), "here")
     memory[:] = np.float64(1.5).tobytes()
     assert view == 1.5
     assert view.shape == ()
@@ -214,18 +200,18 @@ def test_view_is_read_only_and_of_the_exact_length() -> None:
 
 
 def test_boolean_is_zero_or_one() -> None:
-    assert view_bytes(memoryview(b"\x00\x01"), "bool", (2,), "here").tolist() == [False, True]
+    assert shared_memory.view_bytes(memoryview(b"\x00\x01"), "bool", (2,), "here").tolist() == [False, True]
     with pytest.raises(Violation, match="byte 2 in a tensor of booleans"):
-        view_bytes(memoryview(b"\x00\x02"), "bool", (2,), "here")
+        shared_memory.view_bytes(memoryview(b"\x00\x02"), "bool", (2,), "here")
 
 
 def test_unsupported_dtype_is_refused() -> None:
     for dtype in ("float16", ">f4", "object", "U1", "complex64"):
         with pytest.raises(Violation, match="expected one of bool, uint8"):
-            dtype_name(np.zeros(1, dtype))
-    assert [dtype_name(np.zeros(1, name)) for name in DTYPES] == list(DTYPES)
+            shared_memory.dtype_name(np.zeros(1, dtype))
+    assert [shared_memory.dtype_name(np.zeros(1, name)) for name in shared_memory.DTYPES] == list(shared_memory.DTYPES)
 
 
-@given(st.sampled_from(sorted(DTYPES)), st.lists(st.integers(0, 4), max_size=4))
+@given(st.sampled_from(sorted(shared_memory.DTYPES)), st.lists(st.integers(0, 4), max_size=4))
 def test_nbytes_equal_those_of_numpy(dtype: str, shape: list[int]) -> None:
-    assert nbytes_of(dtype, shape) == np.zeros(shape, dtype).nbytes
+    assert shared_memory.nbytes_of(dtype, shape) == np.zeros(shape, dtype).nbytes

@@ -89,9 +89,7 @@ def test_receive_times_out(master: ZmqEndpoint) -> None:
     assert master.receive(0.01) is None
 
 
-def test_unknown_connections_are_dropped_and_do_not_end_a_wait(
-    context: Context, master: ZmqEndpoint, worker: ZmqEndpoint, address: str
-) -> None:
+def test_unknown_callers_are_dropped(context: Context, master: ZmqEndpoint, worker: ZmqEndpoint, address: str) -> None:
     known = identity("worker-1")
     sockets = [
         send_raw(context, address, [encode_header(known.envelope(0), Loaded("p"))]),
