@@ -76,8 +76,7 @@ Advice = Callable[[str, str | None], str]  # a function (unknown option, next ar
 def verb_parser(verb: str, description: str, epilog: str, advice: Advice | None = None) -> argparse.ArgumentParser:
     """Return the parser of ``runner VERB``; the line breaks of description and epilog are kept.
 
-    Parsing raises ConfigError for wrong arguments. advice: makes the message for an option that resembles none of the
-    verb's options.
+    Parsing raises ConfigError for wrong arguments. advice: makes the message for an option that resembles no known one.
     """
     return _VerbParser(prog=f"runner {verb}", description=description, epilog=epilog, advice=advice)
 

@@ -1,5 +1,7 @@
 """Timelines for tests: letters stand for devices, and times are small numbers of nanoseconds."""
 
+from typing import Any
+
 from runner.engine.graph.device import worker_device
 from runner.engine.run.timeline import ClientRun, Span, Timeline
 from runner.tracing.timeline_index import TimelineIndex, Update
@@ -12,23 +14,17 @@ def device(letter: str) -> str:
     return worker_device("abcdefgh".index(letter))
 
 
-def span(
-    where: str,
-    kind: str,
-    begin: int,
-    end: int,
-    key: str = "",
-    *,
-    peer: str = "",
-    step: int = 0,
-    client: str = "train",
-    number: int = 0,
-) -> Span:
-    """Return a span of the device with letter ``where``. key, peer: key and other device of a transfer, else ""."""
-    of_run = (f"worker-{'abcdefgh'.index(where)}", device(where), client, number, step)
+def span(where: str, kind: str, begin: int, end: int, key: str = "", *, peer: str = "", **of_run: Any) -> Span:
+    """Return a span of the device with letter ``where``. key, peer: key and other device of a transfer, else "".
+
+    of_run: client, number and step of the run, by default "train", 0 and 0.
+    """
+    run_of = {"client": "train", "number": 0, "step": 0} | of_run
     op = {"wait": "recv", "receive": "recv", "compute": "matmul"}.get(kind, kind)
     of_node = (kind, key or f"{begin}-{end}", op, "fc" if kind == "compute" else "")
-    return Span(*of_run, *of_node, begin, end, key, device(peer) if peer else "", 8 if key else 0)
+    place = (f"worker-{'abcdefgh'.index(where)}", device(where))
+    transfer = (key, device(peer) if peer else "", 8 if key else 0)
+    return Span(*place, run_of["client"], run_of["number"], run_of["step"], *of_node, begin, end, *transfer)
 
 
 def run(

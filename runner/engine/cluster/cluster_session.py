@@ -119,8 +119,7 @@ class ClusterSession(session.Session):
         """Replace a lost worker; afterwards, all variables need values again. Compiled clients are kept.
 
         The other workers keep their processes, connections and plans, and drop the tensors of interrupted steps.
-        If the launcher cannot replace single processes, or if the GPUs share a communicator, this method ends all
-        workers and starts new ones.
+        If the launcher cannot replace single processes, or if the GPUs share a communicator, all workers are replaced.
 
         lost: name of the worker. epoch: number of this start of the run; messages of earlier epochs are dropped.
         Launched clients and an active trace are dropped. Raises WorkerLostError if a worker is lost meanwhile; call

@@ -33,8 +33,7 @@ class CommandLauncher(RemoteLauncher):
 
     name: name of the command, for messages. command: returns the command line for the folder with the tickets, the
     arguments of ``runner`` without the ticket, and the number of processes. logs: folder for the output of the command.
-    keys: folder for the tickets, which all hosts can read; None if only this host reads them. threads: kernel threads
-    per process.
+    keys: folder for the tickets, which all hosts read; None if only this host does. threads: threads per process.
     """
 
     name: str

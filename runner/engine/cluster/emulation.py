@@ -74,8 +74,7 @@ class Stragglers:
     """Emulated slow workers: a constant or random delay before each training step.
 
     distribution: one of :data:`~runner.engine.graph.device.DISTRIBUTIONS`. median_s: median of the delays in seconds.
-    sigma: standard deviation of the natural logarithm of lognormal delays. workers: indices of the slow workers, None
-    for all. seed: seed of the random delays.
+    sigma: standard deviation of the logarithm of lognormal delays. workers: indices of slow workers; None for all.
     """
 
     distribution: str = "none"

@@ -21,10 +21,8 @@ _PROCESS_IDS = Path("/proc/self/ns/pid")
 def host_facts(name: str = "") -> dict[str, str]:
     """Return the name of this host, and a memory id, which is equal in two processes only if they share memory.
 
-    name: the name that the launcher gives to this host; "" for its own name.
-
-    Processes share memory if they have the same kernel, /dev/shm, namespace of process ids and user. Each container
-    usually has a separate namespace.
+    name: the name that the launcher gives to this host; "" for its own name. Processes share memory if they have the
+    same kernel, /dev/shm, namespace of process ids and user. Each container usually has a separate namespace.
     """
     boot = _BOOT.read_text(encoding="ascii").strip() if _BOOT.exists() else platform.node()
     memory = SHARED_MEMORY.stat().st_dev if SHARED_MEMORY.is_dir() else 0

@@ -90,8 +90,7 @@ class LocalLauncher(Launcher):
     """Starts all processes on this host. logs: folder for their logs. threads: kernel threads of each process.
 
     over_tcp: connect all processes over loopback TCP and share no memory, as if they were on different hosts. options:
-    additional command-line options, without secrets. spares: number of processes to start in advance, which
-    import all modules and then wait for a ticket.
+    additional command-line options, without secrets. spares: number of processes to start in advance.
     """
 
     logs: Path
@@ -162,8 +161,7 @@ class RemoteLauncher(Launcher):
 class HostsLauncher(RemoteLauncher):
     """Prints the command that the user types, or a script runs, on each host.
 
-    hosts: name of the host of each process. keys: folder for the tickets, which the user copies to the hosts.
-    announce: prints a line.
+    hosts: host of each process. keys: folder for the tickets, which the user copies. announce: prints a line.
     """
 
     address: str

@@ -24,8 +24,7 @@ class LoadedPlan:
 
     inputs: reader of the plan's inputs. writer: writer of this worker's arena. received: keys of the tensors that
     messages announce. feeds: for each step of a series, the values from the master, in its arena. fetches: likewise,
-    the places of the fetched values in this worker's arena. copied: whether the master does not share memory with this
-    worker.
+    the places of the fetched values in this worker's arena. copied: whether the master and this worker share no memory.
     """
 
     name: str

@@ -82,8 +82,7 @@ class Mailbox:
     def next(self, timeout_s: float) -> Request | None:
         """Return the next request; None if no message arrived in time or the message was not a request.
 
-        A request that was read during a step keeps the time at which it was read. Raises SecurityError for a tensor
-        that no loaded plan receives.
+        A request keeps the time at which it was read. Raises SecurityError for a tensor that no loaded plan receives.
         """
         return self._queued.popleft() if self._queued else self._next(timeout_s)
 
@@ -138,8 +137,7 @@ class Mailbox:
     def tensor(self, plan: str, step: int, key: str) -> ArenaTensor:
         """Wait until a tensor has arrived and is due, remove the tensor, and return its reference.
 
-        Raises ClusterError after ``RECEIVE_LIMIT_S``, Stopped on shutdown, StepAbandoned if another process was lost,
-        SecurityError for an unexpected message.
+        Raises ClusterError after ``RECEIVE_LIMIT_S``, and the errors of :meth:`wait`.
         """
         sender = self._senders[plan, key]
         reason = f"{key!r} was awaited from {sender}"

@@ -232,8 +232,7 @@ def wait_for_any(workers: Sequence[WorkerProcess], timeout_s: float) -> bool:
 def die_with_parent(parent: int, signum: signal.Signals = signal.SIGKILL) -> None:
     """Make the kernel send ``signum`` to this process when its parent dies. Called in a worker or a watched master.
 
-    ``parent`` is the parent's process id from the command line. Raises ClusterError if the parent has already ended,
-    because the kernel then sends no signal.
+    ``parent``: the parent's process id. Raises ClusterError if the parent has already ended: then no signal is sent.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_PDEATHSIG, int(signum), 0, 0, 0) != 0:

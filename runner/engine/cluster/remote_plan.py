@@ -36,8 +36,7 @@ class RemotePlan:
 
     plans, assignments: worker -> plan or assignment, for participating workers only. begun: number of steps begun.
     copied: workers that do not share memory with the master, sorted. depth: largest number of steps in a series, which
-    the workers run without messages between its steps; 1 unless all workers use doorbells and exchange few bytes with
-    the master.
+    needs no messages between its steps; 1 unless all workers use doorbells and exchange few bytes with the master.
     """
 
     def __init__(
@@ -182,8 +181,7 @@ class RemoteTrace:
         """Return the nanoseconds by which a worker's clock is ahead; 0 if the estimate does not exceed its error.
 
         The worker reads its clock between the master's request and the arrival of the answer, so the error is at most
-        half the round trip. The shortest of several round trips is used (Cristian 1989, "Probabilistic clock
-        synchronization").
+        half the round trip. The shortest of several is used (Cristian 1989, "Probabilistic clock synchronization").
         """
         shortest, offset = math.inf, 0
         for _ in range(_QUESTIONS):

@@ -65,9 +65,7 @@ def start_workers(
     workers: names of all processes, including parameter servers. identity: the master's identity, without keys. setup:
     returns the setup document for the given inbox addresses. facts: see :mod:`~runner.engine.cluster.joining`. logs:
     folder for the workers' logs. threads: kernel threads of each worker. queued_messages: number of messages that one
-    worker may send to another before the receiver reads. arenas: number of arenas that the caller keeps open. monitor:
-    checks heartbeats.
-
+    worker may send to another before the receiver reads. arenas: number of open arenas. monitor: checks heartbeats.
     Raises ResourceError if a process cannot be started, and the errors of :meth:`WorkerGroup.gather`.
     """
     servers = messages.count_role(workers, messages.SERVER_ROLE)

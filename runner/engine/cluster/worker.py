@@ -84,8 +84,7 @@ class Worker:
     def serve(self, check_heartbeat: Callable[[], None]) -> int:
         """Handle messages until shutdown or an error, report an error to the master, and return the exit code.
 
-        After a shutdown, returns the exit code of the run. If another process is lost, the running step ends and this
-        worker keeps its plans.
+        After a shutdown, returns the exit code of the run. If another process is lost, only the running step ends.
         """
         try:
             while True:
@@ -278,8 +277,7 @@ class Worker:
     def _connect(self, peers: Set[str]) -> None:
         """Connect to each of ``peers`` that is not connected yet.
 
-        This process connects to the receivers in its plans only: any other process may end before this process is set
-        up.
+        This process connects only to receivers in its plans: any other process may end before this one is set up.
         """
         if unknown := peers - set(self.peers):
             raise SecurityError(f"plan sends to {', '.join(sorted(unknown))}: expected one of {', '.join(self.peers)}")

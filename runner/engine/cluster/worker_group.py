@@ -285,8 +285,7 @@ class WorkerGroup:
     def _check_workers(self) -> None:
         """Raise if a worker has died, is silent or is stuck.
 
-        First reads and keeps the messages that have arrived, because they may contain heartbeats and the error that
-        ended a worker.
+        First reads and keeps the messages that have arrived: heartbeats, and perhaps the error that ended a worker.
         """
         now = self.clock()
         if now - self._checked_at > self.monitor.gap_s:

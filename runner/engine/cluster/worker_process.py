@@ -50,11 +50,8 @@ class WorkerOptions:
 def main(options: WorkerOptions, facts: Mapping[str, str], make_source: SourceMaker) -> int:
     """Run a worker until the master sends shutdown; return the exit code.
 
-    facts: see :mod:`~runner.engine.cluster.joining`. make_source: builds the input source from its description, which
-    the master sends as plain data.
-
-    Raises SecurityError if the ticket cannot be used, ClusterError if the master cannot be reached or refuses the
-    worker.
+    facts: see :mod:`~runner.engine.cluster.joining`. make_source: makes the input source from the master's description.
+    Raises SecurityError if the ticket cannot be used, ClusterError if the master is unreachable or refuses the worker.
     """
     dump_stacks_on_signal()
     interrupts = Interrupts()

@@ -114,8 +114,7 @@ class FiniteCheck:
     """A check that all node outputs of one device's bound plan are finite. step: returns the current step's number.
 
     A node may write its output directly into a variable's memory. The check copies such a variable before the node
-    runs, and restores the variable if the output is not finite. Raises ResourceError if there is not enough memory
-    for the copies.
+    runs, and restores it if the output is not finite. Raises ResourceError if there is no memory for the copies.
     """
 
     plan: DevicePlan

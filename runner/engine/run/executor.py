@@ -28,8 +28,7 @@ Values = Mapping[Tensor, Array]
 class DeviceExecutor:
     """An executor that runs one device's plan, step after step.
 
-    check_finite: raise NumericError naming the first node with a floating-point output that is not finite. This
-    check is slow and meant for debugging.
+    check_finite: raise NumericError naming the first node with a floating-point output that is not finite (slow).
     """
 
     plan: DevicePlan

@@ -79,8 +79,7 @@ class SharedReading:
     def read(self, device: str, step: int) -> dict[Tensor, Array]:
         """Return the inputs of a device for a step; a share that feeds several slots is read once.
 
-        Raises the errors of the source. Raises RunnerError if there is no source, or if the source lacks a field that
-        the device needs.
+        Raises the errors of the source; RunnerError if there is no source or it lacks a field that the device needs.
         """
         shares: dict[ShareKey, Fields] = {}
         fed = {}

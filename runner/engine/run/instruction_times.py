@@ -32,8 +32,7 @@ used if more runs would take longer than ``LONGEST_S`` seconds."""
 def instruction_seconds(plan: DevicePlan, initial: DevicePlan | None, registry: Registry, threads: int) -> list[float]:
     """Return the seconds of each instruction of a CPU plan; 0 for transfers.
 
-    initial: the plan that initializes the variables, or None if ``plan`` reads no variable. threads: the number of
-    kernel threads, which the caller has set.
+    initial: the plan that initializes the variables, or None if ``plan`` reads none. threads: kernel threads in use.
     """
     platform, wires = HostPlatform(registry.join), _Unconnected()
     memory = VariableStore(platform), Arena(platform), wires

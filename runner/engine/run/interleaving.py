@@ -1,7 +1,6 @@
 """Interleavings: the order in which one process runs the parts of launched clients, from a virtual clock or a record.
 
-A part is one step of a client on one device. The order depends on names, devices and sizes, never on tensor values. The
-session requests and executes each event.
+A part is one step of a client on one device. The order depends on names, devices and sizes, never on tensor values.
 """
 
 import math

@@ -29,8 +29,7 @@ class PlanRun(NamedTuple):
 class RawSpan(NamedTuple):
     """One measured interval, in nanoseconds of the recorder's clock.
 
-    plan, number, step: see :class:`PlanRun`. position: index of the instruction in the device's plan; 0 for work
-    before the first instruction.
+    plan, number, step: see :class:`PlanRun`. position: index of the instruction in the plan; 0 for earlier work.
     """
 
     plan: int
@@ -45,8 +44,7 @@ class RawSpan(NamedTuple):
 class Recorder:
     """A recorder of the spans of one device, in order.
 
-    clock: returns nanoseconds. All processes of a machine share the default, CLOCK_MONOTONIC, so that their times can
-    be compared.
+    clock: returns nanoseconds. All processes of a machine share the default, CLOCK_MONOTONIC, to make times comparable.
     """
 
     def __init__(self, clock: Clock = time.monotonic_ns) -> None:

@@ -79,8 +79,7 @@ class GpuWires:
     """Wires of a GPU: values travel through host memory, except between ``neighbours``.
 
     neighbours: names of the GPUs of this process. A value for a neighbour is copied from GPU memory to GPU memory,
-    ordered with the work of both GPUs, so that the host does not wait. local: the rendezvous of the neighbours; None if
-    ``neighbours`` is empty.
+    ordered with the work of both GPUs, so that the host does not wait. local: the neighbours' rendezvous, or None.
     """
 
     platform: Platform

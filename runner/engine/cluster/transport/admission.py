@@ -73,9 +73,8 @@ class Admission:
     def admit(self, connection: bytes, header: Frame, frames: Frames, process: str = "") -> Received | None:
         """Return the message to deliver, or None if it was dropped and counted.
 
-        process: name of the process to which the connection's CURVE key belongs; "" if the run has no keys.
-
-        Raises SecurityError if a peer of this run violated the protocol, ClusterError if messages were lost.
+        process: name of the process to which the connection's CURVE key belongs; "" if the run has no keys. Raises
+        SecurityError if a peer of this run violated the protocol, ClusterError if messages were lost.
         """
         caller = self._callers.get(connection)
         if caller is not None:

@@ -61,8 +61,7 @@ class Limits:
     peers: number of peers of each role except parameter servers. servers: number of parameter servers.
     queued_messages: number of messages that one peer may send before the receiver reads. If a step sends at most this
     number, a send waits only for a peer that has ended. connect_timeout_s, send_timeout_s: seconds after which a peer
-    counts as unreachable. lanes: connections from one worker to another over TCP; if there are several, the first
-    carries no large tensors.
+    counts as unreachable. lanes: connections between two workers over TCP; of several, the first has no large tensors.
     """
 
     peers: int
@@ -105,10 +104,9 @@ class Endpoint(Protocol):
     def send(self, peer: str, message: Message, frames: Sequence[Frame] = ()) -> None:
         """Queue a message for a connected peer. The frames are copied, unless the message is a ``TensorPart``.
 
-        The bytes of a ``TensorPart`` must not change until the receiver has finished the step.
-
-        Raises ClusterError if the peer is gone or accepts no message within the send time-out, ValueError if the
-        message or its frames violate the schema.
+        The bytes of a ``TensorPart`` must not change until the receiver has finished the step. Raises ClusterError if
+        the peer is gone or accepts no message within the send time-out, ValueError if the message or its frames violate
+        the schema.
         """
 
     def offer(self, peer: str, message: Message) -> bool:

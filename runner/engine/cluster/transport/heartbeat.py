@@ -68,8 +68,7 @@ class HeartbeatThread:
     ) -> None:
         """``open_outbox``: opens and connects the outbox in the new thread, because a socket belongs to its thread.
 
-        lost: called in the thread if ``MOST_UNSENT`` heartbeats in a row cannot be sent, for example because the TCP
-        connection to the master is closed.
+        lost: called in the thread if ``MOST_UNSENT`` heartbeats in a row cannot be sent: the connection may be closed.
         """
         self.lines: SimpleQueue[str] = SimpleQueue()  # lines of the worker's log, which the thread sends to the master
         self._lost = lost

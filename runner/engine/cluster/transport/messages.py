@@ -194,8 +194,7 @@ class Run(Message, kind="run", senders=MASTERS):
 class Launch(Message, kind="launch", senders=MASTERS):
     """The request to execute one step once all tensors that the step receives have arrived; other steps may run first.
 
-    delay_s: see :class:`Run`; the delay begins when the worker reads the message, even during another step, and
-    tensors may arrive during the delay.
+    delay_s: see :class:`Run`; begins when the message is read, even in another step. Tensors may arrive meanwhile.
     """
 
     plan: PlanId

@@ -85,8 +85,7 @@ def dtype_name(array: NDArray[Any]) -> str:
 def view_bytes(data: memoryview, dtype: str, shape: tuple[int, ...], where: str) -> NDArray[Any]:
     """Return a read-only array over ``data`` without copying; the array keeps the memory behind ``data`` alive.
 
-    Raises Violation if the number of bytes does not match the shape, if the shape is too large for NumPy, or if a
-    boolean is neither 0 nor 1.
+    Raises Violation if the bytes do not match the shape, the shape is too large for NumPy, or a boolean is not 0 or 1.
     """
     # NumPy rejects a shape such as (0, 2**62) because of the product of its nonzero sizes.
     if nbytes_of(dtype, [size for size in shape if size]) > MAX_INTEGER:
@@ -161,10 +160,8 @@ def _aligned(nbytes: int) -> int:
 def create_arena(directory: Path, name: str, owner: str, epoch: int, sizes: Mapping[str, int]) -> ArenaSpec:
     """Create an arena in the file system of ``directory``, and reserve its memory. Called by the master.
 
-    Its file has no name and stays open in this process until :func:`close_arena`.
-
-    Raises ResourceError if there is not enough space. Without the reservation, a full /dev/shm would later kill a
-    worker with SIGBUS.
+    Its file has no name and stays open in this process until :func:`close_arena`. Raises ResourceError for lack of
+    space. Without the reservation, a full /dev/shm would kill a worker by SIGBUS.
     """
     total = arena_bytes(sizes)
     path = directory / f"arena-{secrets.token_hex(16)}"
@@ -209,8 +206,7 @@ class ArenaWriter:
     def put(self, key: str, array: NDArray[Any]) -> ArenaTensor:
         """Copy ``array``, of any memory order, into the slot of ``key`` and return the reference for the message.
 
-        An array that was computed in the slot is not copied. Raises KeyError for an unknown key, ValueError if the size
-        differs from the slot's size.
+        An array computed in the slot is not copied. Raises KeyError for an unknown key, ValueError for a wrong size.
         """
         slot = self._slots[key]
         if array.nbytes != slot.nbytes:

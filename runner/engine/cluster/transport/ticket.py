@@ -45,8 +45,7 @@ class Ticket:
     """The content of a ticket: identity of the process, limits of its connections, and its settings.
 
     secret_key, public_keys: see :class:`~runner.engine.cluster.transport.endpoint.Keys`; None and {} over ``ipc://``.
-    peers, servers, queued_messages, lanes: see :class:`~runner.engine.cluster.transport.endpoint.Limits`. threads:
-    kernel threads of the process.
+    peers, servers, queued_messages, lanes: see ``Limits``. threads: kernel threads of the process.
     """
 
     run: Annotated[str, Text(64)]

@@ -50,8 +50,7 @@ class _Connection:
 class Outbox:
     """All outgoing connections of one peer: DEALER sockets, connected to the inboxes of the receivers.
 
-    ZeroMQ sockets are not thread-safe: all methods raise RuntimeError in any thread except the one that created the
-    outbox.
+    ZeroMQ sockets are not thread-safe: all methods raise RuntimeError except in the thread that created the outbox.
     """
 
     def __init__(self, context: Context, identity: Identity, limits: Limits) -> None:

@@ -43,8 +43,7 @@ def open_context(connections: int, keys: Keys | None = None, threads: int = 1, f
     """Open a context for about ``connections`` connections. All its sockets must be closed in the ``with`` block.
 
     keys: the keys whose owners may connect to inboxes over TCP. Connections of other processes are closed after
-    ``HANDSHAKE_MS``. threads: number of threads that transfer and encrypt bytes. files: number of other files that the
-    process keeps open.
+    ``HANDSHAKE_MS``. threads: number of threads that transfer and encrypt bytes. files: number of other open files.
 
     Raises ResourceError if the limit of file descriptors is so low that libzmq would abort; ClusterError if the context
     does not end within ``TERMINATION_S``.
@@ -122,8 +121,7 @@ def configure_outbox(socket: Socket, limits: Limits, identity: Identity | None =
         zmq.RCVHWM: 1,
         # Queue only for a peer that has completed the handshake; otherwise a send without a peer would succeed.
         zmq.IMMEDIATE: 1,
-        # Never reconnect, so that the sender gets an error: after a reconnection, the sequence numbers would not start
-        # at 0, and queued messages would be lost.
+        # Never reconnect, so that the sender gets an error: a reconnection loses queued messages and sequence numbers.
         zmq.RECONNECT_IVL: -1,
     }
     _configure(socket, limits, keys, special)

@@ -247,8 +247,7 @@ def test_tensor_arrives_in_parts_over_all_lanes(hosts: Hosts, nbytes: int) -> No
 def test_small_tensor_does_not_wait_for_the_large_one_before_it(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
     """A receiver that reads nothing stops the connections of large tensors, but not the first connection.
 
-    The large tensor exceeds the buffers of the kernel and the credit of the sender, so that its last parts cannot
-    arrive before the small tensor.
+    The large tensor exceeds the kernel's buffers and the credit, so its last parts cannot arrive before the small one.
     """
     monkeypatch.setattr(zmq_sockets, "CREDIT_BYTES", 4 * FRAME_BYTES)
     parts = 120

@@ -16,7 +16,7 @@ import zmq
 from runner.engine.cluster.transport import zmq_endpoint, zmq_sockets
 from runner.engine.cluster.transport.admission import Drop
 from runner.engine.cluster.transport.encoding import MAX_DOCUMENT_BYTES, encode_header
-from runner.engine.cluster.transport.endpoint import Endpoint, Identity, Keys, Limits, Received
+from runner.engine.cluster.transport.endpoint import Identity, Keys, Limits, Received
 from runner.engine.cluster.transport.messages import FRAME_BYTES, Done, Hello, Load, Loaded, Shutdown, Welcome
 from runner.engine.cluster.transport.private_directory import inbox_address
 from runner.engine.cluster.transport.ticket import new_keys
@@ -59,11 +59,6 @@ def send_raw(context: Context, address: str, parts: list[bytes]) -> zmq.Socket[b
 
 def hello_header(who: Identity) -> bytes:
     return encode_header(who.envelope(0), Hello(who.role, who.index, 1, who.token))
-
-
-def test_zmq_endpoint_is_an_endpoint(master: ZmqEndpoint) -> None:
-    endpoint: Endpoint = master
-    assert endpoint.name == "master-0"
 
 
 def test_messages_both_ways(master: ZmqEndpoint, worker: ZmqEndpoint, address: str, worker_address: str) -> None:
