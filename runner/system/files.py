@@ -44,10 +44,7 @@ def read_regular(path: Path, limit: int, directory: int | None = None) -> bytes:
 
 
 def open_regular(path: Path) -> BinaryIO:
-    """Open a regular file, or a symbolic link to one, for reading.
-
-    Raises DataError for a folder, a device or a FIFO, which might never end; OSError for a socket.
-    """
+    """Open a regular file or a link to one; raises DataError for a folder, a device or a FIFO, OSError for a socket."""
     descriptor = os.open(path, _READ & ~os.O_NOFOLLOW)
     mode = os.fstat(descriptor).st_mode
     if stat.S_ISREG(mode):
@@ -102,10 +99,7 @@ def replace_durably(path: Path, payload: bytes, mode: int = 0o666) -> None:
 
 
 def create_directory(path: Path) -> None:
-    """Create a directory, with its parents, if it does not exist, and flush its entry in its parent to the disk.
-
-    Raises NotADirectoryError if the path is a file.
-    """
+    """Create a directory with its parents, flushed to the disk, if missing; raises NotADirectoryError for a file."""
     if path.is_dir():
         return
     try:

@@ -49,10 +49,7 @@ def available_memory() -> int:
 
 
 def process_room() -> int | None:
-    """Return the number of bytes by which this process may grow within its resource limits (ulimit -v, ulimit -d).
-
-    Returns None if the process has no such limit.
-    """
+    """Return the bytes by which this process may grow within its limits (ulimit -v, -d); None without a limit."""
     used = psutil.Process().memory_info()
     limits = ((resource.RLIMIT_AS, used.vms), (resource.RLIMIT_DATA, used.data))
     rooms = [(resource.getrlimit(kind)[0], taken) for kind, taken in limits]

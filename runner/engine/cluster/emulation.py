@@ -20,10 +20,7 @@ BYTES_PER_S_OF_MBIT = 1e6 / 8  # one megabit per second in bytes per second
 
 @dataclass(frozen=True)
 class Link:
-    """The properties that all links share. latency_s: seconds. bytes_per_s: bandwidth; None for no limit.
-
-    Raises ValueError for a latency or bandwidth out of range.
-    """
+    """Properties of all links. bytes_per_s: None for no limit. Raises ValueError for a value out of range."""
 
     latency_s: float = 0.0
     bytes_per_s: float | None = None

@@ -221,10 +221,7 @@ class QueuedLaunch:
 
 
 class LaunchQueue:
-    """The launched steps that have not begun. waiting: these steps in launch order.
-
-    A step can begin when all tensors that it receives have arrived and are due.
-    """
+    """Launched steps, ``waiting`` in launch order until all tensors that they receive have arrived and are due."""
 
     def __init__(self, mailbox: Mailbox) -> None:
         self._mailbox = mailbox

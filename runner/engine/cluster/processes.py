@@ -65,10 +65,7 @@ def runner_command(module: str = "runner.__main__") -> list[str]:
 
 
 def tail(path: Path, lines: int = TAIL_LINES, begin: int = 0) -> list[str]:
-    """Return the last lines of a log, taken from its last 16 KiB, escaped and shortened for a terminal.
-
-    begin: number of bytes at the beginning of the file that are ignored.
-    """
+    """Return the last lines of a log, from at most 16 KiB after its first ``begin`` bytes, escaped for a terminal."""
     try:
         with path.open("rb") as file:
             size = file.seek(0, os.SEEK_END)

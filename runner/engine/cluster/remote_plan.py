@@ -108,10 +108,7 @@ class RemotePlan:
         self._open.close()
 
     def feed(self, values: Mapping[Tensor, Any], place: int = 0) -> None:
-        """Copy the plan's feeds into the master's arena; raises RunnerError for a wrong shape or dtype.
-
-        place: number of the step in its series.
-        """
+        """Copy the feeds of step ``place`` of a series to the arena; raises RunnerError for a wrong shape or dtype."""
         for tensor, spec in self._feeds.items():
             key = feed_key(tensor, place)
             self._fed[key] = self._writer.put(key, fed_array(tensor, values[tensor], spec))

@@ -95,10 +95,7 @@ class Supervisor:
         return name in self.workers and self.workers[name].is_stopped
 
     def remove(self, name: str) -> None:
-        """Kill a process, wait for its end and forget it, so that its name can be used again.
-
-        Raises ClusterError if the process survives SIGKILL.
-        """
+        """Kill a process, wait for its end and free its name; raises ClusterError if the process survives SIGKILL."""
         worker = self.workers[name]
         worker.kill()
         if not wait_for_any([worker], KILL_S):
@@ -120,10 +117,7 @@ class Supervisor:
         return any(worker.exit is not None and worker.exit.code < 0 for worker in self._failed_workers())
 
     def failure(self) -> ClusterError | None:
-        """Return the error for the first worker that died unexpectedly, the likely cause; None if no worker did.
-
-        The text of the error also names the workers that died later.
-        """
+        """Return the error of the first unexpected death, the likely cause, naming the later ones; None without one."""
         match self._failed_workers():
             case [first, *later]:
                 return first.lost([f"Later, {worker.name} {worker.exit}." for worker in later])

@@ -275,10 +275,7 @@ class Worker:
         self.progress.enter(messages.IDLE, 0)
 
     def _connect(self, peers: Set[str]) -> None:
-        """Connect to each of ``peers`` that is not connected yet.
-
-        This process connects only to receivers in its plans: any other process may end before this one is set up.
-        """
+        """Connect to ``peers``, the receivers in a plan; any other process may end before this one is set up."""
         if unknown := peers - set(self.peers):
             raise SecurityError(f"plan sends to {', '.join(sorted(unknown))}: expected one of {', '.join(self.peers)}")
         for peer in sorted(peers - self._connected):

@@ -101,10 +101,7 @@ class WorkerGroup:
             return answers
 
     def next(self, *kinds: type[Answer]) -> tuple[str, Answer, Sequence[memoryview]]:
-        """Read messages until one of ``kinds`` arrives; return its sender, the message and its frames.
-
-        Raises the errors of :meth:`gather`.
-        """
+        """Return the next message of ``kinds`` with its sender and its frames; raises the errors of :meth:`gather`."""
         with self._mark_failure():
             return next(self._answers(self.workers, kinds, None))
 
@@ -283,10 +280,7 @@ class WorkerGroup:
         return received
 
     def _check_workers(self) -> None:
-        """Raise if a worker has died, is silent or is stuck.
-
-        First reads and keeps the messages that have arrived: heartbeats, and perhaps the error that ended a worker.
-        """
+        """Read and keep the messages that have arrived, then raise if a worker has died, is silent or is stuck."""
         now = self.clock()
         if now - self._checked_at > self.monitor.gap_s:
             # The master was stopped or busy. Heartbeats sent meanwhile may still be on the way.
@@ -357,12 +351,6 @@ class WorkerGroup:
             return error
         return self.supervisor.failure() or error
 
-    def _keep(self, worker: str, lines: str) -> None:
-        """Append log lines of a worker to its log file. A worker that the supervisor started writes the file itself."""
-        if worker not in self.supervisor.workers:
-            with open(self._log(worker), "a", encoding="utf-8") as file:
-                file.writelines(f"{line}\n" for line in reported_lines(lines))
-
     def _handle_report(self, received: Received, now: float) -> RunnerError | None:
         """Handle a heartbeat, log lines or a part of a fetched tensor; return the error of a worker that failed."""
         match received.message:
@@ -373,7 +361,10 @@ class WorkerGroup:
                     self._lost.add(received.source)
                 return reported_error(self.joined.named(received.source), failed, self._log(received.source))
             case messages.Log(lines=lines):
-                self._keep(messages.process_of(received.source), lines)
+                worker = messages.process_of(received.source)
+                if worker not in self.supervisor.workers:  # a worker that the supervisor started writes its log itself
+                    with open(self._log(worker), "a", encoding="utf-8") as file:
+                        file.writelines(f"{line}\n" for line in reported_lines(lines))
             case messages.TensorPart():
                 self.arrivals.add(received)
         return None

@@ -53,10 +53,7 @@ class CommunicatorSetup:
 
 
 def require_library(cluster: Cluster, registry: Registry) -> CommunicatorLibrary | None:
-    """Return the collective library of a cluster, or None if no device of the cluster uses a communicator.
-
-    Raises ResourceError if the library is not available.
-    """
+    """Return a cluster's collective library; None if no device needs one. Raises ResourceError if it is missing."""
     if not cluster.members:
         return None
     library = registry.communicators.get(cluster.collectives)
@@ -69,10 +66,7 @@ def require_library(cluster: Cluster, registry: Registry) -> CommunicatorLibrary
 
 
 def new_communicator_setup(cluster: Cluster, registry: Registry) -> CommunicatorSetup | None:
-    """Return the setup of a new communicator for a cluster's members; None if the cluster needs no communicator.
-
-    Raises ResourceError if the library is missing or fails.
-    """
+    """Return a new communicator's setup; None if none is needed. Raises ResourceError without a working library."""
     library = require_library(cluster, registry)
     if library is None:
         return None

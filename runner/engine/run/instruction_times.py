@@ -10,17 +10,17 @@ from collections.abc import Mapping
 from statistics import median
 
 import numpy as np
-from numpy.typing import NDArray
 
-from runner.engine.compile.passes.transfers import TRANSFERS, sent_tensor
+from runner.engine.compile.passes.transfers import TRANSFERS
 from runner.engine.compile.plan import DevicePlan
 from runner.engine.graph.tensor import Tensor
 from runner.engine.run.executor import DeviceExecutor
 from runner.engine.run.recording import Recorder
+from runner.engine.run.rendezvous import LocalRendezvous
 from runner.engine.run.storage import Arena, VariableStore
-from runner.engine.run.wires import Receive, Send
+from runner.engine.run.wires import HostWires, Receive, Send
 from runner.kernels.contract import Array, Operand
-from runner.kernels.memory import allocate, numpy_dtype
+from runner.kernels.memory import numpy_dtype
 from runner.kernels.platform import HostPlatform
 from runner.kernels.registry import Registry
 
@@ -34,7 +34,7 @@ def instruction_seconds(plan: DevicePlan, initial: DevicePlan | None, registry: 
 
     initial: the plan that initializes the variables, or None if ``plan`` reads none. threads: kernel threads in use.
     """
-    platform, wires = HostPlatform(registry.join), _Unconnected()
+    platform, wires = HostPlatform(registry.join), _Unconnected(LocalRendezvous())
     memory = VariableStore(platform), Arena(platform), wires
     if initial is not None:
         DeviceExecutor(initial, registry, *memory).run(0, _feeds(initial))
@@ -51,17 +51,8 @@ def instruction_seconds(plan: DevicePlan, initial: DevicePlan | None, registry: 
     return seconds
 
 
-class _Unconnected:
+class _Unconnected(HostWires):
     """The wires of a device that sends to no other device. Received values are zeros."""
-
-    def __init__(self) -> None:
-        self._memory: dict[str, NDArray[np.uint8]] = {}
-
-    def outgoing(self, sent: str, nbytes: int) -> NDArray[np.uint8]:
-        return self._memory.setdefault(sent, allocate(nbytes))
-
-    def incoming(self, key: str, source: str, nbytes: int) -> NDArray[np.uint8]:
-        return self.outgoing(sent_tensor(key), nbytes)
 
     def sender(self, key: str, destination: str, value: Operand) -> Send:
         return lambda step: None

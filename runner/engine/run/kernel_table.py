@@ -74,10 +74,7 @@ def _numpy_function(definition: OpDef, part: Node) -> Callable[..., Any]:
 
 
 def kernels_for(devices: Iterable[Device]) -> Registry:
-    """Return the kernels that these devices need: CPU kernels, and GPU kernels if one of the devices is a GPU.
-
-    Raises ResourceError naming the missing GPU or library.
-    """
+    """Return CPU kernels and, if a device is a GPU, GPU kernels; raises ResourceError if GPU or library is missing."""
     for device in devices:
         if device.gpu is not None:
             return load_gpu_kernels(device.use, device.gpu)

@@ -15,7 +15,6 @@ MAX_PLANS = 2**16  # largest number of plans of one device in a trace
 MAX_SPANS = 2**20  # largest number of spans of one device in a trace; this many spans fit into one document
 
 T = TypeVar("T")
-Clock = Callable[[], int]
 
 
 class PlanRun(NamedTuple):
@@ -47,7 +46,7 @@ class Recorder:
     clock: returns nanoseconds. All processes of a machine share the default, CLOCK_MONOTONIC, to make times comparable.
     """
 
-    def __init__(self, clock: Clock = time.monotonic_ns) -> None:
+    def __init__(self, clock: Callable[[], int] = time.monotonic_ns) -> None:
         self.spans: list[RawSpan] = []
         self._clock = clock
 

@@ -30,10 +30,7 @@ class Session(Clients, Protocol):
         """
 
     def stop_trace(self) -> Timeline:
-        """Stop recording and return the timeline; each device first finishes its running step.
-
-        Raises RunnerError if no trace is active.
-        """
+        """Stop recording after each device's step and return the timeline; raises RunnerError without a trace."""
 
     def sent_bytes(self) -> list[int]:
         """Return the bytes of tensors that each device has sent: workers first, then parameter servers."""
@@ -72,10 +69,7 @@ def scalar(value: float | int, dtype: str) -> Array:
 
 
 def expand_feeds(client: Client, feeds: Mapping[str, Any]) -> dict[Tensor, Any]:
-    """Return the value of every fed tensor; one name may feed several tensors.
-
-    Raises RunnerError unless ``feeds`` has exactly the names of the client's feeds.
-    """
+    """Return the value of every fed tensor; raises RunnerError unless ``feeds`` has exactly the client's names."""
     if feeds.keys() != client.feeds.keys():
         raise RunnerError(f"client {client.name!r} was fed {sorted(feeds)}, but takes {sorted(client.feeds)}")
     return {tensor: feeds[name] for name, tensors in client.feeds.items() for tensor in tensors}

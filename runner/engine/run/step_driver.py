@@ -17,10 +17,7 @@ from runner.kernels.contract import Array
 
 @dataclass(frozen=True)
 class Finished:
-    """One step of a launched client that has finished on all its devices.
-
-    turns: device -> number of runs of launched clients that the device began before this one.
-    """
+    """A step of a launched client that has finished. turns: device -> launched runs that it began before this one."""
 
     client: str
     step: int
@@ -51,10 +48,7 @@ class Clients(Protocol):
         """
 
     def finished(self) -> Finished:
-        """Wait until the next launched client has finished on all its devices and return it.
-
-        Raises RunnerError if no client is launched.
-        """
+        """Wait until the next launched client has finished everywhere; raises RunnerError if no client is launched."""
 
 
 class StepDriver(ABC):

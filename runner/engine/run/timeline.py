@@ -5,9 +5,10 @@ number on all devices. This number identifies the spans of one run, and the rece
 """
 
 import time
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from dataclasses import dataclass, replace
+from itertools import chain, pairwise
 
 from runner.engine.compile.plan import DevicePlan, Instruction
 from runner.engine.graph.graph import Graph
@@ -175,35 +176,25 @@ def _transfer(plan: DevicePlan, instruction: Instruction) -> tuple[str, str, int
     return "", "", 0
 
 
-@dataclass
-class _Recorded:
-    """The recorded plans of one device, their executors, and the recorder of the spans."""
-
-    recorder: Recorder = field(default_factory=Recorder)
-    plans: list[RecordedPlan] = field(default_factory=list)
-    executors: list[DeviceExecutor] = field(default_factory=list)
-
-
-@dataclass(frozen=True)
 class LocalTrace:
     """An active trace. process: name of the process in the spans. runs: the client runs that the session records."""
 
-    process: str
-    runs: ClientRuns
-    devices: dict[str, _Recorded] = field(default_factory=dict)
+    def __init__(self, process: str, runs: ClientRuns) -> None:
+        self.runs = runs
+        self._process = process
+        self._plans: defaultdict[str, list[RecordedPlan]] = defaultdict(list)
+        self._recorders: defaultdict[str, Recorder] = defaultdict(Recorder)
+        self._executors: list[DeviceExecutor] = []
 
     def add(self, device: str, plan: RecordedPlan, executor: DeviceExecutor) -> None:
         """Begin to record a plan on one device."""
-        recorded = self.devices.setdefault(device, _Recorded())
-        executor.record(recorded.recorder, len(recorded.plans))
-        recorded.plans.append(plan)
-        recorded.executors.append(executor)
+        executor.record(self._recorders[device], len(self._plans[device]))
+        self._plans[device].append(plan)
+        self._executors.append(executor)
 
     def stop(self) -> Timeline:
         """Stop recording and return the timeline."""
-        spans: list[Span] = []
-        for recorded in self.devices.values():
-            for executor in recorded.executors:
-                executor.record(None)
-            spans += spans_of(self.process, recorded.plans, recorded.recorder.spans)
-        return Timeline(tuple(spans), tuple(self.runs.ended))
+        for executor in self._executors:
+            executor.record(None)
+        found = [spans_of(self._process, plans, self._recorders[each].spans) for each, plans in self._plans.items()]
+        return Timeline(tuple(chain.from_iterable(found)), tuple(self.runs.ended))

@@ -98,7 +98,7 @@ class GpuWires:
         """Return a function that passes GPU memory to a neighbour or, after all GPU work, sends a host copy."""
         if self.local is not None and destination in self.neighbours:
             local = self.local
-            return lambda step: local.put(step, key, _DeviceValue(value.data, self.platform.mark()))
+            return lambda step: local.put(step, key, (value.data, self.platform.mark()))
         read = self.platform.reader([value])
 
         def send(step: int) -> None:
@@ -125,29 +125,25 @@ class GpuWires:
         return self._memory[name]
 
 
-@dataclass(frozen=True)
-class _DeviceValue:
-    """A value in a neighbour's memory. mark: the point in the neighbour's work after which the value is complete."""
-
-    data: Bytes
-    mark: object
-
-
 @dataclass
 class _PeerCopy:
-    """A function that copies a neighbour's value into this GPU's memory. A new source needs a new copy call."""
+    """A function that copies a neighbour's value into this GPU's memory. A new source needs a new copy call.
+
+    The value is received with the point in the neighbour's work after which it is complete.
+    """
 
     platform: Platform
     target: Bytes
     source: Bytes | None = None
     copy: Callable[[], int | None] = lambda: None
 
-    def __call__(self, sent: _DeviceValue) -> None:
-        if sent.data is not self.source:
-            self.source = sent.data
-            call = self.platform.copier(self.target, sent.data)
-            self.copy = self.platform.join([Work(call, (sent.data,), (self.target,))], once=True).call
-        self.platform.follow(sent.mark)
+    def __call__(self, sent: tuple[Bytes, object]) -> None:
+        data, mark = sent
+        if data is not self.source:
+            self.source = data
+            call = self.platform.copier(self.target, data)
+            self.copy = self.platform.join([Work(call, (data,), (self.target,))], once=True).call
+        self.platform.follow(mark)
         self.copy()
 
 

@@ -145,6 +145,17 @@ def join(calls: Sequence[contract.NativeCall]) -> Callable[[], int]:
     return run
 
 
+def refusing(function: Callable[[Array], Any], refuses: Callable[[Array], Any]) -> Callable[[Array], Any]:
+    """Return a function that raises FloatingPointError for arrays that it refuses, and else calls ``function``."""
+
+    def picky(value: Array) -> Any:
+        if refuses(value):
+            raise FloatingPointError
+        return function(value)
+
+    return picky
+
+
 class _DestructiveCall:
     """A call that destroys the values in its outputs and scratch memory before it reads its other inputs."""
 

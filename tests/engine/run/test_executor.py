@@ -13,6 +13,7 @@ from runner.engine.graph.tensor import Tensor
 from runner.errors import ClusterError, NumericError, ResourceError, RunnerError
 from runner.kernels.contract import KernelError
 from runner.kernels.registry import Registry
+from tests.engine.run.fake_kernels import refusing
 from tests.engine.running import CPU_0, CPU_1, GPU_0, Array, Bench, Function, Replaced
 
 X = Tensor("x")
@@ -158,12 +159,7 @@ def test_executor_does_not_keep_feeds(registry: Registry, missing: bool) -> None
 
 
 def test_failed_step_does_not_affect_the_next(graph: Graph, registry: Registry) -> None:
-    def picky(x: Array) -> Array:
-        if x[0] < -1:
-            raise FloatingPointError
-        return np.exp(x)
-
-    bench = Bench(graph, Replaced(registry, {"exp": picky}), [Tensor("e")])
+    bench = Bench(graph, Replaced(registry, {"exp": refusing(np.exp, lambda x: x[0] < -1)}), [Tensor("e")])
     with pytest.raises(RunnerError, match="node 'e'"):
         bench.run({X: 2 * ONES})
     np.testing.assert_array_equal(bench.run({X: ONES})[Tensor("e")], np.exp(-ONES))

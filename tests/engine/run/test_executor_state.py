@@ -20,8 +20,8 @@ from runner.errors import NumericError, RunnerError
 from runner.kernels.contract import NOT_YET, NativeCall
 from runner.kernels.platform import HostPlatform, Work
 from runner.kernels.registry import Registry
-from tests.engine.run.fake_kernels import PLAIN, always, fake_kernel, fake_registry, join
-from tests.engine.running import CPU_0, Array, Bench, Function, Replaced, client, session
+from tests.engine.run.fake_kernels import PLAIN, always, fake_kernel, fake_registry, join, refusing
+from tests.engine.running import CPU_0, Bench, Function, Replaced, client, session
 
 X = Tensor("x")
 
@@ -91,14 +91,7 @@ def test_step_with_wrong_feed_assigns_nothing(registry: Registry) -> None:
 
 def test_failed_first_step_marks_no_variable_as_assigned(registry: Registry) -> None:
     graph = assigned_from_feed()
-    y = ops.exp(graph, X)
-
-    def picky(x: Array) -> Array:
-        if x[0] < 0:
-            raise FloatingPointError
-        return np.exp(x)
-
-    bench = Bench(graph, Replaced(registry, {"exp": picky}), [y])
+    bench = Bench(graph, Replaced(registry, {"exp": refusing(np.exp, lambda x: x[0] < 0)}), [ops.exp(graph, X)])
     with pytest.raises(RunnerError, match="'exp'"):
         bench.run({X: -np.ones(2)})
     with pytest.raises(RunnerError, match="variable 'w' has no value yet"):

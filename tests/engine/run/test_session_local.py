@@ -18,7 +18,7 @@ from runner.engine.run.rendezvous import LocalRendezvous
 from runner.engine.run.session import scalar
 from runner.errors import RunnerError
 from runner.kernels.registry import Registry
-from tests.engine.run.fake_kernels import reference_registry
+from tests.engine.run.fake_kernels import reference_registry, refusing
 from tests.engine.run.test_inputs import Counting
 from tests.engine.running import CPU_0, CPU_1, Array, Function, Replaced, client, session
 
@@ -104,16 +104,7 @@ def test_each_device_runs_in_a_separate_thread(registry: Registry, rendezvous_ma
 
 
 def test_session_works_after_a_failed_step(registry: Registry, rendezvous_made: list[LocalRendezvous]) -> None:
-    def exp(value: Array) -> Array:
-        if value[0] < 0:
-            raise FloatingPointError("no bits left")
-        return np.exp(value)
-
-    def neg(value: Array) -> Array:
-        if value[0] > 10:
-            raise FloatingPointError("no bits left")
-        return -value
-
+    exp, neg = refusing(np.exp, lambda x: x[0] < 0), refusing(np.negative, lambda x: x[0] > 10)
     kernels = Replaced(registry, {"exp": exp, "neg": neg})
     with session(there_and_back(), kernels, CLIENT, client("a"), cluster=TWO) as opened:
         for _ in range(2):

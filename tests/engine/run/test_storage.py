@@ -1,6 +1,7 @@
 """Memory for the arena and the variables of a device."""
 
 import re
+from unittest.mock import Mock, call
 
 import numpy as np
 import psutil
@@ -19,17 +20,7 @@ SLOT = Slot(SPEC, plain(SPEC))
 TOO_MUCH = 1 << 62
 
 
-class ArenaUser:
-    """A user of the arena that counts the calls to ``release_memory``."""
-
-    def __init__(self) -> None:
-        self.releases = 0
-
-    def release_memory(self) -> None:
-        self.releases += 1
-
-
-USER = ArenaUser()
+USER = Mock()
 BEYOND_ADDRESSES = 1 << 70
 
 
@@ -47,12 +38,12 @@ def test_arena_grows_to_the_largest_request_and_counts_generations() -> None:
 
 
 def test_all_users_release_their_memory_when_the_arena_grows() -> None:
-    arena, first, second = Arena(), ArenaUser(), ArenaUser()
+    arena, first, second = Arena(), Mock(), Mock()
     arena.at_least(100, first)
     arena.at_least(50, second)
-    assert (first.releases, second.releases) == (0, 0)
+    assert (first.mock_calls, second.mock_calls) == ([], [])
     arena.at_least(1000, second)
-    assert (first.releases, second.releases) == (1, 1)
+    assert (first.mock_calls, second.mock_calls) == ([call.release_memory()], [call.release_memory()])
 
 
 @pytest.mark.parametrize("nbytes", [TOO_MUCH, BEYOND_ADDRESSES])

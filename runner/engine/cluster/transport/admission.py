@@ -89,7 +89,7 @@ class Admission:
             envelope, message = decode_header(header)
         except SecurityError as error:
             return self._drop(Drop.MALFORMED, str(error))
-        if self._is_stale(envelope):
+        if envelope.run != self._identity.run or not self._oldest <= envelope.epoch <= self._identity.epoch:
             return self._drop(Drop.STALE, f"{envelope.run}, epoch {envelope.epoch}")
         if not isinstance(message, messages.Hello):
             return self._drop(Drop.NO_HELLO, f"{message.kind} from {envelope.src}")
@@ -176,10 +176,6 @@ class Admission:
         if envelope.run != self._identity.run:
             return True
         return envelope.epoch < self._identity.epoch and caller.role not in messages.HEARTBEAT_ROLES
-
-    def _is_stale(self, envelope: Envelope) -> bool:
-        is_known_epoch = self._oldest <= envelope.epoch <= self._identity.epoch
-        return envelope.run != self._identity.run or not is_known_epoch
 
     def _drop(self, reason: Drop, detail: str) -> Received | None:
         """Count a dropped message; return None, because no message is delivered."""

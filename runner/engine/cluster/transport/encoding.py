@@ -113,10 +113,7 @@ def encode_header(envelope: Envelope, message: Message) -> bytes:
 
 
 def decode_header(header: bytes | memoryview) -> tuple[Envelope, Message]:
-    """Return the envelope and the message of a header frame.
-
-    Raises SecurityError, and no other error, unless ``header`` is a valid header of one of ``KINDS``.
-    """
+    """Return envelope and message of a header frame; raises SecurityError, and no other error, if it is invalid."""
     try:
         plain = unpack(header, MAX_HEADER_BYTES)
         if not isinstance(plain, dict):

@@ -96,10 +96,7 @@ class Endpoint(Protocol):
         """The epoch in which messages are sent."""
 
     def connect(self, peer: str, address: str) -> None:
-        """Open the connection to ``peer`` and send hello on it.
-
-        Raises ClusterError if no process answers at ``address`` within the connect time-out.
-        """
+        """Connect to ``peer`` and send hello; raises ClusterError if no process answers within the connect time-out."""
 
     def send(self, peer: str, message: Message, frames: Sequence[Frame] = ()) -> None:
         """Queue a message for a connected peer. The frames are copied, unless the message is a ``TensorPart``.

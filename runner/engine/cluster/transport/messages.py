@@ -204,10 +204,7 @@ class Launch(Message, kind="launch", senders=MASTERS):
 
 @dataclass(frozen=True)
 class Done(Message, kind="done", senders=DEVICE_ROLES):
-    """The notice that the worker has finished a step and no longer reads the step's tensors.
-
-    After several steps, only the last one is reported. stats: name -> number.
-    """
+    """The notice that the worker no longer reads tensors of a step, or of a series up to it. stats: name -> number."""
 
     plan: PlanId
     step: Step

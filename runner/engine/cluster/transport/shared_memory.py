@@ -244,10 +244,7 @@ class ArenaReader:
         memoryview(self._mapped)[slot.offset + start : slot.offset + start + data.nbytes] = data
 
     def memory(self, key: str) -> NDArray[np.uint8]:
-        """Return the read-only bytes of a slot; raises KeyError for an unknown key.
-
-        In each step, the content is valid only after the sender has announced the tensor.
-        """
+        """Return a slot's read-only bytes, valid once the tensor is announced; raises KeyError for an unknown key."""
         slot = self._slots[key]
         return np.frombuffer(self._memory, np.uint8, slot.nbytes, slot.offset)
 

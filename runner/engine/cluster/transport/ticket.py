@@ -84,10 +84,7 @@ def write_ticket(path: Path, ticket: Ticket) -> None:
 
 
 def read_ticket(path: Path) -> Ticket:
-    """Return the ticket in ``path``.
-
-    Raises SecurityError unless ``path`` is a regular file that only this user can read and that contains one ticket.
-    """
+    """Return the ticket in a regular file that only this user can read; raises SecurityError for any other file."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError as error:

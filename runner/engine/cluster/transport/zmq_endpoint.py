@@ -262,10 +262,7 @@ class ZmqEndpoint(Outbox, Endpoint):
             self._refuse(connection, reason)
 
     def wake_on(self, descriptors: Sequence[int]) -> None:
-        """Also end a wait in :meth:`receive` when one of ``descriptors``, such as a pidfd, becomes readable.
-
-        The descriptors replace those of an earlier call.
-        """
+        """Also end waits in :meth:`receive` when one of these descriptors is readable; they replace earlier ones."""
         self._check_thread()
         for descriptor in self._descriptors:
             self._poller.unregister(descriptor)

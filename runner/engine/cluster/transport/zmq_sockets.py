@@ -58,10 +58,7 @@ def open_context(connections: int, keys: Keys | None = None, threads: int = 1, f
 
 
 def _require_descriptors(count: int, wanted: int) -> None:
-    """Increase the soft limit of open files to ``count`` or, if the hard limit permits it, to ``wanted``.
-
-    Raises ResourceError if the hard limit is lower than ``count``.
-    """
+    """Increase the limit of open files to ``count``, if permitted ``wanted``; raises ResourceError below ``count``."""
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     soft, hard = (sys.maxsize if limit == resource.RLIM_INFINITY else limit for limit in limits)
     if hard < count:
