@@ -86,7 +86,6 @@ class SecretlessFormatter(logging.Formatter):
     """A log formatter that removes secrets with :func:`redact_text`."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the record and its traceback as text."""
         return redact_text(super().format(record))
 
 

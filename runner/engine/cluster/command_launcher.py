@@ -57,7 +57,6 @@ class CommandLauncher(RemoteLauncher):
         supervisor.start(self.name, argv, self.logs / f"{self.name}.log", environment, list(tickets))
 
     def close(self) -> None:
-        """Remove the tickets that no process has read."""
         for path in self.keys.glob("*.key") if self.keys is not None else ():
             path.unlink(missing_ok=True)
 

@@ -112,7 +112,6 @@ class LocalLauncher(Launcher):
         return not self.over_tcp
 
     def listen(self, directory: Path) -> str:
-        """Return the address of a socket in the private directory or, over TCP, a loopback address."""
         return LOOPBACK if self.over_tcp else inbox_address(directory, MASTER)
 
     def start(self, tickets: Mapping[str, Ticket], address: str, supervisor: Supervisor, directory: Path) -> None:
@@ -153,7 +152,6 @@ class RemoteLauncher(Launcher):
     shares_memory: ClassVar[bool] = True
 
     def listen(self, directory: Path) -> str:
-        """Return the configured address."""
         return self.address
 
 
@@ -182,7 +180,6 @@ class HostsLauncher(RemoteLauncher):
             self.announce(f"{name} on {self.place(name)}: copy {path} there, mode 0600, and type\n  {command}")
 
     def place(self, name: str) -> str:
-        """Return the configured name of the host."""
         return self.hosts[name]
 
     def close(self) -> None:

@@ -68,7 +68,6 @@ class LocalRendezvous(Rendezvous):
         return memory
 
     def incoming(self, key: str, source: str, nbytes: int) -> NDArray[np.uint8]:
-        """Return the sender's memory itself."""
         return self.outgoing(sent_tensor(key), nbytes)
 
     def send(self, step: int, key: str, destination: str, value: Array) -> None:
@@ -80,7 +79,6 @@ class LocalRendezvous(Rendezvous):
         self.put(step, key, place)
 
     def receive(self, step: int, key: str, source: str) -> Array:
-        """Wait for a value and remove it from the rendezvous."""
         value: Array = self.take(step, key, source)
         return value
 

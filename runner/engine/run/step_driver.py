@@ -144,11 +144,9 @@ class Synchronous(StepDriver):
         return self.updates(step, [learning_rate])[0]
 
     def longest_series(self, step: int) -> int:
-        """Return the longest series of the session."""
         return self._clients.longest_series
 
     def updates(self, first: int, learning_rates: Sequence[Array]) -> Sequence[Mapping[str, Array]]:
-        """Make consecutive updates by a series of steps of ``train``."""
         feeds = [{"step": number_of(step), "learning_rate": rate} for step, rate in enumerate(learning_rates, first)]
         return self._clients.run_series("train", first, feeds)
 
@@ -157,7 +155,6 @@ class Synchronous(StepDriver):
 
     @property
     def at_rest(self) -> bool:
-        """True, because no client is launched."""
         return True
 
 
@@ -195,11 +192,9 @@ class InRounds(Synchronous):
 
     @property
     def at_rest(self) -> bool:
-        """Whether no round has begun."""
         return not self._in_round
 
     def synchronize(self) -> None:
-        """End the current round, if one has begun."""
         if self._in_round:
             self._clients.run(self._rounds.client)
             self._in_round = False

@@ -1,5 +1,6 @@
 """Assignments (what one worker runs of a client of a program): documents, feeds, fetches and transfers."""
 
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -49,12 +50,13 @@ def test_training_program_round_trip(network: str, registry: Registry, tmp_path:
             assert list(received.part.graph.nodes) == list(assignment.part.graph.nodes)
 
 
-@pytest.fixture
-def assignments(registry: Registry, tmp_path: Path) -> dict[str, Assignment]:
-    return remote_plan(plans_of(there_and_back(), registry), "run", tmp_path).assignments
+@pytest.fixture(scope="module")
+def assignments(registry: Registry, tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Assignment]:
+    folder = tmp_path_factory.mktemp("arenas")
+    return remote_plan(plans_of(there_and_back(), registry), "run", folder).assignments
 
 
-def test_assignments_contain_the_sizes_and_senders_of_transfers(assignments: dict[str, Assignment]) -> None:
+def test_assignments_contain_the_sizes_and_senders_of_transfers(assignments: Mapping[str, Assignment]) -> None:
     first, second = assignments["worker-0"], assignments["worker-1"]
     assert feed_sizes(first.plan, first.inputs) == {"feed rate:0": 8}
     assert feed_sizes(first.plan, ()) == {"feed rate:0": 8, "feed x:0": 24}
@@ -86,8 +88,8 @@ def test_device_name_without_a_process_is_refused(device: str, text: str) -> Non
         peer_of(device)
 
 
-@pytest.fixture
-def document(assignments: dict[str, Assignment]) -> Any:
+@pytest.fixture(scope="module")
+def document(assignments: Mapping[str, Assignment]) -> Any:
     return encoded_and_decoded(assignments["worker-0"].to_document())
 
 
@@ -181,16 +183,10 @@ def test_extreme_values_are_refused_or_round_trip(document: Any, registry: Regis
                 expect_refused_or_exact(without(document, path), registry)
 
 
-@pytest.fixture(scope="module")
-def sample(registry: Registry, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    plan = remote_plan(plans_of(there_and_back(), registry), "run", tmp_path_factory.mktemp("arenas"))
-    return encoded_and_decoded(plan.assignments["worker-0"].to_document())
-
-
 @settings(max_examples=200)
 @given(data=st.data())
-def test_mutated_document_is_refused_or_round_trips(sample: Any, registry: Registry, data: st.DataObject) -> None:
-    expect_refused_or_exact(data.draw(mutated(sample)), registry)
+def test_mutated_document_is_refused_or_round_trips(document: Any, registry: Registry, data: st.DataObject) -> None:
+    expect_refused_or_exact(data.draw(mutated(document)), registry)
 
 
 @given(values)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -79,17 +80,16 @@ def with_library(folder: Path, gpus: int) -> tuple[EmulatedRuntime, FakeNccl]:
     return runtime, joined(runtime, gpus)
 
 
+summing = partial(SyncData, combine="all_reduce")
+
+
 @pytest.mark.parametrize(
     ("strategy", "network"),
     [
-        (SyncData(workers=2, combine="all_reduce", bucket_bytes=200), "dense"),
-        pytest.param(
-            SyncData(workers=4, combine="all_reduce", bucket_bytes=200), "dropped_out", marks=pytest.mark.slow
-        ),
-        pytest.param(
-            SyncData(workers=3, combine="all_reduce", statistics="pooled"), "batch_normalised", marks=pytest.mark.slow
-        ),
-        (SyncData(workers=2, combine="all_reduce", overlap=False), "convolutional"),
+        (summing(workers=2, bucket_bytes=200), "dense"),
+        pytest.param(summing(workers=4, bucket_bytes=200), "dropped_out", marks=pytest.mark.slow),
+        pytest.param(summing(workers=3, statistics="pooled"), "batch_normalised", marks=pytest.mark.slow),
+        (summing(workers=2, overlap=False), "convolutional"),
         pytest.param(Hybrid(workers=2, combine="all_reduce"), "convolutional", marks=pytest.mark.slow),
     ],
     ids=["two workers", "four workers", "pooled statistics", "no overlap", "hybrid"],
@@ -113,7 +113,7 @@ def test_training_without_a_communicator_is_refused(compiled_sources: Path) -> N
     runtime = EmulatedRuntime(compiled_sources, gpus=2)
     with_nccl(runtime)
     with pytest.raises((RunnerError, RuntimeError), match="has not joined a communicator"):
-        trained_on_gpus(SyncData(workers=2, combine="all_reduce"), "dense", runtime)
+        trained_on_gpus(summing(workers=2), "dense", runtime)
 
 
 def test_asynchronous_failure_of_the_library_names_node_and_step(compiled_sources: Path) -> None:
@@ -121,7 +121,7 @@ def test_asynchronous_failure_of_the_library_names_node_and_step(compiled_source
     library.background = 6
     expected = r"node 'reduce/.*' \(op 'collective_sum'\) on .* failed in step 0: .*ncclError 6"
     with pytest.raises(RunnerError, match=expected):
-        trained_on_gpus(SyncData(workers=2, combine="all_reduce"), "dense", runtime)
+        trained_on_gpus(summing(workers=2), "dense", runtime)
 
 
 def test_variable_keeps_its_value_when_a_non_finite_update_is_refused(compiled_sources: Path) -> None:

@@ -50,12 +50,7 @@ def test_graphs_without_state_compute_the_reference_result(sample: Sample, seed:
         np.testing.assert_array_equal(value, expected)
 
 
-@dataclass(frozen=True)
-class RunResult:
-    """Results of some steps: the fetched values of each step, and the values of the variables after the last step."""
-
-    fetched: list[list[Array]]
-    variables: list[Array]
+Results = list[list[Array]]  # the fetched values of each step, then the values of the variables after the last step
 
 
 @dataclass(frozen=True)
@@ -76,7 +71,7 @@ class Stateful:
         assigns = [node.name for node in graph if node.op == "assign"]
         return cls(graph, sample.fetches, assigns, given["placeholder"], given["variable"], sample.devices)
 
-    def expected(self) -> RunResult:
+    def expected(self) -> Results:
         """Evaluate each node with the reference kernels; a variable has its assigned value from the next step on."""
         graph = Graph()
         for node in self.graph:
@@ -89,9 +84,9 @@ class Stateful:
                 found = evaluate(graph, [*self.fetches, *assigned.values()], {**self.placeholders, **values})
             fetched.append(found[: len(self.fetches)])
             values.update(zip(assigned, found[len(self.fetches) :], strict=True))
-        return RunResult(fetched, list(values.values()))
+        return [*fetched, list(values.values())]
 
-    def in_a_session(self, registry: Registry) -> RunResult:
+    def in_a_session(self, registry: Registry) -> Results:
         """Set the variables in a session, run the steps, and fetch the variables."""
         graph = self.graph
         sources = {w: ops.placeholder(graph, value.shape, value.dtype.name) for w, value in self.variables.items()}
@@ -104,20 +99,20 @@ class Stateful:
         with session(graph, registry, *clients, cluster=local_cluster(self.devices)) as opened:
             opened.run("restore", feeds={str(sources[variable]): value for variable, value in self.variables.items()})
             feeds = {str(tensor): value for tensor, value in self.placeholders.items()}
-            steps = [opened.run("train", step=step, feeds=feeds) for step in range(STEPS)]
-            return RunResult([list(fetched.values()) for fetched in steps], list(opened.run("save").values()))
+            runs = [opened.run("train", step=step, feeds=feeds) for step in range(STEPS)]
+            return [list(fetched.values()) for fetched in (*runs, opened.run("save"))]
 
-    def on_a_bench(self, registry: Registry) -> RunResult:
+    def on_a_bench(self, registry: Registry) -> Results:
         """Run the steps of the unoptimized graph with one executor."""
         bench = Bench(self.graph, registry, self.fetches)
         for variable, value in self.variables.items():
             bench.put(variable.node, value)
         fetched = [list(bench.run(self.placeholders, step).values()) for step in range(STEPS)]
-        return RunResult(fetched, [bench.value(variable.node) for variable in self.variables])
+        return [*fetched, [bench.value(variable.node) for variable in self.variables]]
 
 
-def expect_equal(found: RunResult, expected: RunResult) -> None:
-    for mine, theirs in zip([*found.fetched, found.variables], [*expected.fetched, expected.variables], strict=True):
+def expect_equal(found: Results, expected: Results) -> None:
+    for mine, theirs in zip(found, expected, strict=True):
         for value, other in zip(mine, theirs, strict=True):
             np.testing.assert_array_equal(value, other)
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from runner.engine.cluster.transport.admission import Admission
 from runner.engine.cluster.transport.encoding import check_frames, encode_header
-from runner.engine.cluster.transport.endpoint import Frame, Identity, Received
+from runner.engine.cluster.transport.endpoint import Endpoint, Frame, Identity, Received
 from runner.engine.cluster.transport.messages import Hello, Message
 from runner.errors import ClusterError
 
@@ -117,7 +117,7 @@ def check_state(admission: Admission) -> None:
     assert all(caller.expected >= 1 for caller in callers), "a caller without hello"
 
 
-class FakeEndpoint:
+class FakeEndpoint(Endpoint):
     """An :class:`~runner.engine.cluster.transport.endpoint.Endpoint`. Waiting advances the network's clock."""
 
     def __init__(self, network: FakeNetwork, identity: Identity, peers: int, servers: int = 0) -> None:
@@ -131,12 +131,10 @@ class FakeEndpoint:
 
     @property
     def name(self) -> str:
-        """Return the name that this endpoint sends in its hello."""
         return self._identity.name
 
     @property
     def epoch(self) -> int:
-        """Return the epoch in which this endpoint sends messages."""
         return self._identity.epoch
 
     def connect(
@@ -196,7 +194,6 @@ class FakeEndpoint:
         self.refusals.append((peer, reason))
 
     def close(self) -> None:
-        """Leave the network: no peer can send to this endpoint any more."""
         self._network.kill(self.name)
 
     def _admit(self, channel: Channel) -> Received | None:
