@@ -131,10 +131,7 @@ def sent_sizes(plan: DevicePlan, depth: int = 1, sharing: Collection[str] = ()) 
 
 
 def _bell_sizes(plan: DevicePlan, sharing: Collection[str]) -> dict[str, int]:
-    """Return arena key -> bytes of the doorbell of every transfer from this device to a process of ``sharing``.
-
-    Boolean tensors have no doorbell, because their receiver checks every byte.
-    """
+    """Return arena key -> bytes of the doorbells to ``sharing``. Receivers check all booleans, which have none."""
     sends = [send.attributes for send in _sends(plan) if plan.slots[send.inputs[0]].spec.dtype != "bool"]
     return {bell_key(send["key"]): BELL_BYTES for send in sends if peer_of(send["destination"]) in sharing}
 

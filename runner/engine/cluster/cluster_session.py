@@ -39,8 +39,7 @@ class ClusterSession(session.Session):
     source: plain description from which each worker builds its input source, or None. threads: kernel threads of
     each worker. logs: folder for the workers' logs. epoch: number of this start of run ``run_id``. monitor: checks
     heartbeats; None for a monitor with default limits. emulation: delays added to transfers and steps, or None.
-    launcher: starts the workers; None for processes of this machine. facts: facts that must be equal in all processes,
-    such as versions; see :mod:`~runner.engine.cluster.joining`.
+    launcher: starts the workers; None for this machine. facts: equal in all processes; see ``joining``.
 
     Raises ResourceError if the GPUs cannot set up a communicator. Raises WorkerLostError within two seconds of a
     worker's death, with the worker's name, its exit code and the last lines of its log; :meth:`recover` then replaces
@@ -327,10 +326,8 @@ class ClusterSession(session.Session):
         Without shared memory, a message has at most ``FRAME_BYTES`` bytes of a tensor. The messages of a step are those
         of all training clients together, which may run at the same time, or of one client that has more messages.
         """
-        sends = {
-            client.name: max(map(messages_of, self._planned.plans(client.signature).values()))
-            for client in self._program.clients.values()
-        }
+        plans = {name: self._planned.plans(client.signature) for name, client in self._program.clients.items()}
+        sends = {name: max(map(messages_of, own.values())) for name, own in plans.items()}
         at_once = sum(sends[client.name] for client in self._program.training)
         return 2 * max(at_once, *sends.values(), 0)
 

@@ -33,12 +33,9 @@ def host_facts(name: str = "") -> dict[str, str]:
 def difference(found: Mapping[str, str], expected: Mapping[str, str]) -> str:
     """Return the reason why a process with the facts ``found`` may not join, or ""."""
     names = sorted({*found, *expected} - {HOST, MEMORY})
-    different = [
-        f"{name} is {found.get(name, 'missing')}, expected {expected.get(name, 'none')}"
-        for name in names
-        if found.get(name) != expected.get(name)
-    ]
-    return f"{'; '.join(different)}, as in the process that started the run" if different else ""
+    different = [name for name in names if found.get(name) != expected.get(name)]
+    faults = [f"{name} is {found.get(name, 'missing')}, expected {expected.get(name, 'none')}" for name in different]
+    return f"{'; '.join(faults)}, as in the process that started the run" if faults else ""
 
 
 @dataclass

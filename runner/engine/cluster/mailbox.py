@@ -231,8 +231,7 @@ class LaunchQueue:
     def first(self) -> tuple[QueuedLaunch | None, float]:
         """Return the next step to begin and the seconds until it can; (None, ``WAIT_S``) if none can within ``WAIT_S``.
 
-        If several steps can begin now, returns the step launched first. Raises ClusterError if a step still lacks a
-        tensor ``RECEIVE_LIMIT_S`` after its launch message was read.
+        Returns the first launched of several steps. Raises ClusterError if one lacks a tensor for ``RECEIVE_LIMIT_S``.
         """
         now = self._mailbox.clock()
         first, wait_s = None, WAIT_S

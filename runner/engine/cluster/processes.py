@@ -91,8 +91,7 @@ class WorkerProcess:
     ) -> None:
         """Start the process. Raises ResourceError if it cannot be started or its log cannot be opened.
 
-        tasks: if the process is a command such as ``srun``, names of the workers that it starts, by task number.
-        is_spare: whether the process waits for :meth:`take_over`.
+        tasks: names of the workers that a command such as ``srun`` starts, by number. is_spare: see :meth:`take_over`.
         """
         self.name = name
         self.tasks = tasks
@@ -181,11 +180,10 @@ class WorkerProcess:
     def report(self) -> str:
         """Return a text with the name of the process, how the process ended, and the last lines of its log."""
         lines = tail(self.log_path, begin=self._log_begin)
-        ending = "\n".join(["Last lines of its log:", *(f"  | {line}" for line in lines)])
-        return (
-            f"{self.name} (pid {self.pid}) {self.exit or 'is still running'}. "
-            f"{ending if lines else 'Its log is empty.'}\nFull log: {self.log_path}"
+        ending = (
+            "\n".join(["Last lines of its log:", *(f"  | {line}" for line in lines)]) if lines else "Its log is empty."
         )
+        return f"{self.name} (pid {self.pid}) {self.exit or 'is still running'}. {ending}\nFull log: {self.log_path}"
 
     def failed_task(self) -> tuple[str, str, str]:
         """Return the first worker reported as ended in this process's log, its host, and the cause of its end.

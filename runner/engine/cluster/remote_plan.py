@@ -62,10 +62,8 @@ class RemotePlan:
         self.name = name
         self.begun = 0
         self._compiled = compiled
-        inputs = {
-            device: tuple(slot for slot in client.inputs if slot.tensor in part.feeds)
-            for device, part in compiled.parts.items()
-        }
+        parts = compiled.parts.items()
+        inputs = {device: tuple(slot for slot in client.inputs if slot.tensor in part.feeds) for device, part in parts}
         workers = set(map(peer_of, plans))
         together = {messages.MASTER} | (workers if sharing is None else workers & set(sharing))
         rings = rings and not client.deferred
@@ -92,7 +90,7 @@ class RemotePlan:
             self._open = opened.pop_all()
         self.assignments: dict[str, Assignment] = {}
         copies = {owner: spec.copy for owner, spec in self._arenas.items()}
-        for device, part in compiled.parts.items():
+        for device, part in parts:
             worker = peer_of(device)
             arenas = self._arenas if worker in together else copies
             given = (device, part, inputs[device], arenas, dict(layouts(device)), self.depth, plans[device])
@@ -156,9 +154,8 @@ class RemoteTrace:
 
         The times of workers on other hosts are converted to the master's clock.
         """
-        offsets = {
-            worker: self._offset_ns(worker, ended) for worker in self._recorded if self._group.joined.is_remote(worker)
-        }
+        is_remote = self._group.joined.is_remote
+        offsets = {worker: self._offset_ns(worker, ended) for worker in self._recorded if is_remote(worker)}
         for worker in self._recorded:
             self._group.send(worker, messages.StopTrace())
         spans: dict[str, list[Span]] = {}

@@ -73,8 +73,7 @@ class WireRendezvous:
     def begin(self, step: int, *, first: bool = True) -> None:
         """Begin the next run of the plan. first: whether all devices have finished the previous run.
 
-        If they may not have finished, waits until all receivers have read the values that this device sent in the
-        previous run, because the next run overwrites these values.
+        If not, waits until all receivers have read the values of the previous run, which the next run overwrites.
         """
         self._step = step
         if not first:
@@ -154,8 +153,7 @@ class WireRendezvous:
     def _check(self, bell: NDArray[np.int64], what: str, sender: str) -> None:
         """Handle messages while the bell has not rung.
 
-        Raises SecurityError if the sender has counted more runs than this process, and the errors of
-        :meth:`~runner.engine.cluster.mailbox.Mailbox.tensor`.
+        Raises SecurityError if the sender has counted more runs than this process, or errors of ``Mailbox.tensor``.
         """
         number, found = int(self._number[0]), int(bell[0])
         if found > number:

@@ -311,10 +311,8 @@ class WorkerGroup:
         """Return the text of an error about a silent or stuck worker; make a worker of this host dump its stacks."""
         process = self.supervisor.workers.get(verdict.worker)
         if process is None:
-            return (
-                f"{verdict}; it is on {self.joined.place(verdict.worker)}, which may be cut off or stopped; messages "
-                f"of the worker until then are in {self._log(verdict.worker)}"
-            )
+            place, log_path = self.joined.place(verdict.worker), self._log(verdict.worker)
+            return f"{verdict}; it is on {place}, which may be cut off or stopped; its messages until then: {log_path}"
         if verdict.reason is Reason.STOPPED:
             return f"{verdict}, and its process is stopped by a signal; its log is {process.log_path}"
         process.dump_stack()

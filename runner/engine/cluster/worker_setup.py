@@ -1,7 +1,4 @@
-"""The setup of all workers, which the master sends once before any plan.
-
-If a cluster uses a collective library, the setup contains the data with which its GPUs join one communicator.
-"""
+"""The setup of all workers, which the master sends once before any plan, with the data of their communicator."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -24,8 +21,7 @@ class CommunicatorSetup:
     """The data with which processes join one communicator.
 
     library: one of :data:`~runner.engine.graph.device.COLLECTIVES`, not "none". unique_id: ``ID_BYTES`` bytes that
-    identify the communicator. members: names of the processes in the order of their ranks. Raises ValueError if
-    there are fewer than two members or a member occurs twice.
+    identify the communicator. members: process names by rank. Raises ValueError for fewer than two or equal members.
     """
 
     library: str

@@ -162,10 +162,7 @@ class DeviceExecutor:
     def _group_failure(self, call_group: CallGroup, error: Exception) -> RunnerError:
         if len(call_group.instructions) == 1:
             return self._failure(call_group.instructions[0], error)
-        return _class_for(error)(
-            f"{len(call_group.instructions)} nodes fused into one call on {self.plan.device} failed in step "
-            f"{self._step}: {_described(error)}"
-        )
+        return self._failed(f"{len(call_group.instructions)} nodes fused into one call", error)
 
     def _status_failure(self, call_group: CallGroup, code: int) -> RunnerError:
         number, status = divmod(code, 1 << 16)
@@ -208,15 +205,9 @@ class DeviceExecutor:
 
     def _failure(self, position: int, reason: str | BaseException | None) -> RunnerError:
         failed = self.plan.instructions[position]
-        text = reason if isinstance(reason, str) else _described(reason)
-        return _class_for(reason)(
-            f"node {failed.node!r} (op {failed.op!r}) on {self.plan.device} failed in step {self._step}: {text}"
-        )
+        return self._failed(f"node {failed.node!r} (op {failed.op!r})", reason)
 
-
-def _class_for(reason: object) -> type[RunnerError]:
-    return ResourceError if isinstance(reason, MemoryError) else RunnerError
-
-
-def _described(error: BaseException | None) -> str:
-    return f"{type(error).__name__}: {error}"
+    def _failed(self, what: str, reason: str | BaseException | None) -> RunnerError:
+        text = reason if isinstance(reason, str) else f"{type(reason).__name__}: {reason}"
+        error = ResourceError if isinstance(reason, MemoryError) else RunnerError
+        return error(f"{what} on {self.plan.device} failed in step {self._step}: {text}")

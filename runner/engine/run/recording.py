@@ -41,10 +41,7 @@ class RawSpan(NamedTuple):
 
 
 class Recorder:
-    """A recorder of the spans of one device, in order.
-
-    clock: returns nanoseconds. All processes of a machine share the default, CLOCK_MONOTONIC, to make times comparable.
-    """
+    """A recorder of one device's spans. clock: returns ns; the default, CLOCK_MONOTONIC, is equal in all processes."""
 
     def __init__(self, clock: Callable[[], int] = time.monotonic_ns) -> None:
         self.spans: list[RawSpan] = []

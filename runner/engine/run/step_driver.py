@@ -116,10 +116,7 @@ _DRIVERS: dict[type[DriverSettings], Callable[..., StepDriver]] = {}
 
 
 def drives(settings: type[DriverSettings]) -> Callable[[Made], Made]:
-    """Register the decorated class or function as the step driver of programs with settings of this type.
-
-    The class or function is called with the clients of a session and the settings.
-    """
+    """Register the decorated class or function (clients, settings) -> driver for programs with such settings."""
 
     def register(make: Made) -> Made:
         _DRIVERS[settings] = make

@@ -102,8 +102,7 @@ class Endpoint(Protocol):
         """Queue a message for a connected peer. The frames are copied, unless the message is a ``TensorPart``.
 
         The bytes of a ``TensorPart`` must not change until the receiver has finished the step. Raises ClusterError if
-        the peer is gone or accepts no message within the send time-out, ValueError if the message or its frames violate
-        the schema.
+        the peer is gone or accepts no message in time, ValueError if message or frames violate the schema.
         """
 
     def offer(self, peer: str, message: Message) -> bool:

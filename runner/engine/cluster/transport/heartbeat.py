@@ -144,16 +144,10 @@ class Verdict:
     limit_s: float
 
     def __str__(self) -> str:
-        where = f"section {self.section!r} at step {self.step}"
-        if self.reason is not Reason.STUCK:
-            return (
-                f"{self.worker} is {self.reason}: no heartbeat for {self.age_s:.1f} s (limit {self.limit_s:g} s), "
-                f"last heard in {where}"
-            )
-        return (
-            f"{self.worker} is stuck: {where} has taken {self.age_s:.1f} s (limit {self.limit_s:g} s), "
-            "though its heartbeats arrive"
-        )
+        where, age = f"section {self.section!r} at step {self.step}", f"{self.age_s:.1f} s (limit {self.limit_s:g} s)"
+        if self.reason is Reason.STUCK:
+            return f"{self.worker} is stuck: {where} has taken {age}, though its heartbeats arrive"
+        return f"{self.worker} is {self.reason}: no heartbeat for {age}, last heard in {where}"
 
 
 @dataclass
@@ -193,10 +187,7 @@ class HeartbeatMonitor:
         self._watched.pop(worker, None)
 
     def heartbeat(self, worker: str, section: str, step: int, now: float) -> None:
-        """Handle a heartbeat read at ``now``; any change of section or step is progress.
-
-        A heartbeat of a worker that is not watched is ignored: it was sent before :meth:`forget`.
-        """
+        """Handle a heartbeat read at ``now`` of a watched worker; any change of section or step is progress."""
         watched = self._watched.get(worker)
         if watched is None:
             return

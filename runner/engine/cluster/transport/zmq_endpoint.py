@@ -61,11 +61,7 @@ class Outbox:
         self._connections: dict[str, list[_Connection]] = {}
 
     def connect(self, peer: str, address: str, facts: Mapping[str, str] | None = None, own_address: str = "") -> None:
-        """Connect to the inbox of ``peer`` and send hello; see
-        :class:`~runner.engine.cluster.transport.endpoint.Endpoint`.
-
-        The inbox must be bound already. facts, own_address: sent with the hello by a process that joins the run.
-        """
+        """Connect to a bound inbox and send hello. facts, own_address: sent with the hello of a process that joins."""
         self._check_thread()
         if peer in self._connections:
             raise ValueError(f"{self._identity.name} is already connected to {peer}")
@@ -207,10 +203,7 @@ def _connect(socket: Socket, address: str, limit_ms: int, *, has_keys: bool) -> 
 
 
 class ZmqEndpoint(Outbox, Endpoint):
-    """An outbox and an inbox: the inbox is one bound ROUTER socket to which all peers connect. A context manager.
-
-    Any other thread, such as the heartbeat thread, opens a separate outbox.
-    """
+    """An outbox and an inbox: one bound ROUTER to which all peers connect. Other threads open separate outboxes."""
 
     def __init__(self, context: Context, identity: Identity, address: str, limits: Limits) -> None:
         """Bind the inbox. Raises the errors of ``check_bind_address``, and ClusterError if the address is in use.
@@ -310,10 +303,7 @@ class ZmqEndpoint(Outbox, Endpoint):
         self.close()
 
     def _take(self) -> list[zmq.Frame] | None:
-        """Return the parts of one message, or None if no message has arrived.
-
-        If a message has too many parts, one part more than allowed is kept and the other parts are dropped.
-        """
+        """Return the parts of a message, at most one more than allowed; None if no message has arrived."""
         try:
             parts = [self._socket.recv(zmq.NOBLOCK, copy=False)]
         except zmq.Again:

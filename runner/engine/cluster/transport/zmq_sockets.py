@@ -45,8 +45,7 @@ def open_context(connections: int, keys: Keys | None = None, threads: int = 1, f
     keys: the keys whose owners may connect to inboxes over TCP. Connections of other processes are closed after
     ``HANDSHAKE_MS``. threads: number of threads that transfer and encrypt bytes. files: number of other open files.
 
-    Raises ResourceError if the limit of file descriptors is so low that libzmq would abort; ClusterError if the context
-    does not end within ``TERMINATION_S``.
+    Raises ResourceError if the limit of open files would make libzmq abort, ClusterError if the context does not end.
     """
     _require_descriptors(_OTHER_DESCRIPTORS + 2 * connections + files, 0 if keys is None else _DESCRIPTORS_OVER_TCP)
     context: Context = zmq.Context(io_threads=threads)
