@@ -50,10 +50,6 @@ def test_room_of_a_process_is_the_unused_part_of_a_limit(limited: int, monkeypat
     assert process_room() == 0
 
 
-def open_descriptors() -> int:
-    return len(os.listdir("/proc/self/fd"))
-
-
 def test_written_file_reads_back(tmp_path: Path) -> None:
     write_durably(tmp_path / "file", b"content")
     write_durably(tmp_path / "empty", b"")
@@ -131,12 +127,12 @@ def test_a_file_that_may_never_end_is_neither_opened_nor_read(name: str, kind: s
     (tmp_path / "link_to_pipe").symlink_to("pipe")
     (tmp_path / "folder").mkdir()
     (tmp_path / "null").symlink_to("/dev/null")
-    before = open_descriptors()
+    before = len(os.listdir("/proc/self/fd"))
     with pytest.raises(DataError, match=rf"{name} is {kind}: expected a regular file$"):
         open_regular(tmp_path / name)
     with pytest.raises(SecurityError, match=f"{name} {read}"):
         read_regular(tmp_path / name, limit=100)
-    assert open_descriptors() == before
+    assert len(os.listdir("/proc/self/fd")) == before
 
 
 def test_a_regular_file_is_opened_through_a_link_and_not_read_through_it(tmp_path: Path) -> None:

@@ -27,18 +27,13 @@ from tests.engine.cluster.transport.conftest import LIMITS, SOON_S, identity, ne
 
 
 @pytest.fixture
-def address(directory: Path) -> str:
-    return inbox_address(directory, "master-0")
-
-
-@pytest.fixture
 def worker_address(directory: Path) -> str:
     return inbox_address(directory, "worker-0")
 
 
 @pytest.fixture
-def master(context: Context, address: str) -> Iterator[ZmqEndpoint]:
-    with ZmqEndpoint(context, identity("master-0"), address, LIMITS) as endpoint:
+def master(context: Context, directory: Path) -> Iterator[ZmqEndpoint]:
+    with ZmqEndpoint(context, identity("master-0"), inbox_address(directory, "master-0"), LIMITS) as endpoint:
         yield endpoint
 
 
@@ -61,8 +56,8 @@ def hello_header(who: Identity) -> bytes:
     return encode_header(who.envelope(0), Hello(who.role, who.index, 1, who.token))
 
 
-def test_messages_both_ways(master: ZmqEndpoint, worker: ZmqEndpoint, address: str, worker_address: str) -> None:
-    worker.connect("master-0", address)
+def test_messages_both_ways(master: ZmqEndpoint, worker: ZmqEndpoint, worker_address: str) -> None:
+    worker.connect("master-0", master.address)
     assert master.receive(SOON_S) == Received("worker-0", Hello("worker", 0, os.getpid(), token=""))
     master.connect("worker-0", worker_address)
     master.send("worker-0", Welcome())
@@ -84,27 +79,27 @@ def test_receive_times_out(master: ZmqEndpoint) -> None:
     assert master.receive(0.01) is None
 
 
-def test_unknown_callers_are_dropped(context: Context, master: ZmqEndpoint, worker: ZmqEndpoint, address: str) -> None:
+def test_unknown_callers_are_dropped(context: Context, master: ZmqEndpoint, worker: ZmqEndpoint) -> None:
     known = identity("worker-1")
     sockets = [
-        send_raw(context, address, [encode_header(known.envelope(0), Loaded("p"))]),
-        send_raw(context, address, [hello_header(identity("worker-1", token="b" * 64))]),
-        send_raw(context, address, [hello_header(identity("worker-1", epoch=9))]),
-        send_raw(context, address, [b"junk", b"more"]),
-        send_raw(context, address, [b""]),
+        send_raw(context, master.address, [encode_header(known.envelope(0), Loaded("p"))]),
+        send_raw(context, master.address, [hello_header(identity("worker-1", token="b" * 64))]),
+        send_raw(context, master.address, [hello_header(identity("worker-1", epoch=9))]),
+        send_raw(context, master.address, [b"junk", b"more"]),
+        send_raw(context, master.address, [b""]),
     ]
     while sum(master._admission.drops.values()) < len(sockets):
         assert master.receive(0.05) is None
-    worker.connect("master-0", address)
+    worker.connect("master-0", master.address)
     assert next_of(master).source == "worker-0"
     assert master._admission.drops == {Drop.NO_HELLO: 1, Drop.BAD_TOKEN: 1, Drop.STALE: 1, Drop.MALFORMED: 2}
     for socket in sockets:
         socket.close()
 
 
-def test_too_many_parts_are_refused(context: Context, master: ZmqEndpoint, address: str) -> None:
+def test_too_many_parts_are_refused(context: Context, master: ZmqEndpoint) -> None:
     who = identity("worker-1")
-    socket = send_raw(context, address, [hello_header(who)])
+    socket = send_raw(context, master.address, [hello_header(who)])
     assert next_of(master).source == "worker-1"
     socket.send_multipart([encode_header(who.envelope(1), Loaded("p")), *[b"x"] * 1000])
     with pytest.raises(SecurityError, match="worker-1: loaded: 1 frames, expected none"):
@@ -130,7 +125,7 @@ def test_unreachable_peer_is_reported(listens: bool, reason: str, context: Conte
 
 
 def test_handshake_is_repeated_after_the_process_was_suspended(
-    monkeypatch: pytest.MonkeyPatch, context: Context, master: ZmqEndpoint, address: str
+    monkeypatch: pytest.MonkeyPatch, context: Context, master: ZmqEndpoint
 ) -> None:
     poll = zmq.Poller.poll
 
@@ -143,7 +138,7 @@ def test_handshake_is_repeated_after_the_process_was_suspended(
     monkeypatch.setattr(zmq_endpoint, "HANDSHAKE_MS", 1000)
     monkeypatch.setattr(zmq.Poller, "poll", stopped)
     with closing(Outbox(context, identity("worker-0"), Limits(peers=1, connect_timeout_s=1.1))) as outbox:
-        outbox.connect("master-0", address)
+        outbox.connect("master-0", master.address)
         assert next_of(master).source == "worker-0"
 
 
@@ -165,11 +160,11 @@ def test_lost_peer_is_reported_and_not_reconnected(context: Context, master: Zmq
         assert successor._admission.drops == {}
 
 
-def test_too_large_frame_closes_the_connection(context: Context, master: ZmqEndpoint, address: str) -> None:
+def test_too_large_frame_closes_the_connection(context: Context, master: ZmqEndpoint) -> None:
     unknown: zmq.Socket[bytes] = context.socket(zmq.DEALER)
     unknown.setsockopt(zmq.LINGER, 0)
     with unknown, unknown.get_monitor_socket(zmq.EVENT_DISCONNECTED) as monitor:
-        unknown.connect(address)
+        unknown.connect(master.address)
         unknown.send_multipart([hello_header(identity("worker-1")), bytes(2 * FRAME_BYTES)])
         assert monitor.poll(int(SOON_S * 1000)), "still connected"
         unknown.disable_monitor()
@@ -189,9 +184,9 @@ def readable(master: ZmqEndpoint) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("readable")
-def test_message_in_transit_precedes_a_descriptor(master: ZmqEndpoint, worker: ZmqEndpoint, address: str) -> None:
+def test_message_in_transit_precedes_a_descriptor(master: ZmqEndpoint, worker: ZmqEndpoint) -> None:
     assert master.receive(SOON_S) is None
-    worker.connect("master-0", address)
+    worker.connect("master-0", master.address)
     received = None
     while received is None:
         received = master.receive(SOON_S)
@@ -201,16 +196,16 @@ def test_message_in_transit_precedes_a_descriptor(master: ZmqEndpoint, worker: Z
         assert next_of(master).message == Loaded("p")
 
 
-def test_socket_file_is_private_and_removed(context: Context, directory: Path, address: str) -> None:
-    with ZmqEndpoint(context, identity("master-0"), address, LIMITS) as endpoint:
+def test_socket_file_is_private_and_removed(context: Context, directory: Path) -> None:
+    with ZmqEndpoint(context, identity("master-0"), inbox_address(directory, "master-0"), LIMITS) as endpoint:
         assert [path.name for path in directory.iterdir()] == ["master-0"]
     assert list(directory.iterdir()) == []
     endpoint.close()
 
 
-def test_second_bind_of_a_name_is_refused(context: Context, master: ZmqEndpoint, address: str) -> None:
+def test_second_bind_of_a_name_is_refused(context: Context, master: ZmqEndpoint) -> None:
     with pytest.raises(ClusterError, match="master-0 exists; another process has that role and index"):
-        ZmqEndpoint(context, identity("master-0"), address, LIMITS)
+        ZmqEndpoint(context, identity("master-0"), master.address, LIMITS)
 
 
 def test_public_address_is_refused(context: Context) -> None:
