@@ -5,6 +5,7 @@ tensor, their gradients are summed. The new nodes can be differentiated again, p
 """
 
 from collections.abc import Collection, Sequence
+from itertools import count
 
 from runner.engine.graph import op as op_table
 from runner.engine.graph.graph import Graph
@@ -37,11 +38,17 @@ def gradients(
         targets, ends = set(xs), {tensor.node for tensor in stop}
         for node in reversed([graph.nodes[name] for name in on_path]):
             # The outputs' gradients are complete: this reverse walk has already visited all consumers.
-            totals = [_total(graph, node, arrived, tensor) for tensor in node.tensors]
-            leads_further = node.name not in ends and any(t in targets or t.node in on_path for t in node.inputs)
-            if any(total is not None for total in totals) and leads_further:
-                _propagate(graph, node, totals, arrived, on_path, targets)
-        return [_total(graph, graph.nodes[x.node], arrived, x) for x in xs]
+            totals = [_total(graph, arrived, tensor) for tensor in node.tensors]
+            wanted = [tensor in targets or tensor.node in on_path for tensor in node.inputs]
+            if node.name in ends or not any(wanted) or all(total is None for total in totals):
+                continue
+            with graph.device(node.device), graph.layer(node.layer), graph.name_scope(node.name):
+                partials = input_gradients(graph, node, totals)
+            for tensor, partial, is_wanted in zip(node.inputs, partials, wanted, strict=True):
+                if is_wanted and partial is not None:
+                    _expect_like(graph, node, tensor, partial)
+                    arrived.setdefault(tensor, []).append(partial)
+        return [_total(graph, arrived, x) for x in xs]
 
 
 def _seeds(graph: Graph, ys: Sequence[Tensor], grad_ys: Sequence[Tensor] | None) -> list[Tensor]:
@@ -78,25 +85,12 @@ def _nodes_on_path(graph: Graph, ys: Sequence[Tensor], xs: Sequence[Tensor]) -> 
     return {name: None for name in graph.nodes if name in forward and name in needed}
 
 
-def _propagate(
-    graph: Graph,
-    node: Node,
-    totals: Sequence[Tensor | None],
-    arrived: dict[Tensor, list[Tensor]],
-    on_path: dict[str, None],
-    targets: set[Tensor],
-) -> None:
-    with graph.device(node.device), graph.layer(node.layer), graph.name_scope(node.name):
-        partials = input_gradients(graph, node, totals)
-    for tensor, partial in zip(node.inputs, partials, strict=True):
-        if partial is None or not (tensor in targets or tensor.node in on_path):
-            continue
-        if graph.spec(partial) != graph.spec(tensor):
-            raise ShapeError(
-                f"gradient rule of op {node.op!r} at node {node.name!r} gave {graph.spec(partial)} "
-                f"for input {tensor}, which is {graph.spec(tensor)}"
-            )
-        arrived.setdefault(tensor, []).append(partial)
+def _expect_like(graph: Graph, node: Node, tensor: Tensor, partial: Tensor) -> None:
+    if graph.spec(partial) != graph.spec(tensor):
+        raise ShapeError(
+            f"gradient rule of op {node.op!r} at node {node.name!r} gave {graph.spec(partial)} "
+            f"for input {tensor}, which is {graph.spec(tensor)}"
+        )
 
 
 def input_gradients(graph: Graph, node: Node, totals: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
@@ -125,12 +119,13 @@ def _through_decomposition(graph: Graph, node: Node, totals: Sequence[Tensor | N
     return [dict(zip(floats, found, strict=True)).get(t) for t in stand_ins]
 
 
-def _total(graph: Graph, node: Node, arrived: dict[Tensor, list[Tensor]], tensor: Tensor) -> Tensor | None:
+def _total(graph: Graph, arrived: dict[Tensor, list[Tensor]], tensor: Tensor) -> Tensor | None:
     """Sum the gradients that arrived at a tensor, in order of arrival (reverse graph order of its consumers)."""
     parts = arrived.get(tensor)
     if not parts:
         return None
     if len(parts) > 1:
+        node = graph.nodes[tensor.node]
         with graph.device(node.device), graph.layer(node.layer):
             arrived[tensor] = [graph.add("add_n", parts, name=f"{tensor.node}/sum_{tensor.port}")[0]]
     return arrived[tensor][0]
@@ -141,7 +136,4 @@ def _new_scope(graph: Graph, scope: str) -> str:
     taken = {name.split("/")[0] for name in graph.nodes}
     if "/" in scope or scope not in taken:
         return scope
-    count = 1
-    while f"{scope}_{count}" in taken:
-        count += 1
-    return f"{scope}_{count}"
+    return next(name for number in count(1) if (name := f"{scope}_{number}") not in taken)

@@ -30,8 +30,7 @@ class Expr:
     def __add__(self, other: "Expr | float") -> "Expr":
         return self._join("add", other)
 
-    def __radd__(self, other: float) -> "Expr":
-        return self._join("add", other)
+    __radd__ = __add__
 
     def __sub__(self, other: "Expr | float") -> "Expr":
         return self._join("sub", other)
@@ -42,8 +41,7 @@ class Expr:
     def __mul__(self, other: "Expr | float") -> "Expr":
         return self._join("mul", other)
 
-    def __rmul__(self, other: float) -> "Expr":
-        return self._join("mul", other)
+    __rmul__ = __mul__
 
     def __truediv__(self, other: "Expr | float") -> "Expr":
         return self._join("div", other)
@@ -52,41 +50,40 @@ class Expr:
         return self.scalar(other)._join("div", self)
 
     def __pow__(self, exponent: float) -> "Expr":
-        return Expr(self.graph, self.graph.add("pow", [self.tensor], {"exponent": exponent})[0])
+        return self._add("pow", self.tensor, exponent=exponent)
 
     def __neg__(self) -> "Expr":
-        return self._unary("neg")
+        return self._add("neg", self.tensor)
 
     def __abs__(self) -> "Expr":
-        return self._unary("abs")
+        return self._add("abs", self.tensor)
 
     def exp(self) -> "Expr":
         """Add a node for e ** self."""
-        return self._unary("exp")
+        return self._add("exp", self.tensor)
 
     def sign(self) -> "Expr":
         """Add a node for the sign of each element: -1, 0 or 1."""
-        return self._unary("sign")
+        return self._add("sign", self.tensor)
 
     def sqrt(self) -> "Expr":
         """Add a node for the square root."""
-        return self._unary("sqrt")
+        return self._add("sqrt", self.tensor)
 
     def square(self) -> "Expr":
         """Add a single node for self * self."""
-        return self._unary("square")
+        return self._add("square", self.tensor)
 
     def scalar(self, value: float, dtype: str | None = None) -> "Expr":
         """Add a scalar constant, of the dtype of this tensor by default."""
-        attributes = {"value": float(value), "shape": (), "dtype": dtype or self.spec.dtype}
-        return Expr(self.graph, self.graph.add("fill", (), attributes)[0])
+        return self._add("fill", value=float(value), shape=(), dtype=dtype or self.spec.dtype)
 
-    def _unary(self, op: str) -> "Expr":
-        return Expr(self.graph, self.graph.add(op, [self.tensor])[0])
+    def _add(self, op: str, *operands: Tensor, **attributes: Any) -> "Expr":
+        return Expr(self.graph, self.graph.add(op, operands, attributes)[0])
 
     def _join(self, op: str, other: "Expr | float") -> "Expr":
         right = other if isinstance(other, Expr) else self.scalar(other)
-        return Expr(self.graph, self.graph.add(op, [self.tensor, right.tensor])[0])
+        return self._add(op, self.tensor, right.tensor)
 
 
 def apply(op: Callable[..., Tensor], *operands: Expr, **options: Any) -> Expr:

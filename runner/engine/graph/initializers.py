@@ -1,5 +1,6 @@
 """Initial values as graph nodes: pure functions of the seed and of ``key``, the unsharded name of the variable."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -46,12 +47,8 @@ class Uniform:
     low: float
     high: float
 
-    def build(self, graph: Graph, spec: TensorSpec, *, seed: int, key: str) -> Tensor:
-        """Add a random_uniform node."""
-        return ops.random_uniform(graph, spec.shape, spec.dtype, seed=seed, key=key, low=self.low, high=self.high)
-
-    def build_part(self, graph: Graph, spec: TensorSpec, part: tuple[int, int, int], *, seed: int, key: str) -> Tensor:
-        """Add a node that computes only a part of the initial value. part: see ``random_uniform``."""
+    def build(self, graph: Graph, spec: TensorSpec, *, seed: int, key: str, part: Sequence[int] = ()) -> Tensor:
+        """Add a random_uniform node. part: see ``random_uniform``; () for the whole initial value."""
         return ops.random_uniform(
             graph, spec.shape, spec.dtype, seed=seed, key=key, low=self.low, high=self.high, part=part
         )

@@ -168,14 +168,8 @@ class NetworkBuilder:
         decayed: bool = False,
     ) -> Variable:
         """Return the variable ``<layer>/<name>`` in the network's state dtype."""
-        return self.variables.get(
-            f"{self.stamp.name}/{name}",
-            TensorSpec(shape, self.state_dtype),
-            initializer,
-            trainable=trainable,
-            decayed=decayed,
-            layer=self.stamp,
-        )
+        full_name, spec = f"{self.stamp.name}/{name}", TensorSpec(shape, self.state_dtype)
+        return self.variables.get(full_name, spec, initializer, trainable=trainable, decayed=decayed, layer=self.stamp)
 
     def output(self, tensor: Tensor) -> Tensor:
         """Record ``tensor`` as the output of the current layer, for `runner explain`, and return it."""

@@ -6,8 +6,6 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
 
-import ml_dtypes  # noqa: F401 - registers the dtype bfloat16 with NumPy
-
 from runner.engine.graph.tensor import Tensor, TensorSpec
 
 NODE_NAME = re.compile(r"[A-Za-z0-9_.][A-Za-z0-9_./-]*")

@@ -221,6 +221,6 @@ def _initial(graph: Graph, declared: Declaration, seed: int) -> Tensor:
         return declared.initializer.build(graph, declared.spec, seed=seed, key=declared.name)
     if isinstance(declared.initializer, Uniform) and declared.spec.size:
         where = declared.part.elements
-        return declared.initializer.build_part(graph, declared.spec, where, seed=seed, key=declared.name)
+        return declared.initializer.build(graph, declared.spec, seed=seed, key=declared.name, part=where)
     whole = declared.initializer.build(graph, declared.part.whole, seed=seed, key=declared.name)
     return declared.part.cut(graph, whole)

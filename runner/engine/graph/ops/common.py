@@ -48,8 +48,10 @@ def expect_same_dtype(specs: Sequence[TensorSpec]) -> None:
     expect(len({spec.dtype for spec in specs}) == 1, "inputs of one dtype", ", ".join(str(s) for s in specs))
 
 
-def expect_same_shape(specs: Sequence[TensorSpec], role: str) -> None:
-    """Require that all tensors have one shape."""
+def expect_terms(specs: Sequence[TensorSpec], role: str) -> None:
+    """Require tensors that can be added: all of one shape and one numeric dtype."""
+    expect_same_dtype(specs)
+    expect_dtype(specs[0], NUMERIC)
     expect(len({spec.shape for spec in specs}) == 1, f"{role} of one shape", [spec.shape for spec in specs])
 
 

@@ -14,7 +14,7 @@ from typing import Any, TypedDict, Unpack
 
 from runner.engine.graph.expression import Expr, apply
 from runner.engine.graph.node import Node
-from runner.engine.graph.op import Attributes, Builder, OpDef, Specs, expect, register
+from runner.engine.graph.op import Attributes, Builder, FlopsRule, OpDef, Specs, expect, register
 from runner.engine.graph.ops.activation import relu as add_relu
 from runner.engine.graph.ops.common import (
     MADE_BY_PASSES,
@@ -216,48 +216,26 @@ def _fused_flops(inputs: Specs, outputs: Specs, attributes: Attributes) -> int:
     return convolution_flops(y, inputs[1]) + following * y.size
 
 
-_WEIGHT_GRADIENT = {**GEOMETRY, "weight_shape": "ints", "dtype": "dtype"}
+def _flops(y: int, w: int) -> FlopsRule:
+    """Return the cost rule of an op. y, w: positions of these tensors among all inputs followed by all outputs."""
+    return lambda inputs, outputs, _: convolution_flops((*inputs, *outputs)[y], (*inputs, *outputs)[w])
+
+
+_TO_INPUT = {**GEOMETRY, "input_shape": "ints"}
+_TO_WEIGHT = {**GEOMETRY, "weight_shape": "ints", "dtype": "dtype"}
+_FUSED = {**GEOMETRY, "bias": "bool", "residual": "bool", "relu": "bool"}
 
 register(
-    OpDef(
-        "conv2d",
-        _infer_forward,
-        _forward_rule,
-        arity=2,
-        attributes=GEOMETRY,
-        flops=lambda inputs, outputs, attributes: convolution_flops(outputs[0], inputs[1]),
-    ),
-    OpDef(
-        "conv2d_input_gradient",
-        _infer_input_gradient,
-        _input_gradient_rule,
-        arity=2,
-        attributes={**GEOMETRY, "input_shape": "ints"},
-        flops=lambda inputs, outputs, attributes: convolution_flops(inputs[0], inputs[1]),
-    ),
-    OpDef(
-        "conv2d_weight_gradient",
-        _infer_weight_gradient,
-        _weight_gradient_rule,
-        arity=2,
-        attributes=_WEIGHT_GRADIENT,
-        flops=lambda inputs, outputs, attributes: convolution_flops(inputs[0], outputs[0]),
-    ),
-    OpDef(
-        "conv2d_fused",
-        _infer_fused,
-        MADE_BY_PASSES,
-        arity=None,
-        attributes={**GEOMETRY, "bias": "bool", "residual": "bool", "relu": "bool"},
-        flops=_fused_flops,
-        decompose=_decompose_fused,
-    ),
+    OpDef("conv2d", _infer_forward, _forward_rule, 2, GEOMETRY, _flops(y=2, w=1)),
+    OpDef("conv2d_input_gradient", _infer_input_gradient, _input_gradient_rule, 2, _TO_INPUT, _flops(y=0, w=1)),
+    OpDef("conv2d_weight_gradient", _infer_weight_gradient, _weight_gradient_rule, 2, _TO_WEIGHT, _flops(y=0, w=2)),
+    OpDef("conv2d_fused", _infer_fused, MADE_BY_PASSES, None, _FUSED, _fused_flops, decompose=_decompose_fused),
     OpDef(
         "conv2d_weight_bias_gradient",
         _infer_bias_gradient,
         MADE_BY_PASSES,
         arity=2,
-        attributes=_WEIGHT_GRADIENT,
+        attributes=_TO_WEIGHT,
         flops=lambda inputs, outputs, attributes: convolution_flops(inputs[0], outputs[0]) + inputs[0].size,
         decompose=_decompose_bias_gradient,
     ),

@@ -6,17 +6,7 @@ Only the sums have kernels; the executor runs the other ops itself.
 from collections.abc import Sequence
 
 from runner.engine.graph.op import Builder, NotDifferentiable, OpDef, Specs, expect, no_flops, register
-from runner.engine.graph.ops.common import (
-    NO_INPUTS,
-    NUMERIC,
-    copy_to_all,
-    declared,
-    expect_dtype,
-    expect_same_dtype,
-    expect_same_shape,
-    single_output,
-    sum_flops,
-)
+from runner.engine.graph.ops.common import NO_INPUTS, copy_to_all, declared, expect_terms, single_output, sum_flops
 from runner.engine.graph.tensor import Tensor, TensorSpec
 
 
@@ -74,15 +64,13 @@ def collective_sum(
 
 
 def _infer_all_reduce(*specs: TensorSpec, group: str, rank: int) -> Specs:
-    expect_same_dtype(specs)
-    expect_dtype(specs[0], NUMERIC)
-    expect_same_shape(specs, "parts")
+    expect_terms(specs, "parts")
     _expect_rank(rank, len(specs))
     return [specs[0]]
 
 
 def _infer_collective_sum(part: TensorSpec, *, group: str, rank: int, size: int) -> Specs:
-    expect_dtype(part, NUMERIC)
+    expect_terms([part], "parts")
     _expect_rank(rank, size)
     return [part]
 

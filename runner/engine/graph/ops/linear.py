@@ -117,6 +117,8 @@ def _fused_flops(inputs: Specs, outputs: Specs, attributes: Attributes) -> int:
     return product_flops(inputs, outputs, attributes) + following * outputs[0].size
 
 
+_FUSED = {**TRANSPOSES, "bias": "bool", "relu": "bool", "dtype": "dtype"}
+
 register(
     OpDef(
         "matmul",
@@ -126,15 +128,7 @@ register(
         attributes=TRANSPOSES,
         flops=product_flops,
     ),
-    OpDef(
-        "matmul_fused",
-        _infer_fused,
-        MADE_BY_PASSES,
-        arity=None,
-        attributes={**TRANSPOSES, "bias": "bool", "relu": "bool", "dtype": "dtype"},
-        flops=_fused_flops,
-        decompose=_decompose_fused,
-    ),
+    OpDef("matmul_fused", _infer_fused, MADE_BY_PASSES, None, _FUSED, _fused_flops, decompose=_decompose_fused),
     OpDef(
         "matmul_bias_gradient",
         _infer_bias_gradient,

@@ -64,12 +64,7 @@ def avg_pool(
 
 
 def avg_pool_gradient(
-    graph: Builder,
-    dy: Tensor,
-    *,
-    input_shape: Sequence[int],
-    count_padding: bool = False,
-    **pooling: Unpack[Pooling],
+    graph: Builder, dy: Tensor, *, input_shape: Sequence[int], count_padding: bool = False, **pooling: Unpack[Pooling]
 ) -> Tensor:
     """Add a node for dx of ``input_shape`` with <avg_pool(x), dy> = <x, dx> for every x."""
     attributes = {**_complete(pooling), "count_padding": count_padding, "input_shape": tuple(input_shape)}

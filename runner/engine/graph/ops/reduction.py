@@ -4,16 +4,7 @@ from collections.abc import Sequence
 
 from runner.engine.graph.expression import Expr, apply
 from runner.engine.graph.node import Node
-from runner.engine.graph.op import (
-    Builder,
-    InferRule,
-    NotDifferentiable,
-    OpDef,
-    Specs,
-    expect,
-    no_flops,
-    register,
-)
+from runner.engine.graph.op import Builder, InferRule, NotDifferentiable, OpDef, Specs, expect, no_flops, register
 from runner.engine.graph.ops.arithmetic import equal
 from runner.engine.graph.ops.common import (
     NUMERIC,

@@ -6,24 +6,13 @@ from typing import Any
 from numpy.typing import NDArray
 
 from runner.engine.graph.node import Node
-from runner.engine.graph.op import (
-    Builder,
-    NotDifferentiable,
-    OpDef,
-    ShapeError,
-    Specs,
-    expect,
-    no_flops,
-    register,
-)
+from runner.engine.graph.op import Builder, NotDifferentiable, OpDef, ShapeError, Specs, expect, no_flops, register
 from runner.engine.graph.ops.common import (
     NO_INPUTS,
-    NUMERIC,
     copy_to_all,
     declared_spec,
     expect_dtype,
-    expect_same_dtype,
-    expect_same_shape,
+    expect_terms,
     single_output,
     sum_flops,
     unary,
@@ -107,9 +96,7 @@ def _infer_constant(*, value: bytes, shape: tuple[int, ...], dtype: str) -> Spec
 
 
 def _infer_add_n(*specs: TensorSpec) -> Specs:
-    expect_same_dtype(specs)
-    expect_dtype(specs[0], NUMERIC)
-    expect_same_shape(specs, "inputs")
+    expect_terms(specs, "inputs")
     return [specs[0]]
 
 
@@ -133,13 +120,6 @@ register(
     OpDef("fill", _infer_fill, NO_INPUTS, arity=0, attributes=_FILL, flops=no_flops),
     OpDef("constant", _infer_constant, NO_INPUTS, arity=0, attributes=_CONSTANT, flops=no_flops),
     OpDef("add_n", _infer_add_n, single_output(copy_to_all), arity=None, flops=sum_flops),
-    OpDef(
-        "cast",
-        lambda x, dtype: [TensorSpec(x.shape, dtype)],
-        _cast_back,
-        arity=1,
-        attributes={"dtype": "dtype"},
-        flops=no_flops,
-    ),
+    OpDef("cast", lambda x, dtype: [TensorSpec(x.shape, dtype)], _cast_back, 1, {"dtype": "dtype"}, no_flops),
     OpDef("truncate_to_bfloat16", _infer_truncate, FOR_TRANSFERS, arity=1, flops=no_flops),
 )
