@@ -1,36 +1,20 @@
 """Cross-entropy of so few logits that a oneDNN call would cost more than the computation, and its gradient."""
 
+import ctypes
 import math
 from collections.abc import Callable
 from functools import cache, partial
 
-import cffi
 from llvmlite import ir
 
-from runner.kernels.contract import Arrangement, Attributes, Bound, Buffers, Kernel, Offers, Operand, Specs
-from runner.kernels.cpu.machine_code.compiler import MachineCode
+from runner.kernels.contract import Arrangement, Attributes, Bound, Buffers, Kernel, Offers, Specs
+from runner.kernels.cpu.machine_code.compiler import MachineCode, function_addresses
 from runner.kernels.cpu.machine_code.elementwise import LIBRARY, PRIORITY
-from runner.kernels.cpu.machine_code.instructions import EMIT, INDEX, Lanes, Value, fold, load, store
+from runner.kernels.cpu.machine_code.instructions import EMIT, INDEX, Lanes, Value, declared, element, fold
 from runner.kernels.cpu.machine_code.rows import Row, bound, write_module
 from runner.kernels.functions import arrange_in_place, arrange_plain
 from runner.kernels.reference.rows import outside_range
 from runner.kernels.registry import Registry
-
-_DECLARATIONS = """
-float expf(float);
-double log(double);
-"""
-_FUNCTIONS = ("expf", "log")
-
-
-@cache
-def _c_functions() -> dict[str, int]:
-    """Return name -> address of each function in ``_FUNCTIONS``, from the C library of the interpreter."""
-    ffi = cffi.FFI()
-    ffi.cdef(_DECLARATIONS)
-    library = ffi.dlopen(None)
-    return {name: int(ffi.cast("intptr_t", ffi.addressof(library, name))) for name in _FUNCTIONS}
-
 
 DTYPE = "float32"
 DTYPES = frozenset({DTYPE})
@@ -66,21 +50,16 @@ def _arrange(attributes: Attributes, inputs: Specs, outputs: Specs, offered: Off
 def _bind(
     op: str, compiled: Callable[[str], MachineCode], attributes: Attributes, arrangement: Arrangement, buffers: Buffers
 ) -> Bound:
-    rows, classes = buffers.inputs[0].spec.shape
-    labels = buffers.inputs[1]
-    explain = _explanation(op, labels, classes)
-    return bound(compiled(labels.spec.dtype), (*buffers.inputs, *buffers.outputs), (rows, classes), explain)
-
-
-def _explanation(op: str, labels: Operand, classes: int) -> Callable[[int], str]:
-    """Return a function that returns the reference kernel's error message for the current labels."""
+    operands = (*buffers.inputs, *buffers.outputs)
+    rows, classes = operands[0].spec.shape
+    labels = operands[1]
 
     def explain(status: int) -> str:
-        error = outside_range(op, labels.array, classes)
+        error = outside_range(op, labels.array, classes)  # the error of the reference kernel
         assert error is not None, f"status {status} is only for labels out of range"
         return f"{type(error).__name__}: {error}"
 
-    return explain
+    return bound(compiled(labels.spec.dtype), [operand.data for operand in operands], (rows, classes), explain)
 
 
 @cache
@@ -95,33 +74,26 @@ def _compiled_loss(label_dtype: str) -> MachineCode:
         builder = row.builder
         # In float64, the loss of a label with a probability near 1 is small but not 0.
         distance = builder.fsub(_double(builder, own), _double(builder, largest))
-        loss = builder.fsub(builder.call(_declared(builder, "log", _DOUBLE.type), [total]), distance)
-        _store(row, builder.fptrunc(loss, _ONE.type), row.of_vector(2, _ONE.type, row.number))
+        loss = builder.fsub(builder.call(declared(builder, "log", _DOUBLE.type, _DOUBLE.type), [total]), distance)
+        _ONE.store(builder, DTYPE, builder.fptrunc(loss, _ONE.type), row.bases[2], row.number)
         _divide(row, builder.fptrunc(total, _ONE.type))
 
-    return MachineCode(write_module(4, row_loss), _c_functions())
+    return MachineCode(write_module(4, row_loss), function_addresses(ctypes.CDLL(None), "expf", "log"))
 
 
 def _largest(row: Row) -> Value:
     """Return the largest logit of the row, or NaN if a logit is NaN."""
-
-    def value(lanes: Lanes, column: Value) -> Value:
-        return row.load(0, lanes, column)
-
-    def larger(a: Value, b: Value) -> Value:
-        return EMIT["maximum"](row.builder, None, a, b)
-
-    return row.reduced(DTYPE, -math.inf, value, larger)
+    return row.reduced(DTYPE, -math.inf, partial(row.load, 0), partial(EMIT["maximum"], row.builder, None))
 
 
 def _store_exponentials(row: Row, largest: Value) -> Value:
     """Store e ** (x - largest) as probabilities; return their sum in float64, added from the first to the last."""
     builder = row.builder
-    exponential = _declared(builder, "expf", _ONE.type)
+    exponential = declared(builder, "expf", _ONE.type, _ONE.type)
 
     def add(column: Value, so_far: list[Value]) -> list[Value]:
         power = builder.call(exponential, [builder.fsub(row.load(0, _ONE, column), largest)])
-        _store(row, power, row.element(3, _ONE.type, column))
+        row.store(3, _ONE, column, power)
         return [builder.fadd(so_far[0], _double(builder, power))]
 
     return fold(builder, INDEX(0), row.columns, 1, [_DOUBLE.constant(0.0)], add)[0]
@@ -132,9 +104,9 @@ def _divide(row: Row, total: Value) -> None:
 
     def divide(lanes: Lanes, column: Value) -> None:
         share = row.builder.fdiv(row.load(3, lanes, column), lanes.spread(row.builder, total))
-        store(row.builder, lanes, DTYPE, share, row.element(3, _ONE.type, column))
+        row.store(3, lanes, column, share)
 
-    row.for_columns(DTYPE, divide)
+    row.for_columns(divide)
 
 
 @cache
@@ -144,15 +116,15 @@ def _compiled_gradient(label_dtype: str) -> MachineCode:
     def row_gradient(row: Row) -> None:
         builder = row.builder
         label = _class_of(row, label_dtype)
-        dloss = load(builder, _ONE, DTYPE, row.of_vector(2, _ONE.type, row.number))
+        dloss = _ONE.load(builder, DTYPE, row.bases[2], row.number)
         own = builder.fsub(row.load(0, _ONE, label), _ONE.constant(1.0))
 
         def scale(lanes: Lanes, column: Value) -> None:
             scaled = builder.fmul(row.load(0, lanes, column), lanes.spread(builder, dloss))
-            store(builder, lanes, DTYPE, scaled, row.element(3, _ONE.type, column))
+            row.store(3, lanes, column, scaled)
 
-        row.for_columns(DTYPE, scale)
-        _store(row, builder.fmul(own, dloss), row.element(3, _ONE.type, label))
+        row.for_columns(scale)
+        row.store(3, _ONE, label, builder.fmul(own, dloss))
 
     return MachineCode(write_module(4, row_gradient))
 
@@ -160,7 +132,7 @@ def _compiled_gradient(label_dtype: str) -> MachineCode:
 def _class_of(row: Row, label_dtype: str) -> Value:
     """Return the label of the row. If the label is out of range, the compiled function returns ``_NO_CLASS``."""
     kind = ir.IntType(_LABEL_BITS[label_dtype])
-    label = row.builder.load(row.of_vector(1, kind, row.number), typ=kind)
+    label = row.builder.load(element(row.builder, row.bases[1], kind, row.number), typ=kind)
     label = label if kind == INDEX else row.builder.sext(label, INDEX)
     # Read as an unsigned number, a negative label is out of range.
     row.refuse(row.builder.icmp_unsigned(">=", label, row.columns), _NO_CLASS)
@@ -169,13 +141,3 @@ def _class_of(row: Row, label_dtype: str) -> Value:
 
 def _double(builder: ir.IRBuilder, value: Value) -> Value:
     return builder.fpext(value, _DOUBLE.type)
-
-
-def _store(row: Row, value: Value, place: Value) -> None:
-    store(row.builder, _ONE, DTYPE, value, place)
-
-
-def _declared(builder: ir.IRBuilder, name: str, number: ir.Type) -> ir.Function:
-    """Return the declaration of a C function whose argument and result have the type ``number``."""
-    known = builder.module.globals.get(name)
-    return known or ir.Function(builder.module, ir.FunctionType(number, [number]), name)

@@ -14,8 +14,8 @@ from llvmlite import ir
 from numpy.typing import NDArray
 
 from runner.kernels.cpu.machine_code.compiler import host
-from runner.kernels.cpu.machine_code.instructions import EMIT, INDEX, STORED, Lanes, Value, load, store
-from runner.kernels.cpu.machine_code.loops import COMPILING, ArrayLoop, element, slice_module, sweep
+from runner.kernels.cpu.machine_code.instructions import EMIT, INDEX, STORED, Lanes, Value, element
+from runner.kernels.cpu.machine_code.loops import COMPILING, ArrayLoop, slice_module, sweep
 
 DTYPE = "float32"
 CHANNELS = 3
@@ -86,7 +86,7 @@ def write_module(names: Sequence[str], *, from_bytes: bool, clipped: bool, vecto
 
     def write(builder: ir.IRBuilder, bases: list[Value], begin: Value, end: Value) -> None:
         places = [element(builder, bases[-1], STORED[DTYPE], INDEX(k)) for k in range(count)]
-        given = [load(builder, _ONE, DTYPE, place) for place in places]
+        given = [_ONE.load(builder, DTYPE, place) for place in places]
 
         def body(lanes: Lanes) -> Callable[[Value], None]:
             spread = [_Numbers(builder, lanes, lanes.spread(builder, number)) for number in given]
@@ -100,7 +100,7 @@ def write_module(names: Sequence[str], *, from_bytes: bool, clipped: bool, vecto
                     rest = rest[taken:]
                 for number, base in zip(pixel, bases[sources:-1], strict=True):
                     result = number.clipped() if clipped else number
-                    store(builder, lanes, DTYPE, result.value, element(builder, base, STORED[DTYPE], index))
+                    lanes.store(builder, DTYPE, result.value, base, index)
 
             return emit
 
@@ -110,8 +110,7 @@ def write_module(names: Sequence[str], *, from_bytes: bool, clipped: bool, vecto
 
 
 def _channels(builder: ir.IRBuilder, lanes: Lanes, bases: Sequence[Value], index: Value) -> "_Pixel":
-    places = (element(builder, base, STORED[DTYPE], index) for base in bases)
-    return [_Numbers(builder, lanes, load(builder, lanes, DTYPE, place)) for place in places]
+    return [_Numbers(builder, lanes, lanes.load(builder, DTYPE, base, index)) for base in bases]
 
 
 def _channels_of_bytes(builder: ir.IRBuilder, lanes: Lanes, bases: Sequence[Value], index: Value) -> "_Pixel":

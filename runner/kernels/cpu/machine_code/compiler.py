@@ -1,5 +1,6 @@
 """Compile LLVM assembly for this CPU, including the loop over the calls of a step."""
 
+import ctypes
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
@@ -74,6 +75,11 @@ class MachineCode:
         if name not in self._names:
             raise KeyError(f"no function {name!r} in the module; it has {sorted(self._names)}")
         return int(self._engine.get_function_address(name))
+
+
+def function_addresses(library: ctypes.CDLL, *names: str) -> dict[str, int]:
+    """Return name -> address of some functions of a loaded C library."""
+    return {name: int(ctypes.cast(library[name], ctypes.c_void_p).value or 0) for name in names}
 
 
 def join(calls: Sequence[NativeCall]) -> Callable[[], int]:

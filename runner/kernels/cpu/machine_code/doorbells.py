@@ -4,16 +4,16 @@ A futex puts a thread to sleep while four bytes keep a value (Franke, Russell an
 Furwocks"). The four bytes are the lower half of the bell. A waiting process needs no write access to the bell.
 """
 
+import ctypes
 import platform
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
-import cffi
 import numpy as np
 from numpy.typing import NDArray
 
 from runner.kernels.contract import NOT_YET, SLEEP_S, Doorbells, NativeCall
-from runner.kernels.cpu.machine_code.compiler import MachineCode
+from runner.kernels.cpu.machine_code.compiler import MachineCode, function_addresses
 
 _FUTEX = {"x86_64": 202, "aarch64": 98}
 """Machine -> number of the system call ``futex``."""
@@ -23,19 +23,6 @@ _PAUSE = {"x86_64": "@llvm.x86.sse2.pause()", "aarch64": "@llvm.aarch64.hint(i32
 
 _SLEEP = np.array([0, round(SLEEP_S * 1e9)], np.int64)
 """A ``struct timespec``."""
-
-
-def ring(bell: NDArray[Any], number: NDArray[Any]) -> NativeCall:
-    """Return the call that rings a bell; see :class:`~runner.kernels.contract.Doorbells`."""
-    return _call("ring", bell, number, 0)
-
-
-def wait(bell: NDArray[Any], number: NDArray[Any], spins: int) -> NativeCall:
-    """Return the call that waits for a bell; see :class:`~runner.kernels.contract.Doorbells`."""
-    return _call("wait", bell, number, spins)
-
-
-DOORBELLS = Doorbells(ring, wait)
 
 
 def is_supported() -> bool:
@@ -49,16 +36,16 @@ def _call(function: str, bell: NDArray[Any], number: NDArray[Any], spins: int) -
     return NativeCall(code.address(function), arguments, (code, bell, number))
 
 
+DOORBELLS = Doorbells(ring=partial(_call, "ring", spins=0), wait=partial(_call, "wait"))
+
+
 @cache
 def _functions() -> MachineCode:
     machine = platform.machine()
     pause = _PAUSE[machine]
     declared = f"declare void {pause.replace(' 1', '')}\n"
     text = declared + _TEXT.replace("FUTEX", str(_FUTEX[machine])).replace("PAUSE", f"call void {pause}")
-    ffi = cffi.FFI()
-    ffi.cdef("long syscall(long number, ...);")
-    libc = ffi.dlopen(None)
-    return MachineCode(text, {"syscall": int(ffi.cast("intptr_t", ffi.addressof(libc, "syscall")))})
+    return MachineCode(text, function_addresses(ctypes.CDLL(None), "syscall"))
 
 
 _TEXT = f"""

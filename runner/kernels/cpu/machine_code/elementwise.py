@@ -105,11 +105,7 @@ def _filled(attributes: Attributes, inputs: int) -> Program:
 
 
 def _arrange(
-    program_of: ProgramOf,
-    attributes: Attributes,
-    inputs: Specs,
-    outputs: Specs,
-    offered: Offers,
+    program_of: ProgramOf, attributes: Attributes, inputs: Specs, outputs: Specs, offered: Offers
 ) -> Arrangement | None:
     """Arrange all arrays in one layout; return None for nodes that these kernels do not support.
 

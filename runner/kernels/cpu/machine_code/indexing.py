@@ -5,24 +5,12 @@ from collections.abc import Callable
 from functools import cache
 
 import numpy as np
-from llvmlite import ir
 
-from runner.kernels.contract import (
-    Arrangement,
-    Array,
-    Attributes,
-    Bound,
-    Buffers,
-    Kernel,
-    NativeCall,
-    Offers,
-    Specs,
-    all_plain,
-)
+from runner.kernels.contract import Arrangement, Array, Attributes, Bound, Buffers, Kernel, Offers, Specs, all_plain
 from runner.kernels.cpu.machine_code.compiler import MachineCode, join
 from runner.kernels.cpu.machine_code.elementwise import LIBRARY, PRIORITY
-from runner.kernels.cpu.machine_code.instructions import INDEX, STORED, Lanes, Value, load, store
-from runner.kernels.cpu.machine_code.rows import Row, write_module
+from runner.kernels.cpu.machine_code.instructions import INDEX, STORED, Lanes, Value, element
+from runner.kernels.cpu.machine_code.rows import Row, bound, write_module
 from runner.kernels.reference.rows import check_range
 from runner.kernels.registry import Registry
 
@@ -51,7 +39,7 @@ def _arrange_equal(attributes: Attributes, inputs: Specs, outputs: Specs, offere
 
 def _bind_scatter(attributes: Attributes, arrangement: Arrangement, buffers: Buffers) -> Bound:
     indices, updates = (operand.array for operand in buffers.inputs)
-    (total,) = (operand.array for operand in buffers.outputs)
+    total = buffers.outputs[0].array
     place = buffers.host_scratch[: indices.size * _PLACE_BYTES].view(np.int64)
     add = _adding(place, updates, total)
 
@@ -86,11 +74,7 @@ def _bind_equal(attributes: Attributes, arrangement: Arrangement, buffers: Buffe
 
 def _adding(place: Array, rows: Array, total: Array) -> Callable[[], int]:
     """Return a function that adds row i of ``rows`` (n, ...) to row place[i] of ``total``, for i = 0, 1, ..."""
-    code = _compiled()
-    addresses = np.array([array.ctypes.data for array in (place, rows, total)], np.intp)
-    columns = math.prod(total.shape[1:])
-    arguments = (int(addresses.ctypes.data), len(place), columns, 0)
-    return join([NativeCall(code.address("rows"), arguments, (code, addresses, place, rows, total))])
+    return join([bound(_compiled(), (place, rows, total), (len(place), math.prod(total.shape[1:])))])
 
 
 @cache
@@ -98,13 +82,15 @@ def _compiled() -> MachineCode:
     """Compile total[place[i]] += rows[i] for all i in order. Arrays: place (int64), rows, total."""
 
     def add_row(row: Row) -> None:
-        builder = row.builder
-        target = builder.mul(builder.load(row.of_vector(0, INDEX, row.number), typ=INDEX), row.columns)
+        builder, (places, _, totals) = row.builder, row.bases
+        place = builder.load(element(builder, places, INDEX, row.number), typ=INDEX)
+        target = builder.mul(place, row.columns)
 
         def add(lanes: Lanes, column: Value) -> None:
-            at: ir.Instruction = row.of_vector(2, STORED[DTYPE], builder.add(target, column))
-            store(builder, lanes, DTYPE, builder.fadd(load(builder, lanes, DTYPE, at), row.load(1, lanes, column)), at)
+            at = element(builder, totals, STORED[DTYPE], builder.add(target, column))
+            total = builder.fadd(lanes.load(builder, DTYPE, at), row.load(1, lanes, column))
+            lanes.store(builder, DTYPE, total, at)
 
-        row.for_columns(DTYPE, add)
+        row.for_columns(add)
 
     return MachineCode(write_module(3, add_row))

@@ -20,7 +20,28 @@ from runner.kernels.elementwise import DERIVED
 Value = Any
 """An ``ir.Value``; llvmlite has no type annotations."""
 
-_ELEMENTS = {"float32": (ir.FloatType(), "f32"), "float64": (ir.DoubleType(), "f64")}
+INDEX = ir.IntType(64)
+"""Type of loop counters."""
+
+STORED: dict[str, ir.Type] = {"float32": ir.FloatType(), "float64": ir.DoubleType(), "bfloat16": ir.IntType(16)}
+"""dtype -> type of an element in memory."""
+
+ITEMSIZE = {"float32": 4, "float64": 8, "bfloat16": 2}
+"""dtype -> bytes of an element."""
+
+_SUFFIXES = {"float32": "f32", "float64": "f64"}
+_HALF_BITS = 16
+
+
+def declared(builder: ir.IRBuilder, name: str, result: ir.Type, *arguments: ir.Type) -> ir.Function:
+    """Return the declaration of an external function in the module; the first request adds it."""
+    known = builder.module.globals.get(name)
+    return known or ir.Function(builder.module, ir.FunctionType(result, arguments), name)
+
+
+def element(builder: ir.IRBuilder, base: Value, kind: ir.Type, index: Value) -> Value:
+    """Append instructions for the address of an array element; return the address."""
+    return builder.gep(base, [index], source_etype=kind)
 
 
 @dataclass(frozen=True)
@@ -30,15 +51,15 @@ class Lanes:
     dtype: str
     count: int
 
-    @property
-    def element(self) -> ir.Type:
-        """Type of one number."""
-        return _ELEMENTS[self.dtype][0]
+    @classmethod
+    def filling(cls, dtype: str, vector_bytes: int) -> "Lanes":
+        """Return the lanes of a vector of ``vector_bytes`` bytes."""
+        return cls(dtype, vector_bytes // ITEMSIZE[dtype])
 
     @property
     def type(self) -> ir.Type:
         """Type of all numbers together."""
-        return self.of(self.element)
+        return self.of(STORED[self.dtype])
 
     def of(self, element: ir.Type) -> ir.Type:
         """Return the type with ``element`` in every lane."""
@@ -64,10 +85,27 @@ class Lanes:
 
     def intrinsic(self, builder: ir.IRBuilder, name: str, *operands: Value) -> Value:
         """Append a call of the intrinsic ``llvm.<name>``."""
-        suffix = _ELEMENTS[self.dtype][1]
-        full = f"llvm.{name}.{suffix}" if self.count == 1 else f"llvm.{name}.v{self.count}{suffix}"
-        kind = ir.FunctionType(self.type, [self.type] * len(operands))
-        return builder.call(builder.module.globals.get(full) or ir.Function(builder.module, kind, full), operands)
+        vector = "" if self.count == 1 else f"v{self.count}"
+        full = f"llvm.{name}.{vector}{_SUFFIXES[self.dtype]}"
+        return builder.call(declared(builder, full, self.type, *[self.type] * len(operands)), operands)
+
+    def load(self, builder: ir.IRBuilder, dtype: str, base: Value, index: Value | None = None) -> Value:
+        """Append a load of adjacent elements of ``dtype``, one per lane.
+
+        base: address of the first of these elements or, with ``index``, of element 0 of their array.
+        """
+        place = base if index is None else element(builder, base, STORED[dtype], index)
+        stored = builder.load(place, typ=self.of(STORED[dtype]), align=ITEMSIZE[dtype])
+        if dtype != "bfloat16":
+            return stored
+        bits = builder.zext(stored, self.of(ir.IntType(32)))
+        return builder.bitcast(builder.shl(bits, self.integer(_HALF_BITS)), self.type)
+
+    def store(self, builder: ir.IRBuilder, dtype: str, value: Value, base: Value, index: Value | None = None) -> None:
+        """Append a store of the elements in all lanes. dtype, base and index: as in :meth:`load`."""
+        place = base if index is None else element(builder, base, STORED[dtype], index)
+        stored = _rounded(builder, self, value) if dtype == "bfloat16" else value
+        builder.store(stored, place, align=ITEMSIZE[dtype])
 
 
 def _extreme(builder: ir.IRBuilder, wins: str, a: Value, b: Value) -> Value:
@@ -107,39 +145,14 @@ EMIT: dict[str, Callable[..., Value]] = {
 """Name of an element-wise function -> a function appending its instructions: (builder, lanes, *operands) -> result."""
 
 
-STORED: dict[str, ir.Type] = {"float32": ir.FloatType(), "float64": ir.DoubleType(), "bfloat16": ir.IntType(16)}
-"""dtype -> type of an element in memory."""
-
-ITEMSIZE = {"float32": 4, "float64": 8, "bfloat16": 2}
-"""dtype -> bytes of an element."""
-
-_HALF_BITS = 16
-
-
-def load(builder: ir.IRBuilder, lanes: Lanes, dtype: str, place: Value) -> Value:
-    """Append a load of adjacent elements, one per lane."""
-    stored = builder.load(place, typ=lanes.of(STORED[dtype]), align=ITEMSIZE[dtype])
-    if dtype != "bfloat16":
-        return stored
-    bits = builder.zext(stored, lanes.of(ir.IntType(32)))
-    return builder.bitcast(builder.shl(bits, lanes.integer(_HALF_BITS)), lanes.type)
-
-
-def store(builder: ir.IRBuilder, lanes: Lanes, dtype: str, value: Value, place: Value) -> None:
-    """Append a store of the elements in all lanes."""
-    stored = _rounded(builder, lanes, value) if dtype == "bfloat16" else value
-    builder.store(stored, place, align=ITEMSIZE[dtype])
-
-
-def fetch_for_writing(builder: ir.IRBuilder, place: Value) -> None:
-    """Append a prefetch of a cache line that will be read and written soon. Invalid addresses are ignored."""
+def fetch_for_writing(builder: ir.IRBuilder, dtype: str, base: Value, index: Value) -> None:
+    """Append a prefetch of an array element that will be read and written soon. Invalid addresses are ignored."""
     word = ir.IntType(32)
-    kind = ir.FunctionType(ir.VoidType(), [ir.PointerType(), word, word, word])
-    function = builder.module.globals.get(_PREFETCH) or ir.Function(builder.module, kind, _PREFETCH)
+    place = element(builder, base, STORED[dtype], index)
+    function = declared(builder, "llvm.prefetch.p0", ir.VoidType(), ir.PointerType(), word, word, word)
     builder.call(function, [place, word(_FOR_WRITING), word(_INTO_ALL_CACHES), word(_DATA)])
 
 
-_PREFETCH = "llvm.prefetch.p0"
 _FOR_WRITING, _INTO_ALL_CACHES, _DATA = 1, 3, 1
 
 
@@ -156,9 +169,6 @@ def _rounded(builder: ir.IRBuilder, lanes: Lanes, value: Value) -> Value:
     chosen = builder.select(is_nan, quiet, nearest)
     return builder.trunc(builder.lshr(chosen, lanes.integer(_HALF_BITS)), lanes.of(ir.IntType(16)))
 
-
-INDEX = ir.IntType(64)
-"""Type of loop counters."""
 
 Body = Callable[[Value, list[Value]], Sequence[Value]]
 """(index, values before an iteration) -> values after the iteration; appends the instructions of one iteration."""

@@ -17,18 +17,7 @@ from llvmlite import ir
 
 from runner.kernels.contract import Array
 from runner.kernels.cpu.machine_code.compiler import MachineCode
-from runner.kernels.cpu.machine_code.instructions import (
-    EMIT,
-    INDEX,
-    ITEMSIZE,
-    STORED,
-    Lanes,
-    Value,
-    load,
-    repeat,
-    store,
-    whole_part,
-)
+from runner.kernels.cpu.machine_code.instructions import EMIT, INDEX, STORED, Lanes, Value, element, repeat, whole_part
 from runner.kernels.elementwise import Program, computed_in
 
 _POINTER = ir.PointerType()
@@ -105,7 +94,7 @@ def sweep(
 
     body: (lanes) -> function that appends the instructions for ``lanes.count`` elements from an index on.
     """
-    for lanes in (Lanes(dtype, vector_bytes // ITEMSIZE[dtype]), Lanes(dtype, 1)):
+    for lanes in (Lanes.filling(dtype, vector_bytes), Lanes(dtype, 1)):
         stop = builder.add(begin, whole_part(builder, builder.sub(end, begin), lanes.count))
         repeat(builder, begin, stop, lanes.count, body(lanes))
         begin = stop
@@ -115,7 +104,7 @@ def shared_values(builder: ir.IRBuilder, loop: ElementLoop, bases: Sequence[Valu
     """Append, before the loop, instructions for values that all elements share; return value number -> value."""
     lanes = Lanes(computed_in(loop.dtype), 1)
     wide = loop.program.widened(loop.wide)
-    values = {k: load(builder, lanes, loop.dtype, bases[k]) for k in range(len(loop.wide)) if not wide[k]}
+    values = {k: lanes.load(builder, loop.dtype, bases[k]) for k in range(len(loop.wide)) if not wide[k]}
     emit_steps(builder, loop, lanes, values, [not each for each in wide])
     return values
 
@@ -131,10 +120,10 @@ def _body(
         values = dict(spread)
         for number in range(len(loop.wide)):
             if wide[number]:
-                values[number] = load(builder, lanes, loop.dtype, places[number])
+                values[number] = lanes.load(builder, loop.dtype, places[number])
         emit_steps(builder, loop, lanes, values, wide)
         for number, place in zip(loop.program.outputs, places[len(loop.wide) :], strict=True):
-            store(builder, lanes, loop.dtype, values[number], place)
+            lanes.store(builder, loop.dtype, values[number], place)
 
     return emit
 
@@ -147,8 +136,3 @@ def emit_steps(
         if chosen[number]:
             operands = [values[o] if isinstance(o, int) else lanes.constant(o) for o in step.operands]
             values[number] = EMIT[step.function](builder, lanes, *operands)
-
-
-def element(builder: ir.IRBuilder, base: Value, kind: ir.Type, index: Value) -> Value:
-    """Append instructions for the address of an array element; return the address."""
-    return builder.gep(base, [index], source_etype=kind)

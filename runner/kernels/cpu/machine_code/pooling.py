@@ -19,18 +19,8 @@ from runner.kernels.contract import Arrangement, Attributes, Bound, Buffers, Ker
 from runner.kernels.cpu.machine_code import threads
 from runner.kernels.cpu.machine_code.compiler import MachineCode, host
 from runner.kernels.cpu.machine_code.elementwise import LIBRARY
-from runner.kernels.cpu.machine_code.instructions import (
-    INDEX,
-    ITEMSIZE,
-    STORED,
-    Lanes,
-    Value,
-    fold,
-    load,
-    repeat,
-    store,
-)
-from runner.kernels.cpu.machine_code.loops import element, slice_module
+from runner.kernels.cpu.machine_code.instructions import INDEX, ITEMSIZE, STORED, Lanes, Value, element, fold, repeat
+from runner.kernels.cpu.machine_code.loops import slice_module
 from runner.kernels.registry import Registry
 
 PRIORITY = 25
@@ -52,7 +42,7 @@ def register(registry: Registry) -> None:
 def _arrange(attributes: Attributes, inputs: Specs, outputs: Specs, offered: Offers) -> Arrangement | None:
     (x,), (y, argmax), (given,) = inputs, outputs, offered
     layout = given or plain(x)
-    if not x.nbytes or not y.nbytes or not _is_known(layout):
+    if not x.nbytes or not y.nbytes or not _inner(layout, x):
         return None
     if layout.is_plain:
         return Arrangement((layout,), (plain(y), plain(argmax)))
@@ -62,21 +52,19 @@ def _arrange(attributes: Attributes, inputs: Specs, outputs: Specs, offered: Off
     return Arrangement((layout,), (Layout(layout.tag, count * ITEMSIZE[x.dtype]), positions))
 
 
-def _is_known(layout: Layout) -> bool:
-    return layout.is_plain or layout.tag == _CHANNELS_LAST or bool(_BLOCKS.fullmatch(layout.tag))
-
-
 def _columns(layout: Layout, x: Spec) -> int:
     """Return how many numbers all images together store per pixel position, including the padding of blocks."""
     return layout.nbytes // (ITEMSIZE[x.dtype] * math.prod(x.shape[2:]))
 
 
 def _inner(layout: Layout, x: Spec) -> int:
-    """Return how many numbers of one pixel are adjacent in memory."""
+    """Return how many numbers of one pixel are adjacent in memory, or 0 if the layout is unknown."""
+    if layout.is_plain:
+        return 1
+    if layout.tag == _CHANNELS_LAST:
+        return x.shape[1]
     blocks = _BLOCKS.fullmatch(layout.tag)
-    if blocks:
-        return int(blocks[1])
-    return x.shape[1] if layout.tag == _CHANNELS_LAST else 1
+    return int(blocks[1]) if blocks else 0
 
 
 def _bind(attributes: Attributes, arrangement: Arrangement, buffers: Buffers) -> Bound:
@@ -278,8 +266,8 @@ class _Loops:
         return self._place(window.start, STORED[self.pooling.dtype], offset)
 
     def _load(self, lanes: Lanes, line: Value, column: Value) -> Value:
-        place = self._place(line, STORED[self.pooling.dtype], self.builder.mul(column, INDEX(self.pooling.inner)))
-        return load(self.builder, lanes, self.pooling.dtype, place)
+        index = self.builder.mul(column, INDEX(self.pooling.inner))
+        return lanes.load(self.builder, self.pooling.dtype, line, index)
 
     def _better(self, best: _Best, candidate: Value, position: Value) -> _Best:
         """Return the greater of ``best`` and a candidate, or ``best`` if both are equal."""
@@ -291,7 +279,7 @@ class _Loops:
     def _store(self, lanes: Lanes, best: _Best, place: Value) -> None:
         b, dtype = self.builder, self.pooling.dtype
         value = b.select(best.is_broken, lanes.constant(_NAN), best.value)
-        store(b, lanes, dtype, value, self._place(self.y, STORED[dtype], place))
+        lanes.store(b, dtype, value, self.y, place)
         kind = ir.IntType(8 if self.pooling.in_bytes else 32)
         position = b.trunc(best.position, lanes.of(kind)) if self.pooling.in_bytes else best.position
         b.store(position, self._place(self.positions, kind, place), align=kind.width // 8)

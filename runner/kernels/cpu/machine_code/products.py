@@ -15,24 +15,14 @@ from runner.kernels.contract import Arrangement, Attributes, Bound, Buffers, Ker
 from runner.kernels.cpu.machine_code import threads
 from runner.kernels.cpu.machine_code.compiler import MachineCode, host
 from runner.kernels.cpu.machine_code.elementwise import LIBRARY, PRIORITY
-from runner.kernels.cpu.machine_code.instructions import (
-    INDEX,
-    ITEMSIZE,
-    STORED,
-    Lanes,
-    Value,
-    fetch_for_writing,
-    fold,
-    load,
-    repeat,
-    store,
-)
-from runner.kernels.cpu.machine_code.loops import ElementLoop, element, emit_steps, shared_values, slice_module
+from runner.kernels.cpu.machine_code.instructions import INDEX, Lanes, Value, fetch_for_writing, fold, repeat
+from runner.kernels.cpu.machine_code.loops import ElementLoop, emit_steps, shared_values, slice_module
 from runner.kernels.elementwise import parse
 from runner.kernels.registry import Registry
 
 OP = "matmul_elementwise"
 DTYPE = "float32"
+_ONE = Lanes(DTYPE, 1)
 MOST_TERMS = 64
 """The largest number of rows of x and dy for which the product costs less than the memory traffic that it saves."""
 
@@ -87,13 +77,7 @@ def _bind(attributes: Attributes, arrangement: Arrangement, buffers: Buffers) ->
 
 @cache
 def _compiled(
-    program: str,
-    outputs: tuple[int, ...],
-    wide: tuple[bool, ...],
-    place: int,
-    terms: int,
-    rows: int,
-    columns: int,
+    program: str, outputs: tuple[int, ...], wide: tuple[bool, ...], place: int, terms: int, rows: int, columns: int
 ) -> MachineCode:
     loop = ElementLoop(parse(program, len(wide), outputs), DTYPE, wide)
     return MachineCode(write_module(Update(loop, place, terms, rows, columns), host().vector_bytes))
@@ -113,7 +97,7 @@ class _Writer:
 
     def __init__(self, update: Update, builder: ir.IRBuilder, bases: list[Value], vector_bytes: int) -> None:
         self._update, self._builder = update, builder
-        self._lanes = vector_bytes // ITEMSIZE[DTYPE]
+        self._lanes = Lanes.filling(DTYPE, vector_bytes).count
         self._rows, self._vectors = BLOCK_OF_VECTOR_BYTES.get(vector_bytes, SMALL_BLOCK)
         loop, place = update.loop, update.place
         x, dy, *rest = bases
@@ -180,7 +164,7 @@ class _Writer:
             ahead = builder.add(column, builder.mul(vector, INDEX(block.lanes.count)))
             index = builder.add(builder.mul(row, INDEX(self._update.columns)), ahead)
             for position in self._operands():
-                fetch_for_writing(builder, element(builder, self._inputs[position], STORED[DTYPE], index))
+                fetch_for_writing(builder, DTYPE, self._inputs[position], index)
 
     def _operands(self) -> list[int]:
         """Return the positions of the program's array inputs other than the product."""
@@ -190,28 +174,24 @@ class _Writer:
         """Return the sums, each with one more term: the product of an element of x and an element of dy."""
         builder, update, lanes = self._builder, self._update, block.lanes
         start = builder.add(builder.mul(term, INDEX(update.columns)), column)
-        dy = [self._factor(lanes, self._dy, self._plus(start, v * lanes.count)) for v in range(block.vectors)]
+        dy = [lanes.load(builder, DTYPE, self._dy, self._plus(start, v * lanes.count)) for v in range(block.vectors)]
         start = builder.add(builder.mul(term, INDEX(update.rows)), block.row)
-        x = [self._factor(Lanes(DTYPE, 1), self._x, self._plus(start, row)) for row in range(block.rows)]
+        x = [_ONE.load(builder, DTYPE, self._x, self._plus(start, row)) for row in range(block.rows)]
         x = [lanes.spread(builder, number) for number in x]
         return [
             lanes.intrinsic(builder, "fma", x[row], dy[vector], total)
             for (row, vector), total in zip(block.places(), sums, strict=True)
         ]
 
-    def _factor(self, lanes: Lanes, base: Value, index: Value) -> Value:
-        return load(self._builder, lanes, DTYPE, element(self._builder, base, STORED[DTYPE], index))
-
     def _run_program(self, lanes: Lanes, index: Value, total: Value, spread: Mapping[int, Value]) -> None:
         """Append the program for one element per lane, from ``index`` on. total: the product at these elements."""
         builder, loop = self._builder, self._update.loop
-        kind = STORED[DTYPE]
         values = {**spread, self._update.place: total}
         for number in self._operands():
-            values[number] = load(builder, lanes, DTYPE, element(builder, self._inputs[number], kind, index))
+            values[number] = lanes.load(builder, DTYPE, self._inputs[number], index)
         emit_steps(builder, loop, lanes, values, loop.program.widened(loop.wide))
         for number, base in zip(loop.program.outputs, self._outputs, strict=True):
-            store(builder, lanes, DTYPE, values[number], element(builder, base, kind, index))
+            lanes.store(builder, DTYPE, values[number], base, index)
 
     def _plus(self, index: Value, offset: int) -> Value:
         return self._builder.add(index, INDEX(offset)) if offset else index

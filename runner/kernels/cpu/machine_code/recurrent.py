@@ -6,27 +6,14 @@ the gates are computed. A backward step t first computes dinputs[t + 1] W', the 
 (W' is W transposed), and then the gradients of the gates.
 """
 
-from collections.abc import Callable, Sequence
-from functools import cache
+from collections.abc import Sequence
+from functools import cache, partial
 
-import numpy as np
-
-from runner.kernels.contract import (
-    Arrangement,
-    Attributes,
-    Bound,
-    Buffers,
-    Kernel,
-    NativeCall,
-    Offers,
-    Operand,
-    Specs,
-    plain,
-)
+from runner.kernels.contract import Arrangement, Attributes, Buffers, Kernel, NativeCall, Offers, Operand, Specs, plain
 from runner.kernels.cpu.machine_code import threads
 from runner.kernels.cpu.machine_code.compiler import MachineCode, host
 from runner.kernels.cpu.machine_code.elementwise import LIBRARY, PRIORITY
-from runner.kernels.cpu.machine_code.instructions import ITEMSIZE
+from runner.kernels.cpu.machine_code.instructions import Lanes
 from runner.kernels.cpu.machine_code.recurrent_loops import DTYPE, GATES, write_module
 from runner.kernels.memory import address_of
 from runner.kernels.registry import Registry
@@ -37,43 +24,35 @@ def register(registry: Registry) -> None:
     if not host().multiplies_and_adds:
         return
     for op, inputs, bind in (("lstm", 4, _bind), ("lstm_gradient", 6, _bind_gradient)):
-        registry.add(Kernel(op, "cpu", LIBRARY, PRIORITY, frozenset({DTYPE}), _arrange(inputs), bind))
+        arrange = partial(_arrange, inputs)
+        registry.add(Kernel(op, "cpu", LIBRARY, PRIORITY, frozenset({DTYPE}), arrange, bind))
 
 
-def _arrange(count: int) -> Callable[[Attributes, Specs, Specs, Offers], Arrangement | None]:
-    """Return the function that arranges ``count`` inputs in C order if the units fill whole vectors."""
-
-    def arrange(attributes: Attributes, inputs: Specs, outputs: Specs, offered: Offers) -> Arrangement | None:
-        weights = inputs[1] if count == GATES else inputs[2]
-        if len(inputs) != count or weights.shape[0] % _lanes() or 0 in inputs[0].shape:
-            return None
-        return Arrangement(tuple(map(plain, inputs)), tuple(map(plain, outputs)), weights.nbytes)
-
-    return arrange
+def _arrange(count: int, attributes: Attributes, inputs: Specs, outputs: Specs, offered: Offers) -> Arrangement | None:
+    """Arrange ``count`` inputs in C order if the units fill whole vectors."""
+    weights = inputs[1] if count == GATES else inputs[2]
+    if len(inputs) != count or weights.shape[0] % _lanes() or 0 in inputs[0].shape:
+        return None
+    return Arrangement(tuple(map(plain, inputs)), tuple(map(plain, outputs)), weights.nbytes)
 
 
 def _lanes() -> int:
-    return host().vector_bytes // ITEMSIZE[DTYPE]
+    return Lanes.filling(DTYPE, host().vector_bytes).count
 
 
-def _bind(attributes: Attributes, arrangement: Arrangement, buffers: Buffers) -> Bound:
+def _bind(attributes: Attributes, arrangement: Arrangement, buffers: Buffers) -> list[NativeCall]:
     (inputs, weights, h0, c0), (h, c, gates) = buffers.inputs, buffers.outputs
     (rows, units), panels = h0.spec.shape, address_of(buffers.scratch)
     calls = [_packed(buffers, weights, panels, turned=False)]
     for step in range(h.spec.shape[0]):
         before = [h0.address, c0.address] if step == 0 else [_of_step(each, step - 1) for each in (h, c)]
-        places = [
-            before[0],
-            panels,
-            _of_step(inputs, step),
-            before[1],
-            *(_of_step(each, step) for each in (h, c, gates)),
-        ]
+        after = [_of_step(each, step) for each in (h, c, gates)]
+        places = [before[0], panels, _of_step(inputs, step), before[1], *after]
         calls.append(_call(_compiled("forward", rows, units), places, units // _lanes(), buffers))
     return calls
 
 
-def _bind_gradient(attributes: Attributes, arrangement: Arrangement, buffers: Buffers) -> Bound:
+def _bind_gradient(attributes: Attributes, arrangement: Arrangement, buffers: Buffers) -> list[NativeCall]:
     (dh, dc, weights, c0, c, gates), (dinputs, dh0, dc0) = buffers.inputs, buffers.outputs
     (rows, units), panels = c0.spec.shape, address_of(buffers.scratch)
     steps, blocks = dh.spec.shape[0], units // (_lanes() * _vectors(units))
@@ -102,9 +81,7 @@ def _packed(buffers: Buffers, weights: Operand, panels: int, *, turned: bool) ->
 
 
 def _call(code: MachineCode, places: Sequence[int], blocks: int, buffers: Buffers) -> NativeCall:
-    addresses = np.array(places, np.intp)
-    keep = (code, addresses, buffers)
-    return threads.on_all(threads.Loop(code.address("slice"), int(addresses.ctypes.data), blocks, 1, keep))
+    return threads.on_all(threads.Loop.of(code, places, blocks, 1, buffers))
 
 
 def _vectors(units: int) -> int:

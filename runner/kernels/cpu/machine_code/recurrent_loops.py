@@ -7,18 +7,8 @@ from functools import partial
 from llvmlite import ir
 
 from runner.kernels.cpu.machine_code.activations import sigmoid, tanh
-from runner.kernels.cpu.machine_code.instructions import (
-    INDEX,
-    ITEMSIZE,
-    STORED,
-    Lanes,
-    Value,
-    fold,
-    load,
-    repeat,
-    store,
-)
-from runner.kernels.cpu.machine_code.loops import element, slice_module
+from runner.kernels.cpu.machine_code.instructions import INDEX, STORED, Lanes, Value, fold, repeat
+from runner.kernels.cpu.machine_code.loops import slice_module
 
 DTYPE = "float32"
 GATES = 4
@@ -79,7 +69,7 @@ class _Writer:
     vector_bytes: int
 
     def __post_init__(self) -> None:
-        self.lanes = Lanes(DTYPE, self.vector_bytes // ITEMSIZE[DTYPE])
+        self.lanes = Lanes.filling(DTYPE, self.vector_bytes)
         self.width = self.lanes.count
         self.vectors = 2 if self.units % (2 * self.width) == 0 else 1
         # The sums are on the stack, where rows are adjacent. The rows of a tensor can be so far apart that they compete
@@ -290,12 +280,10 @@ class _Writer:
         return value
 
     def _load(self, array: int, place: Value, lanes: Lanes | None = None) -> Value:
-        address = element(self.builder, self.bases[array], STORED[DTYPE], place)
-        return load(self.builder, lanes or self.lanes, DTYPE, address)
+        return (lanes or self.lanes).load(self.builder, DTYPE, self.bases[array], place)
 
     def _store(self, array: int, place: Value, value: Value, lanes: Lanes | None = None) -> None:
-        address = element(self.builder, self.bases[array], STORED[DTYPE], place)
-        store(self.builder, lanes or self.lanes, DTYPE, value, address)
+        (lanes or self.lanes).store(self.builder, DTYPE, value, self.bases[array], place)
 
 
 def _blocks(rows: int, most: int) -> Iterator[tuple[int, int, int]]:

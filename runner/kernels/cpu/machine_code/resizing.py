@@ -8,8 +8,8 @@ import numpy as np
 from llvmlite import ir
 from numpy.typing import NDArray
 
-from runner.kernels.cpu.machine_code.instructions import INDEX, Value, repeat, whole_part
-from runner.kernels.cpu.machine_code.loops import COMPILING, ArrayLoop, element, slice_module
+from runner.kernels.cpu.machine_code.instructions import INDEX, Value, element, repeat, whole_part
+from runner.kernels.cpu.machine_code.loops import COMPILING, ArrayLoop, slice_module
 
 CHANNELS = 4
 MOST_TERMS = 12

@@ -13,42 +13,23 @@ from functools import cache, partial
 import numpy as np
 from llvmlite import ir
 
-from runner.kernels.contract import (
-    Arrangement,
-    Attributes,
-    Bound,
-    Buffers,
-    Kernel,
-    NativeCall,
-    Offers,
-    Operand,
-    Spec,
-    Specs,
-)
+from runner.kernels.contract import Arrangement, Attributes, Buffers, Kernel, NativeCall, Offers, Spec, Specs
 from runner.kernels.cpu.machine_code import threads
 from runner.kernels.cpu.machine_code.compiler import MachineCode, host
 from runner.kernels.cpu.machine_code.elementwise import LIBRARY, PRIORITY
-from runner.kernels.cpu.machine_code.instructions import (
-    INDEX,
-    ITEMSIZE,
-    STORED,
-    Lanes,
-    Value,
-    fold,
-    load,
-    repeat,
-    store,
-    whole_part,
-)
-from runner.kernels.cpu.machine_code.loops import element, slice_module, sweep
+from runner.kernels.cpu.machine_code.instructions import INDEX, ITEMSIZE, Lanes, Value, fold, repeat, whole_part
+from runner.kernels.cpu.machine_code.loops import slice_module, sweep
 from runner.kernels.functions import arrange_plain
+from runner.kernels.memory import Bytes, address_of
 from runner.kernels.registry import Registry
 
+DTYPE = "float32"
 STATUS = ir.IntType(32)
 
 LANES = 8
 """The length of vectors. It is the same on every CPU, so that the order of additions does not depend on the CPU."""
 
+_ONE = Lanes(DTYPE, 1)
 _POINTER = ir.PointerType()
 _ROWS = ir.FunctionType(STATUS, [_POINTER, INDEX, INDEX, INDEX])
 
@@ -62,23 +43,21 @@ class Row:
     number: Value
     columns: Value
 
-    def element(self, array: int, kind: ir.Type, column: Value) -> Value:
-        """Return the address of a matrix element in this row. array: index of the matrix in ``bases``."""
-        start = self.builder.mul(self.number, self.columns)
-        return self.of_vector(array, kind, self.builder.add(start, column))
-
-    def of_vector(self, array: int, kind: ir.Type, position: Value) -> Value:
-        """Return the address of a vector element. position: index of the element, such as the number of this row."""
-        return self.builder.gep(self.bases[array], [position], source_etype=kind)
-
     def load(self, array: int, lanes: Lanes, column: Value) -> Value:
-        """Append a load of adjacent elements of a matrix."""
-        return load(self.builder, lanes, lanes.dtype, self.element(array, STORED[lanes.dtype], column))
+        """Append a load of adjacent elements of this row in a matrix. array: index of the matrix in ``bases``."""
+        return lanes.load(self.builder, lanes.dtype, self.bases[array], self._index(column))
 
-    def for_columns(self, dtype: str, body: Callable[[Lanes, Value], None]) -> None:
+    def store(self, array: int, lanes: Lanes, column: Value, value: Value) -> None:
+        """Append a store of adjacent elements of this row in a matrix. array: index of the matrix in ``bases``."""
+        lanes.store(self.builder, lanes.dtype, value, self.bases[array], self._index(column))
+
+    def _index(self, column: Value) -> Value:
+        return self.builder.add(self.builder.mul(self.number, self.columns), column)
+
+    def for_columns(self, body: Callable[[Lanes, Value], None]) -> None:
         """Append ``body(lanes, column)`` for all columns: whole vectors first, then single columns."""
         whole = whole_part(self.builder, self.columns, LANES)
-        for lanes, begin, stop in ((Lanes(dtype, LANES), INDEX(0), whole), (Lanes(dtype, 1), whole, self.columns)):
+        for lanes, begin, stop in ((Lanes(DTYPE, LANES), INDEX(0), whole), (_ONE, whole, self.columns)):
             repeat(self.builder, begin, stop, lanes.count, partial(body, lanes))
 
     def reduced(
@@ -127,18 +106,13 @@ def write_module(arrays: int, body: Callable[[Row], None]) -> str:
 
 
 def bound(
-    code: MachineCode,
-    operands: Sequence[Operand],
-    shape: tuple[int, int],
-    explain: Callable[[int], str] | None = None,
+    code: MachineCode, arrays: Sequence[Bytes], shape: tuple[int, int], explain: Callable[[int], str] | None = None
 ) -> NativeCall:
     """Return the call of the function ``rows``. shape: (rows, columns). explain: (status) -> error message."""
-    addresses = np.array([operand.address for operand in operands], np.intp)
+    addresses = np.array([address_of(array) for array in arrays], np.intp)
     arguments = (int(addresses.ctypes.data), *shape, 0)
-    return NativeCall(code.address("rows"), arguments, (code, addresses, operands), explain)
+    return NativeCall(code.address("rows"), arguments, (code, addresses, arrays), explain)
 
-
-DTYPE = "float32"
 
 LARGEST = 1 << 16
 """The largest array, in elements, whose trailing axes this kernel sums; NumPy adds larger arrays pairwise."""
@@ -173,13 +147,16 @@ def _is_first(attributes: Attributes, x: Spec) -> bool:
     return tuple(attributes["axes"]) == (0,) and columns > 1 and rows <= MOST_ROWS
 
 
-def _bind(attributes: Attributes, arrangement: Arrangement, buffers: Buffers) -> Bound:
-    (x,) = buffers.inputs
-    if _is_first(attributes, x.spec):
-        return column_sums(x, *buffers.outputs)
-    kept = len(x.spec.shape) - len(attributes["axes"])
-    shape = math.prod(x.spec.shape[:kept]), math.prod(x.spec.shape[kept:])
-    return bound(_compiled(), (x, *buffers.outputs), shape)
+def _bind(attributes: Attributes, arrangement: Arrangement, buffers: Buffers) -> NativeCall:
+    operands = (*buffers.inputs, *buffers.outputs)
+    x = operands[0].spec
+    if _is_first(attributes, x):
+        rows, columns = x.shape[0], math.prod(x.shape[1:])
+        grain = threads.LINE_BYTES // ITEMSIZE[DTYPE]
+        return threads.over(_compiled_columns(rows, columns), operands, columns, grain)
+    kept = len(x.shape) - len(attributes["axes"])
+    shape = math.prod(x.shape[:kept]), math.prod(x.shape[kept:])
+    return bound(_compiled(), [operand.data for operand in operands], shape)
 
 
 @cache
@@ -191,48 +168,33 @@ def _compiled() -> MachineCode:
             return row.builder.fpext(row.load(0, Lanes(DTYPE, lanes.count), column), lanes.type)
 
         total = row.reduced(_WIDE, 0.0, value, row.builder.fadd)
-        one = Lanes(DTYPE, 1)
-        place = row.of_vector(1, STORED[DTYPE], row.number)
-        store(row.builder, one, DTYPE, row.builder.fptrunc(total, one.type), place)
+        _ONE.store(row.builder, DTYPE, row.builder.fptrunc(total, _ONE.type), row.bases[1], row.number)
 
     return MachineCode(write_module(2, row_sum))
 
 
-def column_sums(x: Operand, result: Operand) -> NativeCall:
-    """Return the call that sums x (m, ...) over its first axis. Both x and the result are float32 in C order.
-
-    The rows are added to +0 one after another. If rows have two or more numbers, NumPy's sum is equal bit for bit.
-    """
-    rows, columns = x.spec.shape[0], math.prod(x.spec.shape[1:])
-    code = _compiled_columns(x.spec.dtype, rows, columns)
-    return threads.over(code, (x, result), columns, threads.LINE_BYTES // ITEMSIZE[x.spec.dtype])
-
-
 @cache
-def _compiled_columns(dtype: str, rows: int, columns: int) -> MachineCode:
-    return MachineCode(write_columns(dtype, rows, columns, host().vector_bytes))
+def _compiled_columns(rows: int, columns: int) -> MachineCode:
+    """Compile sums over the first axis. The rows are added to +0 one after another.
 
-
-def write_columns(dtype: str, rows: int, columns: int, vector_bytes: int) -> str:
-    """Return the LLVM module whose function ``slice`` computes a range of columns."""
+    If rows have two or more numbers, NumPy's sum is equal bit for bit.
+    """
+    vector_bytes = host().vector_bytes
 
     def write(builder: ir.IRBuilder, bases: list[Value], begin: Value, end: Value) -> None:
         x, result = bases
 
         def body(lanes: Lanes) -> Callable[[Value], None]:
-            def number(row: Value, column: Value) -> Value:
-                index = builder.add(builder.mul(row, INDEX(columns)), column)
-                return load(builder, lanes, dtype, element(builder, x, STORED[dtype], index))
-
             def add_up(column: Value) -> None:
                 def add(row: Value, sums: list[Value]) -> Sequence[Value]:
-                    return [builder.fadd(*sums, number(row, column))]
+                    index = builder.add(builder.mul(row, INDEX(columns)), column)
+                    return [builder.fadd(*sums, lanes.load(builder, DTYPE, x, index))]
 
                 (total,) = fold(builder, INDEX(0), INDEX(rows), 1, [lanes.constant(0.0)], add)
-                store(builder, lanes, dtype, total, element(builder, result, STORED[dtype], column))
+                lanes.store(builder, DTYPE, total, result, column)
 
             return add_up
 
-        sweep(builder, dtype, vector_bytes, begin, end, body)
+        sweep(builder, DTYPE, vector_bytes, begin, end, body)
 
-    return slice_module("column_sums", 2, write)
+    return MachineCode(slice_module("column_sums", 2, write))

@@ -2,38 +2,30 @@
 
 oneDNN uses the same pool of threads, so these loops and oneDNN do not compete for cores."""
 
+import ctypes
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
-import cffi
 import numpy as np
 from numpy.typing import NDArray
 
 from runner.kernels.contract import NativeCall, Operand
-from runner.kernels.cpu.machine_code.compiler import MachineCode
+from runner.kernels.cpu.machine_code.compiler import MachineCode, function_addresses
 
 LIBRARY = "libgomp.so.1"
-
-_DECLARATIONS = """
-void GOMP_parallel(void (*function)(void *), void *data, unsigned threads, unsigned flags);
-int omp_get_thread_num(void);
-int omp_get_num_threads(void);
-"""
-_FUNCTIONS = ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads")
 
 
 @cache
 def load_openmp() -> dict[str, int] | None:
     """Return the addresses of OpenMP functions, or None if OpenMP is missing; loops then run on one thread."""
-    ffi = cffi.FFI()
-    ffi.cdef(_DECLARATIONS)
     try:
         # The library is never unloaded, because compiled code calls its functions and its threads wait inside it.
-        library = ffi.dlopen(LIBRARY, ffi.RTLD_GLOBAL | ffi.RTLD_NOW | ffi.RTLD_NODELETE)
+        library = ctypes.CDLL(LIBRARY, os.RTLD_GLOBAL | os.RTLD_NOW | os.RTLD_NODELETE)
     except OSError:
         return None
-    return {name: int(ffi.cast("intptr_t", ffi.addressof(library, name))) for name in _FUNCTIONS}
+    return function_addresses(library, "GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads")
 
 
 LINE_BYTES = 64
@@ -58,6 +50,12 @@ class Loop:
     grain: int
     keep: object
 
+    @classmethod
+    def of(cls, code: MachineCode, places: Sequence[int], count: int, grain: int, keep: object) -> "Loop":
+        """Return a loop of the function ``slice`` of ``code``. places: addresses of the arrays."""
+        addresses = np.array(places, np.intp)
+        return cls(code.address("slice"), int(addresses.ctypes.data), count, grain, (code, addresses, keep))
+
 
 def over(
     code: MachineCode, operands: Sequence[Operand], count: int, grain: int, sizes: NDArray[np.int64] | None = None
@@ -66,10 +64,8 @@ def over(
 
     The call uses all threads if the tensors have ``PARALLEL_BYTES`` or more. sizes: integers passed as the last array.
     """
-    last = [] if sizes is None else [int(sizes.ctypes.data)]
-    addresses = np.array([*(operand.address for operand in operands), *last], np.intp)
-    keep = (code, addresses, sizes, tuple(operands))
-    loop = Loop(code.address("slice"), int(addresses.ctypes.data), count, grain, keep)
+    places = [operand.address for operand in operands] + ([] if sizes is None else [int(sizes.ctypes.data)])
+    loop = Loop.of(code, places, count, grain, (sizes, tuple(operands)))
     touched = sum(operand.layout.nbytes for operand in operands)
     return on_all(loop) if touched >= PARALLEL_BYTES else on_one(loop)
 
