@@ -26,13 +26,11 @@ Operand = int | float
 
 
 def _relu(x: Array) -> Array:
-    y: Array = np.maximum(x, 0)
-    return y
+    return np.maximum(x, 0)
 
 
 def _relu_gradient(dy: Array, y: Array) -> Array:
-    dx: Array = np.where(np.greater(y, 0), dy, np.zeros((), np.result_type(dy)))
-    return dx
+    return np.where(np.greater(y, 0), dy, np.zeros((), np.result_type(dy)))
 
 
 def erf(x: Array) -> Array:
@@ -43,8 +41,7 @@ def erf(x: Array) -> Array:
     def apply(function: str, *operands: Any) -> Any:
         return FUNCTIONS[function][1](*(np.float32(o) if isinstance(o, float) else o for o in operands))
 
-    y: Array = DERIVED["erf"](apply, x)
-    return y
+    return DERIVED["erf"](apply, x)
 
 
 _ERF_OF_NUMBERS = np.frompyfunc(math.erf, 1, 1)

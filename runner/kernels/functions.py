@@ -5,18 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from runner.kernels.contract import (
-    FLOATS,
-    Arrangement,
-    Array,
-    Attributes,
-    Bound,
-    Buffers,
-    Kernel,
-    Offers,
-    Specs,
-    all_plain,
-)
+from runner.kernels.contract import FLOATS, Arrangement, Array, Attributes, Buffers, Kernel, Offers, Specs, all_plain
 
 
 def function_kernel(
@@ -27,7 +16,7 @@ def function_kernel(
     bfloat16 inputs are converted to float32, and bfloat16 results are rounded once, at the end.
     """
 
-    def bind(attributes: Attributes, arrangement: Arrangement, buffers: Buffers) -> Bound:
+    def bind(attributes: Attributes, arrangement: Arrangement, buffers: Buffers) -> Callable[[], None]:
         inputs = [_read_only(operand.array) for operand in buffers.inputs]
         outputs = [operand.array for operand in buffers.outputs]
 
@@ -46,7 +35,7 @@ def update_kernel(op: str, function: Callable[..., None]) -> Kernel:
     If the output does not share memory with the first input, the input is copied first and is not changed.
     """
 
-    def bind(attributes: Attributes, arrangement: Arrangement, buffers: Buffers) -> Bound:
+    def bind(attributes: Attributes, arrangement: Arrangement, buffers: Buffers) -> Callable[[], None]:
         source, *others = (_read_only(operand.array) for operand in buffers.inputs)
         target = buffers.outputs[0].array
         in_place = buffers.inputs[0].address == buffers.outputs[0].address

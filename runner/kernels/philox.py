@@ -31,11 +31,7 @@ def key(seed: int, name: str) -> Key:
 
 
 def _philox(
-    stream: Key,
-    c0: NDArray[np.uint64],
-    c1: NDArray[np.uint64],
-    c2: NDArray[np.uint64],
-    c3: NDArray[np.uint64],
+    stream: Key, c0: NDArray[np.uint64], c1: NDArray[np.uint64], c2: NDArray[np.uint64], c3: NDArray[np.uint64]
 ) -> tuple[NDArray[np.uint64], ...]:
     """Apply ten Philox rounds to four counter words (32-bit numbers stored as uint64); return four words."""
     k0, k1 = stream

@@ -13,10 +13,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from runner.kernels.contract import NOT_YET, Bound, Join, NativeCall, Operand, native_calls, refuse_native_calls
+from runner.kernels.contract import NOT_YET, Array, Bound, Join, NativeCall, Operand, native_calls, refuse_native_calls
 from runner.kernels.memory import Bytes, allocate, on_host
-
-Array = NDArray[Any]
 
 
 class PartError(Exception):
@@ -136,10 +134,10 @@ HUGE_PAGE = 2 << 20
 class HostPlatform:
     """The platform of the host. join: joins machine-code calls into one function."""
 
+    is_asynchronous = False
+
     def __init__(self, join: Join = refuse_native_calls) -> None:
         self._join = join
-
-    is_asynchronous = False
 
     def enter(self) -> None:
         """Do nothing: every thread can use the host."""
@@ -200,8 +198,7 @@ class HostPlatform:
     def finish(self) -> None:
         """Do nothing: calls are complete when they return."""
 
-    def synchronize(self) -> None:
-        """Do nothing: calls are complete when they return."""
+    synchronize = finish
 
 
 @dataclass(frozen=True)

@@ -114,28 +114,16 @@ class Registry:
 REGISTRY = Registry()
 
 
-def reference(op: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def reference(op: str, *, updates: bool = False) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Register a plain NumPy function as the reference kernel of ``op``.
 
     The function takes the inputs as arrays and the attributes as keywords and returns one array, or a tuple
-    of arrays for an op with several outputs. Reference kernels run on device type "cpu" with priority 0.
+    of arrays for an op with several outputs. If ``updates``, it instead changes the first array, which is the output.
+    Reference kernels run on device type "cpu" with priority 0.
     """
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
-        REGISTRY.add(function_kernel(op, function))
-        return function
-
-    return decorate
-
-
-def update(op: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Register a plain NumPy function as the reference kernel of ``op``; the output is the changed first input.
-
-    The function takes the inputs as arrays and the attributes as keywords, and changes the first array.
-    """
-
-    def decorate(function: Callable[..., None]) -> Callable[..., None]:
-        REGISTRY.add(update_kernel(op, function))
+        REGISTRY.add((update_kernel if updates else function_kernel)(op, function))
         return function
 
     return decorate

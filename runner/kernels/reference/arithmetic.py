@@ -58,7 +58,7 @@ def matmul_elementwise(
     outputs: tuple[int, ...],
     product: int,
 ) -> tuple[Array, ...]:
-    y: Array = matmul(a, b, transpose_a=transpose_a, transpose_b=transpose_b)
+    y = matmul(a, b, transpose_a=transpose_a, transpose_b=transpose_b)
     # A bfloat16 product is rounded before the program reads it, as it would be between separate nodes.
     inputs = [*operands[:product], np.asarray(y.astype(numpy_dtype(dtype)), computed_in(dtype)), *operands[product:]]
     return evaluate(parse(program, len(inputs), outputs), inputs)
@@ -66,26 +66,22 @@ def matmul_elementwise(
 
 @reference("reduce_sum")
 def reduce_sum(x: Array, *, axes: tuple[int, ...], keepdims: bool) -> Array:
-    total: Array = np.asarray(x, order="C").sum(axis=axes, keepdims=keepdims, dtype=x.dtype)
-    return total
+    return np.asarray(x, order="C").sum(axis=axes, keepdims=keepdims, dtype=x.dtype)
 
 
 @reference("reduce_mean")
 def reduce_mean(x: Array, *, axes: tuple[int, ...], keepdims: bool) -> Array:
-    mean: Array = np.asarray(x, order="C").mean(axis=axes, keepdims=keepdims, dtype=x.dtype)
-    return mean
+    return np.asarray(x, order="C").mean(axis=axes, keepdims=keepdims, dtype=x.dtype)
 
 
 @reference("reduce_max")
 def reduce_max(x: Array, *, axes: tuple[int, ...], keepdims: bool) -> Array:
-    largest: Array = x.max(axis=axes, keepdims=keepdims)
-    return largest
+    return x.max(axis=axes, keepdims=keepdims)
 
 
 @reference("argmax")
 def argmax(x: Array, *, axis: int) -> Array:
-    position: Array = x.argmax(axis=axis)
-    return np.asarray(position, np.int64)
+    return np.asarray(x.argmax(axis=axis), np.int64)
 
 
 @reference("broadcast_to")

@@ -30,8 +30,7 @@ def batch_norm(x: Array, gamma: Array, beta: Array, *, epsilon: float) -> tuple[
 def batch_norm_inference(x: Array, gamma: Array, beta: Array, mean: Array, variance: Array, *, epsilon: float) -> Array:
     factor = gamma / np.sqrt(variance + epsilon)
     centred = x - _per_channel(mean, x)
-    y: Array = centred * _per_channel(factor, x) + _per_channel(beta, x)
-    return y
+    return centred * _per_channel(factor, x) + _per_channel(beta, x)
 
 
 @reference("batch_norm_gradient")
@@ -62,16 +61,14 @@ def channel_window_sum(x: Array, *, size: int) -> Array:
 
 def _denominator(x: Array, size: int, alpha: float, k: float, divide_by_size: bool) -> Array:
     weight = alpha / size if divide_by_size else alpha
-    denominator: Array = k + weight * channel_window_sum(np.square(x), size=size)
-    return denominator
+    return k + weight * channel_window_sum(np.square(x), size=size)
 
 
 @reference("local_response_normalization")
 def local_response_normalization(
     x: Array, *, size: int, alpha: float, beta: float, k: float, divide_by_size: bool
 ) -> Array:
-    y: Array = x * _denominator(x, size, alpha, k, divide_by_size) ** -beta
-    return y
+    return x * _denominator(x, size, alpha, k, divide_by_size) ** -beta
 
 
 @reference("local_response_normalization_gradient")
@@ -82,5 +79,4 @@ def local_response_normalization_gradient(
     denominator = _denominator(x, size, alpha, k, divide_by_size)
     scaled = dy * denominator**-beta
     through = channel_window_sum(scaled * x / denominator, size=size)
-    dx: Array = scaled - 2 * weight * beta * x * through
-    return dx
+    return scaled - 2 * weight * beta * x * through

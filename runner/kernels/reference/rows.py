@@ -3,7 +3,7 @@
 import numpy as np
 
 from runner.kernels.contract import Array
-from runner.kernels.registry import reference, update
+from runner.kernels.registry import reference
 
 
 def check_range(op: str, indices: Array, count: int) -> None:
@@ -46,7 +46,7 @@ def add_equal_rows(indices: Array, updates: Array) -> tuple[Array, Array]:
     return totals[place], is_first
 
 
-@update("put_rows")
+@reference("put_rows", updates=True)
 def put_rows(table: Array, indices: Array, rows: Array) -> None:
     check_range("put_rows", indices, len(table))
     table[indices] = rows
@@ -55,36 +55,32 @@ def put_rows(table: Array, indices: Array, rows: Array) -> None:
 @reference("one_hot")
 def one_hot(indices: Array, *, depth: int, dtype: str) -> Array:
     check_range("one_hot", indices, depth)
-    matches: Array = indices[..., None] == np.arange(depth)
-    return matches.astype(dtype)
+    return (indices[..., None] == np.arange(depth)).astype(dtype)
 
 
 @reference("sigmoid")
 def sigmoid(x: Array) -> Array:
     decay = np.exp(-np.abs(x))  # never overflows, unlike exp(-x)
-    y: Array = np.where(x >= 0, 1, decay) / (1 + decay)
-    return y
+    return np.where(x >= 0, 1, decay) / (1 + decay)
 
 
 @reference("softmax")
 def softmax(x: Array) -> Array:
     powers = np.exp(x - x.max(axis=-1, keepdims=True))
-    y: Array = powers / powers.sum(axis=-1, keepdims=True)
-    return y
+    return powers / powers.sum(axis=-1, keepdims=True)
 
 
 @reference("log_softmax")
 def log_softmax(x: Array) -> Array:
     shifted = x - x.max(axis=-1, keepdims=True)
-    y: Array = shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
-    return y
+    return shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
 
 
 @reference("softmax_cross_entropy")
 def softmax_cross_entropy(logits: Array, labels: Array) -> tuple[Array, Array]:
     check_range("softmax_cross_entropy", labels, logits.shape[1])
     log_probabilities = log_softmax(logits)
-    loss: Array = -log_probabilities[np.arange(len(labels)), labels]
+    loss = -log_probabilities[np.arange(len(labels)), labels]
     return loss, np.exp(log_probabilities)
 
 
@@ -92,12 +88,10 @@ def softmax_cross_entropy(logits: Array, labels: Array) -> tuple[Array, Array]:
 def softmax_cross_entropy_gradient(probabilities: Array, labels: Array, dloss: Array) -> Array:
     classes = probabilities.shape[1]
     check_range("softmax_cross_entropy_gradient", labels, classes)
-    truth: Array = one_hot(labels, depth=classes, dtype=probabilities.dtype.name)
-    dlogits: Array = (probabilities - truth) * dloss[:, None]
-    return dlogits
+    truth = one_hot(labels, depth=classes, dtype=probabilities.dtype.name)
+    return (probabilities - truth) * dloss[:, None]
 
 
 @reference("sigmoid_cross_entropy")
 def sigmoid_cross_entropy(logits: Array, targets: Array) -> Array:
-    loss: Array = np.maximum(logits, 0) - logits * targets + np.log1p(np.exp(-np.abs(logits)))
-    return loss
+    return np.maximum(logits, 0) - logits * targets + np.log1p(np.exp(-np.abs(logits)))

@@ -104,15 +104,7 @@ def conv2d(x: Array, w: Array, *, strides: Ints, padding: Ints, dilations: Ints,
 
 @reference("conv2d_weight_gradient")
 def conv2d_weight_gradient(
-    dy: Array,
-    x: Array,
-    *,
-    weight_shape: Ints,
-    strides: Ints,
-    padding: Ints,
-    dilations: Ints,
-    groups: int,
-    dtype: str,
+    dy: Array, x: Array, *, weight_shape: Ints, strides: Ints, padding: Ints, dilations: Ints, groups: int, dtype: str
 ) -> Array:
     windows = _windows(x, weight_shape[2:], strides, padding, dilations, groups)
     shape = _columns_shape(len(x), weight_shape, groups, dy.shape[2:])
@@ -195,8 +187,7 @@ def _sum_windows(image: Array, window: Ints, strides: Ints) -> Array:
 @reference("avg_pool")
 def avg_pool(x: Array, *, window: Ints, strides: Ints, padding: Ints, count_padding: bool) -> Array:
     total = _sum_windows(padded(x, padding), window, strides)
-    mean: Array = total / _divisor(x.shape, window, strides, padding, count_padding).astype(x.dtype)
-    return mean
+    return total / _divisor(x.shape, window, strides, padding, count_padding).astype(x.dtype)
 
 
 @reference("avg_pool_gradient")

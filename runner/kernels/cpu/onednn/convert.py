@@ -22,16 +22,7 @@ from runner.kernels.contract import (
 from runner.kernels.cpu.onednn import constants as dnnl
 from runner.kernels.cpu.onednn.library import Library
 from runner.kernels.cpu.onednn.memory import BITS, described, formatted, nbytes, split_tag, viewed
-from runner.kernels.cpu.onednn.recipe import (
-    FLOATS,
-    PRIORITY,
-    Description,
-    Layouts,
-    Node,
-    answering,
-    bound,
-    in_turn,
-)
+from runner.kernels.cpu.onednn.recipe import FLOATS, PRIORITY, Description, Layouts, Node, answering, bound, in_turn
 from runner.kernels.registry import Registry
 
 

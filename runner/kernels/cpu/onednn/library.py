@@ -39,7 +39,6 @@ int dnnl_memory_desc_create_with_strides(object *, int ndims, const int64_t *dim
 int dnnl_memory_desc_create_submemory(object *, object parent, const int64_t *dims, const int64_t *offsets);
 int dnnl_memory_desc_destroy(object);
 int dnnl_memory_desc_query(object, int what, void *result);
-int dnnl_memory_desc_equal(object, object);
 size_t dnnl_memory_desc_get_size(object);
 int dnnl_memory_create(object *, object descriptor, object engine, void *data);
 int dnnl_memory_destroy(object);

@@ -49,8 +49,7 @@ def register(registry: Registry, library: Library) -> None:
 def _forward(library: Library, node: Node, name: str, goal: int, flags: int) -> Description:
     """Return the description of the forward primitive for x in the named format."""
     x = _image(library, node, name)
-    what = (goal, x, x, node.attributes["epsilon"], flags)
-    return Description(library, "batch_normalization_forward", *what)
+    return Description(library, "batch_normalization_forward", goal, x, x, node.attributes["epsilon"], flags)
 
 
 def _image(library: Library, node: Node, name: str) -> Any:
@@ -164,8 +163,7 @@ def _window(node: Node) -> tuple[int, float, float, float]:
 
 def _response_forward(library: Library, node: Node, name: str, goal: int) -> Description:
     x = _image(library, node, name)
-    what = (goal, dnnl.LRN_ACROSS_CHANNELS, x, x, *_window(node))
-    return Description(library, "lrn_forward", *what)
+    return Description(library, "lrn_forward", goal, dnnl.LRN_ACROSS_CHANNELS, x, x, *_window(node))
 
 
 def _add_response_gradient(registry: Registry, library: Library) -> None:

@@ -9,17 +9,7 @@ from functools import partial
 from itertools import accumulate
 from typing import Any
 
-from runner.kernels.contract import (
-    FLOATS,
-    Arrangement,
-    Attributes,
-    Bound,
-    Buffers,
-    Kernel,
-    Layout,
-    Spec,
-    plain,
-)
+from runner.kernels.contract import FLOATS, Arrangement, Attributes, Bound, Buffers, Kernel, Layout, Spec, plain
 from runner.kernels.cpu.onednn import constants as dnnl
 from runner.kernels.cpu.onednn.convolution import preferred_layout
 from runner.kernels.cpu.onednn.library import Library, OneDnnError, Unimplemented

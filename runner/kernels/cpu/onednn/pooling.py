@@ -10,16 +10,7 @@ from runner.kernels.contract import Spec, plain
 from runner.kernels.cpu.onednn import constants as dnnl
 from runner.kernels.cpu.onednn.library import Library
 from runner.kernels.cpu.onednn.memory import BYTES, data_type, formatted, free, in_c_order, nbytes
-from runner.kernels.cpu.onednn.recipe import (
-    Description,
-    Layouts,
-    Node,
-    Port,
-    Recipe,
-    add_kernel,
-    as_offered,
-    format_of,
-)
+from runner.kernels.cpu.onednn.recipe import Description, Layouts, Node, Port, Recipe, add_kernel, as_offered, format_of
 from runner.kernels.registry import Registry
 
 _MOST_IN_BYTES = 255

@@ -183,13 +183,7 @@ Finish = Callable[[Buffers], PythonCall]
 
 
 def add_kernel(
-    registry: Registry,
-    library: Library,
-    op: str,
-    describe: Describe,
-    request: Request,
-    dtypes: frozenset[str] = FLOATS,
-    finish: Finish | None = None,
+    registry: Registry, library: Library, op: str, describe: Describe, request: Request, finish: Finish | None = None
 ) -> None:
     """Register a oneDNN kernel of one primitive. finish: returns a function that runs after the primitive."""
 
@@ -200,16 +194,13 @@ def add_kernel(
     def bind(attributes: Attributes, arrangement: Arrangement, buffers: Buffers) -> Bound:
         node = Node(attributes, *buffers.specs)
         recipe = describe(library, node, arrangement.inputs, arrangement.outputs)
-        arguments = {
-            port.number: (port.descriptor, operand)
-            for port, operand in zip(
-                (*recipe.inputs, *recipe.outputs), (*buffers.inputs, *buffers.outputs), strict=True
-            )
-        }
+        ports, operands = (*recipe.inputs, *recipe.outputs), (*buffers.inputs, *buffers.outputs)
+        pairs = zip(ports, operands, strict=True)
+        arguments = {port.number: (port.descriptor, operand) for port, operand in pairs}
         primitive = bound(recipe.description, arguments, buffers.host_scratch)
         return primitive if finish is None else followed(in_turn(library, [primitive]), finish(buffers))
 
-    registry.add(Kernel(op, "cpu", "onednn", PRIORITY, dtypes, answering(library, arrange), bind))
+    registry.add(Kernel(op, "cpu", "onednn", PRIORITY, FLOATS, answering(library, arrange), bind))
 
 
 def followed(first: PythonCall, second: PythonCall) -> PythonCall:

@@ -73,8 +73,7 @@ def _request_plain(node: Node, offered: Layouts) -> tuple[Layouts, Layouts]:
 
 def _description(library: Library, x: Spec) -> Description:
     tensor, last = in_c_order(library, x.shape, x.dtype), len(x.shape) - 1
-    what = (dnnl.FORWARD_INFERENCE, dnnl.SOFTMAX_ACCURATE, tensor, tensor, last)
-    return Description(library, "softmax_forward", *what)
+    return Description(library, "softmax_forward", dnnl.FORWARD_INFERENCE, dnnl.SOFTMAX_ACCURATE, tensor, tensor, last)
 
 
 def _softmax(library: Library, node: Node, inputs: Layouts, outputs: Layouts) -> Recipe:
