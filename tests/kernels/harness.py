@@ -63,6 +63,20 @@ class Ran:
         return [each.tag for each in arrangement.inputs], [each.tag for each in arrangement.outputs]
 
 
+def arranged(
+    kernel: Kernel,
+    attributes: Mapping[str, Any],
+    inputs: Sequence[Spec],
+    outputs: Sequence[Spec],
+    offered: Offers | None = None,
+) -> Arrangement:
+    """Return the arrangement of a node whose inputs are offered in these layouts (None: all plain)."""
+    layouts = [plain(spec) for spec in inputs] if offered is None else offered
+    found = kernel.arrange(attributes, inputs, outputs, layouts)
+    assert found is not None, f"{kernel.library} refuses {kernel.op} of {inputs}, offered {layouts}"
+    return found
+
+
 def run(
     kernel: Kernel,
     attributes: Mapping[str, Any],
@@ -79,8 +93,7 @@ def run(
     registry: has the kernels of op ``convert``. in_place: outputs share the memory of inputs if the kernel allows it.
     """
     layouts = [plain(spec) for spec in in_specs] if offered is None else offered
-    arrangement = kernel.arrange(attributes, in_specs, out_specs, layouts)
-    assert arrangement is not None, f"{kernel.library} refuses {kernel.op} of {in_specs}, offered {layouts}"
+    arrangement = arranged(kernel, attributes, in_specs, out_specs, layouts)
     inputs = [
         _brought(registry, spec, value, layout, wanted)
         for spec, value, layout, wanted in zip(in_specs, arrays, layouts, arrangement.inputs, strict=True)
@@ -110,6 +123,18 @@ def run_node(
     """Run a kernel, as :func:`run` does, on the node of its op with these inputs and attributes."""
     node, specs = node_of(kernel.op, arrays, attributes), [Shaped.of(array) for array in arrays]
     return run(kernel, node.attributes, specs, node.outputs, arrays, offered, registry=registry, in_place=in_place)
+
+
+def run_shared(
+    kernel: Kernel, attributes: Mapping[str, Any], arrays: Sequence[Array], places: Sequence[int | None]
+) -> list[Array]:
+    """Run a kernel on plain arrays. places: for each output, the input whose memory it shares, or None."""
+    node, inputs = node_of(kernel.op, arrays, attributes), [holding(array) for array in arrays]
+    arrangement = arranged(kernel, node.attributes, [each.spec for each in inputs], node.outputs)
+    fresh = [filled(spec, plain(spec)) for spec in node.outputs]
+    outputs = [own if place is None else inputs[place] for own, place in zip(fresh, places, strict=True)]
+    call_bound(kernel, node.attributes, arrangement, inputs, outputs)
+    return [output.array for output in outputs]
 
 
 def node_of(op: str, inputs: Sequence[Array], attributes: Mapping[str, Any]) -> Node:

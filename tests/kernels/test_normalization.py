@@ -6,13 +6,8 @@ import numpy as np
 import pytest
 
 from runner.kernels.contract import Array
+from runner.kernels.reference import normalization
 from runner.kernels.reference.arithmetic import reduce_mean, reduce_sum
-from runner.kernels.reference.normalization import (
-    batch_norm,
-    batch_norm_gradient,
-    channel_window_sum,
-    local_response_normalization,
-)
 from runner.kernels.reference.structural import add_n
 
 
@@ -20,7 +15,7 @@ from runner.kernels.reference.structural import add_n
 def test_each_channel_is_normalised_by_its_own_statistics(shape: tuple[int, ...]) -> None:
     rng = np.random.default_rng(0)
     x, gamma, beta = rng.standard_normal(shape) * 3 + 5, rng.standard_normal(3), rng.standard_normal(3)
-    y, mean, variance = batch_norm(x, gamma, beta, epsilon=1e-3)
+    y, mean, variance = normalization.batch_norm(x, gamma, beta, epsilon=1e-3)
     for c in range(3):
         values = x[:, c]
         assert mean[c] == pytest.approx(np.mean(values), rel=1e-12)
@@ -31,7 +26,7 @@ def test_each_channel_is_normalised_by_its_own_statistics(shape: tuple[int, ...]
 
 def test_the_variance_of_large_numbers_is_accurate() -> None:
     x = np.array([[1e4], [1e4 + 1], [1e4 + 2]], np.float32)
-    _, _, variance = batch_norm(x, np.ones(1, np.float32), np.zeros(1, np.float32), epsilon=0.0)
+    _, _, variance = normalization.batch_norm(x, np.ones(1, np.float32), np.zeros(1, np.float32), epsilon=0.0)
     assert variance[0] == pytest.approx(2 / 3, rel=1e-5)
 
 
@@ -39,7 +34,7 @@ def test_the_variance_of_large_numbers_is_accurate() -> None:
 @pytest.mark.parametrize("channels", [1, 2, 7])
 def test_each_channel_sums_its_neighbours(size: int, channels: int) -> None:
     x = np.random.default_rng(size).standard_normal((2, channels, 3))
-    y = channel_window_sum(x, size=size)
+    y = normalization.channel_window_sum(x, size=size)
     for c in range(channels):
         neighbours = [x[:, k] for k in range(channels) if abs(k - c) <= size // 2]
         np.testing.assert_allclose(y[:, c], np.sum(neighbours, axis=0), rtol=1e-12, atol=1e-13)
@@ -48,7 +43,8 @@ def test_each_channel_sums_its_neighbours(size: int, channels: int) -> None:
 @pytest.mark.parametrize("divide_by_size", [False, True])
 def test_local_response_normalization_equals_loops(divide_by_size: bool) -> None:
     x = np.random.default_rng(3).standard_normal((2, 7, 2, 2))
-    y = local_response_normalization(x, size=5, alpha=0.3, beta=0.75, k=2.0, divide_by_size=divide_by_size)
+    response = {"alpha": 0.3, "beta": 0.75, "k": 2.0, "divide_by_size": divide_by_size}
+    y = normalization.local_response_normalization(x, size=5, **response)
     weight = 0.3 / 5 if divide_by_size else 0.3
     for n, c, r, q in np.ndindex(*x.shape):
         energy = sum(x[n, k, r, q] ** 2 for k in range(max(0, c - 2), min(7, c + 3)))
@@ -69,14 +65,12 @@ def test_reductions_give_the_same_bits_for_every_layout(reduction: Callable[...,
 def test_batch_normalisation_gives_the_same_bits_for_every_layout() -> None:
     x, dy = X.reshape(37, 29, 1, 41), X[::-1].reshape(37, 29, 1, 41)
     one = np.ones(29, np.float32)
-    for plain, turned in zip(
-        [*batch_norm(x, one, one, epsilon=0.1), *batch_norm_gradient(x, one, one, one, dy, epsilon=0.1)],
-        [
-            *batch_norm(np.asfortranarray(x), one, one, epsilon=0.1),
-            *batch_norm_gradient(np.asfortranarray(x), one, one, one, np.asfortranarray(dy), epsilon=0.1),
-        ],
-        strict=True,
-    ):
+
+    def results(x: Array, dy: Array) -> list[Array]:
+        gradients = normalization.batch_norm_gradient(x, one, one, one, dy, epsilon=0.1)
+        return [*normalization.batch_norm(x, one, one, epsilon=0.1), *gradients]
+
+    for plain, turned in zip(results(x, dy), results(np.asfortranarray(x), np.asfortranarray(dy)), strict=True):
         np.testing.assert_array_equal(plain, turned)
 
 

@@ -1,41 +1,28 @@
 """The kernel registry: the choice of a kernel for a node, and kernels made from Python functions."""
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
 
 from runner.engine.graph.tensor import TensorSpec
-from runner.kernels.contract import (
-    Arrangement,
-    Attributes,
-    Bound,
-    Buffers,
-    Choice,
-    Kernel,
-    KernelError,
-    Layout,
-    NativeCall,
-    Offers,
-    Operand,
-    Specs,
-    as_array,
-    plain,
-)
+from runner.kernels.contract import Buffers, Choice, Kernel, KernelError, Layout, NativeCall, Operand, as_array, plain
 from runner.kernels.functions import arrange_plain, function_kernel
 from runner.kernels.memory import ALIGNMENT, allocate
 from runner.kernels.registry import Registry
+from tests.kernels.harness import arranged
 
 BOTH, FLOAT32 = frozenset({"float32", "float64"}), frozenset({"float32"})
 PAIR = TensorSpec((2,), "float32")
 
 
-def _no_call(attributes: Attributes, arrangement: Arrangement, buffers: Buffers) -> Bound:
+def _no_call(*arguments: object) -> None:
     raise AssertionError("these kernels are chosen, not run")
 
 
-def _refuse(attributes: Attributes, inputs: Specs, outputs: Specs, offered: Offers) -> Arrangement | None:
-    return None
+def _refuse(*arguments: object) -> None:
+    """Return None, as the arrange function of a kernel that does not support a node."""
 
 
 def _kernel(
@@ -77,9 +64,9 @@ def test_the_first_kernel_by_priority_that_takes_the_node_is_chosen(
 def test_a_kernel_receives_attributes_specs_and_offered_layouts() -> None:
     asked: list[object] = []
 
-    def arrange(attributes: Attributes, inputs: Specs, outputs: Specs, offered: Offers) -> Arrangement:
-        asked.extend((dict(attributes), list(inputs), list(outputs), list(offered)))
-        return Arrangement((), ())
+    def arrange(*arguments: Any) -> object:
+        asked.extend(arguments)
+        return arrange_plain(*arguments)
 
     registry = _registry(Kernel("relu", "cpu", "library", 0, BOTH, arrange, _no_call))
     registry.choose("relu", "cpu", {"slope": 0.5}, [PAIR], [PAIR, PAIR], [None])
@@ -136,18 +123,18 @@ def _operand(spec: TensorSpec, value: object = 0) -> Operand:
     return operand
 
 
-def _bound(function: object, inputs: Sequence[Operand], outputs: Sequence[Operand], **attributes: object) -> Bound:
+def _bound(
+    function: object, inputs: Sequence[Operand], outputs: Sequence[Operand], **attributes: object
+) -> Callable[[], None]:
     kernel = function_kernel("some", function)  # type: ignore[arg-type]
     specs = [[operand.spec for operand in side] for side in (inputs, outputs)]
-    arrangement = kernel.arrange(attributes, *specs, [operand.layout for operand in inputs])
-    assert arrangement is not None
+    arrangement = arranged(kernel, attributes, *specs)
     return kernel.bind(attributes, arrangement, Buffers(tuple(inputs), tuple(outputs), allocate(0)))
 
 
 def test_a_function_reads_and_fills_the_memory_it_was_bound_to() -> None:
     x, total, product = _operand(PAIR), _operand(PAIR), _operand(PAIR)
     call = _bound(lambda a, *, factor: (a + factor, a * factor), [x], [total, product], factor=np.float32(3))
-    assert callable(call)
     for value in (2.0, 5.0):
         x.array[:] = value
         call()
@@ -157,7 +144,6 @@ def test_a_function_reads_and_fills_the_memory_it_was_bound_to() -> None:
 def test_a_function_may_return_its_input() -> None:
     x, y = _operand(PAIR, 4.0), _operand(PAIR)
     call = _bound(lambda a: a, [x], [y])
-    assert callable(call)
     call()
     x.array[:] = 0.0
     assert y.array.tolist() == [4.0, 4.0]
@@ -174,7 +160,6 @@ def test_a_function_may_return_its_input() -> None:
 )
 def test_a_function_result_of_another_shape_or_dtype_is_an_error(result: object, came: str) -> None:
     call = _bound(lambda: result, [], [_operand(PAIR)])
-    assert callable(call)
     with pytest.raises(TypeError, match=rf"the kernel returned {came}, expected float32\[2\]"):
         call()
 

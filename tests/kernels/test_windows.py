@@ -12,15 +12,6 @@ import pytest
 
 from runner.kernels.contract import Array
 from runner.kernels.reference import windows
-from runner.kernels.reference.windows import (
-    avg_pool,
-    conv2d,
-    conv2d_input_gradient,
-    conv2d_weight_gradient,
-    max_pool,
-    max_pool_gather,
-    max_pool_gradient,
-)
 
 Ints = tuple[int, ...]
 Window = tuple[Ints, list[tuple[int, tuple[int, int]]]]
@@ -51,7 +42,7 @@ def visited(shape: Ints, window: Ints, strides: Ints, padding: Ints, dilations: 
 def test_convolution_equals_loops(strides: Ints, padding: Ints, dilations: Ints, groups: int) -> None:
     rng = np.random.default_rng(groups)
     x, w = rng.standard_normal((3, 4, 7, 6)), rng.standard_normal((8, 4 // groups, 3, 2))
-    y = conv2d(x, w, strides=strides, padding=padding, dilations=dilations, groups=groups)
+    y = windows.conv2d(x, w, strides=strides, padding=padding, dilations=dilations, groups=groups)
     inputs = w.shape[1]
     for (n, row, column), inside in visited(x.shape, w.shape[2:], strides, padding, dilations):
         for o in range(len(w)):
@@ -74,9 +65,9 @@ def test_the_result_of_an_example_does_not_depend_on_the_batch() -> None:
     x, w, dy = _layer()
     for n in range(len(x)):
         one = slice(n, n + 1)
-        np.testing.assert_array_equal(conv2d(x[one], w, **PLAIN), conv2d(x, w, **PLAIN)[one])
-        alone = conv2d_input_gradient(dy[one], w, input_shape=x[one].shape, **PLAIN)
-        np.testing.assert_array_equal(alone, conv2d_input_gradient(dy, w, input_shape=x.shape, **PLAIN)[one])
+        np.testing.assert_array_equal(windows.conv2d(x[one], w, **PLAIN), windows.conv2d(x, w, **PLAIN)[one])
+        alone = windows.conv2d_input_gradient(dy[one], w, input_shape=x[one].shape, **PLAIN)
+        np.testing.assert_array_equal(alone, windows.conv2d_input_gradient(dy, w, input_shape=x.shape, **PLAIN)[one])
 
 
 def test_the_weight_gradient_adds_examples_in_order() -> None:
@@ -84,8 +75,8 @@ def test_the_weight_gradient_adds_examples_in_order() -> None:
     attributes = {**PLAIN, "weight_shape": w.shape, "dtype": "float32"}
     total = np.zeros_like(w)
     for n in range(len(x)):
-        total += conv2d_weight_gradient(dy[n : n + 1], x[n : n + 1], **attributes)
-    np.testing.assert_array_equal(conv2d_weight_gradient(dy, x, **attributes), total)
+        total += windows.conv2d_weight_gradient(dy[n : n + 1], x[n : n + 1], **attributes)
+    np.testing.assert_array_equal(windows.conv2d_weight_gradient(dy, x, **attributes), total)
 
 
 @pytest.mark.parametrize("run_bytes", [1, 70_000, 1 << 30])
@@ -94,9 +85,9 @@ def test_the_size_of_runs_of_examples_changes_no_bit(monkeypatch: pytest.MonkeyP
 
     def results() -> list[bytes]:
         return [
-            conv2d(x, w, **PLAIN).tobytes(),
-            conv2d_input_gradient(dy, w, input_shape=x.shape, **PLAIN).tobytes(),
-            conv2d_weight_gradient(dy, x, weight_shape=w.shape, dtype="float32", **PLAIN).tobytes(),
+            windows.conv2d(x, w, **PLAIN).tobytes(),
+            windows.conv2d_input_gradient(dy, w, input_shape=x.shape, **PLAIN).tobytes(),
+            windows.conv2d_weight_gradient(dy, x, weight_shape=w.shape, dtype="float32", **PLAIN).tobytes(),
         ]
 
     usual = results()
@@ -114,8 +105,8 @@ def test_the_size_of_runs_of_examples_changes_no_bit(monkeypatch: pytest.MonkeyP
 )
 def test_pooling_gives_the_maximum_and_the_mean_of_each_window(geometry: dict[str, Ints]) -> None:
     x = np.random.default_rng(1).standard_normal((2, 3, 7, 6)) - 3  # negative, to notice zeros in the padding
-    y, argmax = max_pool(x, **geometry)
-    means, inner_means = (avg_pool(x, count_padding=counted, **geometry) for counted in (True, False))
+    y, argmax = windows.max_pool(x, **geometry)
+    means, inner_means = (windows.avg_pool(x, count_padding=counted, **geometry) for counted in (True, False))
     for (n, row, column), inside in visited(x.shape, **geometry):
         for c in range(3):
             place, values = (n, c, row, column), {position: x[n, c, *cell] for position, cell in inside}
@@ -130,8 +121,8 @@ HALVES = {"window": (2, 2), "strides": (2, 2), "padding": (0, 0, 0, 0)}
 
 
 def test_the_first_of_equal_values_is_the_maximum_and_padding_never_is() -> None:
-    assert not max_pool(np.ones((1, 1, 4, 4)), **HALVES)[1].any()
-    _, argmax = max_pool(np.zeros((1, 1, 2, 2)), **{**HALVES, "padding": (1, 1, 1, 1)})
+    assert not windows.max_pool(np.ones((1, 1, 4, 4)), **HALVES)[1].any()
+    _, argmax = windows.max_pool(np.zeros((1, 1, 2, 2)), **{**HALVES, "padding": (1, 1, 1, 1)})
     assert argmax.ravel().tolist() == [3, 2, 1, 0]
 
 
@@ -139,13 +130,13 @@ def test_the_first_of_equal_values_is_the_maximum_and_padding_never_is() -> None
 def test_a_maximum_over_nan_is_nan(position: int) -> None:
     x = np.zeros((1, 1, 2, 2), np.float32)
     x.ravel()[position] = np.nan
-    assert np.isnan(max_pool(x, **HALVES)[0]).all()
+    assert np.isnan(windows.max_pool(x, **HALVES)[0]).all()
 
 
 def test_only_the_maximum_receives_an_infinite_gradient() -> None:
     x = np.arange(4.0).reshape(1, 1, 2, 2)
-    y, argmax = max_pool(x, **HALVES)
-    dx = max_pool_gradient(np.full_like(y, np.inf), argmax, input_shape=x.shape, **HALVES)
+    y, argmax = windows.max_pool(x, **HALVES)
+    dx = windows.max_pool_gradient(np.full_like(y, np.inf), argmax, input_shape=x.shape, **HALVES)
     assert dx.tolist() == [[[[0.0, 0.0], [0.0, np.inf]]]]
 
 
@@ -153,7 +144,7 @@ def test_overlapping_windows_add_their_gradients_at_a_shared_maximum() -> None:
     geometry = {"window": (3, 3), "strides": (1, 1), "padding": (0, 0, 0, 0)}
     x = np.zeros((1, 1, 4, 4))
     x[0, 0, 1, 2] = 1
-    y, argmax = max_pool(x, **geometry)
-    dx = max_pool_gradient(np.ones_like(y), argmax, input_shape=x.shape, **geometry)
+    y, argmax = windows.max_pool(x, **geometry)
+    dx = windows.max_pool_gradient(np.ones_like(y), argmax, input_shape=x.shape, **geometry)
     np.testing.assert_array_equal(dx, 4 * x)
-    np.testing.assert_array_equal(max_pool_gather(x, argmax, **geometry), y)
+    np.testing.assert_array_equal(windows.max_pool_gather(x, argmax, **geometry), y)

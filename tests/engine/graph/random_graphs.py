@@ -48,15 +48,10 @@ def samples(draw: st.DrawFn, *, max_devices: int = 4, free: bool = True) -> Samp
 
 def _drawn_node(draw: st.DrawFn, graph: Graph, tensors: list[Tensor], places: list[str]) -> Tensor:
     a, b, c = (draw(st.sampled_from(tensors)) for _ in range(3))
-    kind = draw(st.sampled_from(["add", "mul", "tanh", "add_n", "swap"]))
-    if kind == "add":
-        return ops.add(graph, a, b)
-    if kind == "mul":
-        return ops.mul(graph, a, b)
-    if kind == "tanh":
-        return ops.tanh(graph, a)
-    if kind == "add_n":
-        return ops.add_n(graph, [a, b, c])
+    operands = {"add": [a, b], "mul": [a, b], "tanh": [a], "add_n": [a, b, c], "swap": [a]}
+    kind = draw(st.sampled_from([*operands]))
+    if kind != "swap":
+        return graph.add(kind, operands[kind])[0]
     # One node has two outputs, which another node concatenates, perhaps on another device.
     low, high = ops.split(graph, a, 0, (1, SIZE - 1))
     with graph.device(draw(st.sampled_from(places))):
@@ -133,16 +128,7 @@ class _Sketch:
 
     def add_one(self, device: int) -> None:
         """Add one node or a small pattern of nodes on a device."""
-        kinds = [
-            self._chained,
-            self._chained,
-            self._chained,
-            self._layer,
-            self._gradient,
-            self._normalised,
-            self._constant,
-            self._same,
-        ]
+        kinds = [self._chained] * 3 + [self._layer, self._gradient, self._normalised, self._constant, self._same]
         waits = self.controls and self.draw(st.integers(0, 5)) == 0
         controls = [self.draw(st.sampled_from(sorted(self.graph.nodes)))] if waits else []
         with self.graph.device(worker_device(device)), self.graph.control_dependencies(controls):

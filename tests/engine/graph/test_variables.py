@@ -17,6 +17,11 @@ from tests.engine.running import Array, client, session
 MATRIX = TensorSpec((40, 25), "float64")
 
 
+@pytest.fixture
+def variables() -> Variables:
+    return Variables(Graph(), seed=1)
+
+
 def initial_values(graph: Graph, variables: list[Variable], registry: Registry) -> list[Array]:
     """Run the initializers and return the assigned values."""
     tensors = [variable.tensor for variable in variables]
@@ -27,8 +32,7 @@ def initial_values(graph: Graph, variables: list[Variable], registry: Registry) 
     return [fetched[str(tensor)] for tensor in tensors]
 
 
-def test_same_name_returns_the_same_variable() -> None:
-    variables = Variables(Graph(), seed=1)
+def test_same_name_returns_the_same_variable(variables: Variables) -> None:
     first = variables.get("fc1/weights", MATRIX, Constant())
     assert variables.get("fc1/weights", MATRIX, Normal(5.0)) is first
     assert variables["fc1/weights"] is first
@@ -37,8 +41,7 @@ def test_same_name_returns_the_same_variable() -> None:
     assert list(variables) == [first]
 
 
-def test_variable_requested_with_another_spec_is_refused() -> None:
-    variables = Variables(Graph(), seed=1)
+def test_variable_requested_with_another_spec_is_refused(variables: Variables) -> None:
     variables.get("w", MATRIX, Constant())
     expected = r"variable 'w' is float64\[40,25\], but is requested as float64\[25\]"
     with pytest.raises(ShapeError, match=expected):
@@ -59,23 +62,22 @@ def test_nodes_of_variables_ignore_the_contexts_around_them() -> None:
     assert graph.nodes[made.initial].colocate_with == ("replica_3/fc1/w",)
 
 
-def test_trainable_variables_are_in_order_of_creation() -> None:
-    variables = Variables(Graph(), seed=1)
+def test_trainable_variables_are_in_order_of_creation(variables: Variables) -> None:
     for name, trainable in (("b", True), ("mean", False), ("a", True)):
         variables.get(name, MATRIX, Constant(), trainable=trainable)
     assert [variable.name for variable in variables.trainable] == ["b", "a"]
 
 
-def test_slot_is_on_the_device_of_its_variable_and_never_trained_or_decayed(registry: Registry) -> None:
-    graph = Graph()
+def test_slot_is_on_the_device_of_its_variable_and_never_trained_or_decayed(
+    variables: Variables, registry: Registry
+) -> None:
     stamp = LayerStamp("fc1", "dense")
-    variables = Variables(graph, seed=1)
     weights = variables.get("fc1/w", MATRIX, Normal(1.0), decayed=True, layer=stamp)
     slot = variables.slot(weights, "velocity", initial=0.5)
     assert (slot.name, slot.spec, slot.layer) == ("fc1/w/velocity", MATRIX, stamp)
     assert (slot.trainable, slot.decayed) == (False, False)
     assert variables.slot(weights, "velocity") is slot
-    assert (initial_values(graph, [slot], registry)[0] == 0.5).all()
+    assert (initial_values(variables.graph, [slot], registry)[0] == 0.5).all()
 
 
 def test_variable_and_its_slots_may_be_on_another_device() -> None:
@@ -107,10 +109,9 @@ def test_initial_values_depend_on_seed_and_name_but_not_on_the_replica(
     [(he_normal(40), 2 / 40), (lecun_normal(40), 1 / 40), (Uniform(-3.0, 3.0), 3.0), (Constant(3.0), 0.0)],
 )
 def test_initial_values_have_the_variance_of_their_rule(
-    initializer: Normal | Uniform | Constant, variance: float, registry: Registry
+    initializer: Normal | Uniform | Constant, variance: float, variables: Variables, registry: Registry
 ) -> None:
-    graph = Graph()
-    (value,) = initial_values(graph, [Variables(graph, seed=1).get("w", MATRIX, initializer)], registry)
+    (value,) = initial_values(variables.graph, [variables.get("w", MATRIX, initializer)], registry)
     assert value.var() == pytest.approx(variance, rel=0.15, abs=1e-12)
 
 
@@ -135,8 +136,7 @@ def part_of(spec: TensorSpec, axis: int, begin: int, end: int) -> Declaration:
     return Declaration("w", part.spec, Constant(), True, False, None, part)
 
 
-def test_store_holds_several_parts_of_a_variable_with_their_slots() -> None:
-    variables = Variables(Graph(), seed=1)
+def test_store_holds_several_parts_of_a_variable_with_their_slots(variables: Variables) -> None:
     low, high = (variables.declare(part_of(MATRIX, 1, *share), "") for share in ((0, 10), (10, 25)))
     assert variables.declare(part_of(MATRIX, 1, 0, 10), "") is low
     slots = [variables.slot(of, "velocity") for of in (low, high)]
@@ -157,20 +157,18 @@ def test_store_holds_several_parts_of_a_variable_with_their_slots() -> None:
         (Declaration("w", MATRIX, Constant(), True, False, None), "is cut along axis 1, but is requested whole"),
     ],
 )
-def test_parts_of_other_specs_or_axes_are_refused(asked: Declaration, complaint: str) -> None:
-    variables = Variables(Graph(), seed=1)
+def test_parts_of_other_specs_or_axes_are_refused(variables: Variables, asked: Declaration, complaint: str) -> None:
     variables.declare(part_of(MATRIX, 1, 0, 9), "")
     with pytest.raises(ShapeError, match=complaint):
         variables.declare(asked, "")
 
 
-def test_copy_starts_with_the_initial_value_of_its_source(registry: Registry) -> None:
-    graph = Graph()
-    source = Variables(graph, seed=1).get("w", MATRIX, Normal(1.0))
-    other = Variables(graph, seed=2, prefix="other")
+def test_copy_starts_with_the_initial_value_of_its_source(variables: Variables, registry: Registry) -> None:
+    source = variables.get("w", MATRIX, Normal(1.0))
+    other = Variables(variables.graph, seed=2, prefix="other")
     copy = other.copy(source, "anchor")
     assert other.copy(source, "anchor") is copy
     assert (copy.name, copy.spec, copy.trainable, copy.source) == ("w/anchor", MATRIX, False, source.tensor)
-    expected, found = initial_values(graph, [source, copy], registry)
+    expected, found = initial_values(variables.graph, [source, copy], registry)
     np.testing.assert_array_equal(found, expected, strict=True)
     assert np.ptp(found) > 1

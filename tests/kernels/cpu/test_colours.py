@@ -1,10 +1,12 @@
 """Changes of colours in machine code: equal bits for every size of vectors, and images of odd sizes."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from runner.kernels.cpu.machine_code import colours
-from runner.kernels.cpu.machine_code.compiler import Host, host
+from runner.kernels.cpu.machine_code.compiler import host
 from tests.data.colours import random_pixels
 
 ALL = [("shift", (0.1, -0.2, 0.05)), ("saturation", (1.3,)), ("hue", (-0.7,)), ("contrast", (0.8,))]
@@ -14,7 +16,7 @@ ALL = [("shift", (0.1, -0.2, 0.05)), ("saturation", (1.3,)), ("hue", (-0.7,)), (
 def test_vectors_of_every_size_give_the_same_bits(vector_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     pixels = random_pixels(0, 13, 29)
     expected = colours.changed(pixels, ALL)
-    narrow = Host(host().cpu_model, host().features, vector_bytes, host().multiplies_and_adds)
+    narrow = replace(host(), vector_bytes=vector_bytes)
     monkeypatch.setattr(colours, "host", lambda: narrow)
     monkeypatch.setattr(colours, "_compiled", colours._compiled.__wrapped__)
     np.testing.assert_array_equal(colours.changed(pixels, ALL), expected, strict=True)

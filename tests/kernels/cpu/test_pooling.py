@@ -7,21 +7,17 @@ import pytest
 
 from runner.engine.run.kernel_table import load_kernels
 from runner.kernels.contract import Array, Kernel, Layout
-from runner.kernels.cpu.machine_code import pooling
 from runner.kernels.cpu.machine_code.pooling import Pooling, write_module
-from runner.kernels.registry import Registry
 from tests.kernels.cpu.layout_cases import POOLS, slid
 from tests.kernels.cpu.onednn.checking import IMAGE_TAGS, kernels, layout, normal
 from tests.kernels.cpu.onednn.test_layouts import attributes_of
-from tests.kernels.harness import Ran, Shaped, exact, run_node
+from tests.kernels.harness import Ran, Shaped, arranged, exact, run_node
 
 EXAMPLE = ((2, 20, 9, 8), (3, 3), (2, 2), (1, 1, 1, 1))
 
 
 def kernel() -> Kernel:
-    registry = Registry()
-    pooling.register(registry)
-    return registry.find("max_pool", "cpu", "llvm")
+    return load_kernels().find("max_pool", "cpu", "llvm")
 
 
 def pooled(geometry: Any, x: Array, tag: str) -> Ran:
@@ -61,8 +57,7 @@ def test_positions_have_the_layout_that_the_gradient_takes(window: tuple[int, in
     result = (*geometry[0][:2], *slid(*geometry))
     onednn = kernels().find("max_pool", "cpu", "onednn")
     outputs = [Shaped(result, "float32"), Shaped(result, "int32")]
-    theirs = onednn.arrange(attributes_of(*geometry[1:]), [Shaped(geometry[0], "float32")], outputs, ours.inputs)
-    assert theirs is not None
+    theirs = arranged(onednn, attributes_of(*geometry[1:]), [Shaped(geometry[0], "float32")], outputs, ours.inputs)
     assert ours.outputs == theirs.outputs
 
 

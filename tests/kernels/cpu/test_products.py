@@ -16,7 +16,8 @@ from runner.kernels.cpu.machine_code.products import MOST_TERMS, Update, write_m
 from runner.kernels.cpu.machine_code.threads import Loop, on_one
 from runner.kernels.elementwise import Program, parse
 from tests.kernels.cpu.onednn.checking import assert_close
-from tests.kernels.harness import Shaped, call_bound, exact, filled, holding, invoke, run_node
+from tests.kernels.cpu.test_programs import all_same_bits
+from tests.kernels.harness import Shaped, exact, filled, holding, invoke, run_node, run_shared
 
 MOMENTUM = parse("mul 1 4; add 5 2; mul 6 3; sub 0 7", 5, (8, 6))
 """Inputs: parameters, velocity, gradient, learning rate, momentum. Outputs: parameters, velocity."""
@@ -81,15 +82,13 @@ def test_the_product_may_be_any_input_of_the_program(product: int) -> None:
 
 @pytest.mark.parametrize("vector_bytes", [16, 32, 64])
 def test_vectors_of_every_size_give_the_same_bits(vector_bytes: int) -> None:
-    arrays = momentum_arrays((5, 17, 101))
+    arrays, result = momentum_arrays((5, 17, 101)), Shaped((17, 101), "float32")
     loop = ElementLoop(MOMENTUM, "float32", (True, True, True, False, False))
     code = MachineCode(write_module(Update(loop, GRADIENT, 5, 17, 101), vector_bytes))
-    result = Shaped((17, 101), "float32")
     operands = [*map(holding, arrays), *(filled(result, plain(result)) for _ in range(2))]
-    addresses = np.array([operand.address for operand in operands], np.intp)
-    invoke(on_one(Loop(code.address("slice"), int(addresses.ctypes.data), 17, 8, operands)))
-    for came, wanted in zip(operands[-2:], computed(attributes_of(MOMENTUM, GRADIENT), arrays), strict=True):
-        np.testing.assert_array_equal(came.array, wanted)
+    invoke(on_one(Loop.of(code, [operand.address for operand in operands], 17, 8, operands)))
+    found = [operand.array for operand in operands[-2:]]
+    assert all_same_bits(found, computed(attributes_of(MOMENTUM, GRADIENT), arrays))
 
 
 def test_the_number_of_threads_changes_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,9 +97,7 @@ def test_the_number_of_threads_changes_no_bit(monkeypatch: pytest.MonkeyPatch) -
     alone = computed(attributes, arrays)
     for number in (2, 3, 7):
         with threadpool_limits(number, user_api="openmp"):
-            shared = computed(attributes, arrays)
-        for came, wanted in zip(shared, alone, strict=True):
-            np.testing.assert_array_equal(came, wanted)
+            assert all_same_bits(computed(attributes, arrays), alone)
 
 
 W, V = 2, 3
@@ -110,16 +107,10 @@ W, V = 2, 3
 @pytest.mark.parametrize("places", [(W, V), (V, W), (W, None), (None, W)])
 def test_outputs_may_share_memory_with_operands(places: tuple[int | None, int | None]) -> None:
     arrays, attributes = momentum_arrays((5, 20, 70)), attributes_of(MOMENTUM, GRADIENT)
-    result = Shaped((20, 70), "float32")
-    arrangement = kernel().arrange(attributes, list(map(Shaped.of, arrays)), [result] * 2, [None] * 6)
-    assert arrangement is not None
+    arrangement = run_node(kernel(), attributes, arrays).arrangement
     assert set(arrangement.in_place) == {(W, 0), (W, 1), (V, 0), (V, 1)}
     assert arrangement.scratch_bytes == 0
-    inputs = [holding(array) for array in arrays]
-    outputs = [filled(result, plain(result)) if place is None else inputs[place] for place in places]
-    call_bound(kernel(), attributes, arrangement, inputs, outputs)
-    for came, wanted in zip(outputs, computed(attributes, arrays), strict=True):
-        np.testing.assert_array_equal(came.array, wanted)
+    assert all_same_bits(run_shared(kernel(), attributes, arrays, places), computed(attributes, arrays))
 
 
 @pytest.mark.parametrize(

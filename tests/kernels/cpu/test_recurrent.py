@@ -1,6 +1,6 @@
 """Loops of long short-term memory: equal bits for every size of vectors and number of threads, and groups of rows."""
 
-from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,9 +9,10 @@ from threadpoolctl import threadpool_limits
 from runner.engine.run.kernel_table import load_kernels
 from runner.kernels.contract import Array
 from runner.kernels.cpu.machine_code import recurrent
-from runner.kernels.cpu.machine_code.compiler import Host, host
+from runner.kernels.cpu.machine_code.compiler import host
 from runner.kernels.cpu.machine_code.recurrent_loops import MOST_ROWS
 from tests.kernels.cpu.onednn.checking import assert_close
+from tests.kernels.cpu.test_programs import all_same_bits
 from tests.kernels.harness import exact, run_node
 
 SIZES = [(1, 1, 16), (3, 7, 32), (2, 20, 304), (2, MOST_ROWS + 1, 16), (1, 2 * MOST_ROWS + 3, 48)]
@@ -36,13 +37,6 @@ def computed(op: str, arrays: list[Array]) -> list[Array]:
     return run_node(load_kernels().find(op, "cpu", "llvm"), {}, arrays).outputs
 
 
-@pytest.fixture
-def compiled_again() -> Iterator[None]:
-    recurrent._compiled.cache_clear()
-    yield
-    recurrent._compiled.cache_clear()
-
-
 @pytest.mark.parametrize("op", ["lstm", "lstm_gradient"])
 @pytest.mark.parametrize("size", SIZES)
 def test_every_number_of_rows_equals_the_reference(op: str, size: tuple[int, int, int]) -> None:
@@ -53,15 +47,13 @@ def test_every_number_of_rows_equals_the_reference(op: str, size: tuple[int, int
 
 @pytest.mark.parametrize("op", ["lstm", "lstm_gradient"])
 @pytest.mark.parametrize("vector_bytes", [16, 32, 64])
-@pytest.mark.usefixtures("compiled_again")
 def test_vectors_of_every_size_give_the_same_bits(op: str, vector_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     arrays = arrays_of(op, (2, 23, 304))
     expected = computed(op, arrays)
-    recurrent._compiled.cache_clear()
-    narrow = Host(host().cpu_model, host().features, vector_bytes, host().multiplies_and_adds)
+    monkeypatch.setattr(recurrent, "_compiled", recurrent._compiled.__wrapped__)
+    narrow = replace(host(), vector_bytes=vector_bytes)
     monkeypatch.setattr(recurrent, "host", lambda: narrow)
-    for found, wanted in zip(computed(op, arrays), expected, strict=True):
-        np.testing.assert_array_equal(found, wanted)
+    assert all_same_bits(computed(op, arrays), expected)
 
 
 @pytest.mark.parametrize("op", ["lstm", "lstm_gradient"])
@@ -70,6 +62,4 @@ def test_the_number_of_threads_changes_no_bit(op: str) -> None:
     with threadpool_limits(1, user_api="openmp"):
         alone = computed(op, arrays)
     with threadpool_limits(3, user_api="openmp"):
-        shared = computed(op, arrays)
-    for found, wanted in zip(shared, alone, strict=True):
-        np.testing.assert_array_equal(found, wanted)
+        assert all_same_bits(computed(op, arrays), alone)

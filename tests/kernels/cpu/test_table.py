@@ -14,13 +14,7 @@ from runner.engine.run.kernel_table import load_kernels
 from runner.kernels.contract import FLOATS, Arrangement, Array, Kernel
 from runner.kernels.elementwise import FUNCTIONS
 from tests.kernels.cpu.layout_cases import LAYOUT_CASES, WIDENED
-from tests.kernels.cpu.onednn.checking import (
-    IMAGE_TAGS,
-    assert_close,
-    assert_padding_is_zero,
-    layout,
-    library,
-)
+from tests.kernels.cpu.onednn.checking import IMAGE_TAGS, assert_close, assert_padding_is_zero, layout, library
 from tests.kernels.gpu.running import drawn_for
 from tests.kernels.harness import Shaped, exact, node_of, run
 from tests.kernels.special_cases import SPECIAL

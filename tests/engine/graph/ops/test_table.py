@@ -98,10 +98,7 @@ CHAIN = "transpose_a=True, program='mul 1 #0.5; sub 0 2', outputs=(3,)"
         (f"conv2d_input_gradient({MAP}, {GROUPED}, input_shape=(2, 4, 6, 6), groups=2)", CONVOLUTION // 2),
         (f"conv2d_weight_gradient({MAP}, {IMAGE}, weight_shape=(8, 2, 3, 3), groups=2)", CONVOLUTION // 2),
         (f"conv2d_fused({IMAGE}, {FILTERS})", CONVOLUTION),
-        (
-            f"conv2d_fused({IMAGE}, {FILTERS}, f4[8], {MAP}, bias=True, residual=True, relu=True)",
-            CONVOLUTION + 3 * OUTPUT,
-        ),
+        (f"conv2d_fused({IMAGE}, {FILTERS}, f4[8], {MAP}, bias=True, residual=True, relu=True)", FUSED),
         (f"conv2d_weight_bias_gradient({MAP}, {IMAGE}, weight_shape=(8, 4, 3, 3))", CONVOLUTION + OUTPUT),
         ("elementwise(f4[4], f4[()], program='mul 0 1; add 2 #1.0; relu 3', outputs=(3, 4))", 3 * 4),
         (f"matmul_elementwise(f4[3, 5], f4[3, 7], f4[5, 7], product=1, {CHAIN})", PRODUCT + 2 * 5 * 7),

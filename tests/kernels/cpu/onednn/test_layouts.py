@@ -20,7 +20,7 @@ from tests.kernels.cpu.onednn.checking import (
     library,
     normal,
 )
-from tests.kernels.harness import Shaped, exact, run_node
+from tests.kernels.harness import Shaped, arranged, exact, run_node
 
 Ints = tuple[int, ...]
 
@@ -266,8 +266,7 @@ def test_the_gradient_takes_the_layout_of_the_positions() -> None:
     pooled = floats(2, 20, 4, 4)
     inputs, offered = [pooled, Shaped(pooled.shape, "int32")], [plain(pooled), Layout("u8:aBcd16b", 1024)]
     attributes = attributes_of((2, 2), (2, 2), (0, 0, 0, 0), input_shape=(2, 20, 8, 8))
-    arrangement = kernel("max_pool_gradient").arrange(attributes, inputs, [floats(2, 20, 8, 8)], offered)
-    assert arrangement is not None
+    arrangement = arranged(kernel("max_pool_gradient"), attributes, inputs, [floats(2, 20, 8, 8)], offered)
     assert [each.tag for each in (*arrangement.inputs, *arrangement.outputs)] == [BLOCKS, "u8:aBcd16b", BLOCKS]
 
 

@@ -14,26 +14,8 @@ from threadpoolctl import threadpool_limits
 from runner.kernels.contract import Arrangement, Layout, NativeCall, Offers, plain
 from runner.kernels.cpu.onednn import constants as dnnl
 from runner.kernels.cpu.onednn import library as loading
-from runner.kernels.cpu.onednn.library import (
-    Library,
-    OneDnnError,
-    OneDnnUnavailable,
-    Unimplemented,
-    load,
-    supported_dtypes,
-)
-from runner.kernels.cpu.onednn.memory import (
-    block_along,
-    c_order,
-    described,
-    formatted,
-    in_c_order,
-    layout_of,
-    nbytes,
-    split_tag,
-    strided,
-    viewed,
-)
+from runner.kernels.cpu.onednn import memory
+from runner.kernels.cpu.onednn.library import OneDnnError, OneDnnUnavailable, Unimplemented, load, supported_dtypes
 from runner.kernels.cpu.onednn.recipe import Description, Node, answering, bound, format_of, in_turn
 from runner.kernels.memory import allocate
 from tests.kernels.cpu.onednn.checking import check, floats, layout, library, normal
@@ -43,15 +25,15 @@ Ints = tuple[int, ...]
 
 
 def test_a_tag_is_split_into_prefix_and_name() -> None:
-    assert split_tag("aBcd16b") == ("", "aBcd16b")
-    assert split_tag("g2:aBCde16c16b") == ("g2:", "aBCde16c16b")
+    assert memory.split_tag("aBcd16b") == ("", "aBcd16b")
+    assert memory.split_tag("g2:aBCde16c16b") == ("g2:", "aBCde16c16b")
 
 
 def test_a_prefix_defines_the_shape_for_onednn() -> None:
-    assert viewed((6, 4), "") == (6, 4)
-    assert viewed((6, 4), "t:") == (4, 6)
-    assert viewed((6, 4, 3, 3), "g2:") == (2, 3, 4, 3, 3)
-    assert viewed((6, 4), "u8:") == (6, 4)
+    assert memory.viewed((6, 4), "") == (6, 4)
+    assert memory.viewed((6, 4), "t:") == (4, 6)
+    assert memory.viewed((6, 4, 3, 3), "g2:") == (2, 3, 4, 3, 3)
+    assert memory.viewed((6, 4), "u8:") == (6, 4)
 
 
 @pytest.mark.parametrize(
@@ -59,7 +41,7 @@ def test_a_prefix_defines_the_shape_for_onednn() -> None:
     [("aBcd16b", 1, 16), ("aBcd16b", 0, 1), ("ABcd16b16a", 0, 16), ("ABcd8b16a2b", 1, 16), ("acdb", 1, 1), ("", 1, 1)],
 )
 def test_the_name_of_a_format_gives_the_block_along_an_axis(name: str, axis: int, block: int) -> None:
-    assert block_along(name, axis) == block
+    assert memory.block_along(name, axis) == block
 
 
 @pytest.mark.parametrize("shape", [(2, 3, 4, 5), (2, 1, 4, 1), (1, 1, 1, 1), (7,), (1, 5), (2, 3, 4, 5, 6)])
@@ -68,7 +50,8 @@ def test_c_order_is_plain(shape: Ints, prefix: str) -> None:
     if prefix and len(shape) != 2:
         shape = (shape[0], shape[-1])
     spec = floats(*shape)
-    assert layout_of(library(), described(library(), spec, plain(spec), prefix), spec, prefix) == plain(spec)
+    descriptor = memory.described(library(), spec, plain(spec), prefix)
+    assert memory.layout_of(library(), descriptor, spec, prefix) == plain(spec)
 
 
 @pytest.mark.parametrize(
@@ -95,18 +78,18 @@ def test_c_order_is_plain(shape: Ints, prefix: str) -> None:
 )
 def test_a_format_has_one_name_even_with_extents_of_1(shape: Ints, tag: str, found: str) -> None:
     spec = floats(*shape)
-    prefix, name = split_tag(tag)
-    descriptor = formatted(library(), viewed(shape, prefix), spec.dtype, name)
-    came = layout_of(library(), descriptor, spec, prefix)
-    assert came == Layout(found, nbytes(library(), descriptor))
-    again = described(library(), spec, came, prefix)
-    assert layout_of(library(), again, spec, prefix) == came, "a name leads back to its format"
+    prefix, name = memory.split_tag(tag)
+    descriptor = memory.formatted(library(), memory.viewed(shape, prefix), spec.dtype, name)
+    came = memory.layout_of(library(), descriptor, spec, prefix)
+    assert came == Layout(found, memory.nbytes(library(), descriptor))
+    again = memory.described(library(), spec, came, prefix)
+    assert memory.layout_of(library(), again, spec, prefix) == came, "a name leads back to its format"
 
 
 def test_a_layout_of_bytes_is_never_plain() -> None:
     spec = Shaped((2, 3, 4, 5), "int32")
-    descriptor = in_c_order(library(), spec.shape, "uint8")
-    assert layout_of(library(), descriptor, spec, "u8:") == Layout("u8:abcd", 120)
+    descriptor = memory.in_c_order(library(), spec.shape, "uint8")
+    assert memory.layout_of(library(), descriptor, spec, "u8:") == Layout("u8:abcd", 120)
 
 
 def test_the_size_of_a_layout_includes_its_padding() -> None:
@@ -122,19 +105,19 @@ def test_the_size_of_a_layout_includes_its_padding() -> None:
 )
 def test_a_format_without_a_name_is_not_implemented(strides: Ints, reason: str) -> None:
     spec = floats(2, 3, 4, 5)
-    descriptor = strided(library(), spec.shape, spec.dtype, strides)
+    descriptor = memory.strided(library(), spec.shape, spec.dtype, strides)
     with pytest.raises(Unimplemented, match=reason):
-        layout_of(library(), descriptor, spec)
+        memory.layout_of(library(), descriptor, spec)
 
 
 def test_a_tensor_cannot_be_read_with_another_prefix_than_its_own() -> None:
     spec = floats(4, 6)
     with pytest.raises(ValueError, match="a tensor in layout 'ba' cannot be read as 't:'"):
-        described(library(), spec, Layout("ba", spec.nbytes), "t:")
+        memory.described(library(), spec, Layout("ba", spec.nbytes), "t:")
 
 
 def test_an_empty_tensor_has_strides_in_c_order() -> None:
-    assert c_order((2, 0, 3)) == [3, 3, 1]
+    assert memory.c_order((2, 0, 3)) == [3, 3, 1]
 
 
 @pytest.fixture
@@ -145,7 +128,7 @@ def fresh() -> Any:
 
 def test_the_library_of_the_package_is_loaded(fresh: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RUNNER_LIBDNNL", raising=False)
-    found: Library = fresh()
+    found = fresh()
     assert found.version.startswith("3.")
     assert Path(found.path).name == "libdnnl.so.3"
     assert Path(found.path).is_absolute()
@@ -266,7 +249,7 @@ def test_the_format_comes_from_the_first_layout_that_has_one() -> None:
 def _doubling() -> tuple[Description, dict[int, object]]:
     """Return the description of a sum of two vectors, and arguments that add a vector to itself."""
     spec = floats(4)
-    descriptor = in_c_order(library(), spec.shape, spec.dtype)
+    descriptor = memory.in_c_order(library(), spec.shape, spec.dtype)
     ffi = library().ffi
     what = (descriptor, 2, ffi.new("float[]", [1.0, 1.0]), ffi.new("object[]", [descriptor] * 2))
     made = Description(library(), "sum", *what)

@@ -23,7 +23,7 @@ from tests.kernels.cpu.onednn.checking import (
     library,
     normal,
 )
-from tests.kernels.harness import Shaped, call_bound, converted, exact, filled, holding, run_node
+from tests.kernels.harness import Shaped, arranged, call_bound, converted, exact, filled, holding, run_node
 
 has_bfloat16 = pytest.mark.skipif("bfloat16" not in library().dtypes, reason="oneDNN has no bfloat16 on this CPU")
 
@@ -50,8 +50,7 @@ def _moved(op: str, operand: Operand, dtype: str, wanted: Layout | None) -> Oper
     """Run "convert" or "cast" even if the tensor already has the layout ``wanted``; None keeps the tensor's layout."""
     result, attributes = Shaped(operand.spec.shape, dtype), {"dtype": dtype} if op == "cast" else {}
     offered = [operand.layout, *([wanted] if wanted else [])]
-    arrangement = kernel(op).arrange(attributes, [operand.spec], [result], offered)
-    assert arrangement is not None
+    arrangement = arranged(kernel(op), attributes, [operand.spec], [result], offered)
     assert [*arrangement.inputs, *arrangement.outputs][: len(offered)] == offered
     found = filled(result, arrangement.outputs[0])
     call_bound(kernel(op), attributes, arrangement, [operand], [found])
@@ -133,8 +132,7 @@ def test_casts_round_to_nearest(dtype: str, source: str, result: str | None) -> 
 @has_bfloat16
 def test_a_source_with_an_open_layout_is_treated_as_plain() -> None:
     x, y = Shaped((4, 6), "float32"), Shaped((4, 6), "bfloat16")
-    arrangement = kernel("cast").arrange({"dtype": "bfloat16"}, [x], [y], [None])
-    assert arrangement is not None
+    arrangement = arranged(kernel("cast"), {"dtype": "bfloat16"}, [x], [y], [None])
     assert (arrangement.inputs, arrangement.outputs) == ((plain(x),), (plain(y),))
 
 
