@@ -72,15 +72,14 @@ class Registry:
                 arrangement = kernel.arrange(attributes, inputs, outputs, offered)
                 if arrangement is not None:
                     return Choice(kernel, arrangement)
-        able = sorted({device for (name, device) in self._kernels if name == op})
         raise KernelError(
             f"no kernel for op {op!r} with dtypes {sorted(wanted)} on device type {device_type!r}; "
-            f"device types that have the op: {', '.join(able) or 'none'}"
+            f"device types that have the op: {', '.join(sorted(self.device_types(op))) or 'none'}"
         )
 
     def find(self, op: str, device_type: str, library: str) -> Kernel:
         """Return the kernel of one library; raises KernelError, which lists the other libraries, if there is none."""
-        kernels = self._kernels.get((op, device_type), [])
+        kernels = self.of(op, device_type)
         for kernel in kernels:
             if kernel.library == library:
                 return kernel

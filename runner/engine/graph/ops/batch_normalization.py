@@ -148,14 +148,12 @@ def _gradient(graph: Builder, node: Node, totals: Sequence[Tensor | None]) -> Se
     x, gamma, _ = node.inputs
     _, mean, variance = node.tensors
     dy, dmean, dvariance = totals
-    dgamma: Tensor | None = None
-    dbeta: Tensor | None = None
-    parts: list[Tensor] = []
+    of_y: tuple[Tensor, ...] = ()
     if dy is not None:
-        dx, dgamma, dbeta = batch_norm_gradient(graph, x, gamma, mean, variance, dy, epsilon=node.attributes["epsilon"])
-        parts.append(dx)
-    parts.extend(_statistics_gradients(graph, x, mean, dmean, dvariance))
+        of_y = batch_norm_gradient(graph, x, gamma, mean, variance, dy, **node.attributes)
+    parts = [*of_y[:1], *_statistics_gradients(graph, x, mean, dmean, dvariance)]
     total = parts[0] if len(parts) == 1 else graph.add("add_n", parts)[0]
+    dgamma, dbeta = of_y[1:] or (None, None)
     return [total, dgamma, dbeta]
 
 

@@ -25,8 +25,7 @@ def softmax_cross_entropy(
 ) -> tuple[Tensor, Tensor]:
     """Add a node for (loss, p), where loss[n] = -log p[n, labels[n]] in nats and p = softmax(logits) over classes.
 
-    logits, p: (N, C) float; loss: (N,); labels: (N,) integers within 0..C-1; other labels raise an error when the step
-    runs.
+    logits, p: (N, C) float; loss: (N,); labels: (N,) integers within 0..C-1, else the step raises an error.
     """
     node = graph.add("softmax_cross_entropy", [logits, labels], name=name)
     return node[0], node[1]

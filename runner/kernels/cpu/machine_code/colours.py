@@ -78,8 +78,7 @@ def write_module(names: Sequence[str], *, from_bytes: bool, clipped: bool, vecto
     """Return the LLVM module whose function ``slice`` applies the changes ``names`` to a range of pixels.
 
     Arrays: the channels before, the channels after, and the amounts of all changes; the means of a contrast follow its
-    factor. from_bytes: whether the channels before are one array (H, W, 4) of bytes. clipped: whether the results are
-    clipped to 0 to 1.
+    factor. from_bytes: whether the channels before are one array (H, W, 4) of bytes. clipped: whether to clip results.
     """
     sources = 1 if from_bytes else CHANNELS
     count = sum(_CHANGES[name][0] for name in names)

@@ -69,8 +69,7 @@ class Row:
     ) -> Value:
         """Append the reduction of ``value(lanes, column)``, of dtype ``dtype``, over all columns; return the result.
 
-        The whole vectors are combined lane by lane, then the lanes from first to last, then the remaining columns from
-        first to last.
+        The whole vectors are combined lane by lane, then the lanes in order, then the remaining columns in order.
         """
         builder, many, one = self.builder, Lanes(dtype, LANES), Lanes(dtype, 1)
         whole = whole_part(builder, self.columns, LANES)

@@ -74,24 +74,21 @@ def _add(registry: Registry, library: Library, op: str, describe: Describe) -> N
         return all_plain(node.inputs, node.outputs, describe(library, node).scratch_bytes)
 
     def bind(given: Attributes, arrangement: Arrangement, buffers: Buffers) -> Bound:
-        return _bound(library, describe(library, Node(given, *buffers.specs)), buffers)
+        return _bound(describe(library, Node(given, *buffers.specs)), buffers)
 
     registry.add(Kernel(op, "cpu", "onednn", PRIORITY, FLOATS, answering(library, arrange), bind))
 
 
-def _bound(library: Library, product: Product, buffers: Buffers) -> Bound:
+def _bound(product: Product, buffers: Buffers) -> Bound:
     between, scratch = buffers.scratch[: product.between_bytes], buffers.scratch[product.between_bytes :]
     operands = [*buffers.inputs, *buffers.outputs]
     if product.between is not None:
         operands.append(Operand(product.between, plain(product.between), between))
-    return [
-        bound(
-            step.description,
-            {number: (descriptor, operands[position]) for number, (descriptor, position) in step.tensors.items()},
-            scratch,
-        )
-        for step in product.steps
-    ]
+    calls = []
+    for step in product.steps:
+        arguments = {number: (descriptor, operands[place]) for number, (descriptor, place) in step.tensors.items()}
+        calls.append(bound(step.description, arguments, scratch))
+    return calls
 
 
 def _product(library: Library, node: Node) -> Product:

@@ -39,7 +39,7 @@ def register(registry: Registry, library: Library) -> None:
     add_kernel(registry, library, "broadcast_to", _broadcast, as_offered)
     _add(registry, library, "split", _split_blocks, into=False)
     _add(registry, library, "slice", _slice_block, into=False)
-    _add(registry, library, "pad", _pad_block, into=True)
+    _add(registry, library, "pad", lambda node: [_Block(node.attributes["low"], node.inputs[0].shape)], into=True)
 
 
 def _concat(library: Library, node: Node, inputs: Layouts, outputs: Layouts) -> Recipe:
@@ -118,10 +118,6 @@ def _slice_block(node: Node) -> list[_Block]:
     if any(step != 1 for step in node.attributes["steps"]):
         raise Unimplemented("a slice with steps other than 1 is not a block")
     return [_Block(node.attributes["begin"], node.attributes["size"])]
-
-
-def _pad_block(node: Node) -> list[_Block]:
-    return [_Block(node.attributes["low"], node.inputs[0].shape)]
 
 
 def _add(registry: Registry, library: Library, op: str, blocks: _Blocks, *, into: bool) -> None:

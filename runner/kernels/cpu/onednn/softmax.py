@@ -4,19 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from runner.kernels.contract import (
-    Arrangement,
-    Array,
-    Attributes,
-    Buffers,
-    Kernel,
-    Offers,
-    PythonCall,
-    Spec,
-    Specs,
-    all_plain,
-    plain,
-)
+from runner.kernels.contract import Arrangement, Array, Attributes, Buffers, Kernel, Spec, Specs, all_plain, plain
 from runner.kernels.cpu.onednn import constants as dnnl
 from runner.kernels.cpu.onednn.library import Library, Unimplemented
 from runner.kernels.cpu.onednn.memory import formatted, in_c_order
@@ -82,7 +70,7 @@ def _softmax(library: Library, node: Node, inputs: Layouts, outputs: Layouts) ->
 
 
 def _add_cross_entropy(registry: Registry, library: Library) -> None:
-    def arrange(given: Attributes, inputs: Specs, outputs: Specs, offered: Offers) -> Arrangement | None:
+    def arrange(given: Attributes, inputs: Specs, outputs: Specs, offered: Layouts) -> Arrangement | None:
         if 0 in inputs[0].shape:
             return None
         try:
@@ -91,14 +79,11 @@ def _add_cross_entropy(registry: Registry, library: Library) -> None:
             return None
         return all_plain(inputs, outputs, scratch)
 
-    def bind(given: Attributes, arrangement: Arrangement, buffers: Buffers) -> PythonCall:
+    def bind(given: Attributes, arrangement: Arrangement, buffers: Buffers) -> Callable[[], None]:
         logits, labels = buffers.inputs
         loss, probabilities = buffers.outputs
         desc = _description(library, logits.spec)
-        tensors = {
-            dnnl.SRC: (desc.descriptor(dnnl.SRC), logits),
-            dnnl.DST: (desc.descriptor(dnnl.DST), probabilities),
-        }
+        tensors = {dnnl.SRC: (desc.descriptor(dnnl.SRC), logits), dnnl.DST: (desc.descriptor(dnnl.DST), probabilities)}
         normalise = in_turn(library, [bound(desc, tensors, buffers.host_scratch)])
         return _cross_entropy(normalise, logits.array, labels.array, loss.array, probabilities.array)
 
@@ -107,7 +92,7 @@ def _add_cross_entropy(registry: Registry, library: Library) -> None:
 
 
 def _cross_entropy(
-    normalise: PythonCall, logits: Array, labels: Array, loss: Array, probabilities: Array
+    normalise: Callable[[], None], logits: Array, labels: Array, loss: Array, probabilities: Array
 ) -> Callable[[], None]:
     """Return the function that computes probabilities, by ``normalise``, and then the loss.
 
