@@ -123,9 +123,7 @@ def _operand(spec: TensorSpec, value: object = 0) -> Operand:
     return operand
 
 
-def _bound(
-    function: object, inputs: Sequence[Operand], outputs: Sequence[Operand], **attributes: object
-) -> Callable[[], None]:
+def _bound(function: object, inputs: Sequence[Operand], outputs: Sequence[Operand], **attributes: object) -> Any:
     kernel = function_kernel("some", function)  # type: ignore[arg-type]
     specs = [[operand.spec for operand in side] for side in (inputs, outputs)]
     arrangement = arranged(kernel, attributes, *specs)

@@ -68,9 +68,7 @@ def test_trainable_variables_are_in_order_of_creation(variables: Variables) -> N
     assert [variable.name for variable in variables.trainable] == ["b", "a"]
 
 
-def test_slot_is_on_the_device_of_its_variable_and_never_trained_or_decayed(
-    variables: Variables, registry: Registry
-) -> None:
+def test_slot_is_on_the_device_of_its_variable_and_never_trained(variables: Variables, registry: Registry) -> None:
     stamp = LayerStamp("fc1", "dense")
     weights = variables.get("fc1/w", MATRIX, Normal(1.0), decayed=True, layer=stamp)
     slot = variables.slot(weights, "velocity", initial=0.5)

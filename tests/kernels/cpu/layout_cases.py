@@ -47,10 +47,7 @@ POOLS: tuple[tuple[Shape, Shape, Shape, Shape], ...] = (
     ((3, 5, 8, 8), (1, 1), (2, 2), (0, 0, 0, 0)),
     ((1, 16, 20, 20), (17, 17), (3, 3), (0, 0, 0, 0)),  # a byte cannot number all positions
 )
-BATCHES: tuple[Shape, ...] = (
-    *((4, 20, 5, 6), (2, 32, 3, 3), (1, 3, 7, 7), (6, 48, 1, 1)),
-    *((8, 10), (8, 32), (7, 1)),
-)
+BATCHES: tuple[Shape, ...] = ((4, 20, 5, 6), (2, 32, 3, 3), (1, 3, 7, 7), (6, 48, 1, 1), (8, 10), (8, 32), (7, 1))
 RESPONSES: tuple[Attributes, ...] = (
     {"size": 5, "alpha": 1e-2, "beta": 0.75, "k": 2.0, "divide_by_size": True},
     {"size": 5, "alpha": 1e-2, "beta": 0.75, "k": 1.0, "divide_by_size": False},

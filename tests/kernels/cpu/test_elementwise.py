@@ -91,9 +91,7 @@ MANY_STEPS = "; ".join(f"sub {k + 39} {k}" for k in range(1, 40))
         ),
     ],
 )
-def test_programs_of_scalars_literals_and_many_values_equal_the_definition(
-    program: Program, arrays: list[Array]
-) -> None:
+def test_programs_of_scalars_and_many_values_equal_the_definition(program: Program, arrays: list[Array]) -> None:
     require_definition(program, arrays)
 
 

@@ -120,7 +120,7 @@ def test_outputs_may_share_memory_with_operands(places: tuple[int | None, int | 
         *((40, turned, False) for turned in ((False, False), (False, True), (True, True))),
     ],
 )
-def test_other_transpositions_and_no_or_too_many_terms_are_refused(
+def test_other_transpositions_and_numbers_of_terms_are_refused(
     terms: int, turned: tuple[bool, bool], taken: bool
 ) -> None:
     attributes = attributes_of(parse("sub 0 1", 2, (2,)), 1, transpose_a=turned[0], transpose_b=turned[1])

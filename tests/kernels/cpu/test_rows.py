@@ -81,9 +81,7 @@ def test_a_logit_that_is_not_finite_gives_a_nan_loss(library: str, broken: float
 @pytest.mark.parametrize("in_place", [False, True])
 @pytest.mark.parametrize("label_dtype", ["int32", "int64"])
 @pytest.mark.parametrize("shape", [*SHAPES, (100, 100)])
-def test_the_gradient_equals_the_reference_bit_for_bit(
-    shape: tuple[int, int], label_dtype: str, in_place: bool
-) -> None:
+def test_the_gradient_has_the_bits_of_the_reference(shape: tuple[int, int], label_dtype: str, in_place: bool) -> None:
     dloss = np.random.default_rng(3).standard_normal(shape[0]).astype(np.float32)
     arrays = [logits_of(shape), labels_of(shape, label_dtype), dloss]
     ran = run_node(kernel(GRADIENT), {}, arrays, in_place=in_place)

@@ -158,7 +158,7 @@ def test_gradients_of_convolution_are_its_adjoints(
 
 @FEW
 @given(st.tuples(_SMALL, _SMALL), st.tuples(_SMALL, _SMALL), _PADDING, st.booleans(), st.integers(0, 99))
-def test_pool_gradients_are_the_adjoints_of_pools(
+def test_pool_gradients_are_adjoints_of_pools(
     window: Ints, strides: Ints, padding: Ints, count: bool, seed: int
 ) -> None:
     padding = tuple(min(p, window[i // 2] - 1) for i, p in enumerate(padding))

@@ -134,9 +134,7 @@ def test_the_library_of_the_package_is_loaded(fresh: Any, monkeypatch: pytest.Mo
     assert Path(found.path).is_absolute()
 
 
-def test_only_the_library_named_in_the_environment_is_tried(
-    fresh: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_only_the_named_library_is_tried(fresh: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     named = tmp_path / "mine.so"
     monkeypatch.setenv("RUNNER_LIBDNNL", str(named))
     with pytest.raises(OneDnnUnavailable) as refusal:
