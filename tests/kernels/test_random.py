@@ -34,9 +34,7 @@ def test_columns_of_a_mask_equal_those_of_the_whole_mask(first: int, width: int)
 
 
 @pytest.mark.parametrize(
-    "other",
-    [{"step": 1}, {"index": [11]}, {"seed": 4}, {"key": "fc2/dropout"}],
-    ids=lambda change: next(iter(change)),
+    "other", [{"step": 1}, {"index": [11]}, {"seed": 4}, {"key": "fc2/dropout"}], ids=lambda change: next(iter(change))
 )
 def test_every_part_of_the_key_changes_the_mask(other: dict[str, Any]) -> None:
     assert (_mask(**{"index": [10], **other}) != _mask([10])).any()

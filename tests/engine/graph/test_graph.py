@@ -124,11 +124,8 @@ def test_consumers_are_listed_once_per_tensor_in_graph_order(graph: Graph) -> No
     x = ops.placeholder(graph, (2,), "float32", name="x")
     square = ops.mul(graph, x, x)
     total = ops.add(graph, square, x)
-    readers = graph.consumers()
-    assert {tensor: [node.name for node in nodes] for tensor, nodes in readers.items()} == {
-        x: [square.node, total.node],
-        square: [total.node],
-    }
+    readers = {tensor: [node.name for node in nodes] for tensor, nodes in graph.consumers().items()}
+    assert readers == {x: [square.node, total.node], square: [total.node]}
 
 
 Formula = Callable[[Expr, Expr], Expr]

@@ -26,7 +26,7 @@ from runner.engine.graph.op import (
     output_flops,
     register,
 )
-from runner.engine.graph.tensor import DTYPES, FLOATS, Tensor, TensorSpec, state_dtype
+from runner.engine.graph.tensor import FLOATS, Tensor, TensorSpec, state_dtype
 
 NUMERIC = (*FLOATS, "int32", "int64")
 INTEGERS = ("int32", "int64")
@@ -105,17 +105,6 @@ def like_input(dtypes: Sequence[str] = FLOATS) -> InferRule:
     def infer(x: TensorSpec, **attributes: Any) -> Specs:
         expect_dtype(x, dtypes)
         return [x]
-
-    return infer
-
-
-def broadcast_inputs(dtypes: Sequence[str] = DTYPES, result: str | None = None) -> InferRule:
-    """Return the shape rule of ops that broadcast inputs of one dtype. result: output dtype (default: input dtype)."""
-
-    def infer(*specs: TensorSpec) -> Specs:
-        expect_same_dtype(specs)
-        expect_dtype(specs[0], dtypes)
-        return [TensorSpec(broadcast_shape(specs), result or specs[0].dtype)]
 
     return infer
 
@@ -230,19 +219,20 @@ def unary(
 
 
 def binary(
-    op: str,
-    doc: str,
-    gradient: Formula | NotDifferentiable,
-    dtypes: Sequence[str] = FLOATS,
-    *,
-    result: str | None = None,
+    op: str, doc: str, gradient: Formula | NotDifferentiable, dtypes: Sequence[str] = FLOATS, *, result: str = ""
 ) -> Binary:
     """Register an element-wise op of two broadcast inputs, and return the function that adds its nodes.
 
     gradient: gradient formula. dtypes: allowed input dtypes. result: output dtype, by default the dtype of the inputs.
     """
     rule = gradient if isinstance(gradient, NotDifferentiable) else elementwise_gradient(gradient)
-    register(OpDef(op, broadcast_inputs(dtypes, result), rule, 2))
+
+    def infer(*specs: TensorSpec) -> Specs:
+        expect_same_dtype(specs)
+        expect_dtype(specs[0], dtypes)
+        return [TensorSpec(broadcast_shape(specs), result or specs[0].dtype)]
+
+    register(OpDef(op, infer, rule, 2))
 
     def build(graph: Builder, a: Tensor, b: Tensor, *, name: str | None = None) -> Tensor:
         return graph.add(op, [a, b], name=name)[0]

@@ -62,8 +62,6 @@ int dnnl_reorder_primitive_desc_create(object *, object src, object src_engine, 
     object attr);
 int dnnl_concat_primitive_desc_create(object *, object engine, object dst, int n, int axis, const object *srcs,
     object attr);
-int dnnl_sum_primitive_desc_create(object *, object engine, object dst, int n, const float *scales,
-    const object *srcs, object attr);
 int dnnl_eltwise_forward_primitive_desc_create(object *, object engine, int prop, int algorithm, object src,
     object dst, float alpha, float beta, object attr);
 int dnnl_softmax_forward_primitive_desc_create(object *, object engine, int prop, int algorithm, object src,

@@ -318,11 +318,7 @@ REFUSED = [
 
 @pytest.mark.parametrize(("op", "attributes", "inputs", "outputs", "offered"), REFUSED)
 def test_unsupported_nodes_are_refused(
-    op: str,
-    attributes: dict[str, Any],
-    inputs: Sequence[Any],
-    outputs: Sequence[Any],
-    offered: list[Layout | None] | None,
+    op: str, attributes: dict[str, Any], inputs: Sequence[Any], outputs: Sequence[Any], offered: Any
 ) -> None:
     specs = _specs(*inputs)
     found = kernel(op).arrange(attributes, specs, _specs(*outputs), offered or [plain(spec) for spec in specs])

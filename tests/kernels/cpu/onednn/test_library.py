@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from threadpoolctl import threadpool_limits
 
-from runner.kernels.contract import Arrangement, Layout, NativeCall, Offers, plain
+from runner.kernels.contract import Arrangement, Layout, NativeCall, Offers, Operand, plain
 from runner.kernels.cpu.onednn import constants as dnnl
 from runner.kernels.cpu.onednn import library as loading
 from runner.kernels.cpu.onednn import memory
@@ -244,16 +244,16 @@ def test_the_format_comes_from_the_first_layout_that_has_one() -> None:
     assert format_of() == ""
 
 
-def _doubling() -> tuple[Description, dict[int, object]]:
-    """Return the description of a sum of two vectors, and arguments that add a vector to itself."""
+LINEAR = 0x26
+"""dnnl_eltwise_linear."""
+
+
+def _doubling() -> tuple[Description, dict[int, tuple[Any, Operand]]]:
+    """Return the description of y = 2 x for vectors, and arguments x and y."""
     spec = floats(4)
-    descriptor = memory.in_c_order(library(), spec.shape, spec.dtype)
-    ffi = library().ffi
-    what = (descriptor, 2, ffi.new("float[]", [1.0, 1.0]), ffi.new("object[]", [descriptor] * 2))
-    made = Description(library(), "sum", *what)
-    x, y = holding(normal(1, 4)), filled(spec, plain(spec))
-    places = {dnnl.MULTIPLE_SRC: x, dnnl.MULTIPLE_SRC + 1: x, dnnl.DST: y}
-    return made, {number: (descriptor, operand) for number, operand in places.items()}
+    vector = memory.in_c_order(library(), spec.shape, spec.dtype)
+    made = Description(library(), "eltwise_forward", dnnl.FORWARD_INFERENCE, LINEAR, vector, vector, 2.0, 0.0)
+    return made, {dnnl.SRC: (vector, holding(normal(1, 4))), dnnl.DST: (vector, filled(spec, plain(spec)))}
 
 
 def test_too_little_scratch_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -266,12 +266,10 @@ def test_too_little_scratch_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -
 
 def test_calls_run_in_order() -> None:
     made, first = _doubling()
-    (descriptor, y), second = first[dnnl.DST], dict(first)
-    z = filled(floats(4), plain(floats(4)))
-    second.update({dnnl.MULTIPLE_SRC: (descriptor, y), dnnl.DST: (descriptor, z)})
-    calls = [bound(made, arguments, allocate(made.scratch_bytes)) for arguments in (first, second)]
-    in_turn(library(), calls)()
-    assert z.array.tolist() == (3 * normal(1, 4)).tolist()
+    _, second = _doubling()
+    second[dnnl.SRC] = first[dnnl.DST]
+    in_turn(library(), [bound(made, arguments, allocate(made.scratch_bytes)) for arguments in (first, second)])()
+    assert second[dnnl.DST][1].array.tolist() == (4 * normal(1, 4)).tolist()
 
 
 def test_a_failed_call_reports_the_reason() -> None:
