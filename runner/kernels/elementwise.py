@@ -25,14 +25,6 @@ Operand = int | float
 """An int is a value number, a float is a literal."""
 
 
-def _relu(x: Array) -> Array:
-    return np.maximum(x, 0)
-
-
-def _relu_gradient(dy: Array, y: Array) -> Array:
-    return np.where(np.greater(y, 0), dy, np.zeros((), np.result_type(dy)))
-
-
 def erf(x: Array) -> Array:
     """Return the error function, computed by the C library for float64 and by :data:`DERIVED` for float32."""
     if np.result_type(x) == np.float64:
@@ -57,8 +49,8 @@ FUNCTIONS: dict[str, tuple[int, Callable[..., Array]]] = {
     "square": (1, np.square),
     "sqrt": (1, np.sqrt),
     "abs": (1, np.absolute),
-    "relu": (1, _relu),
-    "relu_gradient": (2, _relu_gradient),
+    "relu": (1, lambda x: np.maximum(x, 0)),
+    "relu_gradient": (2, lambda dy, y: np.where(np.greater(y, 0), dy, np.zeros((), np.result_type(dy)))),
     "erf": (1, erf),
 }
 """Function -> (number of operands, NumPy definition). Each function gives the results of the op of this name."""

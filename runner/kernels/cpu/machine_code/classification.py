@@ -42,9 +42,8 @@ def register(registry: Registry) -> None:
 
 
 def _arrange(attributes: Attributes, inputs: Specs, outputs: Specs, offered: Offers) -> Arrangement | None:
-    if math.prod(inputs[0].shape) > LARGEST:
-        return None
-    return arrange_plain(attributes, inputs, outputs, offered)
+    few = math.prod(inputs[0].shape) <= LARGEST
+    return arrange_plain(attributes, inputs, outputs, offered) if few else None
 
 
 def _bind(

@@ -128,16 +128,12 @@ def register(registry: Registry) -> None:
 
 
 def _arrange(attributes: Attributes, inputs: Specs, outputs: Specs, offered: Offers) -> Arrangement | None:
-    (x,) = inputs
-    few_trailing = _are_trailing(attributes, x) and math.prod(x.shape) <= LARGEST
+    (x,), axes = inputs, tuple(attributes["axes"])
+    rank = len(x.shape)
+    few_trailing = axes == tuple(range(rank - len(axes), rank)) and math.prod(x.shape) <= LARGEST
     if x.dtype == DTYPE and (few_trailing or _is_first(attributes, x)):
         return arrange_plain(attributes, inputs, outputs, offered)
     return None
-
-
-def _are_trailing(attributes: Attributes, x: Spec) -> bool:
-    rank = len(x.shape)
-    return tuple(attributes["axes"]) == tuple(range(rank - len(attributes["axes"]), rank))
 
 
 def _is_first(attributes: Attributes, x: Spec) -> bool:
