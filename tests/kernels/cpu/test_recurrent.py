@@ -11,7 +11,7 @@ from runner.kernels.contract import Array
 from runner.kernels.cpu.machine_code import recurrent
 from runner.kernels.cpu.machine_code.compiler import host
 from runner.kernels.cpu.machine_code.recurrent_loops import MOST_ROWS
-from tests.kernels.cpu.onednn.checking import assert_close
+from tests.kernels.cpu.onednn.checking import assert_close, normal
 from tests.kernels.cpu.test_programs import all_same_bits
 from tests.kernels.harness import exact, run_node
 
@@ -21,16 +21,12 @@ SIZES = [(1, 1, 16), (3, 7, 32), (2, 20, 304), (2, MOST_ROWS + 1, 16), (1, 2 * M
 
 def arrays_of(op: str, size: tuple[int, int, int]) -> list[Array]:
     steps, rows, units = size
-    rng = np.random.default_rng(units)
-
-    def normal(*shape: int) -> Array:
-        return rng.standard_normal(shape).astype(np.float32)
-
-    weights, states = normal(units, 4 * units) * np.float32(0.2), (steps, rows, units)
+    weights = normal(0, units, 4 * units) * np.float32(0.2)
     if op == "lstm":
-        return [normal(steps, rows, 4 * units), weights, normal(rows, units), normal(rows, units)]
-    gates = rng.random((steps, rows, 4 * units)).astype(np.float32)
-    return [normal(*states), normal(*states), weights, normal(rows, units), normal(*states), gates]
+        return [normal(1, steps, rows, 4 * units), weights, normal(2, rows, units), normal(3, rows, units)]
+    dh, dc, c = (normal(seed, steps, rows, units) for seed in (1, 2, 3))
+    gates = np.random.default_rng(4).random((steps, rows, 4 * units), np.float32)
+    return [dh, dc, weights, normal(5, rows, units), c, gates]
 
 
 def computed(op: str, arrays: list[Array]) -> list[Array]:

@@ -27,9 +27,12 @@ from runner.kernels.registry import Registry
 
 
 def register(registry: Registry, library: Library) -> None:
-    """Add the kernels of ops ``convert`` and ``cast``. ``convert`` is offered the layouts of both input and output."""
+    """Add the kernels of op ``convert``, and of op ``cast`` between float dtypes.
 
-    def arrange(node: Node, offered: Layouts) -> Arrangement | None:
+    ``convert`` is offered the layouts of both input and output. For ``cast``, the second of these offers is optional.
+    """
+
+    def arrange_convert(node: Node, offered: Layouts) -> Arrangement | None:
         (spec,), (source, wanted) = node.inputs, offered
         if source is None or wanted is None or _common_view(library, _unpacked(source), wanted) is None:
             return None
@@ -37,23 +40,7 @@ def register(registry: Registry, library: Library) -> None:
         unpacked_bytes = _unpacked(source).nbytes if source.tag.startswith(BITS) else 0
         return Arrangement((source,), (wanted,), unpacked_bytes + desc.scratch_bytes)
 
-    def bind(node: Attributes, arrangement: Arrangement, buffers: Buffers) -> Bound:
-        source, result = buffers.inputs[0], buffers.outputs[0]
-        if not source.layout.tag.startswith(BITS):
-            return _reordering(library, source, result, buffers.host_scratch)
-        layout = _unpacked(source.layout)
-        unpacked = replace(source, layout=layout, data=buffers.host_scratch[: layout.nbytes])
-        reorder = in_turn(library, [_reordering(library, unpacked, result, buffers.host_scratch[layout.nbytes :])])
-        return _unpacking(source.host, unpacked.host, reorder)
-
-    registry.add(Kernel("convert", "cpu", "onednn", PRIORITY, FLOATS, answering(library, arrange), bind))
-    _register_cast(registry, library)
-
-
-def _register_cast(registry: Registry, library: Library) -> None:
-    """Add the kernel of op ``cast`` between float dtypes. If a second layout is offered, it is for the output."""
-
-    def arrange(node: Node, offered: Layouts) -> Arrangement | None:
+    def arrange_cast(node: Node, offered: Layouts) -> Arrangement | None:
         (x,), (y,) = node.inputs, node.outputs
         if not {x.dtype, y.dtype} <= FLOATS:
             return None
@@ -65,9 +52,16 @@ def _register_cast(registry: Registry, library: Library) -> None:
         return Arrangement((source,), (wanted,), desc.scratch_bytes)
 
     def bind(node: Attributes, arrangement: Arrangement, buffers: Buffers) -> Bound:
-        return _reordering(library, buffers.inputs[0], buffers.outputs[0], buffers.host_scratch)
+        source, result = buffers.inputs[0], buffers.outputs[0]
+        if not source.layout.tag.startswith(BITS):
+            return _reordering(library, source, result, buffers.host_scratch)
+        layout = _unpacked(source.layout)
+        unpacked = replace(source, layout=layout, data=buffers.host_scratch[: layout.nbytes])
+        reorder = in_turn(library, [_reordering(library, unpacked, result, buffers.host_scratch[layout.nbytes :])])
+        return _unpacking(source.host, unpacked.host, reorder)
 
-    registry.add(Kernel("cast", "cpu", "onednn", PRIORITY, FLOATS, answering(library, arrange), bind))
+    for op, arrange in (("convert", arrange_convert), ("cast", arrange_cast)):
+        registry.add(Kernel(op, "cpu", "onednn", PRIORITY, FLOATS, answering(library, arrange), bind))
 
 
 def _alike(library: Library, layout: Layout, spec: Spec) -> Layout | None:

@@ -1,4 +1,4 @@
-"""Values of oneDNN kernels: conversions, casts, accuracy of functions, NaN before a ReLU, softmax.
+"""Values of oneDNN kernels: conversions, casts, accuracy of functions, NaN before a ReLU, masks of a ReLU, softmax.
 
 ``tests/kernels/cpu/test_table.py`` compares the other values with the float64 reference.
 """
@@ -11,19 +11,23 @@ import pytest
 
 from runner.kernels.contract import Array, Layout, Operand, plain
 from runner.kernels.cpu.onednn.linear import FEW_ROWS, LARGE, TURNED_ROWS
+from runner.kernels.cpu.onednn.memory import BITS
 from tests.kernels.cpu.layout_cases import FUSED, LAYERS, PRODUCTS, convolved
 from tests.kernels.cpu.onednn.checking import (
     IMAGE_TAGS,
     assert_broken_alike,
+    assert_close,
     assert_padding_is_zero,
     check,
+    floats,
     kernel,
     kernels,
     layout,
     library,
     normal,
 )
-from tests.kernels.harness import Shaped, arranged, call_bound, converted, exact, filled, holding, run_node
+from tests.kernels.cpu.onednn.test_layouts import EPSILON, NORMALISED
+from tests.kernels.harness import Ran, Shaped, arranged, call_bound, converted, exact, filled, holding, run, run_node
 
 has_bfloat16 = pytest.mark.skipif("bfloat16" not in library().dtypes, reason="oneDNN has no bfloat16 on this CPU")
 
@@ -210,3 +214,81 @@ def test_the_table_has_products_on_both_sides_of_each_size_limit() -> None:
 
 def test_softmax_of_large_logits_equals_the_reference() -> None:
     check("softmax", {}, [np.array([[0, 2000, 1999], [-1e30, 3e38, 0]], np.float32)])
+
+
+SHAPE = (4, 20, 5, 6)
+
+
+def _batch(shape: tuple[int, ...]) -> list[Array]:
+    """Return x, with a mean away from zero, gamma and beta."""
+    return [2 * normal(1, *shape) + 1, normal(2, shape[1]), 0.1 * normal(3, shape[1])]
+
+
+def _with_relu(shape: tuple[int, ...], tag: str, arrays: list[Array] | None = None) -> Ran:
+    vector = plain(floats(shape[1]))
+    offered = [layout(floats(*shape), tag), vector, vector]
+    with np.errstate(all="ignore"):  # as the executor does in every step
+        return run_node(kernel("batch_norm_relu"), EPSILON, arrays or _batch(shape), offered, registry=kernels())
+
+
+@pytest.mark.parametrize("broken", [0, 1, 2], ids=["x", "gamma", "beta"])
+@pytest.mark.parametrize(("shape", "tag"), NORMALISED)
+def test_nan_passes_the_relu_of_batch_normalization(shape: tuple[int, ...], tag: str, broken: int) -> None:
+    arrays = _batch(shape)
+    arrays[broken].flat[-1] = np.nan
+    ran = _with_relu(shape, tag, arrays)
+    assert np.isnan(ran.outputs[0]).all()
+    assert np.isnan(exact("batch_norm_relu", arrays, EPSILON)[0])[:, -1].all()
+
+
+@pytest.mark.parametrize(("shape", "tag"), NORMALISED)
+def test_nan_from_a_mean_that_overflows_passes_the_relu(shape: tuple[int, ...], tag: str) -> None:
+    arrays = _batch(shape)
+    arrays[0][:, 0] = 3e38
+    assert np.isnan(_with_relu(shape, tag, arrays).outputs[0][:, 0]).all()
+
+
+def test_relu_of_infinity_is_not_nan() -> None:
+    arrays = _batch(SHAPE)
+    arrays[2][3] = np.inf
+    y = _with_relu(SHAPE, "", arrays).outputs[0]
+    assert np.isposinf(y[:, 3]).all()
+    assert np.isfinite(y[:, :3]).all()
+
+
+def _gradient(forward: Ran, mask: Layout | None = None, *, in_place: bool = False) -> Ran | None:
+    """Run the gradient with x in the layout of the forward pass; None if the kernel refuses the layout of the mask."""
+    _, mean, variance, positive = forward.outputs
+    x, gamma, _ = _batch(positive.shape)
+    arrays = [x, gamma, mean, variance, positive, normal(6, *x.shape)]
+    image, kept = forward.arrangement.inputs[0], forward.outputs_in_memory[3]
+    offered = [image, *[plain(floats(len(gamma)))] * 3, mask or kept.layout, image]
+    op, inputs = "batch_norm_relu_gradient", [Shaped.of(array) for array in arrays]
+    outputs = [inputs[0], inputs[1], inputs[1]]
+    if kernel(op).arrange(EPSILON, inputs, outputs, offered) is None:
+        return None
+    values = [*arrays[:4], kept if mask is None else positive, arrays[5]]
+    ran = run(kernel(op), EPSILON, inputs, outputs, values, offered, registry=kernels(), in_place=in_place)
+    for came, wanted in zip(ran.outputs, exact(op, arrays, EPSILON), strict=True):
+        assert_close(came, wanted)
+    assert_padding_is_zero(ran.outputs_in_memory[0])
+    return ran
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+@pytest.mark.parametrize(("shape", "tag"), NORMALISED)
+def test_the_gradient_with_relu_equals_the_reference(shape: tuple[int, ...], tag: str, in_place: bool) -> None:
+    forward = _with_relu(shape, tag)
+    ran = _gradient(forward, in_place=in_place)
+    assert ran is not None
+    assert ran.arrangement.inputs[4] == forward.arrangement.outputs[3], "nothing is converted"
+    assert ran.arrangement.inputs[0] == ran.arrangement.inputs[5] == forward.arrangement.inputs[0]
+
+
+def test_a_plain_mask_is_refused_if_masks_are_bits_and_converted_if_masks_are_bytes() -> None:
+    """oneDNN stores a mask as bits with AVX-512 and as bytes without it."""
+    forward = _with_relu((2, 16, 3, 3), "aBcd16b")
+    kept = forward.arrangement.outputs[3]
+    ran = _gradient(forward, plain(forward.outputs_in_memory[3].spec))
+    assert (ran is None) == kept.tag.startswith(BITS)
+    assert ran is None or ran.arrangement.inputs[4] == kept
