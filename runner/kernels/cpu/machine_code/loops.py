@@ -6,9 +6,8 @@ because all inputs of an element are read before its outputs are written.
 """
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import cffi
@@ -69,13 +68,25 @@ def slice_module(name: str, arrays: int, body: Callable[[ir.IRBuilder, list[Valu
 
 def write_module(loop: ElementLoop, vector_bytes: int) -> str:
     """Return the LLVM module with the function ``slice``."""
+    wide = loop.program.widened(loop.wide)
 
     def write(builder: ir.IRBuilder, bases: list[Value], begin: Value, end: Value) -> None:
         shared = shared_values(builder, loop, bases)
 
         def body(lanes: Lanes) -> Callable[[Value], None]:
             spread = {number: lanes.spread(builder, value) for number, value in shared.items()}
-            return partial(_body(loop, lanes, bases, spread), builder)
+
+            def emit(index: Value) -> None:
+                places = [element(builder, base, STORED[loop.dtype], index) for base in bases]
+                values = dict(spread)
+                for number in range(len(loop.wide)):
+                    if wide[number]:
+                        values[number] = lanes.load(builder, loop.dtype, places[number])
+                emit_steps(builder, loop, lanes, values, wide)
+                for number, place in zip(loop.program.outputs, places[len(loop.wide) :], strict=True):
+                    lanes.store(builder, loop.dtype, values[number], place)
+
+            return emit
 
         sweep(builder, computed_in(loop.dtype), vector_bytes, begin, end, body)
 
@@ -107,25 +118,6 @@ def shared_values(builder: ir.IRBuilder, loop: ElementLoop, bases: Sequence[Valu
     values = {k: lanes.load(builder, loop.dtype, bases[k]) for k in range(len(loop.wide)) if not wide[k]}
     emit_steps(builder, loop, lanes, values, [not each for each in wide])
     return values
-
-
-def _body(
-    loop: ElementLoop, lanes: Lanes, bases: Sequence[Value], spread: Mapping[int, Value]
-) -> Callable[[ir.IRBuilder, Value], None]:
-    """Return the function that appends the instructions for one element per lane, from an index on."""
-    wide = loop.program.widened(loop.wide)
-
-    def emit(builder: ir.IRBuilder, index: Value) -> None:
-        places = [element(builder, base, STORED[loop.dtype], index) for base in bases]
-        values = dict(spread)
-        for number in range(len(loop.wide)):
-            if wide[number]:
-                values[number] = lanes.load(builder, loop.dtype, places[number])
-        emit_steps(builder, loop, lanes, values, wide)
-        for number, place in zip(loop.program.outputs, places[len(loop.wide) :], strict=True):
-            lanes.store(builder, loop.dtype, values[number], place)
-
-    return emit
 
 
 def emit_steps(

@@ -189,11 +189,8 @@ class _Loops:
         """Return begin and end of the part of a window that is inside the image, along one axis."""
         b = self.builder
         before, behind = b.neg(start), b.sub(extent, start)
-        zero, whole = INDEX(0), INDEX(window)
-        return (
-            b.select(b.icmp_signed(">", before, zero), before, zero),
-            b.select(b.icmp_signed("<", behind, whole), behind, whole),
-        )
+        begin = b.select(b.icmp_signed(">", before, INDEX(0)), before, INDEX(0))
+        return begin, b.select(b.icmp_signed("<", behind, INDEX(window)), behind, INDEX(window))
 
     def _pixel(self, window: _Window, place: Value) -> None:
         """Append the instructions for one pixel of the result."""
