@@ -4,7 +4,7 @@ The product is x' dy (x transposed times dy), a sum over few rows: the weight gr
 updates the weights. A block of the product is computed in registers just before the block's weights are updated.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from itertools import product
@@ -104,6 +104,7 @@ class _Writer:
         self._x, self._dy = x, dy
         # The product is an input of the program but has no memory.
         self._inputs = [*rest[:place], None, *rest[place : len(loop.wide) - 1]]
+        self._stored = [number for number, wide in enumerate(loop.wide) if wide and number != place]
         self._outputs = rest[len(loop.wide) - 1 :]
         self._shared = shared_values(builder, loop, self._inputs)
 
@@ -113,22 +114,17 @@ class _Writer:
         for rows in (self._rows, 1):
             blocks = builder.sdiv(builder.sub(end, begin), INDEX(rows))
             stop = builder.add(begin, builder.mul(blocks, INDEX(rows)))
-            repeat(builder, begin, stop, rows, self._all_columns(rows))
+            repeat(builder, begin, stop, rows, partial(self._all_columns, rows))
             begin = stop
 
-    def _all_columns(self, rows: int) -> Callable[[Value], None]:
-        """Return a function that appends loops over all columns: blocks of vectors, then vectors, then numbers."""
-        columns, lanes = self._update.columns, self._lanes
-
-        def write(row: Value) -> None:
-            begin = 0
-            for vectors, width in ((self._vectors, lanes), (1, lanes), (1, 1)):
-                stop = begin + (columns - begin) // (vectors * width) * (vectors * width)
-                block = _Block(rows, vectors, Lanes(DTYPE, width), row)
-                repeat(self._builder, INDEX(begin), INDEX(stop), vectors * width, partial(self._block, block))
-                begin = stop
-
-        return write
+    def _all_columns(self, rows: int, row: Value) -> None:
+        """Append loops over all columns of ``rows`` rows: blocks of vectors, then vectors, then numbers."""
+        columns, lanes, begin = self._update.columns, self._lanes, 0
+        for vectors, width in ((self._vectors, lanes), (1, lanes), (1, 1)):
+            stop = begin + (columns - begin) // (vectors * width) * (vectors * width)
+            block = _Block(rows, vectors, Lanes(DTYPE, width), row)
+            repeat(self._builder, INDEX(begin), INDEX(stop), vectors * width, partial(self._block, block))
+            begin = stop
 
     def _block(self, block: "_Block", column: Value) -> None:
         """Append instructions that compute a block of the product and run the program on it."""
@@ -163,12 +159,8 @@ class _Writer:
             vector = self._plus(builder.urem(number, INDEX(block.vectors)), block.vectors)
             ahead = builder.add(column, builder.mul(vector, INDEX(block.lanes.count)))
             index = builder.add(builder.mul(row, INDEX(self._update.columns)), ahead)
-            for position in self._operands():
+            for position in self._stored:
                 fetch_for_writing(builder, DTYPE, self._inputs[position], index)
-
-    def _operands(self) -> list[int]:
-        """Return the positions of the program's array inputs other than the product."""
-        return [number for number, wide in enumerate(self._update.loop.wide) if wide and number != self._update.place]
 
     def _term(self, block: "_Block", column: Value, term: Value, sums: Sequence[Value]) -> list[Value]:
         """Return the sums, each with one more term: the product of an element of x and an element of dy."""
@@ -187,7 +179,7 @@ class _Writer:
         """Append the program for one element per lane, from ``index`` on. total: the product at these elements."""
         builder, loop = self._builder, self._update.loop
         values = {**spread, self._update.place: total}
-        for number in self._operands():
+        for number in self._stored:
             values[number] = lanes.load(builder, DTYPE, self._inputs[number], index)
         emit_steps(builder, loop, lanes, values, loop.program.widened(loop.wide))
         for number, base in zip(loop.program.outputs, self._outputs, strict=True):

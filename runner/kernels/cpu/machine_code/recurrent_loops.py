@@ -47,15 +47,11 @@ def write_module(kind: str, rows: int, units: int, vector_bytes: int) -> str:
 
 @dataclass(frozen=True)
 class _Rows:
-    """A group of adjacent rows, and its sums in the first-level cache.
-
-    first: index of the first row. line: number of vectors of sums per row. sums: index of the sums in ``bases``.
-    """
+    """A group of adjacent rows. first: index of the first row. line: number of vectors of sums per row."""
 
     first: Value
     count: int
     line: int
-    sums: int
 
 
 @dataclass
@@ -77,6 +73,7 @@ class _Writer:
         numbers = ir.ArrayType(STORED[DTYPE], max(1, min(self.rows, MOST_ROWS)) * GATES * self.width)
         sums = self.builder.alloca(numbers)
         sums.align = self.vector_bytes
+        self.sums = len(self.bases)
         # llvmlite gives this address a typed pointer; the addresses of the arrays are opaque pointers.
         self.bases.append(self.builder.inttoptr(self.builder.ptrtoint(sums, INDEX), ir.PointerType()))
 
@@ -123,7 +120,7 @@ class _Writer:
                 place = self._plus(self._times(self._plus(rows.first, row), GATES * self.units), column)
                 for gate in range(GATES):
                     value = self._load(2, self._plus(place, gate * self.units))
-                    self._store(rows.sums, self._sum(rows, row, gate), value)
+                    self._store(self.sums, self._sum(rows, row, gate), value)
 
             self._each(rows, begin)
             for gate in range(0, GATES, at_once):
@@ -137,7 +134,7 @@ class _Writer:
         units, lanes, builder = self.units, self.lanes, self.builder
         narrow = self._plus(self._times(self._plus(rows.first, row), units), column)
         wide = self._plus(self._times(self._plus(rows.first, row), GATES * units), column)
-        a_i, a_f, a_g, a_o = (self._load(rows.sums, self._sum(rows, row, gate)) for gate in range(GATES))
+        a_i, a_f, a_g, a_o = (self._load(self.sums, self._sum(rows, row, gate)) for gate in range(GATES))
         i, f, o = (sigmoid(builder, lanes, each) for each in (a_i, a_f, a_o))
         g = tanh(builder, lanes, a_g)
         c = builder.fadd(builder.fmul(f, self._load(3, narrow)), builder.fmul(i, g))
@@ -158,7 +155,7 @@ class _Writer:
 
             def compute(row: Value) -> None:
                 for v in range(self.vectors):
-                    into_h = self._load(rows.sums, self._sum(rows, row, v)) if multiplied else None
+                    into_h = self._load(self.sums, self._sum(rows, row, v)) if multiplied else None
                     self._backward_vector(self._plus(rows.first, row), self._unit(block, v), into_h)
 
             self._each(rows, compute)
@@ -195,7 +192,7 @@ class _Writer:
             def keep(row: Value) -> None:
                 for v in range(self.vectors):
                     place = self._plus(self._times(self._plus(rows.first, row), self.units), self._unit(block, v))
-                    self._store(2, place, self._load(rows.sums, self._sum(rows, row, v)))
+                    self._store(2, place, self._load(self.sums, self._sum(rows, row, v)))
 
             self._each(rows, keep)
 
@@ -207,7 +204,7 @@ class _Writer:
 
         def clear(row: Value) -> None:
             for v in vectors:
-                self._store(rows.sums, self._sum(rows, row, v), self.lanes.constant(0.0))
+                self._store(self.sums, self._sum(rows, row, v), self.lanes.constant(0.0))
 
         self._each(rows, clear)
         self._add_products(rows, vectors, (0, columns), self._times(block, columns * self.vectors * self.width))
@@ -240,9 +237,9 @@ class _Writer:
                             for both, total in zip(factors, sums, strict=True)
                         ]
 
-                    before = [self._load(rows.sums, place) for place in places]
+                    before = [self._load(self.sums, place) for place in places]
                     for place, total in zip(places, fold(builder, first, end, 1, before, add_term), strict=True):
-                        self._store(rows.sums, place, total)
+                        self._store(self.sums, place, total)
 
                 repeat(builder, INDEX(begin), INDEX(stop), size, add_rows)
 
@@ -253,7 +250,7 @@ class _Writer:
         for first, stop, size in _blocks(self.rows, MOST_ROWS):
 
             def write(row: Value, size: int = size) -> None:
-                body(_Rows(row, size, line, len(self.bases) - 1))
+                body(_Rows(row, size, line))
 
             repeat(self.builder, INDEX(first), INDEX(stop), size, write)
 

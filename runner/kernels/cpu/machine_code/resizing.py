@@ -1,7 +1,6 @@
 """Weighted sums of adjacent pixels of four bytes, with which ``runner.data.resizing`` resizes images."""
 
-from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from typing import TypeAlias
 
 import numpy as np
@@ -97,15 +96,12 @@ class _Writer:
         begin, out = INDEX(0), builder.mul(row, self._row)
         for count in (_BYTES_AT_ONCE, CHANNELS):
             stop = builder.add(begin, whole_part(builder, builder.sub(self._row, begin), count))
-            repeat(builder, begin, stop, count, self._column(rows, self._spread(row, count), out))
+            repeat(builder, begin, stop, count, partial(self._column, rows, self._spread(row, count), out))
             begin = stop
 
-    def _column(self, rows: list[Value], weights: list[Value], out: Value) -> Callable[[Value], None]:
-        def write(column: Value) -> None:
-            places = [self.builder.add(row, column) for row in rows]
-            self._store_sum(places, weights, self.builder.add(out, column))
-
-        return write
+    def _column(self, rows: list[Value], weights: list[Value], out: Value, column: Value) -> None:
+        places = [self.builder.add(row, column) for row in rows]
+        self._store_sum(places, weights, self.builder.add(out, column))
 
     def _start(self, number: Value) -> Value:
         return self.builder.load(element(self.builder, self._starts, INDEX, number), typ=INDEX)
