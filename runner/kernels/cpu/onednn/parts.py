@@ -185,9 +185,7 @@ def _copies(library: Library, node: Node, name: str, blocks: Sequence[_Block], *
 
 def _bytes_before(whole: Spec, block: _Block) -> int:
     """Return the byte offset of a block in a tensor in C order."""
-    elements = 0
-    for begin, extent in zip(block.begin, whole.shape, strict=True):
-        elements = elements * extent + begin
+    elements = sum(begin * step for begin, step in zip(block.begin, c_order(whole.shape), strict=True))
     return elements * numpy_dtype(whole.dtype).itemsize
 
 

@@ -23,11 +23,11 @@ Ints = tuple[int, ...]
 FEW = settings(max_examples=40, deadline=None)
 
 
-def _run(build: Callable[..., Tensor | Sequence[Tensor]], *arrays: Array) -> list[Array]:
-    """Build a graph over placeholders for the arrays and compute the tensors that ``build`` returns."""
+def _run(build: Callable[..., Tensor | Sequence[Tensor]], *arrays: Array, **options: Any) -> list[Array]:
+    """Compute the tensors that ``build(graph, *inputs, **options)`` returns. The inputs have the values ``arrays``."""
     graph = Graph()
     inputs = [ops.placeholder(graph, array.shape, array.dtype.name) for array in arrays]
-    built = build(graph, *inputs)
+    built = build(graph, *inputs, **options)
     fetches = [built] if isinstance(built, Tensor) else list(built)
     return evaluate(graph, fetches, dict(zip(inputs, arrays, strict=True)))
 
@@ -49,8 +49,8 @@ def _assert_equal_products(pairs: Sequence[tuple[Array, Array]]) -> None:
 def test_unbroadcast_is_the_adjoint_of_broadcasting(shapes: BroadcastableShapes, seed: int) -> None:
     narrow, wide = shapes.input_shapes[0], shapes.result_shape
     x, g = _normal(seed, narrow, wide)
-    (broadcast,) = _run(lambda graph, t: ops.broadcast_to(graph, t, wide), x)
-    (summed,) = _run(lambda graph, t: ops.unbroadcast(graph, t, narrow), g)
+    (broadcast,) = _run(ops.broadcast_to, x, shape=wide)
+    (summed,) = _run(ops.unbroadcast, g, shape=narrow)
     assert summed.shape == narrow
     _assert_equal_products([(broadcast, g), (x, summed)])
 
@@ -79,7 +79,7 @@ def test_concat_undoes_split(sizes: list[int], axis: int, seed: int) -> None:
 def test_slice_is_the_adjoint_and_inverse_of_pad(widths: list[tuple[int, int, int]], seed: int) -> None:
     low, inner, high = zip(*widths, strict=True)
     x, g = _normal(seed, inner, [sum(width) for width in widths])
-    padded, sliced = _run(lambda graph, a, b: [ops.pad(graph, a, low, high), ops.slice(graph, b, low, inner)], x, g)
+    (padded,), (sliced,) = _run(ops.pad, x, low=low, high=high), _run(ops.slice, g, begin=low, size=inner)
     _assert_equal_products([(padded, g), (x, sliced)])
     (back,) = _run(lambda graph, t: ops.slice(graph, ops.pad(graph, t, low, high), low, inner), x)
     np.testing.assert_array_equal(back, x)
@@ -96,14 +96,8 @@ def test_slice_selects_like_numpy_and_its_gradient_is_its_adjoint(axes: list[Int
     assume(min(ends, default=0) >= 0)
     shape = [max(first, end) + after for first, end in zip(begin, ends, strict=True)]
     x, dy = _normal(0, shape, size)
-    y, dx = _run(
-        lambda graph, a, b: [
-            ops.slice(graph, a, begin, size, steps),
-            ops.slice_gradient(graph, b, input_shape=shape, begin=begin, steps=steps),
-        ],
-        x,
-        dy,
-    )
+    (y,) = _run(ops.slice, x, begin=begin, size=size, steps=steps)
+    (dx,) = _run(ops.slice_gradient, dy, input_shape=shape, begin=begin, steps=steps)
     np.testing.assert_array_equal(y, x[np.ix_(*(first + step * np.arange(count) for first, count, step in axes))])
     _assert_equal_products([(y, dy), (x, dx)])
 
@@ -122,9 +116,7 @@ def test_permutation_and_its_inverse_cancel(perm: list[int], seed: int) -> None:
 def test_scatter_add_is_the_adjoint_of_gather(extra: int, indices: list[int], seed: int) -> None:
     params, g = _normal(seed, (5, extra), (len(indices), extra))
     chosen = np.array(indices, np.int64)
-    gathered, scattered = _run(
-        lambda graph, p, i, u: [ops.gather(graph, p, i), ops.scatter_add(graph, i, u, rows=5)], params, chosen, g
-    )
+    (gathered,), (scattered,) = _run(ops.gather, params, chosen), _run(ops.scatter_add, chosen, g, rows=5)
     _assert_equal_products([(gathered, g), (params, scattered)])
 
 
@@ -149,10 +141,10 @@ def test_gradients_of_convolution_are_its_adjoints(
     w_shape = (groups * outputs, inputs, 3, 2)
     geometry: dict[str, Any] = {"strides": strides, "padding": padding, "dilations": dilations, "groups": groups}
     x, w = _normal(seed, x_shape, w_shape)
-    (y,) = _run(lambda graph, a, b: ops.conv2d(graph, a, b, **geometry), x, w)
+    (y,) = _run(ops.conv2d, x, w, **geometry)
     (dy,) = _normal(seed + 1, y.shape)
-    (dx,) = _run(lambda g, a, b: ops.conv2d_input_gradient(g, a, b, input_shape=x_shape, **geometry), dy, w)
-    (dw,) = _run(lambda g, a, b: ops.conv2d_weight_gradient(g, a, b, weight_shape=w_shape, **geometry), dy, x)
+    (dx,) = _run(ops.conv2d_input_gradient, dy, w, input_shape=x_shape, **geometry)
+    (dw,) = _run(ops.conv2d_weight_gradient, dy, x, weight_shape=w_shape, **geometry)
     _assert_equal_products([(y, dy), (x, dx), (w, dw)])
 
 
@@ -164,24 +156,15 @@ def test_pool_gradients_are_adjoints_of_pools(
     padding = tuple(min(p, window[i // 2] - 1) for i, p in enumerate(padding))
     geometry: dict[str, Any] = {"window": window, "strides": strides, "padding": padding}
     x, g = _normal(seed, (2, 2, 5, 4), (2, 2, 5, 4))
-    y, argmax, mean = _run(
-        lambda graph, t: [*ops.max_pool(graph, t, **geometry), ops.avg_pool(graph, t, count_padding=count, **geometry)],
-        x,
-    )
+    y, argmax = _run(ops.max_pool, x, **geometry)
+    (mean,) = _run(ops.avg_pool, x, count_padding=count, **geometry)
     (dy,) = _normal(seed + 1, y.shape)
-    gathered, scattered, mean_back = _run(
-        lambda graph, g, dy, a: [
-            ops.max_pool_gather(graph, g, a, **geometry),
-            ops.max_pool_gradient(graph, dy, a, input_shape=x.shape, **geometry),
-            ops.avg_pool_gradient(graph, dy, input_shape=x.shape, count_padding=count, **geometry),
-        ],
-        g,
-        dy,
-        argmax,
-    )
+    (gathered,) = _run(ops.max_pool_gather, g, argmax, **geometry)
+    (scattered,) = _run(ops.max_pool_gradient, dy, argmax, input_shape=x.shape, **geometry)
+    (mean_back,) = _run(ops.avg_pool_gradient, dy, input_shape=x.shape, count_padding=count, **geometry)
     _assert_equal_products([(gathered, dy), (g, scattered)])
     _assert_equal_products([(mean, dy), (x, mean_back)])
-    (again,) = _run(lambda graph, t, a: ops.max_pool_gather(graph, t, a, **geometry), x, argmax)
+    (again,) = _run(ops.max_pool_gather, x, argmax, **geometry)
     np.testing.assert_array_equal(again, y)
 
 
@@ -189,10 +172,8 @@ def test_pool_gradients_are_adjoints_of_pools(
 @given(st.integers(1, 8), st.sampled_from([1, 3, 5, 7]), st.integers(0, 99))
 def test_channel_window_sum_is_its_own_adjoint(channels: int, size: int, seed: int) -> None:
     a, b = _normal(seed, (2, channels, 3), (2, channels, 3))
-    sums = _run(
-        lambda g, s, t: [ops.channel_window_sum(g, s, size=size), ops.channel_window_sum(g, t, size=size)], a, b
-    )
-    _assert_equal_products([(sums[0], b), (a, sums[1])])
+    (sum_of_a,), (sum_of_b,) = (_run(ops.channel_window_sum, each, size=size) for each in (a, b))
+    _assert_equal_products([(sum_of_a, b), (a, sum_of_b)])
 
 
 _DIFFERENTIABLE = [
