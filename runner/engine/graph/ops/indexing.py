@@ -105,6 +105,11 @@ def _gather_gradient(graph: Builder, node: Node, dy: Tensor) -> Sequence[Tensor 
     return [scatter_add(graph, indices, dy, rows=graph.spec(params).shape[0]), None]
 
 
+@single_output
+def _scatter_gradient(graph: Builder, node: Node, dy: Tensor) -> Sequence[Tensor | None]:
+    return [None, gather(graph, dy, node.inputs[0])]
+
+
 def _sums_gradient(graph: Builder, node: Node, gradients: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
     dy = gradients[0]
     # The sums are a symmetric linear function of the updates; the first positions depend on the indices alone.
@@ -127,14 +132,7 @@ _FROM_INTEGERS = NotDifferentiable("its input is an integer")
 
 register(
     OpDef("gather", _infer_gather, _gather_gradient, arity=2, flops=no_flops, moved=_gathered_bytes),
-    OpDef(
-        "scatter_add",
-        _infer_scatter_add,
-        single_output(lambda graph, node, dy: [None, gather(graph, dy, node.inputs[0])]),
-        arity=2,
-        attributes={"rows": "int"},
-        flops=lambda inputs, outputs, attributes: inputs[1].size,
-    ),
+    OpDef("scatter_add", _infer_scatter_add, _scatter_gradient, 2, {"rows": "int"}, lambda inputs, *_: inputs[1].size),
     OpDef("add_equal_rows", _infer_add_equal_rows, _sums_gradient, arity=2),
     OpDef("put_rows", _infer_put_rows, _AN_UPDATE, arity=3, flops=no_flops, moved=_put_bytes),
     OpDef("one_hot", _infer_one_hot, _FROM_INTEGERS, arity=1, attributes=_ENCODING, flops=no_flops),

@@ -121,12 +121,7 @@ _FUSED = {**TRANSPOSES, "bias": "bool", "relu": "bool", "dtype": "dtype"}
 
 register(
     OpDef(
-        "matmul",
-        lambda a, b, **transposes: [product_spec(a, b, transposes)],
-        _gradient,
-        arity=2,
-        attributes=TRANSPOSES,
-        flops=product_flops,
+        "matmul", lambda a, b, **transposes: [product_spec(a, b, transposes)], _gradient, 2, TRANSPOSES, product_flops
     ),
     OpDef("matmul_fused", _infer_fused, MADE_BY_PASSES, None, _FUSED, _fused_flops, decompose=_decompose_fused),
     OpDef(

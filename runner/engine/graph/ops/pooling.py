@@ -123,9 +123,24 @@ def _max_pool_rule(graph: Builder, node: Node, totals: Sequence[Tensor | None]) 
 
 
 @single_output
+def _max_pool_gradient_rule(graph: Builder, node: Node, ddx: Tensor) -> Sequence[Tensor | None]:
+    return [max_pool_gather(graph, ddx, node.inputs[1], **_only(node, _WINDOW)), None]
+
+
+@single_output
+def _max_pool_gather_rule(graph: Builder, node: Node, dy: Tensor) -> Sequence[Tensor | None]:
+    return [_scatter(graph, node, dy, node.inputs[1], node.inputs[0]), None]
+
+
+@single_output
 def _avg_pool_rule(graph: Builder, node: Node, dy: Tensor) -> Sequence[Tensor | None]:
     shape = graph.spec(node.inputs[0]).shape
     return [avg_pool_gradient(graph, dy, input_shape=shape, **_only(node, _AVERAGE))]
+
+
+@single_output
+def _avg_pool_gradient_rule(graph: Builder, node: Node, ddx: Tensor) -> Sequence[Tensor | None]:
+    return [avg_pool(graph, ddx, **_only(node, _AVERAGE))]
 
 
 def _window_flops(inputs: Specs, outputs: Specs, attributes: Attributes) -> int:
@@ -138,23 +153,8 @@ _TO_INPUT = {"input_shape": "ints"}
 
 register(
     OpDef("max_pool", _infer_max_pool, _max_pool_rule, 1, _WINDOW, _window_flops),
-    OpDef(
-        "max_pool_gradient",
-        _infer_gradient,
-        single_output(
-            lambda graph, node, ddx: [max_pool_gather(graph, ddx, node.inputs[1], **_only(node, _WINDOW)), None]
-        ),
-        arity=2,
-        attributes=_WINDOW | _TO_INPUT,
-        flops=input_flops(1),
-    ),
-    OpDef(
-        "max_pool_gather",
-        _infer_max_pool_gather,
-        single_output(lambda graph, node, dy: [_scatter(graph, node, dy, node.inputs[1], node.inputs[0]), None]),
-        arity=2,
-        attributes=_WINDOW,
-    ),
+    OpDef("max_pool_gradient", _infer_gradient, _max_pool_gradient_rule, 2, _WINDOW | _TO_INPUT, input_flops(1)),
+    OpDef("max_pool_gather", _infer_max_pool_gather, _max_pool_gather_rule, 2, _WINDOW),
     OpDef(
         "avg_pool",
         lambda x, **pooling: [TensorSpec(_pooled_shape(x, pooling), x.dtype)],
@@ -163,12 +163,5 @@ register(
         attributes=_AVERAGE,
         flops=_window_flops,
     ),
-    OpDef(
-        "avg_pool_gradient",
-        _infer_gradient,
-        single_output(lambda graph, node, ddx: [avg_pool(graph, ddx, **_only(node, _AVERAGE))]),
-        arity=1,
-        attributes=_AVERAGE | _TO_INPUT,
-        flops=input_flops(1),
-    ),
+    OpDef("avg_pool_gradient", _infer_gradient, _avg_pool_gradient_rule, 1, _AVERAGE | _TO_INPUT, input_flops(1)),
 )

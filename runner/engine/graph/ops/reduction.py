@@ -118,6 +118,11 @@ def _max_gradient(graph: Builder, node: Node, dy: Tensor) -> Sequence[Tensor | N
     return [(winners * _spread(node, Expr(graph, dy) / ties, shape)).tensor]
 
 
+@single_output
+def _broadcast_gradient(graph: Builder, node: Node, dy: Tensor) -> Sequence[Tensor | None]:
+    return [unbroadcast(graph, dy, graph.spec(node.inputs[0]).shape)]
+
+
 _POSITION = NotDifferentiable("its output is a position")
 _AXES = {"axes": "ints", "keepdims": "bool"}
 
@@ -129,12 +134,5 @@ register(
     OpDef("reduce_mean", _FLOATS, single_output(_mean_gradient), 1, _AXES, input_flops(1)),
     OpDef("reduce_max", _NUMBERS, single_output(_max_gradient), 1, _AXES, input_flops(1)),
     OpDef("argmax", _infer_argmax, _POSITION, 1, {"axis": "int"}, input_flops(1)),
-    OpDef(
-        "broadcast_to",
-        _infer_broadcast_to,
-        single_output(lambda graph, node, dy: [unbroadcast(graph, dy, graph.spec(node.inputs[0]).shape)]),
-        arity=1,
-        attributes={"shape": "ints"},
-        flops=no_flops,
-    ),
+    OpDef("broadcast_to", _infer_broadcast_to, _broadcast_gradient, 1, {"shape": "ints"}, no_flops),
 )
