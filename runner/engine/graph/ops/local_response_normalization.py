@@ -88,6 +88,7 @@ def _decompose_gradient(attributes: Attributes, x: Expr, dy: Expr) -> Sequence[E
 _RESPONSE = {"size": "int", "alpha": "float", "beta": "float", "k": "float", "divide_by_size": "bool"}
 
 _NAME = "local_response_normalization"
+_GRADIENT = f"{_NAME}_gradient"
 
 register(
     OpDef(
@@ -101,19 +102,11 @@ register(
     OpDef(
         _NAME,
         _infer,
-        single_output(lambda graph, node, dy: [graph.add(f"{_NAME}_gradient", [*node.inputs, dy], node.attributes)[0]]),
+        single_output(lambda graph, node, dy: [graph.add(_GRADIENT, [*node.inputs, dy], node.attributes)[0]]),
         arity=1,
         attributes=_RESPONSE,
         flops=input_flops(12),
         decompose=decomposition(lambda attributes, x: [x * _denominator(x, attributes) ** -attributes["beta"]]),
     ),
-    OpDef(
-        f"{_NAME}_gradient",
-        _infer_gradient,
-        ByDecomposition(),
-        arity=2,
-        attributes=_RESPONSE,
-        flops=input_flops(24),
-        decompose=_decompose_gradient,
-    ),
+    OpDef(_GRADIENT, _infer_gradient, ByDecomposition(), 2, _RESPONSE, input_flops(24), decompose=_decompose_gradient),
 )
