@@ -41,38 +41,34 @@ def _of_literal(value: Operand, dtype: str) -> Signs:
 
 def _apply(function: str, operands: Sequence[Signs]) -> Signs:
     """Return the signs that the result may have for operands of these signs."""
-    return frozenset().union(*(_SIGNS[function](*signs) for signs in product(*operands)))
+    return frozenset().union(*(_of_one(function, *signs) for signs in product(*operands)))
 
 
-def _of_known(signs: Callable[..., set[Sign]]) -> Callable[..., set[Sign]]:
-    """Return the function ``signs``, extended to return the unknown sign if an operand is unknown."""
-    return lambda *operands: {None} if None in operands else signs(*operands)
+def _of_one(function: str, *signs: Sign) -> set[Sign]:
+    # The gradient of a ReLU can be 0 even if an operand is unknown.
+    return {None} if None in signs and function != "relu_gradient" else _SIGNS[function](*signs)
 
 
 def _add(a: int, b: int) -> set[Sign]:
     return {-1, 0, 1} if a * b < 0 else {a or b}
 
 
-def _relu_gradient(dy: Sign, y: Sign) -> set[Sign]:
-    return {dy, 0} if y is None else {dy if y > 0 else 0}
-
-
 _SIGNS: dict[str, Callable[..., set[Sign]]] = {
-    "add": _of_known(_add),
-    "sub": _of_known(lambda a, b: _add(a, -b)),
-    "mul": _of_known(lambda a, b: {a * b}),
-    "div": _of_known(lambda a, b: {a * b if b else None}),
-    "maximum": _of_known(lambda a, b: {max(a, b)}),
-    "minimum": _of_known(lambda a, b: {min(a, b)}),
-    "neg": _of_known(lambda x: {-x}),
-    "square": _of_known(lambda x: {x * x}),
-    "sqrt": _of_known(lambda x: {None if x < 0 else x}),
-    "abs": _of_known(lambda x: {abs(x)}),
-    "relu": _of_known(lambda x: {max(x, 0)}),
-    "relu_gradient": _relu_gradient,
-    "erf": _of_known(lambda x: {x}),
+    "add": _add,
+    "sub": lambda a, b: _add(a, -b),
+    "mul": lambda a, b: {a * b},
+    "div": lambda a, b: {a * b if b else None},
+    "maximum": lambda a, b: {max(a, b)},
+    "minimum": lambda a, b: {min(a, b)},
+    "neg": lambda x: {-x},
+    "square": lambda x: {x * x},
+    "sqrt": lambda x: {None if x < 0 else x},
+    "abs": lambda x: {abs(x)},
+    "relu": lambda x: {max(x, 0)},
+    "relu_gradient": lambda dy, y: {dy, 0} if y is None else {dy if y > 0 else 0},
+    "erf": lambda x: {x},
 }
-"""Name of an element-wise function -> function (signs of the operands) -> signs that the result may have."""
+"""Name of an element-wise function -> function (known signs of the operands) -> signs that the result may have."""
 
 
 LIBRARY = "llvm"
