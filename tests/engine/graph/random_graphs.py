@@ -118,13 +118,13 @@ class _Sketch:
         latest = tensors[-1:] * 3
         return self.draw(st.sampled_from([*tensors, *latest]))
 
-    def one_of(self, choices: list[Callable[[], Tensor]]) -> Callable[[], Tensor]:
-        """Draw one of several functions by its index.
+    def one_of(self, *choices: Callable[[], Tensor]) -> Tensor:
+        """Call one of several functions, which is drawn by its index.
 
         Hypothesis compares strategies by the hashes of their elements, and the hash of a function is its address. If
         functions were sampled directly, later examples would depend on memory addresses.
         """
-        return choices[self.draw(st.integers(0, len(choices) - 1))]
+        return choices[self.draw(st.integers(0, len(choices) - 1))]()
 
     def add_one(self, device: int) -> None:
         """Add one node or a small pattern of nodes on a device."""
@@ -132,7 +132,7 @@ class _Sketch:
         waits = self.controls and self.draw(st.integers(0, 5)) == 0
         controls = [self.draw(st.sampled_from(sorted(self.graph.nodes)))] if waits else []
         with self.graph.device(worker_device(device)), self.graph.control_dependencies(controls):
-            tensor = self.one_of(kinds)()
+            tensor = self.one_of(*kinds)
         self.known[self.graph.spec(tensor).shape].append(tensor)
 
     def assign(self, shape: tuple[int, ...]) -> None:
@@ -148,7 +148,7 @@ class _Sketch:
     def _chained(self) -> Tensor:
         graph, shape = self.graph, self.draw(st.sampled_from(SHAPES))
         a, b, c = (self.any(shape) for _ in range(3))
-        choices: list[Callable[[], Tensor]] = [
+        return self.one_of(
             lambda: ops.add(graph, a, b),
             lambda: ops.sub(graph, a, b),
             lambda: ops.mul(graph, a, self.any(SCALAR)),
@@ -162,8 +162,7 @@ class _Sketch:
             lambda: ops.relu(graph, a),
             lambda: ops.relu_gradient(graph, a, b),
             lambda: ops.tanh(graph, a),
-        ]
-        return self.one_of(choices)()
+        )
 
     def _layer(self) -> Tensor:
         """Add a convolution or product, then some of the ops that may follow."""
@@ -212,25 +211,23 @@ class _Sketch:
         graph, shape = self.graph, self.draw(st.sampled_from(SHAPES))
         numbers = st.sampled_from([0.0, -0.0, 1.0, 0.1, -3.5])
         filled = ops.fill(graph, self.draw(numbers), shape, self.dtype)
-        choices: list[Callable[[], Tensor]] = [
+        return self.one_of(
             lambda: ops.scale(graph, filled, self.draw(numbers)),
             lambda: ops.broadcast_to(graph, ops.fill(graph, self.draw(numbers), (), self.dtype), shape),
             lambda: ops.constant(graph, np.linspace(-1, 1, math.prod(shape)).reshape(shape).astype(self.dtype)),
             lambda: ops.tanh(graph, filled),
             lambda: ops.relu_gradient(graph, filled, ops.cast(graph, filled, self.dtype)),
-        ]
-        return self.one_of(choices)()
+        )
 
     def _same(self) -> Tensor:
         """Add nodes that return their input."""
         graph, shape = self.graph, self.draw(st.sampled_from(SHAPES))
         x = self.any(shape)
-        choices: list[Callable[[], Tensor]] = [
+        return self.one_of(
             lambda: ops.identity(graph, x),
             lambda: ops.stop_gradient(graph, x),
             lambda: ops.cast(graph, x, self.dtype),
             lambda: ops.broadcast_to(graph, x, shape),
             lambda: ops.reshape(graph, ops.reshape(graph, x, (-1,)), shape),
             lambda: ops.mul(graph, ops.fill(graph, 1.0, shape, self.dtype), x),
-        ]
-        return self.one_of(choices)()
+        )
