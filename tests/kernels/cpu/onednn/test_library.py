@@ -7,11 +7,12 @@ from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from threadpoolctl import threadpool_limits
 
-from runner.kernels.contract import Arrangement, Layout, NativeCall, Offers, Operand, plain
+from runner.kernels.contract import Arrangement, Layout, NativeCall, Offers, Operand, all_plain, plain
 from runner.kernels.cpu.onednn import constants as dnnl
 from runner.kernels.cpu.onednn import library as loading
 from runner.kernels.cpu.onednn import memory
@@ -174,40 +175,37 @@ def test_every_format_has_one_name() -> None:
     assert "nchw" not in tags
 
 
-class _Asked:
-    """An arrange function that records its calls."""
-
-    def __init__(self) -> None:
-        self.nodes: list[Node] = []
-
-    def __call__(self, node: Node, offered: Offers) -> Arrangement | None:
-        self.nodes.append(node)
-        if node.attributes.get("unknown"):
-            raise Unimplemented("no such thing")
-        return Arrangement(tuple(map(plain, node.inputs)), tuple(map(plain, node.outputs)))
+def _arrange(node: Node, offered: Offers) -> Arrangement:
+    if node.attributes.get("unknown"):
+        raise Unimplemented("no such thing")
+    return all_plain(node.inputs, node.outputs)
 
 
-def test_an_arrangement_is_cached_for_the_same_node_and_offer() -> None:
-    asked = _Asked()
+@pytest.fixture
+def asked() -> Mock:
+    """Return an arrange function that counts its calls."""
+    return Mock(side_effect=_arrange)
+
+
+def test_an_arrangement_is_cached_for_the_same_node_and_offer(asked: Mock) -> None:
     arrange = answering(library(), asked)
     x, y = floats(2, 3), floats(3, 2)
     first = arrange({"size": 1}, [x], [x], [plain(x)])
     assert arrange({"size": 1}, [x], [x], [plain(x)]) is first
-    assert len(asked.nodes) == 1
+    assert asked.call_count == 1
     for other in (({"size": 2}, [x], [x], [plain(x)]), ({"size": 1}, [y], [x], [None]), ({}, [x], [x], [None])):
         arrange(*other)
-    assert len(asked.nodes) == 4
+    assert asked.call_count == 4
     assert arrange({"unknown": True}, [x], [x], [None]) is None
 
 
-def test_arrangements_are_cached_for_each_number_of_threads() -> None:
-    asked = _Asked()
+def test_arrangements_are_cached_for_each_number_of_threads(asked: Mock) -> None:
     arrange = answering(library(), asked)
     x = floats(2, 3)
     for threads, questions in ((1, 1), (2, 2), (1, 2), (3, 3)):
         with threadpool_limits(threads, user_api="openmp"):
             arrange({}, [x], [x], [plain(x)])
-        assert len(asked.nodes) == questions
+        assert asked.call_count == questions
 
 
 def test_additional_threads_have_scratch_memory() -> None:
@@ -219,21 +217,20 @@ def test_additional_threads_have_scratch_memory() -> None:
 
 
 @pytest.mark.parametrize("spec", [floats(), floats(2, 0), Shaped((2,), "int64"), Shaped((2,), "float64")])
-def test_tensors_that_onednn_does_not_support_cause_no_query(spec: Shaped) -> None:
-    asked = _Asked()
+def test_tensors_that_onednn_does_not_support_cause_no_query(asked: Mock, spec: Shaped) -> None:
     good = floats(2, 3)
     assert answering(library(), asked)({}, [good, spec], [good], [None, None]) is None
     assert answering(library(), asked)({}, [good], [spec], [None]) is None
-    assert not asked.nodes
+    asked.assert_not_called()
 
 
 @pytest.mark.parametrize(("isa", "asks"), [(0x7, 0), (0x1F, 0), (0x27, 1)], ids=["AVX2", "AVX2_VNNI_2", "AVX512_CORE"])
-def test_bfloat16_is_refused_without_avx512(isa: int, asks: int) -> None:
-    asked, spec = _Asked(), Shaped((2, 3), "bfloat16")
+def test_bfloat16_is_refused_without_avx512(asked: Mock, isa: int, asks: int) -> None:
+    spec = Shaped((2, 3), "bfloat16")
     cpu = replace(library(), dtypes=supported_dtypes(SimpleNamespace(dnnl_get_effective_cpu_isa=lambda: isa)))
     answering(cpu, asked)({}, [spec], [spec], [None])
     answering(cpu, asked)({}, [floats(2, 3)], [floats(2, 3)], [None])
-    assert len(asked.nodes) == asks + 1
+    assert asked.call_count == asks + 1
 
 
 def test_the_format_comes_from_the_first_layout_that_has_one() -> None:
