@@ -20,8 +20,6 @@ from runner.kernels.cpu.machine_code.instructions import EMIT, INDEX, STORED, La
 from runner.kernels.elementwise import Program, computed_in
 
 _POINTER = ir.PointerType()
-SLICE = ir.FunctionType(ir.VoidType(), [_POINTER, INDEX, INDEX])
-"""Type of ``slice(arrays, begin, end)``."""
 
 
 @dataclass(frozen=True)
@@ -56,14 +54,13 @@ def slice_module(name: str, arrays: int, body: Callable[[ir.IRBuilder, list[Valu
 
     body: (builder, addresses of the arrays, begin, end).
     """
-    module = ir.Module(name)
-    function = ir.Function(module, SLICE, "slice")
+    function = ir.Function(ir.Module(name), ir.FunctionType(ir.VoidType(), [_POINTER, INDEX, INDEX]), "slice")
     addresses, begin, end = function.args
     builder = ir.IRBuilder(function.append_basic_block("entry"))
     bases = [builder.load(element(builder, addresses, INDEX, INDEX(k)), typ=_POINTER) for k in range(arrays)]
     body(builder, bases, begin, end)
     builder.ret_void()
-    return str(module)
+    return str(function.module)
 
 
 def write_module(loop: ElementLoop, vector_bytes: int) -> str:

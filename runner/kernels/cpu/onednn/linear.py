@@ -94,16 +94,19 @@ def _bound(product: Product, buffers: Buffers) -> Bound:
 def _product(library: Library, node: Node) -> Product:
     """Return the product of two inputs. ``bias`` adds a third input; ``relu`` then replaces each y by max(y, 0)."""
     turned = (node.attributes["transpose_a"], node.attributes["transpose_b"])
-    rows, large = node.outputs[0].shape[0], math.prod(node.inputs[1].shape) >= LARGE
+    (rows, columns), large = node.outputs[0].shape, math.prod(node.inputs[1].shape) >= LARGE
     if turned == (False, False) and large:
-        return _inner_product(library, node)
+        # oneDNN's matrix product would reorder large weights in every step; its inner product does not. The inner
+        # product reads weights as (outputs, inputs), so the axes of our weights are exchanged.
+        a, b = _matrix(library, node.inputs[0]), _matrix(library, node.inputs[1], turned=True)
+        return _forward(library, node, "inner_product_forward", (dnnl.FORWARD_TRAINING,), a, b, (columns,))
     if turned == (False, True) and not _has(node, "bias") and not _has(node, "relu"):
         if rows <= FEW_ROWS:
             return _input_gradient(library, node)
         if rows in TURNED_ROWS and large:
             return _turned_product(library, node)
     a, b = (_matrix(library, spec, each) for spec, each in zip(node.inputs, turned, strict=False))
-    return _forward(library, node, "matmul", (), a, b, (1, node.outputs[0].shape[1]))
+    return _forward(library, node, "matmul", (), a, b, (1, columns))
 
 
 def _has(node: Node, part: str) -> bool:
@@ -114,14 +117,6 @@ def _has(node: Node, part: str) -> bool:
 def _matrix(library: Library, spec: Spec, turned: bool = False) -> Any:
     """Return the descriptor of a matrix in C order or of its transpose."""
     return described(library, spec, plain(spec), TRANSPOSED if turned else "")
-
-
-def _inner_product(library: Library, node: Node) -> Product:
-    # oneDNN's matrix product would reorder large weights in every step; its inner product does not. The inner product
-    # reads weights as (outputs, inputs), so the axes of our weights are exchanged.
-    a, b = _matrix(library, node.inputs[0]), _matrix(library, node.inputs[1], turned=True)
-    goal = (dnnl.FORWARD_TRAINING,)
-    return _forward(library, node, "inner_product_forward", goal, a, b, node.outputs[0].shape[1:])
 
 
 def _forward(
