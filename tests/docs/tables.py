@@ -11,7 +11,7 @@ _HEAD = """\
 # Tables of papers
 
 A table is a YAML file, `conf/table/NAME.yaml`: papers with their published values, runs (configurations), and rows and
-columns whose cells read values from the runs. The values that were computed are committed under `results/NAME/`.
+columns whose cells read values from the runs. The computed values are committed under `results/NAME/`.
 
 ```bash
 runner table list
@@ -21,16 +21,16 @@ runner table export network_sizes --format csv --output sizes.csv
 
 `runner table list` shows, for each table, the existing values and the requirements of the missing ones: the number of
 runs, their time, workers, and data that are not on this machine. The time is that of seeds that were run, or else an
-estimate of `runner table run` (with `--budget 0s`, it only estimates); otherwise it is unknown. Estimates follow from
-three updates, on synthetic data if the data are missing, and are committed with their CPU, in
+estimate of `runner table run`; without either, it is unknown. With `--budget 0s`, `runner table run` only estimates: it
+times three updates, on synthetic data if the data are missing. Estimates are committed with their CPU in
 `results/NAME/estimates.json`.
 
-`runner table run NAME` computes the missing values. Training runs are jobs of a sweep in `multirun/table/NAME`, with
-each seed of the file; a second start continues the first one, and repeats nothing. Before the jobs start, the command
-prints them with their estimated times, and lists the jobs that it skips for lack of data or memory. `--cells ROW`
-chooses rows, `--budget 2h` limits the estimated time, and overrides choose the launcher (`hydra/launcher=joblib
-hydra.launcher.n_jobs=2`). `--results DIR` chooses another folder of results, for example to measure a table of the
-project again.
+`runner table run NAME` computes the missing values. Training runs are jobs of a sweep in `multirun/table/NAME`, one for
+each seed of the file. A second start of the command continues the first one and repeats no finished job. Before the
+jobs start, the command prints them with their estimated times, and lists the jobs that it skips for lack of data or
+memory. `--cells ROW` chooses rows, `--budget 2h` limits the estimated time, and overrides choose the launcher
+(`hydra/launcher=joblib hydra.launcher.n_jobs=2`). `--results DIR` chooses another folder of results, for example to
+measure a table of the project again.
 
 A result is never changed. If the overrides of a run are changed afterwards, its earlier values are *stale*: state the
 reason in the run's key `changed`, and run the table again; the earlier values stay below the table, with the reason.
@@ -38,8 +38,8 @@ reason in the run's key `changed`, and run the table again; the earlier values s
 Each result, `results/NAME/RUN/seed-N.HASH.json`, names its commit, run directory and MLflow run (`--format json` names
 the file of each value), and stores its configuration, a digest of the data, the kind of machine, and the weights after
 three updates. `runner table check NAME` (or `--all`) plans every run, makes two steps of it on synthetic data, and
-compares: a result is *stale* if configuration or data changed, or if the same kind of machine no longer reproduces
-these weights; on another kind of machine it is *unchecked*.
+checks the results. A result is *stale* if configuration or data changed, or if the same kind of machine no longer
+reproduces these weights. Without the data, or on another kind of machine, the result is *unchecked*.
 
 ## A table of your own
 
@@ -54,10 +54,11 @@ runner table export my_table --config-dir conf --format latex --output my_table.
 runner table export my_table --config-dir conf --format png --output my_table.png
 ```
 
-Edit `conf/table/my_table.yaml` and run the table again: it trains only what is missing. The results are JSON files in
-`results/my_table`, next to `conf`; commit them with the table, and a clone shows the same values without training. The
-PNG has the table, its claims, and the curves of the metrics that its columns read, as means with a band of one standard
-deviation over the seeds. The LaTeX has our values with the best of each column in bold; a document needs `booktabs`:
+If you edit `conf/table/my_table.yaml` and run the table again, only missing runs are trained. The results are JSON
+files in `results/my_table`, next to `conf`. If you commit these files with the table, a clone shows the same values
+without training. The PNG has the table, its claims, and the curves of the metrics that its columns read, as means with
+a band of one standard deviation over the seeds. The LaTeX has the computed values, with the best of each column in
+bold; the document must load `booktabs`:
 
 <!-- file: paper.tex -->
 ```latex
@@ -72,30 +73,31 @@ deviation over the seeds. The LaTeX has our values with the best of each column 
 \\end{document}
 ```
 
-The runs of a table can use the options of a [plugin](plugins.md#a-table-with-a-plugin), named by `--plugin`.
+With `--plugin`, the runs of a table can use the options of a [plugin](plugins.md#a-table-with-a-plugin).
 
 ## How a table decides
 
 A value is never shown without its kind. *count*: sizes of networks, counted in the graph; nothing is trained.
-*measured*: values of training runs, over seeds. *small*: of training runs that test the same claim with a smaller
-network, a smaller dataset or fewer epochs; the table says what is smaller, and decides only orders and ratios.
-*simulated*: times on [described hardware](simulation.md); a value to which the description was fitted is so marked.
-*benchmark*: times of a step without update, of runner and other libraries on one machine. The key `seeds` has the
-numbers of its rounds; in each round, all libraries compute the same network, one after the other. In a clone of the
+*measured*: values of training runs, over seeds. *small*: values of training runs that test the same claim with a
+smaller network, a smaller dataset or fewer epochs; the table states the difference, and decides only orders and ratios.
+*simulated*: times on [described hardware](simulation.md); values to which the description was fitted are marked.
+*benchmark*: times of a step without update, of runner and other libraries on one machine. The key `seeds` lists the
+numbers of the rounds; in each round, all libraries compute the same network, one after the other. In a clone of the
 repository, `make bench-peers` installs the libraries, and `python -m benchmarks table NAME` measures missing rounds.
 
-Each published value has the code of its confidence. A value *passes* or *fails* against what a paper states (codes S
-and P), within a tolerance that the file states; `rounding` is half a unit of the last printed digit. Against a value
-that follows from a published specification (C and D) it *agrees* or *differs*. A value without tolerance, or with
-another code, is context and decides nothing. Over seeds, the 95 % interval of the mean decides: it passes inside
-`published ± tolerance`, fails outside, and is *inconclusive* across a bound or with one seed.
+Each published value has a code for its confidence. A computed value *passes* or *fails* against a value that a paper
+states (codes S and P), within a tolerance that the file states; `rounding` is half a unit of the last printed digit.
+Against a value that follows from a published specification (C and D), it *agrees* or *differs*. A published value
+without tolerance, or with another code, is context and decides nothing. Over several seeds, the 95 % interval of the
+mean decides: a value passes if the interval is inside `published ± tolerance`, fails if it is outside, and is
+*inconclusive* if it crosses a bound or if there is only one seed.
 
 A claim is a statement over cells. It *holds* or *fails* by a two-sided test (Welch's, or a permutation test; two
-one-sided tests for an equivalence) at 5 % with Holm's correction over all claims of the table, those without values
-included; otherwise it is *undecided*, with the number of seeds that would decide it with a power of 80 %. In a
-benchmark, the values of one round are a pair, because what slows a machine for a while slows all libraries: the test is
-the paired t-test of their differences, or a permutation of the signs. Every seed or round of the file is in the table;
-a run whose loss is no longer finite counts as a value that is not finite.
+one-sided tests for an equivalence) at 5 % with Holm's correction over all claims of the table, including those without
+values. Otherwise, the claim is *undecided*, and the table states the number of seeds that would decide it with a power
+of 80 %. In a benchmark, the values of one round are a pair, because a temporary slowdown of the machine affects all
+libraries: the test is the paired t-test of their differences, or a permutation of the signs. The table includes every
+seed or round of the file; a run whose loss is no longer finite counts as a value that is not finite.
 """
 
 
