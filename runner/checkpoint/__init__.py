@@ -6,25 +6,7 @@ Read the modules in this order: ``manifest``, ``shard`` and ``layout`` for the f
 and ``background``.
 """
 
-from runner.checkpoint.manifest import BEST_STEP, MINIMUM_KEEP, CheckpointMeta, Manifest, ShardRecord, VariableRecord
-from runner.checkpoint.reading import BEST, NEWEST, Checkpoint, Expected, find, load, newest
+from runner.checkpoint.manifest import BEST_STEP, CheckpointMeta, Manifest
+from runner.checkpoint.reading import BEST, NEWEST, Checkpoint, find, load, newest
 from runner.checkpoint.shard import weights_sha256
 from runner.checkpoint.writing import save
-
-__all__ = [
-    "BEST",
-    "BEST_STEP",
-    "MINIMUM_KEEP",
-    "NEWEST",
-    "Checkpoint",
-    "CheckpointMeta",
-    "Expected",
-    "Manifest",
-    "ShardRecord",
-    "VariableRecord",
-    "find",
-    "load",
-    "newest",
-    "save",
-    "weights_sha256",
-]

@@ -41,8 +41,7 @@ def committed(directory: Path) -> list[tuple[int, Path]]:
 
 def discard(path: Path, epoch: int) -> None:
     """Delete a checkpoint so that no crash leaves an incomplete checkpoint under a committed name."""
-    doomed = set_aside(path, epoch)
-    _delete(doomed)
+    _delete(set_aside(path, epoch))
 
 
 def set_aside(path: Path, epoch: int) -> Path:

@@ -17,7 +17,7 @@ import numpy as np
 
 from runner.errors import CheckpointError, NumericError
 from runner.system.json_file import parse_json
-from runner.system.schema import FieldType, Integer, ListOf, MapOf, Number, OneOf, Record, Text, Violation
+from runner.system.schema import Integer, ListOf, MapOf, Number, OneOf, Record, Text, Violation
 
 FORMAT_VERSION = 1
 MANIFEST_FILE = "manifest.json"
@@ -161,14 +161,6 @@ def decode(raw: bytes) -> Manifest:
     if encode(manifest) != raw:
         raise CheckpointError("the manifest is damaged: its content does not match its own checksum")
     return manifest
-
-
-def require(kind: FieldType, value: object, what: str) -> None:
-    """Raise CheckpointError unless ``kind`` allows ``value``."""
-    try:
-        kind.write(value, f"checkpoint {what}")
-    except Violation as violation:
-        raise CheckpointError(str(violation)) from None
 
 
 def _canonical(document: Mapping[str, Any]) -> bytes:

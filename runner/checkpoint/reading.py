@@ -32,18 +32,14 @@ _SIGNATURES = (
 
 def refuse_foreign(name: str, content: bytes) -> None:
     """Raise CheckpointError if ``content``, the beginning of file ``name``, has the signature of another format."""
-    if _begins_like_safetensors(content):
-        return  # such a file begins with the length of its header, which can equal the signature of another format
+    if content[4:9] == b"\x00\x00\x00\x00{":
+        return  # safetensors begins with the length of its header, which can equal the signature of another format
     for signature, description in _SIGNATURES:
         if signature.match(content):
             raise CheckpointError(
                 f"{name} is {description}; expected a checkpoint of runner: a directory step-N "
                 "with manifest.json and variables.safetensors"
             )
-
-
-def _begins_like_safetensors(content: bytes) -> bool:
-    return content[4:9] == b"\x00\x00\x00\x00{"
 
 
 UNUSABLE = (CheckpointError, NumericError, SecurityError)
@@ -200,10 +196,8 @@ def _read_shard(record: ShardRecord, directory: int) -> bytes:
     payload = read_regular(Path(record.file), max(record.size, PREFIX_BYTES), directory)
     refuse_foreign(record.file, payload)
     if len(payload) != record.size:
-        relation = "longer" if len(payload) > record.size else "shorter"
-        raise CheckpointError(
-            f"{record.file} is damaged: it is {relation} than the {record.size} bytes in the manifest"
-        )
+        size = "longer" if len(payload) > record.size else "shorter"
+        raise CheckpointError(f"{record.file} is damaged: it is {size} than the {record.size} bytes in the manifest")
     return payload
 
 

@@ -10,16 +10,9 @@ from safetensors import SafetensorError
 from safetensors.numpy import load as load_safetensors
 from safetensors.numpy import save as save_safetensors
 
-from runner.checkpoint.manifest import (
-    DTYPE,
-    MAX_HEADER_BYTES,
-    SHARD_FILE,
-    VARIABLE_NAME,
-    ShardRecord,
-    VariableRecord,
-    require,
-)
+from runner.checkpoint.manifest import DTYPE, MAX_HEADER_BYTES, SHARD_FILE, VARIABLE_NAME, ShardRecord, VariableRecord
 from runner.errors import CheckpointError, NumericError
+from runner.system.schema import Violation
 from runner.system.text import printable
 
 Array = NDArray[np.generic]
@@ -30,9 +23,12 @@ def plain(name: str, value: Array) -> Array:
 
     Raises CheckpointError for a name or element type that a checkpoint cannot hold.
     """
-    require(VARIABLE_NAME, name, "variable name")
     array = np.asarray(value)
-    require(DTYPE, array.dtype.name, f"dtype of {name}")
+    try:
+        VARIABLE_NAME.write(name, "checkpoint variable name")
+        DTYPE.write(array.dtype.name, f"checkpoint dtype of {name}")
+    except Violation as violation:
+        raise CheckpointError(str(violation)) from None
     # Not ascontiguousarray: it turns a 0-d array into one of shape (1,).
     return np.asarray(array, dtype=array.dtype.newbyteorder("<"), order="C")
 

@@ -1,18 +1,13 @@
 """A checkpoint for tests that damage it."""
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from runner.checkpoint import CheckpointMeta, save
 
-VARIABLES: dict[str, NDArray[Any]] = {
-    "conv/w": np.arange(6, dtype=np.float32).reshape(2, 3),
-    "step": np.array(3, np.int64),
-}
+VARIABLES = {"conv/w": np.arange(6, dtype=np.float32).reshape(2, 3), "step": np.array(3, np.int64)}
 META = CheckpointMeta(config_hash="c0ffee", run_id="0123abcd", epoch=1, examples=64, progress={"best": 0.5})
 FILES = ("manifest.json", "variables.safetensors")
 

@@ -71,9 +71,7 @@ def train(folder: Path, *overrides: str) -> Summary:
 
 
 @pytest.mark.parametrize("strategy", ["parallelism=single", "parallelism=sync_data"])
-def test_a_slow_save_holds_the_variables_of_its_step(
-    strategy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_slow_save_keeps_its_variables(strategy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = train(tmp_path / "two", strategy, "train.steps=2", "schedule=constant")
     written, saved = threading.Event(), []
 

@@ -55,9 +55,7 @@ def three(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("thread", [(), ("background",)])
-def test_kill_before_every_call_leaves_a_complete_newest_checkpoint(
-    thread: tuple[str, ...], three: Path, tmp_path: Path
-) -> None:
+def test_a_kill_at_any_call_leaves_a_complete_checkpoint(thread: tuple[str, ...], three: Path, tmp_path: Path) -> None:
     root = tmp_path / "copies"
     root.mkdir()
     finished = subprocess.run(
@@ -112,7 +110,7 @@ def fail_call(patch: pytest.MonkeyPatch, name: str, number: int) -> Iterator[int
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_failing_call_keeps_the_older_checkpoints(
+def test_failing_calls_keep_checkpoints(
     name: str, three: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for number in itertools.count():

@@ -27,9 +27,7 @@ def shared_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("file", FILES)
 @settings(max_examples=100)
 @given(position=st.integers(0, 10**6), bit=st.integers(0, 7) | st.none())
-def test_any_flipped_bit_and_any_truncation_is_found(
-    shared_checkpoint: Path, file: str, position: int, bit: int | None
-) -> None:
+def test_any_flipped_bit_or_cut_is_found(shared_checkpoint: Path, file: str, position: int, bit: int | None) -> None:
     """If ``bit`` is None, the file is truncated at the position."""
     path = shared_checkpoint / file
     original = path.read_bytes()
@@ -182,9 +180,7 @@ def test_a_damaged_newest_checkpoint_is_skipped(tmp_path: Path, caplog: pytest.L
         (4, r"best checkpoint, step-4, is unusable \(.*is damaged: it is shorter than the \d+ bytes in the manifest\)"),
     ],
 )
-def test_a_missing_or_damaged_best_checkpoint_is_an_error_only_if_it_is_requested(
-    best: int, fault: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_unusable_best_is_replaced(best: int, fault: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     run = run_with(tmp_path, 4, 5, best=best)
     (run / "checkpoints" / "step-4" / "variables.safetensors").write_bytes(b"")
     with pytest.raises(CheckpointError, match=rf"{fault}; a run with .* keeps one.*Use 'newest'"):

@@ -17,13 +17,7 @@ from runner.checkpoint import CheckpointMeta, load, newest, save, weights_sha256
 from runner.checkpoint.manifest import DTYPE
 from runner.errors import CheckpointError, NumericError
 
-META = CheckpointMeta(
-    config_hash="c0ffee",
-    run_id="0123abcd",
-    epoch=2,
-    examples=640,
-    progress={"best/test/accuracy": 0.1 + 0.2, "seconds": 3},
-)
+META = CheckpointMeta("c0ffee", "0123abcd", epoch=2, examples=640, progress={"best/test": 0.1 + 0.2, "seconds": 3})
 GRID = np.arange(24, dtype=np.float32).reshape(4, 6)
 LAYOUTS: dict[str, NDArray[Any]] = {
     "contiguous": GRID,
@@ -149,11 +143,7 @@ def test_newest_is_the_highest_step_not_the_last_in_text_order(tmp_path: Path) -
 
 
 def test_the_hash_is_as_documented() -> None:
-    variables: dict[str, NDArray[Any]] = {
-        "b": np.array([True, False]),
-        "a/w": np.array([[1.0, 2.0]], np.float32),
-        "c": np.array(5),
-    }
+    variables = {"b": np.array([True, False]), "a/w": np.array([[1.0, 2.0]], np.float32), "c": np.array(5)}
     document = b"a/w\nfloat32\n1,2\n" + b"\x00\x00\x80?\x00\x00\x00@"
     document += b"b\nbool\n2\n" + b"\x01\x00"
     document += b"c\nint64\n\n" + b"\x05" + b"\x00" * 7
