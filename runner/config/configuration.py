@@ -138,7 +138,9 @@ def fix_machine_values(config: Config, cores: int, look: Look = discover, share:
         filled_in=[name for name in FILLED_IN if getattr(config.cluster, name) is None or name in before],
     )
     init_from = None if config.init_from is None else str(Path(config.init_from).absolute())
-    adapt = dataclasses.replace(config.adapt, data=_resolved(config))
+    target = target_of(config)
+    data = {} if target is None else _without_tuples(dataclasses.asdict(target))
+    adapt = dataclasses.replace(config.adapt, data=data)
     return dataclasses.replace(config, cluster=cluster, init_from=init_from, adapt=adapt)
 
 
@@ -170,12 +172,6 @@ def target_of(config: Config) -> DatasetSettings | None:
     except ConfigError as error:
         raise ConfigError(f"adapt.data: {error}") from error
     return found
-
-
-def _resolved(config: Config) -> dict[str, Any]:
-    """Return all keys of ``adapt.data``, with absolute paths."""
-    target = target_of(config)
-    return {} if target is None else _without_tuples(dataclasses.asdict(target))
 
 
 def option_of(group: str, values: object) -> Any:

@@ -238,8 +238,5 @@ def reason(cluster: LocalCluster, found: Found) -> str:
 
 def device_texts(devices: Mapping[str, int | None], found: Found) -> dict[str, str]:
     """Return device name -> description on this machine. devices: device name -> GPU number, None for the CPU."""
-    gpus = {gpu.number: str(gpu) for gpu in found.gpus}
-    return {
-        name: ON_CPU if gpu is None else f"GPU {gpu}: {gpus[gpu]}, driver {found.driver}"
-        for name, gpu in devices.items()
-    }
+    texts = {gpu.number: f"GPU {gpu.number}: {gpu}, driver {found.driver}" for gpu in found.gpus}
+    return {name: ON_CPU if number is None else texts[number] for name, number in devices.items()}

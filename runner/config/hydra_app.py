@@ -27,19 +27,12 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
+from runner.config import hydra_sweep
 from runner.config.command_line import overrides_first, quoting_hint
 from runner.config.conf_dir import conf_dir
 from runner.config.configuration import from_composed, release_other_limit, structured, to_plain
 from runner.config.error_text import describe, unknown_command_line_option, unknown_option
 from runner.config.groups import GROUPS
-from runner.config.hydra_sweep import (
-    HYDRA_SETTINGS,
-    PROGRAM,
-    VERSION_BASE,
-    application_arguments,
-    launcher_of,
-    sweeper_of,
-)
 from runner.config.launcher import BASIC, Launcher, SweepPlace
 from runner.config.schema import Config
 from runner.config.shared_choices import RunLoader, SharedChoices
@@ -120,7 +113,7 @@ def single_job(arguments: Sequence[str]) -> Job | None:
     Raises ConfigError if the configuration cannot be composed.
     """
     _refuse_fixed(arguments)
-    options, others = get_args_parser().parse_known_args(overrides_first(arguments, last=HYDRA_SETTINGS))
+    options, others = get_args_parser().parse_known_args(overrides_first(arguments, last=hydra_sweep.HYDRA_SETTINGS))
     _refuse_options(others, arguments)
     if {name for name, value in vars(options).items() if value} - _OF_A_SINGLE_JOB or _varied(arguments):
         return None
@@ -147,10 +140,11 @@ def _composed_alone(options: argparse.Namespace) -> Job | None:
 def _jobs_of_application(arguments: Sequence[str], run_batch: RunBatch) -> list[Job]:
     composer = _Composer(_varied(arguments), run_batch)
     register_schemas()
-    decorate = hydra.main(version_base=VERSION_BASE, config_path=str(conf_dir()), config_name=CONFIG_NAME)
-    application = decorate(composer)
+    version_base, conf = hydra_sweep.VERSION_BASE, str(conf_dir())
+    application = hydra.main(version_base=version_base, config_path=conf, config_name=CONFIG_NAME)(composer)
+    last = (*hydra_sweep.HYDRA_SETTINGS, PLAN_IN_PROCESS)
     try:
-        with application_arguments(overrides_first(arguments, last=(*HYDRA_SETTINGS, PLAN_IN_PROCESS))):
+        with hydra_sweep.application_arguments(overrides_first(arguments, last=last)):
             application()
     except SystemExit as stop:
         # Hydra exits with 1 after it has printed an error about one of its own options.
@@ -191,9 +185,9 @@ def _composed(
 
 def _search_path(config_path: str | None = None, config_dir: Path | None = None) -> ConfigSearchPath:
     """Return the places of YAML files for Hydra. config_path, config_dir: as Hydra's options of these names."""
-    version.setbase(VERSION_BASE)
+    version.setbase(hydra_sweep.VERSION_BASE)
     setup_globals()
-    JobRuntime.instance().set("name", PROGRAM)
+    JobRuntime.instance().set("name", hydra_sweep.PROGRAM)
     register_schemas()
     validate_config_path(config_path)
     found = create_automatic_config_search_path(None, __name__, config_path or str(conf_dir()))
@@ -251,7 +245,7 @@ def compose_launcher(overrides: Sequence[str]) -> Launcher:
     if others := [text for text in overrides if not text.startswith(("hydra/launcher=", "hydra.launcher."))]:
         raise ConfigError(f"{' '.join(others)}: expected settings of the launcher, such as hydra/launcher=joblib")
     with _errors_about(overrides):
-        return launcher_of(_composed(overrides).hydra)
+        return hydra_sweep.launcher_of(_composed(overrides).hydra)
 
 
 def register_schemas() -> None:
@@ -297,7 +291,8 @@ def _current_job(composed: DictConfig, varied: Collection[str]) -> Job:
         pairs = (override.partition("=") for override in overrides)
         swept = {name.lstrip("+"): value for name, _, value in pairs if name in names}
         place = SweepPlace(Path(settings.sweep.dir).absolute(), settings.job.num, swept)
-        launcher, sweeper, trials = launcher_of(settings), sweeper_of(settings), settings.sweeper.get("n_trials")
+        launcher, sweeper = hydra_sweep.launcher_of(settings), hydra_sweep.sweeper_of(settings)
+        trials = settings.sweeper.get("n_trials")
     return Job(composed, overrides, Path(settings.runtime.output_dir), place, launcher, sweeper, trials)
 
 
@@ -309,7 +304,7 @@ def _texts(overrides: Any) -> list[str]:
 
 def _refuse_fixed(arguments: Sequence[str]) -> None:
     """Raise ConfigError for an argument that would have no effect, because its setting is fixed."""
-    fixed = {setting.partition("=")[0]: setting for setting in HYDRA_SETTINGS}
+    fixed = {setting.partition("=")[0]: setting for setting in hydra_sweep.HYDRA_SETTINGS}
     for argument in arguments:
         name = argument.partition("=")[0].lstrip("+")
         if name in fixed:

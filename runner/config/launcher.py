@@ -114,9 +114,7 @@ def _refuse_code(value: object) -> None:
     if isinstance(value, Mapping):
         for key, inner in value.items():
             if str(key).startswith("_"):
-                raise SecurityError(
-                    f"setting {key} of a launcher: a stored sweep must not name code; expected plain values"
-                )
+                raise SecurityError(f"launcher setting {key}: a stored sweep must not name code; expected plain values")
             _refuse_code(inner)
     elif isinstance(value, list):
         for inner in value:

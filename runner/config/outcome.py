@@ -20,18 +20,7 @@ from runner.config.schema import Config
 from runner.engine.graph.device import GPU
 from runner.system.redaction import redact
 
-_SECTIONS = (
-    "seed",
-    "precision",
-    "task",
-    "model",
-    "data",
-    "optimizer",
-    "schedule",
-    "parallelism",
-    "train",
-    "checkpoint",
-)
+_ENTRIES = ("seed", "precision", "task", "model", "data", "optimizer", "schedule", "parallelism", "train", "checkpoint")
 _CALLBACKS = "callbacks"
 _START = ("init_from", "init_include", "init_exclude")
 _OF_GPUS = ("device_taken", "server_device", "tf32", "compare_plans", "collectives")
@@ -53,7 +42,7 @@ def outcome_hash(config: Config) -> str:
     evaluations and checkpoints count, because the run waits at these steps for all running clients.
     """
     plain = dataclasses.asdict(config)
-    decisive = {section: _decisive(section, plain[section]) for section in (*_SECTIONS, *_START)}
+    decisive = {section: _decisive(section, plain[section]) for section in (*_ENTRIES, *_START)}
     if plain[_CALLBACKS]:  # without callbacks, the hash equals the hash of earlier versions
         decisive[_CALLBACKS] = plain[_CALLBACKS]
     for key in config.parallelism.order_keys:
@@ -72,7 +61,7 @@ def differing_keys(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[
     """
     keys: list[str] = []
     on_gpus = any((plain.get("cluster") or {}).get("device_taken") == GPU for plain in (first, second))
-    for section in (*_SECTIONS, *_START, _CALLBACKS, "adapt", "cluster"):
+    for section in (*_ENTRIES, *_START, _CALLBACKS, "adapt", "cluster"):
         left_out = _OF_GPUS if section == "cluster" and not on_gpus else ()
         missing: Any = {} if section == _CALLBACKS else None  # earlier versions had no callbacks
         one, other = (_decisive(section, plain.get(section, missing), left_out) for plain in (first, second))

@@ -18,7 +18,12 @@ from runner.errors import ConfigError
 
 
 def key(default: Any, text: str) -> Any:
-    """Return a dataclass field with a default and the line that ``runner --help`` prints for the field."""
+    """Return a dataclass field with the line that ``runner --help`` prints for the field.
+
+    default: the default value, or a function that returns it.
+    """
+    if callable(default):
+        return field(default_factory=default, metadata={"help": text})
     return field(default=default, metadata={"help": text})
 
 
@@ -32,16 +37,13 @@ class TrainConfig:
     )
     steps: Count | None = key(None, "updates; setting this key makes train.epochs null")
     microbatches: SmallCount = key(1, "parts of the batch computed one after the other (parallelism=single)")
-    recompute: list[str] | None = field(
-        default=None,
-        metadata={"help": "layers to recompute in the backward pass: kinds, or names with * and ?; null: none"},
+    recompute: list[str] | None = key(
+        None, "layers to recompute in the backward pass: kinds, or names with * and ?; null: none"
     )
     eval_every: Count | None = key(None, "steps between evaluations; null: once per epoch")
     eval_batch_size: Count = key(256, "examples per evaluation batch, over all workers")
     log_every: Count = key(10, "steps between logged training metrics")
-    monitor: str | None = key(
-        None, "metric by which runs and checkpoints are compared; null: that of the task, on val or test"
-    )
+    monitor: str | None = key(None, "metric that compares runs and checkpoints; null: that of the task, on val or test")
     patience: Count | None = key(None, "evaluations without a better train.monitor before the run ends; null: no limit")
     min_delta: NonNegative = key(0.0, "for train.patience: smallest improvement that counts, exclusive")
     restarts: Annotated[int, Bounds(0, 1000)] = key(
@@ -89,19 +91,11 @@ aligned with the target (Sun, Feng and Saenko 2016). adabn_coral: both, with the
 class Adaptation:
     """Adaptation to a target domain after the last update, without its labels; nothing is done without ``data``."""
 
-    data: dict[str, Any] = field(
-        default_factory=dict, metadata={"help": "dataset of the target: name=NAME and its keys; {}: no adaptation"}
-    )
-    methods: list[str] = field(
-        default_factory=lambda: [ADABN], metadata={"help": f"methods, each on its own: {', '.join(METHODS)}"}
-    )
-    batch_size: Count = field(default=64, metadata={"help": "examples per batch of the target"})
-    batches: Count | None = field(
-        default=None, metadata={"help": "batches of the target's train split for adabn; null: all whole ones"}
-    )
-    curve: list[Count] = field(
-        default_factory=list, metadata={"help": "numbers of batches after which adabn is scored too"}
-    )
+    data: dict[str, Any] = key(dict, "dataset of the target: name=NAME and its keys; {}: no adaptation")
+    methods: list[str] = key(lambda: [ADABN], f"methods, each on its own: {', '.join(METHODS)}")
+    batch_size: Count = key(64, "examples per batch of the target")
+    batches: Count | None = key(None, "batches of the target's train split for adabn; null: all whole ones")
+    curve: list[Count] = key(list, "numbers of batches after which adabn is scored too")
 
     def __post_init__(self) -> None:
         if not self.methods or len(set(self.methods)) < len(self.methods) or not set(self.methods) <= set(METHODS):
@@ -118,20 +112,16 @@ class StragglersConfig:
     """Emulated slow workers, which wait before each training step if ``cluster.emulate`` is true."""
 
     distribution: str = key("none", "distribution of the waits: none, constant, or lognormal")
-    workers: list[Index] | None = field(default=None, metadata={"help": "numbers of the slow workers; null: all"})
+    workers: list[Index] | None = key(None, "numbers of the slow workers; null: all")
     median_ms: Annotated[float, Bounds(0, 1000 * LONGEST_DELAY_S)] = key(0.0, "median of the waits, milliseconds")
-    sigma: Annotated[float, Bounds(0, 5)] = key(
-        0.0, "lognormal: standard deviation of the natural logarithm of the waits"
-    )
+    sigma: Annotated[float, Bounds(0, 5)] = key(0.0, "lognormal: standard deviation of the natural log of the waits")
 
     def __post_init__(self) -> None:
         if self.distribution not in DISTRIBUTIONS:
             _refuse("stragglers.distribution", repr(self.distribution), f"one of {', '.join(DISTRIBUTIONS)}")
-        numbers = self.workers
-        if numbers is not None and (not numbers or len(set(numbers)) != len(numbers)):
-            _refuse(
-                "stragglers.workers", numbers, "one or more distinct worker numbers, counted from 0, or null for all"
-            )
+        given = self.workers
+        if given is not None and (not given or len(set(given)) != len(given)):
+            _refuse("stragglers.workers", given, "one or more distinct worker numbers, counted from 0, or null for all")
         waits = self.distribution != "none"
         if (self.median_ms > 0) != waits:
             _refuse("stragglers.median_ms", self.median_ms, "above 0" if waits else "0 with distribution=none")
@@ -143,14 +133,8 @@ class StragglersConfig:
 
 LOCAL, HOSTS, SLURM, RAY = LAUNCHERS = ("local", "hosts", "slurm", "ray")
 
-_LAUNCHERS_WITH = {
-    "over_tcp": (LOCAL,),
-    "address": (HOSTS, SLURM, RAY),
-    "hosts": (HOSTS,),
-    "sbatch": (SLURM,),
-    "ray": (RAY,),
-}
-"""Key of a launcher -> the launchers that have the key."""
+_KINDS_OF = {"over_tcp": (LOCAL,), "address": (HOSTS, SLURM, RAY), "hosts": (HOSTS,), "sbatch": (SLURM,), "ray": (RAY,)}
+"""Key of a launcher -> the kinds of launchers that have the key."""
 
 PLACEMENTS = ("pack", "spread", "strict_pack", "strict_spread")
 """Strategies of a placement group of Ray; with ``strict_spread``, each process is on a separate node."""
@@ -166,26 +150,18 @@ SBATCH_OPTIONS = (
 class LauncherConfig:
     """Who starts the processes of a run, and how they are connected; see ``docs/many-machines.md``."""
 
-    kind: str = key(
-        LOCAL, "who starts the processes: local: the run; hosts: users, on listed hosts; slurm: srun; ray: Ray"
-    )
+    kind: str = key(LOCAL, "who starts processes: local: the run; hosts: users, on listed hosts; slurm: srun; ray: Ray")
     over_tcp: bool = key(False, "kind=local: connect over loopback TCP with CURVE and share no memory")
     address: str | None = key(
         None, "address of this host that the other hosts reach, HOST or HOST:PORT; null: found; kind=hosts requires it"
     )
     hosts: Any = key(None, "kind=hosts: host -> number of its processes, such as {a: 2, b: 2}")
-    connections: Annotated[int, Bounds(1, 15)] = key(
-        1, "connections for large tensors from one process to another over TCP"
-    )
+    connections: Annotated[int, Bounds(1, 15)] = key(1, "TCP connections for large tensors from a process to another")
     join_s: Annotated[float, Bounds(1, 86_400)] = key(
         300.0, "seconds within which all processes must join, except for kind=local"
     )
-    sbatch: Any = key(
-        None, "kind=slurm: options of sbatch, such as {nodes: 2, time: 60}, for a run outside of an allocation"
-    )
-    ray: str | None = key(
-        None, "kind=ray: HOST:PORT of a running cluster of Ray, or local to start one on this machine"
-    )
+    sbatch: Any = key(None, "kind=slurm: sbatch options, such as {nodes: 2, time: 60}, for a run outside an allocation")
+    ray: str | None = key(None, "kind=ray: HOST:PORT of a running Ray cluster, or local to start one on this machine")
     placement: str = key("pack", f"kind=ray: how Ray places the processes: {', '.join(PLACEMENTS)}")
 
     def __post_init__(self) -> None:
@@ -194,7 +170,7 @@ class LauncherConfig:
         counts = self.hosts.values() if isinstance(self.hosts, Mapping) else () if self.hosts is None else (0,)
         if not all(type(count) is int and 1 <= count <= 4096 for count in counts):
             _refuse("launcher.hosts", self.hosts, "a number of processes, 1 to 4096, for each host, such as {a: 2}")
-        for name, kinds in _LAUNCHERS_WITH.items():
+        for name, kinds in _KINDS_OF.items():
             if getattr(self, name) and self.kind not in kinds:
                 _refuse("launcher.kind", self.kind, f"{' or '.join(kinds)}, because launcher.{name} is set")
         if self.placement not in PLACEMENTS:
@@ -219,13 +195,10 @@ class LocalCluster:
     name: str = "local"
     device: str = key(AUTO, "device of a worker: cpu, gpu, or auto (a GPU if one can be used)")
     server_device: str = key(CPU, "device of a parameter server: cpu, or gpu if the workers have GPUs")
-    gpus: list[Index] | None = field(
-        default=None,
-        metadata={"help": "GPU of each worker, then of each server on a GPU: [0, 0, 1]; null: all GPUs in turn"},
+    gpus: list[Index] | None = key(
+        None, "GPU of each worker, then of each server on a GPU: [0, 0, 1]; null: all GPUs in turn"
     )
-    one_process: bool | None = key(
-        None, "all devices in this process; null: if workers have GPUs and no two clients overlap"
-    )
+    one_process: bool | None = key(None, "all devices in this process; null: on GPUs, if no two clients overlap")
     tf32: bool = key(False, "let GPUs round factors of float32 products and convolutions to TF32: 10 bits, faster")
     compare_plans: bool = key(
         False, "time cuDNN's plans of each convolution, use the fastest; last bits of results can differ between runs"
@@ -233,22 +206,13 @@ class LocalCluster:
     collectives: str | None = key(
         None, "library of sums for combine=all_reduce: nccl, between GPUs, or none; null: nccl if possible"
     )
-    device_taken: str | None = key(
-        None, "the device that device=auto took, filled in when a run starts; null: not chosen yet"
-    )
-    threads_per_worker: SmallCount | None = key(
-        None, "kernel threads of a worker or parameter server; null: cores // workers"
-    )
+    device_taken: str | None = key(None, "device that device=auto took, filled in when a run starts; null: none yet")
+    threads_per_worker: SmallCount | None = key(None, "kernel threads of a worker or server; null: cores // workers")
     cores_per_worker: Annotated[float, Bounds(0, 4096, above=True)] | None = key(
         None, "cores of a worker, for estimates; null: cores / workers"
     )
-    workers: SmallCount | None = key(
-        None, "worker processes, including backup workers; null: as many as parallelism needs"
-    )
-    filled_in: list[str] | None = field(
-        default=None,
-        metadata={"help": "keys of cluster that were null, filled in when a run starts; null: not known yet"},
-    )
+    workers: SmallCount | None = key(None, "worker processes, with backup workers; null: as many as parallelism needs")
+    filled_in: list[str] | None = key(None, "keys that were null, filled in when a run starts; null: not known yet")
     spares: Annotated[int, Bounds(0, 64)] = key(
         0, "processes started in advance, each of which can replace a lost process at once"
     )
@@ -263,20 +227,16 @@ class LocalCluster:
     stragglers: StragglersConfig = field(default_factory=StragglersConfig)
     launcher: LauncherConfig = field(default_factory=LauncherConfig)
     emulate: bool = key(False, "emulate these links and stragglers by waiting")
-    hardware: Hardware | None = key(
-        None, "kinds of devices, their places and links, for `runner simulate`; null: not described"
-    )
+    hardware: Hardware | None = key(None, "kinds, places and links of devices, for `runner simulate`; null: none")
 
     def __post_init__(self) -> None:
         if self.device not in (AUTO, *DEVICE_TYPES):
             _refuse("device", repr(self.device), f"one of {', '.join((AUTO, *DEVICE_TYPES))}")
         if self.server_device not in DEVICE_TYPES:
             _refuse("server_device", repr(self.server_device), f"one of {', '.join(DEVICE_TYPES)}")
-        fitting = DEVICE_TYPES if self.device == AUTO else (self.device,)
-        if self.device_taken not in (None, *fitting):
-            _refuse(
-                "device_taken", repr(self.device_taken), f"{' or '.join(fitting)} with device={self.device}, or null"
-            )
+        types = DEVICE_TYPES if self.device == AUTO else (self.device,)
+        if self.device_taken not in (None, *types):
+            _refuse("device_taken", repr(self.device_taken), f"{' or '.join(types)} with device={self.device}, or null")
         if self.collectives not in (None, *COLLECTIVES):
             _refuse("collectives", repr(self.collectives), f"one of {', '.join(COLLECTIVES)}, or null")
         if self.gpus == []:
@@ -316,22 +276,15 @@ class Config:
     debug: DebugConfig = field(default_factory=DebugConfig)
     adapt: Adaptation = field(default_factory=Adaptation)
     simulate: SimulateConfig = field(default_factory=SimulateConfig)
-    callbacks: dict[str, Any] = field(
-        default_factory=dict,
-        metadata={"help": "callbacks of plugins, in the order of their calls: callbacks.NAME.KEY=VALUE"},
-    )
+    callbacks: dict[str, Any] = key(dict, "callbacks of plugins, in the order of their calls: callbacks.NAME.KEY=VALUE")
     trace: bool = key(
         False, "record a timeline of some updates, trace.json for ui.perfetto.dev; lost if a worker fails meanwhile"
     )
     trace_skip: CountOrZero = key(10, "updates of this process before the recorded ones; fewer if the run is short")
     trace_steps: Annotated[int, Bounds(1, 100)] = key(5, "recorded updates, at most 100")
     init_from: str | None = key(None, "a checkpoint, or a run with one, for the initial weights")
-    init_include: list[str] | None = field(
-        default=None, metadata={"help": "names of weights to take, with * and ?; null: all that fit"}
-    )
-    init_exclude: list[str] | None = field(
-        default=None, metadata={"help": "names of weights to keep at their initial value, with * and ?; null: none"}
-    )
+    init_include: list[str] | None = key(None, "names of weights to take, with * and ?; null: all that fit")
+    init_exclude: list[str] | None = key(None, "weights that keep their initial value, with * and ?; null: none")
     resume: str | None = key(None, "a run directory to continue: `runner resume=DIR`")
 
 

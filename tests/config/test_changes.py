@@ -37,9 +37,7 @@ def option_files(group: str) -> list[str]:
     ],
     ids=str,
 )
-def test_the_difference_from_the_defaults_names_what_was_set_and_nothing_that_the_machine_filled_in(
-    overrides: list[str], changed: list[str]
-):
+def test_changes_are_the_set_keys_without_those_that_the_machine_filled_in(overrides: list[str], changed: list[str]):
     config = composed(*overrides)
     assert sorted(changes(config)) == sorted(changed)
     assert changes(fix_machine_values(config, cores=8)) == changes(config)

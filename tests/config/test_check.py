@@ -148,9 +148,8 @@ def test_small_values_and_constraints_are_accepted():
     assert config.parallelism.constraints == {"conv*": 0, "fc?": 1}
 
 
-TWO_BACKUPS = typed(
-    "parallelism=sync_data parallelism.workers=2 parallelism.combine=parameter_server parallelism.backup_workers=2"
-)
+TWO_WORKERS = ("parallelism=sync_data", "parallelism.workers=2")
+TWO_BACKUPS = (*TWO_WORKERS, "parallelism.combine=parameter_server", "parallelism.backup_workers=2")
 
 
 def test_cores_are_also_shared_with_backup_workers() -> None:
@@ -167,9 +166,6 @@ def test_a_pass_over_the_data_reads_every_example_once() -> None:
     assert experiment.config.parallelism.examples_per_update(50) == 100
     assert experiment.facts.train_examples == 1438
     assert experiment.total_steps == math.ceil(2 * 14.38)
-
-
-TWO_WORKERS = ("parallelism=sync_data", "parallelism.workers=2")
 
 
 def test_by_default_no_network_is_emulated_and_the_cost_model_has_its_defaults() -> None:
@@ -215,13 +211,17 @@ TWO_REPLICAS = ("parallelism=async_data", "parallelism.workers=2")
 REFERENCE = outcome_hash(small_config(*TWO_REPLICAS))
 
 
-@pytest.mark.parametrize(
-    "override",
-    typed(
-        "parallelism.virtual_time=true parallelism.replay=x trace_skip=3 debug.check_finite=true cluster.latency_ms=1 "
-        "checkpoint.keep=5"
-    ),
-)
+WITHOUT_EFFECT = """
+parallelism.virtual_time=true parallelism.replay=x trace_skip=3 debug.check_finite=true cluster.latency_ms=1
+checkpoint.keep=5
+"""
+WITH_EFFECT = """
+seed=1 optimizer.lr=0.5 parallelism.n_push=2 train.eval_every=2 train.steps=4 train.patience=4 data.val_fraction=0.1
+init_from=x checkpoint.every_steps=2 checkpoint.keep_best=true cluster.compression=high16 cluster.threads_per_worker=3
+"""
+
+
+@pytest.mark.parametrize("override", typed(WITHOUT_EFFECT))
 def test_keys_of_ordering_tracing_and_checkpoints_do_not_change_the_outcome(override: str) -> None:
     assert outcome_hash(small_config(*TWO_REPLICAS, override)) == REFERENCE
 
@@ -236,14 +236,7 @@ def test_memory_limits_do_not_change_the_outcome() -> None:
     assert outcome(layout="nchw") != outcome()
 
 
-@pytest.mark.parametrize(
-    "override",
-    typed(
-        "seed=1 optimizer.lr=0.5 parallelism.n_push=2 train.eval_every=2 train.steps=4 train.patience=4 "
-        "data.val_fraction=0.1 init_from=x checkpoint.every_steps=2 checkpoint.keep_best=true "
-        "cluster.compression=high16 cluster.threads_per_worker=3"
-    ),
-)
+@pytest.mark.parametrize("override", typed(WITH_EFFECT))
 def test_keys_that_change_values_change_the_outcome(override: str) -> None:
     assert outcome_hash(small_config(*TWO_REPLICAS, override)) != REFERENCE
 
@@ -287,9 +280,7 @@ def test_settings_that_name_code_are_refused(settings: dict[str, object]) -> Non
         (["checkpoint.keep_best=true"], "test/accuracy", True, True),
     ],
 )
-def test_the_monitored_metric_and_whether_the_best_is_kept(
-    overrides: list[str], metric: str, highest: bool, kept: bool
-) -> None:
+def test_the_monitored_metric_and_the_kept_best(overrides: list[str], metric: str, highest: bool, kept: bool) -> None:
     config = small_config(*overrides)
     monitor = monitor_of(config)
     assert (monitor.metric, monitor.highest, keeps_best(config)) == (metric, highest, kept)

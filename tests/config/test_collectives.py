@@ -25,6 +25,8 @@ def with_nccl(*gpus: int) -> Found:
 
 TWO = with_nccl(0, 1)
 WITHOUT = machine(gpu(0), gpu(1))
+HIGH16 = "cluster.compression=high16"
+EMULATED = "cluster.emulate=true"
 
 
 def taken(found: Found, *overrides: str) -> Config:
@@ -46,16 +48,8 @@ def test_nccl_is_used_if_each_worker_has_a_gpu() -> None:
         (TWO, ("parallelism.workers=3",), "workers share a GPU: cluster.gpus=[0, 1, 0]"),
         (TWO, ("parallelism.workers=1",), "there is 1 worker"),
         (TWO, ("cluster.one_process=true",), "cluster.one_process=true keeps all workers in one process"),
-        (
-            TWO,
-            ("cluster.compression=high16",),
-            "cluster.compression=high16 compresses tensors, and NCCL sends them uncompressed",
-        ),
-        (
-            TWO,
-            ("cluster.emulate=true", "cluster.latency_ms=1"),
-            "cluster.emulate=true emulates links, and NCCL uses the real ones",
-        ),
+        (TWO, (HIGH16,), f"{HIGH16} compresses tensors, and NCCL sends them uncompressed"),
+        (TWO, (EMULATED, "cluster.latency_ms=1"), f"{EMULATED} emulates links, and NCCL uses the real ones"),
         (WITHOUT, (), "NCCL is not installed with CuPy; cluster.collectives=nccl uses the system's NCCL"),
         (TWO, ("cluster.collectives=none",), "cluster.collectives=none"),
     ],
@@ -115,9 +109,8 @@ def test_sums_by_the_workers_are_kept_when_the_run_is_repeated() -> None:
 
 def test_a_run_continued_under_another_strategy_chooses_collectives_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("runner.config.devices.discover", lambda: TWO)
-    monkeypatch.setattr(
-        "runner.config.configuration.take_devices", lambda config, *rest: take_devices(config, lambda: TWO, *rest[1:])
-    )
+    take = "runner.config.configuration.take_devices"
+    monkeypatch.setattr(take, lambda config, *rest: take_devices(config, lambda: TWO, *rest[1:]))
     stored = fix_machine_values(composed_config(*SUMMED), 4)
     assert stored.cluster.collectives == "nccl"
     assert _continued(stored, ["parallelism.workers=1"]).cluster.collectives == "none"

@@ -20,29 +20,16 @@ from runner.errors import ConfigError, SecurityError
 from tests.small_runs import composed_config as composed
 
 OPTIONS = [(group, name) for group, table in GROUPS.items() for name in table]
+CLUSTERS = """
+backup_k40 dgx_pair distbelief ethernet k20x8 k20x8_delayed null_k40 rack servers_k40 servers_k40_shared slow_network
+slow_worker this_machine titan_x tpu_v2
+"""
 PRESETS = {
-    ("cluster", "ethernet"): "local",
-    ("cluster", "backup_k40"): "local",
-    ("cluster", "dgx_pair"): "local",
-    ("cluster", "distbelief"): "local",
-    ("cluster", "null_k40"): "local",
-    ("cluster", "rack"): "local",
-    ("cluster", "servers_k40"): "local",
-    ("cluster", "servers_k40_shared"): "local",
-    ("cluster", "this_machine"): "local",
-    ("cluster", "titan_x"): "local",
-    ("cluster", "tpu_v2"): "local",
-    ("cluster", "k20x8"): "local",
-    ("cluster", "k20x8_delayed"): "local",
-    ("cluster", "slow_network"): "local",
-    ("cluster", "slow_worker"): "local",
+    **{("cluster", name): "local" for name in CLUSTERS.split()},
     ("parallelism", "downpour"): "async_data",
-    ("model", "alexnet_benchmark"): "alexnet",
     ("model", "alexnet_footnote"): "alexnet",
     ("model", "distbelief_speech"): "mlp",
-    ("model", "googlenet_benchmark"): "googlenet",
-    ("model", "overfeat_benchmark"): "overfeat",
-    ("model", "vgg_a_benchmark"): "vgg_a",
+    **{("model", f"{name}_benchmark"): name for name in ("alexnet", "googlenet", "overfeat", "vgg_a")},
 }
 """(group, preset) -> the option whose default values the preset overrides."""
 
@@ -207,9 +194,7 @@ Edit = tuple[tuple[str, ...], Any]
         ((("model", "filters"), [1, "x${seed}"]), "model.filters: 'x${seed}' holds an interpolation"),
     ],
 )
-def test_a_stored_configuration_outside_the_schema_is_refused(
-    default: Config, tmp_path: Path, edit: Edit, complaint: str
-):
+def test_a_configuration_outside_the_schema_is_refused(default: Config, tmp_path: Path, edit: Edit, complaint: str):
     plain = to_plain(default)
     (*parents, last), value = edit
     section = plain

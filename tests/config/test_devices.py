@@ -87,9 +87,8 @@ def test_requested_gpus_can_be_shared_and_must_exist() -> None:
         "`runner doctor` lists what is available; cluster.gpus=null leaves the choice to cluster.device=auto"
     )
     stored = taken(NO_DRIVER)
-    with pytest.raises(
-        ConfigError, match=r"gpus=\[0, 0\]: .* on the CPU, .*; use cluster\.device=gpu, or cluster\.gpus=null"
-    ):
+    message = r"gpus=\[0, 0\]: .* on the CPU, .*; use cluster\.device=gpu, or cluster\.gpus=null"
+    with pytest.raises(ConfigError, match=message):
         take_devices(replace(requested(), cluster=replace(stored, gpus=[0, 0])), lambda: machine(gpu()))
 
 
@@ -176,16 +175,12 @@ def test_cluster_gpus_needs_a_number_for_each_server_on_a_gpu() -> None:
 
 def test_the_stored_configuration_has_the_requested_and_the_used_devices() -> None:
     stored = to_plain(fix_machine_values(requested(), 4, lambda: machine(gpu())))
-    assert {key: stored["cluster"][key] for key in ("device", "device_taken", "gpus")} == {
-        "device": "auto",
-        "device_taken": "gpu",
-        "gpus": [0, 0],
-    }
+    expected = {"device": "auto", "device_taken": "gpu", "gpus": [0, 0]}
+    assert {key: stored["cluster"][key] for key in expected} == expected
     again = fix_machine_values(from_plain(stored), 4, lambda: machine(gpu(0), gpu(1)))
     assert again.cluster.gpus == [0, 0], "stored GPUs are kept"
-    with pytest.raises(
-        ResourceError, match=r"device=auto with cluster\.device_taken=gpu, as when the run began: expect"
-    ):
+    message = r"device=auto with cluster\.device_taken=gpu, as when the run began: expect"
+    with pytest.raises(ResourceError, match=message):
         fix_machine_values(from_plain(stored), 4, lambda: NO_DRIVER)
 
 
@@ -265,7 +260,5 @@ def test_every_gpu_is_assigned_once_unless_there_are_more_jobs(gpus: int, jobs: 
 def test_the_log_of_a_job_names_its_gpus_and_whether_they_are_shared() -> None:
     there = [gpu(0), gpu(1), gpu(2)]
     assert GpuShare(0, 2).text(there) == "2 jobs of the sweep run at a time: this job uses GPU 0, 1 of 3"
-    assert (
-        GpuShare(3, 4).text(there)
-        == "4 jobs of the sweep run at a time: this job uses GPU 0 of 3, shared with other jobs"
-    )
+    shared = "4 jobs of the sweep run at a time: this job uses GPU 0 of 3, shared with other jobs"
+    assert GpuShare(3, 4).text(there) == shared

@@ -66,9 +66,9 @@ def test_a_staleness_policy_is_chosen_as_a_group_or_by_its_keys(overrides: list[
 
 def test_every_staleness_policy_is_an_option_and_every_asynchronous_strategy_has_the_group() -> None:
     found = {group.name: group for group in nested_groups(conf_dir())}
-    assert found["parallelism/staleness"] == NestedGroup(
-        "parallelism/staleness", tuple(sorted(POLICIES)), {"async_data": "none", "downpour": "none"}
-    )
+    defaults = {"async_data": "none", "downpour": "none"}
+    staleness = "parallelism/staleness"
+    assert found[staleness] == NestedGroup(staleness, tuple(sorted(POLICIES)), defaults)
 
 
 def test_help_lists_a_nested_group_separately() -> None:
@@ -125,11 +125,8 @@ def test_jobs_of_a_sweep_are_composed_together_each_with_its_number(folder: Path
     numbered = ["hydra.sweep.dir=sweep", "hydra.sweep.subdir=job-${hydra.job.num}-${hydra.job.id}"]
     jobs = compose_jobs(["-m", "seed=3,1,3", *numbered], no_batch)
     assert composed == [[]]  # the jobs choose the same options
-    assert [(job.sweep.number, job.config().seed, job.run_dir.name) for job in jobs if job.sweep] == [
-        (0, 3, "job-0-0"),
-        (1, 1, "job-1-1"),
-        (2, 3, "job-2-2"),
-    ]
+    found = [(job.sweep.number, job.config().seed, job.run_dir.name) for job in jobs if job.sweep]
+    assert found == [(0, 3, "job-0-0"), (1, 1, "job-1-1"), (2, 3, "job-2-2")]
 
 
 def test_a_sweep_can_be_requested_by_its_mode_and_by_the_users_files(folder: Path):
