@@ -62,7 +62,11 @@ def arguments(
     a keyword means one job for each item. Raises ConfigError for an argument of a wrong kind.
     """
     if rest or isinstance(overrides, str) or not isinstance(overrides, Sequence):
-        raise _refusal(function, overrides, rest)
+        given = ", ".join(map(repr, (overrides, *rest)))
+        raise ConfigError(
+            f"runner.{function}({given}): expected one list, as in runner.{function}([{given}]), or keywords, as in "
+            f"runner.{function}(model='mlp', train={{'steps': 100}})"
+        )
     for override in overrides:
         if not isinstance(override, str):
             raise ConfigError(
@@ -79,14 +83,6 @@ def arguments(
             raise ConfigError(f"{function}(callbacks=[{callback!r}]): expected objects derived from runner.Callback")
         classes[session_class(CALLBACK, type(callback))] = None
     return Arguments([*overrides, *(f"{key}={text}" for key, text in pairs)], tuple(classes), tuple(callbacks))
-
-
-def _refusal(function: str, overrides: object, rest: Sequence[object]) -> ConfigError:
-    given = ", ".join(map(repr, (overrides, *rest)))
-    return ConfigError(
-        f"runner.{function}({given}): expected one list, as in runner.{function}([{given}]), or keywords, as in "
-        f"runner.{function}(model='mlp', train={{'steps': 100}})"
-    )
 
 
 def _pairs(key: str, value: Any, classes: dict[SessionClass, None], swept: bool) -> Iterator[tuple[str, str]]:

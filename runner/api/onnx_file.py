@@ -112,11 +112,9 @@ class Translation:
         if not self.graph.spec(x).is_float:
             self._emit("Identity", [INPUT], _name(x))
             return
-        channels = (-1, *(1 for _ in self.graph.spec(x).shape[2:]))
-        mean, std = (
-            np.asarray(v, np.float64).reshape(channels) for v in (self.normalisation.mean, self.normalisation.std)
-        )
-        factor = self._constant("normalisation/factor", (1.0 / (self.normalisation.scale * std)).astype(_FLOAT))
+        channels, known = (-1, *(1 for _ in self.graph.spec(x).shape[2:])), self.normalisation
+        mean, std = (np.asarray(each, np.float64).reshape(channels) for each in (known.mean, known.std))
+        factor = self._constant("normalisation/factor", (1.0 / (known.scale * std)).astype(_FLOAT))
         offset = self._constant("normalisation/offset", (mean / std).astype(_FLOAT))
         self._emit("Mul", [INPUT, factor], "normalisation/scaled")
         self._emit("Sub", ["normalisation/scaled", offset], _name(x))

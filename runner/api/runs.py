@@ -17,7 +17,7 @@ from runner.commands.compare import comparison_text, named_run
 from runner.commands.explain import explain as explanation
 from runner.commands.plugins import require_session_classes
 from runner.commands.predict import answers_of
-from runner.commands.stored_network import StoredNetwork, stored_network, with_device
+from runner.commands.stored_network import StoredNetwork, network_in, with_device
 from runner.config import hydra_app
 from runner.config.configuration import fix_machine_values, load_stored
 from runner.config.schema import Config
@@ -185,7 +185,7 @@ class Run:
     def _network(self, which: str | None) -> StoredNetwork:
         if which not in (None, BEST, NEWEST):
             raise ConfigError(f"which={which!r}: expected {BEST!r}, {NEWEST!r} or None")
-        return stored_network(self.directory, which)
+        return network_in(self.directory, which)
 
     def _variables(self, which: str | None) -> tuple[dict[str, NDArray[Any]], Mapping[str, object]]:
         from runner.training.inference import weights_of

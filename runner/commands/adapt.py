@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from runner.commands.evaluate import with_other_data
-from runner.commands.stored_network import DEVICE_HELP, add_arguments, split_device, stored_network, with_device
+from runner.commands.stored_network import DEVICE_HELP, add_arguments, network_in, split_device, with_device
 from runner.config.schema import METHODS
 from runner.system.console import add_yaml_options, verb_parser
 from runner.system.text import significant, text_table
@@ -41,7 +41,7 @@ def main(arguments: Sequence[str]) -> int:
     add_yaml_options(parser, ", for data=NAME")
     parser.add_argument("--output", type=Path, metavar="DIR", help="folder of the results (default: RUN/adapted)")
     options = parser.parse_intermixed_args(arguments)
-    network = stored_network(options.checkpoint, options.which)
+    network = network_in(options.checkpoint, options.which)
     device_overrides, overrides = split_device(options.overrides)
     changed = with_other_data(network.config, overrides, options.config_dir, _MOVABLE, _OTHERWISE)
     config = with_device(replace(network.config, train=changed.train), device_overrides)

@@ -19,15 +19,8 @@ from runner.tracking.mlflow_client import directories_of_runs
 from runner.tracking.writer import StoreUnavailableError
 
 _RESULTS = (
-    "status",
-    "steps",
-    "wall_seconds",
-    "step_time_s",
-    "examples_per_s",
-    "headline",
-    "final",
-    "weights_sha256",
-    "simulation",
+    *("status", "steps", "wall_seconds", "step_time_s", "examples_per_s"),
+    *("headline", "final", "weights_sha256", "simulation"),
 )
 _MACHINE = ("versions", "platform", "cpu_model", "devices", "kernels", "kernels_missing")
 ABSENT = "-"
@@ -47,17 +40,10 @@ class Difference:
 def differences(first: StoredRun, second: StoredRun) -> list[Difference]:
     """Return the differences between two runs by topic. Raises ConfigError if a stored configuration cannot be read."""
     # The schema is not used: it could refuse runs of older versions, and runs with plugins that are not loaded.
-    configurations = (dict(_flat(safe_yaml.load(run.config_yaml))) for run in (first, second))
-    return [
-        _difference("configuration", *configurations),
-        *differences_of_origin(first, second),
-        _results(first, second),
-    ]
-
-
-def _results(first: StoredRun, second: StoredRun) -> Difference:
-    found = _difference("results", _of_summary(first, _RESULTS), _of_summary(second, _RESULTS))
-    return replace(found, rows=tuple((name, *_shortened(*values)) for name, *values in found.rows))
+    configured = (dict(_flat(safe_yaml.load(run.config_yaml))) for run in (first, second))
+    results = _difference("results", _of_summary(first, _RESULTS), _of_summary(second, _RESULTS))
+    results = replace(results, rows=tuple((name, *_shortened(*values)) for name, *values in results.rows))
+    return [_difference("configuration", *configured), *differences_of_origin(first, second), results]
 
 
 def differences_of_origin(first: StoredRun, second: StoredRun) -> list[Difference]:

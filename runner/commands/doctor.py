@@ -17,16 +17,8 @@ from packaging.requirements import Requirement
 from runner.config.conf_dir import conf_dir
 from runner.errors import ResourceError
 from runner.kernels.gpu.discovery import discover
+from runner.system import machine
 from runner.system.console import verb_parser
-from runner.system.machine import (
-    BFLOAT16_FLAGS,
-    available_memory,
-    bfloat16_flags,
-    cpu_facts,
-    cpu_flags,
-    usable_cores,
-    usable_memory,
-)
 
 DISTRIBUTION = "runner-dataflow"
 CPU_FLAGS = ("avx2", "fma", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16", "amx_int8")
@@ -74,14 +66,15 @@ def _system() -> Iterator[Finding]:
 
 
 def _cpu() -> Iterator[Finding]:
-    present = [flag for flag in CPU_FLAGS if flag in cpu_flags()]
-    yield Finding("cpu", cpu_facts().get("model name", platform.processor() or "unknown"))
+    present = [flag for flag in CPU_FLAGS if flag in machine.cpu_flags()]
+    yield Finding("cpu", machine.cpu_facts().get("model name", platform.processor() or "unknown"))
     yield Finding("cpu flags", " ".join(present) or "none of " + " ".join(CPU_FLAGS))
-    native = ", ".join(bfloat16_flags())
-    lacking = f"not native (none of {', '.join(BFLOAT16_FLAGS)}); precision=bfloat16 is refused"
+    native = ", ".join(machine.bfloat16_flags())
+    lacking = f"not native (none of {', '.join(machine.BFLOAT16_FLAGS)}); precision=bfloat16 is refused"
     yield Finding("bfloat16", f"native ({native})" if native else lacking)
-    yield Finding("cores", f"{usable_cores()} usable of {os.cpu_count()}")
-    yield Finding("memory", f"{available_memory() / _GIB:.1f} GiB available of {usable_memory() / _GIB:.1f} GiB")
+    yield Finding("cores", f"{machine.usable_cores()} usable of {os.cpu_count()}")
+    available, usable = machine.available_memory() / _GIB, machine.usable_memory() / _GIB
+    yield Finding("memory", f"{available:.1f} GiB available of {usable:.1f} GiB")
 
 
 def _gpus() -> Iterator[Finding]:

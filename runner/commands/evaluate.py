@@ -7,15 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from runner.commands.stored_network import (
-    DEVICE_HELP,
-    StoredNetwork,
-    add_arguments,
-    split_device,
-    stored_network,
-    with_device,
-    write_output,
-)
+from runner.commands import stored_network
+from runner.commands.stored_network import StoredNetwork
 from runner.config.check import check
 from runner.config.configuration import from_plain, to_plain
 from runner.config.hydra_app import overridden
@@ -50,10 +43,10 @@ def main(arguments: Sequence[str]) -> int:
     parser = verb_parser(
         "eval",
         "Score a trained network on the test split, and on the validation split if there is one, on one "
-        f"device, whichever strategy trained it. Inputs are normalised as in training.\n{DEVICE_HELP}.",
+        f"device, whichever strategy trained it. Inputs are normalised as in training.\n{stored_network.DEVICE_HELP}.",
         _EXAMPLE,
     )
-    add_arguments(parser)
+    stored_network.add_arguments(parser)
     parser.add_argument(
         "overrides",
         nargs="*",
@@ -68,11 +61,9 @@ def main(arguments: Sequence[str]) -> int:
         metavar="FILE",
         help="JSON file for the results (default: in the run directory, one for each dataset and set of overrides)",
     )
-    parser.add_argument(
-        "--ten-views", action="store_true", help="average the probabilities of 10 views of each test image"
-    )
+    parser.add_argument("--ten-views", action="store_true", help="average the probabilities of 10 views of each image")
     options = parser.parse_intermixed_args(arguments)
-    network = stored_network(options.checkpoint, options.which)
+    network = stored_network.network_in(options.checkpoint, options.which)
     config, results = evaluated(network, options.overrides, options.config_dir, ten_views=options.ten_views)
     # The file name also depends on the folder of YAML files, because two folders can define one option differently.
     words = [
@@ -81,7 +72,7 @@ def main(arguments: Sequence[str]) -> int:
         *([str(options.config_dir.absolute())] if options.config_dir else []),
     ]
     path = options.output or network.run_dir / _file_name(network, config, words)
-    write_output(path, f"{json.dumps(results, indent=1)}\n".encode())
+    stored_network.write_output(path, f"{json.dumps(results, indent=1)}\n".encode())
     print(_table(results, path))
     return 0
 
@@ -94,9 +85,9 @@ def evaluated(
     Raises ConfigError for an override that is not allowed or a dataset that does not fit the network, and also the
     errors of :func:`~runner.training.inference.score`.
     """
-    device_overrides, overrides = split_device(given)
+    device_overrides, overrides = stored_network.split_device(given)
     config = with_other_data(network.config, overrides, config_dir, _MOVABLE, _OTHERWISE)
-    device_config = with_device(replace(network.config, train=config.train), device_overrides)
+    device_config = stored_network.with_device(replace(network.config, train=config.train), device_overrides)
     config.data.require_present()
     from runner.training.inference import one_device, score, score_views
 

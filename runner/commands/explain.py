@@ -2,16 +2,7 @@
 
 from collections.abc import Sequence
 
-from runner.commands.explanation import (
-    device_lines,
-    device_table,
-    layer_table,
-    placed_lines,
-    plans_of,
-    sent_of,
-    sent_text,
-    totals,
-)
+from runner.commands import explanation
 from runner.config import hydra_app
 from runner.config.configuration import fix_machine_values
 from runner.config.devices import look_at
@@ -25,21 +16,11 @@ from runner.optimizers.lbfgs import Lbfgs
 from runner.system.console import add_yaml_options, verb_parser
 from runner.system.machine import available_memory, process_room, usable_cores, usable_memory
 from runner.system.text import number, text_table
+from runner.training import memory
 from runner.training.build import build
 from runner.training.experiment import Experiment
 from runner.training.layers import layer_rows
-from runner.training.memory import (
-    CONTEXT_BYTES,
-    PROGRAM_BYTES,
-    GpuMemory,
-    ProcessMemory,
-    fit_text,
-    gpu_fit_text,
-    planned_gpu_memory,
-    planned_memory,
-    require_fit,
-    require_gpu_fit,
-)
+from runner.training.memory import GpuMemory, ProcessMemory
 
 _PEAK = """\
 Planned peak: largest sum of activations, gradients and inputs alive at once in a training step, without variables.\
@@ -64,35 +45,35 @@ def explain(config: Config) -> str:
 def explain_with_memory(config: Config, found: Found) -> tuple[str, list[ProcessMemory], list[GpuMemory]]:
     """Return the text of :func:`explain`, and the planned memory of each process and GPU. found: the local GPUs."""
     experiment = build(config)
-    planned = plans_of(experiment)
+    planned = explanation.plans_of(experiment)
     rows = layer_rows(experiment)
-    memory = planned_memory(experiment, planned)
-    on_gpus = planned_gpu_memory(experiment, planned)
+    on_host = memory.planned_memory(experiment, planned)
+    on_gpus = memory.planned_gpu_memory(experiment, planned)
     per = "evaluation" if isinstance(config.optimizer, Lbfgs) else "step"
     lines = [
         _title(experiment),
         "",
-        layer_table(rows, experiment),
+        explanation.layer_table(rows, experiment),
         "",
-        *totals(rows),
+        *explanation.totals(rows),
         *_length_lines(experiment),
         *_rate_lines(experiment),
         *_input_lines(experiment),
-        *device_lines(experiment, found),
-        *placed_lines(experiment),
+        *explanation.device_lines(experiment, found),
+        *explanation.placed_lines(experiment),
         "",
-        device_table(experiment, planned, per),
+        explanation.device_table(experiment, planned, per),
         "",
         _PEAK,
         *([_OVERLAPPING] if any(client.deferred for client in experiment.program.training) else []),
         *([_EVALUATION] if per == "evaluation" else []),
         "",
-        memory_text(memory),
+        memory_text(on_host),
         *gpu_memory_lines(on_gpus, found.gpus),
         "",
-        sent_text(sent_of(experiment, planned), per),
+        explanation.sent_text(explanation.sent_of(experiment, planned), per),
     ]
-    return "\n".join(lines), memory, on_gpus
+    return "\n".join(lines), on_host, on_gpus
 
 
 def _title(experiment: Experiment) -> str:
@@ -138,17 +119,17 @@ def _input_lines(experiment: Experiment) -> list[str]:
 _MIB = 2**20
 
 
-def memory_text(memory: Sequence[ProcessMemory]) -> str:
+def memory_text(planned: Sequence[ProcessMemory]) -> str:
     """Return a table in MiB with a row for each process, and a line on whether the memory of this machine is enough."""
     headers = ("process", "variables", "step", "sent", "data", "checkpoint", "program", "MiB in all")
-    parts = ((e.variables, e.step, e.sent, e.data, e.checkpoint, PROGRAM_BYTES, e.total) for e in memory)
-    table = text_table(headers, [(each.process, *map(_mib, own)) for each, own in zip(memory, parts, strict=True)])
-    return f"{table}\n\n{fit_text(memory, usable_memory(), available_memory())}"
+    parts = ((e.variables, e.step, e.sent, e.data, e.checkpoint, memory.PROGRAM_BYTES, e.total) for e in planned)
+    table = text_table(headers, [(each.process, *map(_mib, own)) for each, own in zip(planned, parts, strict=True)])
+    return f"{table}\n\n{memory.fit_text(planned, usable_memory(), available_memory())}"
 
 
-def gpu_memory_lines(memory: Sequence[GpuMemory], gpus: Sequence[GpuFacts]) -> list[str]:
+def gpu_memory_lines(planned: Sequence[GpuMemory], gpus: Sequence[GpuFacts]) -> list[str]:
     """Return a table in MiB with a row for each used GPU, and lines on whether the run fits; [] without GPUs."""
-    if not memory:
+    if not planned:
         return []
     by_number = {gpu.number: gpu for gpu in gpus}
     headers = ("gpu", "devices", "processes", "variables", "step", "fed and sent", "contexts", "MiB in all")
@@ -157,11 +138,11 @@ def gpu_memory_lines(memory: Sequence[GpuMemory], gpus: Sequence[GpuFacts]) -> l
             str(each.gpu),
             number(len(each.devices)),
             number(each.processes),
-            *map(_mib, (each.variables, each.step, each.moved, each.processes * CONTEXT_BYTES, each.total)),
+            *map(_mib, (each.variables, each.step, each.moved, each.processes * memory.CONTEXT_BYTES, each.total)),
         )
-        for each in memory
+        for each in planned
     ]
-    return ["", text_table(headers, rows), "", *(gpu_fit_text(each, by_number[each.gpu]) for each in memory)]
+    return ["", text_table(headers, rows), "", *(memory.gpu_fit_text(each, by_number[each.gpu]) for each in planned)]
 
 
 def _mib(count: int) -> str:
@@ -194,8 +175,8 @@ def main(arguments: Sequence[str]) -> int:
     job = hydra_app.compose(options.pop("overrides"), **options)
     config = fix_machine_values(job.config(), usable_cores())
     found = look_at(config.cluster)
-    text, memory, on_gpus = explain_with_memory(config, found)
+    text, on_host, on_gpus = explain_with_memory(config, found)
     print(text, flush=True)
-    require_fit(memory, usable_memory(), process_room())
-    require_gpu_fit(on_gpus, found.gpus)
+    memory.require_fit(on_host, usable_memory(), process_room())
+    memory.require_gpu_fit(on_gpus, found.gpus)
     return 0

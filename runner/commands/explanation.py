@@ -22,16 +22,12 @@ from runner.training.placement import place_text, placement_text
 def layer_table(rows: Sequence[LayerRow], experiment: Experiment) -> str:
     """Return a table with a row for each layer, and with a column of devices if the strategy placed the layers."""
     headers = ("layer", "kind", "output (one example)", "parameters", "multiply-adds", "activation bytes")
-    cells = [
-        (r.name, r.kind, r.output, number(r.parameters), number(r.multiply_adds), number(r.activation_bytes))
-        for r in rows
-    ]
+    body = [(r.name, r.kind, r.output, *map(number, (r.parameters, r.multiply_adds, r.activation_bytes))) for r in rows]
     if experiment.placed is None:
-        return text_table(headers, cells)
+        return text_table(headers, body)
     placement = experiment.placed.placement
-    return text_table(
-        (*headers, "device"), [(*cell, place_text(placement, row.name)) for row, cell in zip(rows, cells, strict=True)]
-    )
+    placed = [(*cells, place_text(placement, row.name)) for row, cells in zip(rows, body, strict=True)]
+    return text_table((*headers, "device"), placed)
 
 
 def totals(rows: Sequence[LayerRow]) -> list[str]:
@@ -164,9 +160,8 @@ def _grouped(sent: Sequence[Sent], key: Callable[[Transfer], tuple[str, ...]]) -
 
 
 def _messages(sent: Sequence[Sent]) -> tuple[str, str]:
-    return mean_number(sum(each.times for each in sent)), number(
-        round(sum(each.times * each.transfer.nbytes for each in sent))
-    )
+    count, nbytes = sum(each.times for each in sent), sum(each.times * each.transfer.nbytes for each in sent)
+    return mean_number(count), number(round(nbytes))
 
 
 def _milliseconds(sent: Sequence[Sent]) -> tuple[str, str]:

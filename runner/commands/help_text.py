@@ -7,18 +7,8 @@ from typing import Any
 
 import yaml
 
+from runner.config import schema
 from runner.config.conf_dir import TABLES, nested_groups
-from runner.config.schema import (
-    Adaptation,
-    CheckpointConfig,
-    Config,
-    DebugConfig,
-    LocalCluster,
-    SimulateConfig,
-    StragglersConfig,
-    TrainConfig,
-    key_help,
-)
 
 _USAGE = """\
 runner trains neural networks in parallel, as configured by YAML files and overrides.
@@ -51,14 +41,14 @@ Hydra's own options: runner --hydra-help
 --debug prints the traceback of an error."""
 
 _SECTIONS: dict[str, type] = {
-    "": Config,
-    "train.": TrainConfig,
-    "checkpoint.": CheckpointConfig,
-    "adapt.": Adaptation,
-    "simulate.": SimulateConfig,
-    "debug.": DebugConfig,
-    "cluster.": LocalCluster,
-    "cluster.stragglers.": StragglersConfig,
+    "": schema.Config,
+    "train.": schema.TrainConfig,
+    "checkpoint.": schema.CheckpointConfig,
+    "adapt.": schema.Adaptation,
+    "simulate.": schema.SimulateConfig,
+    "debug.": schema.DebugConfig,
+    "cluster.": schema.LocalCluster,
+    "cluster.stragglers.": schema.StragglersConfig,
 }
 
 
@@ -109,10 +99,10 @@ def _group_lines(conf: Path, chosen: Mapping[str, str | None]) -> list[str]:
 
 def _key_lines(primary: Mapping[str, Any]) -> list[str]:
     lines = []
-    for prefix, schema in _SECTIONS.items():
+    for prefix, section in _SECTIONS.items():
         values = primary.get(prefix.rstrip("."), {}) if prefix else primary
-        defaults = vars(schema())
-        for name, text in key_help(schema).items():
+        defaults = vars(section())
+        for name, text in schema.key_help(section).items():
             shown = yaml.safe_dump(values.get(name, defaults[name])).splitlines()[0]
             lines.append(f"  {prefix + name:24} {shown:9} {text}")
     return lines

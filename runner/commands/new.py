@@ -70,12 +70,7 @@ def main(arguments: Sequence[str]) -> int:
 def starting_point(kind: str, name: str) -> dict[Path, str]:
     """Return path below the working directory -> text, of the YAML file and, except for a table, of the Python file."""
     group, option = KINDS[kind].group, name + KINDS[kind].suffix
-    words = {
-        "name": name,
-        "cls": "".join(part.capitalize() for part in name.split("_")),
-        "group": group,
-        "option": option,
-    }
+    words = {"name": name, "cls": string.capwords(name, "_").replace("_", ""), "group": group, "option": option}
     code = {} if kind == TABLES else {Path(f"{name}.py"): _template(f"{kind}.py.txt").substitute(words)}
     yaml = _template(_YAML.get(kind, "option.yaml.txt")).substitute(words)
     return {**code, Path("conf", group, f"{option}.yaml"): yaml}

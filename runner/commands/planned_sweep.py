@@ -4,10 +4,10 @@ import contextlib
 import os
 import shlex
 import signal
-import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from subprocess import DEVNULL, STDOUT, Popen
 from typing import Any, Self
 
 from runner.commands.plugins import OPTION
@@ -189,9 +189,7 @@ def _run_in_new_process(sweep_dir: Path, job: PlannedJob, composed: Mapping[str,
     with (directory / JOB_LOG).open("a", encoding="utf-8") as log:
         # launch_planned() always sets this variable, so it does not show whether the user requested tracebacks.
         environment = {name: value for name, value in os.environ.items() if name != FULL_ERROR}
-        code = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, env=environment
-        ).wait()
+        code = Popen(command, stdin=DEVNULL, stdout=log, stderr=STDOUT, env=environment).wait()
     status, summary = recorded(directory)
     if status not in ENDED and (summary is None or summary.error is None):
         error = _killed(code, directory)

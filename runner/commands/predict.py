@@ -12,15 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from runner.commands.stored_network import (
-    DEVICE_HELP,
-    StoredNetwork,
-    add_arguments,
-    split_device,
-    stored_network,
-    with_device,
-    write_output,
-)
+from runner.commands import stored_network
+from runner.commands.stored_network import StoredNetwork
 from runner.data.pictures import read_pictures
 from runner.data.text import TextSettings
 from runner.errors import ConfigError
@@ -58,10 +51,10 @@ def main(arguments: Sequence[str]) -> int:
         "predict",
         "Predict classes or numbers with a trained network. Inputs are PNG and JPEG images, or NumPy arrays (.npy) of "
         "one or several inputs in the units of the dataset. A language model predicts the word after each text in "
-        f"UTF-8.\n{DEVICE_HELP}.",
+        f"UTF-8.\n{stored_network.DEVICE_HELP}.",
         _EXAMPLE,
     )
-    add_arguments(parser)
+    stored_network.add_arguments(parser)
     parser.add_argument(
         "files",
         nargs="+",
@@ -80,14 +73,14 @@ def main(arguments: Sequence[str]) -> int:
         raise ConfigError(f"--top {options.top}: expected 1 or more")
     if options.output is not None and options.output.suffix not in _SUFFIXES:
         raise ConfigError(f"--output {options.output}: expected a file that ends in {' or '.join(_SUFFIXES)}")
-    device_overrides, files = split_device(options.files)
+    device_overrides, files = stored_network.split_device(options.files)
     if not files:
         parser.error(f"expected a FILE besides {' '.join(device_overrides)}")
-    network = stored_network(options.checkpoint, options.which)
+    network = stored_network.network_in(options.checkpoint, options.which)
     ranked = network.config.task.ranked
     if options.top is not None and not ranked:
         raise ConfigError(f"--top {options.top}: task={network.config.task.name} predicts no classes; leave out --top")
-    device_config = with_device(network.config, device_overrides)
+    device_config = stored_network.with_device(network.config, device_overrides)
     from runner.training.inference import one_device
 
     device = one_device(device_config, usable_cores())
@@ -96,7 +89,7 @@ def main(arguments: Sequence[str]) -> int:
     print(_table(predictions, number))
     if options.output is not None:
         text = (_json if options.output.suffix == ".json" else _csv)(predictions, number)
-        write_output(options.output, text.encode())
+        stored_network.write_output(options.output, text.encode())
     print(f"computed on {device.what}", file=sys.stderr)
     return 0
 

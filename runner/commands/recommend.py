@@ -17,7 +17,7 @@ from runner.config.hydra_app import RunComposer
 from runner.config.schema import Config
 from runner.engine.graph.device import DeviceName
 from runner.engine.simulate.hardware import ANY, Hardware, expanded
-from runner.errors import ConfigError, ResourceError, RunnerError
+from runner.errors import ConfigError, ResourceError
 from runner.system.console import add_yaml_options, verb_parser
 from runner.system.text import number, text_table
 from runner.tracing.parts import COMMUNICATION, PARTS
@@ -64,10 +64,8 @@ def main(arguments: Sequence[str]) -> int:
     config = _config(composer, options.overrides)
     hardware = hardware_of(config)
     workers = options.workers or worker_counts(hardware)
-    tried = [
-        _tried(composer, options.overrides, candidate)
-        for candidate in _progress(list(dict.fromkeys(candidates(hardware, workers))))
-    ]
+    distinct = list(dict.fromkeys(candidates(hardware, workers)))
+    tried = [_tried(composer, options.overrides, candidate) for candidate in _progress(distinct)]
     print(recommendation_text(tried, options.overrides, options.config_dir), flush=True)
     return 0
 
@@ -111,11 +109,7 @@ def _tried(composer: RunComposer, overrides: Sequence[str], candidate: Sequence[
     try:
         return Candidate(candidate, simulate(_config(composer, [*overrides, *candidate]), UPDATES))
     except (ConfigError, ResourceError) as error:
-        return Candidate(candidate, reason=_first_line(error))
-
-
-def _first_line(error: RunnerError) -> str:
-    return str(error).splitlines()[0]
+        return Candidate(candidate, reason=str(error).splitlines()[0])
 
 
 def limit_of(found: Simulated) -> str:

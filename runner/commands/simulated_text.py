@@ -12,15 +12,14 @@ def simulated_text(summary: Summary, simulation: Simulation) -> str:
     simulation: ``summary.simulation``, which is not None for a simulated run.
     """
     links = [(link, number(round(use.bytes)), f"{use.utilization:.1%}") for link, use in simulation.links.items()]
+    tensors = [(name, number(nbytes)) for name, nbytes in simulation.tensors.items()]
     return "\n".join(
         [
             aligned(_facts(summary, simulation)),
             "",
             text_table(("device", "kind", *simulation.parts_s, "memory MiB"), list(_devices(summary, simulation))),
             "",
-            text_table(
-                ("largest tensors", "bytes"), [(each, number(size)) for each, size in simulation.tensors.items()]
-            ),
+            text_table(("largest tensors", "bytes"), tensors),
             "",
             text_table(("link", "bytes per update", "used"), links) if links else "Nothing is sent between devices.",
         ]

@@ -47,9 +47,8 @@ class StoredNetwork:
         """
         if self.data is not None and self.data.normalisation is not None:
             return self.data.normalisation
-        _log.warning(
-            "%s lacks the normalisation of training: it is computed from the present data", self.run_dir / FACTS_FILE
-        )
+        path = self.run_dir / FACTS_FILE
+        _log.warning("%s lacks the normalisation of training: it is computed from the present data", path)
         data: DatasetSettings = self.config.data
         return data.normalisation()
 
@@ -60,14 +59,12 @@ class StoredNetwork:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of :func:`stored_network`."""
+    """Add the arguments of :func:`network_in`."""
     parser.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", help="a run directory, or a checkpoint in one")
-    parser.add_argument(
-        "--which", choices=(BEST, NEWEST), help="checkpoint of a run (default: best if one is kept, else newest)"
-    )
+    parser.add_argument("--which", choices=(BEST, NEWEST), help="checkpoint (default: best if kept, else newest)")
 
 
-def stored_network(path: Path, which: str | None) -> StoredNetwork:
+def network_in(path: Path, which: str | None) -> StoredNetwork:
     """Return the network in ``path``, the directory of a run or of one of its checkpoints.
 
     Raises CheckpointError if there is no checkpoint, ConfigError if the run has no configuration, DataError if the

@@ -223,9 +223,7 @@ def _parser() -> argparse.ArgumentParser:
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="{resume,status,best,plot}")
     resume = verbs.add_parser("resume", help="run the remaining jobs of a sweep", description=_RESUME)
     resume.add_argument("directory", metavar="DIR", help="directory of the sweep")
-    resume.add_argument(
-        "overrides", nargs="*", metavar="KEY=VALUE", help="replaces the stored override of this key, or is added"
-    )
+    resume.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="replaces a stored override, or is added")
     resume.add_argument(
         "--retry-failed",
         action=argparse.BooleanOptionalAction,

@@ -73,12 +73,10 @@ def _runs(table: Table, cells: Sequence[str] | None) -> list[str]:
     """Return the runs that the chosen cells read. cells: patterns ROW or ROW/COLUMN; None for all."""
     every = [(f"{row}/{column}", table.rows[row].run, column) for row, column, _ in table.cells()]
     found = set()
-    for pattern in cells or ["*"]:
-        chosen = [each for each in every if any(fnmatchcase(each[0], text) for text in (pattern, f"{pattern}/*"))]
+    for given in cells or ["*"]:
+        chosen = [each for each in every if any(fnmatchcase(each[0], pattern) for pattern in (given, f"{given}/*"))]
         if not chosen:
-            raise ConfigError(
-                f"--cells {pattern}: no such cell; expected one of {', '.join(each[0] for each in every)}"
-            )
+            raise ConfigError(f"--cells {given}: no such cell; expected one of {', '.join(each[0] for each in every)}")
         found |= {run for _, run, _ in chosen} | {table.columns[column].relative_to for _, _, column in chosen}
     return [run for run in table.runs if run in found]
 
@@ -191,9 +189,7 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
     ran.add_argument("--budget", type=_seconds, metavar="TIME", help="limit of the sum of estimated times, such as 2h")
     ran.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="settings of the launcher")
     exported.add_argument("--format", choices=sorted([*FORMATS, PNG]), default="md", help="default: md")
-    exported.add_argument(
-        "--output", type=Path, metavar="FILE", help="file to write (default: print; png needs a file)"
-    )
+    exported.add_argument("--output", type=Path, metavar="FILE", help="file (default: print; png needs a file)")
     options, others = parser.parse_known_args(arguments)
     # argparse returns overrides that follow an option as unknown arguments.
     if others and (options.verb != "run" or any(text.startswith("-") for text in others)):

@@ -160,7 +160,7 @@ class TableSweep:
             trial
             for trial in trials
             if (trial.run, trial.seed) in lacking
-            or ((trial.run, trial.seed) in needed and not self._has_ended(trial, plan))
+            or ((trial.run, trial.seed) in needed and self._outcome(trial, plan) is None)
         ]
 
     def _lacks(self, trial: Trial, results: Mapping[str, RunResults]) -> bool:
@@ -169,9 +169,6 @@ class TableSweep:
         against = self.files.table.runs[trial.run].against
         reference = results[against].current.get(trial.seed) if against else None
         return found is None or (reference is not None and found.against != reference.origin.weights_sha256)
-
-    def _has_ended(self, trial: Trial, plan: Plan) -> bool:
-        return self._outcome(trial, plan) is not None
 
     def _outcome(self, trial: Trial, plan: Plan) -> Outcome | None:
         """Return the outcome of a trial's job; None unless the outcome is a result (:func:`is_result`)."""

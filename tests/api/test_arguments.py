@@ -65,15 +65,9 @@ def test_the_settings_of_a_strategy_reach_the_configuration() -> None:
         ),
         (lambda: runner.sweep("seed=1,2"), r"runner\.sweep\('seed=1,2'\): expected one list"),
         (lambda: runner.compose([1]), r"compose\(\[\.\.\. 1 \.\.\.\]\): expected texts"),  # type: ignore[list-item]
-        (
-            lambda: runner.run(optimizer__lr=1),
-            r"optimizer__lr: expected optimizer=\{'lr': \.\.\.\} or \*\*\{'optimizer",
-        ),
+        (lambda: runner.run(optimizer__lr=1), r"optimizer__lr: expected optimizer=\{'lr': ...\} or \*\*\{'optimizer"),
         (lambda: runner.run(seed=object()), r"seed=<object object at .*>: expected a number, a text, a list"),
-        (
-            lambda: runner.run(model=Recorder()),
-            r"model=Recorder: got .*Recorder.*, expected a class derived from Model",
-        ),
+        (lambda: runner.run(model=Recorder()), r"model=Recorder: got .*Recorder.* expected a class derived from Model"),
         (lambda: runner.run(callbacks=[print]), r"run\(callbacks=\[<built-in function print>\]\): expected objects"),  # type: ignore[list-item]
         (lambda: runner.compose(modle="mlp"), "modle"),
     ],

@@ -20,15 +20,9 @@ def run(trained: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) 
     (folder / "train.txt").write_text("the cat sat on the mat\nthe dog saw the cat\n" * 20)
     (folder / "test.txt").write_text("the dog sat on the cat\n" * 5)
     data = ("task=language", "model=lstm", "data=text", f"data.path={folder}", "data.steps=4", "data.vocabulary=8")
-    sizes = (
-        "train.steps=60",
-        "train.batch_size=4",
-        "train.eval_batch_size=3",
-        "optimizer=adam",
-        "optimizer.lr=0.1",
-        "schedule=constant",
-    )
-    return Run(trained(*data, f"model.units={list(UNITS)}", "model.embedding=3", *sizes))
+    sizes = ("train.steps=60", "train.batch_size=4", "train.eval_batch_size=3")
+    rate = ("optimizer=adam", "optimizer.lr=0.1", "schedule=constant")
+    return Run(trained(*data, f"model.units={list(UNITS)}", "model.embedding=3", *sizes, *rate))
 
 
 def test_a_run_learns_the_next_words(run: Run) -> None:
@@ -65,18 +59,13 @@ def test_an_onnx_file_computes_the_same_logits(run: Run, tmp_path: Path) -> None
 def test_pytorch_computes_the_same_logits_and_its_weights_come_back(run: Run) -> None:
     torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install torch")
     state = run.state_dict()
-    modules = torch.nn.ModuleDict(
-        {
-            "embedding": torch.nn.Embedding(8, 3),
-            "lstm1": torch.nn.LSTM(3, UNITS[0]),
-            "lstm2": torch.nn.LSTM(*UNITS),
-            "softmax": torch.nn.Linear(UNITS[1], 8),
-        }
-    )
+    lstms = {"lstm1": torch.nn.LSTM(3, UNITS[0]), "lstm2": torch.nn.LSTM(*UNITS)}
+    outer = {"embedding": torch.nn.Embedding(8, 3), "softmax": torch.nn.Linear(UNITS[1], 8)}
+    modules = torch.nn.ModuleDict({**lstms, **outer})
     modules.load_state_dict(state)
     h = modules["embedding"](torch.from_numpy(X.T.copy()))
-    for name in ("lstm1", "lstm2"):
-        h, _ = modules[name](h)
+    for lstm in lstms.values():
+        h, _ = lstm(h)
     assert_same_logits(modules["softmax"](h[-1]).detach().numpy(), run, X)
     weights = run.weights()
     back = from_state_dict(state, tables=("embedding", "softmax"))

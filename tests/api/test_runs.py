@@ -43,9 +43,7 @@ def test_a_run_is_trained_resumed_and_loaded(here: Path, capfd: pytest.CaptureFi
     assert "configuration: optimizer.name" in loaded.compare(again)
 
 
-def test_a_second_run_of_one_second_gets_another_directory(
-    fake_training: FakeTraining, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_run_of_a_second_has_a_directory(fake_training: FakeTraining, monkeypatch: pytest.MonkeyPatch) -> None:
     job = hydra_app.compose(QUICK)
     monkeypatch.setattr(hydra_app, "compose", lambda overrides: job)
     for _ in range(3):
@@ -67,12 +65,8 @@ def test_metrics_are_records_and_a_frame(stored: Run) -> None:
 
 def test_weights_and_slots_are_separate(stored: Run) -> None:
     weights, slots = stored.weights("newest"), stored.slots("newest")
-    assert {name: value.shape for name, value in weights.items()} == {
-        "fc1/weights": (64, 8),
-        "fc1/bias": (8,),
-        "fc2/weights": (8, 10),
-        "fc2/bias": (10,),
-    }
+    shapes = {"fc1/weights": (64, 8), "fc1/bias": (8,), "fc2/weights": (8, 10), "fc2/bias": (10,)}
+    assert {name: value.shape for name, value in weights.items()} == shapes
     assert set(slots) == {f"{name}/velocity" for name in weights}
 
 

@@ -97,9 +97,7 @@ def test_differences_are_listed_by_name(tmp_path: Path) -> None:
         ((float("nan"), 1.0), ("nan", "1")),
     ],
 )
-def test_different_results_are_rounded_but_never_to_equal_numbers(
-    values: tuple[float, float | None], expected: tuple[str, str], tmp_path: Path
-) -> None:
+def test_rounded_results_differ(values: tuple[float, float | None], expected: tuple[str, str], tmp_path: Path) -> None:
     first, second = (
         make_run(tmp_path / name, replace(SUMMARY, final={} if value is None else {"test/loss": value}))
         for name, value in zip("ab", values, strict=True)
@@ -133,9 +131,8 @@ def test_the_command_prints_a_table_and_the_number_of_equal_values(folder: Path,
 def test_values_that_look_secret_are_not_printed(folder: Path, capsys: Capture) -> None:
     for name, token in (("a", "first"), ("b", "second")):
         run = make_run(folder / name, SUMMARY)
-        run.config_yaml.write_text(
-            json.dumps({"store": {"token": token, "uri": f"http://me:{token}@host"}, "n": [name]})
-        )
+        store = {"token": token, "uri": f"http://me:{token}@host"}
+        run.config_yaml.write_text(json.dumps({"store": store, "n": [name]}))
     assert main(["compare", "a", "b"]) == 0
     output = capsys.readouterr().out
     assert "configuration: n" in output

@@ -42,9 +42,7 @@ PHOTOGRAPHS = ("data=synthetic", "data.shape=[3,32,32]", "data.classes=10")
         (("model=resnet_cifar", "model.depth=164", "model.block=bottleneck", *PHOTOGRAPHS), 1_703_258, 244_500_992),
     ],
 )
-def test_classic_networks_have_the_counts_of_their_specifications(
-    overrides: tuple[str, ...], parameters: int, multiply_adds: int | None
-) -> None:
+def test_networks_have_the_known_counts(overrides: tuple[str, ...], parameters: int, multiply_adds: int | None) -> None:
     rows = layer_rows(build(small_config(*overrides)))
     assert sum(row.parameters for row in rows) == parameters
     assert multiply_adds in (None, sum(row.multiply_adds for row in rows))
@@ -79,9 +77,8 @@ def test_sums_and_concatenations_have_rows() -> None:
     assert resnet["stage2_unit1_add"] == LayerRow("stage2_unit1_add", "merge", "32x16x16", 0, 0, 32768)
     assert (resnet["last_norm"].parameters, resnet["last_norm"].output) == (128, "64x8x8")
     googlenet = {row.name: row for row in layer_rows(build(small_config("model=googlenet", *IMAGENET)))}
-    assert googlenet["inception_3a_concat"] == LayerRow(
-        "inception_3a_concat", "merge", "256x28x28", 0, 0, 256 * 28 * 28 * 4
-    )
+    name = "inception_3a_concat"
+    assert googlenet[name] == LayerRow(name, "merge", "256x28x28", 0, 0, 256 * 28 * 28 * 4)
 
 
 def test_sent_bytes_equal_those_of_the_plans() -> None:
@@ -160,10 +157,8 @@ def test_rows_have_the_bytes_of_the_formula_in_the_order_of_sends(compression: s
     one_by_one = ("parallelism.bucket_bytes=0", f"cluster.compression={compression}")
     config = small_config("parallelism=sync_data", "parallelism.workers=2", *one_by_one)
     # A worker sends the gradient of the weights and that of the biases.
-    gradients = [
-        ("fc2", "2", f"{(8 * 10 + 10) * bytes_per_value:,}"),
-        ("fc1", "2", f"{(64 * 8 + 8) * bytes_per_value:,}"),
-    ]
+    counts = {"fc2": 8 * 10 + 10, "fc1": 64 * 8 + 8}
+    gradients = [(layer, "2", f"{count * bytes_per_value:,}") for layer, count in counts.items()]
     scores = [("-", "2", "8")]
     assert sent_rows(config) == [*gradients, *scores, *gradients]
 

@@ -41,9 +41,7 @@ def test_a_resumed_run_uses_its_stored_configuration_and_directory(fake_training
     ("override", "limits"),
     [("train.epochs=40", (40.0, None)), ("train.steps=99", (None, 99)), ("train.epochs=1e2", (100.0, None))],
 )
-def test_the_limits_can_be_changed(
-    fake_training: FakeTraining, stored: Path, override: str, limits: tuple[object, object]
-):
+def test_limits_can_be_changed(fake_training: FakeTraining, stored: Path, override: str, limits: tuple[object, object]):
     assert main([override, f"resume={stored}"]) == 0
     train = fake_training.only.config.train
     assert (train.epochs, train.steps) == limits
@@ -85,12 +83,7 @@ def test_a_new_strategy_has_its_defaults_and_the_cores_are_divided_again(fake_tr
     ],
 )
 def test_cluster_keys_set_by_the_user_are_kept_and_others_follow_a_new_strategy(
-    fake_training: FakeTraining,
-    stored: Path,
-    named: str,
-    cores: int,
-    resumes: list[str],
-    expected: tuple[int, int, float],
+    fake_training: FakeTraining, stored: Path, named: str, cores: int, resumes: list[str], expected: tuple[float, ...]
 ):
     store(stored, fix_machine_values(composed_config("model=mlp", *typed(named)), cores=cores))
     for resume in resumes:  # each resume reads the configuration that the previous resume stored
@@ -98,14 +91,11 @@ def test_cluster_keys_set_by_the_user_are_kept_and_others_follow_a_new_strategy(
         store(stored, fake_training.calls[-1].config)
     cluster = fake_training.calls[-1].config.cluster
     assert (cluster.workers, cluster.threads_per_worker, cluster.cores_per_worker) == expected
-    assert set(cluster.filled_in) == {
-        name for name in FILLED_IN if f"cluster.{name}=" not in " ".join([named, *resumes])
-    }
+    given = " ".join([named, *resumes])
+    assert set(cluster.filled_in) == {name for name in FILLED_IN if f"cluster.{name}=" not in given}
 
 
-def test_a_number_of_workers_that_a_new_strategy_does_not_allow_is_refused(
-    fake_training: FakeTraining, stored: Path, capsys: Capture
-):
+def test_a_number_of_workers_that_does_not_fit_is_refused(fake_training: FakeTraining, stored: Path, capsys: Capture):
     store(stored, fix_machine_values(composed_config("model=mlp", "cluster.workers=2"), cores=2))
     assert main([f"resume={stored}", "parallelism=single"]) == 2
     assert "cluster.workers=2 and parallelism.workers=1 differ" in capsys.readouterr().err
@@ -120,9 +110,7 @@ def test_patience_can_be_changed_and_can_be_removed_together_with_min_delta(fake
     assert trained == [(4, 0.1), (None, 0.0)]
 
 
-def test_a_run_on_a_gpu_is_resumed_without_one_only_on_request(
-    fake_training: FakeTraining, stored: Path, capsys: Capture
-):
+def test_a_run_on_a_gpu_is_resumed_without_it_on_request(fake_training: FakeTraining, stored: Path, capsys: Capture):
     store(stored, fix_machine_values(load_stored(stored / "config.yaml"), 2, lambda: machine(gpu())))
     assert main([f"resume={stored}"]) == 4
     assert "cluster.device_taken=gpu, as when the run began: expected a GPU" in capsys.readouterr().err
@@ -204,9 +192,7 @@ def test_other_arguments_are_refused_by_name(
 
 
 @pytest.mark.parametrize("directory", ["absent", "."])
-def test_a_directory_without_a_run_is_refused(
-    fake_training: FakeTraining, folder: Path, capsys: Capture, directory: str
-):
+def test_a_directory_without_a_run_is_refused(fake_training: FakeTraining, capsys: Capture, directory: str):
     assert main([f"resume={directory}"]) == 2
     assert "holds no config.yaml: not the directory of a run" in capsys.readouterr().err
 

@@ -13,16 +13,9 @@ from runner.records.summary import Summary
 from runner.tracing.parts import PARTS
 from runner.training.simulation import hardware_of, simulate
 from tests.refusal import Capture, refused
-from tests.small_runs import composed_config
+from tests.small_runs import composed_config, typed
 
-CLUSTER = (
-    "cluster=ethernet",
-    "model=mlp",
-    "model.hidden=[8]",
-    "parallelism=sync_data",
-    "tracking=none",
-    "simulate.updates=2",
-)
+CLUSTER = typed("cluster=ethernet model=mlp model.hidden=[8] parallelism=sync_data tracking=none simulate.updates=2")
 
 
 def simulated(folder: Path, *overrides: str) -> Summary:
@@ -74,9 +67,8 @@ def test_a_timeline_has_rows_of_links_and_the_parts_of_the_summary(tmp_path: Pat
         by_row[event["tid"]] = event["ts"] + event["dur"]
     steps = json.loads((tmp_path / "trace_summary.json").read_text())["steps"]
     summary = Summary.read(tmp_path / "summary.json")
-    assert sum(step["ns"] for step in steps) / len(steps) == pytest.approx(
-        1e9 * summary.step_time_s["median"], rel=1e-3
-    )
+    mean_s = 1e-9 * sum(step["ns"] for step in steps) / len(steps)
+    assert mean_s == pytest.approx(summary.step_time_s["median"], rel=1e-3)
     assert (tmp_path / "plots" / "timeline.png").stat().st_size > 1000
 
 

@@ -15,6 +15,7 @@ from tests.refusal import Capture, refused
 from tests.small_runs import small_config
 
 SLURM = ("model=mlp", "tracking=none", "cluster/launcher=slurm", "cluster.threads_per_worker=1", "hydra.run.dir=my run")
+RAY = "cluster/launcher=ray"
 
 
 @pytest.fixture
@@ -33,9 +34,7 @@ def commands(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return place
 
 
-def test_a_run_outside_of_an_allocation_submits_itself(
-    commands: Path, fake_training: FakeTraining, capsys: Capture
-) -> None:
+def test_a_run_without_allocation_submits_itself(commands: Path, fake_training: FakeTraining, capsys: Capture) -> None:
     assert main([*SLURM, "cluster.launcher.sbatch={nodes: 2, time: 60, exclusive: true}"]) == 0
     assert "submitted as job 17 of Slurm" in capsys.readouterr().out
     assert not fake_training.calls
@@ -50,9 +49,7 @@ def test_a_run_outside_of_an_allocation_submits_itself(
     assert "--no-kill" in (commands / "sbatch.args").read_text().splitlines()
 
 
-def test_inside_of_an_allocation_nothing_is_submitted(
-    commands: Path, fake_training: FakeTraining, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_allocation_is_used(commands: Path, fake_training: FakeTraining, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(JOB, "17")
     assert main(SLURM) == 0
     assert not (commands / "sbatch.args").exists()
@@ -89,14 +86,8 @@ def test_the_script_starts_or_continues_the_run_and_requeues_after_a_notice(
         (["cluster.launcher.sbatch={output: x}"], "launcher.sbatch={'output': 'x'}: expected a text, a whole number"),
         (["cluster.launcher.sbatch=[1]"], "launcher.sbatch=[1]: expected a text, a whole number or true for some of"),
         (["cluster.launcher.ray=local"], "launcher.kind=slurm: expected ray, because launcher.ray is set"),
-        (
-            ["cluster/launcher=ray", "cluster.launcher.ray=here"],
-            "launcher.ray=here with cluster/launcher=ray: expected",
-        ),
-        (
-            ["cluster/launcher=ray", "cluster.launcher.placement=PACK"],
-            "launcher.placement='PACK': expected one of pack",
-        ),
+        ([RAY, "cluster.launcher.ray=here"], "launcher.ray=here with cluster/launcher=ray: expected"),
+        ([RAY, "cluster.launcher.placement=PACK"], "launcher.placement='PACK': expected one of pack"),
         (["cluster.device=gpu"], "cluster.device=gpu with cluster/launcher=slurm: GPUs of other hosts are not"),
         (["parallelism=single"], "cluster/launcher=slurm: parallelism=single has one process"),
     ],

@@ -20,6 +20,7 @@ from tests.refusal import Capture, refused
 from tests.tracking.mlflow_server import free_port
 
 Served = tuple[list[str], dict[str, str], str]
+Serve = Callable[[], Served]
 PORT = free_port()
 HOSTS = [f"127.0.0.1:{PORT}", f"localhost:{PORT}"]
 
@@ -29,7 +30,7 @@ class BecameError(Exception):
 
 
 @pytest.fixture
-def serve(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> Callable[[], Served]:
+def serve(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> Serve:
     """Return a function that runs ``runner ui`` and returns (command of the server, its environment, output)."""
 
     def become(program: str, command: list[str], environment: dict[str, str]) -> None:
@@ -47,9 +48,7 @@ def serve(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> Cal
     return serve
 
 
-def test_the_command_becomes_a_local_server_of_this_folders_store(
-    serve: Callable[[], Served], folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_command_becomes_a_local_server(serve: Serve, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """MLflow's security settings in the environment are overridden."""
     monkeypatch.setenv("MLFLOW_SERVER_DISABLE_SECURITY_MIDDLEWARE", "true")
     monkeypatch.setenv("MLFLOW_SERVER_ALLOWED_HOSTS", "*")
@@ -69,9 +68,7 @@ def test_the_command_becomes_a_local_server_of_this_folders_store(
     assert f"http://127.0.0.1:{PORT}/#/experiments/7?workflowType=machine_learning " in output
 
 
-def test_the_store_of_the_environment_variable_is_served_without_its_password(
-    serve: Callable[[], Served], folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_store_of_a_variable_has_no_password(serve: Serve, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (folder / "elsewhere.db").touch()
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "sqlite:///elsewhere.db")
     assert serve()[1]["MLFLOW_BACKEND_STORE_URI"] == f"sqlite:///{folder}/elsewhere.db"
@@ -81,9 +78,7 @@ def test_the_store_of_the_environment_variable_is_served_without_its_password(
     assert "hunter2" not in "".join(command) + output
 
 
-def test_the_list_of_experiments_is_opened_for_a_store_without_runs(
-    serve: Callable[[], Served], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_experiments_are_opened_for_a_store_without_runs(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ui, "experiment_of_newest_run", lambda uri: None)
     assert f"http://127.0.0.1:{PORT}/#/experiments?workflowType=machine_learning " in serve()[2]
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from runner.commands.stored_network import stored_network, with_device
+from runner.commands.stored_network import network_in, with_device
 from runner.config.check import check
 from runner.errors import ConfigError, DataError
 from runner.records.summary import Summary
@@ -43,7 +43,7 @@ def test_a_registered_network_predicts_like_the_verb(
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     summary = trained(tmp_path / "run", uri, log_model)
-    network = stored_network(tmp_path / "run", "best" if log_model == "best" else "newest")
+    network = network_in(tmp_path / "run", "best" if log_model == "best" else "newest")
     pixels = np.random.default_rng(0).integers(0, 17, (5, 1, 8, 8)).astype(np.float64)
     inputs = network.normalisation().apply(pixels, np.dtype(np.float64))
     device = one_device(with_device(network.config, []), usable_cores())
