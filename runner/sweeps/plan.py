@@ -108,15 +108,11 @@ class Plan:
 
 
 # Earlier versions wrote plans without the field plugins.
-_SCHEMA = LenientRecord(Plan, complete=False)
-_FILE: JsonFile[Plan] = JsonFile(
-    _SCHEMA, ConfigError, "expected a plan that this version of runner wrote", limit=64 * 2**20
-)
+_ADVICE = "expected a plan that this version of runner wrote"
+_FILE: JsonFile[Plan] = JsonFile(LenientRecord(Plan, complete=False), ConfigError, _ADVICE, limit=64 * 2**20)
 
 
-_OWN_SETTING = re.compile(
-    r"\+?hydra(\.job\.name|/job_logging|/hydra_logging|\.output_subdir|\.callbacks\.runner|\.mode)=.*"
-)
+_ADDED = re.compile(r"\+?hydra(\.job\.name|/job_logging|/hydra_logging|\.output_subdir|\.callbacks\.runner|\.mode)=.*")
 """Overrides that runner adds to each sweep."""
 
 
@@ -128,7 +124,7 @@ def _start_command(directory: Path) -> str:
         given = [str(text) for text in (*overrides["hydra"], *overrides["task"])]
     except (ConfigError, OSError, KeyError, TypeError):
         return ""
-    arguments = redact_overrides(text for text in given if not _OWN_SETTING.fullmatch(text))
+    arguments = redact_overrides(text for text in given if not _ADDED.fullmatch(text))
     return f" with: {printable(shlex.join(['runner', '-m', *arguments]), _MOST_CHARACTERS)}"
 
 

@@ -61,9 +61,7 @@ class Progress:
 
     def look(self) -> None:
         """Report the jobs that ended since the last call."""
-        found = [
-            each for each in self._pending if has_ended(self._sweep_dir / each.directory, self._before[each.number])
-        ]
+        found = [job for job in self._pending if has_ended(self._sweep_dir / job.directory, self._before[job.number])]
         for job in found:
             self._pending.remove(job)
             print(self._line(job), file=sys.stderr, flush=True)

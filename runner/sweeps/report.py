@@ -25,16 +25,7 @@ from runner.sweeps.outcome import (
 )
 from runner.sweeps.plan import FROZEN_FILE, PLAN_FILE, Plan
 from runner.sweeps.plot import draw_sweep, speedup_files
-from runner.sweeps.table import (
-    SweepTable,
-    over_seeds,
-    rank_of,
-    seeds_table,
-    shown_value,
-    sweep_table,
-    swept_values,
-    typed,
-)
+from runner.sweeps.table import SweepTable, over_seeds, rank, seeds_table, shown_value, sweep_table, swept_values, typed
 from runner.tracking.base import SweepResult
 from runner.tracking.mlflow_store import SWEEP_FILE, end_parent
 from runner.tracking.origin import ORIGIN_FILE, Origin
@@ -103,7 +94,7 @@ def best_directory(plan: Plan, directory: Path) -> Path:
     monitor = monitor_of_outcomes(finished)
     if not finished:
         raise ConfigError(f"{directory}: expected a sweep with a finished job; `runner sweep status` shows its jobs")
-    return Path(min(finished, key=lambda job: rank_of(job, monitor)).directory)
+    return Path(min(finished, key=lambda job: rank(job.complete, job.metrics, monitor)).directory)
 
 
 def plot_plan(plan: Plan, directory: Path) -> Path:
@@ -123,9 +114,8 @@ def _configuration(plan: Plan, directory: Path) -> Config | None:
 
 def _write_late(directory: Path, interrupted: bool) -> None:
     late = late_runs(directory)
-    outcome = (
-        LateRecords(left={"sweep interrupted": late} if late else {}) if interrupted else write_late(late, Replay())
-    )
+    left = {"sweep interrupted": late} if late else {}
+    outcome = LateRecords(left=left) if interrupted else write_late(late, Replay())
     for line in outcome.lines([directory]):
         print(f"runner: {line}", file=sys.stderr)
 

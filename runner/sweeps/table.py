@@ -101,26 +101,21 @@ def sweep_table(outcomes: Sequence[Outcome], monitor: Monitor) -> SweepTable:
     metrics = shown_metrics(outcomes, monitor)
     errors = ("error",) if any(outcome.error for outcome in outcomes) else ()
     headers = ("job", *keys, *metrics, "step_time_ms", "status", *errors, "run_dir", "mlflow_run_id")
-    order = sorted(range(len(outcomes)), key=lambda job: rank_of(outcomes[job], monitor))
+    jobs = sorted(zip(outcomes, swept, strict=True), key=lambda job: rank(job[0].complete, job[0].metrics, monitor))
     rows = tuple(
         (
-            outcomes[job].number,
-            *(shown_value(swept[job], key) for key in keys),
-            *(outcomes[job].metrics.get(name) for name in metrics),
-            step_milliseconds(outcomes[job]),
-            outcomes[job].status,
-            *(error_text(outcomes[job]) for _ in errors),
-            outcomes[job].directory,
-            outcomes[job].mlflow_run_id,
+            job.number,
+            *(shown_value(values, key) for key in keys),
+            *(job.metrics.get(name) for name in metrics),
+            step_milliseconds(job),
+            job.status,
+            *(error_text(job) for _ in errors),
+            job.directory,
+            job.mlflow_run_id,
         )
-        for job in order
+        for job, values in jobs
     )
     return SweepTable(tuple(map(typed, headers)), rows)
-
-
-def rank_of(outcome: Outcome, monitor: Monitor) -> tuple[bool, float, float]:
-    """Return the sort key of a job, smallest for the best."""
-    return rank(outcome.complete, outcome.metrics, monitor)
 
 
 def swept_values(outcomes: Sequence[Outcome]) -> list[dict[str, str]]:
@@ -145,7 +140,7 @@ def shown_metrics(outcomes: Sequence[Outcome], monitor: Monitor) -> list[str]:
 
 
 def rank(finished: bool, metrics: Mapping[str, float], monitor: Monitor) -> tuple[bool, float, float]:
-    """Return the sort key of a job: finished jobs first, then by best monitored value, then by lowest loss.
+    """Return the sort key of a job: finished jobs first, then the best monitored value, then the lowest loss.
 
     Unknown values come last. The loss is the loss on the monitored split, so that the test split does not decide
     between equal validation accuracies.

@@ -54,9 +54,7 @@ def test_an_interruption_ends_all_jobs() -> None:
 
 
 @pytest.mark.parametrize("inside", [False, True])
-def test_environment_and_working_directory_are_restored_after_a_job(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, inside: bool
-) -> None:
+def test_environment_and_folder_are_restored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, inside: bool) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("OLD", "before")
     monkeypatch.delenv("NEW", raising=False)

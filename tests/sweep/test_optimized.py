@@ -15,6 +15,7 @@ from runner.sweeps.plan import Plan
 from tests.fake_training import Call, FakeTraining
 from tests.records.test_summary import SUMMARY
 from tests.refusal import Capture, refused
+from tests.small_runs import typed
 from tests.sweep.tables import rows, statuses
 
 # The plugin allows only Optuna 2, whose import warns with current versions of Python and SQLAlchemy.
@@ -32,9 +33,7 @@ def without_logging() -> None:
     optuna.logging.disable_default_handler()
 
 
-def test_the_objective_is_the_metric_of_the_table_and_its_direction_follows(
-    fake_training: FakeTraining, folder: Path, capsys: Capture
-):
+def test_the_objective_is_the_metric_and_its_direction(fake_training: FakeTraining, folder: Path, capsys: Capture):
     assert main(TRIALS) == 0
     seeds = [call.config.seed for call in fake_training.calls]
     assert len(seeds) == 3
@@ -42,9 +41,8 @@ def test_the_objective_is_the_metric_of_the_table_and_its_direction_follows(
     assert found["best_value"] == max(seeds) / 10
     assert [int(row["job"]) for row in rows(folder)] == sorted(range(3), key=lambda job: -seeds[job])
     assert [job.swept for job in Plan.read(folder / "sweep").jobs] == [{"seed": str(seed)} for seed in seeds]
-    counts = [
-        line.rpartition("; ")[2].partition(",")[0] for line in capsys.readouterr().err.splitlines() if "ended" in line
-    ]
+    lines = capsys.readouterr().err.splitlines()
+    counts = [line.rpartition("; ")[2].partition(",")[0] for line in lines if "ended" in line]
     assert counts == ["1 of 3 jobs ended", "2 of 3 jobs ended", "3 of 3 jobs ended"]
     assert main(["sweep", "best", "sweep"]) == 0
     assert capsys.readouterr().out == f"{folder / 'sweep' / str(seeds.index(max(seeds)))}\n"
@@ -102,18 +100,13 @@ FAILURE = Failure("DivergenceError", "the loss exploded", 5)
 def test_a_job_that_ended_without_an_error_has_a_value(
     status: str, changes: dict[str, Any] | None, value: float | str
 ) -> None:
-    summary = (
-        None
-        if changes is None
-        else replace(SUMMARY, status=status, monitor="test/accuracy", direction="max", **changes)
-    )
+    ended = replace(SUMMARY, monitor="test/accuracy", direction="max")
+    summary = None if changes is None else replace(ended, status=status, **changes)
     found = Outcome(3, ["lr=1"], {"lr": "1"}, status, summary).value_or_error()
     assert (str(found) if isinstance(found, RunnerError) else found) == value
 
 
-def test_chosen_jobs_of_an_interrupted_sweep_can_be_finished_but_no_others_added(
-    fake_training: FakeTraining, folder: Path, capsys: Capture
-):
+def test_an_interrupted_sweep_can_only_be_finished(fake_training: FakeTraining, folder: Path, capsys: Capture):
     def act(call: Call) -> None:
         if len(fake_training.calls) == 2:
             raise Interrupted(2)
@@ -131,12 +124,7 @@ def test_chosen_jobs_of_an_interrupted_sweep_can_be_finished_but_no_others_added
 
 @pytest.mark.slow
 def test_trials_run_in_parallel_processes(folder: Path, capsys: Capture):
-    parallel = [
-        "hydra/launcher=joblib",
-        "hydra.launcher.n_jobs=2",
-        "hydra.sweeper.n_jobs=2",
-        "hydra.sweeper.n_trials=4",
-    ]
+    parallel = typed("hydra/launcher=joblib hydra.launcher.n_jobs=2 hydra.sweeper.n_jobs=2 hydra.sweeper.n_trials=4")
     axis = "optimizer.lr=tag(log,interval(0.001,0.3))"
     assert main([*OPTUNA, *parallel, axis, "train.steps=2", "parallelism=single"]) == 0
     assert statuses(folder) == ["finished"] * 4

@@ -86,13 +86,10 @@ def test_a_finished_sweep_only_shows_its_table_again(fake_training: FakeTraining
 
 
 def test_a_sweep_is_resumed_only_in_the_folder_of_its_start(
-    interrupted: FakeTraining,
-    folder: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path_factory: pytest.TempPathFactory,
-    capsys: Capture,
+    interrupted: FakeTraining, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ):
-    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    elsewhere = folder / "elsewhere"
+    elsewhere.mkdir()
     monkeypatch.chdir(elsewhere)
     message = refused(["sweep", "resume", str(folder / "sweep")], capsys)
     assert f"the sweep was started in '{folder}', to which its relative paths refer" in message
@@ -157,9 +154,7 @@ def test_a_killed_job_is_resumed_or_starts_again(interrupted: FakeTraining, fold
 
 
 @pytest.mark.parametrize(("ended", "trained"), [(1, []), (-1, [2])], ids=["newer", "older"])
-def test_the_newer_of_summary_and_failure_is_the_outcome_of_a_job(
-    interrupted: FakeTraining, folder: Path, ended: int, trained: list[int]
-):
+def test_the_newer_summary_or_failure_counts(interrupted: FakeTraining, folder: Path, ended: int, trained: list[int]):
     """After ``runner resume=sweep/1``, a job can have both files: the command does not change failure.json."""
     summary, failure = (folder / "sweep" / "1" / name for name in ("summary.json", "failure.json"))
     summary.write_text((folder / "sweep" / "0" / "summary.json").read_text())
@@ -170,10 +165,9 @@ def test_the_newer_of_summary_and_failure_is_the_outcome_of_a_job(
 
 
 def test_a_run_is_resumed_with_its_machine_values(interrupted: FakeTraining, folder: Path):
-    frozen = (folder / "sweep" / "2" / "frozen.yaml").read_text()
-    (folder / "sweep" / "2" / "config.yaml").write_text(
-        frozen.replace("threads_per_worker: null", "threads_per_worker: 7")
-    )
+    job = folder / "sweep" / "2"
+    frozen = (job / "frozen.yaml").read_text()
+    (job / "config.yaml").write_text(frozen.replace("threads_per_worker: null", "threads_per_worker: 7"))
     main(RESUME)
     by_seed = {call.config.seed: call.config.cluster.threads_per_worker for call in interrupted.calls}
     assert by_seed[3] == 7
@@ -214,17 +208,14 @@ def test_new_jobs_of_an_accepted_grid_get_new_numbers(interrupted: FakeTraining,
     assert main([*RESUME, "--accept-changes", "seed=1,5,2"]) == 0
     assert [(call.config.seed, call.run_dir.name) for call in interrupted.calls] == [(2, "1"), (5, "4")]
     assert sorted(row["seed"] for row in rows(folder)) == ["1", "2", "5"]
-    assert [(job["number"], job["in_grid"]) for job in plan(folder)["jobs"]] == list(
-        enumerate([True, True, False, False, True])
-    )
+    jobs = [(job["number"], job["in_grid"]) for job in plan(folder)["jobs"]]
+    assert jobs == list(enumerate([True, True, False, False, True]))
     assert plan(folder)["name"] == "the name"
     assert main([*RESUME, "--accept-changes", "seed=3,6"]) == 0
     assert [(call.config.seed, call.run_dir.name) for call in interrupted.calls[2:]] == [(3, "2"), (6, "5")]
 
 
-def test_jobs_of_an_unfinished_change_of_the_grid_are_not_trained(
-    fake_training: FakeTraining, folder: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_an_unfinished_change_adds_no_job(fake_training: FakeTraining, folder: Path, monkeypatch: pytest.MonkeyPatch):
     main([*SWEEP, "seed=1", "train.batch_size=8", "parallelism.workers=2"])
     with monkeypatch.context() as patch:
         patch.setattr("runner.sweeps.plan.Plan.write", Mock(side_effect=KeyboardInterrupt))

@@ -42,10 +42,8 @@ def test_only_the_owner_can_read_a_secret_of_the_launcher(folder: Path, existing
     assert main([*SECRET_SWEEP, ENVIRONMENT]) == 0
     assert mode(folder / "sweep") == (0o755 if existing else 0o700)
     sweep = folder / "sweep"
-    assert {name: mode(sweep / name) for name in files_with_the_secret(sweep)} == {
-        "plan.json": 0o600,
-        "multirun.yaml": 0o600,
-    }
+    modes = {name: mode(sweep / name) for name in files_with_the_secret(sweep)}
+    assert modes == {"plan.json": 0o600, "multirun.yaml": 0o600}
 
 
 def test_files_of_launchers_are_private(tmp_path: Path) -> None:
@@ -165,7 +163,5 @@ def test_arguments_replace_those_of_the_same_key_and_of_another_launcher():
     assert merged_arguments(["-m", "seed=1", "a=0", "seed=2"], ["seed=3"]) == ["-m", "seed=3", "a=0"]
     assert merged_arguments(["-m", "a=0", "seed=1"], ["~a", "+a=2"]) == ["-m", "~a", "+a=2", "seed=1"]
     assert merged_arguments(stored, ["hydra/launcher=basic"]) == ["-m", "seed=1,2", "hydra/launcher=basic"]
-    assert merged_arguments(stored, ["hydra/launcher=joblib", "hydra.launcher.n_jobs=4"]) == [
-        *stored[:3],
-        "hydra.launcher.n_jobs=4",
-    ]
+    four_jobs = "hydra.launcher.n_jobs=4"
+    assert merged_arguments(stored, ["hydra/launcher=joblib", four_jobs]) == [*stored[:3], four_jobs]

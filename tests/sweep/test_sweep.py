@@ -43,9 +43,7 @@ def test_every_combination_is_a_job_with_its_number(fake_training: FakeTraining,
     assert "job 1 (seed=1, parallelism=sync_data)\n" in err
 
 
-def test_a_failed_job_does_not_stop_the_sweep_and_is_last_in_the_table(
-    fake_training: FakeTraining, folder: Path, capsys: Capture
-):
+def test_a_failed_job_does_not_stop_the_sweep_and_is_last(fake_training: FakeTraining, folder: Path, capsys: Capture):
     fake_training.act = fail_on_seed_2
     assert main([*SWEEP, "seed=2,1,3", "hydra.sweeper.max_batch_size=1"]) == 1
     assert [call.config.seed for call in fake_training.calls] == [2, 1, 3]
@@ -87,9 +85,8 @@ def test_a_precision_that_the_cpu_lacks_is_refused_before_the_first_job(
     refused = err.index("job 1 (precision=bfloat16): error: precision=bfloat16: expected a CPU with one of avx512_bf16")
     assert refused < err.index("job 0 trains")
     assert not (folder / "sweep" / "1" / "frozen.yaml").exists()
-    assert main(["sweep", "resume", "sweep", "precision=float32,bfloat16"]) == 1, (
-        "the refused job is not taken for a changed one"
-    )
+    resumed = main(["sweep", "resume", "sweep", "precision=float32,bfloat16"])
+    assert resumed == 1, "the refused job is not taken for a changed one"
 
 
 def test_the_local_cpu_is_not_checked_for_jobs_on_other_machines(folder: Path, monkeypatch: pytest.MonkeyPatch):
@@ -125,14 +122,11 @@ def test_an_interruption_ends_the_whole_sweep(fake_training: FakeTraining, folde
     assert statuses(folder) == ["finished", "interrupted", "not started"]
     err = capsys.readouterr().err
     assert err.count("stopped by SIGINT") == 1
-    assert (
-        f"runner: sweep interrupted, 0 of 3 jobs failed; see {folder / 'sweep'}; run the remaining jobs with: " in err
-    )
+    sweep = folder / "sweep"
+    assert f"runner: sweep interrupted, 0 of 3 jobs failed; see {sweep}; run the remaining jobs with: " in err
 
 
-def test_the_tracking_record_of_the_sweep_is_ended(
-    fake_training: FakeTraining, folder: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_the_record_of_the_sweep_is_ended(fake_training: FakeTraining, folder: Path, monkeypatch: pytest.MonkeyPatch):
     ended: list[tuple[Path, SweepResult]] = []
     monkeypatch.setattr("runner.tracking.NoTracking.finish_sweep", lambda self, *arguments: ended.append(arguments))
     fake_training.act = fail_on_seed_2
@@ -180,13 +174,12 @@ def test_after_an_interruption_pending_records_are_only_reported(
     assert main([*SWEEP, "seed=1,2"]) == 130
     assert asked == []
     err = capsys.readouterr().err
-    assert (
-        f"warning: tracking records of 1 run are still pending (sweep interrupted): {folder / 'sweep' / '0'}\n" in err
-    )
-    assert f"warning: write them with `runner sync {folder / 'sweep'}`\n" in err
+    sweep = folder / "sweep"
+    assert f"warning: tracking records of 1 run are still pending (sweep interrupted): {sweep / '0'}\n" in err
+    assert f"warning: write them with `runner sync {sweep}`\n" in err
 
 
-def test_a_directory_of_a_sweep_is_refused_with_a_quoted_command(
+def test_a_used_directory_is_refused_with_a_quoted_command(
     fake_training: FakeTraining, folder: Path, capsys: Capture
 ) -> None:
     sweep, arguments = folder / "my sweep", ["-m", "tracking=none", "seed=1", 'hydra.sweep.dir="my sweep"']

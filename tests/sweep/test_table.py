@@ -28,6 +28,7 @@ from runner.tracking.records import Tags
 from runner.tracking.spool import SPOOL_FILE, Spool
 from tests.fake_training import Call
 from tests.records.test_summary import SUMMARY
+from tests.refusal import Capture
 from tests.sweep.tables import copied, run_in
 from tests.tracking.recorded import a_run
 
@@ -89,12 +90,11 @@ def test_jobs_are_compared_by_the_monitored_metric_and_without_it_by_loss(metric
 @pytest.mark.parametrize("seeds", [1, 2])
 def test_the_test_split_does_not_decide_between_equal_validation_accuracies(seeds: int) -> None:
     losses = {"1": {"val/loss": 0.2, "test/loss": 0.9}, "2": {"val/loss": 0.3, "test/loss": 0.1}}
+    summaries = {lr: replace(SUMMARY, headline={"val/accuracy": 0.8, **losses[lr]}) for lr in ("2", "1")}
     jobs = [
-        outcome_of(
-            replace(SUMMARY, overrides=[f"lr={lr}", f"seed={seed}"], headline={"val/accuracy": 0.8, **losses[lr]})
-        )
+        outcome_of(replace(summary, overrides=[f"lr={lr}", f"seed={seed}"]))
         for seed in range(seeds)
-        for lr in ("2", "1")
+        for lr, summary in summaries.items()
     ]
     monitor = Monitor("val/accuracy", highest=True)
     groups = over_seeds(jobs, monitor)
@@ -103,13 +103,10 @@ def test_the_test_split_does_not_decide_between_equal_validation_accuracies(seed
 
 
 def test_a_job_without_a_summary_shows_its_status() -> None:
-    table = sweep_table(
-        [Outcome(0, ["lr=1"], {}, "not started"), Outcome(1, ["lr=2"], {}, "finished", SUMMARY)], ACCURACY
-    )
-    assert list(zip(column(table, "lr"), column(table, "status"), strict=True)) == [
-        ("2", "finished"),
-        ("1", "not started"),
-    ]
+    not_started = Outcome(0, ["lr=1"], {}, "not started")
+    table = sweep_table([not_started, Outcome(1, ["lr=2"], {}, "finished", SUMMARY)], ACCURACY)
+    assert column(table, "lr") == ["2", "1"]
+    assert column(table, "status") == ["finished", "not started"]
 
 
 def test_only_keys_that_differ_or_that_some_jobs_have_are_columns(jobs: list[Outcome]) -> None:
@@ -125,16 +122,14 @@ def test_files_have_every_cell_in_full(jobs: list[Outcome]) -> None:
     table = sweep_table(jobs, ACCURACY)
     exact = ["" if cell is None else str(cell) for row in table.rows for cell in row]
     assert [cell for row in list(csv.reader(io.StringIO(table.csv())))[1:] for cell in row] == exact
-    lines = table.markdown().splitlines()
-    assert [
-        cell.strip().replace("\\|", "|") for row in lines[2:] for cell in re.split(r"(?<!\\)\|", row)[1:-1]
-    ] == exact
+    cells = [cell for row in table.markdown().splitlines()[2:] for cell in re.split(r"(?<!\\)\|", row)[1:-1]]
+    assert [cell.strip().replace("\\|", "|") for cell in cells] == exact
     frame = pandas.read_csv(io.StringIO(table.csv()))
     assert frame.test_accuracy[0] == 0.9 + 1e-9
     assert all(name.isidentifier() for name in frame.columns)
 
 
-def test_printed_columns_are_aligned_and_shortened(jobs: list[Outcome], capsys: pytest.CaptureFixture[str]) -> None:
+def test_printed_columns_are_aligned_and_shortened(jobs: list[Outcome], capsys: Capture) -> None:
     sweep_table(jobs, ACCURACY).print()
     header, _, first, *_, last = capsys.readouterr().out.splitlines()
     assert first.split() == ["7", "0.2", "0.9", "0.1", "10", "finished", "7", "01234567"]
@@ -142,9 +137,7 @@ def test_printed_columns_are_aligned_and_shortened(jobs: list[Outcome], capsys: 
     assert header.index("status") == first.index("finished") == last.index("failed")
 
 
-def test_a_table_on_a_terminal_shows_every_row_and_no_markup(
-    jobs: list[Outcome], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_terminal_shows_every_row(jobs: list[Outcome], capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("COLUMNS", "200")
     sweep_table([*jobs, _job("[bold]", 0.95)], ACCURACY).print()
@@ -162,13 +155,8 @@ def seed_job(seed: int, lr: str, accuracy: float | None) -> Outcome:
 
 
 def test_each_combination_is_a_row_with_mean_spread_and_count_and_the_best_is_first() -> None:
-    jobs = [
-        seed_job(1, "0.1", 0.5),
-        seed_job(1, "0.2", 0.8),
-        seed_job(2, "0.1", 0.6),
-        seed_job(2, "0.2", 0.9),
-        seed_job(3, "0.2", 0.7),
-    ]
+    trained = [(1, "0.1", 0.5), (1, "0.2", 0.8), (2, "0.1", 0.6), (2, "0.2", 0.9), (3, "0.2", 0.7)]
+    jobs = [seed_job(*each) for each in trained]
     table = seeds_table(over_seeds(jobs, ACCURACY), ACCURACY)
     assert table.headers == ("lr", "n", "test_accuracy_mean", "test_accuracy_sd", "step_time_ms", "status")
     assert table.rows[0] == ("0.2", 3, pytest.approx(0.8), statistics.stdev([0.8, 0.9, 0.7]), 10.0, "finished")
@@ -289,9 +277,7 @@ def test_a_sweep_is_found_once_from_its_jobs(sweep: Path) -> None:
     assert recorded_sweeps([sweep]) == []
 
 
-def test_sync_ends_the_record_and_reports_failures(
-    sweep: Path, ended: Ended, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_sync_ends_the_record_and_reports_failures(sweep: Path, ended: Ended, capsys: Capture) -> None:
     assert main(["sync", "sweep"]) == 0
     assert len(ended) == 1
     Spool(sweep / "1" / SPOOL_FILE).append([Tags({"a": "b"})])
