@@ -163,13 +163,11 @@ def open_session(experiment: Experiment, directory: RunDirectory, check_finite: 
     registry = kernels_for(experiment.cluster.devices)
     computed = (experiment.program, experiment.cluster, registry)
     if experiment.program.one_process is not None:
-        interleaving = _interleaving(experiment)
+        order = _interleaving(experiment)
         with (
             threadpool_limits(experiment.threads_per_worker),
             source_from_config(**document) as source,
-            closing(
-                LocalSession(*computed, source, check_finite=check_finite, interleaving=interleaving)
-            ) as local_session,
+            closing(LocalSession(*computed, source, check_finite=check_finite, interleaving=order)) as local_session,
         ):
             yield local_session
     else:

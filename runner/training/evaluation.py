@@ -134,6 +134,5 @@ class BestMetric:
         train = config.train
         margin = f" by more than {significant(train.min_delta)}" if train.min_delta else ""
         goal = "finite" if self.reference is None else f"better than {significant(self.reference)}{margin}"
-        return (
-            f"{monitor_of(config).metric} was not {goal} in {self.waited} evaluations (train.patience={train.patience})"
-        )
+        fault = f"{monitor_of(config).metric} was not {goal}"
+        return f"{fault} in {self.waited} evaluations (train.patience={train.patience})"

@@ -58,9 +58,7 @@ class ForwardPasses(Strategy):
         # The averages of a checkpoint, if it has any, are loaded as the weights.
         outputs, batch = replica.evaluate((0, workload.eval_batch_size), averages=False)
         scoring = with_validation(program_of(graph, [replica], [], scored=[(outputs, batch)]))
-        predict = Client(
-            PREDICT, fetches={"prediction": outputs.prediction}, inputs=tuple(replica.eval_inputs), exact=True
-        )
+        predict = Client(PREDICT, {"prediction": outputs.prediction}, inputs=tuple(replica.eval_inputs), exact=True)
         return replace(scoring, clients={**scoring.clients, PREDICT: predict})
 
 
@@ -173,15 +171,12 @@ def score_views(
             scored = views[0].read(TEST, batch, 0, size)
             real, y = scored["mask"] > 0, scored["y"]
             # A comparison with NaN is false, so an image with NaN counts as wrong.
-            places = (~(mean <= mean[np.arange(size), y][:, None])).sum(axis=1)[real]
-            hits.update(
-                examples=int(real.sum()), accuracy=int((places < 1).sum()), top5_accuracy=int((places < 5).sum())
-            )
+            above = (~(mean <= mean[np.arange(size), y][:, None])).sum(axis=1)[real]
+            hits.update(examples=int(real.sum()), accuracy=int((above < 1).sum()), top5_accuracy=int((above < 5).sum()))
     examples = hits.pop("examples")
     right = {name: count / examples for name, count in hits.items()}
-    return {
-        TEST: Scores(right | {name.replace("accuracy", "error"): 1 - part for name, part in right.items()}, examples)
-    }
+    errors = {name.replace("accuracy", "error"): 1 - part for name, part in right.items()}
+    return {TEST: Scores(right | errors, examples)}
 
 
 class _Views:

@@ -72,9 +72,7 @@ def initial_weights(config: Config) -> InitialWeights | None:
     found = load(path).variables
     reasons = {name: _reason_against(name, spec, found, include, exclude) for name, spec in wanted.items()}
     left = {name: reason for name, reason in reasons.items() if reason is not None}
-    values = {
-        name: np.asarray(found[name], dtype=spec.dtype, order="C") for name, spec in wanted.items() if name not in left
-    }
+    values = {name: np.asarray(found[name], spec.dtype, order="C") for name, spec in wanted.items() if name not in left}
     matched = InitialWeights(path, values, left)
     if not values:
         raise CheckpointError(f"init_from={config.init_from}: no weight fits. {matched.report()}")

@@ -61,9 +61,7 @@ def _network_of_one_example(experiment: Experiment) -> NetworkBuilder:
     inputs = [slot for client in program.training for slot in client.inputs]
     specs = {slot.field: program.graph.spec(slot.tensor) for slot in inputs}
     graph = Graph()
-    batch = {
-        field: ops.placeholder(graph, (1, *spec.shape[1:]), spec.dtype, name=field) for field, spec in specs.items()
-    }
+    batch = {name: ops.placeholder(graph, (1, *spec.shape[1:]), spec.dtype, name=name) for name, spec in specs.items()}
     variables = Variables(graph, seed=config.seed)
     net = NetworkBuilder(
         graph,

@@ -62,10 +62,8 @@ class _Steps:
 def _steps(folder: Path, workers: int, client: str) -> _Steps:
     """Measure steps of a client on new worker processes, in series as in training."""
     program, before = _program(workers), set(psutil.Process().children())
-    computed, run_id = (program, local_cluster(workers), load_kernels()), secrets.token_hex(8)
-    with ClusterSession(
-        *computed, None, facts=joining_facts({}), run_id=run_id, epoch=1, logs=folder, threads=1
-    ) as session:
+    computed, run_id = (program, local_cluster(workers), load_kernels(), None), secrets.token_hex(8)
+    with ClusterSession(*computed, facts=joining_facts({}), run_id=run_id, epoch=1, logs=folder, threads=1) as session:
         started = [each.pid for each in set(psutil.Process().children()) - before]
         session.run("init")
         length = session.longest_series

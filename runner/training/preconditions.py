@@ -2,16 +2,17 @@
 
 from pathlib import Path
 
-from runner.config.configuration import LIMITS, load_stored
+from runner.config.configuration import LIMITS, load_stored, with_workers
 from runner.config.outcome import configuration_changes
 from runner.config.schema import Config
-from runner.errors import ConfigError, DataError
+from runner.errors import ClusterError, ConfigError, DataError, NotStartedAgainError
 from runner.plugin import changed_plugins, plugin_notes, provenance
 from runner.plugin.loading import SESSION
 from runner.records.data_facts import FACTS_FILE, DataRecord, changes, facts_of, read_record, record_of
 from runner.records.decisions import read_decisions
 from runner.records.run_directory import CONFIG_FILE, PLACEMENT_FILE
 from runner.records.stored_run import earlier_configurations, read_plugins
+from runner.system.machine import usable_cores
 from runner.training.experiment import Experiment
 
 
@@ -25,6 +26,17 @@ def require_resumable(config: Config, resume: bool) -> None:
         )
 
 
+def with_remaining_workers(config: Config, lost: NotStartedAgainError) -> Config:
+    """Return the configuration with which a run goes on without its lost workers; raise ``lost`` if it cannot."""
+    fewest, workers = config.cluster.min_workers, lost.remaining
+    if fewest is None or workers < fewest:
+        raise lost
+    try:
+        return with_workers(config, workers, usable_cores())
+    except ConfigError as error:
+        raise ClusterError(f"{lost}\nThe run cannot go on with fewer workers ({workers}): {error}") from lost
+
+
 def require_data_on_workers(experiment: Experiment) -> None:
     """Raise ConfigError if worker processes would have to load a dataset whose class is only in this Python session."""
     data = experiment.config.data
@@ -34,6 +46,12 @@ def require_data_on_workers(experiment: Experiment) -> None:
             "was defined in this Python session, and worker processes cannot import it; use parallelism=single or "
             "cluster.one_process=true, or hand over arrays: data=runner.arrays(...)"
         )
+
+
+def notes_on_resume(config: Config, run_dir: Path) -> list[str]:
+    """Return notes on changes since the last start of a run; raise ConfigError or DataError for those not allowed."""
+    notes = [*require_same_plugins(run_dir), *require_same_data(config, run_dir)]
+    return [*notes, *changed_machine_values(config, run_dir)]
 
 
 def require_same_plugins(run_dir: Path) -> list[str]:

@@ -12,20 +12,13 @@ from typing import Any
 
 from runner.callback import Callback
 from runner.checkpoint import CheckpointMeta, weights_sha256
-from runner.config.configuration import to_plain, with_workers
+from runner.config.configuration import to_plain
 from runner.config.devices import look_at, require_devices
 from runner.config.launcher import SweepPlace
 from runner.config.schema import Config
 from runner.engine.run.kernel_table import native_libraries
 from runner.engine.run.session import Session
-from runner.errors import (
-    ClusterError,
-    ConfigError,
-    NonFiniteLossError,
-    NotStartedAgainError,
-    RunnerError,
-    WorkerLostError,
-)
+from runner.errors import NonFiniteLossError, NotStartedAgainError, RunnerError, WorkerLostError
 from runner.kernels.gpu.discovery import Found
 from runner.plugin import plugin_errors, provenance
 from runner.records.data_facts import DataRecord, read_record, record_of, splits_of, write_record
@@ -36,9 +29,9 @@ from runner.records.run_directory import RunDirectory
 from runner.records.summary import Summary
 from runner.system.console import NOT_ON_TERMINAL, logging_to
 from runner.system.files import replace_durably
-from runner.system.machine import usable_cores
 from runner.system.shutdown import StopRequest, at_the_end
 from runner.tracking.base import BEST_NETWORK, LAST_NETWORK, NO_NETWORK
+from runner.training import preconditions, recording
 from runner.training.build import build, open_session
 from runner.training.devices import log_run_devices
 from runner.training.display import create_display
@@ -48,27 +41,6 @@ from runner.training.initial_weights import initial_weights, with_checkpoint_nam
 from runner.training.memory import require_gpu_memory, require_memory
 from runner.training.non_finite import divergence, name_the_node
 from runner.training.placement import placement_text
-from runner.training.preconditions import (
-    changed_machine_values,
-    kept_placement,
-    require_data_on_workers,
-    require_record_of_one_configuration,
-    require_resumable,
-    require_same_data,
-    require_same_normalisation,
-    require_same_plugins,
-    require_whole_record,
-)
-from runner.training.recording import (
-    draft_summary,
-    names_of,
-    open_record,
-    status_of,
-    store_configuration,
-    store_plugins,
-    with_error,
-    with_results,
-)
 from runner.training.saving import Start, continued_start
 from runner.training.trainer import Trainer
 
@@ -93,9 +65,8 @@ def run(
     """
     with plugin_errors(provenance()):
         if config.simulate.updates is not None:
-            from runner.training.simulated_run import (
-                run_simulated,  # imported here, because it compiles an event loop that training does not need
-            )
+            # Imported here, because it compiles an event loop that training does not need.
+            from runner.training.simulated_run import run_simulated
 
             return run_simulated(config, run_dir, overrides=overrides, sweep=sweep, resume=resume)
         if not resume:
@@ -104,7 +75,8 @@ def run(
             prepared = _prepare(config, run_dir, resume)
             with _opened_directory(prepared, run_dir, resume) as directory:
                 experiment = prepared.experiment
-                draft = draft_summary(experiment.config, directory, overrides, str(experiment.emulation or ""))
+                emulated = str(experiment.emulation or "")
+                draft = recording.draft_summary(experiment.config, directory, overrides, emulated)
                 draft = log_run_devices(experiment, prepared.found, draft)
                 origin, changes = provenance_here()
                 if changes:
@@ -115,21 +87,9 @@ def run(
                 called = [*copy.deepcopy(list(config.callbacks.values())), *callbacks]
                 return _Run(draft, experiment, directory, sweep, prepared.start, called).execute()
         except NotStartedAgainError as lost:
-            fewer = _with_remaining_workers(config, lost)
+            fewer = preconditions.with_remaining_workers(config, lost)
+            log.warning("the run goes on with fewer workers (%d), from its newest checkpoint", lost.remaining)
     return run(fewer, run_dir, overrides=overrides, sweep=sweep, resume=True, repeats=repeats, callbacks=callbacks)
-
-
-def _with_remaining_workers(config: Config, lost: NotStartedAgainError) -> Config:
-    """Return the configuration with which a run goes on without its lost workers; raise ``lost`` if it cannot."""
-    fewest, workers = config.cluster.min_workers, lost.remaining
-    if fewest is None or workers < fewest:
-        raise lost
-    try:
-        fewer = with_workers(config, workers, usable_cores())
-    except ConfigError as error:
-        raise ClusterError(f"{lost}\nThe run cannot go on with fewer workers ({workers}): {error}") from lost
-    log.warning("the run goes on with fewer workers (%d), from its newest checkpoint", workers)
-    return fewer
 
 
 @dataclass(frozen=True)
@@ -149,20 +109,19 @@ class _Prepared:
 
 def _prepare(config: Config, run_dir: Path, resume: bool) -> _Prepared:
     """Check everything that can be checked before the run directory is opened; nothing is written."""
-    notes = [*require_same_plugins(run_dir), *require_same_data(config, run_dir)] if resume else []
-    notes += changed_machine_values(config, run_dir) if resume else []
+    notes = preconditions.notes_on_resume(config, run_dir) if resume else []
     if config.cluster.hardware is not None:
         notes.append("cluster.hardware has no effect on training, which uses this machine; see `runner simulate`")
     for note in notes:
         log.warning("%s", note)  # only to the terminal, because the log of the run is not open yet
     found = look_at(config.cluster)
     require_devices(config, found)
-    placement = kept_placement(config, run_dir) if resume else None
+    placement = preconditions.kept_placement(config, run_dir) if resume else None
     experiment = build(config, placement)
-    require_data_on_workers(experiment)
-    require_resumable(config, resume)
-    require_whole_record(experiment)
-    require_record_of_one_configuration(config)
+    preconditions.require_data_on_workers(experiment)
+    preconditions.require_resumable(config, resume)
+    preconditions.require_whole_record(experiment)
+    preconditions.require_record_of_one_configuration(config)
     experiment.config.data.require_present()
     if config.adapt.data:
         from runner.training.adaptation.storing import require_adaptation
@@ -171,7 +130,7 @@ def _prepare(config: Config, run_dir: Path, resume: bool) -> _Prepared:
     require_memory(experiment)
     require_gpu_memory(experiment, found.gpus)
     if resume:
-        require_same_normalisation(config, run_dir)
+        preconditions.require_same_normalisation(config, run_dir)
         return _Prepared(experiment, found, notes, start=None, data=None, placement=placement)
     start = Start(weights=initial_weights(config))
     return _Prepared(experiment, found, notes, start, record_of(config.data), placement)
@@ -186,10 +145,10 @@ def _opened_directory(prepared: _Prepared, run_dir: Path, resume: bool) -> Itera
         directory.summary_json.unlink(missing_ok=True)  # the summary of an earlier start
         if prepared.placement is None:
             directory.placement_json.unlink(missing_ok=True)
-        store_plugins(directory)
+        recording.store_plugins(directory)
         if prepared.data is not None:
             write_record(directory.path, prepared.data)
-        store_configuration(directory, prepared.experiment.config)
+        recording.store_configuration(directory, prepared.experiment.config)
         yield directory
 
 
@@ -238,7 +197,7 @@ class _Run:
     def _end(self, error: BaseException | None) -> None:
         """Write the summary, and end the record with the results and, if requested, the network."""
         if error is not None:
-            self.summary = with_error(self.summary, error)
+            self.summary = recording.with_error(self.summary, error)
             log.error("%s: %s", self.summary.status, error, extra=NOT_ON_TERMINAL)
         self.summary.write(self.directory.summary_json)
         record, best_step = self.record, self.summary.best_step
@@ -247,7 +206,7 @@ class _Run:
         with StopRequest(), at_the_end("closing the record", lambda error: record.close(self.summary.status)):
             if best_step is not None:
                 record.best(best_step)
-            record.result(self.summary, names_of(self.experiment.config))
+            record.result(self.summary, recording.names_of(self.experiment.config))
             if error is None:
                 self._record_network(record)
 
@@ -325,8 +284,8 @@ class _Run:
     def _train(self, session: Session, start: Start, stop: StopRequest) -> None:
         directory, config = self.directory, self.experiment.config
         resumed = self.new_start is None
-        record = open_record(config, directory, self.sweep, self.summary, first_step=start.step, resumed=resumed)
-        self.record = record
+        facts = (config, directory, self.sweep, self.summary)
+        self.record = record = recording.open_record(*facts, first_step=start.step, resumed=resumed)
         self._record_artifacts(record)
         meta = CheckpointMeta(self.summary.config_hash, directory.run_id, directory.epoch, 0, start.progress)
         recovery = None
@@ -339,8 +298,8 @@ class _Run:
         trainer = Trainer(self.experiment, session, directory, record, *of_the_run)
 
         def add_results(error: BaseException | None) -> None:
-            seconds = time.monotonic() - self.started
-            self.summary = with_results(self.summary, session, record, trainer.progress, config, directory, seconds)
+            found = (session, record, trainer.progress, config, directory, time.monotonic() - self.started)
+            self.summary = recording.with_results(self.summary, *found)
             self._note(recoveries=count_recoveries(directory.recoveries_jsonl))
 
         def draw(error: BaseException | None) -> None:
@@ -358,7 +317,7 @@ class _Run:
             self._note(weights_sha256=weights_sha256(trainer.final_variables()))
         expected = config.task.expected_loss(self.experiment.facts.fields)
         diverged = divergence(record.training_losses(), expected, self.experiment.advice_on_divergence)
-        self._note(status=status_of(diverged))
+        self._note(status=recording.status_of(diverged))
         if diverged is not None:
             if config.train.fail_on_divergence:
                 raise diverged

@@ -18,7 +18,6 @@ from runner.engine.run.timeline import LinkSpan, Span
 from runner.engine.simulate.hardware import Hardware
 from runner.engine.simulate.profile import ROOFLINE
 from runner.records.provenance import provenance_here
-from runner.records.record import Record
 from runner.records.run_directory import RunDirectory
 from runner.records.summary import SIMULATED, LinkUse, Simulation, Summary, step_time
 from runner.system.console import NOT_ON_TERMINAL, logging_to
@@ -29,15 +28,8 @@ from runner.tracing.chrome import chrome_trace
 from runner.tracing.parts import PARTS
 from runner.tracing.summary import trace_summary
 from runner.tracking.diagrams import draw_timeline
+from runner.training import recording
 from runner.training.display import Display
-from runner.training.recording import (
-    draft_summary,
-    names_of,
-    open_record,
-    store_configuration,
-    store_plugins,
-    with_error,
-)
 from runner.training.simulation import Simulated, SimulatedTimeline, hardware_of, simulate
 
 log = logging.getLogger(__name__)
@@ -55,15 +47,15 @@ def run_simulated(
     """
     assert config.simulate.updates is not None, "the configuration of a simulated run"
     with RunDirectory.open(run_dir, resume) as directory, logging_to(directory.log):
-        store_plugins(directory)
-        store_configuration(directory, config)
-        summary, started = draft_summary(config, directory, overrides), time.monotonic()
+        recording.store_plugins(directory)
+        recording.store_configuration(directory, config)
+        summary, started = recording.draft_summary(config, directory, overrides), time.monotonic()
         summary = dataclasses.replace(summary, provenance=provenance_here()[0])
 
         def end(error: BaseException | None) -> None:
             if error is not None:
                 log.error("%s", error, extra=NOT_ON_TERMINAL)
-                with_error(summary, error).write(directory.summary_json)
+                recording.with_error(summary, error).write(directory.summary_json)
 
         with at_the_end("writing the summary", end):
             found = simulate(config, config.simulate.updates, announce=Display().message)
@@ -71,9 +63,13 @@ def run_simulated(
             summary = with_simulation(summary, config, found, speedup, time.monotonic() - started)
             summary.write(directory.summary_json)
         files = _timeline_files(found.timeline, directory, config) if config.trace else []
-        record = open_record(config, directory, sweep, summary)
+        record = recording.open_record(config, directory, sweep, summary)
         with at_the_end("closing the record", lambda error: record.close("failed" if error else SIMULATED)):
-            _record(record, summary, config, files)
+            record.configuration(to_plain(config))
+            for path in files:
+                record.artifact(path)
+            record.metrics(summary.steps, summary.headline)
+            record.result(summary, recording.names_of(config))
     return summary
 
 
@@ -102,14 +98,6 @@ def picture_rows(timeline: SimulatedTimeline) -> dict[str, list[tuple[str, float
     return rows
 
 
-def _record(record: Record, summary: Summary, config: Config, files: Sequence[Path]) -> None:
-    record.configuration(to_plain(config))
-    for path in files:
-        record.artifact(path)
-    record.metrics(summary.steps, summary.headline)
-    record.result(summary, names_of(config))
-
-
 def speedup_of(config: Config, found: Simulated) -> float | None:
     """Return examples per second, relative to one worker of the cluster with the same batch.
 
@@ -130,9 +118,7 @@ def with_simulation(
     hardware, steps = hardware_of(config), len(found.update_s)
     names = {device: process_name(device) for device in found.memory_bytes}
     workers = [device for device in found.parts if DeviceName.parse(device).job == "worker"]
-    fractions = {
-        names[device]: {part: own[part] / found.step_s for part in PARTS} for device, own in found.parts.items()
-    }
+    shares = {names[device]: {part: own[part] / found.step_s for part in PARTS} for device, own in found.parts.items()}
     links = {name: LinkUse(nbytes, found.utilization[name]) for name, nbytes in found.carried.items() if nbytes}
     metrics = {"examples_per_s": found.examples_per_s, "hours": found.hours, "speedup": speedup}
     return dataclasses.replace(
@@ -154,7 +140,7 @@ def with_simulation(
             hours=found.hours,
             speedup=speedup,
             parts_s={part: fmean(found.parts[device][part] for device in workers) for part in PARTS},
-            devices=fractions,
+            devices=shares,
             tensors=dict(found.tensors),
             links=links,
             costs=dict(origins(hardware, found.origins)),

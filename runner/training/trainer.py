@@ -25,7 +25,6 @@ from runner.records.record import Record
 from runner.records.run_directory import RunDirectory
 from runner.system.shutdown import StopRequest, at_the_end
 from runner.system.text import significant
-from runner.tasks.base import Task
 from runner.tracing.window import TraceFiles, TraceWindow, recorded_steps
 from runner.training.display import Display
 from runner.training.evaluation import TEST, BestMetric, evaluate
@@ -202,7 +201,8 @@ class Trainer:
             self._saver.check()
             if self._saver.is_due and self._step_driver.at_rest:
                 self._save()
-            self._keep_boundary()
+            if self._recovery is not None and self._recovery.is_due and self._step_driver.at_rest:
+                self._recovery.copy(self.progress)
             self._stop_if_requested()
         if self.progress.scores is None:
             self._evaluate(counted=False)
@@ -223,12 +223,6 @@ class Trainer:
     def _is_last(self) -> bool:
         """Whether the newest step is the last one of the run, unless ``train.patience`` ends the run earlier."""
         return self.progress.done >= self._last_step
-
-    def _keep_boundary(self) -> None:
-        """Copy the variables from time to time, so that a recovery repeats few steps."""
-        recovery = self._recovery
-        if recovery is not None and recovery.is_due and self._step_driver.at_rest:
-            recovery.copy(self.progress)
 
     def _call_back(self, method: str, call: Callable[[Callback], None]) -> None:
         """Call a method of every callback, once for each step; note the first reason to stop the run."""
@@ -269,7 +263,7 @@ class Trainer:
 
     def _note(self, step: int, answer: Mapping[str, NDArray[Any]], seconds: float) -> None:
         """Add an update to the progress and record its values. seconds: duration of the update."""
-        config = self.experiment.config
+        config, task = self.experiment.config, self.experiment.config.task
         loss = float(answer["loss"])
         if not math.isfinite(loss):
             self._refuse_loss(step, loss, self.experiment.learning_rate(step))
@@ -283,25 +277,18 @@ class Trainer:
         if self.progress.done % config.train.log_every == 0 or self.progress.done == 1 or self._is_last:
             since_last = self.progress.step_seconds[-config.train.log_every :]
             mean_s = sum(since_last) / len(since_last)
+            scores = task.scores({name: float(answer[name]) for name in (LOSS, *task.means)}, training=True)
+            unit, count = task.unit(self.experiment.facts.fields)  # parts of an example, such as words, or the example
             self._record_metrics(
                 {
-                    **{f"train/{name}": value for name, value in self._scored(answer).items()},
+                    **{f"train/{name}": value for name, value in scores.items()},
                     "train/learning_rate": self.experiment.learning_rate(step),
                     **self._step_driver.metrics(),
                     "perf/step_time_s": mean_s,
                     "perf/examples_per_s": config.train.batch_size / mean_s,
-                    **self._parts_per_s(config.train.batch_size / mean_s),
+                    f"perf/{unit}_per_s": config.train.batch_size / mean_s * count,
                 }
             )
-
-    def _scored(self, answer: Mapping[str, NDArray[Any]]) -> dict[str, float]:
-        task: Task = self.experiment.config.task
-        return task.scores({name: float(answer[name]) for name in (LOSS, *task.means)}, training=True)
-
-    def _parts_per_s(self, examples_per_s: float) -> dict[str, float]:
-        """Return the speed in the parts of examples that the task counts, such as words, or else in examples."""
-        unit, count = self.experiment.config.task.unit(self.experiment.facts.fields)
-        return {f"perf/{unit}_per_s": examples_per_s * count}
 
     def _record_metrics(self, values: Mapping[str, float]) -> None:
         """Record values after the newest update; add the examples and seconds so far, as x axes of charts."""

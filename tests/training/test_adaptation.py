@@ -44,9 +44,8 @@ def test_the_divergence_is_that_of_normal_distributions() -> None:
     assert divergence(one, other) == pytest.approx(np.mean(kl(one, other) + kl(other, one)))
     assert divergence(one, one) == 0
     constant = Moments(np.append(one.mean, 0.0), np.append(one.variance, 0.0))
-    assert divergence(constant, Moments(np.append(other.mean, 9.0), np.append(other.variance, 1.0))) == pytest.approx(
-        divergence(one, other)
-    )
+    varying = Moments(np.append(other.mean, 9.0), np.append(other.variance, 1.0))
+    assert divergence(constant, varying) == pytest.approx(divergence(one, other))
 
 
 def test_aligned_features_have_the_covariance_of_the_target() -> None:
@@ -102,15 +101,8 @@ def test_a_run_records_scores_and_divergences_of_its_target(trained: Path) -> No
 @pytest.mark.slow
 def test_the_verb_gives_the_results_of_the_run(trained: Path, tmp_path: Path, capsys: Capture) -> None:
     keys = ("adapt.methods=[adabn]", "adapt.batch_size=50", "adapt.curve=[25]")
-    arguments = [
-        "adapt",
-        str(trained),
-        "data=digits",
-        *(f"data.{key}={value}" for key, value in SETTINGS.items()),
-        *keys,
-        "--output",
-        str(tmp_path / "out"),
-    ]
+    target = (f"data.{key}={value}" for key, value in SETTINGS.items())
+    arguments = ["adapt", str(trained), "data=digits", *target, *keys, "--output", str(tmp_path / "out")]
     assert main(arguments) == 0
     assert "1,250 target examples; written to" in capsys.readouterr().out
     found, expected = (
@@ -140,9 +132,7 @@ def test_only_statistics_change_by_adabn_and_only_the_last_layer_by_coral(traine
         assert after.keys() == before.keys()
 
 
-def test_an_adapted_network_is_evaluated_and_resumed_as_a_run_on_the_target(
-    trained: Path, tmp_path: Path, capsys: Capture
-) -> None:
+def test_an_adapted_network_is_evaluated_and_resumed_as_a_run(trained: Path, tmp_path: Path, capsys: Capture) -> None:
     adapted = trained / "adapted" / "adabn"
     assert main(["eval", str(adapted), "--output", str(tmp_path / "out.json")]) == 0
     found = json.loads((tmp_path / "out.json").read_text())
@@ -163,9 +153,7 @@ def test_an_adapted_network_is_evaluated_and_resumed_as_a_run_on_the_target(
         (["adapt.data={name: usps, size: 8, cache_dir: nowhere}"], "dataset 'usps' is not in the cache"),
     ],
 )
-def test_an_adaptation_that_is_not_possible_is_refused_before_training(
-    keys: list[str], message: str, folder: Path, capsys: Capture
-) -> None:
+def test_an_impossible_adaptation_is_refused(keys: list[str], message: str, folder: Path, capsys: Capture) -> None:
     network = [] if "model=lenet" in keys else NETWORK
     given = [*network, "train.steps=1", "parallelism=single", "tracking=none", "hydra.run.dir=run", *keys]
     assert main(given) in (2, 3)

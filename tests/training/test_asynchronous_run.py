@@ -46,9 +46,7 @@ def decided(folder: Path) -> Any:
     return json.loads((folder / "asynchronous.json").read_text())
 
 
-def test_a_run_in_virtual_time_writes_its_endings_and_its_decisions(
-    tmp_path: Path, trained: Trained, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_endings_and_decisions_are_written(tmp_path: Path, trained: Trained, monkeypatch: pytest.MonkeyPatch) -> None:
     artifacts: dict[str, bytes] = {}
     monkeypatch.setattr(Record, "artifact", lambda record, path: artifacts.update({path.name: path.read_bytes()}))
     summary = train(tmp_path, VIRTUAL, "train.log_every=2", "tracking.pictures=true")
@@ -94,9 +92,7 @@ CHECKPOINTED = (VIRTUAL, "optimizer=adam", "train.steps=9", "train.eval_every=2"
     ],
     ids=" ".join,
 )
-def test_a_killed_run_in_virtual_time_resumes_to_the_weights_of_the_uninterrupted_one(
-    tmp_path: Path, trained: Trained, settings: tuple[str, ...]
-) -> None:
+def test_a_killed_run_resumes_to_the_same_weights(tmp_path: Path, trained: Trained, settings: tuple[str, ...]) -> None:
     whole = trained(*ASYNC, *CHECKPOINTED, *settings)
     uninterrupted = Summary.read(whole / "summary.json")
     saved = sorted(int(path.name.removeprefix("step-")) for path in (whole / "checkpoints").iterdir())
@@ -151,9 +147,7 @@ def test_a_stopped_run_in_virtual_time_saves_only_at_steps_of_the_uninterrupted_
     assert resumed.weights_sha256 == uninterrupted.weights_sha256
 
 
-def test_a_stopped_repetition_reports_that_it_cannot_be_resumed(
-    tmp_path: Path, trained: Trained, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stopped_repetition_is_not_resumed(tmp_path: Path, trained: Trained, monkeypatch: pytest.MonkeyPatch) -> None:
     replay = f"parallelism.replay={trained(*ASYNC, VIRTUAL) / 'endings-1.jsonl'}"
     message = stopped_after(2, tmp_path / "run", monkeypatch, replay)
     assert message == f"stopped after step 2 of 4; start it again: a run with {replay} cannot be resumed"
@@ -186,9 +180,7 @@ WARM = r"^parallelism\.warmstart_steps=3 with [23] updates in all: the first rep
         (("parallelism.warmstart_steps=3", "train.steps=null", "train.epochs=0.04"), WARM),
     ],
 )
-def test_an_emulated_network_in_one_process_and_a_run_of_only_warm_start_are_refused(
-    settings: tuple[str, ...], expected: str
-) -> None:
+def test_an_emulated_network_and_a_run_of_only_warm_start_are_refused(settings: tuple[str, ...], expected: str) -> None:
     with pytest.raises(ConfigError, match=expected):
         build(small_config(*ASYNC, *settings))
     build(small_config(*ASYNC, "train.steps=4", "parallelism.warmstart_steps=3"))
@@ -277,7 +269,7 @@ def test_after_a_checkpoint_the_order_is_unknown_and_a_possible_origin_is_report
     assert any(message.startswith(expected) for message in caplog.messages)
 
 
-def test_only_the_order_of_virtual_time_is_known_after_a_checkpoint(
+def test_virtual_time_is_repeated_after_a_checkpoint(
     tmp_path: Path, directory: RunDirectory, repeated: list[Any]
 ) -> None:
     directory.endings_jsonl.touch()

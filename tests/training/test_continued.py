@@ -19,16 +19,12 @@ from runner.data.dataset import Dataset
 from runner.errors import ConfigError, DataError
 from runner.records.run_directory import holds_run
 from runner.records.summary import Summary
+from runner.training import preconditions
 from runner.training.build import build
-from runner.training.preconditions import (
-    require_record_of_one_configuration,
-    require_same_data,
-    require_same_normalisation,
-    require_whole_record,
-)
 from runner.training.run import _Run, run
 from tests.data.own_data import small_arrays, write_arrays
-from tests.small_runs import small_config, train
+from tests.refusal import Capture
+from tests.small_runs import small_config, train, typed
 
 LBFGS = ("optimizer=lbfgs", "schedule=constant")
 STRATEGIES = (
@@ -73,9 +69,7 @@ def test_each_configuration_is_kept_under_the_number_of_its_last_start(tmp_path:
     assert (summary.steps, summary.strategy) == (6, "single")
 
 
-def test_a_start_that_is_killed_leaves_no_summary_of_an_earlier_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_killed_start_leaves_no_summary_of_an_earlier_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert train(tmp_path, "train.steps=2").status == "finished"
     there = []
     execute = _Run.execute
@@ -90,9 +84,7 @@ def test_a_start_that_is_killed_leaves_no_summary_of_an_earlier_one(
     assert Summary.read(tmp_path / "summary.json").steps == 4
 
 
-def test_a_resume_without_checkpoint_or_without_remaining_steps_warns(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_resume_without_checkpoint_or_without_remaining_steps_warns(tmp_path: Path, capsys: Capture) -> None:
     train(tmp_path, "train.steps=2")
     assert "warning" not in capsys.readouterr().err
     train(tmp_path, "train.steps=1", resume=True)
@@ -137,29 +129,25 @@ def refuse_to_load(self: Arrays) -> Dataset:
     raise AssertionError("the images were read")
 
 
-def test_user_files_are_read_again_only_to_compare_a_stored_mean(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_user_files_are_read_again_only_for_a_stored_mean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """``require_same_data`` runs before the memory check, so it reads no images. The other comparison runs after it."""
     data = ("data=arrays", f"data.path={write_arrays(tmp_path / 'mine.npz')}", "train.batch_size=4")
     train(tmp_path / "run", *data, "train.steps=2")
     config = small_config(*data)
     monkeypatch.setattr(Arrays, "load", refuse_to_load)
-    assert require_same_data(config, tmp_path / "run") == []
+    assert preconditions.require_same_data(config, tmp_path / "run") == []
     with pytest.raises(AssertionError, match="the images were read"):
-        require_same_normalisation(config, tmp_path / "run")
+        preconditions.require_same_normalisation(config, tmp_path / "run")
     path = tmp_path / "run" / "data.json"
     kept = json.loads(path.read_text())
     del kept["normalisation"]
     path.write_text(json.dumps(kept))
-    (note,) = require_same_data(config, tmp_path / "run")
+    (note,) = preconditions.require_same_data(config, tmp_path / "run")
     assert "has no record of the mean and deviation of its data (data.json): they are not compared" in note
-    require_same_normalisation(config, tmp_path / "run")
+    preconditions.require_same_normalisation(config, tmp_path / "run")
 
 
-def test_facts_of_a_built_in_dataset_are_compared_if_they_were_stored(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_stored_facts_of_a_built_in_dataset_are_compared(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     train(tmp_path, "train.steps=2")
     path = tmp_path / "data.json"
     path.write_text(path.read_text().replace('"train_examples": 1438', '"train_examples": 1439'))
@@ -205,7 +193,7 @@ def prepared(folder: Path, patch: pytest.MonkeyPatch, config: Config, *, resume:
         raise Killed
 
     with patch.context() as stub:
-        stub.setattr("runner.training.run.draft_summary", draft_of)
+        stub.setattr("runner.training.recording.draft_summary", draft_of)
         with pytest.raises(Killed):
             run(config, folder, overrides=[], resume=resume)
     return bool(reached)
@@ -229,9 +217,7 @@ def killed_at_each_operation(folder: Path, monkeypatch: pytest.MonkeyPatch, conf
             return
 
 
-def test_a_run_that_was_killed_while_its_directory_was_prepared_starts_again_or_resumes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_killed_in_its_preparation_starts_or_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config, resumed = small_config(), list[bool]()
     for folder in killed_at_each_operation(tmp_path / "run", monkeypatch, config):
         resumed.append(holds_run(folder))
@@ -253,9 +239,8 @@ def test_a_run_that_was_killed_during_a_resume_can_be_resumed(tmp_path: Path, mo
     assert strategies == {("single", 1), ("async_data", 2)}
 
 
-BACKED = (
-    *("parallelism=sync_data", "parallelism.workers=2", "parallelism.combine=parameter_server"),
-    "parallelism.backup_workers=1",
+BACKED = typed(
+    "parallelism=sync_data parallelism.workers=2 parallelism.combine=parameter_server parallelism.backup_workers=1"
 )
 SHARES = [{"step": step, "contributors": [0, 1], "dropped": []} for step in range(3)]
 
@@ -276,17 +261,13 @@ def replaying(path: Path, *overrides: str) -> Config:
 @pytest.mark.parametrize(
     ("settings", "lines"), [((), 3), (("train.patience=1", "train.eval_every=2"), 2)], ids=["whole", "stopped early"]
 )
-def test_the_record_of_a_run_with_the_same_outcome_is_accepted(
-    tmp_path: Path, settings: tuple[str, ...], lines: int
-) -> None:
+def test_a_record_with_the_same_outcome_is_accepted(tmp_path: Path, settings: tuple[str, ...], lines: int) -> None:
     path = record(tmp_path, small_config(*BACKED, *settings), lines)
-    require_whole_record(build(replaying(path, *settings, "train.log_every=1")))
+    preconditions.require_whole_record(build(replaying(path, *settings, "train.log_every=1")))
 
 
 @pytest.mark.parametrize("origin", ["another", None, small_config(*BACKED, "seed=3")], ids=["hash", "none", "seed"])
-def test_the_record_of_another_run_is_refused_before_anything_is_started(
-    origin: Config | str | None, tmp_path: Path
-) -> None:
+def test_the_record_of_another_run_is_refused_before_a_start(origin: Config | str | None, tmp_path: Path) -> None:
     path = record(tmp_path, origin)
     expected = r"contributors\.jsonl is not the record of a run with this configuration: replay it with the config"
     with pytest.raises(ConfigError, match=expected):
@@ -301,20 +282,17 @@ def left_by(config: Config, folder: Path, *earlier: Config) -> Path:
     return record(folder, config)
 
 
+SLOWER = small_config(*BACKED, "optimizer.lr=0.5")
+
+
 @pytest.mark.parametrize(
     ("earlier", "lines", "expected"),
     [
         ([], 2, r"contributors\.jsonl: the record has 2 updates; expected 3\. The recorded run did not end"),
-        (
-            [small_config(*BACKED, "optimizer.lr=0.5")],
-            3,
-            r"its run changed: config-1\.yaml differs in optimizer\.lr\. No",
-        ),
+        ([SLOWER], 3, r"its run changed: config-1\.yaml differs in optimizer\.lr\. No"),
     ],
 )
-def test_the_record_of_a_run_that_did_not_end_or_changed_is_refused_before_anything_is_started(
-    tmp_path: Path, earlier: list[Config], lines: int, expected: str
-) -> None:
+def test_a_cut_or_mixed_record_is_refused(tmp_path: Path, earlier: list[Config], lines: int, expected: str) -> None:
     left_by(small_config(*BACKED), tmp_path, *earlier)
     path = record(tmp_path, small_config(*BACKED), lines)
     with pytest.raises(ConfigError, match=expected):
@@ -328,14 +306,14 @@ def test_more_steps_change_a_run_only_if_a_learning_rate_depends_on_them(tmp_pat
         earlier = small_config(*BACKED, *settings, "train.steps=2")
         path = left_by(small_config(*BACKED, *settings), tmp_path, earlier)
         if len(settings) == 1:
-            require_record_of_one_configuration(replaying(path, *settings))
+            preconditions.require_record_of_one_configuration(replaying(path, *settings))
     with pytest.raises(ConfigError, match=r"config-1\.yaml differs in train\.steps\. No single"):
-        require_record_of_one_configuration(replaying(path, *settings))
+        preconditions.require_record_of_one_configuration(replaying(path, *settings))
 
 
 def test_a_record_without_its_run_and_one_of_a_run_resumed_without_changes_are_accepted(tmp_path: Path) -> None:
     path = record(tmp_path, small_config(*BACKED))
     (tmp_path / "config-1.yaml").write_text("of something else")
-    require_record_of_one_configuration(replaying(path))
+    preconditions.require_record_of_one_configuration(replaying(path))
     alike = small_config(*BACKED, "checkpoint.keep=9")
-    require_record_of_one_configuration(replaying(left_by(small_config(*BACKED), tmp_path, alike)))
+    preconditions.require_record_of_one_configuration(replaying(left_by(small_config(*BACKED), tmp_path, alike)))

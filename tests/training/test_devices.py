@@ -26,11 +26,10 @@ from runner.training.experiment import Experiment
 from runner.training.run import run
 from tests.config.test_collectives import SUMMED, TWO, WITHOUT
 from tests.gpus import NO_DRIVER, gpu, gpu_kernels, machine, nccl_kernels
-from tests.small_runs import composed_config
+from tests.small_runs import SMALL, SMALL_MODEL, composed_config
 
 __all__ = ["gpu_kernels", "nccl_kernels"]
 
-SMALL = ("model=mlp", "model.hidden=[8]", "tracking=none", "tracking.pictures=false", "train.steps=3")
 STRATEGIES = {
     "single": ("parallelism=single",),
     "sync_data": ("parallelism=sync_data", "parallelism.workers=3"),
@@ -54,7 +53,7 @@ def emulated_gpus(request: pytest.FixtureRequest) -> None:
 
 def config_on(found: Found, *overrides: str) -> Config:
     """Return a small configuration, completed with the values of a machine that has four cores and these GPUs."""
-    return fix_machine_values(composed_config(*SMALL, *overrides), 4, lambda: found)
+    return fix_machine_values(composed_config(*SMALL_MODEL, *SMALL, *overrides), 4, lambda: found)
 
 
 def placed(found: Found, *overrides: str) -> Experiment:
@@ -157,9 +156,8 @@ def test_a_placement_stored_on_cpus_is_used_on_gpus(tmp_path: Path) -> None:
     given = f"parallelism.placement={tmp_path / 'placement.json'}"
     again = placed(machine(gpu()), *STRATEGIES["model"], given).placed
     assert again is not None
-    assert {layer: task_of(device) for layer, device in again.placement.layers.items()} == {
-        layer: task_of(device) for layer, device in found.placement.layers.items()
-    }
+    tasks = [{layer: task_of(device) for layer, device in each.placement.layers.items()} for each in (found, again)]
+    assert tasks[0] == tasks[1]
     assert all(device.endswith("/device:gpu:0") for device in again.placement.layers.values())
 
 
@@ -210,9 +208,7 @@ def test_a_missing_library_of_fast_gpu_kernels_is_reported(caplog: pytest.LogCap
 
 
 @pytest.mark.parametrize("strategy", ["single", "servers"])
-def test_a_run_on_a_gpu_has_nearly_the_results_of_the_cpu(
-    strategy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_gpu_has_nearly_the_results_of_a_cpu(strategy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     here = machine(gpu())
     monkeypatch.setattr("runner.training.run.look_at", lambda cluster: here)
     on_gpu = run(config_on(here, *STRATEGIES[strategy]), tmp_path / "gpu", overrides=())
@@ -237,9 +233,7 @@ def test_the_log_names_the_gpus_of_a_sweep_job_and_the_summary_its_devices(tmp_p
         assert not text or f"devices: {text}\n" in log
 
 
-def test_a_run_on_a_missing_gpu_is_refused_before_its_directory_is_created(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_on_a_missing_gpu_creates_no_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = config_on(machine(gpu()), "parallelism=single")
     monkeypatch.setattr("runner.training.run.look_at", lambda cluster: NO_DRIVER)
     with pytest.raises(ResourceError, match=r"device_taken=gpu, as when the run began: expected a GPU"):
@@ -315,9 +309,7 @@ def test_strategies_without_sums_or_with_overlapping_clients_use_no_nccl() -> No
         (machine(gpu(0)), "parts are sent from GPU to GPU and every worker sums them: workers share a GPU"),
     ],
 )
-def test_log_and_explanation_name_the_library_that_sums(
-    found: Found, reported: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_log_and_text_name_the_library_that_sums(found: Found, reported: str, caplog: pytest.LogCaptureFixture) -> None:
     experiment = summing(found)
     with caplog.at_level(logging.INFO, "runner.training.devices"):
         log_run_devices(experiment, found, DRAFT)

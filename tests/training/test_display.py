@@ -112,9 +112,7 @@ BEST = {"val/accuracy": 0.8, "test/accuracy": 0.72, "test/loss": 0.512349}
     ],
     ids=["last", "best checkpoint", "best training loss"],
 )
-def test_the_headline_is_the_value_of_the_kept_network_and_says_what_it_is_the_best_of(
-    changes: dict[str, Any], lines: dict[str, str]
-) -> None:
+def test_the_headline_is_the_value_of_the_kept_network(changes: dict[str, Any], lines: dict[str, str]) -> None:
     summary = Summary("r", "finished", "c", "/here", "single", 1, {}, "", "", final=FINAL, best=BEST, evaluations=3)
     kept = {"best_checkpoint": "checkpoints/step-2"} if changes else {"headline": FINAL}
     table = results_table(replace(summary, **kept, **changes))  # type: ignore[arg-type]
@@ -143,9 +141,7 @@ def graph(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Graph:
     return graph
 
 
-def test_a_graph_has_a_box_for_each_layer_and_device_and_an_arrow_for_their_tensors(
-    graph: Graph, tmp_path: Path
-) -> None:
+def test_a_graph_has_a_box_for_each_layer_and_device_and_an_arrow_for_tensors(graph: Graph, tmp_path: Path) -> None:
     text = write_graph(graph, tmp_path / "graph.dot").read_text()
     assert [path.name for path in tmp_path.iterdir()] == ["graph.dot"]
     expected = ('\t\tbox0 [label="step\n1 nodes"]', '\t\tbox1 [label="first\n2 nodes"]')
@@ -155,9 +151,7 @@ def test_a_graph_has_a_box_for_each_layer_and_device_and_an_arrow_for_their_tens
     assert text.count("subgraph") == 2
 
 
-def test_a_picture_needs_no_graphviz_and_omits_tensors_between_the_step_and_layers(
-    graph: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_picture_without_graphviz_omits_steps(graph: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert draw_graph(graph, tmp_path / "graph.dot") == [tmp_path / "graph.png"]
     assert (tmp_path / "graph.png").read_bytes().startswith(b"\x89PNG")
     drawn: list[dict[tuple[Box, Box], str]] = []

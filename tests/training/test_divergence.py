@@ -61,9 +61,7 @@ def test_a_diverged_run_ends_with_its_status_and_on_request_with_an_error(tmp_pa
 
 
 @pytest.mark.parametrize(("fail", "code"), [("false", 0), ("true", 1)])
-def test_a_diverged_job_of_a_sweep_is_last_and_not_repeated_and_on_request_it_has_failed(
-    folder: Path, capsys: Capture, fail: str, code: int
-):
+def test_a_diverged_job_is_last_not_repeated_and_fails_on_request(folder: Path, capsys: Capture, fail: str, code: int):
     sweep = ["-m", *SMALL, *SMALL_MODEL, *EXPLODING, "optimizer.lr=1e5,0.01", f"train.fail_on_divergence={fail}"]
     assert main([*sweep, "hydra.sweep.dir=sweep"]) == code
     best, last = rows(folder)

@@ -10,22 +10,10 @@ from runner.errors import ResourceError
 from runner.records.summary import Summary
 from runner.training import memory
 from runner.training.build import build
-from runner.training.memory import (
-    CONTEXT_BYTES,
-    PROGRAM_BYTES,
-    GpuMemory,
-    ProcessMemory,
-    fit_text,
-    gpu_fit_text,
-    planned_gpu_memory,
-    planned_memory,
-    require_fit,
-    require_gpu_fit,
-    require_gpu_memory,
-    require_memory,
-)
+from runner.training.memory import CONTEXT_BYTES, PROGRAM_BYTES, GpuMemory, ProcessMemory
 from runner.training.run import run
 from tests.gpus import GIB, NO_DRIVER, gpu, gpu_kernels, machine
+from tests.refusal import Capture
 from tests.small_runs import small_config
 from tests.training.test_devices import STRATEGIES, placed
 
@@ -38,13 +26,13 @@ SMALL_MACHINE = 100 << 20
 def planned(*overrides: str) -> dict[str, ProcessMemory]:
     """Return the planned memory of each process of a small run, by its name."""
     experiment = build(small_config(*overrides))
-    return {each.process: each for each in planned_memory(experiment, plans_of(experiment))}
+    return {each.process: each for each in memory.planned_memory(experiment, plans_of(experiment))}
 
 
 def test_the_only_process_of_a_run_needs_all_its_memory() -> None:
     experiment = build(small_config())
     plans = plans_of(experiment)
-    (found,) = planned_memory(experiment, plans)
+    (found,) = memory.planned_memory(experiment, plans)
     values = 64 * 8 + 8 + 8 * 10 + 10
     every = [plans.plans(client.signature) for client in experiment.program.clients.values()]
     assert found.process == "main"
@@ -77,23 +65,23 @@ def test_a_larger_batch_needs_more_step_memory_and_fewer_examples_need_less_data
 def test_a_run_that_fits_is_reported_and_a_larger_run_is_refused_with_numbers() -> None:
     two = [ProcessMemory("worker-0", variables=GIB), ProcessMemory("worker-1", variables=GIB, step=4 * GIB, data=GIB)]
     needed = 7 * GIB + 2 * PROGRAM_BYTES
-    require_fit(two, needed)
+    memory.require_fit(two, needed)
     with pytest.raises(ResourceError) as refusal:
-        require_fit(two, needed - 1)
+        memory.require_fit(two, needed - 1)
     assert str(refusal.value).startswith(
         "the run needs 7.29 GiB of memory in 2 process(es), and this machine has 7.29 GiB; the largest process, "
         "worker-1: 4.00 GiB in a step, 1.00 GiB of variables, 1.00 GiB of data, 0.00 GiB to write a checkpoint. Use a "
     )
-    assert fit_text(two, 16 * GIB, 8 * GIB).endswith("this machine has 16.00 GiB, 8.00 GiB available now")
-    assert fit_text(two, 16 * GIB, 2 * GIB).endswith("2.00 GiB available now, too little")
-    assert fit_text(two, 4 * GIB, 2 * GIB).endswith("2.00 GiB available now: the run does not fit")
+    assert memory.fit_text(two, 16 * GIB, 8 * GIB).endswith("this machine has 16.00 GiB, 8.00 GiB available now")
+    assert memory.fit_text(two, 16 * GIB, 2 * GIB).endswith("2.00 GiB available now, too little")
+    assert memory.fit_text(two, 4 * GIB, 2 * GIB).endswith("2.00 GiB available now: the run does not fit")
 
 
 def test_a_process_that_exceeds_its_resource_limits_is_refused_with_numbers() -> None:
     two = [ProcessMemory("worker-0", variables=GIB), ProcessMemory("worker-1", variables=GIB, checkpoint=5 * GIB)]
-    require_fit(two, 16 * GIB, room=6 * GIB)
+    memory.require_fit(two, 16 * GIB, room=6 * GIB)
     with pytest.raises(ResourceError) as refusal:
-        require_fit(two, 16 * GIB, room=6 * GIB - 1)
+        memory.require_fit(two, 16 * GIB, room=6 * GIB - 1)
     assert str(refusal.value).startswith(
         "a process of the run needs 6.00 GiB of memory besides its program, and its resource limits (ulimit -v, "
         "ulimit -d) leave 6.00 GiB; the largest process, worker-1: 0.00 GiB in a step, 1.00 GiB of variables, 0.00 "
@@ -102,35 +90,29 @@ def test_a_process_that_exceeds_its_resource_limits_is_refused_with_numbers() ->
     assert str(refusal.value).endswith("; or raise the limits")
 
 
-def test_only_large_runs_are_compared_with_memory_and_limits(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_only_large_runs_are_checked(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     experiment = build(small_config())
     with monkeypatch.context() as patch:
         patch.setattr(memory, "planned_memory", lambda *_: pytest.fail("the planner ran"))
-        require_memory(experiment)
+        memory.require_memory(experiment)
     with monkeypatch.context() as patch:
         patch.setattr(memory, "process_room", lambda: 1 << 10)
         with pytest.raises(ResourceError, match=r"resource limits \(ulimit -v, ulimit -d\) leave 0\.00 GiB"):
-            require_memory(experiment)
+            memory.require_memory(experiment)
     monkeypatch.setattr(memory, "usable_memory", lambda: 2 * SMALL_MACHINE)
     monkeypatch.setattr(memory, "available_memory", lambda: 1 << 20)
-    require_memory(experiment)
+    memory.require_memory(experiment)
     assert "0.00 GiB available now, too little" in caplog.text
 
 
-def test_a_run_that_cannot_fit_is_refused_before_its_directory_is_created(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_that_does_not_fit_creates_no_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "usable_memory", lambda: SMALL_MACHINE)
     with pytest.raises(ResourceError, match=r"the run needs 0\.15 GiB of memory in 1 process\(es\)"):
         run(small_config(), tmp_path / "run", overrides=())
     assert not (tmp_path / "run").exists()
 
 
-def test_a_run_that_runs_out_of_memory_ends_with_a_resource_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_without_memory_ends_with_a_resource_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def open_session(*_: object) -> None:
         raise MemoryError("Unable to allocate 64.0 MiB")
 
@@ -142,9 +124,7 @@ def test_a_run_that_runs_out_of_memory_ends_with_a_resource_error(
     assert (error.class_name, error.exit_code) == ("ResourceError", 4)
 
 
-def test_variables_that_no_machine_holds_are_refused_before_kernel_libraries_see_them(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_variables_that_no_machine_holds_are_refused_before_kernels_see_them(folder: Path, capsys: Capture) -> None:
     assert main(["explain", "model=lenet", "model.units=1000000000", "parallelism=sync_data"]) == 4
     assert "the variables of the model and the optimizer take " in capsys.readouterr().err
     images = ("data=synthetic", "data.shape=[65536,65536,65536]")
@@ -152,9 +132,7 @@ def test_variables_that_no_machine_holds_are_refused_before_kernel_libraries_see
     assert "more than any machine has; use a smaller model" in capsys.readouterr().err
 
 
-def test_explain_prints_the_needed_memory_and_refuses_runs_that_cannot_fit(
-    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_explain_refuses_runs_that_cannot_fit(folder: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     arguments = ["explain", "model=mlp", "parallelism=single"]
     assert main(arguments) == 0
     assert "\nprocess  variables  step  sent  data  checkpoint  program  MiB in all\nmain " in capsys.readouterr().out
@@ -169,42 +147,41 @@ def test_explain_prints_the_needed_memory_and_refuses_runs_that_cannot_fit(
 def test_memory_of_devices_on_one_gpu_adds_up_and_is_not_host_memory() -> None:
     experiment = placed(machine(gpu(0), gpu(1)), *STRATEGIES["sync_data"], "cluster.gpus=[0,0,1]")
     plans = plans_of(experiment)
-    first, second = planned_gpu_memory(experiment, plans)
+    first, second = memory.planned_gpu_memory(experiment, plans)
     assert (first.gpu, second.gpu) == (0, 1)
     assert len(first.devices) == 2
     assert first.variables == 2 * second.variables > 0
     assert 1.5 * second.step < first.step
     assert first.total == first.variables + first.step + first.moved + CONTEXT_BYTES
-    (host,) = planned_memory(experiment, plans)
+    (host,) = memory.planned_memory(experiment, plans)
     assert (host.variables, host.step) == (0, 0)
     assert host.checkpoint > 0
     on_cpu = placed(NO_DRIVER, *STRATEGIES["sync_data"])
-    assert planned_gpu_memory(on_cpu, plans_of(on_cpu)) == []
+    assert memory.planned_gpu_memory(on_cpu, plans_of(on_cpu)) == []
 
 
 @pytest.mark.usefixtures("gpu_kernels")
 def test_every_process_has_a_context_on_its_gpu() -> None:
     experiment = placed(machine(gpu()), *STRATEGIES["servers"], "cluster.one_process=false")
-    (found,) = planned_gpu_memory(experiment, plans_of(experiment))
+    (found,) = memory.planned_gpu_memory(experiment, plans_of(experiment))
     assert found.processes == 3, "two workers, and the master, which plans"
-    memory = {each.process: each for each in planned_memory(experiment, plans_of(experiment))}
-    assert memory["worker-0"].variables == 0
-    assert memory["ps-0"].variables > 0
+    processes = {each.process: each for each in memory.planned_memory(experiment, plans_of(experiment))}
+    assert processes["worker-0"].variables == 0
+    assert processes["ps-0"].variables > 0
 
 
 def test_a_run_that_exceeds_a_gpu_is_refused_with_numbers() -> None:
     devices = ("/job:worker/task:0/device:gpu:0", "/job:worker/task:1/device:gpu:0")
-    memory = GpuMemory(1, devices, variables=GIB, step=4 * GIB, moved=GIB)
+    needed_memory = GpuMemory(1, devices, variables=GIB, step=4 * GIB, moved=GIB)
     needed = 6 * GIB + CONTEXT_BYTES
     gpus = (gpu(0, memory_bytes=1), gpu(1, memory_bytes=needed))
-    require_gpu_fit([memory], gpus)
-    assert gpu_fit_text(memory, gpus[1]) == (
-        "memory needed 6.49 GiB of GPU 1 (Big GPU, compute capability 9.0, 6.5 GiB)"
-    )
+    memory.require_gpu_fit([needed_memory], gpus)
+    text = "memory needed 6.49 GiB of GPU 1 (Big GPU, compute capability 9.0, 6.5 GiB)"
+    assert memory.gpu_fit_text(needed_memory, gpus[1]) == text
     small = gpu(1, memory_bytes=needed - 1)
-    assert gpu_fit_text(memory, small).endswith(": the run does not fit")
+    assert memory.gpu_fit_text(needed_memory, small).endswith(": the run does not fit")
     with pytest.raises(ResourceError) as refusal:
-        require_gpu_fit([memory], (gpu(0), small))
+        memory.require_gpu_fit([needed_memory], (gpu(0), small))
     assert str(refusal.value).startswith(
         "the run needs 6.49 GiB of GPU 1 (Big GPU), which has 6.49 GiB: 2 device(s) in 1 process(es), 4.00 GiB in a "
         "step, 1.00 GiB of variables, 1.00 GiB fed and sent. Use a smaller train.batch_size"
@@ -212,28 +189,25 @@ def test_a_run_that_exceeds_a_gpu_is_refused_with_numbers() -> None:
 
 
 def test_memory_used_by_other_processes_is_not_available() -> None:
-    memory = GpuMemory(0, ("/job:worker/task:0/device:gpu:0",), variables=GIB)
+    needed_memory = GpuMemory(0, ("/job:worker/task:0/device:gpu:0",), variables=GIB)
     needed = GIB + CONTEXT_BYTES
     enough, little = gpu(free_bytes=needed), gpu(free_bytes=needed - 1)
-    require_gpu_fit([memory], [enough])
-    assert gpu_fit_text(memory, enough).endswith("80.0 GiB, 1.49 GiB free)")
-    assert gpu_fit_text(memory, little).endswith("80.0 GiB, 1.49 GiB free): the run does not fit")
-    with pytest.raises(
-        ResourceError, match=r"needs 1\.49 GiB of GPU 0 \(Big GPU\), which has 1\.49 GiB free of 80\.00"
-    ):
-        require_gpu_fit([memory], [little])
+    memory.require_gpu_fit([needed_memory], [enough])
+    assert memory.gpu_fit_text(needed_memory, enough).endswith("80.0 GiB, 1.49 GiB free)")
+    assert memory.gpu_fit_text(needed_memory, little).endswith("80.0 GiB, 1.49 GiB free): the run does not fit")
+    message = r"needs 1\.49 GiB of GPU 0 \(Big GPU\), which has 1\.49 GiB free of 80\.00"
+    with pytest.raises(ResourceError, match=message):
+        memory.require_gpu_fit([needed_memory], [little])
 
 
 @pytest.mark.usefixtures("gpu_kernels")
-def test_a_run_that_a_gpu_cannot_hold_is_refused_and_a_small_one_is_not_planned(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_run_that_no_gpu_holds_is_refused_and_a_small_one_is_not_planned(monkeypatch: pytest.MonkeyPatch) -> None:
     here = machine(gpu(0, memory_bytes=CONTEXT_BYTES))
     with pytest.raises(ResourceError, match=r"the run needs 0\.49 GiB of GPU 0 \(Big GPU\), which has 0\.49 GiB"):
-        require_gpu_memory(placed(here, "parallelism=single"), here.gpus)
+        memory.require_gpu_memory(placed(here, "parallelism=single"), here.gpus)
     taken = machine(gpu(0, free_bytes=CONTEXT_BYTES))
     with pytest.raises(ResourceError, match=r"which has 0\.49 GiB free of 80\.00 GiB"):
-        require_gpu_memory(placed(taken, "parallelism=single"), taken.gpus)
+        memory.require_gpu_memory(placed(taken, "parallelism=single"), taken.gpus)
     monkeypatch.setattr(memory, "planned_gpu_memory", lambda *_: pytest.fail("the planner ran"))
-    require_gpu_memory(placed(machine(gpu()), "parallelism=single"), machine(gpu()).gpus)
-    require_gpu_memory(placed(NO_DRIVER, "parallelism=single"), here.gpus)
+    memory.require_gpu_memory(placed(machine(gpu()), "parallelism=single"), machine(gpu()).gpus)
+    memory.require_gpu_memory(placed(NO_DRIVER, "parallelism=single"), here.gpus)

@@ -37,13 +37,7 @@ STRATEGIES = {
     "servers": (*SYNC, "parallelism.combine=parameter_server", "parallelism.servers=1"),
     "hybrid": ("parallelism=hybrid", "parallelism.workers=2", *LENGTH),
     "model": ("parallelism=model", "parallelism.workers=2", "parallelism.constraints={fc1: 0, fc2: 1}", *LENGTH),
-    "sandblaster": (
-        "parallelism=sandblaster",
-        "parallelism.workers=2",
-        "optimizer=lbfgs",
-        "schedule=constant",
-        *LENGTH,
-    ),
+    "sandblaster": typed("parallelism=sandblaster parallelism.workers=2 optimizer=lbfgs schedule=constant") + LENGTH,
     "async_data": ("parallelism=async_data", "parallelism.workers=2", "parallelism.servers=1", *LENGTH),
 }
 
@@ -100,8 +94,11 @@ def train(folder: Path, overrides: Sequence[str], *callbacks: Callback) -> Summa
     return run(small_config(*overrides), folder, overrides=overrides, callbacks=callbacks)
 
 
+Undisturbed = Callable[[str], Summary]
+
+
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Summary]:
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
     """Return a function that returns the summary of an undisturbed run, in one process if its clients do not race."""
 
     def trained(name: str) -> Summary:
@@ -115,19 +112,14 @@ MEMORY, START = "in memory", "at the start"
 LOST = [
     ("sync_data", "worker-1", signal.SIGKILL, MEMORY),
     ("servers", "ps-0", signal.SIGKILL, START),
-    *(
-        pytest.param(*case, marks=pytest.mark.slow)
-        for case in (
-            ("sync_data", "worker-0", signal.SIGSTOP, START),
-            ("hybrid", "worker-0", signal.SIGKILL, MEMORY),
-            ("model", "worker-1", signal.SIGKILL, MEMORY),
-            ("model", "worker-0", signal.SIGSEGV, START),
-            ("sandblaster", "worker-1", signal.SIGKILL, MEMORY),
-            ("sandblaster", "ps-0", signal.SIGKILL, START),
-            ("async_data", "worker-1", signal.SIGKILL, MEMORY),
-            ("async_data", "ps-0", signal.SIGKILL, START),
-        )
-    ),
+    pytest.param("sync_data", "worker-0", signal.SIGSTOP, START, marks=pytest.mark.slow),
+    pytest.param("hybrid", "worker-0", signal.SIGKILL, MEMORY, marks=pytest.mark.slow),
+    pytest.param("model", "worker-1", signal.SIGKILL, MEMORY, marks=pytest.mark.slow),
+    pytest.param("model", "worker-0", signal.SIGSEGV, START, marks=pytest.mark.slow),
+    pytest.param("sandblaster", "worker-1", signal.SIGKILL, MEMORY, marks=pytest.mark.slow),
+    pytest.param("sandblaster", "ps-0", signal.SIGKILL, START, marks=pytest.mark.slow),
+    pytest.param("async_data", "worker-1", signal.SIGKILL, MEMORY, marks=pytest.mark.slow),
+    pytest.param("async_data", "ps-0", signal.SIGKILL, START, marks=pytest.mark.slow),
 ]
 """Strategy, the lost process, the signal that it gets after 6 of 8 steps, and the boundary to which the run returns."""
 
@@ -138,7 +130,7 @@ def test_a_run_goes_on_after_it_lost_a_process(
     process: str,
     signum: signal.Signals,
     boundary: str,
-    undisturbed: Callable[[str], Summary],
+    undisturbed: Undisturbed,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -177,24 +169,17 @@ def test_a_run_goes_on_after_it_lost_a_process(
 INSIDE = [
     ("sync_data", "worker-1"),
     ("model", "worker-0"),
-    *(
-        pytest.param(*case, marks=pytest.mark.slow)
-        for case in (
-            ("all_reduce", "worker-0"),
-            ("ring_all_reduce", "worker-1"),
-            ("servers", "worker-1"),
-            ("hybrid", "worker-1"),
-            ("sandblaster", "worker-0"),
-        )
-    ),
+    pytest.param("all_reduce", "worker-0", marks=pytest.mark.slow),
+    pytest.param("ring_all_reduce", "worker-1", marks=pytest.mark.slow),
+    pytest.param("servers", "worker-1", marks=pytest.mark.slow),
+    pytest.param("hybrid", "worker-1", marks=pytest.mark.slow),
+    pytest.param("sandblaster", "worker-0", marks=pytest.mark.slow),
 ]
 """Strategy and the process that is killed inside a step."""
 
 
 @pytest.mark.parametrize(("strategy", "process"), INSIDE)
-def test_other_processes_survive_a_kill_inside_a_step(
-    strategy: str, process: str, undisturbed: Callable[[str], Summary], tmp_path: Path
-) -> None:
+def test_others_survive_a_kill_in_a_step(strategy: str, process: str, undisturbed: Undisturbed, tmp_path: Path) -> None:
     alive: set[psutil.Process] = set()
 
     class Ends(Callback):
@@ -212,7 +197,7 @@ def test_other_processes_survive_a_kill_inside_a_step(
     assert processes_of(summary.run_id) == []
 
 
-def test_a_spare_process_takes_over(undisturbed: Callable[[str], Summary], tmp_path: Path) -> None:
+def test_a_spare_process_takes_over(undisturbed: Undisturbed, tmp_path: Path) -> None:
     lost = Disturbance({6: ("worker-1", signal.SIGKILL)})
     summary = train(tmp_path / "run", [*SYNC, "cluster.spares=1"], lost)
     assert summary.weights_sha256 == undisturbed("sync_data").weights_sha256
@@ -277,18 +262,15 @@ def test_a_run_goes_on_with_fewer_workers(tmp_path: Path, monkeypatch: pytest.Mo
         ),
     ],
 )
-def test_a_run_that_cannot_go_on_keeps_the_newest_state(
-    fewest: str, ends: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_run_keeps_its_state(fewest: str, ends: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     no_second_start(monkeypatch)
     monkeypatch.setattr(Recovery, "is_due", True)
     lost = Disturbance({6: ("worker-1", signal.SIGKILL)})
     with pytest.raises(ClusterError, match=ends):
         train(tmp_path / "run", (*THREE, "train.steps=8", *typed(f"cluster.min_workers={fewest}")), lost)
     (told,) = recoveries_of(tmp_path / "run")
-    assert (
-        newest(tmp_path / "run" / "checkpoints") == tmp_path / "run" / "checkpoints" / f"step-{told['continued_from']}"
-    )
+    checkpoints = tmp_path / "run" / "checkpoints"
+    assert newest(checkpoints) == checkpoints / f"step-{told['continued_from']}"
 
 
 @pytest.mark.slow
@@ -310,9 +292,7 @@ class StopAtSix(Callback):
             raise StopTraining
 
 
-def test_a_run_that_a_callback_stops_ends_at_the_same_step_after_a_recovery(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stopped_run_ends_at_the_same_step_after_a_recovery(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The worker is lost after the callback has stopped the run, and the run returns to an earlier step."""
     monkeypatch.setattr(Recovery, "is_due", False)
     summary = train(tmp_path / "run", SYNC, StopAtSix(), Disturbance({6: ("worker-1", signal.SIGKILL)}))
@@ -330,9 +310,7 @@ class Preemption(Disturbance):
 
 
 @pytest.mark.slow
-def test_a_signal_to_all_processes_still_leaves_a_checkpoint(
-    tmp_path: Path, undisturbed: Callable[[str], Summary]
-) -> None:
+def test_a_signal_to_all_processes_leaves_a_checkpoint(tmp_path: Path, undisturbed: Undisturbed) -> None:
     with pytest.raises(Interrupted) as caught:
         train(tmp_path / "run", SYNC, Preemption({4: ("worker-0", signal.SIGTERM)}))
     assert caught.value.exit_code == 143

@@ -17,6 +17,7 @@ from runner.training.saving import Progress, Start
 CRASH = WorkerLostError("worker-0", "was killed by SIGSEGV", "died", by_chance=False)
 CRASH_OF_1 = WorkerLostError("worker-1", "was killed by SIGSEGV", "died later", by_chance=False)
 KILL = WorkerLostError("worker-0", "was killed by SIGKILL", "died", by_chance=True)
+SECOND_STARVED = "second process that was killed for lack of memory"
 STARVED = WorkerLostError("worker-0", "was killed by SIGKILL", "died", by_chance=True, out_of_memory=True)
 
 
@@ -32,10 +33,7 @@ STARVED = WorkerLostError("worker-0", "was killed by SIGKILL", "died", by_chance
         ([(KILL, 5, None)] * 3 + [(KILL, 7, 6)] * 3, ""),
         ([(CRASH, 5, None), (CRASH, 6, None)], ""),
         ([(STARVED, 5, None), (KILL, 6, None)], ""),
-        (
-            [(STARVED, 5, None), (KILL, 6, None), (STARVED, 7, None)],
-            "second process that was killed for lack of memory",
-        ),
+        ([(STARVED, 5, None), (KILL, 6, None), (STARVED, 7, None)], SECOND_STARVED),
         ([(STARVED, 5, None), (STARVED, 25, None)], ""),
         ([(CRASH, 5, None), (KILL, 6, None), (CRASH, 5, None)], "^died\nworker-0 .*SIGSEGV a second time in step 5"),
         ([(CRASH, 5, None, 16), (CRASH, 21, None)], ""),

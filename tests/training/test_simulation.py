@@ -304,9 +304,7 @@ def test_every_number_of_a_shipped_cluster_has_a_source(cluster: str) -> None:
 
 @pytest.mark.parametrize("batch_size", [25, 23])
 @pytest.mark.parametrize("options", ["", "parallelism.loop=sequential parallelism.n_push=2 parallelism.n_fetch=3"])
-def test_replicas_that_share_plans_take_the_time_of_replicas_with_separate_plans(
-    batch_size: int, options: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_shared_plans_take_equal_time(batch_size: int, options: str, monkeypatch: pytest.MonkeyPatch) -> None:
     config = described(f"parallelism=async_data parallelism.workers=5 parallelism.servers=2 {options}".strip())
     config.train.batch_size = batch_size
     shared, few = simulate(config, 4), session_of(config, 5)

@@ -27,6 +27,7 @@ from runner.training.run import run
 from tests.gpu.gpus import Gpu
 from tests.gpus import NO_DRIVER, gpu, gpu_kernels, machine
 from tests.kernels.gpu.emulation import EmulatedRuntime
+from tests.refusal import Capture
 from tests.small_runs import composed_config, small_config, train
 
 __all__ = ["gpu_kernels"]
@@ -50,9 +51,8 @@ def on(found: Found, *overrides: str, **cluster: Any) -> OneDevice:
 def test_inference_uses_a_gpu_if_there_is_one_whichever_device_trained(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "runner"):
         device = on(machine(gpu(4), gpu(5)), "parallelism=sync_data", "parallelism.workers=2", tf32=True)
-    assert [(each.name, each.gpu, each.use.tf32) for each in device.cluster.devices] == [
-        ("/job:worker/task:0/device:gpu:0", 4, True)
-    ]
+    (used,) = device.cluster.devices
+    assert (used.name, used.gpu, used.use.tf32) == ("/job:worker/task:0/device:gpu:0", 4, True)
     assert device.config.cluster.threads_per_worker == 2
     assert device.what.startswith("GPU 4: Big GPU")
     assert device.reason in caplog.text
@@ -106,9 +106,7 @@ def test_a_gpu_scores_and_predicts_as_the_cpu_does(
 
 
 @pytest.mark.usefixtures("gpu_kernels")
-def test_a_gpu_that_cannot_hold_a_batch_or_lacks_a_kernel_is_refused_before_memory_is_allocated(
-    of_two_workers: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_gpu_without_memory_or_kernel_is_refused(of_two_workers: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ResourceError, match=r"the run needs .* of GPU 0 .*, which has 0\.01 GiB: 1 device"):
         scores_on(on(machine(gpu(memory_bytes=10 << 20))), of_two_workers)
     monkeypatch.setattr(inference, "kernels_for", lambda devices: Registry())
@@ -125,8 +123,8 @@ def test_bfloat16_needs_cpu_instructions_only_if_the_cpu_computes(monkeypatch: p
 
 
 @pytest.mark.usefixtures("gpu_kernels", "folder")
-def test_eval_and_predict_print_the_device(
-    of_two_workers: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+def test_eval_and_predict_name_the_device(
+    of_two_workers: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(inference, "one_device", partial(one_device, look=lambda: machine(gpu())))
     assert main(["eval", str(of_two_workers), "--output", "out.json"]) == 0
@@ -241,9 +239,7 @@ def test_a_resumed_run_keeps_its_weights(source: Path, tmp_path: Path) -> None:
     assert resumed.init_from == ""
 
 
-def test_a_run_that_was_killed_before_its_first_checkpoint_begins_with_the_same_weights(
-    source: Path, tmp_path: Path
-) -> None:
+def test_a_run_killed_before_its_first_checkpoint_begins_with_the_same_weights(source: Path, tmp_path: Path) -> None:
     """Before the resume, the source run writes newer checkpoints."""
     source = shutil.copytree(source, tmp_path / "source")
     uninterrupted = train(tmp_path / "run", f"init_from={source}")

@@ -47,9 +47,7 @@ def records(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[pytest.mark.slow] if name == "sandblaster" else []) for name in STRATEGIES]
 )
-def test_every_strategy_gives_the_weights_of_training_on_arrays(
-    name: str, records: tuple[str, ...], tmp_path: Path
-) -> None:
+def test_every_strategy_has_the_weights_of_runs_on_arrays(name: str, records: tuple[str, ...], tmp_path: Path) -> None:
     chosen = (*typed(STRATEGIES[name]), *AUGMENTED)
     if not STRATEGIES[name].startswith("parallelism="):
         chosen = (f"parallelism={name}", *chosen)
@@ -61,9 +59,7 @@ def test_every_strategy_gives_the_weights_of_training_on_arrays(
     assert streamed.final["test/loss"] == arrays.final["test/loss"]
 
 
-def test_a_resumed_run_on_records_ends_with_the_weights_of_a_whole_run(
-    records: tuple[str, ...], tmp_path: Path
-) -> None:
+def test_a_resumed_run_on_records_has_the_weights_of_a_whole_run(records: tuple[str, ...], tmp_path: Path) -> None:
     windowed = (*AUGMENTED, *records, "data.shuffle.window=50", "data.shuffle.interleave=2")
     whole = train(tmp_path / "whole", *windowed, "train.steps=9")
     train(tmp_path / "run", *windowed, "train.steps=5")

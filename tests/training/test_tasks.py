@@ -33,8 +33,6 @@ TABLE = ["data=table", "data.path=rows.csv", "data.targets=[u,v]", "model=mlp", 
 QUIET = ["tracking=none", "train.steps=6", "train.batch_size=8", "train.eval_every=3", "train.log_every=1"]
 REGRESSION = [*TABLE, "task=regression", "task.metrics=[within_tenth,mse]"]
 TWO_OUTPUTS = [*TABLE, "task=numbers_and_kind", "data.label=kind"]
-
-
 FIELDS = {"x": Field((3,)), "y": Field((2,))}
 
 
@@ -76,9 +74,7 @@ STRATEGIES = {
     ids=["regression", "two outputs"],
 )
 @pytest.mark.usefixtures("folder")
-def test_every_strategy_trains_a_table_as_single_does(
-    strategy: str, task: list[str], metrics: set[str], capsys: Capture
-) -> None:
+def test_every_strategy_trains_like_single(strategy: str, task: list[str], metrics: set[str], capsys: Capture) -> None:
     settings = [*task, *STRATEGIES[strategy]]
     if strategy == "hybrid" and task is TWO_OUTPUTS:
         text = refused([*PLUGIN, *QUIET, *settings], capsys)
@@ -88,9 +84,8 @@ def test_every_strategy_trains_a_table_as_single_does(
     optimizer = LBFGS if strategy == "sandblaster" else MOMENTUM
     expected_summary, expected = trained("single", *task, *optimizer, "parallelism=single")
     for each in (summary, expected_summary):
-        assert {name for name in each.final if name.startswith("test/")} == {
-            f"test/{name}" for name in (*metrics, "loss")
-        }
+        scored = {name for name in each.final if name.startswith("test/")}
+        assert scored == {f"test/{name}" for name in (*metrics, "loss")}
     for name, value in expected.items():
         np.testing.assert_allclose(weights[name], value, rtol=1e-9, atol=1e-10, err_msg=name)
 
@@ -112,9 +107,8 @@ def test_commands_serve_a_regression(capsys: Capture) -> None:
     }
     assert {name: summary.headline[name] for name in expected} == pytest.approx(expected, rel=1e-9)
     assert (summary.monitor, summary.direction, summary.best_step) == ("test/loss", "min", 6)
-    assert {"train/loss", "train/mae", "train/mse"} <= {
-        k for each in read_metrics(Path("run/metrics.jsonl")) for k in each.values
-    }
+    recorded = {name for each in read_metrics(Path("run/metrics.jsonl")) for name in each.values}
+    assert {"train/loss", "train/mae", "train/mse"} <= recorded
     run = runner.load("run")
     assert run.evaluate(train={"eval_batch_size": 7}) == pytest.approx(expected, rel=1e-9)
     np.testing.assert_allclose(run.predict(rows[:, [0, 1, 2, 5]]), predicted, rtol=1e-9)
@@ -126,13 +120,11 @@ def test_commands_serve_a_regression(capsys: Capture) -> None:
     found = np.loadtxt("found.csv", delimiter=",", skiprows=1, usecols=(1, 2))
     np.testing.assert_allclose(found, predicted[:2], rtol=1e-9)
     assert main(["predict", "run", "rows.npy", "--output", "found.json"]) == 0
-    assert json.loads(Path("found.json").read_text())[1]["numbers"] == pytest.approx(
-        dict(zip("uv", predicted[1], strict=True))
-    )
+    numbers = json.loads(Path("found.json").read_text())[1]["numbers"]
+    assert numbers == pytest.approx(dict(zip("uv", predicted[1], strict=True)))
     capsys.readouterr()
-    assert "--top 2: task=regression predicts no classes" in refused(
-        ["predict", "run", "rows.npy", "--top", "2"], capsys
-    )
+    message = refused(["predict", "run", "rows.npy", "--top", "2"], capsys)
+    assert "--top 2: task=regression predicts no classes" in message
     assert "inputs of shape (4,), which are not images" in refused(["predict", "run", "one.png"], capsys, code=3)
 
 

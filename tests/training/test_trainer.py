@@ -142,9 +142,7 @@ def test_lbfgs_resumes_as_if_it_had_not_been_stopped(tmp_path: Path) -> None:
     assert (tmp_path / "stopped" / "trace.json").exists()
 
 
-def test_a_second_run_in_the_same_directory_and_a_checkpoint_of_another_run_are_refused(
-    tmp_path: Path, trained: Callable[..., Path]
-) -> None:
+def test_a_second_run_and_a_checkpoint_of_another_run_are_refused(tmp_path: Path, trained: Callable[..., Path]) -> None:
     train(tmp_path)
     with pytest.raises(DirectoryInUseError, match="already holds a run"):
         train(tmp_path)
@@ -198,9 +196,7 @@ def test_an_error_after_a_failure_is_a_warning_and_the_record_is_closed(
     assert statuses == ["failed"]
 
 
-def test_an_error_after_the_last_step_fails_the_run_and_closes_its_record(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_late_error_fails_the_run_and_closes_its_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("runner.training.recording.step_time", refuse)
     statuses = closings(monkeypatch)
     with pytest.raises(OSError, match="no space"):
@@ -255,7 +251,7 @@ def test_a_trace_is_two_files_and_a_table_and_changes_no_weight(tmp_path: Path, 
 
 
 @pytest.mark.parametrize("ended", ["stopped", "failed"])
-def test_a_run_that_ends_within_its_trace_writes_the_recorded_part(
+def test_a_run_that_ends_within_its_trace_writes_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ended: str
 ) -> None:
     def ending(driver: StepDriver, experiment: Experiment, step: int) -> Mapping[str, NDArray[Any]]:

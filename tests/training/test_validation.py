@@ -95,9 +95,8 @@ def scores(*overrides: str, registry: Registry) -> dict[str, Scores]:
 def test_a_run_ends_after_patience_evaluations_without_improvement(tmp_path: Path) -> None:
     summary = train(tmp_path, *STOPPING)
     assert (summary.status, summary.steps, summary.best_step, summary.best_value) == ("finished", 12, 8, 0.6)
-    assert summary.stopped == (
-        "after step 12 of 30: val/accuracy was not better than 0.6 in 2 evaluations (train.patience=2)"
-    )
+    stopped = "after step 12 of 30: val/accuracy was not better than 0.6 in 2 evaluations (train.patience=2)"
+    assert summary.stopped == stopped
     assert f"stopped early {summary.stopped}" in (tmp_path / "run.log").read_text()
     assert Summary.read(tmp_path / "summary.json") == summary
     again = train(tmp_path, *STOPPING, resume=True)
@@ -133,9 +132,7 @@ def test_the_best_checkpoint_is_kept_besides_the_newest_on_request(
 
 
 @pytest.mark.usefixtures("accuracies")
-def test_a_killed_run_ends_early_at_the_step_of_the_uninterrupted_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_killed_run_ends_early_at_the_step_of_a_whole_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = train(tmp_path / "whole", *STOPPING)
     step = trainer.Trainer._steps
     for last in (1, 5, 7, 11):

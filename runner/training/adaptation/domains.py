@@ -26,6 +26,7 @@ from runner.training.adaptation.moments import Moments, pooled
 from runner.training.build import workload_of
 from runner.training.evaluation import TEST, Scores, evaluate
 from runner.training.inference import OneDevice, opened, renormalised
+from runner.training.saving import restore
 
 SOURCE, TARGET = DOMAINS = ("source", "target")
 _TRAIN = "train"
@@ -169,7 +170,7 @@ class DomainSession:
     classes: int
 
     def restore(self, weights: Weights) -> None:
-        self.session.run("restore", feeds={name: np.asarray(value, order="C") for name, value in weights.items()})
+        restore(self.session, weights)
 
     def scores(self) -> Scores:
         """Return the scores on the test split of the target."""
