@@ -76,9 +76,7 @@ def test_every_verb_has_its_own_help(verb: str, capsys: Capture):
         assert f" runner {verb}" in text.partition("example")[2]
 
 
-def test_a_command_that_runs_out_of_memory_exits_with_a_resource_error(
-    capsys: Capture, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_command_without_memory_exits_with_a_resource_error(capsys: Capture, monkeypatch: pytest.MonkeyPatch):
     def run(_: object) -> int:
         raise MemoryError("Unable to allocate 64.0 MiB")
 
@@ -172,9 +170,7 @@ def test_a_run_that_ends_early_exits_with_its_code_and_one_message(
     assert ("Traceback" in err) == isinstance(error, Exception)
 
 
-def test_hydras_environment_variable_also_shows_the_traceback(
-    fake_training: FakeTraining, capsys: Capture, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_variable_shows_the_traceback(fake_training: FakeTraining, capsys: Capture, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
     assert main(["seed=-1"]) == 2
     assert "Traceback" in capsys.readouterr().err
@@ -210,9 +206,7 @@ def test_hydra_prints_its_sources_and_leaves_no_trace_in_the_process(fake_traini
 
 
 @pytest.mark.parametrize("head", ['defaults: ["/schema/model/mlp@_here_"]\n', "name: mlp\n"])
-def test_a_users_yaml_file_is_found_and_checked_against_the_schema(
-    fake_training: FakeTraining, folder: Path, capsys: Capture, head: str
-):
+def test_a_users_yaml_file_is_found_and_checked(fake_training: FakeTraining, folder: Path, capsys: Capture, head: str):
     own = folder / "own" / "model"
     own.mkdir(parents=True)
     (own / "wide.yaml").write_text(head + "hidden: [2048]\n")
