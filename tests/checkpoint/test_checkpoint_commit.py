@@ -58,9 +58,8 @@ def three(tmp_path: Path) -> Path:
 def test_a_kill_at_any_call_leaves_a_complete_checkpoint(thread: tuple[str, ...], three: Path, tmp_path: Path) -> None:
     root = tmp_path / "copies"
     root.mkdir()
-    finished = subprocess.run(
-        [sys.executable, str(CRASH_SCRIPT), str(three), str(root), *thread], capture_output=True, text=True, check=True
-    )
+    command = [sys.executable, str(CRASH_SCRIPT), str(three), str(root), *thread]
+    finished = subprocess.run(command, capture_output=True, text=True, check=True)
     died_before = finished.stdout.split()
     assert {"mkdir", "posix_fallocate", "fsync", "rename", "rmdir"} <= set(died_before)
     committed_at = [(root / str(k) / "step-4").exists() for k in range(len(died_before))]

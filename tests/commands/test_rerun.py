@@ -173,7 +173,6 @@ def run(folder: Path) -> StoredRun:
 
 
 def edit_summary(run: StoredRun, **changes: object) -> None:
-    """Change fields of a stored summary."""
     assert run.summary is not None
     replace(run.summary, **changes).write(run.path / "summary.json")  # type: ignore[arg-type]
 

@@ -3,6 +3,7 @@
 import csv
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -26,18 +27,10 @@ SETTINGS = ("train.steps=12", "train.eval_every=3", "data.val_fraction=0.2", "op
 TEST = Digits().load().test
 
 
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the directory of a short run that has a validation split and a best checkpoint."""
-    folder = tmp_path_factory.mktemp("trained") / "run"
-    run(small_config(*SETTINGS), folder, overrides=[])
-    return folder
-
-
 @pytest.fixture
-def stored(trained: Path, folder: Path) -> Path:
-    """Copy the trained run into the working directory, and return the directory of the copy."""
-    return Path(shutil.copytree(trained, folder / "run"))
+def stored(trained: Callable[..., Path], folder: Path) -> Path:
+    """Return a copy, in the working directory, of a short run with a validation split and a best checkpoint."""
+    return Path(shutil.copytree(trained(*SETTINGS), folder / "run"))
 
 
 def evaluated(*arguments: str, output: str = "out.json") -> Any:

@@ -36,7 +36,6 @@ ACCURACY = Monitor("test/accuracy", highest=True)
 
 
 def outcome_of(summary: Summary) -> Outcome:
-    """Return the outcome of a job with this summary."""
     return Outcome(0, summary.overrides, {}, summary.status, summary)
 
 
@@ -58,7 +57,6 @@ def jobs() -> list[Outcome]:
 
 
 def column(table: SweepTable, name: str) -> list[Cell]:
-    """Return the cells of a column."""
     return [row[table.headers.index(name)] for row in table.rows]
 
 

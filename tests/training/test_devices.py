@@ -64,10 +64,8 @@ def placed(found: Found, *overrides: str) -> Experiment:
 def plans(experiment: Experiment) -> dict[str, dict[str, DevicePlan]]:
     """Return the plans as dicts: client -> task of a device -> plan."""
     planned = plans_of(experiment)
-    return {
-        name: {task_of(device): plan for device, plan in planned.plans(client.signature).items()}
-        for name, client in experiment.program.clients.items()
-    }
+    found = {name: planned.plans(client.signature) for name, client in experiment.program.clients.items()}
+    return {name: {task_of(device): plan for device, plan in each.items()} for name, each in found.items()}
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
@@ -166,10 +164,8 @@ def test_log_and_summary_name_the_devices_and_the_reason(caplog: pytest.LogCaptu
     with caplog.at_level(logging.INFO, "runner"):
         requested = ("parallelism=single", "cluster.tf32=true", "cluster.compare_plans=true")
         reported = log_run_devices(placed(here, *requested), here, DRAFT)
-    assert reported.devices == {
-        "/job:worker/task:0/device:gpu:0": "GPU 0: Big GPU, compute capability 9.0, 80.0 GiB, driver 580.1 for "
-        "CUDA up to 13.0"
-    }
+    text = "GPU 0: Big GPU, compute capability 9.0, 80.0 GiB, driver 580.1 for CUDA up to 13.0"
+    assert reported.devices == {"/job:worker/task:0/device:gpu:0": text}
     assert reported.device_reason == "cluster.device=auto uses a GPU if there is one, and there is Big GPU"
     assert reported.versions == {"python": "3", "CuPy": "14.2.0 (cupy-cuda13x)"}
     assert "for CUDA up to 13.0, float32 products in TF32, the fastest plan of each convolution\n" in caplog.text

@@ -285,8 +285,6 @@ def test_the_record_of_backup_workers_continues_and_repeats_the_run(tmp_path: Pa
 
 
 class StopAtSix(Callback):
-    """Stops the run after step 6."""
-
     def on_step(self, step: int, loss: float) -> None:
         if step == 6:
             raise StopTraining

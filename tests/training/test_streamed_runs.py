@@ -27,12 +27,8 @@ STRATEGIES = {
     "async_data": "parallelism.workers=2 parallelism.virtual_time=true",
     "sandblaster": "parallelism.workers=2 optimizer=lbfgs train.batch_size=200",
 }
-AUGMENTED = (
-    "schedule=constant",
-    "data.augment.crop_padding=1",
-    "data.val_fraction=0.1",
-    "train.steps=4",
-    "checkpoint.every_steps=2",
+AUGMENTED = typed(
+    "schedule=constant data.augment.crop_padding=1 data.val_fraction=0.1 train.steps=4 checkpoint.every_steps=2"
 )
 
 

@@ -153,6 +153,7 @@ def test_a_killed_run_ends_early_at_the_step_of_a_whole_one(tmp_path: Path, monk
         assert "step-8" in checkpoints(folder)
 
 
+THIRTEEN = (*VALIDATED, "train.steps=13")
 UNKEPT = ("train.eval_every=2", "schedule=constant")
 
 
@@ -171,12 +172,7 @@ UNKEPT = ("train.eval_every=2", "schedule=constant")
             id="a best value without a checkpoint is forgotten if the best is to be kept",
         ),
         pytest.param(
-            [
-                ((*VALIDATED, "train.steps=13"), 13, 8),
-                (STOPPING, 18, 14),
-                ((*VALIDATED, "train.steps=20"), 20, 14),
-                (STOPPING, 26, 14),
-            ],
+            [(THIRTEEN, 13, 8), (STOPPING, 18, 14), ((*VALIDATED, "train.steps=20"), 20, 14), (STOPPING, 26, 14)],
             [18, 20, 26],
             id="evaluations without patience are not counted later",
         ),
