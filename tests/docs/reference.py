@@ -1,4 +1,4 @@
-"""The page docs/layers-and-ops.md, made of signatures and docstrings; `python -m tests.docs.reference` writes it."""
+"""The page docs/layers-and-ops.md; `python -m tests.docs.reference` renews its tables of signatures and docstrings."""
 
 import inspect
 import re
@@ -12,29 +12,17 @@ from runner.engine.graph.op import OPS
 
 PAGE = Path(__file__).parents[2] / "docs" / "layers-and-ops.md"
 
-_HEAD = """\
-# Layers and ops
-
-A layer is a function of `runner.nn`; its first argument is the network `net`. An op is a function of
-`runner.engine.graph.ops`; its first argument is the `graph`. Shapes are (N, C, H, W) for images. The docstring of a
-function has the details: `python -c "from runner import nn; help(nn.conv)"`. A plugin can add
-[layers](writing-a-model.md) and [ops](contributing.md).
-"""
+_TABLES = "## Layers\n"
+"""The heading from which on the page is made of signatures and docstrings."""
 
 
 def page() -> str:
-    """Return the text of the page."""
+    """Return the text of the page: the part that is written by hand, and the tables of layers and ops."""
+    written = PAGE.read_text(encoding="utf-8").partition(_TABLES)[0]
     added = ", ".join(f"`{name}`" for name in sorted(OPS) if not hasattr(ops, name))
-    return "\n".join(
-        [
-            _HEAD,
-            "## Layers\n",
-            *_table(_functions(nn, "net")),
-            "\n## Ops\n",
-            *_table(_functions(ops, "graph")),
-            f"\nCompiler passes add these ops, which have no functions: {added}.\n",
-        ]
-    )
+    layers, operations = _table(_functions(nn, "net")), _table(_functions(ops, "graph"))
+    last = f"\nCompiler passes add these ops, which have no functions: {added}.\n"
+    return "\n".join([written + _TABLES, *layers, "\n## Ops\n", *operations, last])
 
 
 def _functions(module: Any, first: str) -> dict[str, Callable[..., Any]]:
