@@ -63,10 +63,10 @@ MAY_IMPORT = {
     "optimizers": "engine bounds errors system.schema",
     "strategies": "optimizers fields engine bounds errors records.decisions",
     # Input data and stored results. Loops over pixels are compiled.
-    "data": "bounds fields errors system.files system.json_file system.schema kernels.philox kernels.cpu.loading"
-    " kernels.cpu.machine_code.colours kernels.cpu.machine_code.resizing",
+    "data": "bounds fields errors system.files system.json_file system.record_framing system.schema kernels.philox"
+    " kernels.cpu.loading kernels.cpu.machine_code.colours kernels.cpu.machine_code.resizing",
     "checkpoint": "errors system.files system.json_file system.schema system.text",
-    "tracking": "bounds system.files system.redaction system.json_file system.schema",
+    "tracking": "bounds system.files system.redaction system.json_file system.record_framing system.schema",
     "tracing": "engine errors system.files",
     "records": "errors system.files system.json_file system.schema engine tracking system.machine system.redaction"
     " records.data_facts",

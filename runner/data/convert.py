@@ -13,11 +13,11 @@ from runner.data.dataset import Dataset, EncodedImage, Examples, Facts
 from runner.data.image_folder import ImageFolder
 from runner.data.records.description import Description, write_description
 from runner.data.records.example import Value, encode
-from runner.data.records.framing import framed
 from runner.data.records.shards import shard_name
 from runner.data.settings import DatasetSettings, limited_facts, load_limited
 from runner.errors import ConfigError, DataError
 from runner.system.files import writing
+from runner.system.record_framing import framed
 
 Report = Callable[[str], None]
 
@@ -36,9 +36,7 @@ def convert(settings: DatasetSettings, folder: Path, shards: Sequence[int], repo
         settings = replace(settings, stream=True)
     facts, dataset = limited_facts(replace(settings, val_fraction=0.0)), load_limited(settings)
     if set(facts.fields) != {"x", "y"}:
-        raise ConfigError(
-            f"data={settings.name} has the fields {', '.join(facts.fields)}; only x and y can be converted"
-        )
+        raise ConfigError(f"data={settings.name} has the fields {', '.join(facts.fields)}; expected x and y")
     description = _description(dataset, facts)
     with writing(f"records into {folder}", "choose another folder, or free space"):
         folder.mkdir(parents=True, exist_ok=True)

@@ -4,12 +4,12 @@ import importlib.util
 import logging
 import os
 import socket
-import struct
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from runner.system.record_framing import framed
 from runner.tracking.base import DESCRIPTION_TAG, RunInfo, Tracker, Tracking
 from runner.tracking.queued import QueuedTracker
 from runner.tracking.records import Artifact, Metrics, Params, Record, Tags, now_ms
@@ -35,10 +35,8 @@ class TensorboardTracking(Tracking):
 
     def check(self) -> None:
         if importlib.util.find_spec(_LIBRARY) is None:
-            raise ValueError(
-                f"tracking=tensorboard: {_LIBRARY} is not installed; install it with: pip install "
-                "'runner-dataflow[tensorboard]'"
-            )
+            advice = "install it with: pip install 'runner-dataflow[tensorboard]'"
+            raise ValueError(f"tracking=tensorboard: {_LIBRARY} is not installed; {advice}")
 
     def create(self, run_dir: Path) -> Tracker:
         return QueuedTracker(run_dir, TensorboardStore, queue_size=_QUEUE_SIZE, finish_timeout_s=_FINISH_TIMEOUT_S)
@@ -81,7 +79,7 @@ class TensorboardStore:
 
     def _append(self, events: Iterable[Any]) -> None:
         """Add events at the end of the file; if this fails, the next call replaces the part that was written."""
-        data = b"".join(map(_framed, events))
+        data = b"".join(framed(event.SerializeToString()) for event in events)
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             with self._path.open("ab") as file:
@@ -92,15 +90,6 @@ class TensorboardStore:
         except OSError as error:
             raise StoreUnavailableError(f"event file {self._path}: {error}") from error
         self._end += len(data)
-
-
-def _framed(event: Any) -> bytes:
-    """Return an event as a record of an event file: its length and its data, each followed by a checksum."""
-    from tensorboardX.record_writer import masked_crc32c
-
-    data: bytes = event.SerializeToString()
-    parts = struct.pack("<Q", len(data)), data
-    return b"".join(part + struct.pack("<I", masked_crc32c(part)) for part in parts)
 
 
 def _summaries(record: Record) -> Iterator[Any]:

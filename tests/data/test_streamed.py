@@ -25,12 +25,12 @@ from runner.data.pipeline import Batch, Pipeline
 from runner.data.preprocessing import PreprocessingSettings
 from runner.data.records.description import DESCRIPTION_FILE
 from runner.data.records.example import encode
-from runner.data.records.framing import framed
 from runner.data.records.shards import shard_name
 from runner.data.settings import DatasetSettings, limited_facts, load_limited
 from runner.data.source import pipeline_of
 from runner.data.tfrecord import TFRecord
 from runner.errors import ConfigError, DataError
+from runner.system.record_framing import framed
 from tests.data.own_data import small_arrays, write_arrays, write_images
 from tests.small_runs import small_config
 
@@ -50,6 +50,12 @@ def assert_equal_batches(found: list[Batch], expected: list[Batch]) -> None:
         assert ours.keys() == theirs.keys()
         for name in theirs:
             np.testing.assert_array_equal(ours[name], theirs[name], strict=True)
+
+
+def converted(settings: DatasetSettings, folder: Path, *shards: int, **options: object) -> TFRecord:
+    """Convert a dataset to records in a folder, and return settings that read them."""
+    convert(settings, folder / "records", shards, report=lambda line: None)
+    return TFRecord(path=str(folder / "records"), cache_dir=str(folder / "cache"), **options)
 
 
 def varied_images(folder: Path) -> Path:
@@ -73,14 +79,9 @@ AUGMENT = Augment(crop_padding=1, flip=True)
 def test_converted_arrays_give_the_batches_of_the_arrays(dtype: str, shape: tuple[int, ...], tmp_path: Path) -> None:
     augment = AUGMENT if len(shape) == 3 else Augment()
     rng = np.random.default_rng(1)
-    changed = {
-        f"x_{split}": (rng.random((count, *shape)) * 255).astype(dtype) for split, count in (("train", 8), ("test", 4))
-    }
+    changed = {f"x_{split}": (rng.random((n, *shape)) * 255).astype(dtype) for split, n in (("train", 8), ("test", 4))}
     settings = Arrays(path=str(write_arrays(tmp_path / "my.npz", **changed)), augment=augment, val_fraction=0.25)
-    convert(settings, tmp_path / "records", (3, 2), report=lambda line: None)
-    records = TFRecord(
-        path=str(tmp_path / "records"), augment=augment, val_fraction=0.25, threads=2, cache_dir=str(tmp_path / "cache")
-    )
+    records = converted(settings, tmp_path, 3, 2, augment=augment, val_fraction=0.25, threads=2)
     assert limited_facts(records) == limited_facts(settings)
     assert records.normalisation() == settings.normalisation()
     assert not records.fits_images
@@ -91,28 +92,24 @@ def test_converted_arrays_give_the_batches_of_the_arrays(dtype: str, shape: tupl
 def test_converted_numbers_to_predict_are_restored(tmp_path: Path) -> None:
     targets = {f"y_{split}": np.float32(np.arange(2 * n).reshape(n, 2)) / 3 for split, n in (("train", 8), ("test", 4))}
     settings = Arrays(path=str(write_arrays(tmp_path / "my.npz", **targets)))
-    convert(settings, tmp_path / "records", (2, 1), report=lambda line: None)
-    records = TFRecord(path=str(tmp_path / "records"), cache_dir=str(tmp_path / "cache"))
+    records = converted(settings, tmp_path, 2, 1)
     assert limited_facts(records) == limited_facts(settings)
     assert_equal_batches(batches(records), batches(settings))
     precise = {name: values.astype(np.float64) + 1e-12 for name, values in targets.items()}
     settings = Arrays(path=str(write_arrays(tmp_path / "my.npz", **precise)))
     with pytest.raises(DataError, match="is not a float32; records hold float32 numbers: round y"):
-        convert(settings, tmp_path / "precise", (2, 1), report=lambda line: None)
+        converted(settings, tmp_path / "precise", 2, 1)
 
 
 @pytest.mark.parametrize("channels", [1, 3])
 def test_streamed_images_and_their_records_give_the_batches_of_loaded_images(channels: int, tmp_path: Path) -> None:
-    settings = ImageFolder(
-        path=str(varied_images(tmp_path / "images")), size=8, channels=channels, augment=AUGMENT, val_fraction=0.3
-    )
+    shared = {"size": 8, "channels": channels, "augment": AUGMENT, "val_fraction": 0.3}
+    settings = ImageFolder(path=str(varied_images(tmp_path / "images")), **shared)
     expected = batches(settings)
     streamed = replace(settings, stream=True, threads=3)
     assert streamed.streamed
     assert_equal_batches(batches(streamed), expected)
-    convert(settings, tmp_path / "records", (4, 1), report=lambda line: None)
-    shared = {"size": 8, "channels": channels, "augment": AUGMENT, "val_fraction": 0.3}
-    records = TFRecord(path=str(tmp_path / "records"), cache_dir=str(tmp_path / "cache"), **shared)
+    records = converted(settings, tmp_path, 4, 1, **shared)
     assert limited_facts(records) == limited_facts(settings)
     assert_equal_batches(batches(records), expected)
 
@@ -140,9 +137,8 @@ def test_mapped_arrays_give_the_batches_of_loaded_arrays(dtype: str, shape: tupl
 def test_arrays_that_cannot_be_mapped_are_refused(tmp_path: Path) -> None:
     stored = small_arrays(dtype="float32")
     np.savez_compressed(tmp_path / "small.npz", **stored)
-    with pytest.raises(
-        DataError, match=r"'x_train' is compressed and cannot be mapped; write the file with numpy\.savez"
-    ):
+    advice = r"write the file with numpy\.savez"
+    with pytest.raises(DataError, match=rf"'x_train' is compressed and cannot be mapped; {advice}"):
         Arrays(path=str(tmp_path / "small.npz"), stream=True).load()
     ordered = {**stored, "x_train": np.asfortranarray(stored["x_train"])}
     with pytest.raises(DataError, match="'x_train' is in Fortran order and cannot be mapped"):
@@ -155,9 +151,8 @@ def test_arrays_that_cannot_be_mapped_are_refused(tmp_path: Path) -> None:
 
 def test_limits_of_streamed_data_keep_the_examples_of_limited_arrays(tmp_path: Path) -> None:
     settings = Arrays(path=str(write_arrays(tmp_path / "my.npz")), mean=[0.5], std=[0.3])
-    convert(settings, tmp_path / "records", (3, 1), report=lambda line: None)
     limits = {"train_limit": 6, "test_limit": 3, "val_fraction": 0.5, "mean": [0.5], "std": [0.3]}
-    records = TFRecord(path=str(tmp_path / "records"), cache_dir=str(tmp_path / "cache"), **limits)
+    records = converted(settings, tmp_path, 3, 1, **limits)
     assert_equal_batches(batches(records), batches(replace(settings, **limits)))
     train = load_limited(records).train
     assert isinstance(train, Subset)
@@ -189,9 +184,7 @@ def test_the_labels_of_imagenet_records_begin_at_1(tmp_path: Path) -> None:
         TFRecord(**settings, first_label=2, classes=1)
 
 
-def test_undecodable_images_are_replaced_in_training_and_masked_in_evaluations(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_undecodable_images_are_replaced_or_masked(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     folder = image_records(tmp_path / "r", [png(10), b"no image", png(30), png(40)])
     shared = {"path": str(folder), "cache_dir": str(tmp_path), "size": 4, "mean": [0.0] * 3, "std": [1 / 255] * 3}
     with pytest.raises(DataError, match=r"train-00000-of-00001: record 1 at offset \d+ cannot be decoded"):
@@ -205,16 +198,11 @@ def test_undecodable_images_are_replaced_in_training_and_masked_in_evaluations(
     trained = source.read("train", 0, 0, 4)
     values = np.round(trained["x"][:, 0, 0, 0]).astype(int)
     assert sorted(values) == [10, 30, 30, 40]
-    assert {(int(value), int(label)) for value, label in zip(values, trained["y"], strict=True)} == {
-        (10, 0),
-        (30, 0),
-        (40, 1),
-    }
+    assert set(zip(values.tolist(), trained["y"].tolist(), strict=True)) == {(10, 0), (30, 0), (40, 1)}
     assert "(1 of data.skip_errors=2)" in caplog.text
+    bad = TFRecord(**shared | {"path": str(image_records(tmp_path / "bad", [b"?"]))}, skip_errors=9)
     with pytest.raises(DataError, match="no image of its split can be decoded"):
-        pipeline(TFRecord(**shared | {"path": str(image_records(tmp_path / "bad", [b"?"]))}, skip_errors=9)).read(
-            "train", 0, 0, 1
-        )
+        pipeline(bad).read("train", 0, 0, 1)
 
 
 def test_undecodable_images_are_left_out_of_the_computed_normalisation(tmp_path: Path) -> None:
@@ -231,16 +219,14 @@ def test_undecodable_images_are_left_out_of_the_computed_normalisation(tmp_path:
 
 
 def test_faulty_records_are_refused_or_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    settings = Arrays(path=str(write_arrays(tmp_path / "my.npz")))
-    convert(settings, tmp_path / "records", (2, 1), report=lambda line: None)
+    convert(Arrays(path=str(write_arrays(tmp_path / "my.npz"))), tmp_path / "records", (2, 1), report=lambda line: None)
     shard = tmp_path / "records" / shard_name("train", 1, 2)
     content = bytearray(shard.read_bytes())
     content[20] ^= 1
     shard.write_bytes(content[:-3])
     shared = {"path": str(tmp_path / "records"), "cache_dir": str(tmp_path / "cache")}
-    with pytest.raises(
-        DataError, match=r"train-00001-of-00002: record 0 at offset 0: the checksum .*; 2 faults in all"
-    ):
+    message = r"train-00001-of-00002: record 0 at offset 0: the checksum .*; 2 faults in all"
+    with pytest.raises(DataError, match=message):
         TFRecord(**shared, skip_errors=1)
     found = TFRecord(**shared, skip_errors=2)
     assert found.facts().train_examples == 6
@@ -257,12 +243,10 @@ def test_faulty_records_are_refused_or_left_out(tmp_path: Path, caplog: pytest.L
         ({"train": "train@3"}, r"train-00000-of-00003 is missing: 3 of 3 shards are missing"),
     ],
 )
-def test_wrong_features_are_named_with_file_and_record(
-    changes: dict[str, object], message: str, tmp_path: Path
-) -> None:
-    convert(Arrays(path=str(write_arrays(tmp_path / "my.npz"))), tmp_path / "records", (2, 1), report=lambda line: None)
+def test_wrong_features_are_named(changes: dict[str, object], message: str, tmp_path: Path) -> None:
+    settings = Arrays(path=str(write_arrays(tmp_path / "my.npz")))
     with pytest.raises(DataError, match=message):
-        batches(TFRecord(path=str(tmp_path / "records"), cache_dir=str(tmp_path / "cache"), **changes))
+        batches(converted(settings, tmp_path, 2, 1, **changes))
 
 
 def test_wrong_settings_and_a_damaged_description_are_refused(tmp_path: Path) -> None:
@@ -271,21 +255,19 @@ def test_wrong_settings_and_a_damaged_description_are_refused(tmp_path: Path) ->
         ImageFolder(path=str(images), preprocessing=PreprocessingSettings(name="vgg"))
     with pytest.raises(ConfigError, match=r"data\.dtype='int8': expected one of uint8, float32, float64, or null"):
         TFRecord(dtype="int8")
-    convert(ImageFolder(path=str(images)), tmp_path / "records", (1, 1), report=lambda line: None)
+    records = converted(ImageFolder(path=str(images)), tmp_path, 1, 1)
     with pytest.raises(ConfigError, match=r"records is not empty: expected a new folder"):
-        convert(ImageFolder(path=str(images)), tmp_path / "records", (1, 1), report=lambda line: None)
+        converted(ImageFolder(path=str(images)), tmp_path, 1, 1)
     (tmp_path / "records" / DESCRIPTION_FILE).write_text('{"version": 1, "name": 3}')
     with pytest.raises(DataError, match=r"dataset\.json is damaged: name: 3, expected text"):
-        TFRecord(path=str(tmp_path / "records"), cache_dir=str(tmp_path / "cache"))
+        replace(records)
 
 
 SHARDS = st.lists(st.integers(0, 9), min_size=1, max_size=6).filter(any).map(np.array)
 
 
 @given(SHARDS, st.integers(1, 12), st.integers(1, 4), st.integers(0, 3))
-def test_a_window_moves_no_example_by_its_length_or_more(
-    shards: np.ndarray, window: int, interleave: int, seed: int
-) -> None:
+def test_a_window_limits_the_moves_of_examples(shards: np.ndarray, window: int, interleave: int, seed: int) -> None:
     order = epoch_order(Shuffle(window, interleave), shards, seed, "epoch/0")
     assert sorted(order) == list(range(shards.sum()))
     unmoved = epoch_order(Shuffle(1, interleave), shards, seed, "epoch/0")
@@ -322,9 +304,8 @@ def test_an_inspection_shows_classes_and_stages_and_draws_a_sheet(tmp_path: Path
         "examples per second with data.threads=1",
     ):
         assert line in text
-    assert re.findall(r"^input {8}(\w+) +[\d.]+ ms per example", text, re.M) == [
-        *("order", "read", "decode", "augment", "normalise")
-    ]
+    stages = re.findall(r"^input {8}(\w+) +[\d.]+ ms per example", text, re.M)
+    assert stages == ["order", "read", "decode", "augment", "normalise"]
     with Image.open(tmp_path / "sheet.png") as sheet:
         pixels = np.asarray(sheet)
     assert pixels.shape == (8 * 10, 9 * 10, 3)
@@ -335,10 +316,9 @@ def test_an_inspection_shows_classes_and_stages_and_draws_a_sheet(tmp_path: Path
     inspection(replace(settings, val_fraction=0.5), 0, 4, tmp_path / "half.png")
     with Image.open(tmp_path / "half.png") as sheet:
         assert sheet.size == (9 * 10, 7 * 10), "one row for each train example that is not in the validation split"
+    rows = Arrays(path=str(write_arrays(tmp_path / "rows.npz", **small_arrays((7,)))))
     with pytest.raises(ConfigError, match=r"--sheet: expected examples that are images .* found shape \(7,\)"):
-        inspection(
-            Arrays(path=str(write_arrays(tmp_path / "rows.npz", **small_arrays((7,))))), 0, 4, tmp_path / "x.png"
-        )
+        inspection(rows, 0, 4, tmp_path / "x.png")
 
 
 def test_explain_measures_the_stages_of_streamed_data_only(tmp_path: Path) -> None:

@@ -32,7 +32,6 @@ from runner.data.decoding import OpenedImage
 from runner.data.npz import read_array, read_headers
 from runner.data.records.example import decode as decode_example
 from runner.data.records.example import encode as encode_example
-from runner.data.records.framing import framed, scan
 from runner.engine.cluster.assignment import Assignment
 from runner.engine.cluster.transport.admission import Admission
 from runner.engine.cluster.transport.encoding import decode_document, decode_header, encode_header
@@ -48,6 +47,7 @@ from runner.records.endings import read_endings
 from runner.records.run_directory import run_and_starts
 from runner.records.stored_run import read_plugins
 from runner.records.summary import Summary
+from runner.system.record_framing import framed, scan
 from runner.system.schema import Violation
 from runner.tables.table_file import read_table
 from runner.tracking.metrics_log import read_metrics

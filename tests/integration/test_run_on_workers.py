@@ -16,10 +16,10 @@ import pytest
 from runner.data.convert import convert
 from runner.data.image_folder import ImageFolder
 from runner.data.records.example import encode
-from runner.data.records.framing import framed
 from runner.data.records.shards import shard_name
 from runner.kernels.cpu.onednn.library import SETTING
 from runner.records.summary import Summary
+from runner.system.record_framing import framed
 from tests.data.own_data import write_images
 from tests.integration.command import QUIET, Command, processes_of, run_command, succeed, summary_of, wait_until
 from tests.small_runs import typed

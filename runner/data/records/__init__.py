@@ -1,4 +1,4 @@
-"""TFRecord files: their framing, the examples in them, and an index for reads in any order.
+"""TFRecord files: the examples in them, and an index for reads in any order.
 
-Read in this order: ``framing``, ``example``, ``index``, ``shards``, ``description``.
+Read in this order: :mod:`runner.system.record_framing`, ``example``, ``index``, ``shards``, ``description``.
 """

@@ -11,7 +11,7 @@ import logging
 import os
 import tempfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -23,9 +23,9 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from runner.data.records.example import decode
-from runner.data.records.framing import HEADER_BYTES, Fault, Record, has_valid_header, read_record, scan
 from runner.errors import DataError
 from runner.system.files import open_regular, writing
+from runner.system.record_framing import HEADER_BYTES, Fault, Record, has_valid_header, read_record, scan
 
 log = logging.getLogger(__name__)
 
@@ -52,8 +52,7 @@ class ShardIndex:
     """The valid records of one file, in the order of the file.
 
     path: the file to read; for a compressed file, its expanded copy. state: the state of ``path``. offsets, lengths:
-    (N,) int64, position and number of data bytes of each record. labels: (N,) int64; 0 if there is no label. faults:
-    the records that are left out.
+    (N,) int64, position and number of data bytes of each record. labels: (N,) int64; 0 for none. faults: left out.
     """
 
     path: Path
@@ -75,10 +74,8 @@ class ShardIndex:
         try:
             return read_record(file.fileno(), offset, length)
         except (ValueError, OSError) as error:
-            raise DataError(
-                f"{self.path}: record {number} at offset {offset}: {error}; the file was valid when it was indexed: "
-                "restore it, or start again to index it again"
-            ) from error
+            advice = "the file was valid when it was indexed: restore it, or start again to index it again"
+            raise DataError(f"{self.path}: record {number} at offset {offset}: {error}; {advice}") from error
 
     def opened(self) -> BinaryIO:
         """Open the file for reading. Raises DataError if it is missing or changed since the index was built."""
@@ -88,10 +85,9 @@ class ShardIndex:
             raise DataError(f"{self.path} cannot be opened: {error.strerror}; restore it") from error
         if (now := _state_of(self.path, file)) != self.state:
             file.close()
-            raise DataError(
-                f"{self.path} changed after its index was built: it had {self.state.size} bytes and has {now.size}; "
-                "do not change the records of a run, and start again"
-            )
+            fault = f"it had {self.state.size} bytes and has {now.size}"
+            advice = "do not change the records of a run, and start again"
+            raise DataError(f"{self.path} changed after its index was built: {fault}; {advice}")
         return file
 
 
@@ -171,26 +167,17 @@ def _expand(path: Path, out: BinaryIO) -> None:
     """Write the expanded content of the compressed file ``path`` to ``out``. The file may have several GZIP members."""
     engine, written = zlib.decompressobj(_ANY_HEADER), 0
     try:
-        for chunk in _chunks(path):
-            data = chunk
-            while data:
-                part = engine.decompress(data, _CHUNK)
-                written += out.write(part)
+        with open_regular(path) as file:
+            while data := engine.unconsumed_tail or engine.unused_data or file.read(_CHUNK):
+                if engine.eof:
+                    engine = zlib.decompressobj(_ANY_HEADER)
+                written += out.write(engine.decompress(data, _CHUNK))
                 if written > MOST_EXPANDED:
                     raise DataError(f"{path} expands to more than {MOST_EXPANDED} bytes, the limit; write more shards")
-                data = engine.unconsumed_tail or engine.unused_data
-                if engine.eof and data:
-                    engine = zlib.decompressobj(_ANY_HEADER)
     except zlib.error as error:
         raise DataError(f"{path} cannot be expanded after {written} bytes: {error}; write it again") from error
     if not engine.eof:
         raise DataError(f"{path} is cut: its compressed data has no end after {written} bytes; write it again")
-
-
-def _chunks(path: Path) -> Iterator[bytes]:
-    with open_regular(path) as file:
-        while chunk := file.read(_CHUNK):
-            yield chunk
 
 
 def _packed(index: ShardIndex, source: FileState) -> bytes:

@@ -30,9 +30,7 @@ def shard_paths(folder: Path, pattern: str) -> Sequence[Path]:
         return paths
     paths = sorted(path for path in folder.glob(pattern) if path.is_file() and not path.name.startswith("."))
     if not paths:
-        raise DataError(
-            f"{folder} has no file {pattern}: expected shards of records, such as {shard_name('train', 0, 8)}"
-        )
+        raise DataError(f"{folder} has no file {pattern}: expected shards of records like {shard_name('train', 0, 8)}")
     expected = {
         path.with_name(shard_name(path.name[: part.start()], number, int(part[2])))
         for path in paths
@@ -47,6 +45,4 @@ def _require_all(paths: Sequence[Path]) -> None:
     missing = [path for path in paths if not path.is_file()]
     if missing or not paths:
         first = f"{missing[0]} is missing" if missing else "the pattern names 0 shards"
-        raise DataError(
-            f"{first}: {len(missing)} of {len(paths)} shards are missing; restore them, or change the pattern"
-        )
+        raise DataError(f"{first}: {len(missing)} of {len(paths)} shards are missing; restore them or edit the pattern")

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runner.data.records import framing
 from runner.data.records import index as records_index
 from runner.data.records.example import decode, encode
-from runner.data.records.framing import Fault, Record, framed, masked_crc, scan
 from runner.data.records.index import ShardIndex, index_of
 from runner.data.records.shards import shard_name, shard_paths
 from runner.errors import DataError
+from runner.system import record_framing
+from runner.system.record_framing import Fault, Record, framed, masked_crc, scan
 
 FIXTURES = Path(__file__).parent / "fixtures"
 """Written by TensorFlow 2.21: three examples, without compression, with GZIP and with ZLIB."""
@@ -149,15 +149,14 @@ def test_a_wrong_length_with_a_right_checksum_allocates_nothing(length: int, tmp
     path = tmp_path / "long"
     path.write_bytes(header + struct.pack("<I", masked_crc(header)) + bytes(16))
     (fault,) = index(path, tmp_path).faults
-    assert length > framing.MOST_BYTES or fault.reason.endswith(
-        f"the file ends 16 bytes after the header; expected {length} bytes of data and 4 of their checksum"
-    )
+    ending = f"the file ends 16 bytes after the header; expected {length} bytes of data and 4 of their checksum"
+    assert length > record_framing.MOST_BYTES or fault.reason.endswith(ending)
     assert str(length) in fault.reason
     assert fault.lost_bytes == 28
 
 
 def test_records_above_the_limit_are_faults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(framing, "MOST_BYTES", 10)
+    monkeypatch.setattr(record_framing, "MOST_BYTES", 10)
     (fault,) = index(three(tmp_path), tmp_path).faults
     assert f"the record has {SIZE - 16} bytes, expected at most 10" in str(fault)
 
@@ -173,9 +172,7 @@ def test_records_without_a_label_are_faults(tmp_path: Path) -> None:
     assert len(index(path, tmp_path, label="")) == 5
 
 
-def test_the_index_is_stored_and_made_again_if_it_or_the_file_changes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_index_is_stored_and_made_again_after_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, cache = three(tmp_path), tmp_path / "cache"
     built: list[Path] = []
     original = records_index._built

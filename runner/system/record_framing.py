@@ -1,7 +1,7 @@
-"""The framing of TFRecord files (TensorFlow guide, "TFRecord and tf.train.Example", "TFRecords format details").
+"""The framing of TFRecord files and of TensorBoard's event files.
 
-A record is its length (uint64, little-endian), the masked CRC-32C of these eight bytes (uint32), the data, and the
-masked CRC-32C of the data (uint32).
+Source: TensorFlow guide, "TFRecord and tf.train.Example", "TFRecords format details". A record is its length (uint64,
+little-endian), the masked CRC-32C of these eight bytes (uint32), the data, and the masked CRC-32C of the data (uint32).
 """
 
 import os
@@ -114,10 +114,8 @@ def _fault_of_header(header: bytes, left: int) -> str:
     if length > MOST_BYTES:
         return f"the record has {length} bytes, expected at most {MOST_BYTES}"
     if length + HEADER_BYTES + FOOTER_BYTES > left:
-        return (
-            f"the file ends {left - HEADER_BYTES} bytes after the header; expected {length} bytes of data and "
-            f"{FOOTER_BYTES} of their checksum"
-        )
+        expected = f"{length} bytes of data and {FOOTER_BYTES} of their checksum"
+        return f"the file ends {left - HEADER_BYTES} bytes after the header; expected {expected}"
     return ""
 
 
