@@ -98,21 +98,15 @@ class Augment:
         """Raise ConfigError for settings that do not fit examples x of this shape. data: name of the dataset."""
         self.chosen()
         if self.of_images and len(shape) != 3:
-            raise ConfigError(
-                f"data.augment: expected no crop and no flip, because the examples of dataset {data!r} are not "
-                f"images (C, H, W) but have shape {shape}"
-            )
+            examples = f"the examples of dataset {data!r} are not images (C, H, W) but have shape {shape}"
+            raise ConfigError(f"data.augment: expected no crop and no flip, because {examples}")
         if self.colour and (len(shape) != 3 or shape[0] != 3):
-            raise ConfigError(
-                f"data.augment.colour={self.colour}: expected null, because the examples of dataset {data!r} are not "
-                f"RGB images (3, H, W) but have shape {shape}"
-            )
+            examples = f"the examples of dataset {data!r} are not RGB images (3, H, W) but have shape {shape}"
+            raise ConfigError(f"data.augment.colour={self.colour}: expected null, because {examples}")
         smallest = min(shape[1:], default=0)
         if self.crop_padding and self.crop_padding >= smallest:
-            raise ConfigError(
-                f"data.augment.crop_padding={self.crop_padding}: expected less than {smallest} pixels for dataset "
-                f"{data!r}, because with more padding a crop could miss the image"
-            )
+            expected = f"less than {smallest} pixels for dataset {data!r}, because a crop must not miss the image"
+            raise ConfigError(f"data.augment.crop_padding={self.crop_padding}: expected {expected}")
 
 
 class Augmenter:
@@ -135,10 +129,9 @@ class Augmenter:
         for augmentation, key in self._others:
             changed = augmentation.apply(x, philox.uniform(key, positions, augmentation.draws, step))
             if changed.shape != x.shape or changed.dtype != x.dtype:
-                raise ConfigError(
-                    f"data.augment.others.{augmentation.name}: apply returned {changed.dtype}{list(changed.shape)}; "
-                    f"expected the shape and dtype of its input, {x.dtype}{list(x.shape)}"
-                )
+                found, expected = (f"{each.dtype}{list(each.shape)}" for each in (changed, x))
+                fault = f"apply returned {found}; expected the shape and dtype of its input, {expected}"
+                raise ConfigError(f"data.augment.others.{augmentation.name}: {fault}")
             x = changed
         return x
 

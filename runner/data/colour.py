@@ -23,35 +23,36 @@ _EIGENVECTORS = np.array([[-0.5675, 0.7192, 0.4009], [-0.5808, -0.0045, -0.8140]
 _PCA_SCALE = 0.1
 
 
-def _between(low: float, high: float, draw: float) -> np.float32:
-    return np.float32(low + (high - low) * draw)
+def _between(low: float, high: float, draw: float) -> float:
+    """Return a number from low to high, rounded to float32."""
+    return float(np.float32(low + (high - low) * draw))
 
 
-def _brightness(pixels: Pixels, draw: float) -> Pixels:
-    return pixels + _between(-_BRIGHTNESS, _BRIGHTNESS, draw)
+def _shift(pixels: Pixels, *amounts: np.float32) -> Pixels:
+    return pixels + np.reshape(amounts, (3, 1, 1))
 
 
-def _contrast(pixels: Pixels, draw: float) -> Pixels:
+def _contrast(pixels: Pixels, factor: np.float32) -> Pixels:
     mean = pixels.mean(axis=(1, 2), keepdims=True, dtype=np.float64).astype(np.float32)
-    changed: Pixels = (pixels - mean) * _between(0.5, 1.5, draw) + mean
+    changed: Pixels = (pixels - mean) * factor + mean
     return changed
 
 
-def _saturation(pixels: Pixels, draw: float) -> Pixels:
-    """Multiply the saturation of the HSV model by 0.5 to 1.5. Only distances from the largest channel change."""
+def _saturation(pixels: Pixels, factor: np.float32) -> Pixels:
+    """Multiply the saturation of the HSV model. Only distances from the largest channel change."""
     red, green, blue = pixels
     largest = np.maximum(np.maximum(red, green), blue)
     spread = largest - np.minimum(np.minimum(red, green), blue)
     # A saturation, spread / largest, cannot exceed 1.
-    factor = np.minimum(_between(0.5, 1.5, draw), largest / np.maximum(spread, np.float32(1e-30)))
+    possible = largest / np.maximum(spread, np.float32(1e-30))
     changed: Pixels = pixels - largest
-    changed *= factor
+    changed *= np.minimum(factor, possible)
     changed += largest
     return changed
 
 
-def _hue(pixels: Pixels, draw: float) -> Pixels:
-    """Rotate the hue of the HSV model by up to a fifth of the circle in either direction."""
+def _hue(pixels: Pixels, sixths: np.float32) -> Pixels:
+    """Rotate the hue of the HSV model by a number of sixths of the circle."""
     red, green, blue = pixels
     largest = np.maximum(np.maximum(red, green), blue)
     smallest = np.minimum(np.minimum(red, green), blue)
@@ -61,7 +62,7 @@ def _hue(pixels: Pixels, draw: float) -> Pixels:
     sixth = np.where(is_red, green - blue, np.where(is_green, blue - red, red - green))
     sixth /= np.maximum(spread, np.float32(1e-30))
     sixth += np.where(is_red, np.float32(0), np.where(is_green, np.float32(2), np.float32(4)))
-    sixth += 6 * _between(-0.2, 0.2, draw)
+    sixth += sixths
     sixth -= 6 * np.floor(sixth / 6)
     changed = np.empty_like(pixels)
     for channel, centre, sign, offset in ((0, 3, 1, -1), (1, 2, -1, 2), (2, 4, -1, 2)):
@@ -75,12 +76,13 @@ def _hue(pixels: Pixels, draw: float) -> Pixels:
     return changed
 
 
-_CHANGES: Mapping[str, Callable[[Pixels, float], Pixels]] = {
-    "brightness": _brightness,
+_CHANGES: Mapping[str, Callable[..., Pixels]] = {
+    "shift": _shift,
     "saturation": _saturation,
     "hue": _hue,
     "contrast": _contrast,
 }
+"""Name of a change, the same as in the machine code -> function of pixels and amounts."""
 _ORDERS = (
     ("brightness", "saturation", "hue", "contrast"),
     ("saturation", "brightness", "contrast", "hue"),
@@ -95,14 +97,8 @@ def full(image: Image, draws: Draws) -> Pixels:
     Preprocessing of Inception in TensorFlow's models: brightness by up to 32/255, saturation and contrast by factors of
     0.5 to 1.5, hue by up to 0.2 of the circle.
     """
-    given = list(zip(_ORDERS[int(4 * draws[0])], map(float, draws[1:]), strict=True))
-    if (changed := _changed()) is not None:
-        return changed(image, [_for_machine_code(name, draw) for name, draw in given])
-    pixels = _scaled(image)
-    for name, draw in given:
-        pixels = _CHANGES[name](pixels, draw)
-    clipped: Pixels = np.clip(pixels, 0, 1)
-    return clipped
+    order = _ORDERS[int(4 * draws[0])]
+    return _changed(image, [_amounts(name, draw) for name, draw in zip(order, draws[1:], strict=True)])
 
 
 def _scaled(image: Image) -> Pixels:
@@ -112,22 +108,24 @@ def _scaled(image: Image) -> Pixels:
     return image.astype(np.float32, copy=False)
 
 
-def _for_machine_code(name: str, draw: float) -> tuple[str, tuple[float, ...]]:
-    """Return a change in the form that the machine code reads: a name and amounts."""
+def _amounts(name: str, draw: float) -> tuple[str, tuple[float, ...]]:
+    """Return a change of the distortion "full" as a name in ``_CHANGES`` and its amounts."""
     if name == "brightness":
-        return "shift", (float(_between(-_BRIGHTNESS, _BRIGHTNESS, draw)),) * 3
-    if name == "hue":
-        return name, (float(6 * _between(-0.2, 0.2, draw)),)
-    return name, (float(_between(0.5, 1.5, draw)),)
+        return "shift", (_between(-_BRIGHTNESS, _BRIGHTNESS, draw),) * 3
+    return name, (6 * _between(-0.2, 0.2, draw) if name == "hue" else _between(0.5, 1.5, draw),)
 
 
-def _changed() -> Callable[[Image, Sequence[tuple[str, tuple[float, ...]]]], Pixels] | None:
-    """Return the compiled function that applies changes; None if this machine cannot compile it."""
-    if not can_compile():
-        return None
-    from runner.kernels.cpu.machine_code import colours
+def _changed(image: Image, changes: Sequence[tuple[str, tuple[float, ...]]]) -> Pixels:
+    """Return an image after all changes, clipped to 0 to 1."""
+    if can_compile():
+        from runner.kernels.cpu.machine_code import colours
 
-    return colours.changed
+        return colours.changed(image, changes)
+    pixels = _scaled(image)
+    for name, amounts in changes:
+        pixels = _CHANGES[name](pixels, *map(np.float32, amounts))
+    clipped: Pixels = np.clip(pixels, 0, 1)
+    return clipped
 
 
 def fast(image: Image, draws: Draws) -> Pixels:
@@ -135,13 +133,10 @@ def fast(image: Image, draws: Draws) -> Pixels:
 
     The fast distortion of the guide to Inception v3 on Cloud TPU: Cb and Cr by up to 0.1, brightness by up to 32/255.
     """
-    brightness = float(_between(-_BRIGHTNESS, _BRIGHTNESS, draws[0]))
-    blue, red = (float(_between(-0.1, 0.1, draw)) for draw in draws[1:])
+    brightness = _between(-_BRIGHTNESS, _BRIGHTNESS, draws[0])
+    blue, red = (_between(-0.1, 0.1, draw) for draw in draws[1:])
     shift = np.array([1.402 * red, -0.344136 * blue - 0.714136 * red, 1.772 * blue]) + brightness
-    if (changed := _changed()) is not None:
-        return changed(image, [("shift", tuple(shift.tolist()))])
-    clipped: Pixels = np.clip(_scaled(image) + shift.astype(np.float32)[:, None, None], 0, 1)
-    return clipped
+    return _changed(image, [("shift", tuple(shift.tolist()))])
 
 
 def pca(image: Image, draws: Draws) -> Pixels:
@@ -152,8 +147,7 @@ def pca(image: Image, draws: Draws) -> Pixels:
     radius, angle = np.sqrt(-2 * np.log1p(-draws[:2])), 2 * np.pi * draws[2:]
     normal = np.concatenate([radius * np.cos(angle), radius * np.sin(angle)])[:3]
     shift = _EIGENVECTORS @ (_PCA_SCALE * normal * _EIGENVALUES)
-    shifted: Pixels = _scaled(image) + shift.astype(np.float32)[:, None, None]
-    return shifted
+    return _shift(_scaled(image), *shift.astype(np.float32))
 
 
 @dataclass(frozen=True)
@@ -164,9 +158,5 @@ class Distortion:
     apply: Callable[[Image, Draws], Pixels]
 
 
-DISTORTIONS: Mapping[str, Distortion] = {
-    "full": Distortion(5, full),
-    "fast": Distortion(3, fast),
-    "pca": Distortion(4, pca),
-}
+DISTORTIONS = {"full": Distortion(5, full), "fast": Distortion(3, fast), "pca": Distortion(4, pca)}
 """Distortions by their names in the configuration."""

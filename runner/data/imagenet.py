@@ -6,9 +6,9 @@ from typing import Annotated, ClassVar
 from runner.bounds import Bounds
 from runner.data.dataset import Facts, Normalisation
 from runner.data.image_folder import ImageFolder
+from runner.data.preprocessing import IMAGENET_MEAN, IMAGENET_STD
 
 CLASSES, TRAIN_IMAGES, VALIDATION_IMAGES = 1000, 1_281_167, 50_000
-MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 @dataclass
@@ -29,7 +29,7 @@ class ImageNet(ImageFolder):
 
     def known_normalisation(self) -> Normalisation | None:
         """Return the normalisation of the settings, the preprocessing or (RGB only) ImageNet; None if there is none."""
-        usual = Normalisation(255.0, MEAN, STD) if self.channels == len(MEAN) else None
+        usual = Normalisation(255.0, IMAGENET_MEAN, IMAGENET_STD) if self.channels == 3 else None
         return super().known_normalisation() or usual
 
     def published_facts(self) -> Facts:

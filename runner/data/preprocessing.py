@@ -72,6 +72,7 @@ class Recipe:
 
 _VGG_MEAN = tuple(mean / _SCALE for mean in (123.68, 116.779, 103.939))
 _ONE = (1 / _SCALE,) * 3
+IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 RECIPES: Mapping[str, Recipe] = {
     "fit": Recipe(),
@@ -83,17 +84,10 @@ RECIPES: Mapping[str, Recipe] = {
     "vgg": Recipe(sides=(256, 512), flip=True, evaluated_side=256, mean=_VGG_MEAN, std=_ONE),
     # He et al. 2016, appendix of the ImageNet experiments.
     "resnet": Recipe(
-        sides=(256, 480),
-        flip=True,
-        colour="pca",
-        evaluated_side=256,
-        mean=(0.485, 0.456, 0.406),
-        std=(0.229, 0.224, 0.225),
+        sides=(256, 480), flip=True, colour="pca", evaluated_side=256, mean=IMAGENET_MEAN, std=IMAGENET_STD
     ),
     # Szegedy et al. 2015, section 6: scale and aspect augmentation.
-    "googlenet": Recipe(
-        area=(0.08, 1.0), flip=True, evaluated_side=256, mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225)
-    ),
+    "googlenet": Recipe(area=(0.08, 1.0), flip=True, evaluated_side=256, mean=IMAGENET_MEAN, std=IMAGENET_STD),
     # Preprocessing of Inception in TensorFlow's models and in the guide to Inception v3 on Cloud TPU.
     "inception": Recipe(
         area=(0.05, 1.0),
@@ -138,13 +132,12 @@ class PreprocessingSettings:
             raise ConfigError(f"data.preprocessing.colour={recipe.colour}: expected data.channels=3, found {channels}")
         smallest = min(filter(None, (*(recipe.sides or ()), recipe.evaluated_side)), default=size)
         if smallest < size:
-            raise ConfigError(
-                f"data.size={size}: expected at most {smallest}, the shorter side of the images after "
-                f"data.preprocessing {self.name}; set data.preprocessing.sides and evaluated_side"
-            )
+            expected = f"at most {smallest}, the shorter side of the images after data.preprocessing {self.name}"
+            raise ConfigError(f"data.size={size}: expected {expected}; set data.preprocessing.sides and evaluated_side")
         return recipe
 
     def _changes(self, recipe: Recipe) -> dict[str, Any]:
+        changes: dict[str, Any] = {"flip": self.flip, "evaluated_side": self.evaluated_side}
         for key, changed in (("sides", recipe.sides), ("area", recipe.area), ("aspect", recipe.area)):
             given = getattr(self, key)
             if given is None:
@@ -153,16 +146,10 @@ class PreprocessingSettings:
                 raise ConfigError(f"data.preprocessing.{key}={given}: the recipe {self.name} has no such step")
             if len(given) != 2 or given[0] > given[1]:
                 raise ConfigError(f"data.preprocessing.{key}={given}: expected two numbers, the smaller one first")
+            changes[key] = tuple(given)
         if self.colour not in (None, "none", *DISTORTIONS):
             raise ConfigError(f"data.preprocessing.colour={self.colour!r}: expected {', '.join(DISTORTIONS)} or none")
-        return {
-            "sides": self.sides and (self.sides[0], self.sides[1]),
-            "area": self.area and (self.area[0], self.area[1]),
-            "aspect": self.aspect and (self.aspect[0], self.aspect[1]),
-            "flip": self.flip,
-            "colour": "" if self.colour == "none" else self.colour,
-            "evaluated_side": self.evaluated_side,
-        }
+        return changes | {"colour": "" if self.colour == "none" else self.colour}
 
 
 class ImagePreprocessing(Preprocessing):
@@ -173,7 +160,6 @@ class ImagePreprocessing(Preprocessing):
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """The shape (C, H, W) of every image."""
         return self.recipe.channels, self.recipe.size, self.recipe.size
 
     @property
@@ -205,10 +191,13 @@ class ImagePreprocessing(Preprocessing):
         recipe = self.recipe
         if recipe.evaluated_fraction is None and recipe.evaluated_side is None:
             return self._fitted(image)
-        opened = self._opened(image)
-        region, mirrored = self._central_region(opened.size), False
+        opened, side, mirrored = self._opened(image), recipe.evaluated_side or recipe.size, False
         if recipe.view is not None:
-            region, mirrored = ten_views(opened.size, recipe.evaluated_side or recipe.size, recipe.size)[recipe.view]
+            region, mirrored = ten_views(opened.size, side, recipe.size)[recipe.view]
+        elif recipe.evaluated_side is None and recipe.evaluated_fraction is not None:
+            region = central_fraction(opened.size, recipe.evaluated_fraction)
+        else:
+            region = central_square(opened.size, side, recipe.size)
         pixels: NDArray[Any] = opened.region(region, recipe.size, recipe.size, mirrored=mirrored)
         return pixels
 
@@ -218,10 +207,8 @@ class ImagePreprocessing(Preprocessing):
         Raises ConfigError if the recipe has no ``evaluated_side``.
         """
         if self.recipe.evaluated_side is None:
-            raise ConfigError(
-                "10 views: expected data.preprocessing.evaluated_side, the side of the central square of an image; the "
-                "views are its corners and its centre"
-            )
+            views = "the views are corners and the centre of a square of this side"
+            raise ConfigError(f"10 views: expected data.preprocessing.evaluated_side: {views}")
         return [ImagePreprocessing(replace(self.recipe, view=view)) for view in range(VIEWS)]
 
     def _random_region(self, size: ImageSize, draws: NDArray[np.float64], boxes: NDArray[np.float32] | None) -> Region:
@@ -233,12 +220,6 @@ class ImagePreprocessing(Preprocessing):
         if found is not None:
             return found
         return central_fraction(size, 1.0) if recipe.covered else central_square(size, recipe.size, recipe.size)
-
-    def _central_region(self, size: ImageSize) -> Region:
-        recipe = self.recipe
-        if recipe.evaluated_side is None and recipe.evaluated_fraction is not None:
-            return central_fraction(size, recipe.evaluated_fraction)
-        return central_square(size, recipe.evaluated_side or recipe.size, recipe.size)
 
     def _fitted(self, image: EncodedImage) -> NDArray[np.uint8]:
         # Imported here, because most runs decode no images and need no Pillow.

@@ -3,6 +3,7 @@
 import colorsys
 import io
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from runner.data import colour
-from runner.data.colour import DISTORTIONS, _contrast, _hue, _saturation
+from runner.data.colour import DISTORTIONS
 from runner.data.compiled import can_compile
 from runner.data.crops import (
     ImageSize,
@@ -50,9 +51,7 @@ def assert_inside(region: Region, image: ImageSize) -> None:
 
 
 @given(SIZES, st.integers(0, 999), st.booleans())
-def test_a_random_square_has_the_size_of_a_crop_from_the_resized_image(
-    image: ImageSize, seed: int, of_square: bool
-) -> None:
+def test_a_random_square_has_the_size_of_a_crop(image: ImageSize, seed: int, of_square: bool) -> None:
     draws = draws_of(seed, 3)
     region = random_square(image, (256, 512), 224, draws, of_square=of_square)
     assert_inside(region, image)
@@ -118,10 +117,15 @@ def pixels_of(seed: int) -> NDArray[np.float32]:
     return found
 
 
+def changed(pixels: NDArray[np.float32], name: str, draw: float) -> NDArray[np.float32]:
+    change, amounts = colour._amounts(name, draw)
+    return colour._CHANGES[change](pixels, *map(np.float32, amounts))
+
+
 @given(st.integers(0, 99), DRAW)
 def test_hue_and_saturation_are_those_of_the_hsv_model(seed: int, draw: float) -> None:
     pixels = pixels_of(seed)
-    turned, saturated = _hue(pixels, draw), _saturation(pixels, draw)
+    turned, saturated = (changed(pixels, name, draw) for name in ("hue", "saturation"))
     for place in np.ndindex(pixels.shape[1:]):
         hue, saturation, value = colorsys.rgb_to_hsv(*pixels[:, *place].astype(float))
         shifted = colorsys.hsv_to_rgb((hue - 0.2 + 0.4 * draw) % 1, saturation, value)
@@ -133,7 +137,7 @@ def test_hue_and_saturation_are_those_of_the_hsv_model(seed: int, draw: float) -
 def test_colours_change_by_the_published_amounts() -> None:
     pixels = pixels_of(0)
     mean = pixels.mean(axis=(1, 2), keepdims=True)
-    np.testing.assert_allclose(_contrast(pixels, 0.0), 0.5 * pixels + 0.5 * mean, rtol=1e-5)
+    np.testing.assert_allclose(changed(pixels, "contrast", 0.0), 0.5 * pixels + 0.5 * mean, rtol=1e-5)
     grey = np.full((3, 1, 1), 0.5, np.float32)
     # Draws of 1: brightness 32/255, Cb and Cr 0.1.
     fast = DISTORTIONS["fast"].apply(grey, np.ones(3))[:, 0, 0] - 0.5 - 32 / 255
@@ -270,12 +274,8 @@ def photographs(folder: Path) -> Path:
 
 
 def test_batches_of_distorted_images_depend_on_the_step_alone(tmp_path: Path) -> None:
-    settings = ImageFolder(
-        path=str(photographs(tmp_path)),
-        size=32,
-        stream=True,
-        preprocessing=PreprocessingSettings("inception", colour="fast"),
-    )
+    recipe = PreprocessingSettings("inception", colour="fast")
+    settings = ImageFolder(path=str(photographs(tmp_path)), size=32, stream=True, preprocessing=recipe)
     data = settings.load()
     assert (data.normalisation.mean, data.normalisation.std) == ((0.5,) * 3, (0.5,) * 3)
     one, many = (Pipeline(data, seed=0, batch_size=6, dtype="float32", threads=threads) for threads in (1, 3))
@@ -299,13 +299,11 @@ def test_batches_of_distorted_images_depend_on_the_step_alone(tmp_path: Path) ->
         ({"name": "vgg", "sides": [512, 256]}, r"sides=\[512, 256\]: expected two numbers, the smaller one first"),
         ({"name": "vgg", "sides": [128, 256]}, r"data\.size=224: expected at most 128, the shorter side"),
         ({"name": "vgg", "colour": "sepia"}, r"colour='sepia': expected full, fast, pca or none"),
+        ({"name": "inception", "channels": 1}, r"colour=full: expected data\.channels=3, found 1"),
     ],
 )
-def test_wrong_settings_are_refused(settings: dict[str, object], message: str) -> None:
+def test_wrong_settings_are_refused(settings: dict[str, Any], message: str) -> None:
+    given = {"channels": 3, **settings}
+    channels = given.pop("channels")
     with pytest.raises(ConfigError, match=message):
-        PreprocessingSettings(**settings).recipe(224, 3)  # type: ignore[arg-type]
-
-
-def test_distorted_colours_need_three_channels() -> None:
-    with pytest.raises(ConfigError, match=r"colour=full: expected data\.channels=3, found 1"):
-        PreprocessingSettings("inception").recipe(224, 1)
+        PreprocessingSettings(**given).recipe(224, channels)
