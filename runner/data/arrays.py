@@ -37,8 +37,7 @@ class Arrays(NormalisedFiles):
     (N, K), numbers to predict. class_names: text of shape (classes,); without it, the names are the numbers from 0 to
     the largest label of both splits. Other arrays are not read.
 
-    layout: the order of four axes, "nchw" or "nhwc"; null to detect it, which requires that only one of the axes 1 and
-    3 has a length of at most 4.
+    layout: the order of four axes, "nchw" or "nhwc"; null to detect it if only one of axes 1 and 3 is 4 or shorter.
 
     stream: false to load all arrays; true to map x from the file into memory, so that only the examples of a batch are
     read. The arrays must not be compressed; their checksums are not verified.
@@ -57,7 +56,6 @@ class Arrays(NormalisedFiles):
 
     @property
     def streamed(self) -> bool:
-        """Whether x is mapped from the file instead of loaded."""
         return self.stream
 
     def facts_of_files(self) -> Facts:
@@ -75,7 +73,6 @@ class Arrays(NormalisedFiles):
         return Facts.labelled(train, names, *counts)
 
     def scale(self) -> float:
-        """Return 255 if the train images are bytes, 1 if they are floats, without reading the images."""
         return 255.0 if self._headers()["x_train"].dtype == np.uint8 else 1.0
 
     def load(self) -> Dataset:
@@ -95,23 +92,17 @@ class Arrays(NormalisedFiles):
         headers = read_headers(Path(self.path))
         missing = [key for key in KEYS if key not in headers]
         if missing:
-            raise DataError(
-                f"{self.path} has no {' and no '.join(missing)}: expected arrays {', '.join(KEYS)}, and "
-                f"optionally {CLASS_NAMES}; it has: {', '.join(headers) or 'none'}"
-            )
+            expected = f"arrays {', '.join(KEYS)}, and optionally {CLASS_NAMES}; it has: {', '.join(headers) or 'none'}"
+            raise DataError(f"{self.path} has no {' and no '.join(missing)}: expected {expected}")
         for key in ("x_train", "x_test"):
             shape, dtype = headers[key].shape, headers[key].dtype
             if dtype.name not in _PIXELS:
                 raise self._wrong(key, f"is of dtype {dtype}", f"{' or '.join(_PIXELS)}; convert it with x.astype(...)")
             if len(shape) not in (2, 3, 4) or 0 in shape:
-                raise self._wrong(
-                    key, f"is {shape}", "(N, F), (N, H, W), (N, C, H, W) or (N, H, W, C), all sizes 1 or more"
-                )
-        dtypes = {headers[key].dtype.name for key in ("x_train", "x_test")}
-        if len(dtypes) > 1:
-            raise self._wrong(
-                "x_test", f"is of dtype {headers['x_test'].dtype}", f"{headers['x_train'].dtype}, as x_train"
-            )
+                raise self._wrong(key, f"is {shape}", "(N, F), (N, H, W), (N, C, H, W) or (N, H, W, C), no size 0")
+        train, test = headers["x_train"].dtype, headers["x_test"].dtype
+        if train.name != test.name:
+            raise self._wrong("x_test", f"is of dtype {test}", f"{train}, as x_train")
         return headers
 
     def _layout(self, shape: tuple[int, ...]) -> str:
@@ -119,11 +110,8 @@ class Arrays(NormalisedFiles):
             return self.layout or LAYOUTS[0]
         first, last = shape[1] <= _MOST_COLOURS, shape[3] <= _MOST_COLOURS
         if first == last:
-            raise self._wrong(
-                "x_train",
-                f"is {shape}, in which axis 1 or axis 3 can be the channels",
-                "data.layout=nchw or data.layout=nhwc",
-            )
+            fault = f"is {shape}, in which axis 1 or axis 3 can be the channels"
+            raise self._wrong("x_train", fault, "data.layout=nchw or data.layout=nhwc")
         return LAYOUTS[0] if first else LAYOUTS[1]
 
     def _inputs(self, key: str, layout: str) -> NDArray[Any]:
@@ -155,16 +143,10 @@ class Arrays(NormalisedFiles):
         shape = headers["y_train"].shape[1:] or (1,)
         for key in ("y_train", "y_test"):
             header, count = headers[key], headers[key.replace("y", "x", 1)].shape[0]
-            if (
-                header.dtype.kind != "f"
-                or len(shape) != 1
-                or header.shape not in ((count, *shape), (count,) * (shape == (1,)))
-            ):
-                raise self._wrong(
-                    key,
-                    f"is {header.dtype}{list(header.shape)}",
-                    f"floats [{count}, K] in both splits, or [{count}], to predict numbers",
-                )
+            possible = [(count, *shape), *([(count,)] if shape == (1,) else [])]
+            if header.dtype.kind != "f" or len(shape) != 1 or header.shape not in possible:
+                expected = f"floats [{count}, K] in both splits, or [{count}], to predict numbers"
+                raise self._wrong(key, f"is {header.dtype}{list(header.shape)}", expected)
         return shape
 
     def _labels(self, key: str, headers: dict[str, ArrayHeader]) -> NDArray[np.int64]:
@@ -174,9 +156,8 @@ class Arrays(NormalisedFiles):
             raise self._wrong(key, f"is {header.dtype}{list(header.shape)}", f"integers [{count}], one for each image")
         labels = read_array(Path(self.path), key)
         if labels.min() < 0 or labels.max() >= MOST_CLASSES:
-            raise self._wrong(
-                key, f"holds labels from {labels.min()} to {labels.max()}", f"labels from 0, below {MOST_CLASSES:,}"
-            )
+            fault = f"holds labels from {labels.min()} to {labels.max()}"
+            raise self._wrong(key, fault, f"labels from 0, below {MOST_CLASSES:,}")
         return labels.astype(np.int64)
 
     def _class_names(self, headers: dict[str, ArrayHeader], labels: list[NDArray[np.int64]]) -> tuple[str, ...]:
@@ -186,11 +167,8 @@ class Arrays(NormalisedFiles):
         header = headers[CLASS_NAMES]
         fits = len(header.shape) == 1 and largest < header.shape[0] <= MOST_CLASSES
         if header.dtype.kind != "U" or not fits or header.nbytes > _MOST_NAME_BYTES:
-            raise self._wrong(
-                CLASS_NAMES,
-                f"is {header.dtype}{list(header.shape)}",
-                f"text, the names of labels 0 to {largest} or more, at most 64 MiB, like numpy.array(['cat', 'dog'])",
-            )
+            expected = f"text, the names of labels 0 to {largest} or more, at most 64 MiB, as np.array(['cat', 'dog'])"
+            raise self._wrong(CLASS_NAMES, f"is {header.dtype}{list(header.shape)}", expected)
         return tuple(str(name) for name in read_array(Path(self.path), CLASS_NAMES))
 
     def _wrong(self, key: str, fault: str, expected: str) -> DataError:

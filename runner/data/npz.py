@@ -1,8 +1,7 @@
 """Read .npz files from untrusted sources: the headers of all arrays, or one array at a time, and never a pickle.
 
 An .npz file is a zip file of .npy files (NumPy enhancement proposal 1); a folder of .npy files is read like one. Shapes
-and dtypes are read from the first bytes of each .npy file. An array is allocated or mapped only if its shape and dtype
-match the size of the .npy file.
+and dtypes are read first. An array is allocated or mapped only if they match the size of the .npy file.
 """
 
 import math
@@ -80,16 +79,13 @@ def read_array(path: Path, name: str) -> NDArray[Any]:
         return np.array(mapped)
     with _opened(path) as archive:
         member = _member(path, archive, name)
-        header = _header(path, archive, member)
-        values = np.empty(math.prod(header.shape), header.dtype)
+        _header(path, archive, member)
+        # At the end of the member, zipfile verifies its checksum.
         with archive.open(member) as stream:
-            stream.read(header.begin)
-            _fill(values.view(np.uint8).data, cast(BinaryIO, stream))
-    if header.dtype.kind == "U":
-        _require_text(path, name, values)
-    if header.fortran_order:
-        return np.ascontiguousarray(values.reshape(header.shape[::-1]).transpose())
-    return values.reshape(header.shape)
+            values = np.asarray(npy.read_array(stream, allow_pickle=False), order="C")
+    if values.dtype.kind == "U":
+        _require_text(path, name, values.ravel())
+    return values
 
 
 def map_array(path: Path, name: str) -> NDArray[Any]:
@@ -114,10 +110,8 @@ def _place(path: Path, name: str) -> tuple[ArrayHeader, int]:
     with _opened(path) as archive:
         member = _member(path, archive, name)
         if member.compress_type != zipfile.ZIP_STORED:
-            raise DataError(
-                f"{path}: array {name!r} is compressed and cannot be mapped; write the file with numpy.savez, or use "
-                "data.stream=false"
-            )
+            advice = "write the file with numpy.savez, or use data.stream=false"
+            raise DataError(f"{path}: array {name!r} is compressed and cannot be mapped; {advice}")
         header = _header(path, archive, member)
         with open_regular(path) as file:
             file.seek(member.header_offset)
@@ -153,17 +147,13 @@ def _members(path: Path, archive: zipfile.ZipFile) -> list[zipfile.ZipInfo]:
     members = archive.infolist()
     names = {member.filename for member in members}
     if len(members) > MOST_ARRAYS or len(names) < len(members):
-        raise DataError(
-            f"{path} has {len(members)} members with {len(names)} names; expected at most {MOST_ARRAYS} members, all "
-            f"with different names; {_REMEDY}"
-        )
+        expected = f"at most {MOST_ARRAYS} members, all with different names; {_REMEDY}"
+        raise DataError(f"{path} has {len(members)} members with {len(names)} names; expected {expected}")
     for member in members:
         plain = member.filename.endswith(".npy") and member.compress_type in _METHODS
         if not plain or member.flag_bits & _ENCRYPTED:
-            raise DataError(
-                f"{path} holds {member.filename!r}; expected arrays NAME.npy, stored or deflated, and nothing else; "
-                f"{_REMEDY}"
-            )
+            expected = f"arrays NAME.npy, stored or deflated, and nothing else; {_REMEDY}"
+            raise DataError(f"{path} holds {member.filename!r}; expected {expected}")
     return members
 
 
@@ -191,19 +181,14 @@ def _checked_header(path: Path, name: str, stream: BinaryIO, size: int) -> Array
     shape, fortran_order, dtype = _HEADERS[version](stream)
     header = ArrayHeader(shape, dtype, fortran_order, stream.tell())
     if dtype.kind not in _KINDS or dtype.subdtype is not None or not dtype.itemsize:
-        raise DataError(
-            f"{path}: array {name!r} is of dtype {dtype}; expected numbers or text; convert it with array.astype(...)"
-        )
+        advice = "expected numbers or text; convert it with array.astype(...)"
+        raise DataError(f"{path}: array {name!r} is of dtype {dtype}; {advice}")
     if not _is_possible(shape, dtype.itemsize):
-        raise DataError(
-            f"{path}: array {name!r} is of shape {shape}; expected at most {_MOST_AXES} "
-            f"non-negative dimensions and fewer than 2**63 bytes of data; {_REMEDY}"
-        )
+        expected = f"at most {_MOST_AXES} non-negative dimensions and fewer than 2**63 bytes of data; {_REMEDY}"
+        raise DataError(f"{path}: array {name!r} is of shape {shape}; expected {expected}")
     if header.begin + header.nbytes != size:
-        raise DataError(
-            f"{path}: array {name!r} of {dtype}{list(shape)} takes {header.nbytes} bytes after its "
-            f"header of {header.begin}, but the file holds {size} for both; {_REMEDY}"
-        )
+        fault = f"takes {header.nbytes} bytes after its header of {header.begin}, but the file holds {size} for both"
+        raise DataError(f"{path}: array {name!r} of {dtype}{list(shape)} {fault}; {_REMEDY}")
     return header
 
 
@@ -225,17 +210,5 @@ def _require_text(path: Path, name: str, values: NDArray[np.str_]) -> None:
     wrong = np.argwhere(control | no_character)
     if len(wrong):
         entry, place = wrong[0]
-        raise DataError(
-            f"{path}: array {name!r} holds U+{points[entry, place]:04X} in entry {entry}; expected text without "
-            f"control characters and lone surrogates; {_REMEDY}"
-        )
-
-
-def _fill(buffer: memoryview, stream: BinaryIO) -> None:
-    """Fill the buffer with the rest of a member. At the end of the member, zipfile verifies its checksum."""
-    done = 0
-    while done < len(buffer):
-        count = stream.readinto(buffer[done:])  # type: ignore[attr-defined]
-        if not count:
-            raise EOFError(f"it ends {len(buffer) - done} bytes early")
-        done += count
+        advice = f"expected text without control characters and lone surrogates; {_REMEDY}"
+        raise DataError(f"{path}: array {name!r} holds U+{points[entry, place]:04X} in entry {entry}; {advice}")
