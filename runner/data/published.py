@@ -100,10 +100,8 @@ def read_verified(path: Path, array: CachedArray) -> bytes:
         raise DataError(f"cannot read {path}: {error.strerror}") from error
     found = hashlib.sha256(data).hexdigest()
     if found != array.sha256:
-        raise DataError(
-            f"{path} is corrupt: SHA-256 is {found}, expected {array.sha256} "
-            f"(read {len(data)} bytes, expected {array.size})"
-        )
+        fault = f"SHA-256 is {found}, expected {array.sha256} (read {len(data)} bytes, expected {array.size})"
+        raise DataError(f"{path} is corrupt: {fault}")
     return data
 
 
@@ -121,10 +119,8 @@ def require_cached(published: PublishedFiles, cache_dir: str | None) -> Path:
     """Return the folder of a dataset. If there is none, raises DataError with the command that fetches the dataset."""
     folder = cache_root(cache_dir) / published.name
     if not folder.is_dir():
-        raise DataError(
-            f"dataset {published.name!r} is not in the cache: {folder} is missing; "
-            f"get it with: {_remedy(published, cache_dir)}"
-        )
+        advice = f"get it with: {_remedy(published, cache_dir)}"
+        raise DataError(f"dataset {published.name!r} is not in the cache: {folder} is missing; {advice}")
     return folder
 
 
@@ -139,9 +135,8 @@ def read_files(published: PublishedFiles, cache_dir: str | None) -> list[NDArray
     try:
         return [decode_idx(read_verified(folder / each.filename, each), each.shape) for each in published.arrays]
     except DataError as error:
-        raise DataError(
-            f"dataset {published.name!r}: {error}; get it again with: {_remedy(published, cache_dir)}"
-        ) from error
+        advice = f"get it again with: {_remedy(published, cache_dir)}"
+        raise DataError(f"dataset {published.name!r}: {error}; {advice}") from error
 
 
 def load_published(published: PublishedDataset, cache_dir: str | None) -> Dataset:

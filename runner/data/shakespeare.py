@@ -8,14 +8,8 @@ from runner.data.published import CachedArray, PublishedFiles, cache_root, read_
 from runner.data.text import Lines, LineSettings, words
 from runner.errors import DataError
 
-SHAKESPEARE = PublishedFiles(
-    "shakespeare",
-    (
-        CachedArray(
-            "works-idx1-ubyte", (5_057_239,), "305573b15ca3892bb0e2c554aaafb3692d76ee9a99be7621552ad659581f3dcb"
-        ),
-    ),
-)
+_SHA256 = "305573b15ca3892bb0e2c554aaafb3692d76ee9a99be7621552ad659581f3dcb"
+SHAKESPEARE = PublishedFiles("shakespeare", (CachedArray("works-idx1-ubyte", (5_057_239,), _SHA256),))
 """All works in ASCII; the character form feed separates them."""
 
 WORKS = (

@@ -21,7 +21,7 @@ from runner.errors import ConfigError, DataError, ResourceError, SecurityError
 from tests.data.published_data import FILES, MEMBERS, TINY, Member, ar, serve, store, tar
 
 ARCHIVE = tar(*MEMBERS)
-LABEL_BYTES = TINY.arrays[3].size
+LENGTH, LABEL_BYTES = len(ARCHIVE), TINY.arrays[3].size
 
 
 def fetched(root: Path, *origins: Origin) -> tuple[Path, list[str]]:
@@ -58,52 +58,38 @@ def test_if_an_origin_fails_the_next_one_is_tried_and_reported(tmp_path: Path) -
 
 
 OUTSIDE = "leads outside of the archive; the archive is refused"
-NO_FILE = "'package/train-images' is a link or a device, not a file"
+NO_FILE = "'package/train-images' is a link or device, not a file"
+NOT_KNOWN = (
+    r"^dataset 'tiny' could not be fetched from any origin: fake place: "
+    r"fake-place\.tgz is not the known file: md5 is [0-9a-f]{32}, expected 0{32}"
+)
+TOO_LONG = f"'package/test-labels' has {LABEL_BYTES + 1} bytes, expected at most {LABEL_BYTES}"
+
+
+def linked(kind: bytes) -> Member:
+    return Member("package/train-images", kind=kind, target="/etc/passwd")
+
+
+def labels(size: int) -> Member:
+    return Member("package/test-labels", bytes(size))
 
 
 @pytest.mark.parametrize(
     ("origin", "error", "message"),
     [
-        pytest.param(
-            serve(b"no tar file at all", checksum="md5:" + "0" * 32),
-            DataError,
-            r"^dataset 'tiny' could not be fetched from any origin: fake place: "
-            r"fake-place\.tgz is not the known file: md5 is [0-9a-f]{32}, expected 0{32}",
-            id="checksum",
-        ),
-        pytest.param(serve(ARCHIVE[: len(ARCHIVE) // 2]), DataError, r"fake-place\.tgz is damaged: ", id="truncated"),
-        pytest.param(
-            serve(ARCHIVE[:-9], size=len(ARCHIVE)),
-            DataError,
-            f"has {len(ARCHIVE) - 9} bytes, expected {len(ARCHIVE)}",
-            id="incomplete download",
-        ),
-        *(
-            pytest.param(serve(tar(Member(name, b"x"), *MEMBERS)), SecurityError, OUTSIDE, id=name)
-            for name in ("../escaped", "package/../../escaped", "/escaped")
-        ),
-        *(
-            pytest.param(
-                serve(tar(Member("package/train-images", kind=kind, target="/etc/passwd"), *MEMBERS)),
-                SecurityError,
-                NO_FILE,
-                id=f"member of type {kind.decode()}",
-            )
-            for kind in (tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.CHRTYPE, tarfile.FIFOTYPE)
-        ),
-        pytest.param(
-            serve(tar(*MEMBERS[:-1], Member("package/test-labels", bytes(LABEL_BYTES + 1)))),
-            DataError,
-            f"'package/test-labels' has {LABEL_BYTES + 1} bytes, expected at most {LABEL_BYTES}",
-            id="oversize member",
-        ),
-        pytest.param(serve(tar(*MEMBERS[:-1])), DataError, r"fake-place\.tgz lacks package/test-labels", id="missing"),
-        pytest.param(
-            serve(tar(*MEMBERS[:-1], Member("package/test-labels", bytes(LABEL_BYTES)))),
-            DataError,
-            r"test-labels is corrupt: SHA-256 is",
-            id="other data",
-        ),
+        (serve(b"no tar file at all", checksum="md5:" + "0" * 32), DataError, NOT_KNOWN),
+        (serve(ARCHIVE[: LENGTH // 2]), DataError, r"fake-place\.tgz is damaged: "),
+        (serve(ARCHIVE[:-9], size=LENGTH), DataError, f"has {LENGTH - 9} bytes, expected {LENGTH}"),
+        (serve(tar(Member("../escaped", b"x"), *MEMBERS)), SecurityError, OUTSIDE),
+        (serve(tar(Member("package/../../escaped", b"x"), *MEMBERS)), SecurityError, OUTSIDE),
+        (serve(tar(Member("/escaped", b"x"), *MEMBERS)), SecurityError, OUTSIDE),
+        (serve(tar(linked(tarfile.SYMTYPE), *MEMBERS)), SecurityError, NO_FILE),
+        (serve(tar(linked(tarfile.LNKTYPE), *MEMBERS)), SecurityError, NO_FILE),
+        (serve(tar(linked(tarfile.CHRTYPE), *MEMBERS)), SecurityError, NO_FILE),
+        (serve(tar(linked(tarfile.FIFOTYPE), *MEMBERS)), SecurityError, NO_FILE),
+        (serve(tar(*MEMBERS[:-1], labels(LABEL_BYTES + 1))), DataError, TOO_LONG),
+        (serve(tar(*MEMBERS[:-1])), DataError, r"fake-place\.tgz lacks package/test-labels"),
+        (serve(tar(*MEMBERS[:-1], labels(LABEL_BYTES))), DataError, r"test-labels is corrupt: SHA-256 is"),
     ],
 )
 def test_an_archive_that_cannot_be_used_is_refused_and_nothing_is_stored(
@@ -158,9 +144,7 @@ def test_the_command_fills_the_cache_and_lists_it(
 
 
 @pytest.mark.parametrize("arguments", [[], ["fetch"], ["fetch", "digits"], ["take", "mnist"]])
-def test_wrong_arguments_exit_as_a_configuration_error(
-    arguments: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_wrong_arguments_are_a_configuration_error(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         main(arguments)
     assert caught.value.code == 2
@@ -172,9 +156,7 @@ def test_tar_members_are_found_with_and_without_leading_dot() -> None:
     assert read_tar(io.BytesIO(data), {"usr/a": 5, "usr/b": 6}) == {"usr/a": b"first", "usr/b": b"second"}
 
 
-def test_a_file_that_is_no_tar_or_unpacks_beyond_the_limit_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_is_no_tar_or_too_large_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a.tgz").write_bytes(b"<html>sign in first</html>")
     with pytest.raises(DataError, match=r"a\.tgz is damaged"):
         read_tar(tmp_path / "a.tgz", {})
@@ -262,9 +244,7 @@ def install(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
     monkeypatch.setenv("PATH", str(folder))
 
 
-def test_packages_are_downloaded_into_the_folder_without_scripts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_packages_are_downloaded_without_scripts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     install(tmp_path / "bin", monkeypatch, 'echo "$@" > asked')
     npm_pack("some-data@1.2.3", tmp_path)
     assert (tmp_path / "asked").read_text().split() == ["pack", "some-data@1.2.3", "--silent", "--ignore-scripts"]

@@ -113,9 +113,7 @@ def test_idx_files_are_written_from_any_memory_order_and_read() -> None:
         (FILE + b"\x00", (2, 3), "reshape"),
     ],
 )
-def test_idx_files_of_another_shape_type_or_length_are_refused(
-    data: bytes, shape: tuple[int, ...], message: str
-) -> None:
+def test_idx_files_of_another_shape_or_length_are_refused(data: bytes, shape: tuple[int, ...], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         decode_idx(data, shape)
 
@@ -253,10 +251,9 @@ def test_the_noise_of_an_image_depends_on_its_position_only(monkeypatch: pytest.
 
 def test_a_normalisation_can_be_set(tiny: Callable[..., Mnist]) -> None:
     assert tiny(mean=[0.1], std=[0.2]).load().normalisation == Normalisation(255.0, (0.1,), (0.2,))
+    message = r"data\.mean=.* and data\.std=.*: expected 1 number\(s\) each, one for each channel"
     for wrong in ({"mean": [0.1]}, {"std": [0.2]}, {"mean": [0.1, 0.1], "std": [0.2, 0.2]}):
-        with pytest.raises(
-            ConfigError, match=r"data\.mean=.* and data\.std=.*: expected 1 number\(s\) each, one for each channel"
-        ):
+        with pytest.raises(ConfigError, match=message):
             tiny(**wrong)
 
 
