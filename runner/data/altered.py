@@ -28,8 +28,7 @@ def resized(images: Images, size: int) -> Images:
 def noisy(images: Images, deviation: float, stream: str) -> Images:
     """Return images (N, ...) with independent normal noise, rounded and limited to 0..255.
 
-    deviation: the standard deviation as a fraction of 255. The noise of an image is a pure function of ``stream`` and
-    of the position of the image.
+    deviation: the standard deviation as a fraction of 255. The noise is a pure function of ``stream`` and position.
     """
     pixels = int(np.prod(images.shape[1:]))
     found, key = np.empty_like(images), philox.key(0, stream)

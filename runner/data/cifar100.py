@@ -22,8 +22,7 @@ _RECORD = _LABELS + int(np.prod(SHAPE))
 class Cifar100(NormalisedFiles):
     """CIFAR-100 in its published binary version: PATH/train.bin and PATH/test.bin of ``cifar-100-binary``.
 
-    60,000 colour photographs of 32x32 pixels, each with the label of one of 100 fine classes. Without a path, runs can
-    be planned and explained.
+    60,000 colour photographs of 32x32 pixels in 100 fine classes. Without a path, runs can be planned and explained.
     """
 
     name: str = "cifar100"

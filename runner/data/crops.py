@@ -65,9 +65,8 @@ def random_square(
     top = (image.height - height * scale) / 2 if of_square else 0.0
     left = (image.width - width * scale) / 2 if of_square else 0.0
     side = size * scale
-    return Region(
-        min(top + row * scale, image.height - side), min(left + column * scale, image.width - side), side, side
-    )
+    top, left = min(top + row * scale, image.height - side), min(left + column * scale, image.width - side)
+    return Region(top, left, side, side)
 
 
 def random_area(

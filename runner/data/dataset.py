@@ -66,8 +66,7 @@ class Facts:
     """The facts of a dataset that are known without reading its examples.
 
     fields: name -> field of an example; the field x is the network's input. If the field y is a label, its names are
-    the class names. The other facts are the numbers of examples in each split. Examples of the validation split are
-    not counted in ``train_examples``.
+    the class names. The other facts are numbers of examples; ``train_examples`` does not count the validation split.
     """
 
     fields: Mapping[str, Field]
@@ -77,9 +76,7 @@ class Facts:
 
     def __post_init__(self) -> None:
         if not isinstance(self.fields, Mapping):  # a plugin's dataset may give anything
-            raise TypeError(
-                f"Facts: got the fields {self.fields}, expected a dict; for classes use Facts.labelled(...)"
-            )
+            raise TypeError(f"Facts: got the fields {self.fields}, expected a dict; for classes use Facts.labelled()")
 
     @classmethod
     def labelled(

@@ -69,8 +69,7 @@ class Decoder:
     def evaluate(self, found: _Batch) -> tuple[_Batch, NDArray[np.bool_]]:
         """Return the fields of examples with images x (S, C, H, W), and a mask (S,), true for decoded images.
 
-        The pixels of a tolerated undecodable image are 0. Raises UndecodableImageError if more images cannot be decoded
-        than are tolerated.
+        The pixels of a tolerated undecodable image are 0. Raises UndecodableImageError for further such images.
         """
         decoded = np.ones(len(found["x"]), bool)
 

@@ -48,9 +48,8 @@ class OpenedImage:
             except ValueError as error:
                 raise self._damaged(error) from error
             if height * width > MOST_PIXELS:
-                raise UndecodableImageError(
-                    f"{image.where} is of {width}x{height} pixels; expected at most {MOST_PIXELS:,} pixels; remove it"
-                )
+                expected = f"at most {MOST_PIXELS:,} pixels; remove it"
+                raise UndecodableImageError(f"{image.where} is of {width}x{height} pixels; expected {expected}")
             if colours in ("Gray", "YCbCr", "RGB"):
                 self.size = ImageSize(height, width)
                 return

@@ -59,9 +59,8 @@ def _digits_file() -> Path:
     # Only the file is needed; importing scikit-learn takes seconds.
     spec = find_spec("sklearn")
     if spec is None or not spec.submodule_search_locations:
-        raise DataError(
-            "dataset 'digits' is read from scikit-learn, which is not installed; install it: pip install scikit-learn"
-        )
+        advice = "install it: pip install scikit-learn"
+        raise DataError(f"dataset 'digits' is read from scikit-learn, which is not installed; {advice}")
     return Path(spec.submodule_search_locations[0], "datasets", "data", "digits.csv.gz")
 
 
@@ -75,8 +74,6 @@ def _read_table(path: Path) -> NDArray[np.uint8]:
         raise DataError(f"cannot read dataset 'digits' from {path}: {error}; reinstall scikit-learn") from error
     found = hashlib.sha256(table.tobytes()).hexdigest()
     if found != _TABLE_SHA256:
-        raise DataError(
-            f"{path} does not hold the known digits: SHA-256 of its table is {found}, "
-            f"expected {_TABLE_SHA256}; reinstall scikit-learn"
-        )
+        fault = f"SHA-256 of its table is {found}, expected {_TABLE_SHA256}; reinstall scikit-learn"
+        raise DataError(f"{path} does not hold the known digits: {fault}")
     return table

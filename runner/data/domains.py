@@ -32,12 +32,8 @@ class Domains(DatasetSettings):
         first, *others = found
         for name in others:
             if found[name].fields != found[first].fields:
-                one, other = (
-                    {key: str(each) for key, each in found[domain].fields.items()} for domain in (first, name)
-                )
-                raise ConfigError(
-                    f"data.sources: {first} has the fields {one}, {name} has {other}; expected equal fields"
-                )
+                one, two = ({key: str(each) for key, each in found[source].fields.items()} for source in (first, name))
+                raise ConfigError(f"data.sources: {first} has the fields {one}, {name} has {two}; expected the same")
         counts = ([getattr(each, f"{split}_examples") for each in found.values()] for split in ("train", "test"))
         return Facts(found[first].fields, *map(sum, counts))
 
@@ -57,10 +53,8 @@ class Domains(DatasetSettings):
         loaded = {name: load_limited(each) for name, each in self._datasets().items()}
         for name, each in loaded.items():
             if not isinstance(each.train, Split):
-                raise ConfigError(
-                    f"data.sources.{name}: {each.name} is read in parts during training; expected a dataset in memory, "
-                    "such as image_folder with stream=false"
-                )
+                advice = "expected a dataset in memory, such as image_folder with stream=false"
+                raise ConfigError(f"data.sources.{name}: {each.name} is read in parts during training; {advice}")
         scales = {name: each.normalisation.scale for name, each in loaded.items()}
         if len(set(scales.values())) > 1:
             raise ConfigError(f"data.sources: stored pixels are divided by {scales}; expected one number")
@@ -71,10 +65,8 @@ class Domains(DatasetSettings):
     def _datasets(self) -> dict[str, DatasetSettings]:
         """Return domain -> settings. Raises ConfigError for wrong settings, or if there are none."""
         if not self.sources:
-            raise ConfigError(
-                f"data.sources is empty: name the datasets of data={self.name}, as in data.sources.a.name=mnist "
-                "data.sources.b.name=fashion_mnist"
-            )
+            example = "data.sources.a.name=mnist data.sources.b.name=fashion_mnist"
+            raise ConfigError(f"data.sources is empty: name the datasets of data={self.name}, as in {example}")
         found = {}
         for name, settings in self.sources.items():
             if not isinstance(settings, Mapping):

@@ -55,19 +55,14 @@ class EncodedFiles(NormalisedFiles):
         """Return the known normalisation or one that gives train examples mean 0 and standard deviation 1.
 
         At most ``MOST_MEASURED`` examples are read, spread evenly over the split, preprocessed as in evaluations.
-        Raises DataError if an example cannot be read, if more images cannot be decoded than are tolerated, or if a
-        channel is constant.
+        Raises DataError if an example cannot be read, too many images cannot be decoded, or a channel is constant.
         """
         if (known := self.known_normalisation()) is not None:
             return known
         count = min(len(train), MOST_MEASURED)
         measured = np.arange(count, dtype=np.int64) * len(train) // count
-        log.info(
-            "computing mean and deviation from %d of %d train examples; data.mean and data.std avoid this",
-            count,
-            len(train),
-        )
-
+        advice = "data.mean and data.std avoid this"
+        log.info("computing mean and deviation from %d of %d train examples; %s", count, len(train), advice)
         decoder = None if preprocessing is None else Decoder(preprocessing, self.skip_errors)
 
         def read(lo: int, hi: int) -> NDArray[Any]:

@@ -24,8 +24,7 @@ class ImageFolder(EncodedFiles):
     Names that begin with a dot are ignored. Files of other types raise DataError, so that no image is overlooked.
 
     stream: false to decode all images once, when the data are loaded, and keep them as uint8; true to decode images
-    when a batch needs them. If ``preprocessing`` or ``skip_errors`` is set, true is required. SPLITS: the folders of
-    the train and the test split.
+    when a batch needs them, as ``preprocessing`` and ``skip_errors`` require. SPLITS: the folders of both splits.
     """
 
     SPLITS: ClassVar[tuple[str, str]] = ("train", "test")
@@ -36,10 +35,9 @@ class ImageFolder(EncodedFiles):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.stream and (self.preprocessing != PreprocessingSettings() or self.skip_errors):
-            raise ConfigError(
-                f"data.stream=false with data.preprocessing.name={self.preprocessing.name} and data.skip_errors="
-                f"{self.skip_errors}: images that are loaded once have one size; use data.stream=true"
-            )
+            found = f"data.preprocessing.name={self.preprocessing.name} and data.skip_errors={self.skip_errors}"
+            fault = "images that are loaded once have one size; use data.stream=true"
+            raise ConfigError(f"data.stream=false with {found}: {fault}")
 
     @property
     def streamed(self) -> bool:
@@ -78,10 +76,8 @@ class ImageFolder(EncodedFiles):
         train, test = (classes_in(Path(self.path) / split, self._layout()) for split in self.SPLITS)
         unknown = sorted(set(test) - set(train))
         if unknown:
-            raise DataError(
-                f"{self.path}/{self.SPLITS[1]} has classes {', '.join(unknown)} that train does not have; "
-                f"expected some of: {', '.join(train)}"
-            )
+            fault = f"has classes {', '.join(unknown)} that train does not have; expected some of: {', '.join(train)}"
+            raise DataError(f"{self.path}/{self.SPLITS[1]} {fault}")
         return train, test
 
     def _split(self, files: dict[str, list[Path]], class_names: tuple[str, ...]) -> Split:

@@ -12,8 +12,8 @@ from runner.data.dataset import Dataset, Facts
 from runner.data.pipeline import Pipeline
 from runner.data.settings import DatasetSettings, limited_facts, load_limited
 from runner.data.source import pipeline_of
-from runner.errors import ConfigError, ResourceError
-from runner.system.files import replace_durably
+from runner.errors import ConfigError
+from runner.system.files import replace_durably, writing
 
 _ROWS, _COLUMNS, _GAP = 8, 9, 2
 _MOST_CLASSES = 20
@@ -31,16 +31,9 @@ def inspection(settings: DatasetSettings, seed: int, batch_size: int, sheet: Pat
         lines = [*_facts(settings, facts, dataset), *_classes(facts, dataset)]
         lines += [f"input        {line}" for line in _stages(pipeline, batch_size)]
         if sheet is not None:
-            picture = contact_sheet(pipeline, facts.shape, dataset)
-            try:
-                replace_durably(sheet, picture)
-            except OSError as error:
-                raise ResourceError(
-                    f"--sheet={sheet} cannot be written: {error.strerror}; choose another file"
-                ) from error
-            lines.append(
-                f"sheet        {sheet}: a train example in each row, first as in evaluations, then as in epochs"
-            )
+            with writing(f"--sheet={sheet}", "choose another file"):
+                replace_durably(sheet, contact_sheet(pipeline, facts.shape, dataset))
+            lines.append(f"sheet        {sheet}: a train example in each row, as in evaluations, then as in epochs")
     return "\n".join(lines)
 
 

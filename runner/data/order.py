@@ -31,9 +31,8 @@ def epoch_order(shuffle: Shuffle, shards: NDArray[np.int64], seed: int, stream: 
     count = int(shards.sum())
     if shuffle.window is None:
         return philox.permutation(philox.key(seed, stream), count)
-    order = _interleaved(
-        shards, shuffle.interleave, philox.permutation(philox.key(seed, f"{stream}/shards"), len(shards))
-    )
+    visited = philox.permutation(philox.key(seed, f"{stream}/shards"), len(shards))
+    order = _interleaved(shards, shuffle.interleave, visited)
     draws = philox.uniform(philox.key(seed, f"{stream}/window"), np.arange(count, dtype=np.int64), 1)[:, 0]
     # Example i gets the key i + W * u, with u in [0, 1), so it can pass only examples fewer than W places before it.
     return order[np.argsort(np.arange(count) + shuffle.window * draws, kind="stable")]

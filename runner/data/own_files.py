@@ -15,6 +15,9 @@ from runner.data.dataset import Facts, Normalisation
 from runner.data.settings import DatasetSettings, require_mean_and_std
 from runner.errors import ConfigError, DataError
 
+Read = Callable[[int, int], NDArray[Any]]
+"""A function that returns the examples from one index up to another, without those that cannot be used."""
+
 # As float64, a chunk takes about 8 MiB.
 _VALUES_PER_CHUNK = 1 << 20
 
@@ -107,9 +110,7 @@ class NormalisedFiles(OwnFiles):
         """
         return self.normalisation_from(len(images), images.shape[1:], lambda lo, hi: images[lo:hi])
 
-    def normalisation_from(
-        self, count: int, shape: tuple[int, ...], read: Callable[[int, int], NDArray[Any]]
-    ) -> Normalisation:
+    def normalisation_from(self, count: int, shape: tuple[int, ...], read: Read) -> Normalisation:
         """Return the normalisation of examples that are read in parts; see :func:`channel_statistics`."""
         if (known := self.known_normalisation()) is not None:
             return known
@@ -118,31 +119,25 @@ class NormalisedFiles(OwnFiles):
             raise DataError(f"{self.path}: no measured train image can be decoded; replace the images")
         for channel, deviation in enumerate(std):
             if deviation == 0.0:
-                raise DataError(
-                    f"{self.path}: channel {channel} of the train examples is {mean[channel]:g} everywhere, so its "
-                    "standard deviation is 0; remove it, or set data.mean and data.std"
-                )
+                fault = f"channel {channel} of the train examples is {mean[channel]:g} everywhere"
+                advice = "remove it, or set data.mean and data.std"
+                raise DataError(f"{self.path}: {fault}, so its standard deviation is 0; {advice}")
         scale = self.scale()
         return Normalisation(scale, tuple(m / scale for m in mean), tuple(s / scale for s in std))
 
     def require_room(self, nbytes: int, what: str) -> None:
         """Raise DataError if ``nbytes`` is more than ``max_bytes``. what: name of the data, for the message."""
         if nbytes > self.max_bytes:
-            raise DataError(
-                f"{self.path}: {what} take {nbytes:,} bytes in memory, more than data.max_bytes={self.max_bytes:,}; "
-                "every process loads all examples: use data.stream=true, use fewer or smaller examples, or raise "
-                "data.max_bytes"
-            )
+            fault = f"{what} take {nbytes:,} bytes in memory, more than data.max_bytes={self.max_bytes:,}"
+            advice = "use data.stream=true, use fewer or smaller examples, or raise data.max_bytes"
+            raise DataError(f"{self.path}: {fault}; every process loads all examples: {advice}")
 
 
-def channel_statistics(
-    count: int, shape: tuple[int, ...], read: Callable[[int, int], NDArray[Any]]
-) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def channel_statistics(count: int, shape: tuple[int, ...], read: Read) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Return mean and standard deviation of each channel of ``count`` (1 or more) examples of ``shape`` (C, ...).
 
-    read: function that returns the examples from one index up to another, without those that cannot be used; it reads
-    each example twice. Both results are computed in float64 over chunks of fixed order and size, so that equal images
-    give equal results bit for bit. Both are () if no example can be used.
+    Each example is read twice. Both results are computed in float64 over chunks of fixed order and size, so that equal
+    images give equal results bit for bit. Both are () if no example can be used.
     """
     others = (0, *range(2, len(shape) + 1))
     rows = max(1, _VALUES_PER_CHUNK // max(1, math.prod(shape)))

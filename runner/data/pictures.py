@@ -73,19 +73,16 @@ def upright_image(file: BinaryIO, where: str, *, inks: bool = False) -> Image.Im
             upright.load()
             return upright
     except UnidentifiedImageError:
-        raise UndecodableImageError(
-            f"{where} cannot be decoded: cannot identify image file, expected {' or '.join(_FORMATS)}; replace it"
-        ) from None
+        fault = f"cannot identify image file, expected {' or '.join(_FORMATS)}; replace it"
+        raise UndecodableImageError(f"{where} cannot be decoded: {fault}") from None
     except _DAMAGE as error:
         raise UndecodableImageError(f"{where} cannot be decoded: {error}; replace or remove it") from error
 
 
 def _require_readable(where: str, image: Image.Image, modes: tuple[str, ...]) -> None:
     if image.mode not in modes or image.width * image.height > MOST_PIXELS:
-        raise UndecodableImageError(
-            f"{where} is a {image.mode} image of {image.width}x{image.height} pixels; expected mode "
-            f"{', '.join(modes)} and at most {MOST_PIXELS:,} pixels; convert or remove it"
-        )
+        advice = f"expected mode {', '.join(modes)} and at most {MOST_PIXELS:,} pixels; convert or remove it"
+        raise UndecodableImageError(f"{where} is a {image.mode} image of {image.width}x{image.height} pixels; {advice}")
 
 
 def _require_fitting(where: str, image: Image.Image, mode: str, size: tuple[int, int]) -> None:
@@ -123,8 +120,7 @@ def read_pictures(
     Pixels of PNG and JPEG files are scaled to the range of the dataset's pixels, 0 to ``normalisation.scale``; if the
     dataset's pixels have no bounds, only arrays are accepted. An array must have values in this range, and the shape
     (C, H, W) or (N, C, H, W), or, for one channel, (H, W) or (N, H, W). Inputs other than images are read from arrays
-    only. fit: True to convert PNG and JPEG files to the given size and channels, as :func:`read_image` does; False to
-    refuse other sizes and channels.
+    only. fit: whether to convert PNG and JPEG files to the given size and channels, or to refuse others.
 
     Raises DataError, with the reason, for a file that cannot be read or does not fit.
     """
@@ -153,10 +149,8 @@ def _image_shape(path: Path, shape: tuple[int, ...], normalisation: Normalisatio
     if channels not in _MODES:
         raise DataError(f"{path}: the network takes {channels} channels, an image has 1 or 3; use arrays (.npy)")
     if not normalisation.bounded:
-        raise DataError(
-            f"{path}: an image has pixels of 0 to 255, the network was trained on numbers of any range; use "
-            "arrays (.npy) like its training data"
-        )
+        fault = "an image has pixels of 0 to 255, the network was trained on numbers of any range"
+        raise DataError(f"{path}: {fault}; use arrays (.npy) like its training data")
     return channels, height, width
 
 
@@ -186,6 +180,5 @@ def _require_range(path: Path, images: NDArray[Any], normalisation: Normalisatio
     # NaN fails this comparison too.
     if not least <= low <= high <= most:
         expected = f"0 to {most:g}" if normalisation.bounded else "finite"
-        raise DataError(
-            f"{path}: its values are {low:g} to {high:g}; expected pixels as in the dataset, {expected}, not normalised"
-        )
+        advice = f"expected pixels as in the dataset, {expected}, not normalised"
+        raise DataError(f"{path}: its values are {low:g} to {high:g}; {advice}")

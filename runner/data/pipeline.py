@@ -29,8 +29,7 @@ _PARTS_PER_THREAD = 4
 class Pipeline:
     """An input source that serves a dataset; several threads may read it at once.
 
-    If examples continue each other (field :data:`~runner.fields.BEGINS`), :class:`_Rows` defines the batches. All other
-    examples are served as follows.
+    Examples that continue each other (field :data:`~runner.fields.BEGINS`) are served as :class:`_Rows` describes.
 
     Train batches are taken from an endless stream of the n examples: position p belongs to epoch p // n and has example
     order(epoch)[p % n]. Step s takes the ``batch_size`` positions from s * batch_size on, so no example is dropped. If
@@ -97,8 +96,7 @@ class Pipeline:
         mask: (hi-lo,) in the pipeline's dtype: 1 for an example, 0 for padding (copies of the last example) and for
         tolerated undecodable images of evaluations.
 
-        Raises ValueError for another split, a negative step or a share outside the batch, and DataError if an example
-        cannot be read.
+        Raises ValueError for another split, a negative step or a wrong share; DataError for an unreadable example.
         """
         if split not in self._batch_sizes:
             raise ValueError(f"unknown split {split!r}; the splits are {', '.join(map(repr, self._parts))}")
@@ -167,12 +165,11 @@ class Pipeline:
         """Return the fields of examples as the network reads them. x is not normalised if it has signed integers."""
         with self.times.of(NORMALISE, len(examples["x"])):
             x = examples["x"]
-            fed = examples if x.dtype.kind == "i" else {**examples, "x": self._normalised(x)}
+            if x.dtype.kind != "i":
+                x = self._dataset.normalisation.apply(x, self._dtype, in_place=self._may_overwrite)
+            fed = {**examples, "x": x}
             dtypes = {name: np.int64 if each.dtype.kind in "iu" else self._dtype for name, each in fed.items()}
             return {name: values.astype(dtypes[name], copy=False) for name, values in fed.items()}
-
-    def _normalised(self, x: NDArray[Any]) -> NDArray[Any]:
-        return self._dataset.normalisation.apply(x, self._dtype, in_place=self._may_overwrite)
 
     def _examples_at(self, positions: NDArray[np.int64], domain: int) -> NDArray[np.int64]:
         """Return the train example at each position of the stream of a domain."""

@@ -43,10 +43,8 @@ class DatasetSettings(ABC):
             raise ConfigError(f"data.name={self.name}: facts returned {facts}; expected Facts")
         examples = min(facts.train_examples, self.train_limit or facts.train_examples)
         if self.val_fraction and examples < 2:
-            raise ConfigError(
-                f"data.val_fraction={self.val_fraction} of {examples} train example: expected 0, or 2 train examples "
-                "or more, so that both splits have one"
-            )
+            expected = "0, or 2 train examples or more, so that both splits have one"
+            raise ConfigError(f"data.val_fraction={self.val_fraction} of {examples} train example: expected {expected}")
         self.augment.require_fitting(facts.shape, self.name)
 
     @abstractmethod
@@ -63,10 +61,7 @@ class DatasetSettings(ABC):
         return self.load().normalisation
 
     def require_present(self) -> None:  # noqa: B027 - does nothing by default
-        """Raise DataError, with the command that fetches the dataset, if the dataset is missing from the cache.
-
-        This quick check before a run reads no data. For a dataset that needs no download, it does nothing.
-        """
+        """Raise DataError, with the command that fetches the dataset, if it is not in the cache; read no data."""
 
     @abstractmethod
     def load(self) -> Dataset:
@@ -102,9 +97,8 @@ def require_mean_and_std(mean: Sequence[float] | None, std: Sequence[float] | No
     if len(counts) > 1 or (channels is not None and counts not in ({None}, {channels})):
         shown = ["null" if each is None else each for each in (mean, std)]
         numbers = "a number" if channels is None else f"{channels} number(s) each, one"
-        raise ConfigError(
-            f"data.mean={shown[0]} and data.std={shown[1]}: expected {numbers} for each channel, or null for both"
-        )
+        expected = f"{numbers} for each channel, or null for both"
+        raise ConfigError(f"data.mean={shown[0]} and data.std={shown[1]}: expected {expected}")
 
 
 def limited_facts(settings: DatasetSettings) -> Facts:
@@ -135,16 +129,13 @@ def _limited(split: Examples, limit: int | None) -> Examples:
 def _require_fields(settings: DatasetSettings, dataset: Dataset) -> None:
     """Raise ConfigError, with the place in the code, unless the splits have the fields and sizes of the facts."""
     facts, code = settings.facts(), type(settings).load.__code__
-    for split, examples, count in (
-        ("train", dataset.train, facts.train_examples),
-        ("test", dataset.test, facts.test_examples),
-    ):
+    for split in ("train", "test"):
+        examples, count = getattr(dataset, split), getattr(facts, f"{split}_examples")
         if not isinstance(examples, Split):
             continue  # the arrays of a batch are not known before it is read
         expected = {name: (count, *field.shape) for name, field in facts.fields.items()}
         found = {name: values.shape for name, values in examples.arrays.items()}
         if found != expected:
-            raise ConfigError(
-                f"data.name={settings.name}: {code.co_filename}:{code.co_firstlineno}: load returned a {split} split "
-                f"with arrays of shapes {found}; expected {expected}, as facts returned"
-            )
+            where = f"data.name={settings.name}: {code.co_filename}:{code.co_firstlineno}"
+            fault = f"load returned a {split} split with arrays of shapes {found}"
+            raise ConfigError(f"{where}: {fault}; expected {expected}, as facts returned")

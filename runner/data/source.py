@@ -18,8 +18,7 @@ class Prefetcher:
     """An input source that returns the batches of a pipeline and usually makes them before they are requested.
 
     After a read of (split, step, lo, hi), a background thread reads (split, s, lo, hi) for the next ``depth`` steps s.
-    The thread thus works ahead even if each step reads several ranges (microbatches). Other batches, such as the first,
-    are made on request.
+    The thread thus works ahead even if each step reads several ranges. Other batches are made on request.
     """
 
     def __init__(self, source: Pipeline, depth: int = 1) -> None:
@@ -55,10 +54,8 @@ class Prefetcher:
         self._source.close()
         self._ahead.clear()
         if waits := self._waits.batches:
-            log.info(
-                "input: %.1f s waited for %d batches; ms for each example on one thread: %s",
-                *(self._waits.seconds, waits, self._source.times),
-            )
+            text = "input: %.1f s waited for %d batches; ms for each example on one thread: %s"
+            log.info(text, self._waits.seconds, waits, self._source.times)
             self._waits = InputWaits()
 
     def __enter__(self) -> Self:
@@ -68,35 +65,17 @@ class Prefetcher:
         self.close()
 
 
-def source_from_config(
-    config: Mapping[str, object],
-    *,
-    seed: int,
-    batch_size: int,
-    eval_batch_size: int | None = None,
-    dtype: str,
-) -> Prefetcher:
+def source_from_config(config: Mapping[str, object], **options: Any) -> Prefetcher:
     """Load the dataset that ``config`` describes and return a source of its batches, which the caller must close.
 
-    batch_size: size of a train batch over all workers. eval_batch_size: the same for other splits; None for
-    ``batch_size``. dtype: dtype of x and mask, "float32" or "float64". Raises ConfigError like
+    options: ``seed``, ``batch_size``, ``eval_batch_size`` and ``dtype`` of a :class:`Pipeline`. Raises ConfigError like
     :func:`~runner.data.settings.settings_from_config`, and DataError if the data cannot be read.
     """
     settings = settings_from_config(config)
-    dataset = load_limited(settings)
-    pipeline = pipeline_of(
-        settings, dataset, seed=seed, batch_size=batch_size, eval_batch_size=eval_batch_size, dtype=dtype
-    )
-    return Prefetcher(pipeline, settings.prefetch)
+    return Prefetcher(pipeline_of(settings, load_limited(settings), **options), settings.prefetch)
 
 
 def pipeline_of(settings: DatasetSettings, dataset: Dataset, **options: Any) -> Pipeline:
     """Return a pipeline of a loaded dataset with the settings for batches. options: see :class:`Pipeline`."""
-    return Pipeline(
-        dataset,
-        augment=settings.augment,
-        val_fraction=settings.val_fraction,
-        shuffle=settings.shuffle,
-        threads=settings.threads,
-        **options,
-    )
+    of_settings = {key: getattr(settings, key) for key in ("augment", "val_fraction", "shuffle", "threads")}
+    return Pipeline(dataset, **of_settings, **options)

@@ -94,15 +94,10 @@ class Records(Examples):
     def take(self, examples: NDArray[np.int64]) -> Mapping[str, NDArray[Any]]:
         """Return x and y of records, reading each file in the order of its records.
 
-        Raises DataError, naming file, offset and record, if a record changed since the index was built or lacks the
-        expected features.
+        Raises DataError, naming file, offset and record, if a record changed after indexing or lacks a feature.
         """
         fields = self._fields
-        x = (
-            np.empty(len(examples), object)
-            if fields.shape is None
-            else np.empty((len(examples), *fields.shape), fields.dtype)
-        )
+        x = np.empty((len(examples), *(fields.shape or ())), object if fields.shape is None else fields.dtype)
         y = np.empty((len(examples), fields.targets), np.float32) if fields.targets else self._labels[examples]
         places = np.argsort(examples, kind="stable")
         files = np.searchsorted(self._ends, examples[places], side="right")
@@ -123,9 +118,7 @@ class Records(Examples):
         value = features.get(fields.image, [])
         if fields.shape is None:
             if not isinstance(value, list) or len(value) != 1:
-                raise DataError(
-                    f"{where}: feature {fields.image} holds {len(value)} values; expected one encoded image"
-                )
+                raise DataError(f"{where}: feature {fields.image} holds {len(value)} values; expected 1 encoded image")
             return EncodedImage(value[0], where, _boxes(features))
         if isinstance(value, np.ndarray):
             return _numbers(where, features, fields.image, fields.shape)
@@ -133,10 +126,8 @@ class Records(Examples):
         expected = int(np.prod(fields.shape)) * dtype.itemsize
         if len(value) != 1 or len(value[0]) != expected:
             found = f"{len(value[0])} bytes" if len(value) == 1 else f"{len(value)} values"
-            raise DataError(
-                f"{where}: feature {fields.image} holds {found}; expected {expected} bytes, {dtype} of shape "
-                f"{fields.shape}, as data.shape and data.dtype state"
-            )
+            advice = f"expected {expected} bytes, {dtype} of shape {fields.shape}, as data.shape and data.dtype state"
+            raise DataError(f"{where}: feature {fields.image} holds {found}; {advice}")
         return np.frombuffer(value[0], dtype).reshape(fields.shape)
 
 
@@ -178,9 +169,7 @@ class MappedSplit(Split):
         x = taken["x"]
         if x.dtype.kind == "f" and not np.isfinite(x).all():
             wrong = examples[~np.isfinite(x).reshape(len(x), -1).all(axis=1)]
-            raise DataError(
-                f"{self.where} is not finite in example {wrong[0]}; expected finite numbers; correct or remove it"
-            )
+            raise DataError(f"{self.where} is not finite in example {wrong[0]}; expected finite numbers; correct it")
         return taken
 
     def only(self, examples: NDArray[np.int64]) -> Examples:  # type: ignore[override]

@@ -51,12 +51,8 @@ class Synthetic(DatasetSettings):
 
     def load(self) -> Dataset:
         """Draw both splits, which take C * H * W bytes per example."""
-        return Dataset(
-            self.name,
-            self._split("train", self.examples),
-            self._split("test", self.test_examples),
-            self.normalisation(),
-        )
+        train, test = self._split("train", self.examples), self._split("test", self.test_examples)
+        return Dataset(self.name, train, test, self.normalisation())
 
     def _split(self, split: str, examples: int) -> Split:
         labels = np.arange(examples, dtype=np.int64) % self.classes

@@ -62,9 +62,8 @@ def tokens(lines: Lines, vocabulary: Sequence[str]) -> NDArray[np.int32]:
     """Return the tokens (L,) of all words and line ends, as positions in the vocabulary."""
     number = {word: position for position, word in enumerate(vocabulary)}
     end, unknown = number[END], number[UNKNOWN]
-    return np.fromiter(
-        chain.from_iterable((*(number.get(word, unknown) for word in line), end) for line in lines), np.int32
-    )
+    found = ((*(number.get(word, unknown) for word in line), end) for line in lines)
+    return np.fromiter(chain.from_iterable(found), np.int32)
 
 
 def examples(stream: NDArray[np.int32], steps: int, *, whole: bool) -> Split:
@@ -137,10 +136,9 @@ class TextSettings(DatasetSettings):
         """
         counts = [example_count(count, self.steps, whole=whole) for count, whole in ((train, True), (test, False))]
         if min(counts) < 1:
-            raise ConfigError(
-                f"data.steps={self.steps}: the train split has {train} tokens and the test split {test}; expected more "
-                "tokens than data.steps; use fewer steps or a longer text"
-            )
+            fault = f"the train split has {train} tokens and the test split {test}"
+            advice = "expected more tokens than data.steps; use fewer steps or a longer text"
+            raise ConfigError(f"data.steps={self.steps}: {fault}; {advice}")
         shape = (self.steps,)
         fields = {
             "x": Field(shape, LABEL, vocabulary, word_counts),
@@ -155,9 +153,7 @@ class TextSettings(DatasetSettings):
 
     def load(self) -> Dataset:
         read = self.read()
-        train, test = (
-            examples(each, self.steps, whole=whole) for each, whole in ((read.train, True), (read.test, False))
-        )
+        train, test = examples(read.train, self.steps, whole=True), examples(read.test, self.steps, whole=False)
         return Dataset(self.name, train, test, _AS_STORED)
 
 

@@ -69,14 +69,12 @@ class TFRecord(EncodedFiles):
         least, most = min(map(np.min, labels)) - self.first_label, max(map(np.max, labels)) - self.first_label
         classes = self.classes or len(names) or int(most) + 1
         if least < 0 or most >= classes or classes > MOST_CLASSES:
-            raise DataError(
-                f"{self.path}: labels are {least + self.first_label} to {most + self.first_label}; expected "
-                f"{self.first_label} to {self.first_label + classes - 1}, {classes} classes from data.first_label on"
-            )
+            first = self.first_label
+            expected = f"{first} to {first + classes - 1}, {classes} classes from data.first_label on"
+            raise DataError(f"{self.path}: labels are {least + first} to {most + first}; expected {expected}")
         return Facts.labelled(shape, names or tuple(map(str, range(classes))), counts[0], counts[1])
 
     def scale(self) -> float:
-        """Return 255 for images and bytes, 1 for floats."""
         fields = self._fields()
         return 255.0 if fields.shape is None or fields.dtype == "uint8" else 1.0
 
@@ -97,15 +95,9 @@ class TFRecord(EncodedFiles):
 
     def _fields(self) -> RecordFields:
         described = self._described()
+        image, label, dtype = (getattr(self, key) or getattr(described, key) for key in ("image", "label", "dtype"))
         shape = described.shape if self.shape is None else tuple(self.shape)
-        return RecordFields(
-            self.image or described.image,
-            self.label or described.label,
-            self.first_label,
-            shape,
-            self.dtype or described.dtype,
-            described.targets,
-        )
+        return RecordFields(image, label, self.first_label, shape, dtype, described.targets)
 
     def _indexed(self) -> tuple[Sequence[ShardIndex], Sequence[ShardIndex]]:
         """Return the indices of both splits. Raises DataError if more records are faulty than are tolerated."""
@@ -117,10 +109,9 @@ class TFRecord(EncodedFiles):
         )
         faults = [f"{shard.path}: {fault}" for shard in (*train, *test) for fault in shard.faults]
         if len(faults) > self.skip_errors:
-            raise DataError(
-                f"{faults[0]}; {len(faults)} faults in all, more than data.skip_errors={self.skip_errors}: write the "
-                "file again, or raise data.skip_errors to leave faulty records out"
-            )
+            fault = f"{faults[0]}; {len(faults)} faults in all, more than data.skip_errors={self.skip_errors}"
+            advice = "write the file again, or raise data.skip_errors to leave faulty records out"
+            raise DataError(f"{fault}: {advice}")
         for split, shards in ((self.train, train), (self.test, test)):
             if not sum(map(len, shards)):
                 raise DataError(f"{self.path}/{split} holds no valid record; expected 1 or more")

@@ -176,9 +176,7 @@ def test_every_class_is_split_separately(sizes: list[int], fraction: float, seed
 
 @settings(deadline=None)
 @given(CLASS_SIZES, st.data(), st.integers(0, 2**31))
-def test_a_validation_split_has_the_requested_size_and_the_shares_of_the_classes(
-    sizes: list[int], data: st.DataObject, seed: int
-):
+def test_a_validation_split_keeps_the_shares_of_the_classes(sizes: list[int], data: st.DataObject, seed: int):
     labels = np.random.default_rng(0).permutation(np.repeat(np.arange(len(sizes)), sizes))
     examples = data.draw(st.integers(1, len(labels) - len(sizes)))
     kept, out = validation_split(labels, examples, seed, "x")

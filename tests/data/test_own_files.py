@@ -97,9 +97,7 @@ def test_train_images_are_normalised_by_their_own_statistics(path: Path, dtype: 
 
 
 @pytest.mark.parametrize("kind", ["bytes", "floats", "folder"])
-def test_no_image_is_read_if_mean_and_deviation_are_set(
-    kind: str, path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_known_statistics_need_no_image(kind: str, path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     own_files: type[OwnFiles] = ImageFolder if kind == "folder" else Arrays
     write_arrays(path, **small_arrays(dtype="uint8" if kind == "bytes" else "float32"))
     place, channels = (str(folder), 3) if kind == "folder" else (str(path), 1)
@@ -177,16 +175,16 @@ def test_data_that_take_too_much_memory_are_refused_with_the_bytes(path: Path, f
         ImageFolder(path=str(folder), size=4, max_bytes=287)
 
 
+ONE_EACH = r"expected 1 number\(s\) each, one for each channel"
+
+
 @pytest.mark.parametrize(
     ("settings", "complaint"),
     [
         ({"layout": "chw"}, r"data\.layout='chw': expected one of nchw, nhwc, or null"),
-        (
-            {"mean": [0.0]},
-            r"data\.mean=\[0\.0\] and data\.std=null: expected 1 number\(s\) each, one for each channel, or null",
-        ),
-        ({"mean": [0.0, 1.0], "std": [1.0, 1.0]}, r"expected 1 number\(s\) each, one for each channel"),
-        ({"mean": [], "std": []}, r"expected 1 number\(s\) each, one for each channel"),
+        ({"mean": [0.0]}, rf"data\.mean=\[0\.0\] and data\.std=null: {ONE_EACH}, or null"),
+        ({"mean": [0.0, 1.0], "std": [1.0, 1.0]}, ONE_EACH),
+        ({"mean": [], "std": []}, ONE_EACH),
         ({"path": ""}, r"data\.path is not set: dataset 'arrays' .* data=arrays data\.path=my\.npz"),
     ],
 )
@@ -285,9 +283,7 @@ def created(subfolder: str) -> Callable[[Path], object]:
         (lambda folder: shutil.rmtree(folder / "test") or (folder / "test").mkdir(), r"images/test holds no class"),
     ],
 )
-def test_impossible_folders_are_refused_before_a_run(
-    folder: Path, damage: Callable[[Path], object], complaint: str
-) -> None:
+def test_impossible_folders_are_refused(folder: Path, damage: Callable[[Path], object], complaint: str) -> None:
     damage(folder)
     with pytest.raises(DataError, match=complaint):
         ImageFolder(path=str(folder))
@@ -366,7 +362,6 @@ def test_published_datasets_have_facts_without_a_path(
 ) -> None:
     facts = settings.facts()
     assert (facts.shape, facts.classes, (facts.train_examples, facts.test_examples)) == (shape, classes, examples)
-    with pytest.raises(
-        DataError, match=rf"data\.path is not set: dataset '{settings.name}' is read from your files; name"
-    ):
+    message = rf"data\.path is not set: dataset '{settings.name}' is read from your files; name"
+    with pytest.raises(DataError, match=message):
         settings.require_present()

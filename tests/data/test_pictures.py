@@ -115,17 +115,12 @@ def test_a_network_for_any_range_accepts_finite_arrays_only(tmp_path: Path) -> N
         (np.full((2, 3), 256), "its values are 256 to 256"),
         (np.full((2, 3), np.nan), "its values are nan to nan"),
         (np.array([["a"]]), "expected one array of numbers, found <U1"),
+        (np.array([print], dtype=object), "cannot be read as a NumPy array: Object arrays cannot be loaded"),
     ],
 )
 def test_an_array_that_does_not_fit_is_refused(tmp_path: Path, array: np.ndarray, complaint: str) -> None:
     with pytest.raises(DataError, match=complaint):
         read(array_file(tmp_path, array))
-
-
-def test_an_array_of_objects_is_never_unpickled(tmp_path: Path) -> None:
-    np.save(tmp_path / "a.npy", np.array([print], dtype=object), allow_pickle=True)
-    with pytest.raises(DataError, match="cannot be read as a NumPy array: Object arrays cannot be loaded"):
-        read(tmp_path / "a.npy")
 
 
 @pytest.mark.parametrize(
@@ -136,9 +131,8 @@ def test_a_file_that_is_no_image_is_refused(tmp_path: Path, name: str, reason: s
     (tmp_path / name).write_text("text")
     with pytest.raises(DataError, match=reason):
         read(tmp_path / name)
-    with pytest.raises(
-        DataError, match=r"expected a file that ends in|a\.npy.*No such file or directory|absent/a\.png: no such file$"
-    ):
+    absent = r"expected a file that ends in|a\.npy.*No such file or directory|absent/a\.png: no such file$"
+    with pytest.raises(DataError, match=absent):
         read(tmp_path / "absent" / name)
     if name != "a.gif":
         (tmp_path / name).unlink()

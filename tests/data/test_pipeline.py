@@ -82,9 +82,7 @@ def test_the_order_of_examples_is_the_documented_one():
     st.integers(1, 8),
     st.integers(0, 2**31),
 )
-def test_shares_of_any_number_of_workers_make_up_the_batch(
-    split: tuple[str, float], step: int, batch_size: int, workers: int, seed: int
-):
+def test_shares_make_up_the_batch(split: tuple[str, float], step: int, batch_size: int, workers: int, seed: int):
     def read(lo: int, hi: int) -> Batch:
         # A new pipeline each time, as in another process.
         pipeline = make_pipeline(13, batch_size, seed, ALL_AUGMENTS, val_fraction=split[1])

@@ -55,10 +55,8 @@ def test_an_image_of_the_same_size_is_unchanged() -> None:
 def test_machine_code_gives_the_bytes_of_numpy(side: int, terms: int, other: int) -> None:
     sums = weighted(side, 0.3, side - 0.2, 17)
     assert terms - 1 <= sums.terms <= terms + 1
-    for plain, compiled, shape in (
-        (plain_across, resizing.across, (other, side)),
-        (plain_down, resizing.down, (side, other)),
-    ):
+    across, down = (plain_across, resizing.across, (other, side)), (plain_down, resizing.down, (side, other))
+    for plain, compiled, shape in (across, down):
         pixels = image_of(side, *shape)
         given = (pixels, sums.starts, sums.weights)
         np.testing.assert_array_equal(compiled(*given), plain(*given), strict=True)

@@ -178,9 +178,7 @@ def test_as_many_steps_as_configured_are_prefetched_and_none_twice():
 
 
 @pytest.mark.parametrize(("waiting", "warnings"), [(0.1, 0), (0.9, 1)])
-def test_waiting_for_input_is_warned_of_once_with_the_slowest_stage(
-    waiting: float, warnings: int, caplog: pytest.LogCaptureFixture
-):
+def test_a_long_wait_for_input_is_warned_of_once(waiting: float, warnings: int, caplog: pytest.LogCaptureFixture):
     times = StageTimes(("read", "decode"))
     times._times = {"read": StageTime(0.2, 100), "decode": StageTime(0.25, 50)}
     waits = InputWaits()

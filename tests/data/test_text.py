@@ -114,9 +114,8 @@ def test_wrong_texts_are_refused(folder: Path) -> None:
         Text(path=str(folder), test="none*")
     with pytest.raises(ConfigError, match=r"data\.steps=40: the train split has 32 tokens and the test split 4; expe"):
         Text(path=str(folder), steps=40)
-    with pytest.raises(
-        DataError, match=r"data\.path is not set: dataset 'text' is read from your files; name a folder"
-    ):
+    message = r"data\.path is not set: dataset 'text' is read from your files; name a folder"
+    with pytest.raises(DataError, match=message):
         Text().require_present()
     (folder / "test.txt").write_bytes(b"caf\xe9\n")
     with pytest.raises(DataError, match=r"test\.txt, line 1: .*; expected text in UTF-8"):
