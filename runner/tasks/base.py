@@ -147,10 +147,9 @@ class Task(ABC):
         def add_to(net: NetworkBuilder, batch: Mapping[str, Tensor]) -> Outputs:
             scored = self.score(net, _predicted(model, net, batch["x"], outputs), batch)
             if net.auxiliary:
-                raise ConfigError(
-                    f"task={self.name}: score ignored the auxiliary heads of model={model.name}; "
-                    "compute the losses by runner.tasks.base.training_losses, or set model.auxiliary_weight=0"
-                )
+                fault = f"score ignored the auxiliary heads of model={model.name}"
+                advice = "compute the losses by runner.tasks.base.training_losses, or set model.auxiliary_weight=0"
+                raise ConfigError(f"task={self.name}: {fault}; {advice}")
             if set(scored.metrics) != set(self.means):
                 found, expected = (", ".join(names) or "none" for names in (scored.metrics, self.means))
                 raise ConfigError(f"task={self.name}: score returned the metrics {found}; expected {expected}")
@@ -163,9 +162,8 @@ class Task(ABC):
         lacking = [name for name in self.fields if name not in fields]
         if lacking:
             found = ", ".join(f"{name} {field}" for name, field in fields.items())
-            raise ConfigError(
-                f"task={self.name} reads {', '.join(self.fields)}; data={data} has no {', '.join(lacking)}, but {found}"
-            )
+            fault = f"data={data} has no {', '.join(lacking)}, but {found}"
+            raise ConfigError(f"task={self.name} reads {', '.join(self.fields)}; {fault}")
 
 
 def _predicted(model: Model, net: NetworkBuilder, x: Tensor, outputs: int) -> Tensor:
@@ -173,18 +171,16 @@ def _predicted(model: Model, net: NetworkBuilder, x: Tensor, outputs: int) -> Te
     returned: object = model.forward(net, x, outputs)
     if not isinstance(returned, Tensor) or net.graph.spec(returned).shape[1:] != (outputs,):
         actual = net.graph.spec(returned) if isinstance(returned, Tensor) else returned
-        raise ConfigError(
-            f"model.name={model.name}: forward returned {actual}; expected (N, {outputs}), the numbers that the task "
-            "reads, such as a logit for each class; return the output of a final dense layer"
-        )
+        expected = f"(N, {outputs}), the numbers that the task reads, such as a logit for each class"
+        advice = "return the output of a final dense layer"
+        raise ConfigError(f"model.name={model.name}: forward returned {actual}; expected {expected}; {advice}")
     return returned
 
 
 def training_losses(net: NetworkBuilder, prediction: Expr, of_prediction: Callable[[Expr], Expr]) -> Expr:
     """Return the losses (N,) of a prediction plus, in training, the weighted losses of the network's auxiliary heads.
 
-    of_prediction: returns the losses of a prediction (N, outputs) in the network's state dtype. Szegedy et al. 2015,
-    section 5.
+    of_prediction: the losses of a prediction (N, outputs) in the state dtype. Szegedy et al. 2015, section 5.
     """
     losses = of_prediction(prediction)
     heads, net.auxiliary = net.auxiliary, []

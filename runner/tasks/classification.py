@@ -1,8 +1,8 @@
 """Classification: the model returns a logit for each class, and the label is one class."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,10 +50,8 @@ class Classification(Task):
         chosen("loss", [self.loss], LOSSES, LABELS)
         chosen("metrics", self.metrics, METRICS, LABELS)
         if self.label_smoothing and self.loss != "softmax":
-            raise ConfigError(
-                f"task.label_smoothing={self.label_smoothing} with task.loss={self.loss}: expected 0; only "
-                "task.loss=softmax has targets to smooth"
-            )
+            advice = "expected 0; only task.loss=softmax has targets to smooth"
+            raise ConfigError(f"task.label_smoothing={self.label_smoothing} with task.loss={self.loss}: {advice}")
 
     @property
     def measures(self) -> Mapping[str, Metric]:
@@ -61,27 +59,41 @@ class Classification(Task):
 
     def outputs(self, fields: Mapping[str, Field]) -> int:
         if not fields["y"].is_label:
-            raise ConfigError(
-                f"task={self.name}: the field y of the dataset is {fields['y']}; expected a label of type int64 with "
-                "the names of the classes; use task=regression for numbers"
-            )
+            expected = "a label of type int64 with the names of the classes; use task=regression for numbers"
+            raise ConfigError(f"task={self.name}: the field y of the dataset is {fields['y']}; expected {expected}")
         return len(fields["y"].names)
 
     def score(self, net: NetworkBuilder, prediction: Tensor, batch: Mapping[str, Tensor]) -> Outputs:
-        classes, weights = net.graph.spec(prediction).shape[1], self.class_weights
+        """Add layer "loss" over logits (N, C) and labels y (N,) int64, computed in the network's state dtype."""
+        graph, labels, weights, skipped = net.graph, batch["y"], self.class_weights, self.ignored_label
+        classes = graph.spec(prediction).shape[1]
         if weights is not None and len(weights) != classes:
             found = len(weights)
             raise ConfigError(f"task.class_weights: found {found} weights; expected one for each class, {classes}")
-        return classify(
-            net,
-            prediction,
-            batch["y"],
-            self.loss,
-            self.metrics,
-            label_smoothing=self.label_smoothing,
-            class_weights=weights,
-            ignored_label=self.ignored_label,
-        )
+        with new_layer(net, "loss", "loss"):
+            own, given = Expr(graph, ops.as_dtype(graph, prediction, net.state_dtype)), Expr(graph, labels)
+            ignored = None if skipped is None else apply(ops.equal, given, given.scalar(skipped))
+            # An ignored label need not be a valid class, so a valid label replaces it.
+            truth = given if ignored is None else apply(ops.select, ignored, given.scalar(0), given)
+
+            def of_prediction(prediction: Expr) -> Expr:
+                if self.label_smoothing:
+                    return smoothed_softmax(prediction, truth, self.label_smoothing, weights)
+                found = LOSSES[self.loss].of_examples(prediction, truth)
+                return found if weights is None else found * weights_of(truth, prediction, weights)
+
+            losses = training_losses(net, own, of_prediction)
+            predictions = ops.argmax(graph, own.tensor, axis=1)
+            values = {"accuracy": ops.cast(graph, ops.equal(graph, predictions, labels), net.state_dtype)}
+            values |= {name: METRICS[name].value(own, truth) for name in self.metrics}
+            collected = {"predictions": predictions, "labels": labels}
+            if ignored is not None:
+                zero, one = own.scalar(0.0), own.scalar(1.0)
+                losses = apply(ops.select, ignored, zero, losses)
+                values = {name: ops.select(graph, ignored.tensor, zero.tensor, each) for name, each in values.items()}
+                collected[COUNTED] = ops.select(graph, ignored.tensor, zero.tensor, one.tensor)
+            net.output(losses.tensor)
+        return Outputs(losses.tensor, values, collected, own.tensor)
 
     def answers(self, prediction: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the probability of each class. The probabilities add up to 1 for a softmax, not for logistic units."""
@@ -94,47 +106,9 @@ class Classification(Task):
         return float(np.log(self.outputs(fields))) * max(self.class_weights or [1.0])
 
 
-def classify(
-    net: NetworkBuilder,
-    logits: Tensor,
-    labels: Tensor,
-    loss: str = "softmax",
-    metrics: Sequence[str] = (),
-    *,
-    label_smoothing: float = 0.0,
-    class_weights: Sequence[float] | None = None,
-    ignored_label: int | None = None,
-) -> Outputs:
-    """Add layer "loss" over logits (N, C) and labels (N,) int64, computed in the network's state dtype.
-
-    loss: an entry of ``LOSSES``. metrics: entries of ``METRICS``, besides "accuracy". label_smoothing, class_weights,
-    ignored_label: see :class:`Classification`.
-    """
-    graph = net.graph
-    with new_layer(net, "loss", "loss"):
-        own, given = Expr(graph, ops.as_dtype(graph, logits, net.state_dtype)), Expr(graph, labels)
-        ignored = None if ignored_label is None else apply(ops.equal, given, given.scalar(ignored_label))
-        # An ignored label need not be a valid class, so a valid label replaces it.
-        truth = given if ignored is None else apply(ops.select, ignored, given.scalar(0), given)
-
-        def of_prediction(prediction: Expr) -> Expr:
-            if label_smoothing:
-                return smoothed_softmax(prediction, truth, label_smoothing, class_weights)
-            found = LOSSES[loss].of_examples(prediction, truth)
-            return found if class_weights is None else found * weights_of(truth, prediction, class_weights)
-
-        losses = training_losses(net, own, of_prediction)
-        predictions = ops.argmax(graph, own.tensor, axis=1)
-        values = {"accuracy": ops.cast(graph, ops.equal(graph, predictions, labels), net.state_dtype)}
-        values |= {name: METRICS[name].value(own, truth) for name in metrics}
-        collected = {"predictions": predictions, "labels": labels}
-        if ignored is not None:
-            zero, one = own.scalar(0.0), own.scalar(1.0)
-            losses = apply(ops.select, ignored, zero, losses)
-            values = {name: ops.select(graph, ignored.tensor, zero.tensor, each) for name, each in values.items()}
-            collected[COUNTED] = ops.select(graph, ignored.tensor, zero.tensor, one.tensor)
-        net.output(losses.tensor)
-    return Outputs(losses.tensor, values, collected, own.tensor)
+def classify(net: NetworkBuilder, logits: Tensor, labels: Tensor, loss: str = "softmax", **settings: Any) -> Outputs:
+    """Add the layer of :meth:`Classification.score` without a configuration."""
+    return Classification(loss=loss, **settings).score(net, logits, {"y": labels})
 
 
 def classifier(model: Model, classes: int, loss: str = "softmax") -> NetworkFunction:

@@ -62,10 +62,9 @@ class Embeddings(Task):
     def outputs(self, fields: Mapping[str, Field]) -> int:
         x = fields["x"]
         if x.dtype != LABEL or len(x.shape) != 1 or not x.names or x.shape[0] < 2:
-            raise ConfigError(
-                f"task={self.name}: the field x of the dataset is {x}; expected the numbers of T words, int64[T] with "
-                "T of 2 or more, and the names of the words; use data=shakespeare, text or lm1b"
-            )
+            expected = "the numbers of T words, int64[T] with T of 2 or more, and the names of the words"
+            advice = "use data=shakespeare, text or lm1b"
+            raise ConfigError(f"task={self.name}: the field x of the dataset is {x}; expected {expected}; {advice}")
         return len(x.names)
 
     def columns(self, fields: Mapping[str, Field]) -> tuple[str, ...]:
@@ -79,10 +78,11 @@ class Embeddings(Task):
         """Return a function that adds both tables, the loss and, in evaluations, the similarity to all words."""
         words = self.outputs(fields)
         if not isinstance(model, SkipGram):
-            raise ConfigError(
-                f"task={self.name} with model={model.name}: expected vectors of words; use model=skip_gram"
-            )
-        noise = _Noise.of(np.array(fields["x"].counts or _zipf(words), np.float64) ** self.power)
+            expected = "vectors of words; use model=skip_gram"
+            raise ConfigError(f"task={self.name} with model={model.name}: expected {expected}")
+        # To plan a network without the counts of a text, Zipf's law gives weights in order of falling frequency.
+        counts = fields["x"].counts or 1.0 / np.arange(1, words + 1)
+        noise = _Noise.of(np.array(counts, np.float64) ** self.power)
 
         def add_to(net: NetworkBuilder, batch: Mapping[str, Tensor]) -> Outputs:
             return self._scored(net, model, words, noise, batch)
@@ -98,22 +98,20 @@ class Embeddings(Task):
     ) -> Outputs:
         graph, x = net.graph, batch["x"]
         rows, steps = graph.spec(x).shape
-        spans = _spans(self.window, steps)
+        centres, contexts = map(list, zip(*_spans(self.window, steps), strict=True))
         table = model.table(net, words)
         with net.layer("words", "embedding"):
             v = net.output(net.lookup(table, x))
         with new_layer(net, "contexts", "embedding"):
             context = net.parameter("table", table.spec.shape, Constant(0.0))
-            own = _shifted(graph, x, [b for _, b in spans])
+            own = _shifted(graph, x, contexts)
             drawn = noise.drawn(net, own, self.negatives)
             u, u_drawn = net.lookup(context, own), net.output(net.lookup(context, drawn))
         with new_layer(net, "loss", "loss"):
-            centre = Expr(graph, _shifted(graph, v, [a for a, _ in spans]))
+            centre = Expr(graph, _shifted(graph, v, centres))
             losses = _pair_losses(centre, Expr(graph, u), Expr(graph, u_drawn), Expr(graph, own), Expr(graph, drawn))
             counted = _real(graph, batch["y"], losses.spec.dtype)
-            of_centre, of_context = (
-                Expr(graph, _shifted(graph, counted, list(side))) for side in zip(*spans, strict=True)
-            )
+            of_centre, of_context = (Expr(graph, _shifted(graph, counted, each)) for each in (centres, contexts))
             weight = of_centre * of_context
             total = apply(ops.reduce_sum, losses * weight, axes=(1,))
             pairs = apply(ops.reduce_sum, weight, axes=(1,))
@@ -178,11 +176,6 @@ def _similarity(graph: Graph, table: Tensor, words: Tensor) -> Tensor:
     itself = apply(ops.one_hot, Expr(graph, words), depth=every.spec.shape[0], dtype=found.spec.dtype)
     itself = apply(ops.greater, itself, itself.scalar(0.5))
     return apply(ops.select, itself, found.scalar(-1.0), found).tensor
-
-
-def _zipf(words: int) -> NDArray[np.float64]:
-    """Return Zipf weights of words in order of falling frequency, to plan a network without the counts of a text."""
-    return np.asarray(1.0 / np.arange(1, words + 1))
 
 
 @dataclass(frozen=True)

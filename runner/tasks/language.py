@@ -59,10 +59,9 @@ class Language(Task):
     def outputs(self, fields: Mapping[str, Field]) -> int:
         x, y = fields["x"], fields["y"]
         if not (x.dtype == y.dtype == LABEL and len(x.shape) == 1 and x.shape == y.shape and y.names):
-            raise ConfigError(
-                f"task={self.name}: the fields x and y of the dataset are {x} and {y}; expected the numbers of T words "
-                "each, int64[T], with the names of the words; use data=shakespeare, text or lm1b"
-            )
+            fault = f"the fields x and y of the dataset are {x} and {y}"
+            expected = "the numbers of T words each, int64[T], with the names of the words"
+            raise ConfigError(f"task={self.name}: {fault}; expected {expected}; use data=shakespeare, text or lm1b")
         return len(y.names)
 
     def unit(self, fields: Mapping[str, Field]) -> tuple[str, int]:
@@ -73,9 +72,8 @@ class Language(Task):
         """Return a function that adds the model, the output layer, the loss and the prediction of the last word."""
         words = self.outputs(fields)
         if not isinstance(model, SequenceModel):
-            raise ConfigError(
-                f"task={self.name} with model={model.name}: expected a model of sequences; use model=lstm"
-            )
+            expected = "a model of sequences; use model=lstm"
+            raise ConfigError(f"task={self.name} with model={model.name}: expected {expected}")
 
         def add_to(net: NetworkBuilder, batch: Mapping[str, Tensor]) -> Outputs:
             parts = model.states(net, batch["x"], words)
@@ -109,7 +107,11 @@ class Language(Task):
             logits = layer.sampled(truth, self.samples) if sampled else layer.logits()
             # The last rows of the logits belong to the last words of all examples. An evaluation computes these rows
             # again, so that a prediction without a loss needs no other rows.
-            last = _last_rows(logits, rows) if net.training else layer.last()
+            if net.training:
+                begin, columns = (steps - 1) * rows, logits.spec.shape[1]
+                last = Expr(graph, ops.slice(graph, logits.tensor, (begin, 0), (rows, columns)))
+            else:
+                last = layer.last()
         with net.layer("loss", "loss"):
             labels = ops.fill(graph, 0.0, (steps * rows,), LABEL) if sampled else truth.tensor
             losses = Expr(graph, ops.softmax_cross_entropy(graph, logits.tensor, labels)[0])
@@ -137,9 +139,8 @@ class _Softmax:
         self._bias = net.parameter("bias", (words,), Constant(0.0))
         whole = parts[0] if len(parts) == 1 else ops.concat(graph, parts, 0)
         steps, rows, _ = graph.spec(whole).shape
-        self._last = ops.reshape(
-            graph, ops.slice(graph, whole, (steps - 1, 0, 0), (1, rows, features)), (rows, features)
-        )
+        last = ops.slice(graph, whole, (steps - 1, 0, 0), (1, rows, features))
+        self._last = ops.reshape(graph, last, (rows, features))
         self._states = ops.reshape(graph, whole, (steps * rows, features))
 
     def logits(self) -> Expr:
@@ -204,11 +205,6 @@ class _Softmax:
         place = apply(ops.cast, numbers, dtype=self._net.state_dtype) + 1.0
         probability = apply(ops.log1p, 1.0 / place) * (samples / math.log(self._words + 1))
         return apply(ops.log, probability)
-
-
-def _last_rows(x: Expr, rows: int) -> Expr:
-    count, columns = x.spec.shape
-    return Expr(x.graph, ops.slice(x.graph, x.tensor, (count - rows, 0), (rows, columns)))
 
 
 def _exp(value: float) -> float:

@@ -65,9 +65,8 @@ def absolute(prediction: Expr, target: Expr) -> Expr:
 def top_accuracy(logits: Expr, labels: Expr, k: int) -> Expr:
     """Return 1 where fewer than k classes have a larger logit than the label, else 0, also if a logit is NaN."""
     classes, dtype = logits.spec.shape[1], logits.spec.dtype
-    own = apply(
-        ops.reduce_sum, logits * apply(ops.one_hot, labels, depth=classes, dtype=dtype), axes=(1,), keepdims=True
-    )
+    chosen = apply(ops.one_hot, labels, depth=classes, dtype=dtype)
+    own = apply(ops.reduce_sum, logits * chosen, axes=(1,), keepdims=True)
     # A comparison with NaN is false: an example with NaN has no class behind its label, and counts as wrong. With fewer
     # than k classes, the label itself must still be behind.
     behind = apply(ops.reduce_sum, apply(ops.cast, apply(ops.greater_equal, own, logits), dtype=dtype), axes=(1,))

@@ -1,7 +1,7 @@
 """Regression: the model returns the K numbers of the target."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from runner.engine.graph import ops
@@ -19,8 +19,7 @@ from runner.tasks.measures import LOSSES, METRICS
 class Regression(Task):
     """Prediction of the numbers y, (N, K) floats; a label counts as one number.
 
-    loss: an entry of ``LOSSES`` for numbers. metrics: further entries of ``METRICS`` for numbers, besides "mae", the
-    mean absolute error.
+    loss: an entry of ``LOSSES`` for numbers. metrics: entries of ``METRICS`` for numbers, besides "mae".
     """
 
     name: str = "regression"
@@ -42,27 +41,22 @@ class Regression(Task):
         return math.prod(shape)
 
     def columns(self, fields: Mapping[str, Field]) -> tuple[str, ...]:
-        """Return the names of the K numbers."""
         names = () if fields["y"].is_label else fields["y"].names
         return names or tuple(f"y{number}" for number in range(self.outputs(fields)))
 
     def score(self, net: NetworkBuilder, prediction: Tensor, batch: Mapping[str, Tensor]) -> Outputs:
-        return regress(net, prediction, batch["y"], self.loss, self.metrics)
+        """Add layer "loss" over predictions (N, K) and y, (N, K) or (N,) for K = 1, computed in the state dtype."""
+        graph = net.graph
+        with new_layer(net, "loss", "loss"):
+            own, truth = (Expr(graph, ops.as_dtype(graph, each, net.state_dtype)) for each in (prediction, batch["y"]))
+            if truth.spec.rank == 1:
+                truth = Expr(graph, ops.reshape(graph, truth.tensor, own.spec.shape))
+            of_examples = LOSSES[self.loss].of_examples
+            losses = net.output(training_losses(net, own, lambda prediction: of_examples(prediction, truth)).tensor)
+            values = {name: METRICS[name].value(own, truth) for name in self.measures}
+        return Outputs(losses, values, {}, own.tensor)
 
 
-def regress(
-    net: NetworkBuilder, prediction: Tensor, targets: Tensor, loss: str = "squared", metrics: Sequence[str] = ()
-) -> Outputs:
-    """Add layer "loss" over predictions (N, K) and targets (N, K), or (N,) for K = 1, computed in the state dtype.
-
-    loss: an entry of ``LOSSES``. metrics: entries of ``METRICS``, besides "mae".
-    """
-    graph = net.graph
-    with new_layer(net, "loss", "loss"):
-        own, truth = (Expr(graph, ops.as_dtype(graph, each, net.state_dtype)) for each in (prediction, targets))
-        if truth.spec.rank == 1:
-            truth = Expr(graph, ops.reshape(graph, truth.tensor, own.spec.shape))
-        of_examples = LOSSES[loss].of_examples
-        losses = net.output(training_losses(net, own, lambda prediction: of_examples(prediction, truth)).tensor)
-        values = {name: METRICS[name].value(own, truth) for name in ("mae", *metrics)}
-    return Outputs(losses, values, {}, own.tensor)
+def regress(net: NetworkBuilder, prediction: Tensor, targets: Tensor) -> Outputs:
+    """Add the layer of :meth:`Regression.score` without a configuration."""
+    return Regression().score(net, prediction, {"y": targets})
