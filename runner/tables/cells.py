@@ -47,8 +47,7 @@ class Line:
 
     row, column: titles. cell: ROW/COLUMN. sample: our values; None if there are none. ours: mean or median of the
     sample; None if it does not exist. difference: (ours - published) / published or, if ``unit`` is "%", ours -
-    published. verdict: "" if the published value decides nothing. reason: why our values are missing, stale,
-    incomplete or fitted.
+    published. verdict: "" if the published value decides nothing. reason: of a verdict such as MISSING.
     """
 
     row: str
@@ -163,9 +162,8 @@ def _lines(table: Table, results: Mapping[str, RunResults]) -> Iterator[Line]:
             if table.kind in (SMALL, BENCHMARK) and not each.tolerance:
                 apart = None  # a difference between values of other networks or machines has no meaning
             if cell.fitted:
-                yield replace(
-                    line, difference=apart, verdict=FITTED, reason=f"the {cell.fitted} was fitted to this value"
-                )
+                reason = f"the {cell.fitted} was fitted to this value"
+                yield replace(line, difference=apart, verdict=FITTED, reason=reason)
                 continue
             found = verdict(sample, each, "exact" if table.kind in COMPUTED else read.statistic)
             yield replace(line, difference=apart, verdict=found)
@@ -207,10 +205,8 @@ def _earlier(table: Table, results: Mapping[str, RunResults]) -> Iterator[str]:
                 if values:
                     center = summary(values).mean
                     text = "not finite" if center is None else f"{center:.6g}"
-                    yield (
-                        f"Earlier design of {name} (other {keys_text}), {column.title}: mean {text} over "
-                        f"{seeds_text(len(values), table.repetition)}; changed because: {reason}"
-                    )
+                    mean = f"mean {text} over {seeds_text(len(values), table.repetition)}; changed because: {reason}"
+                    yield f"Earlier design of {name} (other {keys_text}), {column.title}: {mean}"
 
 
 def _decided(table: Table, results: Mapping[str, RunResults]) -> Iterator[Decided]:

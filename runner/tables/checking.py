@@ -83,15 +83,12 @@ def _require_memory(experiment: Experiment, memory_gib: float | None) -> str:
     room = usable_memory() if memory_gib is None else int(memory_gib * 2**30)
     if needed > room:
         of = "this machine has" if memory_gib is None else "the file states"
-        raise ResourceError(
-            f"without its data, the run needs {gib(needed)} of memory, {of} {gib(room)}; state its need in memory_gib"
-        )
+        advice = "state its need in memory_gib"
+        raise ResourceError(f"without its data, the run needs {gib(needed)} of memory, {of} {gib(room)}; {advice}")
     if needed + data <= usable_memory():
         return ""
-    return (
-        f"the data take {gib(data)} of memory in {len(processes)} process(es), the rest of the run {gib(needed)}, and "
-        f"this machine has {gib(usable_memory())}"
-    )
+    rest = f"the rest of the run {gib(needed)}, and this machine has {gib(usable_memory())}"
+    return f"the data take {gib(data)} of memory in {len(processes)} process(es), {rest}"
 
 
 def small_batches(config: Config) -> list[int]:
@@ -123,14 +120,9 @@ def _synthetic(data: DatasetSettings, examples: int) -> DatasetSettings | None:
         return SyntheticText(steps=data.steps, vocabulary=data.vocabulary, tokens=tokens, test_tokens=tokens)
     facts = data.facts()
     if len(facts.shape) == len(Synthetic().shape) and facts.class_names and facts.fields.keys() == {"x", "y"}:
-        return Synthetic(
-            augment=data.augment,
-            shape=list(facts.shape),
-            classes=facts.classes,
-            examples=examples,
-            test_examples=examples,
-            val_fraction=data.val_fraction,
-        )
+        shape = list(facts.shape)
+        synthetic = Synthetic(shape=shape, classes=facts.classes, examples=examples, test_examples=examples)
+        return replace(synthetic, augment=data.augment, val_fraction=data.val_fraction)
     try:
         data.require_present()
     except DataError:

@@ -114,16 +114,9 @@ def measured(outcome: Outcome, config: Config, kind: str, against: Outcome | Non
         compared_with = against.summary.weights_sha256 or ""
         failed = failure_of(outcome) or failure_of(against)
         values[WEIGHT_DIFFERENCE] = math.nan if failed else weight_difference(Path(against.directory), directory)
-    return Result(
-        kind,
-        to_plain(config),
-        values,
-        config.seed,
-        tuple(_evaluations(directory / METRICS_FILE)),
-        failure_of(outcome),
-        compared_with,
-        _ended(origin, outcome),
-    )
+    evaluations, ended = tuple(_evaluations(directory / METRICS_FILE)), _ended(origin, outcome)
+    plain, failure = to_plain(config), failure_of(outcome)
+    return Result(kind, plain, values, config.seed, evaluations, failure, compared_with, ended)
 
 
 def failure_of(outcome: Outcome) -> str:

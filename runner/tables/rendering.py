@@ -52,19 +52,15 @@ def as_csv(state: TableState) -> str:
 
 def as_json(state: TableState) -> str:
     """Return the lines of the table, the claims, and the origin of each result as JSON, with unrounded numbers."""
-    document = {
-        "title": state.table.title,
-        "kind": state.table.kind,
-        "lines": [Record(Line).write(line) for line in state.lines],
-        "claims": [asdict(claim) for claim in state.claims],
-        "runs": {
-            run: [
-                {"seed": seed, "file": os.path.relpath(found.files[seed]), **asdict(result.origin)}
-                for seed, result in found.current.items()
-            ]
-            for run, found in state.results.items()
-        },
+    runs = {
+        run: [
+            {"seed": seed, "file": os.path.relpath(found.files[seed]), **asdict(result.origin)}
+            for seed, result in found.current.items()
+        ]
+        for run, found in state.results.items()
     }
+    lines, claims = [Record(Line).write(line) for line in state.lines], [asdict(claim) for claim in state.claims]
+    document = {"title": state.table.title, "kind": state.table.kind, "lines": lines, "claims": claims, "runs": runs}
     return json.dumps(document, indent=1, allow_nan=False) + "\n"
 
 
@@ -184,18 +180,11 @@ def _claim(claim: Decided) -> list[str]:
 def _flat(line: Line) -> dict[str, object]:
     """Return a line with the statistics of its sample as separate entries."""
     flat = {name: value for name, value in vars(line).items() if name != "sample"}
-    sample = line.sample
-    interval = None if sample is None else sample.interval
-    return {
-        **flat,
-        "mean": None if sample is None else sample.mean,
-        "median": None if sample is None else sample.median,
-        "deviation": None if sample is None else sample.deviation,
-        "low": None if interval is None else interval.low,
-        "high": None if interval is None else interval.high,
-        "seeds": 0 if sample is None else sample.n,
-        "values": [] if sample is None else list(sample.values),
-    }
+    sample, interval = line.sample, line.sample and line.sample.interval
+    statistics = {name: getattr(sample, name, None) for name in ("mean", "median", "deviation")}
+    bounds = {name: getattr(interval, name, None) for name in ("low", "high")}
+    seeds, values = (0, []) if sample is None else (sample.n, list(sample.values))
+    return {**flat, **statistics, **bounds, "seeds": seeds, "values": values}
 
 
 def _below(state: TableState) -> Iterator[str]:

@@ -192,8 +192,7 @@ class RunResults:
 def read_results(folder: Path, table: Table, configs: Mapping[str, Config]) -> dict[str, RunResults]:
     """Return run -> results, from the folder of a table's results. Raises DataError for a damaged file.
 
-    configs: run -> present configuration. Results of seeds that were removed from the table count as results of an
-    earlier design.
+    configs: run -> present configuration. Results of seeds that the table no longer has are of an earlier design.
     """
     return {run: _of_run(folder / run, table.seeds or (None,), config) for run, config in configs.items()}
 

@@ -1,7 +1,7 @@
 """Statistics of two cells of seeds or rounds: t-tests, permutation tests, Hedges' g. Standard deviations must exist."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from runner.tables.statistics import ROUND, Sample, decimal, summary
@@ -46,31 +46,13 @@ def paired(of: Sample) -> tuple[float, float, float]:
 
 
 def sign_flip_p(of: Sample) -> float:
-    """Return the two-sided p-value of the test that permutes the signs of differences and compares their means.
-
-    It is exact for at most ``PERMUTATIONS`` permutations, otherwise from that number of random ones with a fixed seed.
-    """
-    import numpy as np
-    from scipy import stats
-
+    """Return the two-sided p-value of the test that permutes the signs of differences and compares their means."""
     largest = max(abs(decimal(value)) for value in of.values)
     if largest == 0:
         return 1.0
     # Exact scaling lets SciPy find ties.
     scaled = [float(decimal(value) / largest) for value in of.values]
-
-    def mean(x: Any, axis: int) -> Any:
-        return x.mean(axis)
-
-    result = stats.permutation_test(
-        (scaled,),
-        mean,
-        permutation_type="samples",
-        vectorized=True,
-        n_resamples=PERMUTATIONS,
-        rng=np.random.default_rng(0),
-    )
-    return float(result.pvalue)
+    return _permutation_test([scaled], lambda x, axis: x.mean(axis), "samples")
 
 
 def degrees_of_freedom(first: float, second: float, n_first: int, n_second: int) -> float:
@@ -91,26 +73,25 @@ def tail(distance: float, error: float, freedom: float) -> float:
 
 
 def permutation_p(a: Sample, b: Sample) -> float:
-    """Return the two-sided p-value of the permutation test of the difference of two means.
+    """Return the two-sided p-value of the permutation test of the difference of two means."""
+    low, high = (decimal(pick(a.values + b.values)) for pick in (min, max))
+    if low == high:
+        return 1.0
+    # Exact scaling lets SciPy find ties. The order of the cells must not change the random permutations.
+    samples = [[float((decimal(x) - low) / (high - low)) for x in cell] for cell in sorted((a.values, b.values))]
+    return _permutation_test(samples, lambda x, y, axis: x.mean(axis) - y.mean(axis), "independent")
+
+
+def _permutation_test(samples: Sequence[Sequence[float]], statistic: Callable[..., Any], permuted: str) -> float:
+    """Return the two-sided p-value of a permutation test. permuted: the ``permutation_type`` of SciPy's function.
 
     It is exact for at most ``PERMUTATIONS`` permutations, otherwise from that number of random ones with a fixed seed.
     """
     import numpy as np
     from scipy import stats
 
-    low, high = (decimal(pick(a.values + b.values)) for pick in (min, max))
-    if low == high:
-        return 1.0
-    # Exact scaling lets SciPy find ties. The order of the cells must not change the random permutations.
-    samples = [[float((decimal(x) - low) / (high - low)) for x in cell] for cell in sorted((a.values, b.values))]
-
-    def difference(x: Any, y: Any, axis: int) -> Any:
-        return x.mean(axis) - y.mean(axis)
-
-    result = stats.permutation_test(
-        samples, difference, vectorized=True, n_resamples=PERMUTATIONS, rng=np.random.default_rng(0)
-    )
-    return float(result.pvalue)
+    options = {"permutation_type": permuted, "vectorized": True, "n_resamples": PERMUTATIONS}
+    return float(stats.permutation_test(samples, statistic, **options, rng=np.random.default_rng(0)).pvalue)
 
 
 def hedges_g(a: Sample, b: Sample) -> float | None:

@@ -75,10 +75,8 @@ def tolerance_of(published: Published) -> Decimal | None:
     except ValueError:
         number, of_value = "", "?"
     if of_value not in ("", "%") or number.startswith("-"):
-        raise ValueError(
-            f"tolerance: {published.tolerance!r}, expected {ROUNDING!r}, a number such as '0.5' in the unit of the "
-            "printed value, or '2 %' of the value"
-        )
+        expected = "a number such as '0.5' in the unit of the printed value, or '2 %' of the value"
+        raise ValueError(f"tolerance: {published.tolerance!r}, expected {ROUNDING!r}, {expected}")
     return abs(number_of(published.printed)) * Decimal(number) / 100 if of_value else Decimal(number) * _UNITS[unit]
 
 

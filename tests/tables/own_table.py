@@ -19,73 +19,47 @@ FILES = table_names([conf_dir()])
 
 _READER = TableReader()
 
-TABLE: dict[str, Any] = {
-    "title": "Two ways",
-    "kind": "measured",
-    "seeds": [1, 2],
-    "base": [
-        "data=synthetic",
-        "data.shape=[1,4,4]",
-        "data.classes=3",
-        "data.examples=24",
-        "data.test_examples=6",
-        "model=mlp",
-        "model.hidden=[3]",
-        "parallelism=single",
-        "cluster.threads_per_worker=1",
-        "train.batch_size=8",
-        "train.steps=4",
-        "train.eval_every=2",
-        "tracking=none",
-        "tracking.pictures=false",
-    ],
-    "papers": {"book": {"cite": "A book"}},
-    "columns": {
-        "loss": {"title": "loss", "read": "test/loss"},
-        "early": {"title": "early loss", "read": "test/loss", "at": {"examples": 16}},
-        "difference": {"title": "difference", "read": "weight_difference"},
-    },
-    "runs": {"whole": {}, "parts": {"overrides": ["train.microbatches=2"], "against": "whole"}},
-    "rows": {
-        "whole": {"title": "Whole batches", "run": "whole", "cells": {"loss": {}, "early": {}}},
-        "parts": {"title": "Two parts", "run": "parts", "cells": {"loss": {}, "difference": {}}},
-    },
-    "claims": {
-        "equal": {"text": "the same", "cells": ["parts/difference"], "relation": "at_most", "limit": 1e-5},
-        "lower": {"text": "lower", "cells": ["whole/loss", "parts/loss"], "relation": "lowest"},
-    },
-}
+TABLE: dict[str, Any] = yaml.safe_load("""
+title: Two ways
+kind: measured
+seeds: [1, 2]
+base: [data=synthetic, "data.shape=[1,4,4]", data.classes=3, data.examples=24, data.test_examples=6, model=mlp,
+  "model.hidden=[3]", parallelism=single, cluster.threads_per_worker=1, train.batch_size=8, train.steps=4,
+  train.eval_every=2, tracking=none, tracking.pictures=false]
+papers: {book: {cite: A book}}
+columns:
+  loss: {title: loss, read: test/loss}
+  early: {title: early loss, read: test/loss, at: {examples: 16}}
+  difference: {title: difference, read: weight_difference}
+runs: {whole: {}, parts: {overrides: [train.microbatches=2], against: whole}}
+rows:
+  whole: {title: Whole batches, run: whole, cells: {loss: {}, early: {}}}
+  parts: {title: Two parts, run: parts, cells: {loss: {}, difference: {}}}
+claims:
+  equal: {text: the same, cells: [parts/difference], relation: at_most, limit: 0.00001}
+  lower: {text: lower, cells: [whole/loss, parts/loss], relation: lowest}
+""")
 
-COUNTS: dict[str, Any] = {
-    "title": "Two networks",
-    "kind": "count",
-    "base": ["parallelism=single", "model=mlp"],
-    "papers": {"book": {"cite": "A book"}},
-    "columns": {
-        "all": {"title": "parameters", "read": "parameters"},
-        "macs": {"title": "macs", "read": "multiply_adds"},
-    },
-    "runs": {"one": {"overrides": ["model.hidden=[3]"]}, "two": {"overrides": ["model.hidden=[3,2]"]}},
-    "rows": {
-        "one": {
-            "title": "One layer",
-            "run": "one",
-            "cells": {
-                "all": {"published": [{"printed": "235", "paper": "book", "confidence": "S", "tolerance": "rounding"}]},
-                "macs": {},
-            },
-        },
-        "two": {
-            "title": "Two layers",
-            "run": "two",
-            "cells": {
-                "all": {"published": [{"printed": "1 K", "paper": "book", "where": "p. 3", "confidence": "S"}]},
-                "macs": {"published": [{"printed": "230", "paper": "book", "confidence": "C", "tolerance": "1"}]},
-            },
-        },
-        "three": {"title": "Three layers", "missing": "nobody built it", "cells": {"all": {}}},
-    },
-}
+COUNTS: dict[str, Any] = yaml.safe_load("""
+title: Two networks
+kind: count
+base: [parallelism=single, model=mlp]
+papers: {book: {cite: A book}}
+columns: {all: {title: parameters, read: parameters}, macs: {title: macs, read: multiply_adds}}
+runs: {one: {overrides: ["model.hidden=[3]"]}, two: {overrides: ["model.hidden=[3,2]"]}}
+rows:
+  one:
+    title: One layer
+    run: one
+    cells: {all: {published: [{printed: "235", paper: book, confidence: S, tolerance: rounding}]}, macs: {}}
+  two:
+    title: Two layers
+    run: two
+    cells:
+      all: {published: [{printed: 1 K, paper: book, where: p. 3, confidence: S}]}
+      macs: {published: [{printed: "230", paper: book, confidence: C, tolerance: "1"}]}
+  three: {title: Three layers, missing: nobody built it, cells: {all: {}}}
+""")
 
 
 @cache

@@ -103,13 +103,9 @@ def test_data_that_do_not_fit_are_stated_and_the_run_is_tried(
 ) -> None:
     monkeypatch.setattr(checking, "usable_memory", lambda: 1 << 29)
     tried = []
-    monkeypatch.setattr(
-        checking, "first_steps", lambda experiment, steps: tried.append(experiment.facts.train_examples)
-    )
+    monkeypatch.setattr(checking, "first_steps", lambda experiment, _: tried.append(experiment.facts.train_examples))
     changed(own, base=[text if "examples=" not in text else "data.examples=100000000" for text in TABLE["base"]])
-    reason = (
-        r"unchecked the data take \S+ GiB of memory in 1 process\(es\), the rest of the run 0.15 GiB, and this .* 0.50"
-    )
+    reason = r"unchecked the data take \S+ GiB of memory in 1 process\(es\), the rest of the run 0.15 GiB, and .* 0.50"
     assert re.match(reason, states(own, capsys, 0)["parts"])
     assert len(tried) == 2
     assert max(tried) < 1000, "few synthetic examples of the same shape"

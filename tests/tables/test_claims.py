@@ -250,9 +250,7 @@ LOW, HIGH = [1.0, 2.0, 3.0, 4.0, 5.0], [11.0, 12.0, 13.0, 14.0, 15.0]
         ([0.1] * 5, [0.1] * 9, "undecided at 5 seeds", "", None),
     ],
 )
-def test_a_claim_is_decided_by_its_test(
-    a: list[float], b: list[float], text: str, reason: str, needed: int | None
-) -> None:
+def test_a_test_decides_a_claim(a: list[float], b: list[float], text: str, reason: str, needed: int | None) -> None:
     for test in ("welch", "permutation"):
         [found] = decide([lower(*samples(a, b), test)])
         assert found.text == text

@@ -9,7 +9,7 @@ from pathlib import Path
 from runner.commands.table_files import current, table_files
 from runner.engine.cluster.processes import runner_command
 from runner.records.run_directory import run_and_starts
-from runner.tables.results import Result, folder_of
+from runner.tables.results import folder_of
 from tests.refusal import Capture
 from tests.tables.own_table import TABLE, changed, command, run, trained
 
@@ -35,13 +35,9 @@ def outcomes(path: Path) -> dict[tuple[str, int | None], tuple[object, ...]]:
     found = {}
     for name, results in current(table_files(path)).results.items():
         for seed, result in results.current.items():
-            found[name, seed] = _without_times(result)
+            difference, origin = result.values.get("weight_difference"), result.origin
+            found[name, seed] = (result.evaluations, difference, origin.weights_sha256, origin.first_steps)
     return found
-
-
-def _without_times(result: Result) -> tuple[object, ...]:
-    difference = result.values.get("weight_difference")
-    return result.evaluations, difference, result.origin.weights_sha256, result.origin.first_steps
 
 
 def test_a_killed_table_continues_without_running_anything_twice(own: Path, tmp_path: Path, capsys: Capture) -> None:

@@ -71,9 +71,7 @@ def test_a_table_uses_a_plugin_without_which_only_this_table_is_not_listed(
     capsys.readouterr()
     assert main(listed) == 0
     out = capsys.readouterr().out
-    assert re.search(
-        r"^other +measured +0 of 4 +0 of 2 +4 +unknown +1 worker with 1 thread +Two ways$", out, re.MULTILINE
-    )
+    assert re.search(r"^other +measured +0 of 4 +0 of 2 +4 +unknown +1 worker with 1 thread +Two ways$", out, re.M)
     assert re.search(r"^mine +see the error below$", out, re.MULTILINE)
     assert "mine: runs.whole: In 'model/my_net': Could not load 'schema/model/my_net'.\n" in out
     assert "give the --plugin that defines it." in out
@@ -88,10 +86,8 @@ def test_a_table_uses_a_plugin_without_which_only_this_table_is_not_listed(
 
 def both(seed: int) -> list[str]:
     """Return the directories of both runs with a seed, below the directory of the sweep."""
-    return [
-        str(path.relative_to("multirun/table/mine"))
-        for path in sorted(Path("multirun/table/mine").glob(f"*/seed-{seed}.*"))
-    ]
+    folder = Path("multirun/table/mine")
+    return [str(path.relative_to(folder)) for path in sorted(folder.glob(f"*/seed-{seed}.*"))]
 
 
 def test_a_changed_design_is_run_again_and_the_earlier_values_stay(finished: Path, capsys: Capture) -> None:
@@ -142,9 +138,7 @@ def test_a_network_that_its_strategy_refuses_is_refused_before_anything_runs(own
     assert not list(folder_of(own).glob("*/*"))
 
 
-def test_the_list_states_what_is_left_to_run(
-    own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
-) -> None:
+def test_missing_runs_are_listed(own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     base = [text for text in TABLE["base"] if not text.startswith("data")]
     runs = {"whole": {"overrides": ["data=digits"]}, "parts": {"overrides": ["data=mnist"], "against": "whole"}}

@@ -23,40 +23,33 @@ from runner.tables.table import Table
 from runner.tracking.table_picture import TablePicture, Text, table_figure
 from tests.refusal import Capture, refused
 
-TABLE: dict[str, Any] = {
-    "title": "Two optimizers",
-    "kind": "measured",
-    "seeds": [1, 2],
-    "papers": {"book": {"cite": "A book"}},
-    "columns": {
-        "accuracy": {"title": "accuracy", "read": "test/accuracy", "unit": "%", "best": "highest"},
-        "early": {"title": "early", "read": "test/accuracy", "at": {"updates": 10}, "unit": "%"},
-        "time": {"title": "time", "read": "step_time_s", "unit": "ms"},
-    },
-    "runs": {"sgd": {}, "adam": {}},
-    "rows": {
-        "sgd": {
-            "title": "SGD",
-            "run": "sgd",
-            "cells": {
-                "accuracy": {
-                    "published": [
-                        {"printed": "25 %", "paper": "book", "confidence": "S", "tolerance": "30"},
-                        {"printed": "90 %", "paper": "book", "confidence": "C", "tolerance": "10"},
-                    ]
-                },
-                "early": {},
-                "time": {},
-            },
-        },
-        "adam": {"title": "Adam", "run": "adam", "cells": {"accuracy": {}, "time": {}}},
-        "none": {"title": "None", "missing": "no network", "cells": {"accuracy": {}}},
-    },
-    "claims": {
-        "time": {"text": "fast", "cells": ["sgd/time"], "relation": "at_most", "limit": 1.0},
-        "open": {"text": "better", "cells": ["sgd/accuracy", "adam/accuracy"], "relation": "highest"},
-    },
-}
+TABLE: dict[str, Any] = yaml.safe_load("""
+title: Two optimizers
+kind: measured
+seeds: [1, 2]
+papers: {book: {cite: A book}}
+columns:
+  accuracy: {title: accuracy, read: test/accuracy, unit: "%", best: highest}
+  early: {title: early, read: test/accuracy, at: {updates: 10}, unit: "%"}
+  time: {title: time, read: step_time_s, unit: ms}
+runs: {sgd: {}, adam: {}}
+rows:
+  sgd:
+    title: SGD
+    run: sgd
+    cells:
+      accuracy:
+        published:
+        - {printed: 25 %, paper: book, confidence: S, tolerance: "30"}
+        - {printed: 90 %, paper: book, confidence: C, tolerance: "10"}
+      early: {}
+      time: {}
+  adam: {title: Adam, run: adam, cells: {accuracy: {}, time: {}}}
+  none: {title: None, missing: no network, cells: {accuracy: {}}}
+claims:
+  time: {text: fast, cells: [sgd/time], relation: at_most, limit: 1.0}
+  open: {text: better, cells: [sgd/accuracy, adam/accuracy], relation: highest}
+""")
 
 
 def result(seed: int, last: float) -> Result:
@@ -68,10 +61,9 @@ def result(seed: int, last: float) -> Result:
 def state(**values: list[float]) -> TableState:
     """Return the state of the table. values: run -> last accuracy with each seed."""
     table = LenientRecord(Table, complete=False).read(TABLE)
-    runs = {name: dict(enumerate(values.get(name, []), 1)) for name in table.runs}
-    return state_of(
-        table, {name: RunResults({seed: result(seed, each[seed]) for seed in each}) for name, each in runs.items()}
-    )
+    runs = {name: enumerate(values.get(name, []), 1) for name in table.runs}
+    results = {name: RunResults({seed: result(seed, last) for seed, last in each}) for name, each in runs.items()}
+    return state_of(table, results)
 
 
 def test_a_picture_has_the_values_the_published_ones_and_the_verdicts_of_the_table() -> None:
@@ -86,13 +78,7 @@ def test_a_picture_has_the_values_the_published_ones_and_the_verdicts_of_the_tab
             Text("10 ± 0 %"),
             Text("2 ± 0 ms"),
         ],
-        [
-            Text("Adam"),
-            Text("50 %\nincomplete (n=1)", bold=True),
-            Text(""),
-            Text(""),
-            Text("2 ms\nincomplete (n=1)"),
-        ],
+        [Text("Adam"), Text("50 %\nincomplete (n=1)", bold=True), Text(""), Text(""), Text("2 ms\nincomplete (n=1)")],
         [Text("None"), Text("missing"), Text(""), Text(""), Text("")],
     ]
     assert list(picture.sentences) == [

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from runner.cli import main
 from runner.commands.table_files import current, table_files
@@ -18,46 +19,32 @@ from tests.refusal import Capture
 from tests.small_runs import small_config
 from tests.tables.own_table import FILES, command, committed, refused_run, run, write
 
-PLAIN: dict[str, Any] = {
-    "title": "Workers",
-    "kind": "simulated",
-    "base": ["cluster=ethernet", "model=mlp", "data=digits", "train.batch_size=96", "train.epochs=1"],
-    "papers": {"own": {"cite": "own estimate"}},
-    "columns": {
-        "hours": {"title": "hours", "read": "hours"},
-        "speedup": {"title": "speedup", "read": "examples_per_s", "relative_to": "one"},
-    },
-    "runs": {
-        "one": {"overrides": ["parallelism=single"]},
-        "two": {"overrides": ["parallelism=sync_data", "parallelism.workers=2"]},
-        "slow": {"overrides": ["parallelism=sync_data", "parallelism.workers=2", "cluster.hardware.step_us=2000"]},
-    },
-    "rows": {
-        "one": {
-            "title": "1",
-            "run": "one",
-            "cells": {
-                "hours": {
-                    "published": [{"printed": "9", "paper": "own", "confidence": "S", "tolerance": "1 %"}],
-                    "fitted": "flops_per_s",
-                },
-                "speedup": {"published": [{"printed": "1", "paper": "own", "confidence": "S", "tolerance": "1 %"}]},
-            },
-        },
-        "two": {"title": "2", "run": "two", "cells": {"hours": {}, "speedup": {}}},
-        "slow": {"title": "2, slow host", "run": "slow", "cells": {"hours": {}}},
-    },
-    "claims": {
-        "slower": {"text": "the host costs time", "cells": ["two/hours", "slow/hours"], "relation": "ascending"},
-        "best": {"text": "the slow host is best", "cells": ["slow/hours", "two/hours"], "relation": "lowest"},
-        "equal": {
-            "text": "all are within an hour",
-            "cells": ["one/hours", "two/hours"],
-            "relation": "equivalent",
-            "margin": 1.0,
-        },
-    },
-}
+PLAIN: dict[str, Any] = yaml.safe_load("""
+title: Workers
+kind: simulated
+base: [cluster=ethernet, model=mlp, data=digits, train.batch_size=96, train.epochs=1]
+papers: {own: {cite: own estimate}}
+columns:
+  hours: {title: hours, read: hours}
+  speedup: {title: speedup, read: examples_per_s, relative_to: one}
+runs:
+  one: {overrides: [parallelism=single]}
+  two: {overrides: [parallelism=sync_data, parallelism.workers=2]}
+  slow: {overrides: [parallelism=sync_data, parallelism.workers=2, cluster.hardware.step_us=2000]}
+rows:
+  one:
+    title: "1"
+    run: one
+    cells:
+      hours: {published: [{printed: "9", paper: own, confidence: S, tolerance: 1 %}], fitted: flops_per_s}
+      speedup: {published: [{printed: "1", paper: own, confidence: S, tolerance: 1 %}]}
+  two: {title: "2", run: two, cells: {hours: {}, speedup: {}}}
+  slow: {title: "2, slow host", run: slow, cells: {hours: {}}}
+claims:
+  slower: {text: the host costs time, cells: [two/hours, slow/hours], relation: ascending}
+  best: {text: the slow host is best, cells: [slow/hours, two/hours], relation: lowest}
+  equal: {text: all are within an hour, cells: [one/hours, two/hours], relation: equivalent, margin: 1.0}
+""")
 
 
 @pytest.fixture
@@ -124,9 +111,7 @@ def test_a_run_without_hardware_is_refused_by_its_name(own: Path, capsys: Captur
 
 
 @pytest.mark.parametrize(("rows", "number", "mean", "largest"), [("b", 6, 0.06, 0.12), ("d", 5, 0.018, 0.032)])
-def test_the_predictions_of_krizhevskys_table_are_as_exact_as_stated(
-    rows: str, number: int, mean: float, largest: float
-) -> None:
+def test_krizhevskys_hours_are_predicted_as_stated(rows: str, number: int, mean: float, largest: float) -> None:
     """The rows b have one fitted value, and the rows d, whose steps are delayed, two."""
     found = committed("krizhevsky_hours")
     hours = [line for line in found.lines if line.cell.startswith(rows) and line.cell.endswith("/hours")]

@@ -27,9 +27,8 @@ def test_committed_counts_are_current_and_contradict_one_value_of_a_paper() -> N
     assert found.table.kind == COUNT
     assert not verdicts.keys() & {"differs", "stale", "missing"}
     # No source names the layers that make up the whitepaper's 13.6 million parameters of Inception-BN.
-    assert [(line.cell, line.published) for line in found.lines if line.verdict == "fails"] == [
-        ("inception_bn/parameters", "13.6 M")
-    ]
+    failing = [(line.cell, line.published) for line in found.lines if line.verdict == "fails"]
+    assert failing == [("inception_bn/parameters", "13.6 M")]
 
 
 def test_the_page_of_tables_is_made_of_the_committed_results() -> None:
@@ -69,9 +68,8 @@ def test_committed_counts_equal_those_of_another_counter() -> None:
     results = committed("network_sizes").results
     found = {run: results[run].current[None].values for run in FACTS_OF_RUNS}
     counts = {run: (values["parameters"], values["multiply_adds"]) for run, values in found.items()}
-    assert counts == {
-        run: (FACTS[facts].parameters, FACTS[facts].multiply_adds) for run, facts in FACTS_OF_RUNS.items()
-    }
+    facts = {run: FACTS[name] for run, name in FACTS_OF_RUNS.items()}
+    assert counts == {run: (each.parameters, each.multiply_adds) for run, each in facts.items()}
 
 
 @pytest.mark.parametrize(
@@ -136,21 +134,15 @@ def test_values_are_computed_once_and_again_after_a_change(own: Path, capsys: Ca
     assert "Three layers: nobody built it." in text
     message = refused_run(own, capsys)
     assert "runs.two has results of an earlier design, which differs in model.hidden; state the reason" in message
-    own.write_text(
-        own.read_text().replace("- model.hidden=[3,4]", "- model.hidden=[3,4]\n    changed: it was too small")
-    )
+    own.write_text(own.read_text().replace("model.hidden=[3,4]", "model.hidden=[3,4]\n    changed: it was too small"))
     assert run(own) == 0
-    text = capsys.readouterr().out
-    assert (
-        "Earlier design of two (other model.hidden), parameters: mean 233 over 1 seed; changed because: it was" in text
-    )
+    design = "Earlier design of two (other model.hidden), parameters: mean 233 over 1 seed; changed because: it was"
+    assert design in capsys.readouterr().out
     assert all(path.read_bytes() == before for path, before in written.items()), "earlier results stay"
     assert verdicts(own, capsys)[2:4] == ["", "differs"]
 
 
-def test_a_table_is_listed_and_exported(
-    own: Path, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_list_and_exports(own: Path, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     few = {name: FILES[name] for name in ("krizhevsky_hours", "network_sizes")}
     monkeypatch.setattr(table, "table_names", lambda folders: {**table_names(folders[1:]), **few})
     run(own)
