@@ -14,7 +14,7 @@ Read in this order:
 
 from runner.tracking.base import NoTracking, RunInfo, Tracker, Tracking, job_name, sweep_name
 from runner.tracking.metrics_log import MetricsLog, read_metrics
-from runner.tracking.mlflow_tracker import MlflowTracker, MlflowTracking
+from runner.tracking.mlflow_tracker import MlflowTracking
 from runner.tracking.tensorboard import TensorboardTracking
 
 TRACKERS: dict[str, type[Tracking]] = {"mlflow": MlflowTracking, "tensorboard": TensorboardTracking, "none": NoTracking}
@@ -22,7 +22,6 @@ TRACKERS: dict[str, type[Tracking]] = {"mlflow": MlflowTracking, "tensorboard": 
 __all__ = [
     "TRACKERS",
     "MetricsLog",
-    "MlflowTracker",
     "MlflowTracking",
     "NoTracking",
     "RunInfo",

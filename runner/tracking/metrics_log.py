@@ -97,10 +97,8 @@ def read_metrics(path: Path) -> Iterator[Metrics]:
 def check_metric_name(name: str) -> None:
     """Raise ValueError unless the name is ``section/name``; MLflow's pages group metrics by section."""
     if not _METRIC_NAME.fullmatch(name):
-        raise ValueError(
-            f"metric {name!r}: expected SECTION/NAME of letters, digits and _ . - / with SECTION one of "
-            f"{', '.join(SECTIONS)}"
-        )
+        expected = f"SECTION/NAME of letters, digits and _ . - / with SECTION one of {', '.join(SECTIONS)}"
+        raise ValueError(f"metric {name!r}: expected {expected}")
 
 
 def _line(step: int, time_s: float, values: Mapping[str, float]) -> str:

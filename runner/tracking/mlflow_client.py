@@ -61,10 +61,9 @@ def resolve_uri(uri: str | None, folder: Path, environment: Mapping[str, str] = 
     chosen = uri or environment.get(URI_VARIABLE) or _SQLITE + DATABASE
     scheme = chosen.split(":", 1)[0].split("+", 1)[0]
     if scheme not in SCHEMES:
-        raise ValueError(
-            f"tracking store {redact_text(chosen)!r}: expected an address that starts with one of "
-            f"{', '.join(SCHEMES)}, such as {_SQLITE}/home/me/{DATABASE} or http://127.0.0.1:5000"
-        )
+        examples = f"such as {_SQLITE}/home/me/{DATABASE} or http://127.0.0.1:5000"
+        expected = f"an address that starts with one of {', '.join(SCHEMES)}, {examples}"
+        raise ValueError(f"tracking store {redact_text(chosen)!r}: expected {expected}")
     path = sqlite_path(chosen)
     return chosen if path is None else f"{_SQLITE}{folder.absolute() / path}"
 
@@ -82,17 +81,16 @@ def sqlite_path(uri: str) -> Path | None:
 def connect(uri: str, experiment: str) -> tuple[Any, str]:
     """Import MLflow, create the store and the experiment if absent; return (MlflowClient, experiment id).
 
-    Processes connect to a SQLite store one at a time, because they would race in its schema migration.
-    Raises StoreUnavailableError.
+    Processes connect to a SQLite store in turn, because its schema migration races. Raises StoreUnavailableError.
     """
-    with store_errors(f"tracking store {redact_text(uri)}"), _creation_lock(uri):
+    with store_errors(uri), _creation_lock(uri):
         client = _client(uri)
         return client, _experiment_id(client, experiment, uri)
 
 
 def experiment_of_newest_run(uri: str) -> str | None:
     """Return the id of the experiment of the newest run; None if there is no run. Raises StoreUnavailableError."""
-    with store_errors(f"tracking store {redact_text(uri)}"), _creation_lock(uri):
+    with store_errors(uri), _creation_lock(uri):
         client = _client(uri)
         experiments = [experiment.experiment_id for experiment in client.search_experiments()]
         runs = client.search_runs(experiments, max_results=1, order_by=["attributes.start_time DESC"])
@@ -107,7 +105,7 @@ def directories_of_runs(uri: str, run_id: str) -> list[Path]:
     path = sqlite_path(uri)
     if path is not None and not path.is_file():
         return []
-    with store_errors(f"tracking store {redact_text(uri)}"), _creation_lock(uri):
+    with store_errors(uri), _creation_lock(uri):
         client = _client(uri)
         experiments = [experiment.experiment_id for experiment in client.search_experiments()]
         conditions = (f"tags.`runner.run_id` LIKE '{run_id}%'", f"attributes.run_id LIKE '{run_id}%'")
@@ -117,8 +115,9 @@ def directories_of_runs(uri: str, run_id: str) -> list[Path]:
 
 
 @contextmanager
-def store_errors(what: str) -> Iterator[None]:
-    """Turn every error of MLflow, its database layer and the network into StoreUnavailableError."""
+def store_errors(uri: str) -> Iterator[None]:
+    """Turn every error of MLflow, its database layer and the network into StoreUnavailableError. uri: of the store."""
+    what = f"tracking store {redact_text(uri)}"
     try:
         with _IMPORTING:
             _client_class()
@@ -189,10 +188,8 @@ def _experiment_id(client: Any, name: str, uri: str) -> str:
             # This store has no lock file, and another process has just created the experiment.
             found = client.get_experiment_by_name(name)
     if found.lifecycle_stage != "active":
-        raise StoreUnavailableError(
-            f"tracking store {redact_text(uri)}: experiment {name!r} has been deleted; restore it or set "
-            "tracking.experiment to another name"
-        )
+        fault = f"experiment {name!r} has been deleted; restore it or set tracking.experiment to another name"
+        raise StoreUnavailableError(f"tracking store {redact_text(uri)}: {fault}")
     return str(found.experiment_id)
 
 
@@ -237,9 +234,8 @@ def safe_tags(tags: Mapping[str, str]) -> dict[str, str]:
 def metric_key(name: str) -> str:
     """Return the name of a metric in MLflow.
 
-    MLflow's pages sort the sections of charts by name and expand all sections. Speeds and counts of transfers should
-    not come before the results, so their section is renamed to sort last: "perf/step_time_s" becomes
-    "workers/step_time_s".
+    MLflow's pages sort the sections of charts by name. Speeds and counts of transfers should not come before the
+    results, so their section is renamed to sort last: "perf/step_time_s" becomes "workers/step_time_s".
     """
     section, _, rest = name.partition("/")
     return f"workers/{rest}" if section in ("perf", "comm") else name

@@ -1,7 +1,6 @@
 """The MLflow runs that record a training run and its sweep. The file ``sweep.json`` has the id of the sweep's run."""
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -74,16 +73,11 @@ def end_parent(uri: str, experiment: str, sweep_dir: Path, result: SweepResult, 
     run_id = _stored_run_id(uri, experiment_id, sweep_dir)
     if run_id is None:
         raise StoreUnavailableError(f"no job of the sweep reached the tracking store {redact_text(uri)}")
-    with store_errors(f"tracking store {redact_text(uri)}"):
-        MlflowRun(client, run_id).write(
-            [
-                Params(flat_params(result.params)),
-                Tags(safe_tags({DESCRIPTION_TAG: result.description} if result.description else {})),
-                Metrics(0, ended_ms, result.metrics),
-                *(Artifact(str(path), "") for path in result.artifacts),
-                End(result.status, ended_ms),
-            ]
-        )
+    with store_errors(uri):
+        params, tags = flat_params(result.params), {DESCRIPTION_TAG: result.description} if result.description else {}
+        artifacts = [Artifact(str(path), "") for path in result.artifacts]
+        facts = (Params(params), Tags(safe_tags(tags)), Metrics(0, ended_ms, result.metrics))
+        MlflowRun(client, run_id).write([*facts, *artifacts, End(result.status, ended_ms)])
 
 
 RUN_ID_TAG = "runner.run_id"
@@ -111,7 +105,7 @@ class MlflowStore:
     def open(self) -> None:
         """Find or create the run; on a resume, restore the values below ``first_step`` that the store lacks."""
         self._client, experiment_id = connect(self._uri, self._experiment)
-        with self._errors():
+        with store_errors(self._uri):
             run_id = self._find_run(experiment_id) or self._create_run(experiment_id)
             Origin.created(self._run.run_dir, run_id)
             run = self._client.get_run(run_id)
@@ -125,7 +119,7 @@ class MlflowStore:
 
     def write(self, records: Sequence[Record]) -> None:
         assert self._writer is not None, "the writer's thread opens the store first"
-        with self._errors():
+        with store_errors(self._uri):
             self._writer.write(records)
 
     def _find_run(self, experiment_id: str) -> str | None:
@@ -154,6 +148,3 @@ class MlflowStore:
         writer.write(list(first.values()))
         for key, step in first:
             writer.known.setdefault(key, set()).add(step)
-
-    def _errors(self) -> AbstractContextManager[None]:
-        return store_errors(f"tracking store {redact_text(self._uri)}")

@@ -1,4 +1,4 @@
-"""Tracking with MLflow: the settings, and the tracker of a run."""
+"""The settings of tracking with MLflow."""
 
 import dataclasses
 import logging
@@ -60,22 +60,9 @@ class MlflowTracking(Tracking):
     def exports(self) -> str:
         return self.log_model
 
-    def create(self, run_dir: Path) -> "MlflowTracker":
-        return MlflowTracker(self, self.store_uri(), run_dir)
-
-    def finish_sweep(self, sweep_dir: Path, result: SweepResult) -> None:
-        """Add the result of a sweep to its parent run, and end that run; a failure of the store is logged."""
-        try:
-            end_parent(self.store_uri(), resolve_experiment(self.experiment), sweep_dir, result, now_ms())
-        except StoreUnavailableError as error:
-            _log.warning("the record of the sweep in %s is incomplete: %s", sweep_dir, error)
-
-
-class MlflowTracker(QueuedTracker):
-    """A tracker of a run in MLflow; the writer's thread imports MLflow."""
-
-    def __init__(self, settings: MlflowTracking, uri: str, run_dir: Path) -> None:
-        experiment = resolve_experiment(settings.experiment)
+    def create(self, run_dir: Path) -> QueuedTracker:
+        """Return the tracker of a run. The writer's thread imports MLflow."""
+        uri, experiment = self.store_uri(), resolve_experiment(self.experiment)
 
         def store(run: RunInfo) -> Store:
             origin = Origin.begun(uri, experiment, run)
@@ -83,10 +70,14 @@ class MlflowTracker(QueuedTracker):
             named = dataclasses.replace(run, name=first.name, sweep_dir=first.sweep_dir, sweep_name=first.sweep_name)
             return MlflowStore(uri, experiment, named, origin.started_ms)
 
-        super().__init__(
-            run_dir,
-            store,
-            queue_size=settings.queue_size,
-            finish_timeout_s=settings.finish_timeout_s,
-            system_every_s=settings.system_metrics_every_s if settings.system_metrics else None,
+        every_s = self.system_metrics_every_s if self.system_metrics else None
+        return QueuedTracker(
+            run_dir, store, queue_size=self.queue_size, finish_timeout_s=self.finish_timeout_s, system_every_s=every_s
         )
+
+    def finish_sweep(self, sweep_dir: Path, result: SweepResult) -> None:
+        """Add the result of a sweep to its parent run, and end that run; a failure of the store is logged."""
+        try:
+            end_parent(self.store_uri(), resolve_experiment(self.experiment), sweep_dir, result, now_ms())
+        except StoreUnavailableError as error:
+            _log.warning("the record of the sweep in %s is incomplete: %s", sweep_dir, error)

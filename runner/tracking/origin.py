@@ -65,10 +65,8 @@ class Origin:
         try:
             return LenientRecord(cls, complete=False).read(parse_json(path.read_bytes(), _MAX_BYTES))
         except (OSError, ValueError) as error:
-            raise ValueError(
-                f"{path} does not state how the run is recorded ({error}); `runner resume={shlex.quote(str(run_dir))}` "
-                "writes its records"
-            ) from error
+            advice = f"`runner resume={shlex.quote(str(run_dir))}` writes its records"
+            raise ValueError(f"{path} does not state how the run is recorded ({error}); {advice}") from error
 
     @classmethod
     def created(cls, run_dir: Path, mlflow_run_id: str) -> None:
@@ -102,9 +100,8 @@ class Origin:
             return resolve_uri(self.store, folder)
         found = resolve_uri(uri, folder)
         if redact_text(found) != self.store:
-            raise ValueError(
-                f"the run is recorded in {self.store}: set {URI_VARIABLE} to this address with its user and password"
-            )
+            advice = f"set {URI_VARIABLE} to this address with its user and password"
+            raise ValueError(f"the run is recorded in {self.store}: {advice}")
         return found
 
     @classmethod

@@ -40,8 +40,7 @@ def learning_curves(metrics_path: Path, out_path: Path) -> Path:
     records = list(read_metrics(metrics_path))
     quantities = _quantities(records)
     figure = new_figure(5 * len(quantities), 4)
-    for place, quantity in enumerate(quantities, start=1):
-        axes = figure.add_subplot(1, len(quantities), place)
+    for axes, quantity in zip(figure.subplots(1, len(quantities), squeeze=False)[0], quantities, strict=True):
         single, mean = _points(records, f"train/{quantity}"), training_means(records, quantity)
         _draw_curve(axes, single, "train, single batches", color=_TRAIN, alpha=0.3)
         _draw_curve(axes, mean, "train, mean since the last evaluation", color=_TRAIN)
@@ -145,8 +144,7 @@ def metric_over_keys(panels: Mapping[str, Series], metric: str, out_path: Path) 
     panels: key -> lines. A point is the mean over repetitions; its error bar is the sample standard deviation.
     """
     figure = new_figure(5.0 * len(panels), 4.0)
-    for place, (key, series) in enumerate(panels.items(), start=1):
-        axes = figure.add_subplot(1, len(panels), place)
+    for axes, (key, series) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True):
         _draw_lines(axes, series)
         axes.set(xlabel=key, ylabel=metric)
         axes.grid(alpha=0.3)
@@ -280,8 +278,7 @@ def target_batches_plot(curve: Mapping[int, Mapping[str, float]], before: Mappin
     """
     metrics = list(before)
     figure = new_figure(5 * len(metrics), 4)
-    for place, metric in enumerate(metrics, start=1):
-        axes = figure.add_subplot(1, len(metrics), place)
+    for axes, metric in zip(figure.subplots(1, len(metrics), squeeze=False)[0], metrics, strict=True):
         axes.plot(list(curve), [scores[metric] for scores in curve.values()], marker="o", label="adabn")
         axes.axhline(before[metric], color="tab:gray", linestyle="--", label="source")
         axes.set(xlabel="batches of the target", ylabel=metric, xscale="log")

@@ -16,8 +16,7 @@ class QueuedTracker(Tracker):
     """A tracker of a run; :mod:`runner.tracking.writer` writes its records on a separate thread and handles failures.
 
     store: function that returns the store for a run. queue_size: largest number of records held in memory.
-    finish_timeout_s: longest wait at the end of a run. system_every_s: time between samples of CPU and memory use; None
-    for no samples.
+    finish_timeout_s: longest wait at the end of a run. system_every_s: time between samples of CPU and memory, or None.
     """
 
     def __init__(

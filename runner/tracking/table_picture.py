@@ -79,9 +79,8 @@ def _draw_panels(figure: "Figure", panels: Panels, bottom: float) -> None:
         ends = [points[-1][0] for points in curves.values()]
         axes.set(xlabel="updates", title=_wrapped(title, 24), xscale="log" if max(ends) >= 5 * min(ends) else "linear")
         axes.grid(alpha=0.3)
-    axes.legend(
-        lines, [_wrapped(title, 34) for _, title in runs], loc="upper left", bbox_to_anchor=(1, 1), frameon=False
-    )
+    labels = [_wrapped(title, 34) for _, title in runs]
+    axes.legend(lines, labels, loc="upper left", bbox_to_anchor=(1, 1), frameon=False)
 
 
 def _wrapped(text: str, width: int) -> str:

@@ -179,9 +179,7 @@ class BackgroundWriter:
             _log.warning(
                 "the tracking record of this run is incomplete (%s): the missing part is stored in %s "
                 "and is written by `runner sync %s`, at the end of its sweep, or when the run is resumed",
-                self._error or no_answer,
-                self._spool.path,
-                self._spool.path.parent,
+                *(self._error or no_answer, self._spool.path, self._spool.path.parent),
             )
         if self._lost:
             _log.error("%d tracking records were lost", self._lost)

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from runner.tracking import MetricsLog, MlflowTracker, MlflowTracking, RunInfo
+from runner.tracking import MetricsLog, MlflowTracking, RunInfo, Tracker, Tracking
 from runner.tracking.mlflow_store import RUN_ID_TAG, MlflowStore
 from runner.tracking.records import Record
 from runner.tracking.writer import Pace, StoreUnavailableError
@@ -35,7 +35,7 @@ def opened(uri: str, run: RunInfo, experiment: str = "runner") -> MlflowStore:
 
 
 @contextmanager
-def recording(settings: MlflowTracking, run: RunInfo) -> Iterator[MlflowTracker]:
+def recording(settings: Tracking, run: RunInfo) -> Iterator[Tracker]:
     """Yield the tracker of a run, and finish it at the end of the block."""
     tracker = settings.create(run.run_dir)
     tracker.start(run)

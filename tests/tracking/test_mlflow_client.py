@@ -41,7 +41,7 @@ def test_one_thread_at_a_time_imports_mlflow(monkeypatch: pytest.MonkeyPatch) ->
     """If two threads import MLflow at once, one of them may get a partly imported package."""
     held: list[bool] = []
     monkeypatch.setattr(mlflow_client, "_client_class", lambda: held.append(mlflow_client._IMPORTING.locked()))
-    with mlflow_client.store_errors("tracking store"):
+    with mlflow_client.store_errors("sqlite:///mlflow.db"):
         held.append(mlflow_client._IMPORTING.locked())
     assert held == [True, False]
 
@@ -153,7 +153,7 @@ def test_invalid_settings_are_refused(settings: MlflowTracking, message: str) ->
 def test_no_tracking_accepts_everything_and_writes_nothing(tmp_path: Path) -> None:
     settings = NoTracking()
     settings.check()
-    with recording(settings, RunInfo("id", "name", tmp_path)) as tracker:  # type: ignore[arg-type]
+    with recording(settings, RunInfo("id", "name", tmp_path)) as tracker:
         tracker.log_params({"a": {"b": 1}})
         tracker.log_metrics(0, {"train/loss": 1.0})
         tracker.log_artifact(tmp_path / "absent.png")

@@ -71,12 +71,8 @@ def test_a_network_is_recorded_once_however_often_its_record_is_written(
 ) -> None:
     summary = trained(tmp_path, uri, "last")
     first = logged(client, summary)
-    run(
-        replace(small_config(*KEPT), tracking=MlflowTracking(uri=uri, log_model="last")),
-        tmp_path,
-        overrides=[],
-        resume=True,
-    )
+    again = replace(small_config(*KEPT), tracking=MlflowTracking(uri=uri, log_model="last"))
+    run(again, tmp_path, overrides=[], resume=True)
     assert logged(client, summary).model_id == first.model_id
 
 
@@ -92,9 +88,8 @@ def test_an_exported_network_refuses_other_shapes(tmp_path: Path, uri: str) -> N
 
 def test_the_best_network_must_be_kept() -> None:
     config = replace(small_config(), tracking=MlflowTracking(log_model="best"))
-    with pytest.raises(
-        ConfigError, match=r"tracking\.log_model=best: no best checkpoint is kept; set checkpoint\.keep"
-    ):
+    message = r"tracking\.log_model=best: no best checkpoint is kept; set checkpoint\.keep"
+    with pytest.raises(ConfigError, match=message):
         check(config)
 
 

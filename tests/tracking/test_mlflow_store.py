@@ -1,6 +1,5 @@
 """The MLflow store with a real SQLite database: runs, sweeps and system metrics."""
 
-import logging
 import math
 import sqlite3
 import time
@@ -65,9 +64,7 @@ def test_a_resumed_run_has_one_contiguous_curve(settings: MlflowTracking, client
     assert stored_run(client, run).info.status == "FINISHED"
 
 
-def test_points_that_never_reached_the_store_are_restored(
-    settings: MlflowTracking, client: Any, tmp_path: Path
-) -> None:
+def test_points_that_the_store_lacks_are_restored(settings: MlflowTracking, client: Any, tmp_path: Path) -> None:
     history = tmp_path / "metrics.jsonl"
     with MetricsLog(history) as log:
         for step in range(8):  # the run is killed before the tracker writes anything
@@ -78,9 +75,7 @@ def test_points_that_never_reached_the_store_are_restored(
     assert stored_steps(client, run, "test/accuracy") == list(range(5))
 
 
-def test_a_point_that_a_resume_logged_again_is_restored_once(
-    settings: MlflowTracking, client: Any, tmp_path: Path
-) -> None:
+def test_a_point_that_was_logged_again_is_restored_once(settings: MlflowTracking, client: Any, tmp_path: Path) -> None:
     history = tmp_path / "metrics.jsonl"
     with MetricsLog(history) as log:
         for value in (0.5, 0.25):
@@ -184,16 +179,13 @@ def test_the_splits_of_the_data_are_inputs_each_once(uri: str, client: Any, tmp_
     store.write(splits)
     store.write(splits)
     found = stored_run(client, run).inputs.dataset_inputs
-    assert [(each.dataset.name, each.dataset.digest, each.tags[0].key, each.tags[0].value) for each in found] == [
-        ("digits", f"c0ffee{split}", "mlflow.data.context", split) for split in ("train", "test")
-    ]
+    facts = [(each.dataset.name, each.dataset.digest, each.tags[0].key, each.tags[0].value) for each in found]
+    assert facts == [("digits", f"c0ffee{split}", "mlflow.data.context", split) for split in ("train", "test")]
     assert found[0].dataset.source == '{"uri": "/data"}'
     assert found[0].dataset.profile == '{"num_rows": 7}'
 
 
-def test_speeds_and_transfers_are_in_the_last_section_also_after_a_resume(
-    uri: str, client: Any, tmp_path: Path
-) -> None:
+def test_speeds_and_transfers_are_in_the_last_section_after_a_resume(uri: str, client: Any, tmp_path: Path) -> None:
     run = a_run(tmp_path)
     values = {"perf/step_time_s": 0.5, "comm/staleness_max": 1.0, "system/cpu": 2.0, "train/loss": 3.0}
     with MetricsLog(tmp_path / "metrics.jsonl") as log:
@@ -251,8 +243,7 @@ def test_jobs_of_a_sweep_are_children_of_one_run(
 def test_a_sweep_that_never_reached_the_store_is_reported(
     settings: MlflowTracking, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with caplog.at_level(logging.WARNING):
-        settings.finish_sweep(tmp_path, SweepResult("finished"))
+    settings.finish_sweep(tmp_path, SweepResult("finished"))
     assert f"record of the sweep in {tmp_path} is incomplete: no job of the sweep reached" in caplog.text
 
 
@@ -267,7 +258,7 @@ def test_the_run_of_a_sweep_began_with_its_first_job_and_has_its_user(uri: str, 
     assert parent.data.tags["mlflow.user"] == job.data.tags["mlflow.user"]
 
 
-def test_a_job_that_is_resumed_alone_is_recorded_as_a_job_of_its_sweep(
+def test_a_job_that_is_resumed_alone_belongs_to_its_sweep(
     settings: MlflowTracking, client: Any, tmp_path: Path
 ) -> None:
     job = a_run(tmp_path / "0", sweep_dir=tmp_path, sweep_name="sweep lr")
@@ -300,9 +291,7 @@ class _BusyMonitor:
         self._on_sample({"system/run_memory_usage_megabytes": 3.0})
 
 
-def test_a_step_has_one_system_sample_however_long_it_takes(
-    uri: str, client: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_step_has_one_system_sample(uri: str, client: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("runner.tracking.queued.SystemMonitor", _BusyMonitor)
     run = a_run(tmp_path)
     with recording(MlflowTracking(uri=uri, system_metrics=True), run) as tracker:

@@ -131,9 +131,7 @@ def test_metrics_survive_a_server_slower_than_the_run(gate: Gate, database: Path
 
 
 @pytest.mark.slow
-def test_metrics_survive_a_lock_of_another_connection(
-    uri: str, client: object, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_metrics_survive_a_lock(uri: str, client: object, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     database = Path(uri.removeprefix("sqlite:///"))
     run = a_run(tmp_path)
     training = Training(MlflowTracking(uri=uri, system_metrics=False), run)
@@ -169,9 +167,7 @@ def test_user_and_password_of_an_address_are_sent_and_never_shown(
     assert b"hunter2" not in database.read_bytes()
 
 
-def test_a_wrong_password_loses_the_record_but_does_not_end_the_run(
-    server: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_wrong_password_does_not_end_the_run(server: int, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with Gate(server, "me", "hunter2") as gate, caplog.at_level(logging.WARNING):
         training = Training(through(gate, uri=f"http://me:wrong1@127.0.0.1:{gate.port}"), a_run(tmp_path))
         training.steps(2)

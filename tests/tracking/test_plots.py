@@ -86,9 +86,7 @@ def test_training_metrics_are_averaged_over_the_steps_between_evaluations() -> N
     assert training_means(records, "accuracy") == []
 
 
-def test_curves_compare_training_and_test_at_the_same_steps(
-    metrics: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_curves_have_points_at_the_same_steps(metrics: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     figures = _drawn(monkeypatch)
     learning_curves(metrics, tmp_path / "curves.png")
     labels = ("loss (mean per example)", "accuracy (fraction of examples)")

@@ -51,10 +51,10 @@ def test_a_run_is_written_as_scalars_hyper_parameters_and_texts(tmp_path: Path) 
 
 
 def test_a_resumed_run_replaces_the_later_points_of_its_earlier_start(tmp_path: Path) -> None:
-    with recording(TensorboardTracking(), a_run(tmp_path)) as tracker:  # type: ignore[arg-type]
+    with recording(TensorboardTracking(), a_run(tmp_path)) as tracker:
         for step in (1, 2, 3):
             tracker.log_metrics(step, {"train/loss": 1.0})
-    with recording(TensorboardTracking(), a_run(tmp_path, first_step=3)) as tracker:  # type: ignore[arg-type]
+    with recording(TensorboardTracking(), a_run(tmp_path, first_step=3)) as tracker:
         tracker.log_metrics(3, {"train/loss": 2.0})
     from tensorboardX.proto.event_pb2 import SessionLog
 
@@ -83,7 +83,6 @@ def test_a_failed_write_repeats_no_point_and_a_missing_artifact_is_left_out(
 def test_a_missing_library_is_refused_with_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
     config = small_config("tracking=tensorboard")
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(
-        ConfigError, match=r"tensorboardX is not installed; .*pip install 'runner-dataflow\[tensorboard\]'"
-    ):
+    message = r"tensorboardX is not installed; .*pip install 'runner-dataflow\[tensorboard\]'"
+    with pytest.raises(ConfigError, match=message):
         check(config)
