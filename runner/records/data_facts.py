@@ -99,18 +99,12 @@ def splits_of(data: DatasetSettings, seed: int, record: DataRecord) -> list[Data
     source = getattr(data, "path", "") or f"runner data={data.name}"
     drawn = seed if data.val_fraction else None
     counts = {"train": facts.train_examples, "validation": facts.val_examples, "test": facts.test_examples}
-    return [
-        DataSplit(
-            data.name,
-            split,
-            _digest([split, plain, *known, None if split == "test" else drawn]),
-            str(source),
-            count,
-            list(facts.shape),
-        )
-        for split, count in counts.items()
-        if count
-    ]
+    found = []
+    for split, count in counts.items():
+        if count:
+            digest = _digest([split, plain, *known, None if split == "test" else drawn])
+            found.append(DataSplit(data.name, split, digest, str(source), count, list(facts.shape)))
+    return found
 
 
 def _digest(document: object) -> str:

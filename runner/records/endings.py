@@ -111,18 +111,14 @@ def _devices(path: Path, line: bytes, outcome: str) -> dict[str, str]:
         if len(set(first.devices)) != len(first.devices):
             raise Violation("a device appears twice")
     except Violation as violation:
-        raise ConfigError(
-            f"{path}: {violation}; expected a record of endings of version {_VERSION}, such as endings-1.jsonl of a run"
-        ) from violation
+        expected = f"a record of endings of version {_VERSION}, such as endings-1.jsonl of a run"
+        raise ConfigError(f"{path}: {violation}; expected {expected}") from violation
     if first.outcome != outcome:
-        raise ConfigError(
-            f"{path} is the record of a run with another configuration: repeat it with that run's config.yaml"
-        )
+        advice = "repeat it with that run's config.yaml"
+        raise ConfigError(f"{path} is the record of a run with another configuration: {advice}")
     if first.first_step != 0:
-        raise ConfigError(
-            f"{path} begins at step {first.first_step} of a run that was resumed: only a record that begins at step 0 "
-            "can be repeated"
-        )
+        advice = "only a record that begins at step 0 can be repeated"
+        raise ConfigError(f"{path} begins at step {first.first_step} of a run that was resumed: {advice}")
     return {str(number): device for number, device in enumerate(first.devices)}
 
 
@@ -134,9 +130,8 @@ def _ending(path: Path, number: int, line: bytes, devices: Mapping[str, str], tu
             raise Violation("turns: expected at least one device")
         return Ending(Text().read(client, "client"), _STEP.read(step, "step"), of_devices)  # type: ignore[arg-type]
     except Violation as violation:
-        raise ConfigError(
-            f"{path}, line {number}: {violation}; expected [client, step, {{device: turn}}], so the record is damaged"
-        ) from violation
+        expected = "[client, step, {device: turn}], so the record is damaged"
+        raise ConfigError(f"{path}, line {number}: {violation}; expected {expected}") from violation
 
 
 def _require_own_turns(path: Path, endings: Sequence[Ending]) -> None:
@@ -146,6 +141,5 @@ def _require_own_turns(path: Path, endings: Sequence[Ending]) -> None:
         for taken in ending.turns.items():
             if (other := lines.setdefault(taken, number)) != number:
                 device, turn = taken
-                raise ConfigError(
-                    f"{path}, line {number}: turn {turn} of {device} is also in line {other}; the record is damaged"
-                )
+                fault = "the record is damaged"
+                raise ConfigError(f"{path}, line {number}: turn {turn} of {device} is also in line {other}; {fault}")

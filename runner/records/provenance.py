@@ -151,10 +151,8 @@ def provenance_here() -> tuple[Provenance, str]:
     """Return the origin of a run that this process starts now, and the changes of its code as text."""
     folder = Path.cwd()
     codes = code_of([folder], [_PACKAGE_FILE])
-    found = Provenance(
-        command_line(sys.orig_argv), str(folder), usable_cores(), usable_memory(), [code.state for code in codes]
-    )
-    return found, text_of(codes)
+    line, states = command_line(sys.orig_argv), [code.state for code in codes]
+    return Provenance(line, str(folder), usable_cores(), usable_memory(), states), text_of(codes)
 
 
 def command_line(arguments: Sequence[str]) -> str:

@@ -84,10 +84,8 @@ class RunDirectory:
         with _writing(path), ExitStack() as on_failure:
             # If there is no run to resume, nothing is created, because the path may be a mistake.
             if resume and not (path / RUN_FILE).exists():
-                raise ConfigError(
-                    f"resume={path}: there is no run to resume (no {RUN_FILE}); expected the directory of an earlier "
-                    "run"
-                )
+                expected = "the directory of an earlier run"
+                raise ConfigError(f"resume={path}: there is no run to resume (no {RUN_FILE}); expected {expected}")
             create_directory(path)
             lock = _take_lock(path)
             on_failure.callback(os.close, lock)
@@ -193,10 +191,8 @@ def _take_lock(path: Path) -> int:
         if not take_lock(lock):
             holder = os.pread(lock, _MAX_PID_BYTES, 0).strip()
             process = f"process {int(holder)}" if holder.isdigit() else "another process"
-            raise DirectoryInUseError(
-                f"{path} is in use by {process}: wait for that run, stop it, or choose another directory with "
-                "hydra.run.dir=DIR"
-            )
+            advice = "wait for that run, stop it, or choose another directory with hydra.run.dir=DIR"
+            raise DirectoryInUseError(f"{path} is in use by {process}: {advice}")
         os.ftruncate(lock, 0)
         os.pwrite(lock, b"%d\n" % os.getpid(), 0)
         on_failure.pop_all()
@@ -210,10 +206,8 @@ def _next_state(path: Path, resume: bool) -> _State:
         return replace(state, epoch=state.epoch + 1)
     # If run.json or the configuration of a run was lost, its checkpoints remain, and a new run would replace them.
     if holds_run(path) or any((path / "checkpoints").glob("step-*")):
-        raise DirectoryInUseError(
-            f"{path} already holds a run: continue it with `runner resume={shlex.quote(str(path))}`, or choose another "
-            "directory with hydra.run.dir=DIR"
-        )
+        advice = f"continue it with `runner resume={shlex.quote(str(path))}`, or choose another directory"
+        raise DirectoryInUseError(f"{path} already holds a run: {advice} with hydra.run.dir=DIR")
     if (path / CONFIG_FILE).exists():
         # This file belongs to no run. If the new run is killed early, the file must not be read as its configuration.
         os.rename(path / CONFIG_FILE, path / "config-0.yaml")

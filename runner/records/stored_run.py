@@ -71,17 +71,14 @@ def find_run(text: str, folder: Path, in_store: Callable[[str], list[Path]]) -> 
     if (folder / text).is_dir():
         return read_run(folder / text)
     if not _RUN_ID.fullmatch(text):
-        raise ConfigError(
-            f"{text}: no such directory; expected the directory of a run, or a run id, of which 4 hex digits are enough"
-        )
+        expected = "the directory of a run, or a run id, of which 4 hex digits are enough"
+        raise ConfigError(f"{text}: no such directory; expected {expected}")
     found = [path for path in outputs_below(folder, RUN_FILE) if _is_run(path, text)] or in_store(text)
     if len(found) > 1:
         raise ConfigError(f"{text}: several run ids begin with it: {', '.join(map(str, found))}; give more digits")
     if not found:
-        raise ConfigError(
-            f"{text}: no run with this id below {folder}, in outputs or multirun, or in the tracking store; give its "
-            "directory"
-        )
+        places = f"below {folder}, in outputs or multirun, or in the tracking store"
+        raise ConfigError(f"{text}: no run with this id {places}; give its directory")
     if not found[0].is_dir():
         raise ConfigError(f"{text}: the directory of this run no longer exists: {found[0]}")
     return read_run(found[0])

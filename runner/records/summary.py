@@ -93,8 +93,7 @@ class Summary:
     New in 4: ``headline``, ``evaluations``, ``changed``, and the status "diverged". New in 3: ``devices`` and
     ``device_reason``. New in 2: ``provenance`` and ``repeats``.
 
-    The fields up to ``repeats`` are always known. Each further field is empty, 0 or null if the run ended before it was
-    known.
+    The fields up to ``repeats`` are always known. Each further field is empty, 0 or null until it is known.
     """
 
     run_id: str  # the run's identifier, the same after a resume

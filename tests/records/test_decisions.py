@@ -1,7 +1,6 @@
 """Records of decisions and of client endings: continued by a later process, read back, and refused if damaged."""
 
 import json
-import logging
 from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
@@ -140,13 +139,10 @@ def test_other_calls_are_passed_on(path: Path) -> None:
     assert clients.requested == [("run", "init", 3, {"x": 1}), ("launch", "compute", 4, {"x": 2})]
 
 
-def test_a_record_begins_with_the_first_ending_and_is_limited_with_a_warning(
-    path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_record_begins_with_the_first_ending_and_is_limited(path: Path, caplog: pytest.LogCaptureFixture) -> None:
     note(path, count=0)
     assert not path.exists()
-    with caplog.at_level(logging.WARNING):
-        note(path, most=1)
+    note(path, most=1)
     assert len(read_endings(path, "abc")) == 1
     assert caplog.messages == [f"{path} is full after 1 endings: the run cannot be repeated beyond them"]
 

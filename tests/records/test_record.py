@@ -111,9 +111,7 @@ def test_decisions_without_staleness_have_no_plot_and_empty_ones_no_file(directo
 
 
 @pytest.mark.parametrize(("best_step", "kept"), [(None, 0.3), (0, 0.5)], ids=["last", "of the best checkpoint"])
-def test_results_are_the_last_the_best_and_the_kept_values(
-    directory: RunDirectory, best_step: int | None, kept: float
-) -> None:
+def test_results_are_last_best_and_kept_values(directory: RunDirectory, best_step: int | None, kept: float) -> None:
     record = record_into(directory, NotingTracker())
     for step, (loss, accuracy) in enumerate([(0.5, 0.8), (0.2, 0.9), (0.3, 0.7)]):
         record.metrics(step, {"test/loss": loss, "test/accuracy": accuracy, "perf/step_time_s": loss})
@@ -145,11 +143,8 @@ def test_the_evaluation_at_the_best_step_is_recorded_at_that_step(directory: Run
     assert "best/" not in directory.metrics_jsonl.read_text()
 
 
-FAILED_RUN = Summary(
-    "0123", "failed", "", "/runs/1", "single", 1, {"python": "3.11.7", "numpy": "2.3.0"}, "Linux", "CPU"
-)
-
-
+VERSIONS = {"python": "3.11.7", "numpy": "2.3.0"}
+FAILED_RUN = Summary("0123", "failed", "", "/runs/1", "single", 1, VERSIONS, "Linux", "CPU")
 ENDED_RUN = replace(
     FAILED_RUN,
     status="finished",
@@ -199,9 +194,8 @@ def test_known_facts_become_tags() -> None:
     assert summary_tags(FAILED_RUN) == known
     changed = "model.name=mlp, optimizer.lr=0.3, hub.token=[redacted]"
     assert summary_tags(ENDED_RUN) == known | {"runner.changed": changed}
-    more = replace(
-        FAILED_RUN, git_commit="c0ffee", emulated="slow", repeats="4567", provenance=Provenance("runner x", "/", 2, 8)
-    )
+    origin = Provenance("runner x", "/", 2, 8)
+    more = replace(FAILED_RUN, git_commit="c0ffee", emulated="slow", repeats="4567", provenance=origin)
     assert summary_tags(more) == known | {
         "mlflow.source.git.commit": "c0ffee",
         "runner.emulated": "slow",
@@ -218,9 +212,7 @@ def test_the_command_is_recorded_as_it_can_be_typed_without_its_secrets() -> Non
     assert shlex.split(line) == ["/venv/bin/runner", "parallelism.shard={fc1: column}", "my.token=[redacted]"]
 
 
-def test_the_provenance_has_the_command_machine_and_checkout_of_this_process(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_provenance_has_command_machine_and_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "orig_argv", ["runner", "a b"])
     found, _ = provenance_here()
@@ -234,10 +226,8 @@ def test_the_provenance_has_the_command_machine_and_checkout_of_this_process(
 def test_repositories_with_equal_names_have_separate_tags() -> None:
     codes = [CodeState(folder, commit * 40, "", 0, []) for folder, commit in (("/a/own", "1"), ("/b/own", "2"))]
     tags = provenance_tags(Provenance("runner", "/home", 2, 1024, codes))
-    assert {name: text[0] for name, text in tags.items() if "code" in name} == {
-        "runner.code.a/own": "1",
-        "runner.code.b/own": "2",
-    }
+    found = {name: text[0] for name, text in tags.items() if "code" in name}
+    assert found == {"runner.code.a/own": "1", "runner.code.b/own": "2"}
 
 
 def test_tags_contain_the_whole_provenance() -> None:

@@ -43,9 +43,8 @@ def test_new_run_creates_its_directory(tmp_path: Path) -> None:
         assert directory.path == tmp_path / "outputs" / "first"
         assert directory.epoch == 1
         assert re.fullmatch("[0-9a-f]{16}", directory.run_id)
-        assert {path.name for path in directory.path.iterdir()} == {
-            "run.lock", "run.json", "checkpoints", "plots", "workers",
-        }  # fmt: skip
+        created = {path.name for path in directory.path.iterdir()}
+        assert created == {"run.lock", "run.json", "checkpoints", "plots", "workers"}
     with start(tmp_path / "second") as second:
         assert second.run_id != directory.run_id
 
@@ -115,10 +114,8 @@ def test_the_lock_is_released_at_the_end_of_the_block_even_after_an_error(tmp_pa
 
 def test_children_do_not_inherit_the_lock(tmp_path: Path) -> None:
     directory = start(tmp_path)
-    program = "print('up', flush=True); input()"
-    child = subprocess.Popen(
-        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, close_fds=False
-    )
+    command = [sys.executable, "-c", "print('up', flush=True); input()"]
+    child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, close_fds=False)
     with child:
         assert child.stdout is not None
         assert child.stdout.readline() == b"up\n"

@@ -13,6 +13,7 @@ from runner.errors import DataError
 from runner.records.provenance import CodeState, Provenance
 from runner.records.summary import Failure, Summary, config_hash, cpu_model, git_commit, step_time, versions
 
+CODE = CodeState("/data", "a" * 40, "e" * 64, 120, ["notes.txt"])
 SUMMARY = Summary(
     run_id="0123456789abcdef",
     status="finished",
@@ -25,9 +26,7 @@ SUMMARY = Summary(
     cpu_model="CPU",
     overrides=["optimizer.lr=0.1"],
     git_commit="a" * 40 + "-dirty",
-    provenance=Provenance(
-        "runner optimizer.lr=0.1", "/data", 2, 1 << 34, [CodeState("/data", "a" * 40, "e" * 64, 120, ["notes.txt"])]
-    ),
+    provenance=Provenance("runner optimizer.lr=0.1", "/data", 2, 1 << 34, [CODE]),
     devices={"/job:worker/task:0/device:gpu:0": "GPU 0: H100"},
     device_reason="cluster.device=gpu",
     repeats="fedcba9876543210",
@@ -46,10 +45,8 @@ SUMMARY = Summary(
     weights_sha256="f" * 64,
 )
 
-
-FAILED_EARLY = Summary(
-    *("1", "failed", "", "", "single", 1, {}, "", ""), error=Failure("NumericError", "the loss of step 3 is nan", 5)
-)
+ERROR = Failure("NumericError", "the loss of step 3 is nan", 5)
+FAILED_EARLY = Summary("1", "failed", "", "", "single", 1, {}, "", "", error=ERROR)
 
 
 @pytest.fixture
@@ -71,9 +68,7 @@ def test_a_summary_is_read_back_as_it_was_written(summary: Summary, path: Path) 
 
 def test_every_field_is_documented() -> None:
     lines = inspect.getsource(Summary).splitlines()
-    place = {
-        field.name: next(k for k, line in enumerate(lines) if f" {field.name}:" in line) for field in fields(Summary)
-    }
+    place = {each.name: next(k for k, line in enumerate(lines) if f" {each.name}:" in line) for each in fields(Summary)}
     bare = [name for name, k in place.items() if "  # " not in lines[k] and not lines[k - 1].startswith("    # ")]
     assert bare == ["schema_version"]
 
@@ -105,9 +100,7 @@ def test_an_older_schema_is_read_with_defaults_of_missing_fields(path: Path) -> 
         ("", {"colour": "red"}, r"unknown \['colour'\], expected the fields run_id"),
     ],
 )
-def test_a_document_with_wrong_fields_is_refused(
-    without: str, changes: dict[str, Any], message: str, path: Path
-) -> None:
+def test_a_document_of_wrong_fields_is_refused(without: str, changes: dict[str, Any], message: str, path: Path) -> None:
     SUMMARY.write(path)
     _edit(path, *filter(None, [without]), **changes)
     with pytest.raises(DataError, match=rf"summary\.json: {message}"):
