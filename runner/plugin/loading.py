@@ -34,17 +34,9 @@ def plugin_errors(plugins: Mapping[str, str]) -> Iterator[None]:
         # An error in a class of a Python session passes with its traceback, which the session shows.
         for reference in (each for each in plugins if not each.startswith(SESSION)):
             path = Path(reference if reference.endswith(".py") else str(sys.modules[reference].__file__))
-            if lines := _lines(path, error):
-                raise ConfigError(f"{path}:{lines[-1]}: {reason(error)}") from error
+            if (line := _line(path, error)) is not None:
+                raise ConfigError(f"{path}:{line}: {reason(error)}") from error
         raise
-
-
-def place(path: Path, error: Exception) -> str:
-    """Return ``FILE:LINE`` of the innermost frame of the error in the plugin, or ``FILE`` without such a frame."""
-    if isinstance(error, SyntaxError) and error.filename == str(path):
-        return f"{path}:{error.lineno}"
-    lines = _lines(path, error)
-    return f"{path}:{lines[-1]}" if lines else str(path)
 
 
 def reason(error: Exception) -> str:
@@ -55,8 +47,12 @@ def reason(error: Exception) -> str:
     return f"{type(error).__name__}: {text}; correct it (--debug prints the traceback)"
 
 
-def _lines(path: Path, error: Exception) -> list[int | None]:
-    return [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
+def _line(path: Path, error: Exception) -> int | None:
+    """Return the line of the innermost frame of an error in a file, or of its syntax error; None if there is none."""
+    if isinstance(error, SyntaxError) and error.filename == str(path):
+        return error.lineno
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
+    return lines[-1] if lines else None
 
 
 OBJECT = "plugin"
@@ -103,10 +99,8 @@ def locate(reference: str) -> Located:
         raise ConfigError(f"--plugin {reference}: cannot read {path}: {error.strerror}") from error
     located = Located(str(path) if name.endswith(".py") else name, path, source, hashlib.sha256(source).hexdigest())
     if pin and pin != located.sha256:
-        raise ConfigError(
-            f"{path} was changed: its SHA-256 is {located.sha256}, expected {pin} of --plugin {reference}; use the "
-            "pinned source, or remove the part from # on"
-        )
+        fault = f"its SHA-256 is {located.sha256}, expected {pin} of --plugin {reference}"
+        raise ConfigError(f"{path} was changed: {fault}; use the pinned source, or remove the part from # on")
     return located
 
 
@@ -116,13 +110,13 @@ def execute(located: Located) -> Plugin:
         by_file = located.reference.endswith(".py")
         module = _execute_file(located) if by_file else importlib.import_module(located.reference)
     except Exception as error:  # the module can raise any error
-        raise ConfigError(f"{place(located.path, error)}: {reason(error)}") from error
+        line = _line(located.path, error)
+        place = located.path if line is None else f"{located.path}:{line}"
+        raise ConfigError(f"{place}: {reason(error)}") from error
     found = getattr(module, OBJECT, None)
     if not isinstance(found, Plugin):
         fault = f"{OBJECT} is of class {type(found).__name__}" if hasattr(module, OBJECT) else f"no {OBJECT} found"
-        raise ConfigError(
-            f"{located.path}: {fault}; expected `{OBJECT} = runner.plugin.Plugin(models={{...}}, ...)` at the end"
-        )
+        raise ConfigError(f"{located.path}: {fault}; expected `{OBJECT} = runner.plugin.Plugin(models={{...}}, ...)`")
     return found
 
 
@@ -134,10 +128,8 @@ def _path_of_module(name: str) -> Path:
     except Exception as error:  # finding a module imports its parent packages, which can raise any error
         raise ConfigError(f"--plugin {name}: {reason(error)}") from error
     if spec is None or not spec.has_location or spec.origin is None:
-        raise ConfigError(
-            f"--plugin {name}: Python finds no module of that name; install it, add its folder to PYTHONPATH, or give "
-            "its file, FILE.py"
-        )
+        advice = "install it, add its folder to PYTHONPATH, or give its file, FILE.py"
+        raise ConfigError(f"--plugin {name}: Python finds no module of that name; {advice}")
     return Path(spec.origin)
 
 

@@ -77,11 +77,8 @@ def test_the_command_line_and_files_choose_callbacks_in_an_order(
     chosen: list[str], order: list[str], plugin: str, fake_training: FakeTraining
 ) -> None:
     Path("own/callbacks").mkdir(parents=True)
-    for name, text in {
-        "one": "first: {}",
-        "limit": "limit: {steps: 3}",
-        "both": "first: {text: '1'}\nlimit: {}",
-    }.items():
+    files = {"one": "first: {}", "limit": "limit: {steps: 3}", "both": "first: {text: '1'}\nlimit: {}"}
+    for name, text in files.items():
         Path(f"own/callbacks/{name}.yaml").write_text(text)
     assert main([f"--plugin={plugin}", *chosen, *FEW]) == 0
     settings = {"first": {"name": "first", "text": "1"}, "limit": {"name": "limit", "text": "2", "steps": 3}}
@@ -107,20 +104,14 @@ def test_a_run_calls_its_callbacks_in_order_and_stores_them(plugin: str) -> None
 @pytest.mark.parametrize(
     ("callbacks", "complaint"),
     [
-        (
-            {"frist": {}},
-            "callbacks.frist: no such callback; did you mean 'first'?\nCallbacks of the plugins: first, limit",
-        ),
-        (
-            {"limit": {"step": 3}},
-            "callbacks.limit.step: no such key; did you mean 'steps'?\nKeys of callbacks.limit: name",
-        ),
-        ({"limit": {"steps": "a"}}, "callbacks.limit.steps: Value 'a' of type 'str' could not be converted to Integer"),
-        ({"limit": {"steps": 0}}, "callbacks.limit.steps=0: expected 1"),
-        ({"limit": None}, "callbacks.limit: expected a section of keys, or {} for their defaults, found None"),
-        ({"limit": {"name": "first"}}, "callbacks.limit: expected a section of keys, or {} for their defaults, found"),
-        ({"limit": {"text": "???"}}, "callbacks.limit.text: missing value"),
-        (["limit"], "callbacks: expected names with settings, callbacks.NAME.KEY=VALUE, found ['limit']"),
+        ({"frist": {}}, ".frist: no such callback; did you mean 'first'?\nCallbacks of the plugins: first, limit"),
+        ({"limit": {"step": 3}}, ".limit.step: no such key; did you mean 'steps'?\nKeys of callbacks.limit: name"),
+        ({"limit": {"steps": "a"}}, ".limit.steps: Value 'a' of type 'str' could not be converted to Integer"),
+        ({"limit": {"steps": 0}}, ".limit.steps=0: expected 1"),
+        ({"limit": None}, ".limit: expected a section of keys, or {} for their defaults, found None"),
+        ({"limit": {"name": "first"}}, ".limit: expected a section of keys, or {} for their defaults, found"),
+        ({"limit": {"text": "???"}}, ".limit.text: missing value"),
+        (["limit"], ": expected names with settings, callbacks.NAME.KEY=VALUE, found ['limit']"),
     ],
 )
 def test_callbacks_that_do_not_fit_are_refused(callbacks: Any, complaint: str, plugin: str) -> None:
@@ -128,7 +119,7 @@ def test_callbacks_that_do_not_fit_are_refused(callbacks: Any, complaint: str, p
     plain = to_plain(small_config())
     with pytest.raises(ConfigError) as caught:
         from_plain(plain | {"callbacks": callbacks})
-    assert str(caught.value).startswith(complaint)
+    assert str(caught.value).startswith(f"callbacks{complaint}")
     del plain["callbacks"]  # as in a configuration of an earlier version
     assert from_plain(plain).callbacks == {}
 
@@ -156,9 +147,7 @@ def test_without_its_plugin_a_callback_is_refused(given: str, tmp_path: Path, ca
 
 def test_a_callback_without_a_yaml_file_is_not_chosen_like_an_option(plugin: str, capsys: Capture) -> None:
     message = refused([f"--plugin={plugin}", "callbacks=limit", *FEW], capsys)
-    assert (
-        "callbacks=limit: no such file of callbacks; write callbacks.limit={} or callbacks.limit.KEY=VALUE" in message
-    )
+    assert "callbacks=limit: no such file of callbacks; write callbacks.limit={} or callbacks.limit.KEY=" in message
 
 
 def test_python_and_sweeps_choose_callbacks(plugin: str) -> None:

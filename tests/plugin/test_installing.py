@@ -65,9 +65,8 @@ def swish_kernel(op: str = "swish", device_type: str = "cpu"):
 
 
 def test_valid_plugins_are_accepted() -> None:
-    plugin = Plugin(
-        models={"tiny": Tiny}, strategies={"single": STRATEGIES["single"]}, ops=[SWISH], kernels=[swish_kernel()]
-    )
+    strategies = {"single": STRATEGIES["single"]}
+    plugin = Plugin(models={"tiny": Tiny}, strategies=strategies, ops=[SWISH], kernels=[swish_kernel()])
     assert plugin.models == {"tiny": Tiny}
     assert plugin.datasets == {}
 
@@ -91,10 +90,7 @@ def test_valid_plugins_are_accepted() -> None:
         ({"tasks": {"tiny": Tiny}}, r"expected a class derived from Task"),
         ({"losses": abs}, r"Plugin\(losses=\.\.\.\): got .*, expected a dict of names and Loss"),
         ({"losses": {"mine": abs}}, r"Plugin\(losses={'mine': \.\.\.}\): got .*, expected Loss with target='labels'"),
-        (
-            {"losses": {"mine": Loss("y", abs)}},
-            r"got Loss\(.*\), expected Loss with target='labels' or target='numbers'",
-        ),
+        ({"losses": {"mine": Loss("y", abs)}}, r"got Loss\(.*, expected Loss with target='labels' or target='numbers'"),
         ({"losses": {"mine": Loss("labels", "abs")}}, r"got Loss\(.*\), expected a function of_examples"),
         ({"metrics": {"mask": Metric("max")}}, r"got mask, expected a name other than loss, accuracy, mask, labels"),
         ({"metrics": {"mine": Metric("max")}}, r"expected Metric with target='labels' or target='numbers'"),
@@ -212,9 +208,7 @@ plugin = Plugin(ops=[{ops}], kernels=[{kernels}])
         ("mine", "new", "*[function_kernel('mine', compute)] * 2", "op 'mine' has a kernel of priority 0 on 'cpu'"),
     ],
 )
-def test_conflicting_ops_and_kernels_are_refused(
-    tmp_path: Path, op: str, ops: str, kernels: str, complaint: str
-) -> None:
+def test_conflicting_entries_are_refused(tmp_path: Path, op: str, ops: str, kernels: str, complaint: str) -> None:
     path = tmp_path / "mine.py"
     path.write_text(KERNELS.format(op=op, ops=ops, kernels=kernels))
     before = dict(OPS)

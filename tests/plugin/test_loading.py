@@ -26,9 +26,7 @@ def written(folder: Path, text: str, name: str = "mine.py") -> str:
     return str(path)
 
 
-def test_a_file_is_executed_as_it_was_read_and_named_by_its_absolute_path(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_is_executed_as_it_was_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     path = written(tmp_path, GOOD)
     located = locate("mine.py")
@@ -153,10 +151,8 @@ def test_an_error_in_a_model_is_reported_with_its_line(tmp_path: Path, body: str
     [("return None", "None"), ("return x", "float32[32,1,8,8]"), ("return h", "float32[32,64]"), ("return 3", "3")],
 )
 def test_a_model_that_does_not_return_logits_is_refused_before_the_start(tmp_path: Path, body: str, came: str) -> None:
-    message = (
-        f"model.name=mine: forward returned {came}; expected (N, 10), the numbers that the task reads, such as a logit"
-    )
-    with pytest.raises(ConfigError, match=re.escape(message)):
+    expected = "expected (N, 10), the numbers that the task reads, such as a logit"
+    with pytest.raises(ConfigError, match=re.escape(f"model.name=mine: forward returned {came}; {expected}")):
         build(with_mine(tmp_path, "model", MODEL.format(body=body)))
 
 
@@ -168,10 +164,8 @@ def test_errors_of_a_plugin_get_a_location_and_others_do_not(tmp_path: Path, mon
     install([name])
     module = sys.modules[name]
     monkeypatch.setitem(sys.modules, name, module)
-    with (
-        pytest.raises(ConfigError, match=rf"{name}\.py:3: ZeroDivisionError: division by zero"),
-        plugin_errors(provenance()),
-    ):
+    message = rf"{name}\.py:3: ZeroDivisionError: division by zero"
+    with pytest.raises(ConfigError, match=message), plugin_errors(provenance()):
         module.divide()
     with pytest.raises(ZeroDivisionError), plugin_errors(provenance()):
         1 / 0  # noqa: B018
@@ -260,7 +254,6 @@ def test_summary_and_log_have_the_reported_error_of_a_run(tmp_path: Path) -> Non
     config = with_mine(tmp_path, "data", text.replace("RUN_LOG", repr(str(run_dir / "run.log"))))
     with pytest.raises(ConfigError, match=r"mine\.py:\d+: OSError: lost; correct it") as raised:
         run(config, run_dir, overrides=[])
-    assert Summary.read(run_dir / "summary.json").error == Failure(
-        "ConfigError", str(raised.value), ConfigError.exit_code
-    )
+    error = Summary.read(run_dir / "summary.json").error
+    assert error == Failure("ConfigError", str(raised.value), ConfigError.exit_code)
     assert str(raised.value) in (run_dir / "run.log").read_text()
