@@ -153,10 +153,9 @@ def _published(
     name: str,
     shape: tuple[int, int, int],
     class_names: tuple[str, ...],
-    mean: tuple[float, ...],
-    std: tuple[float, ...],
+    normalisation: Normalisation,
     examples: tuple[int, int],
-    checksums: tuple[str, str, str, str],
+    *checksums: str,
 ) -> PublishedDataset:
     """Return a dataset of uint8 images. examples: numbers of train and test examples. checksums: SHA-256 by file."""
     sizes = shape if shape[0] > 1 else shape[1:]
@@ -167,64 +166,52 @@ def _published(
         for part, rest in (("images", sizes), ("labels", ()))
     ]
     arrays = tuple(CachedArray(*file, checksum) for file, checksum in zip(files, checksums, strict=True))
-    return PublishedDataset(name, arrays, shape, class_names, Normalisation(255.0, mean, std))
+    return PublishedDataset(name, arrays, shape, class_names, normalisation)
 
 
 MNIST = _published(
     "mnist",
     (1, 28, 28),
     tuple("0123456789"),
-    (0.1307,),
-    (0.3081,),
+    Normalisation(255.0, (0.1307,), (0.3081,)),
     (60_000, 10_000),
-    (
-        "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
-        "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
-        "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
-        "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
-    ),
+    "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
+    "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
+    "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
+    "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
 )
 FASHION_MNIST = _published(
     "fashion_mnist",
     (1, 28, 28),
     ("T-shirt/top", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot"),
-    (0.2860,),
-    (0.3530,),
+    Normalisation(255.0, (0.2860,), (0.3530,)),
     (60_000, 10_000),
-    (
-        "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
-        "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
-        "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
-        "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
-    ),
+    "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
+    "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
+    "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
+    "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
 )
 CIFAR10 = _published(
     "cifar10",
     (3, 32, 32),
     ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"),
-    (0.4914, 0.4822, 0.4465),
-    (0.2470, 0.2435, 0.2616),
+    Normalisation(255.0, (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
     (50_000, 10_000),
-    (
-        "1086b65fb2d8719d99846dc8bc5d5a52141422760ff01eb1e06619041c1670f9",
-        "1a4c5fb4e1cab2caa8eee134c093de84d620899e907756e71736fb7b0d4ab554",
-        "d4d62aa9f6b816a3be65053ddc66fdd27c1350e10d25345000fec0d9e2f9e2dd",
-        "987e01129ceec0098f1e9d9404cff9fa82ad3d15383a61e8ec60ff20ffe6db40",
-    ),
+    "1086b65fb2d8719d99846dc8bc5d5a52141422760ff01eb1e06619041c1670f9",
+    "1a4c5fb4e1cab2caa8eee134c093de84d620899e907756e71736fb7b0d4ab554",
+    "d4d62aa9f6b816a3be65053ddc66fdd27c1350e10d25345000fec0d9e2f9e2dd",
+    "987e01129ceec0098f1e9d9404cff9fa82ad3d15383a61e8ec60ff20ffe6db40",
 )
 USPS = _published(
     "usps",
     (1, 16, 16),
     tuple("0123456789"),
-    (0.2508,),
-    (0.3011,),
+    Normalisation(255.0, (0.2508,), (0.3011,)),
     (4_649, 4_649),
-    (
-        "898bacd9c2b943727a985047fc83ecfafb0a0aa20a1f161deb19cec2f741f89f",
-        "58a6b5d0f04f5ae724d7816af1fb55163b492a00e4f50676e9a104abffa24269",
-        "2b72a43659d5469e28ca7745dbd6c1a33f0358a00074d55b29d1b626a777f667",
-        "0a42b8bd1bb3f04705241f25f480eed314aa2ce8be7bbd552ca179071ff9149f",
-    ),
+    "898bacd9c2b943727a985047fc83ecfafb0a0aa20a1f161deb19cec2f741f89f",
+    "58a6b5d0f04f5ae724d7816af1fb55163b492a00e4f50676e9a104abffa24269",
+    "2b72a43659d5469e28ca7745dbd6c1a33f0358a00074d55b29d1b626a777f667",
+    "0a42b8bd1bb3f04705241f25f480eed314aa2ce8be7bbd552ca179071ff9149f",
 )
 
 
