@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from runner.data.dataset import Dataset, EncodedImage, Examples, Facts
+from runner.data.dataset import Dataset, EncodedImage, Examples, Facts, Integers
 from runner.data.image_folder import ImageFolder
 from runner.data.records.description import Description, write_description
 from runner.data.records.example import Value, encode
@@ -74,9 +74,7 @@ def _description(dataset: Dataset, facts: Facts) -> Description:
     )
 
 
-def _write_shard(
-    path: Path, examples: Examples, chosen: NDArray[np.int64], facts: Facts, description: Description
-) -> None:
+def _write_shard(path: Path, examples: Examples, chosen: Integers, facts: Facts, description: Description) -> None:
     """Write one file under a temporary name, and rename it when it is complete."""
     temporary = path.with_name(f".{path.name}.tmp")
     with temporary.open("xb") as file:

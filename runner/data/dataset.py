@@ -12,15 +12,15 @@ from runner.errors import DataError
 from runner.fields import BEGINS, Field, labelled
 from runner.kernels import philox
 
+Integers = NDArray[np.int64]
+
 
 def held_out(examples: int, fraction: float) -> int:
     """Return how many of ``examples`` (2 or more) to hold out: ``fraction`` of them, rounded; at least 1, not all."""
     return min(max(round(examples * fraction), 1), examples - 1)
 
 
-def stratified_split(
-    labels: NDArray[np.int64], fraction: float, seed: int, name: str
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def stratified_split(labels: Integers, fraction: float, seed: int, name: str) -> tuple[Integers, Integers]:
     """Return the sorted indices (kept, held out) of a split that holds out ``fraction`` of every class.
 
     name: the name of the dataset. The examples of each class are drawn separately, by a pure function of the arguments.
@@ -30,9 +30,7 @@ def stratified_split(
     return _drawn(labels, dict(zip(classes.tolist(), taken, strict=True)), seed, f"{name}/split")
 
 
-def validation_split(
-    labels: NDArray[np.int64], examples: int, seed: int, name: str
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def validation_split(labels: Integers, examples: int, seed: int, name: str) -> tuple[Integers, Integers]:
     """Return the sorted indices (kept, held out) of a split that holds out ``examples`` (fewer than all) examples.
 
     The same fraction of every class is held out, rounded by the method of largest remainders; equal remainders are
@@ -49,9 +47,7 @@ def validation_split(
     return _drawn(labels, dict(zip(classes.tolist(), taken.tolist(), strict=True)), seed, f"{name}/val")
 
 
-def _drawn(
-    labels: NDArray[np.int64], taken: Mapping[int, int], seed: int, stream: str
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _drawn(labels: Integers, taken: Mapping[int, int], seed: int, stream: str) -> tuple[Integers, Integers]:
     """Return the sorted indices (kept, held out), where ``taken[label]`` random examples of each class are held out."""
     out = np.zeros(len(labels), bool)
     for label, count in taken.items():
@@ -153,7 +149,7 @@ class Examples(ABC):
 
     @property
     @abstractmethod
-    def strata(self) -> NDArray[np.int64]:
+    def strata(self) -> Integers:
         """(N,): the label of each example; splits keep the proportions of labels. All 0 if there are no labels."""
 
     @property
@@ -162,12 +158,12 @@ class Examples(ABC):
         return False
 
     @property
-    def domains(self) -> NDArray[np.int64]:
+    def domains(self) -> Integers:
         """(N,): the number of the domain of each example. All 0 if there is one domain."""
         return np.zeros(len(self), np.int64)
 
     @abstractmethod
-    def take(self, examples: NDArray[np.int64]) -> Mapping[str, NDArray[Any]]:
+    def take(self, examples: Integers) -> Mapping[str, NDArray[Any]]:
         """Return copies of the examples with these indices (S,), by field: field -> (S, ...).
 
         Images that the dataset's preprocessing decodes are an array of :class:`EncodedImage` objects, (S,). Raises
@@ -175,11 +171,11 @@ class Examples(ABC):
         """
 
     @property
-    def shards(self) -> NDArray[np.int64]:
+    def shards(self) -> Integers:
         """The numbers of examples in each shard, such as a file, in the order of the examples. Their sum is N."""
         return np.array([len(self)], np.int64)
 
-    def only(self, examples: NDArray[np.int64]) -> "Examples":
+    def only(self, examples: Integers) -> "Examples":
         """Return the examples with these sorted indices as a split."""
         return Subset(self, examples)
 
@@ -193,7 +189,7 @@ class Split(Examples):
     """
 
     arrays: Mapping[str, NDArray[Any]]
-    domain_numbers: NDArray[np.int64] | None = None
+    domain_numbers: Integers | None = None
 
     def __len__(self) -> int:
         return len(self.arrays["x"])
@@ -206,19 +202,19 @@ class Split(Examples):
         return BEGINS in self.arrays
 
     @property
-    def strata(self) -> NDArray[np.int64]:
+    def strata(self) -> Integers:
         y = self.arrays.get("y")
         labels = y is not None and y.ndim == 1 and y.dtype.kind in "iu"
         return np.asarray(y, np.int64) if y is not None and labels else np.zeros(len(self), np.int64)
 
     @property
-    def domains(self) -> NDArray[np.int64]:
+    def domains(self) -> Integers:
         return np.zeros(len(self), np.int64) if self.domain_numbers is None else self.domain_numbers
 
-    def take(self, examples: NDArray[np.int64]) -> Mapping[str, NDArray[Any]]:
+    def take(self, examples: Integers) -> Mapping[str, NDArray[Any]]:
         return {name: values[examples] for name, values in self.arrays.items()}
 
-    def only(self, examples: NDArray[np.int64]) -> "Split":
+    def only(self, examples: Integers) -> "Split":
         """Return copies of the examples with these indices as a split, so that the other examples can be released."""
         return Split(self.take(examples), None if self.domain_numbers is None else self.domain_numbers[examples])
 
@@ -228,25 +224,25 @@ class Subset(Examples):
     """Some examples of the split ``whole``, without a copy. indices: the sorted indices of these examples."""
 
     whole: Examples
-    indices: NDArray[np.int64]
+    indices: Integers
 
     def __len__(self) -> int:
         return len(self.indices)
 
     @property
-    def strata(self) -> NDArray[np.int64]:
+    def strata(self) -> Integers:
         return self.whole.strata[self.indices]
 
     @property
-    def domains(self) -> NDArray[np.int64]:
+    def domains(self) -> Integers:
         return self.whole.domains[self.indices]
 
-    def take(self, examples: NDArray[np.int64]) -> Mapping[str, NDArray[Any]]:
+    def take(self, examples: Integers) -> Mapping[str, NDArray[Any]]:
         """Return copies of the examples at these positions among the examples of the subset."""
         return self.whole.take(self.indices[examples])
 
     @property
-    def shards(self) -> NDArray[np.int64]:
+    def shards(self) -> Integers:
         """The numbers of examples of the subset in each shard of the whole split."""
         return np.diff(np.searchsorted(self.indices, np.cumsum(self.whole.shards)), prepend=0)
 

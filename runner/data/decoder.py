@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from runner.data.dataset import EncodedImage, Examples, Preprocessing, UndecodableImageError
+from runner.data.dataset import EncodedImage, Examples, Integers, Preprocessing, UndecodableImageError
 from runner.errors import DataError
 from runner.kernels import philox
 
@@ -32,9 +32,7 @@ class Decoder:
         self._skipped: set[str] = set()
         self._lock = threading.Lock()
 
-    def train(
-        self, split: Examples, found: _Batch, examples: NDArray[np.int64], positions: NDArray[np.int64], step: int
-    ) -> _Batch:
+    def train(self, split: Examples, found: _Batch, examples: Integers, positions: Integers, step: int) -> _Batch:
         """Return the fields of train examples with distorted images x (S, C, H, W).
 
         found: the fields of ``examples`` (S,), indices in ``split``. positions: (S,) in the stream of a run. Raises
@@ -48,7 +46,7 @@ class Decoder:
         self,
         split: Examples,
         found: _Batch,
-        examples: NDArray[np.int64],
+        examples: Integers,
         draws: NDArray[np.float64],
         fields: dict[str, NDArray[Any]],
     ) -> Iterator[NDArray[Any]]:
