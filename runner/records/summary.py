@@ -111,43 +111,34 @@ class Summary:
     # the error of a run that failed, was interrupted, or diverged with train.fail_on_divergence=true, else null
     error: Failure | None = None
     overrides: list[str] = field(default_factory=list)  # overrides of the command line, as "key=value", without secrets
-    # keys whose values are not the defaults, wherever they were set, as "key=value", without secrets
-    changed: list[str] = field(default_factory=list)
+    changed: list[str] = field(default_factory=list)  # all "key=value" that differ from the defaults, without secrets
     git_commit: str | None = None  # commit of the code, ending in "-dirty" if files were changed; null if there is none
     emulated: str = ""  # the slow network that was emulated, "" if none was
-    # logical device -> "CPU", or the GPU with its memory and driver
-    devices: dict[str, str] = field(default_factory=dict)
+    devices: dict[str, str] = field(default_factory=dict)  # logical device -> "CPU", or GPU with its memory and driver
     device_reason: str = ""  # why the run uses these devices
     plugins: dict[str, str] = field(default_factory=dict)  # file or module of each plugin -> SHA-256 of its source
-    # command line, machine and code (:class:`~runner.records.provenance.Provenance`); null if not known
-    provenance: Provenance | None = None
+    provenance: Provenance | None = None  # command line, machine and code; null if not known
     repeats: str = ""  # run_id of the run that this run repeats; "" if it repeats none
-    # device type -> names, joined by "+", of the libraries whose kernels were used
-    kernels: dict[str, str] = field(default_factory=dict)
-    # library of fast kernels that was not available -> reason
-    kernels_missing: dict[str, str] = field(default_factory=dict)
+    kernels: dict[str, str] = field(default_factory=dict)  # device type -> used libraries of kernels, joined by "+"
+    kernels_missing: dict[str, str] = field(default_factory=dict)  # unavailable library of fast kernels -> reason
     steps: int = 0  # updates since the run began, including those of earlier processes of a resumed run
     examples: int = 0  # number of training examples that these updates used
     wall_seconds: float = 0.0  # time of this process from its start to the end of training
     # "model", "single", "sync_data" -> median seconds of a step, measured before training if
     # parallelism.compare_steps is set
     compared_step_s: dict[str, float] = field(default_factory=dict)
-    # "median", "p10" and "p90" of the seconds a step took in this process
-    step_time_s: dict[str, float] = field(default_factory=dict)
+    step_time_s: dict[str, float] = field(default_factory=dict)  # "median", "p10" and "p90" of steps in this process
     examples_per_s: float | None = None  # training examples per second of step time in this process
     final: dict[str, float] = field(default_factory=dict)  # metric -> last value, such as "test/accuracy"
     best: dict[str, float] = field(default_factory=dict)  # metric -> best value (lowest or highest) of all evaluations
     evaluations: int = 0  # number of evaluations from which the values in ``best`` were chosen
-    # metric -> value at the best checkpoint or, if there is none, the last value
-    headline: dict[str, float] = field(default_factory=dict)
-    # bytes sent by each worker in order, then by each parameter server in order
-    bytes_sent_per_worker: list[int] = field(default_factory=list)
+    headline: dict[str, float] = field(default_factory=dict)  # metric -> value at the best checkpoint, else the last
+    bytes_sent_per_worker: list[int] = field(default_factory=list)  # of each worker, then of each parameter server
     # process ("master", "worker-0", "ps-0", ...) -> largest resident set size
     peak_memory_bytes: dict[str, int] = field(default_factory=dict)
     # with backup workers, worker -> number of late shares (gradients for part of a batch)
     dropped_shares: dict[str, int] = field(default_factory=dict)
-    # worker -> number of training examples in its dropped shares
-    dropped_examples: dict[str, int] = field(default_factory=dict)
+    dropped_examples: dict[str, int] = field(default_factory=dict)  # worker -> training examples in its dropped shares
     init_from: str = ""  # the value of the key init_from: the checkpoint of the initial weights; "" if there is none
     init_taken: list[str] = field(default_factory=list)  # names of the weights that were taken from this checkpoint
     init_left: dict[str, str] = field(default_factory=dict)  # weight that kept its initial value -> reason
@@ -155,11 +146,9 @@ class Summary:
     recoveries: int = 0  # number of restarts of processes after one was lost, in all starts; see recoveries.jsonl
     monitor: str | None = None  # the metric by which evaluations were compared
     direction: str = ""  # "max" or "min", whether high or low values of this metric are better; "" in older files
-    # best value of the monitored metric, over all processes of a resumed run; null if there is none
-    best_value: float | None = None
+    best_value: float | None = None  # best value of the monitored metric since the run began; null if there is none
     best_step: int | None = None  # number of updates at the first evaluation with the best value; null if there is none
-    # the checkpoint of the best step, relative to output_dir; null if none is kept as the best
-    best_checkpoint: str | None = None
+    best_checkpoint: str | None = None  # the checkpoint of the best step, relative to output_dir; null if not kept
     weights_sha256: str | None = None  # SHA-256 over all variables, sorted by unsharded name, as row-major arrays
     simulation: Simulation | None = None  # the ``Simulation`` of a simulated run, else null
 
