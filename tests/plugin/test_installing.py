@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
@@ -254,13 +255,8 @@ A, B = "a" * 64, "b" * 64
     ],
 )
 def test_changes_of_plugins_are_reported(
-    monkeypatch: pytest.MonkeyPatch,
-    recorded: dict[str, str] | None,
-    now: dict[str, str],
-    changed: list[str],
-    notes: list[str],
+    recorded: dict[str, str] | None, now: dict[str, str], changed: list[str], notes: list[str]
 ) -> None:
-    for reference, sha256 in now.items():
-        monkeypatch.setitem(PLUGINS, reference, sha256)
-    assert list(changed_plugins(recorded or {})) == changed
-    assert list(plugin_notes(recorded)) == notes
+    with patch.dict(PLUGINS, now):
+        assert list(changed_plugins(recorded or {})) == changed
+        assert list(plugin_notes(recorded)) == notes

@@ -182,19 +182,14 @@ def test_a_damaged_file_is_refused(tmp_path: Path, damage: dict[str, object], fa
         read_record(tmp_path)
 
 
-def test_a_file_of_an_earlier_version_has_no_normalisation(tmp_path: Path) -> None:
+def test_a_file_of_an_earlier_version_may_lack_the_normalisation_or_the_fields(tmp_path: Path) -> None:
     write_record(tmp_path, RECORD)
     document = json.loads((tmp_path / FACTS_FILE).read_text())
-    del document["normalisation"]
-    (tmp_path / FACTS_FILE).write_text(json.dumps(document))
+    normalisation, fields = document.pop("normalisation"), document.pop("fields")
+    (tmp_path / FACTS_FILE).write_text(json.dumps(document | {"fields": fields}))
     assert read_record(tmp_path) == DataRecord(FACTS, None)
-
-
-def test_a_file_of_version_0_1_is_of_labelled_images(tmp_path: Path) -> None:
-    write_record(tmp_path, RECORD)
-    document = json.loads((tmp_path / FACTS_FILE).read_text())
-    del document["fields"]
-    (tmp_path / FACTS_FILE).write_text(json.dumps(document | {"shape": [1, 2, 3], "class_names": ["cat", "dög"]}))
+    labelled_images = {"shape": [1, 2, 3], "class_names": ["cat", "dög"], "normalisation": normalisation}
+    (tmp_path / FACTS_FILE).write_text(json.dumps(document | labelled_images))
     assert read_record(tmp_path) == RECORD
 
 
