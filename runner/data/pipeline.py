@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -29,8 +28,6 @@ _PARTS_PER_THREAD = 4
 class Pipeline:
     """An input source that serves a dataset; several threads may read it at once.
 
-    Examples that continue each other (field :data:`~runner.fields.BEGINS`) are served as :class:`_Rows` describes.
-
     Train batches are taken from an endless stream of the n examples: position p belongs to epoch p // n and has example
     order(epoch)[p % n]. Step s takes the ``batch_size`` positions from s * batch_size on, so no example is dropped. If
     the examples have K domains, each domain has a separate stream, and step s takes batch s // K of domain s % K: batch
@@ -39,6 +36,12 @@ class Pipeline:
     from the train split, by seed and dataset name; its examples are not in the stream.
     Preprocessing and augmentation depend only on the seed, the step and the position. The number of shares thus has no
     effect, and threads can make parts of a share independently. The only state is caches and statistics.
+
+    Examples that continue each other (field :data:`~runner.fields.BEGINS`) are served in another order: row r of the B
+    rows of a batch starts at example r n / B, rounded down, and each batch contains the next example of each row. In
+    training, a row that reaches the end continues at the beginning, so each of the n examples is read once in n / B
+    steps. In an evaluation, a row ends where the next row starts. The field begins is 1 in the first batch, and for the
+    examples of the dataset that do not continue others.
     """
 
     def __init__(
@@ -66,7 +69,6 @@ class Pipeline:
         evaluated = eval_batch_size or batch_size
         self._batch_sizes = {split: batch_size if split == "train" else evaluated for split in self._parts}
         self._dtype = np.dtype(dtype)
-        self._rows = {split: _Rows(len(part), self._batch_sizes[split]) for split, part in self._parts.items()}
         self._is_sequence = dataset.train.is_sequence
         self._augmenter = Augmenter(augment or Augment(), seed, dataset.name)
         self._decoder = None
@@ -154,12 +156,17 @@ class Pipeline:
 
     def _continued_batch(self, split: str, step: int, rows: NDArray[np.int64]) -> Batch:
         """Return the rows of a batch of examples that continue those of the previous batch."""
-        order, batch_size = self._rows[split], self._batch_sizes[split]
-        chosen, mask = order.training(step, rows) if split == "train" else order.scored(step, rows)
-        examples = self._fed(self._parts[split].take(chosen))
+        part, batch_size = self._parts[split], self._batch_sizes[split]
+        count = len(part)
+        chosen, mask = rows * count // batch_size + step, np.ones(len(rows), self._dtype)
+        if split == "train":
+            chosen %= count
+        else:
+            mask = (chosen < (rows + 1) * count // batch_size).astype(self._dtype)
+            chosen = np.minimum(chosen, count - 1)
+        examples = self._fed(part.take(chosen))
         begins = np.maximum(examples[BEGINS], step == 0)
-        index = step * batch_size + rows
-        return {**examples, BEGINS: begins, "index": index, "mask": mask.astype(self._dtype)}
+        return {**examples, BEGINS: begins, "index": step * batch_size + rows, "mask": mask}
 
     def _fed(self, examples: Batch) -> Batch:
         """Return the fields of examples as the network reads them. x is not normalised if it has signed integers."""
@@ -191,33 +198,6 @@ def _streams(train: Examples) -> list[Subset]:
     """Return the train examples of each domain."""
     domains = train.domains
     return [Subset(train, np.flatnonzero(domains == number)) for number in np.unique(domains)]
-
-
-@dataclass(frozen=True)
-class _Rows:
-    """The order of n examples that continue each other, in batches of B rows; the results are pure functions.
-
-    Row r starts at example r n / B, rounded down, and each batch contains the next example of each row. In training,
-    a row that reaches the end continues at the beginning, so each of the n examples is read once in n / B steps. In
-    an evaluation, a row ends where the next row starts. The field begins is 1 in the first batch, and for the examples
-    of the dataset that do not continue others.
-    """
-
-    count: int
-    batch_size: int
-
-    def training(self, step: int, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """Return the examples of some rows in a step, and their mask."""
-        return (self._start(rows) + step) % self.count, np.ones(len(rows), bool)
-
-    def scored(self, step: int, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """Return the examples of some rows in an evaluation batch, and a mask, 0 for rows that have ended."""
-        chosen = self._start(rows) + step
-        mask = chosen < self._start(rows + 1)
-        return np.minimum(chosen, self.count - 1), mask
-
-    def _start(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        return rows * self.count // self.batch_size
 
 
 def _parts(dataset: Dataset, val_fraction: float, seed: int) -> dict[str, Examples]:
