@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 
 import psutil
 
@@ -11,7 +12,7 @@ _MEGABYTE = 1e6
 class SystemMonitor:
     """A thread that samples system metrics every ``every_s`` seconds; a shorter run is sampled once, at its end.
 
-    on_sample: function that the thread calls with each sample, as returned by :class:`SystemSampler`.
+    on_sample: function that the thread calls with each sample, as returned by :func:`system_metrics`.
     """
 
     def __init__(self, every_s: float, on_sample: Callable[[Mapping[str, float]], None]) -> None:
@@ -29,43 +30,36 @@ class SystemMonitor:
         self._thread.join()
 
     def _run(self) -> None:
-        # The sampler is created on this thread, because psutil measures CPU use between two calls on one thread.
-        sampler = SystemSampler()
-        sampled = False
-        while not self._stop.wait(self._every_s):
-            self._on_sample(sampler.sample())
-            sampled = True
-        if not sampled:
-            self._on_sample(sampler.sample())
-
-
-class SystemSampler:
-    """A sampler of CPU and memory use; the first three metrics have the names of MLflow's own monitor.
-
-    CPU use is measured since the previous sample or the creation of the sampler. Use a sampler on one thread only.
-    """
-
-    def __init__(self) -> None:
-        self._process = psutil.Process()
         # The first call on a thread returns a meaningless 0.0 and begins the interval that the second call reports.
         psutil.cpu_percent()
+        sampled = False
+        while not self._stop.wait(self._every_s):
+            self._on_sample(system_metrics())
+            sampled = True
+        if not sampled:
+            self._on_sample(system_metrics())
 
-    def sample(self) -> dict[str, float]:
-        """Return the metrics: ``system/name`` -> value."""
-        memory = psutil.virtual_memory()
-        return {
-            "system/cpu_utilization_percentage": psutil.cpu_percent(),
-            "system/system_memory_usage_megabytes": memory.used / _MEGABYTE,
-            "system/system_memory_usage_percentage": memory.percent,
-            "system/run_memory_usage_megabytes": self._resident_bytes() / _MEGABYTE,
-        }
 
-    def _resident_bytes(self) -> int:
-        """Return the resident memory of this process and its child processes."""
-        total = self._process.memory_info().rss
-        for child in self._process.children(recursive=True):
-            try:
-                total += child.memory_info().rss
-            except psutil.NoSuchProcess:  # the child has ended and uses no memory
-                continue
-        return int(total)
+def system_metrics() -> dict[str, float]:
+    """Return CPU and memory use as metrics, ``system/name`` -> value; MLflow's own monitor has the first three names.
+
+    CPU use is measured since the previous call of ``psutil.cpu_percent`` on the same thread.
+    """
+    memory = psutil.virtual_memory()
+    return {
+        "system/cpu_utilization_percentage": psutil.cpu_percent(),
+        "system/system_memory_usage_megabytes": memory.used / _MEGABYTE,
+        "system/system_memory_usage_percentage": memory.percent,
+        "system/run_memory_usage_megabytes": _resident_bytes() / _MEGABYTE,
+    }
+
+
+def _resident_bytes() -> int:
+    """Return the resident memory of this process and its child processes."""
+    process = psutil.Process()
+    total = process.memory_info().rss
+    for child in process.children(recursive=True):
+        # A child that has ended uses no memory.
+        with suppress(psutil.NoSuchProcess):
+            total += child.memory_info().rss
+    return int(total)

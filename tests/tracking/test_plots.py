@@ -23,7 +23,7 @@ from runner.tracking.plots import (
     training_means,
 )
 from runner.tracking.records import Metrics
-from runner.tracking.system_monitor import SystemMonitor, SystemSampler
+from runner.tracking.system_monitor import SystemMonitor, system_metrics
 
 _PNG = b"\x89PNG\r\n\x1a\n"
 
@@ -189,7 +189,7 @@ NEVER_S = 1e6
 
 
 def test_system_metrics_are_plausible_and_named_for_their_section() -> None:
-    sample = SystemSampler().sample()
+    sample = system_metrics()
     for name in sample:
         check_metric_name(name)
     assert 0 <= sample["system/cpu_utilization_percentage"] <= 100
@@ -198,13 +198,12 @@ def test_system_metrics_are_plausible_and_named_for_their_section() -> None:
 
 
 def test_the_memory_of_child_processes_is_included() -> None:
-    sampler = SystemSampler()
-    alone = sampler.sample()["system/run_memory_usage_megabytes"]
+    alone = system_metrics()["system/run_memory_usage_megabytes"]
     code = "import sys; hold = bytearray(200_000_000); print('ready', flush=True); sys.stdin.read()"
     with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
         assert child.stdout is not None
         assert child.stdout.readline() == b"ready\n"
-        together = sampler.sample()["system/run_memory_usage_megabytes"]
+        together = system_metrics()["system/run_memory_usage_megabytes"]
         child.communicate()
     assert together > alone + 150
 
