@@ -15,15 +15,7 @@ from runner.optimizers.base import Optimizer
 from runner.optimizers.lbfgs import Lbfgs
 from runner.optimizers.sgd import HeavyBall, Momentum, Sgd
 
-OPTIMIZERS: dict[str, type[Optimizer]] = {
-    "sgd": Sgd,
-    "momentum": Momentum,
-    "heavy_ball": HeavyBall,
-    "adagrad": Adagrad,
-    "rmsprop": RmsProp,
-    "adam": Adam,
-    "adamw": AdamW,
-    "lbfgs": Lbfgs,
-}
+_ALL: tuple[type[Optimizer], ...] = (Sgd, Momentum, HeavyBall, Adagrad, RmsProp, Adam, AdamW, Lbfgs)
+OPTIMIZERS = {optimizer.name: optimizer for optimizer in _ALL}
 
 __all__ = ["OPTIMIZERS", "Adagrad", "Adam", "AdamW", "HeavyBall", "Lbfgs", "Momentum", "Optimizer", "RmsProp", "Sgd"]

@@ -64,7 +64,6 @@ class Constant(Schedule):
     name: str = "constant"
 
     def decay(self, step: int, total_steps: int, steps_per_epoch: float) -> float:
-        """Return 1."""
         return 1.0
 
 
@@ -170,11 +169,6 @@ class Cosine(Schedule):
         return self.final_factor + (1.0 - self.final_factor) * 0.5 * (1.0 + math.cos(math.pi * progress))
 
 
-SCHEDULES: dict[str, type[Schedule]] = {
-    "constant": Constant,
-    "step": Step,
-    "exponential": Exponential,
-    "inception": Inception,
-    "cosine": Cosine,
-}
+_ALL: tuple[type[Schedule], ...] = (Constant, Step, Exponential, Inception, Cosine)
+SCHEDULES = {schedule.name: schedule for schedule in _ALL}
 """Schedules by their names in the configuration. To add a schedule, write its class and list it here."""

@@ -17,11 +17,5 @@ from runner.strategies.sandblaster import Sandblaster
 from runner.strategies.single import Single
 from runner.strategies.sync_data import SyncData
 
-STRATEGIES: dict[str, type[Strategy]] = {
-    "single": Single,
-    "sync_data": SyncData,
-    "async_data": AsyncData,
-    "model": ModelParallel,
-    "hybrid": Hybrid,
-    "sandblaster": Sandblaster,
-}
+_ALL: tuple[type[Strategy], ...] = (Single, SyncData, AsyncData, ModelParallel, Hybrid, Sandblaster)
+STRATEGIES = {strategy.name: strategy for strategy in _ALL}
