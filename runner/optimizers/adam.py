@@ -63,8 +63,6 @@ class RmsProp(Optimizer):
     epsilon: Positive = 1e-10
 
     def rule(self, learning_rate: Expr, step: Expr) -> Rule:
-        """Return the rule."""
-
         def update(w: State, g: Expr) -> NewValues:
             s, m = w.slot("mean_square", 1.0), w.slot("momentum")
             g = self.with_decay(w, g)
@@ -89,6 +87,9 @@ class Adam(Optimizer):
     first_moment (m), second_moment (v).
     """
 
+    decays_direction: ClassVar[bool] = False
+    """Whether the weight decay is added to the direction of the update, not to the gradient."""
+
     name: str = "adam"
     lr: Positive = 0.001
     beta1: Rate = 0.9
@@ -97,27 +98,22 @@ class Adam(Optimizer):
 
     def rule(self, learning_rate: Expr, step: Expr) -> Rule:
         """Add the bias corrections of this step and return the rule."""
-        corrections = self._corrections(learning_rate, step)
-
-        def update(w: State, g: Expr) -> NewValues:
-            direction, moments = self._direction(w, self.with_decay(w, g), *corrections)
-            return [*moments, (w, w - direction * learning_rate)]
-
-        return update
-
-    def _corrections(self, learning_rate: Expr, step: Expr) -> tuple[Expr, Expr]:
         dtype = learning_rate.spec.dtype
         with step.graph.name_scope("moments"):
-            return _correction(self.beta1, step, dtype), _correction(self.beta2, step, dtype)
+            correction1, correction2 = (_correction(beta, step, dtype) for beta in (self.beta1, self.beta2))
 
-    def _direction(self, w: State, g: Expr, correction1: Expr, correction2: Expr) -> tuple[Expr, NewValues]:
-        """Return m_hat / (sqrt(v_hat) + epsilon), and the new values of the slots."""
-        m, v = w.slot("first_moment"), w.slot("second_moment")
-        new_m = _average(m, g, self.beta1)
-        new_v = _average(v, g.square(), self.beta2)
-        m_hat, v_hat = new_m * correction1, new_v * correction2
-        epsilon = v_hat.scalar(self.epsilon)
-        return m_hat / (v_hat.sqrt() + epsilon), [(m, new_m), (v, new_v)]
+        def update(w: State, g: Expr) -> NewValues:
+            g = g if self.decays_direction else self.with_decay(w, g)
+            m, v = w.slot("first_moment"), w.slot("second_moment")
+            new_m = _average(m, g, self.beta1)
+            new_v = _average(v, g.square(), self.beta2)
+            m_hat, v_hat = new_m * correction1, new_v * correction2
+            epsilon = v_hat.scalar(self.epsilon)
+            direction = m_hat / (v_hat.sqrt() + epsilon)
+            direction = self.with_decay(w, direction) if self.decays_direction else direction
+            return [(m, new_m), (v, new_v), (w, w - direction * learning_rate)]
+
+        return update
 
 
 @dataclass
@@ -128,18 +124,10 @@ class AdamW(Adam):
     PyTorch: the paper's lambda is lr * weight_decay here.
     """
 
+    decays_direction: ClassVar[bool] = True
+
     name: str = "adamw"
     weight_decay: NonNegative = 0.01
-
-    def rule(self, learning_rate: Expr, step: Expr) -> Rule:
-        """Add the bias corrections of this step and return the rule."""
-        corrections = self._corrections(learning_rate, step)
-
-        def update(w: State, g: Expr) -> NewValues:
-            direction, moments = self._direction(w, g, *corrections)
-            return [*moments, (w, w - self.with_decay(w, direction) * learning_rate)]
-
-        return update
 
 
 def _average(old: Expr, value: Expr, beta: float) -> Expr:
