@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from runner.bounds import Count
-from runner.errors import ConfigError
+from runner.errors import require, require_one_of
 
 RATES: dict[str, Callable[[float], float]] = {"none": lambda k: 1.0, "linear": lambda k: k, "sqrt": math.sqrt}
 """Value of ``batch_scaling.rate`` -> function of k, the batch size divided by the base batch, that returns a factor."""
@@ -29,14 +29,11 @@ class BatchScaling:
     base_batch: Count | None = None
 
     def __post_init__(self) -> None:
-        if self.rate not in RATES:
-            raise ConfigError(f"optimizer.batch_scaling.rate={self.rate!r}: expected one of {', '.join(RATES)}")
-        if self.active and self.base_batch is None:
-            decays = str(self.weight_decay).lower()
-            raise ConfigError(
-                f"optimizer.batch_scaling.base_batch=null with rate={self.rate} and weight_decay={decays}: expected "
-                "the batch for which optimizer.lr and optimizer.weight_decay are meant"
-            )
+        require_one_of("optimizer.batch_scaling.rate", self.rate, RATES)
+        without = f"null with rate={self.rate} and weight_decay={str(self.weight_decay).lower()}"
+        expected = "the batch for which optimizer.lr and optimizer.weight_decay are meant"
+        missing = self.active and self.base_batch is None
+        require(not missing, "optimizer.batch_scaling.base_batch", without, expected)
 
     @property
     def active(self) -> bool:
@@ -54,11 +51,8 @@ class BatchScaling:
         """
         if not self.weight_decay or lr == 0.0:
             return decay
-        if lr * decay >= 1.0:
-            raise ConfigError(
-                f"optimizer.batch_scaling.weight_decay=true with a learning rate of {lr:g} and a weight decay of "
-                f"{decay:g}: expected a product below 1"
-            )
+        setting = f"true with a learning rate of {lr:g} and a weight decay of {decay:g}"
+        require(lr * decay < 1.0, "optimizer.batch_scaling.weight_decay", setting, "a product below 1")
         shrunk = -math.expm1(self._k(batch_size) * math.log1p(-lr * decay))
         return shrunk / (lr * self.factor(batch_size))
 
