@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from typing import TypeVar
 
 from runner.engine.compile.passes.rewriting import fresh_name
 from runner.engine.graph import ops
@@ -18,6 +19,8 @@ from runner.engine.graph.rows import Gradient, Rows, joined, tensor_of
 from runner.engine.graph.tensor import Tensor
 from runner.errors import ConfigError
 from runner.strategies.replica import Gradients, ordered_sum, shares_of_units
+
+Added = TypeVar("Added")
 
 
 def sharded_reduce(graph: Graph, parts: Sequence[Tensor], devices: Sequence[str], name: str) -> list[Tensor]:
@@ -38,8 +41,8 @@ def sharded_reduce(graph: Graph, parts: Sequence[Tensor], devices: Sequence[str]
     if spec.size == 0:
         return list(parts)
     if workers <= 2:
-        return _added_everywhere(graph, parts, devices, name)
-    flat = _flattened(graph, parts, devices, name)
+        return _on_each(graph, devices, name, lambda k: ordered_sum(graph, parts))
+    flat = _on_each(graph, devices, name, lambda k: ops.reshape(graph, parts[k], (-1,)))
     sums = _summed_slices(graph, flat, devices, name)
     return _joined(graph, [[*sums.values()]] * workers, spec.shape, devices, name)
 
@@ -61,7 +64,7 @@ def hierarchical_reduce(
     spec = graph.spec(parts[0])
     if spec.size == 0 or len(devices) == 1:
         return list(parts)
-    flat = _flattened(graph, parts, devices, name)
+    flat = _on_each(graph, devices, name, lambda k: ops.reshape(graph, parts[k], (-1,)))
     hosts = [slice(first, first + workers_per_host) for first in range(0, len(devices), workers_per_host)]
     of_hosts = [_summed_slices(graph, flat[own], devices[own], f"{name}/host_{host}") for host, own in enumerate(hosts)]
     sums = [
@@ -88,8 +91,8 @@ def ring_all_reduce(graph: Graph, parts: Sequence[Tensor], devices: Sequence[str
     if spec.size == 0:
         return list(parts)
     if workers <= 2:
-        return _added_everywhere(graph, parts, devices, name)
-    flat = _flattened(graph, parts, devices, name)
+        return _on_each(graph, devices, name, lambda k: ordered_sum(graph, parts))
+    flat = _on_each(graph, devices, name, lambda k: ops.reshape(graph, parts[k], (-1,)))
     sums: list[list[Tensor]] = [[] for _ in devices]
     for owner, (lo, hi) in shares_of_units(spec.size, workers).items():
         round_trip = [(owner + hop) % workers for hop in range(1, workers + 1)]
@@ -122,11 +125,7 @@ def all_reduce(graph: Graph, parts: Sequence[Tensor], devices: Sequence[str], na
     if workers == 1 or graph.spec(parts[0]).size == 0:
         return list(parts)
     group = fresh_name(graph.nodes, f"reduce/{name}/worker_0/all_reduce")
-    totals = []
-    for k in range(workers):
-        with _on_worker(graph, devices, name, k):
-            totals.append(ops.all_reduce(graph, parts, group=group, rank=k))
-    return totals
+    return _on_each(graph, devices, name, lambda k: ops.all_reduce(graph, parts, group=group, rank=k))
 
 
 def all_gather(graph: Graph, parts: Sequence[Rows], devices: Sequence[str], name: str) -> list[Rows]:
@@ -135,11 +134,7 @@ def all_gather(graph: Graph, parts: Sequence[Rows], devices: Sequence[str], name
     parts: rows of K workers, the k-th on ``devices[k]``. Bytes on the wire, for n rows of b bytes and indices of i
     bytes: every worker sends its rows to all others, (K - 1) n (b + i) per worker and K (K - 1) n (b + i) in all.
     """
-    totals = []
-    for k in range(len(devices)):
-        with _on_worker(graph, devices, name, k):
-            totals.append(joined(graph, parts))
-    return totals
+    return _on_each(graph, devices, name, lambda k: joined(graph, parts))
 
 
 @contextmanager
@@ -149,21 +144,13 @@ def _on_worker(graph: Graph, devices: Sequence[str], name: str, k: int) -> Itera
         yield
 
 
-def _added_everywhere(graph: Graph, parts: Sequence[Tensor], devices: Sequence[str], name: str) -> list[Tensor]:
-    """Return the sum of the parts in worker order on every worker; with one worker, add no node."""
-    totals = []
+def _on_each(graph: Graph, devices: Sequence[str], name: str, add: Callable[[int], Added]) -> list[Added]:
+    """Call ``add`` for each worker, with nodes added on this worker and in its scope; return the results."""
+    added = []
     for k in range(len(devices)):
         with _on_worker(graph, devices, name, k):
-            totals.append(ordered_sum(graph, parts))
-    return totals
-
-
-def _flattened(graph: Graph, parts: Sequence[Tensor], devices: Sequence[str], name: str) -> list[Tensor]:
-    flat = []
-    for k, part in enumerate(parts):
-        with _on_worker(graph, devices, name, k):
-            flat.append(ops.reshape(graph, part, (-1,)))
-    return flat
+            added.append(add(k))
+    return added
 
 
 def _summed_slices(graph: Graph, flat: Sequence[Tensor], devices: Sequence[str], name: str) -> dict[int, Tensor]:
@@ -183,12 +170,11 @@ def _joined(
     graph: Graph, sums: Sequence[Sequence[Tensor]], shape: tuple[int, ...], devices: Sequence[str], name: str
 ) -> list[Tensor]:
     """Concatenate the sums of all slices on every worker; sums[k] are the tensors that worker k reads."""
-    totals = []
-    for k, slices in enumerate(sums):
-        with _on_worker(graph, devices, name, k):
-            whole = slices[0] if len(slices) == 1 else ops.concat(graph, slices, axis=0)
-            totals.append(ops.reshape(graph, whole, shape))
-    return totals
+
+    def whole(k: int) -> Tensor:
+        return ops.reshape(graph, sums[k][0] if len(sums[k]) == 1 else ops.concat(graph, sums[k], axis=0), shape)
+
+    return _on_each(graph, devices, name, whole)
 
 
 Combine = Callable[[Graph, Sequence[Tensor], Sequence[str], str], list[Tensor]]
@@ -293,14 +279,16 @@ def combine_bucket(
         apart = [combine(graph, [own[i] for own in parts], devices, name) for i in range(len(parts[0]))]
         return [[total[k] for total in apart] for k in range(len(devices))]
     shapes = [graph.spec(tensor).shape for tensor in parts[0]]
-    packed = []
-    for k, (own, device) in enumerate(zip(parts, devices, strict=True)):
-        with graph.device(device), graph.absolute_scope(f"reduce/{name}/worker_{k}/packed"):
-            packed.append(ops.concat(graph, [ops.reshape(graph, tensor, (-1,)) for tensor in own], axis=0))
-    totals = combine(graph, packed, devices, name)
-    unpacked = []
-    for k, (total, device) in enumerate(zip(totals, devices, strict=True)):
-        with graph.device(device), graph.absolute_scope(f"reduce/{name}/worker_{k}/unpacked"):
-            flat = ops.split(graph, total, 0, [math.prod(shape) for shape in shapes])
-            unpacked.append([ops.reshape(graph, part, shape) for part, shape in zip(flat, shapes, strict=True)])
-    return unpacked
+
+    def packed(k: int) -> Tensor:
+        with graph.name_scope("packed"):
+            return ops.concat(graph, [ops.reshape(graph, tensor, (-1,)) for tensor in parts[k]], axis=0)
+
+    totals = combine(graph, _on_each(graph, devices, name, packed), devices, name)
+
+    def unpacked(k: int) -> list[Tensor]:
+        with graph.name_scope("unpacked"):
+            flat = ops.split(graph, totals[k], 0, [math.prod(shape) for shape in shapes])
+            return [ops.reshape(graph, part, shape) for part, shape in zip(flat, shapes, strict=True)]
+
+    return _on_each(graph, devices, name, unpacked)
