@@ -98,7 +98,6 @@ class AsyncData(Strategy):
 
     @property
     def processes(self) -> Processes:
-        """Replicas and parameter servers."""
         return Processes(self.workers, self.servers)
 
     @property
@@ -108,11 +107,9 @@ class AsyncData(Strategy):
 
     @property
     def replayed(self) -> str | None:
-        """The path of the record of the order in which clients ended; None if the run is not a replay."""
         return self.replay
 
     def replaying(self, record: str) -> Self:
-        """Return this strategy with ``replay`` set to ``record``, a record of the order in which clients ended."""
         return replace(self, replay=record, virtual_time=False)
 
     def faults(self, facts: TrainingFacts) -> Iterator[str]:
@@ -128,18 +125,18 @@ class AsyncData(Strategy):
     def build(self, workload: Workload) -> Program:
         """Return the program: each replica has one compute client, and one fetch and one push client per shard."""
         served = ServedVariables(workload, self.servers)
-        graph = served.graph
-        shards = [PushedServer(graph, served, j, workload, self.staleness) for j in range(self.servers)]
-        replicas = [
-            ModelReplica(workload, k, share, served, shards, self._rules)
-            for k, share in enumerate(shares(workload.batch_size, self.workers))
-        ]
+        shards = [PushedServer(served, j, self.staleness) for j in range(self.servers)]
+        divided = shares(workload.batch_size, self.workers)
+        replicas = [ModelReplica(served, k, share, shards, self._rules) for k, share in enumerate(divided)]
         scorers = [served.replica(k, ReadVariables, "scorer") for k in range(self.workers)]
         training = [client for each in replicas for client in self._training(each, shards)]
         flushes = [each.flush(shards) for each in replicas] if self.n_push > 1 else []
-        clients = [*training, *flushes, _begin(shards, replicas), *standing_clients(graph, scorers, [served])]
+        begun = [*(shard.begin for shard in shards), *(target for each in replicas for target in each.begin)]
+        counts = {"applied": tuple(shard.begun_with for shard in shards)}
+        begin = Client("begin", targets=tuple(begun), feeds=counts, exact=True)
+        clients = [*training, *flushes, begin, *standing_clients(served.graph, scorers, [served])]
         return Program(
-            graph,
+            served.graph,
             {client.name: client for client in clients},
             {variable.name: variable.whole for variable in served},
             workers=self.workers,
@@ -210,17 +207,7 @@ class AsyncData(Strategy):
         ]
 
     def _one_process(self, seed: int, training: Sequence[Client]) -> OneProcess | None:
-        if self.replay is not None:
-            return OneProcess()
         if not self.virtual_time:
-            return None
-        return OneProcess(
-            VirtualClock(seed, {c.name: _PART_S[action_of(c.name)] for c in training}, _SIGMA, _TRANSFER_S)
-        )
-
-
-def _begin(shards: Sequence[PushedServer], replicas: Sequence[ModelReplica]) -> Client:
-    targets = [*(shard.begin for shard in shards), *(target for each in replicas for target in each.begin)]
-    return Client(
-        "begin", targets=tuple(targets), feeds={"applied": tuple(shard.begun_with for shard in shards)}, exact=True
-    )
+            return None if self.replay is None else OneProcess()
+        part_s = {client.name: _PART_S[action_of(client.name)] for client in training}
+        return OneProcess(VirtualClock(seed, part_s, _SIGMA, _TRANSFER_S))

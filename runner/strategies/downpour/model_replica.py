@@ -10,7 +10,6 @@ from runner.engine.graph.network import StateUpdate
 from runner.engine.graph.rows import all_dense
 from runner.engine.graph.tensor import Tensor
 from runner.engine.graph.variables import Variable
-from runner.strategies.base import Workload
 from runner.strategies.clients import numbered
 from runner.strategies.downpour.order import Rules
 from runner.strategies.downpour.pushed_server import COUNT, Applied, PushedServer
@@ -30,13 +29,7 @@ class ModelReplica:
     """
 
     def __init__(
-        self,
-        workload: Workload,
-        index: int,
-        share: Share,
-        served: ServedVariables,
-        shards: Sequence[PushedServer],
-        rules: Rules,
+        self, served: ServedVariables, index: int, share: Share, shards: Sequence[PushedServer], rules: Rules
     ) -> None:
         """share: range of the replica's examples in every batch."""
         self.begin: list[str] = []
@@ -44,12 +37,12 @@ class ModelReplica:
         self._served = served
         self._rules = rules
         # A replica's gradient is the mean over its share, not over the whole batch.
-        own = replace(workload, batch_size=share[1] - share[0])
+        own = replace(served.workload, batch_size=share[1] - share[0])
         self._replica = served.replica(index, CopiedVariables if rules.fetches else ReadVariables, workload=own)
         computed = self._replica.compute_gradients(share, "train")
         with self._replica.within("clip"):
             # Gradients of several steps are accumulated, so gradients of tables become tensors of the table's size.
-            gradients = all_dense(served.graph, workload.optimizer.clipped(served.graph, computed.gradients))
+            gradients = all_dense(served.graph, own.optimizer.clipped(served.graph, computed.gradients))
         self._trained = [variable for variable, _ in gradients]
         self._averages = computed.state_updates
         values = [*gradients, *((each.variable, each.batch_value) for each in computed.state_updates)]
@@ -174,10 +167,9 @@ class ModelReplica:
     def _emptied(self, held: Sequence[Tensor], counted: Sequence[Tensor]) -> list[str]:
         graph = self._served.graph
         values = [*((each, 0.0) for each in held), *((each, _NEVER) for each in counted)]
-        specs = [graph.spec(each) for each, _ in values]
         return [
-            ops.assign(graph, each, ops.fill(graph, value, spec.shape, spec.dtype)).node
-            for (each, value), spec in zip(values, specs, strict=True)
+            ops.assign(graph, each, ops.fill(graph, value, graph.spec(each).shape, graph.spec(each).dtype)).node
+            for each, value in values
         ]
 
     def _kept(self, name: str, like: Variable) -> Tensor:

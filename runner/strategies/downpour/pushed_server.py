@@ -7,14 +7,13 @@ from runner.bounds import CountOrZero
 from runner.engine.graph import ops
 from runner.engine.graph.device import server_task
 from runner.engine.graph.expression import Expr
-from runner.engine.graph.graph import Graph
 from runner.engine.graph.network import StateUpdate
 from runner.engine.graph.tensor import Tensor
-from runner.engine.graph.variables import Variable, Variables
+from runner.engine.graph.variables import Variable
 from runner.errors import ConfigError, require, require_one_of
 from runner.optimizers.base import NewValues, State, assign_by
-from runner.strategies.base import Workload
 from runner.strategies.replica import advanced, rate_input
+from runner.strategies.servers import ServedVariables
 
 COUNT = "int64"
 """The dtype of the counts of pushes."""
@@ -78,12 +77,12 @@ class PushedServer:
     applied: () int64 variable, the count. begin: node that sets ``applied`` to ``begun_with``, a () int64 input.
     """
 
-    def __init__(self, graph: Graph, served: Variables, index: int, workload: Workload, staleness: Staleness) -> None:
+    def __init__(self, served: ServedVariables, index: int, staleness: Staleness) -> None:
         self.index = index
         self.device = server_task(index)
-        self._graph = graph
+        graph = self._graph = served.graph
         self._served = served
-        self._workload = workload
+        self._workload = served.workload
         self._staleness = staleness
         with graph.absolute_scope(f"server_{index}"), graph.device(self.device):
             self.applied = ops.variable(graph, (), COUNT, name="applied")
