@@ -123,19 +123,20 @@ class _Choice:
     def __init__(self, graph: Graph, server: Server, counts: CountedShares) -> None:
         self._graph = graph
         self._device = server.device
-        self.scale: Tensor | None = None
+        names = [counted(i) for i in range(counts.counted)]
         with graph.absolute_scope(f"{server.scope}/counted"), graph.device(server.device):
-            self.workers = [ops.placeholder(graph, (), "int64", name=counted(i)) for i in range(counts.counted)]
+            self.fed = {name: ops.placeholder(graph, (), "int64", name=name) for name in names}
+            self._workers = [*self.fed.values()]
             if not counts.even:
-                self.scale = ops.placeholder(graph, (), counts.dtype, name="scale")
+                self.fed["scale"] = ops.placeholder(graph, (), counts.dtype, name="scale")
 
     def total(self, name: str, parts: Sequence[Gradient], layer: LayerStamp | None = None) -> Tensor:
         """Add the sum of the parts that count, in worker order. parts: one tensor per worker."""
         graph = self._graph
         with graph.absolute_scope(f"reduce/{name}"), graph.device(self._device), graph.layer(layer):
             kept = [dense(graph, part) for part in parts]
-            total = ordered_sum(graph, [self._counted(i, kept) for i in range(len(self.workers))])
-            return total if self.scale is None else ops.mul(graph, total, self.scale)
+            total = ordered_sum(graph, [self._counted(i, kept) for i in range(len(self._workers))])
+            return ops.mul(graph, total, self.fed["scale"]) if "scale" in self.fed else total
 
     def _counted(self, position: int, parts: Sequence[Tensor]) -> Tensor:
         """Return the part at ``position`` among the parts that count; with b backup workers, b + 1 parts are possible.
@@ -143,9 +144,9 @@ class _Choice:
         The parts that do not count are not multiplied by zero, because they may not be finite.
         """
         graph, chosen = self._graph, parts[position]
-        backups = len(parts) - len(self.workers)
+        backups = len(parts) - len(self._workers)
         for k in range(position + 1, position + backups + 1):
-            here = ops.equal(graph, self.workers[position], ops.fill(graph, k, (), "int64"))
+            here = ops.equal(graph, self._workers[position], ops.fill(graph, k, (), "int64"))
             chosen = ops.select(graph, here, parts[k], chosen)
         return chosen
 
@@ -191,7 +192,7 @@ def _update(
     with graph.absolute_scope("update"), graph.device(servers[0].device):
         factor = workload.optimizer.clip_factor(graph, sums)
         gradients = sums if factor is None else shortened(graph, sums, factor)
-    chosen = _fed_choice([*choices.values()], counts)
+    chosen = {name: tuple(each.fed[name] for each in choices.values()) for name in first.fed}
     fed = {
         **chosen,
         "step": tuple(each.step for each in servers),
@@ -212,11 +213,3 @@ def _update(
     # The norm needs squares from all servers, and all servers need the norm, so there are two clients.
     norm = Client(NORM, fetches={"clip_factor": factor}, feeds=chosen, deferred=True)
     return [norm, replace(apply, feeds={**fed, "clip_factor": (factor,)})]
-
-
-def _fed_choice(choices: Sequence[_Choice], counts: CountedShares) -> dict[str, tuple[Tensor, ...]]:
-    """Return feed -> placeholders on every server, for the numbers of the counted workers and the scale."""
-    fed = {counted(i): tuple(each.workers[i] for each in choices) for i in range(counts.counted)}
-    if not counts.even:
-        fed["scale"] = tuple(each.scale for each in choices if each.scale is not None)
-    return fed
