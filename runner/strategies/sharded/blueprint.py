@@ -1,6 +1,6 @@
 """A forward pass in a separate graph, from which strategies copy nodes; the division of units over workers."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -119,6 +119,12 @@ def add_copies(
             copy = graph.add(node.op, [added[tensor] for tensor in node.inputs], node.attributes, name=node.name)
         added.update(zip(node.tensors, copy.tensors, strict=True))
     return added
+
+
+def read_from_outside(nodes: Collection[Node]) -> list[Tensor]:
+    """Return the tensors that nodes read from other nodes."""
+    own = {node.name for node in nodes}
+    return [tensor for node in nodes for tensor in node.inputs if tensor.node not in own]
 
 
 def mask_of_units(node: Node, share: Share) -> dict[str, Any]:

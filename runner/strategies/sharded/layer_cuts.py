@@ -10,7 +10,7 @@ from runner.engine.graph.tensor import Tensor
 from runner.errors import ConfigError
 from runner.strategies.layer_names import shard_name
 from runner.strategies.replica import Share, shares_of_units
-from runner.strategies.sharded.blueprint import BY_UNIT, Blueprint
+from runner.strategies.sharded.blueprint import BY_UNIT, Blueprint, read_from_outside
 
 
 class Way(Enum):
@@ -79,17 +79,12 @@ def _nodes_of_layers(nodes: Sequence[Node]) -> dict[str, list[Node]]:
     return layers
 
 
-def _read_from_outside(nodes: Sequence[Node]) -> set[Tensor]:
-    own = {node.name for node in nodes}
-    return {tensor for node in nodes for tensor in node.inputs if tensor.node not in own}
-
-
 def _units_of_product(graph: Graph, layer: str, nodes: Sequence[Node], way: Way) -> int:
     """Return the number of columns, or for ``Way.ROW`` of rows, of a dense layer's weights (features, units)."""
     products = [node for node in nodes if node.op == "matmul"]
     turned = any(node.attributes[key] for node in products for key in ("transpose_a", "transpose_b"))
     plain = {node.op for node in nodes} <= {"variable", "cast", "matmul", "add"}
-    if not plain or turned or len(products) != 1 or _read_from_outside(nodes) != {products[0].inputs[0]}:
+    if not plain or turned or len(products) != 1 or set(read_from_outside(nodes)) != {products[0].inputs[0]}:
         raise ConfigError(
             f"parallelism.shard: layer {layer!r} has the ops {', '.join(node.op for node in nodes)}; expected one "
             "product of its input with its weights, and a bias; leave the layer out"
@@ -108,7 +103,7 @@ def _units_passed_on(graph: Graph, nodes: Sequence[Node], columns: Collection[Te
     if not all(_is_by_unit(node) for node in nodes):
         return None
     # A mask reads the step and the indices of examples, which every worker can read.
-    read = _read_from_outside([node for node in nodes if node.op != "dropout_mask"])
+    read = set(read_from_outside([node for node in nodes if node.op != "dropout_mask"]))
     read -= {tensor for node in nodes for tensor in node.tensors}
     specs = [*(graph.spec(tensor) for tensor in read), *(spec for node in nodes for spec in node.outputs)]
     shapes = {spec.shape for spec in specs if spec.rank}

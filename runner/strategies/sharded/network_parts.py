@@ -4,7 +4,7 @@ A network is split into the layers below the dense layers, the dense layers, and
 2014, section 4, define which examples go through the dense layers together.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import accumulate
@@ -14,7 +14,7 @@ from runner.engine.graph.tensor import Tensor
 from runner.errors import ConfigError
 from runner.strategies.base import Workload
 from runner.strategies.replica import Share, shares
-from runner.strategies.sharded.blueprint import Blueprint
+from runner.strategies.sharded.blueprint import Blueprint, read_from_outside
 
 SCHEMES = ("a", "b", "c")
 
@@ -51,7 +51,8 @@ class Parts:
         body = blueprint.needed_for([boundary])
         head = {name: node for name, node in needed.items() if _is(node, "loss")}
         dense = {name: node for name, node in needed.items() if name not in body and name not in head}
-        logits = [tensor for tensor in _read(head) if tensor.node in dense]
+        read_by_head = read_from_outside(head.values())
+        logits = [tensor for tensor in read_by_head if tensor.node in dense]
         if not logits:
             raise ConfigError(
                 "parallelism=hybrid: no layer of kind 'loss' reads an output of the dense layers; compute the loss in "
@@ -63,7 +64,7 @@ class Parts:
         rule = "the loss reads logits and labels, or other fields of the batch, and nothing else"
         _expect_reads(head, {*logits, *batch, blueprint.step}, rule)
         _expect_answers(blueprint, {*dense, *head})
-        read = {*_read(head), *(tensor for _, tensor in blueprint.answers)} - {boundary}
+        read = {*read_by_head, *(tensor for _, tensor in blueprint.answers)} - {boundary}
         fields = ["index", *(name for name, each in blueprint.batch.items() if each in read and name != "index")]
         return cls(
             blueprint, list(body.values()), boundary, list(dense.values()), logits[0], list(head.values()), fields
@@ -92,16 +93,18 @@ def _boundary(needed: Mapping[str, Node]) -> Tensor:
             above.add(node.name)
     if not found:
         raise ConfigError("parallelism=hybrid: the network has no dense layers to shard; use parallelism=sync_data")
-    return _only(found, "tensor that dense layers read first")
+    first, *others = dict.fromkeys(found)
+    if others:
+        named = ", ".join(map(str, (first, *others)))
+        raise ConfigError(
+            f"parallelism=hybrid: expected one tensor that dense layers read first, found {named}; use "
+            "parallelism=sync_data"
+        )
+    return first
 
 
 def _is(node: Node, kind: str) -> bool:
     return node.layer is not None and node.layer.kind == kind
-
-
-def _read(nodes: Mapping[str, Node]) -> list[Tensor]:
-    """Return the tensors that nodes read from other nodes."""
-    return [tensor for node in nodes.values() for tensor in node.inputs if tensor.node not in nodes]
 
 
 def _expect_answers(blueprint: Blueprint, computed: set[str]) -> None:
@@ -112,14 +115,6 @@ def _expect_answers(blueprint: Blueprint, computed: set[str]) -> None:
                 f"parallelism=hybrid: the network returns {tensor} as {name!r}; expected losses, metrics and collected "
                 "values computed by the dense layers and the loss, or fields of the batch; use parallelism=sync_data"
             )
-
-
-def _only(tensors: Iterable[Tensor], what: str) -> Tensor:
-    found = list(dict.fromkeys(tensors))
-    if len(found) != 1:
-        named = ", ".join(map(str, found)) or "none"
-        raise ConfigError(f"parallelism=hybrid: expected one {what}, found {named}; use parallelism=sync_data")
-    return found[0]
 
 
 def _expect_reads(nodes: Mapping[str, Node], allowed: set[Tensor], rule: str) -> None:

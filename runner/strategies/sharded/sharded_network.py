@@ -1,7 +1,7 @@
 """A network function with some of its dense layers sharded over workers."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 
 from runner.engine.graph import ops
@@ -66,11 +66,7 @@ class _ShardedPass:
     """One forward pass: the added tensors of the blueprint, whole or in parts, and the rules for adding nodes."""
 
     def __init__(
-        self,
-        net: NetworkBuilder,
-        blueprint: Blueprint,
-        batch: Mapping[str, Tensor],
-        cuts: Mapping[str, LayerCut],
+        self, net: NetworkBuilder, blueprint: Blueprint, batch: Mapping[str, Tensor], cuts: Mapping[str, LayerCut]
     ) -> None:
         self._net = net
         self._blueprint = blueprint
@@ -83,7 +79,6 @@ class _ShardedPass:
 
     @property
     def graph(self) -> Graph:
-        """The graph of the network."""
         return self._net.graph
 
     def add(self, nodes: Sequence[Node]) -> None:
@@ -95,12 +90,7 @@ class _ShardedPass:
 
     def whole(self, tensor: Tensor, reader: LayerStamp | None = None) -> Tensor:
         """Return a whole tensor of the blueprint; parts are gathered once, in the layer of the first ``reader``."""
-        if tensor not in self._parts:
-            return self._whole[tensor]
-        if (tensor, None) not in self._gathered:
-            with self.graph.layer(reader):
-                self._gathered[tensor, None] = self._joined(tensor)
-        return self._gathered[tensor, None]
+        return self._all_on(None, tensor, self.graph.layer(reader))
 
     def _declare(self, declared: Declaration) -> None:
         variables, layer = self._net.variables, declared.layer
@@ -164,16 +154,17 @@ class _ShardedPass:
     def _add_columns(self, node: Node) -> None:
         x, weights = node.inputs
         self._parts[node[0]] = {
-            j: self._add(node, j, [self._all_on(j, x, node), shard])[0] for j, shard in self._parts[weights].items()
+            j: self._add(node, j, [self._all_on(j, x, self._on(j, node)), shard])[0]
+            for j, shard in self._parts[weights].items()
         }
 
-    def _all_on(self, worker: int, tensor: Tensor, reader: Node) -> Tensor:
-        """Return a whole tensor for a worker's shard of a layer."""
+    def _all_on(self, worker: int | None, tensor: Tensor, place: AbstractContextManager[None]) -> Tensor:
+        """Return a whole tensor for a worker's shards, or for unsharded layers; ``place``: where parts are gathered."""
         if tensor not in self._parts:
             return self._whole[tensor]
         if (tensor, worker) not in self._gathered:
-            with self._on(worker, reader):
-                self._gathered[tensor, worker] = self._joined(tensor)
+            with place:
+                self._gathered[tensor, worker] = joined(self.graph, list(self._parts[tensor].values()), axis=1)
         return self._gathered[tensor, worker]
 
     def _add_sum_of_products(self, node: Node) -> None:
@@ -197,9 +188,6 @@ class _ShardedPass:
         cut = self._cut(node.layer)
         assert cut is not None, "only nodes of sharded layers have shares"
         return cut.shares
-
-    def _joined(self, tensor: Tensor) -> Tensor:
-        return joined(self.graph, list(self._parts[tensor].values()), axis=1)
 
     def _add(self, node: Node, worker: int, inputs: Sequence[Tensor], **changes: object) -> Node:
         with self._on(worker, node):
