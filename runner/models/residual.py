@@ -202,14 +202,7 @@ def _times(net: NetworkBuilder, x: Tensor, factor: Factor, name: str) -> Tensor:
 
 
 def convolve(
-    net: NetworkBuilder,
-    x: Tensor,
-    filters: int,
-    *,
-    kernel: int,
-    name: str,
-    stride: int = 1,
-    bias: float | None = None,
+    net: NetworkBuilder, x: Tensor, filters: int, *, kernel: int, name: str, stride: int = 1, bias: float | None = None
 ) -> Tensor:
     """Add a convolution with padding that keeps the image size at stride 1, and He normal weights (fan-out)."""
     initializer = he_normal(kernel * kernel * filters)

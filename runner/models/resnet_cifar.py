@@ -31,7 +31,6 @@ class ResNetCifar(ResidualNetwork):
         require(fits, "model.depth", self.depth, f"{step}n+2 for model.block={self.block}: {smallest}, ...")
 
     def units_per_stage(self) -> Sequence[int]:
-        """Return the same number for each stage."""
         stages = len(self.WIDTHS)
         return [(self.depth - 2) // (stages * len(BLOCKS[self.block]))] * stages
 

@@ -41,7 +41,6 @@ class ResNetImageNet(ResidualNetwork):
         require(self.depth in DEPTHS[self.block], "model.depth", self.depth, expected)
 
     def units_per_stage(self) -> Sequence[int]:
-        """Return the numbers of units of the table :data:`DEPTHS`."""
         return DEPTHS[self.block][self.depth]
 
     def stem(self, net: NetworkBuilder, x: Tensor) -> Tensor:

@@ -264,10 +264,7 @@ class Optimizer(ABC):
         return [target for variable, gradient in gradients for target in assign_by(rule, variables, variable, gradient)]
 
     def clipped(
-        self,
-        graph: Graph,
-        gradients: Sequence[tuple[Variable, Gradient]],
-        counted: Sequence[Gradient] | None = None,
+        self, graph: Graph, gradients: Sequence[tuple[Variable, Gradient]], counted: Sequence[Gradient] | None = None
     ) -> list[tuple[Variable, Gradient]]:
         """Return the pairs of variable and gradient, with gradients scaled down to ``clip_norm`` if necessary.
 
@@ -279,10 +276,7 @@ class Optimizer(ABC):
         return list(gradients) if factor is None else shortened(graph, gradients, factor)
 
     def clip_factor(
-        self,
-        graph: Graph,
-        gradients: Sequence[tuple[Variable, Gradient]],
-        counted: Sequence[Gradient] | None = None,
+        self, graph: Graph, gradients: Sequence[tuple[Variable, Gradient]], counted: Sequence[Gradient] | None = None
     ) -> Tensor | None:
         """Return the scalar factor that clips the gradients, in their dtype; None if there is no limit or no gradient.
 

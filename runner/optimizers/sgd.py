@@ -18,8 +18,6 @@ class Sgd(Optimizer):
     name: str = "sgd"
 
     def rule(self, learning_rate: Expr, step: Expr) -> Rule:
-        """Return the rule; there are no slots."""
-
         def update(w: State, g: Expr) -> NewValues:
             return [(w, w - self.with_decay(w, g) * learning_rate)]
 
@@ -50,8 +48,6 @@ class Momentum(Optimizer):
         return [*super().parameter_rules, *biases]
 
     def rule(self, learning_rate: Expr, step: Expr) -> Rule:
-        """Return the rule."""
-
         def update(w: State, g: Expr) -> NewValues:
             v = w.slot("velocity")
             g = self.with_decay(w, g)
@@ -81,8 +77,6 @@ class HeavyBall(Optimizer):
     nesterov: bool = False
 
     def rule(self, learning_rate: Expr, step: Expr) -> Rule:
-        """Return the rule."""
-
         def update(w: State, g: Expr) -> NewValues:
             z = w.slot("accumulator")
             kept = self.momentum * z

@@ -50,10 +50,7 @@ def train_client(
         fetches=metrics,
         targets=(*targets, *(node for replica in replicas for node in replica.carrying)),
         inputs=tuple(slot for replica in replicas for slot in replica.train_inputs),
-        feeds={
-            "step": tuple(each.step for each in fed),
-            "learning_rate": tuple(each.learning_rate for each in fed),
-        },
+        feeds={"step": tuple(each.step for each in fed), "learning_rate": tuple(each.learning_rate for each in fed)},
         slowed=True,
     )
 

@@ -91,7 +91,6 @@ class Hybrid(Strategy):
 
     @property
     def sums_by_all_reduce(self) -> bool:
-        """Whether ``combine`` is ``all_reduce``."""
         return self.combine == ALL_REDUCE
 
     def build(self, workload: Workload) -> Program:

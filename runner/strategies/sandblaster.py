@@ -52,7 +52,6 @@ class Sandblaster(Strategy):
 
     @property
     def processes(self) -> Processes:
-        """Replicas and parameter servers."""
         return Processes(self.workers, self.servers)
 
     def faults(self, facts: TrainingFacts) -> Iterator[str]:

@@ -122,7 +122,6 @@ class ReadVariables(Variables):
             return ops.concat(self.graph, parts, axis=axis, name=name)
 
     def _local_tensor(self, variable: Variable) -> Tensor:
-        """Add the worker's tensor of a served variable."""
         return ops.identity(self.graph, variable.tensor, name=variable.name)
 
 

@@ -95,7 +95,6 @@ class SyncData(Strategy):
 
     @property
     def processes(self) -> Processes:
-        """Workers, including backup workers, and parameter servers."""
         return Processes(self.workers + self.backup_workers, self.servers or 0)
 
     @property
@@ -106,7 +105,6 @@ class SyncData(Strategy):
 
     @property
     def sums_by_all_reduce(self) -> bool:
-        """Whether ``combine`` is ``all_reduce``."""
         return self.combine == ALL_REDUCE
 
     @property
@@ -116,11 +114,9 @@ class SyncData(Strategy):
 
     @property
     def replayed(self) -> str | None:
-        """The path of the record that names the shares that count; None if the run is not a replay."""
         return self.replay
 
     def replaying(self, record: str) -> Self:
-        """Return this strategy with ``replay`` set to ``record``, which names the shares that count."""
         return replace(self, replay=record)
 
     def examples_per_update(self, batch_size: int) -> int:

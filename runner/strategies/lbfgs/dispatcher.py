@@ -64,7 +64,6 @@ class Portions:
         return True
 
     def _again(self) -> int | None:
-        """Return the unfinished portion that the fewest workers compute; ties go to the portion assigned first."""
         return min(self._busy, key=lambda portion: self._busy[portion], default=None)
 
 

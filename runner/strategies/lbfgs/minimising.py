@@ -100,11 +100,9 @@ class LbfgsStepDriver(StepDriver):
         return reduce(operator.add, [float(products[name]) for name in self._settings.trained])
 
     def scale(self, into: str, factor: float, a: str) -> None:
-        """Set ``into`` to factor * a."""
         self.order(str(Scale(into, a)), self._factor(factor))
 
     def add(self, into: str, a: str, factor: float, b: str) -> None:
-        """Set ``into`` to a + factor * b."""
         self.order(str(Add(into, a, b)), self._factor(factor))
 
     def evaluate(self) -> float:
@@ -125,14 +123,12 @@ class WholeBatch(LbfgsStepDriver):
     """A step driver that evaluates the whole batch with the client ``train``."""
 
     def compute(self) -> Evaluation:
-        """Run ``train``; see :class:`LbfgsStepDriver`."""
         feeds = {"step": number_of(self._step), "learning_rate": self._learning_rate}
         found = self._clients.run(TRAIN, step=self._step, feeds=feeds)
         metrics = {name: each for name, each in found.items() if name not in self._settings.penalties}
         return Evaluation(metrics, self._penalty(found))
 
     def order(self, client: str, feeds: Feeds) -> Mapping[str, Array]:
-        """Run the client; see :class:`LbfgsStepDriver`."""
         return self._clients.run(client, feeds=feeds)
 
     def synchronize(self) -> None:

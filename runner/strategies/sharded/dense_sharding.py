@@ -80,7 +80,6 @@ class ShardedLayers:
 
     @property
     def graph(self) -> Graph:
-        """The graph of the replicas."""
         return self._replicas[0].graph
 
     def __getitem__(self, tensor: Tensor) -> Spread:

@@ -11,15 +11,7 @@ from runner.engine.graph.rows import Gradient
 from runner.engine.graph.tensor import Tensor
 from runner.engine.graph.variables import Variable
 from runner.strategies.latest import Latest
-from runner.strategies.replica import (
-    Replica,
-    advance,
-    differentiate_together,
-    ordered_sum,
-    scaled,
-    total_of,
-    weighted,
-)
+from runner.strategies.replica import Replica, advance, differentiate_together, ordered_sum, scaled, total_of, weighted
 from runner.strategies.sharded.hybrid_layers import DensePass, Rows, add_dense
 from runner.strategies.sharded.network_parts import PartsOf
 
@@ -56,7 +48,6 @@ class DenseTraining:
 
     @property
     def graph(self) -> Graph:
-        """The graph of the replicas."""
         return self._replicas[0].graph
 
     def add(self, rows: Rows, number: int) -> None:
