@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from benchmarks.environments import MissingEnvironmentError
 from benchmarks.process import ANSWER_TIMEOUT_S, SubjectError, SubjectProcess
@@ -18,19 +18,12 @@ SETTLING = 1
 Item = TypeVar("Item")
 
 
-class Asked(Protocol):
-    """A process that answers the requests of :mod:`benchmarks.protocol`."""
-
-    def ask(self, do: str, **more: object) -> dict[str, Any]:
-        """Send a request and return the answer. Raises SubjectError."""
-
-
 @dataclass
 class Contestant:
     """A running implementation and its results so far. process: None if the process could not be started."""
 
     result: SubjectResult
-    process: Asked | None
+    process: SubjectProcess | None
 
     def ask(self, do: str, **more: object) -> Mapping[str, Any] | None:
         """Return the answer to a request, or None if the process was dropped earlier or fails now."""

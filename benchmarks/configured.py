@@ -34,7 +34,6 @@ class Configured:
         self._step_s = 1.0
 
     def load(self) -> None:
-        """Start the training run."""
         self.experiment = build(configuration(self._overrides))
         folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="benchmark-run-")))
         directory = self._stack.enter_context(RunDirectory.open(folder / "run", resume=False))

@@ -27,7 +27,6 @@ class Ours:
         self._folder = folder
 
     def load(self) -> None:
-        """Build the index of the records."""
         self._settings("vgg").facts()
 
     def phase(self, name: str) -> Run:

@@ -61,7 +61,6 @@ class Ours:
         self._threads = threads
 
     def load(self) -> None:
-        """Build the program and initialise its variables."""
         names = tuple(map(str, range(WORDS)))
         fields = {name: Field((STEPS,), "int64", names) for name in ("x", "y")} | {BEGINS: Field((), "int64")}
         network = Language().network(Lstm(units=[UNITS, UNITS], embedding=UNITS), fields)
@@ -73,7 +72,6 @@ class Ours:
         self._session.run("init")
 
     def phase(self, name: str) -> Run:
-        """Return a function that makes the next step and returns its loss."""
         numbers = count()
 
         def run() -> float:
@@ -93,7 +91,6 @@ class _Words:
         self._batch = {"x": x, "y": y, **rest}
 
     def read(self, split: str, step: int, lo: int, hi: int) -> dict[str, np.ndarray]:
-        """Return rows lo..hi-1."""
         return {name: values[lo:hi] for name, values in self._batch.items()}
 
 

@@ -38,8 +38,7 @@ def random_batch(batch: int, shape: Sequence[int], classes: int) -> tuple[NDArra
     """Return normally distributed images (N, C, H, W) and labels (N,). Every call returns the same batch."""
     random = np.random.default_rng(_SEED)
     x = random.standard_normal((batch, *shape), np.float32)
-    labels: NDArray[Any] = random.integers(0, classes, batch)
-    return x, labels
+    return x, random.integers(0, classes, batch)
 
 
 def write_problem(

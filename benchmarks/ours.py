@@ -34,7 +34,6 @@ class Ours:
         self._session = self._stack.enter_context(opened(self._experiment, batch))
 
     def phase(self, name: str) -> Run:
-        """Return a function that runs the phase's client with prepared feeds."""
         session, client = self._session, self._experiment.program.clients[CLIENTS[name]]
         fed = feeds(self._experiment, client, step=0)
         steps = count()

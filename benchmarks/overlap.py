@@ -50,7 +50,6 @@ class OverlapResult:
     ways: Sequence[SubjectResult]
 
     def way(self, name: str) -> SubjectResult:
-        """Return the result of one variant."""
         return next(way for way in self.ways if way.name == name)
 
     @property

@@ -83,14 +83,12 @@ class Problem:
     @property
     def x(self) -> Array:
         """Return the images, (N, C, H, W) float32."""
-        images: Array = np.load(self.folder / "x.npy")
-        return images
+        return np.load(self.folder / "x.npy")
 
     @property
     def y(self) -> Array:
         """Return the labels, (N,) int64."""
-        labels: Array = np.load(self.folder / "y.npy")
-        return labels
+        return np.load(self.folder / "y.npy")
 
     @property
     def moving(self) -> tuple[str, ...]:
@@ -105,8 +103,7 @@ class Problem:
 
     def variable(self, name: str) -> Array:
         """Return the initial value of a variable, float32, read from its file."""
-        value: Array = np.load(_variable_path(self.folder, name))
-        return value
+        return np.load(_variable_path(self.folder, name))
 
     def save(self, x: Array, y: Array, variables: Mapping[str, Array]) -> None:
         """Write the problem into its folder, which must exist."""

@@ -5,7 +5,7 @@ import os
 import select
 import signal
 import subprocess
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -75,7 +75,6 @@ class SubjectProcess:
 
     def send(self, do: str, **more: object) -> None:
         """Send a request without waiting. Raises SubjectError."""
-        assert self._process.stdin is not None, "the process was started with a pipe"
         try:
             self._process.stdin.write((json.dumps({"do": do, **more}) + "\n").encode())
             self._process.stdin.flush()
@@ -85,7 +84,6 @@ class SubjectProcess:
     def receive(self) -> dict[str, Any]:
         """Return the answer to the oldest unanswered request. Raises SubjectError."""
         answers = self._process.stdout
-        assert answers is not None, "the process was started with a pipe"
         timeout_s = self._timeout_s() if callable(self._timeout_s) else self._timeout_s
         readable, _, _ = select.select([answers], [], [], timeout_s)
         if not readable:
@@ -94,13 +92,11 @@ class SubjectProcess:
         line = answers.readline()
         if not line:
             raise self._ended()
-        answer: dict[str, Any] = json.loads(line)
-        return answer
+        return json.loads(line)
 
     def close(self) -> None:
         """End the process by closing its input, or by force if the process does not end in time."""
         for pipe in (self._process.stdin, self._process.stdout):
-            assert pipe is not None, "the process was started with pipes"
             try:
                 pipe.close()
             except BrokenPipeError:
@@ -137,16 +133,12 @@ def _environment(threads: int) -> Mapping[str, str]:
 @contextmanager
 def _held_to(threads: int | None) -> Iterator[None]:
     """Limit processes that are started in this context to as many cores as ``threads``."""
-    if threads is None or not hasattr(os, "sched_setaffinity"):
+    if threads is None:
         yield
         return
     cores = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, _first(sorted(cores), threads))
+    os.sched_setaffinity(0, sorted(cores)[:threads])
     try:
         yield
     finally:
         os.sched_setaffinity(0, cores)
-
-
-def _first(cores: Sequence[int], count: int) -> set[int]:
-    return set(cores[:count])

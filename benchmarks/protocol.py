@@ -12,7 +12,6 @@ The process ends when its input ends or after an error, whose traceback it write
 import gc
 import json
 import os
-import resource
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -96,9 +95,6 @@ def timed(run: Run, times: int, clock: Callable[[], float] = time.perf_counter) 
 
 def peak_memory_mib() -> float:
     """Return the peak resident set of this process so far, MiB."""
-    status = Path("/proc/self/status")
-    if status.exists():
-        # VmHWM is the peak of this program alone; ru_maxrss also includes the parent process before exec.
-        lines = dict(line.split(":", 1) for line in status.read_text().splitlines() if ":" in line)
-        return int(lines["VmHWM"].split()[0]) / 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    # VmHWM is the peak of this program alone; getrusage also includes the parent process before exec.
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:")) / 1024

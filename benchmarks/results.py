@@ -94,7 +94,6 @@ class CaseResult:
 
     @property
     def ours(self) -> SubjectResult:
-        """Return the result of runner."""
         return self.subjects[0]
 
     def same_computation(self, peer: SubjectResult) -> bool:

@@ -30,7 +30,6 @@ class OursOnGpu:
 
     @property
     def versions(self) -> Mapping[str, str]:
-        """Return the versions of runner's libraries on the device."""
         return self._engine.versions
 
     def load(self) -> None:
@@ -48,7 +47,6 @@ class OursOnGpu:
         self._session.run(LOAD, feeds=batch)
 
     def phase(self, name: str) -> Run:
-        """Return a function that runs the phase's client with prepared feeds."""
         session, client = self._session, CLIENTS[name]
         graph, asked = self._program.graph, self._program.clients[client]
         values = {"step": 0, "learning_rate": self._problem.learning_rate}

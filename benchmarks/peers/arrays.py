@@ -45,5 +45,4 @@ def places(layer: Layer) -> Array:
 def _inside(size: int, window: int, stride: int, edges: Sequence[int], count: int) -> Array:
     """Return how many pixels of each of ``count`` windows along one axis are inside the image."""
     starts = np.arange(count) * stride - edges[0]
-    inside: Array = np.minimum(starts + window, size) - np.maximum(starts, 0)
-    return inside
+    return np.minimum(starts + window, size) - np.maximum(starts, 0)

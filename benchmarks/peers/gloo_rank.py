@@ -23,25 +23,20 @@ class Gloo:
         self.versions: Mapping[str, str] = {"torch": torch.__version__}
 
     def close(self) -> None:
-        """Destroy the process group."""
         dist.destroy_process_group()
 
     def barrier(self) -> None:
-        """See :class:`~benchmarks.peers.rank.Library`."""
         dist.barrier()
 
     def all_reduce(self, vector: Vector) -> None:
-        """See :class:`~benchmarks.peers.rank.Library`."""
         dist.all_reduce(torch.from_numpy(vector))
 
     def push_pull(self, vector: Vector) -> None:
-        """See :class:`~benchmarks.peers.rank.Library`."""
         server = dist.get_world_size() - 1
         dist.send(torch.from_numpy(vector), server)
         dist.recv(torch.from_numpy(vector), server)
 
     def serve(self, received: list[Vector], total: Vector) -> None:
-        """See :class:`~benchmarks.peers.rank.Library`."""
         parts, whole = [torch.from_numpy(each) for each in received], torch.from_numpy(total)
         for request in [dist.irecv(part, k) for k, part in enumerate(parts)]:
             request.wait()

@@ -61,7 +61,6 @@ class JaxLanguage:
         self._sizes = words, units, rows, steps
 
     def load(self) -> None:
-        """Create the weights, the states and the words."""
         words, units, rows, steps = self._sizes
         keys = iter(jax.random.split(jax.random.key(0), 8))
 

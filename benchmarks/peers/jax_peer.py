@@ -193,7 +193,6 @@ class Jax:
         self._network = Network(problem, VARIANTS[variant])
 
     def load(self) -> None:
-        """Create variables, velocities and batch, and jit the phases."""
         loss = self._network.loss
         self._trainable, self._moving = self._network.variables()
         self._velocity = jax.tree.map(jnp.zeros_like, self._trainable)
@@ -203,7 +202,6 @@ class Jax:
         self._step = jax.jit(self._updated, donate_argnums=(0, 1, 2))
 
     def phase(self, name: str) -> Run:
-        """Return a function that runs the phase on the batch."""
         return {"forward": self._run_forward, "gradients": self._run_gradients, "step": self._run_step}[name]
 
     def _updated(

@@ -21,21 +21,17 @@ class Mpi:
         self.versions: Mapping[str, str] = {"mpi4py": mpi4py.__version__, name: ".".join(map(str, version))}
 
     def barrier(self) -> None:
-        """See :class:`~benchmarks.peers.rank.Library`."""
         self._all.Barrier()
 
     def all_reduce(self, vector: Vector) -> None:
-        """See :class:`~benchmarks.peers.rank.Library`."""
         self._all.Allreduce(MPI.IN_PLACE, vector)
 
     def push_pull(self, vector: Vector) -> None:
-        """See :class:`~benchmarks.peers.rank.Library`."""
         server = self._all.Get_size() - 1
         self._all.Send(vector, server)
         self._all.Recv(vector, server)
 
     def serve(self, received: list[Vector], total: Vector) -> None:
-        """See :class:`~benchmarks.peers.rank.Library`."""
         MPI.Request.Waitall([self._all.Irecv(each, k) for k, each in enumerate(received)])
         np.add(received[0], received[1], out=total)
         for each in received[2:]:

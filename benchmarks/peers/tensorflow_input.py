@@ -73,7 +73,6 @@ class TfData:
         self._files = sorted(map(str, (folder / "records").glob("train-*")))
 
     def load(self) -> None:
-        """Limit TensorFlow to one thread."""
         tf.config.threading.set_inter_op_parallelism_threads(1)
         tf.config.threading.set_intra_op_parallelism_threads(1)
 

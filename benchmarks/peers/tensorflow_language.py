@@ -44,7 +44,6 @@ class TensorFlowLanguage:
         tf.config.threading.set_inter_op_parallelism_threads(threads)
 
     def load(self) -> None:
-        """Create the variables and the words."""
         words, units, rows, steps = self._sizes
         self._embedding, self._dense, self._bias = _normal(words, units), _normal(units, words), _normal(words)
         self._layers = [(_normal(units, 4 * units), _normal(units, 4 * units), _normal(4 * units)) for _ in range(2)]
@@ -53,7 +52,6 @@ class TensorFlowLanguage:
         self._y = tf.random.uniform((steps * rows,), 0, words, tf.int32)
 
     def phase(self, name: str) -> Run:
-        """Return the training step."""
         step = tf.function(self._step, jit_compile=self._compiled)
         return lambda: float(step(self._x, self._y))
 

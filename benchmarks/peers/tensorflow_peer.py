@@ -203,7 +203,6 @@ class TensorFlow:
         self._problem = problem
 
     def load(self) -> None:
-        """Create network, velocities and batch."""
         problem = self._problem
         tf.config.threading.set_intra_op_parallelism_threads(problem.threads)
         tf.config.threading.set_inter_op_parallelism_threads(problem.threads)

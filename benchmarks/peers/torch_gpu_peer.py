@@ -41,7 +41,6 @@ class TorchGpu:
         self._device, self._precision, self._mode, self._problem = device, precision, mode, problem
 
     def load(self) -> None:
-        """Create network, batch and optimizer on the device."""
         set_precision(self._precision)
         torch.backends.cudnn.benchmark = True
         problem, kind = self._problem, torch.channels_last

@@ -108,7 +108,6 @@ class Loader:
         self._files = sorted((folder / "images" / "train").glob("*/*.jpg"))
 
     def load(self) -> None:
-        """Limit PyTorch to one thread."""
         torch.set_num_threads(1)
 
     def phase(self, name: str) -> Run:

@@ -38,7 +38,6 @@ class TorchLanguage:
         torch.set_num_threads(threads)
 
     def load(self) -> None:
-        """Create the network, the optimizer and the words."""
         words, units, rows, steps = self._sizes
         self._network = Network(words, units)
         self._optimizer = torch.optim.SGD(self._network.parameters(), lr=1.0)
@@ -46,7 +45,6 @@ class TorchLanguage:
         self._state: State = (torch.zeros(2, rows, units), torch.zeros(2, rows, units))
 
     def phase(self, name: str) -> Run:
-        """Return the training step."""
         return self._step
 
     def _step(self) -> float:

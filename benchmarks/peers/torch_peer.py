@@ -233,7 +233,6 @@ class Torch:
         self._problem = problem
 
     def load(self) -> None:
-        """Create network, batch and optimizer."""
         problem = self._problem
         torch.set_num_threads(problem.threads)
         self._network = Network(problem).to(memory_format=self._format).train()
@@ -245,7 +244,6 @@ class Torch:
         self._loss = torch.compile(self._eager_loss) if self._compiles else self._eager_loss
 
     def phase(self, name: str) -> Run:
-        """Return a function that runs the phase on the batch."""
         return {"forward": self._forward, "gradients": self._gradients, "step": self._step}[name]
 
     def _eager_loss(self, x: Tensor, y: Tensor) -> Tensor:

@@ -167,14 +167,8 @@ def test_a_round_in_which_a_library_fails_remains_missing(
     [
         ({"columns__jax__read": "jax-nwhc"}, "columns.jax.read: 'jax-nwhc', expected one of runner, torch-eager"),
         ({"columns__jax__read": "test/loss"}, "columns.jax.read: 'test/loss', expected a library such as torch-eager"),
-        (
-            {"columns__jax__missing": "x"},
-            "columns.jax.read: 'jax-nhwc', expected what the cells read, or instead",
-        ),
-        (
-            {"rows__two__cells__jax": {"published": [{"printed": "8 ms", "paper": "book", "confidence": "S"}]}},
-            "",
-        ),
+        ({"columns__jax__missing": "x"}, "columns.jax.read: 'jax-nhwc', expected what the cells read, or instead"),
+        ({"rows__two__cells__jax": {"published": [{"printed": "8 ms", "paper": "book", "confidence": "S"}]}}, ""),
         (
             {
                 "rows__two__cells__jax": {
