@@ -59,13 +59,7 @@ def copy_onto(
     index = ops.placeholder(graph, x.shape[:1], "int64", name="index")
     number = ops.placeholder(graph, (), "int64", name="step")
     net = NetworkBuilder(
-        graph,
-        variables,
-        dtype=x.dtype.name,
-        seed=variables.seed,
-        training=training,
-        step=number,
-        index=index,
+        graph, variables, dtype=x.dtype.name, seed=variables.seed, training=training, step=number, index=index
     )
     feeds = {fed: x, index: first_index + np.arange(len(x)), number: np.asarray(step)}
     return Bench(net, fed, feeds)

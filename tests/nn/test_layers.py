@@ -26,8 +26,7 @@ def correlate(x: Array, w: Array, stride: int, padding: tuple[int, int, int, int
     top, bottom, left, right = padding
     padded = np.pad(x, ((0, 0), (0, 0), (top, bottom), (left, right)))
     windows = sliding_window_view(padded, w.shape[2:], axis=(2, 3))[:, :, ::stride, ::stride]
-    y: Array = np.einsum("ncijuv,ocuv->noij", windows, w)
-    return y
+    return np.einsum("ncijuv,ocuv->noij", windows, w)
 
 
 class TestConv:

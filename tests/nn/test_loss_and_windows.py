@@ -39,8 +39,7 @@ def classified(loss: str, logits: Array = LOGITS, labels: Array = LABELS, **sett
 
 def softmax(x: Array) -> Array:
     e: Array = np.exp(x)
-    p: Array = e / e.sum(axis=1, keepdims=True)
-    return p
+    return e / e.sum(axis=1, keepdims=True)
 
 
 def sigmoid(x: Array) -> Array:

@@ -18,10 +18,7 @@ from tests.oracles import evaluate
 
 Array = NDArray[Any]
 
-START = {
-    "fc1/weights": np.array([[0.5, -1.0, 2.0], [0.25, 0.0, -3.0]]),
-    "fc1/bias": np.array([0.1, -0.2, 0.3]),
-}
+START = {"fc1/weights": np.array([[0.5, -1.0, 2.0], [0.25, 0.0, -3.0]]), "fc1/bias": np.array([0.1, -0.2, 0.3])}
 RATES = (0.1, 0.1, 0.03, 0.2, 0.05, 0.01)
 """The learning rate changes, so that two rules that differ only after a change give different results."""
 

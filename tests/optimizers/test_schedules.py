@@ -92,11 +92,7 @@ def test_warmup_joins_the_decay_without_a_jump(schedule: Schedule, total: int, p
 @pytest.mark.parametrize(
     ("schema", "settings", "message"),
     [
-        (
-            Inception,
-            {"warmup_epochs": 0, "every_epochs": 1.0},
-            "schedule.warmup_epochs=0: expected more than 0",
-        ),
+        (Inception, {"warmup_epochs": 0, "every_epochs": 1.0}, "schedule.warmup_epochs=0: expected more than 0"),
         (Step, {"unit": "hours"}, "schedule.unit='hours': expected one of progress, epochs"),
         (
             Step,
