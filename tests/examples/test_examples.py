@@ -20,7 +20,6 @@ from runner.engine.graph import ops
 from runner.engine.graph.graph import Graph
 from runner.engine.run.kernel_table import load_kernels
 from runner.fields import Field
-from runner.kernels.registry import Registry
 from runner.models.mlp import Mlp
 from runner.optimizers import Adam, Momentum, Optimizer, Sgd
 from runner.plugin import install
@@ -130,18 +129,18 @@ def test_local_sgd_with_one_local_step_equals_single(network: str, optimizer) ->
 
 
 @pytest.mark.parametrize("optimizer", [Sgd(weight_decay=0.1), Momentum()], ids=["sgd", "momentum"])
-def test_local_sgd_computes_batch_statistics_on_each_worker_as_sync_data_does(optimizer, registry: Registry) -> None:
-    workload = workload_of(NETWORKS["batch_normalised"], optimizer, batch_size=8)
-    ours, history = trained(local_sgd(workers=2, every=1), workload, registry, 4)
-    theirs, their_history = trained(SyncData(workers=2), workload, registry, 4)
+def test_local_sgd_computes_batch_statistics_on_each_worker_as_sync_data_does(optimizer) -> None:
+    workload = workload_of("batch_normalised", optimizer, batch_size=8)
+    ours, history = trained(local_sgd(workers=2, every=1), workload, 4)
+    theirs, their_history = trained(SyncData(workers=2), workload, 4)
     assert difference(ours, theirs) < 1e-12
     np.testing.assert_allclose(history, their_history, rtol=1e-12)
 
 
-def alone(k: int, registry: Registry, steps: range, optimizer: Optimizer, start: Weights | None = None) -> Weights:
+def alone(k: int, steps: range, optimizer: Optimizer, start: Weights | None = None) -> Weights:
     """Train with ``single`` on the examples of worker ``k`` of two workers; return the weights."""
-    workload = workload_of(NETWORKS["dense"], optimizer, batch_size=4)
-    with opened(Single(), workload, registry, source=OneShare(k)) as trainer:
+    workload = workload_of("dense", optimizer, batch_size=4)
+    with opened(Single(), workload, source=OneShare(k)) as trainer:
         trainer.session.run("init")
         if start is not None:
             trainer.session.run("restore", feeds={**trainer.weights(), **start})
@@ -149,38 +148,37 @@ def alone(k: int, registry: Registry, steps: range, optimizer: Optimizer, start:
         return trainer.weights()
 
 
-def test_local_sgd_is_the_mean_of_separately_trained_networks(registry: Registry) -> None:
-    ours, _ = trained(
-        local_sgd(workers=2, every=3), workload_of(NETWORKS["dense"], Momentum(), batch_size=8), registry, 3
-    )
-    first, second = (alone(k, registry, range(3), Momentum()) for k in range(2))
+def test_local_sgd_is_the_mean_of_separately_trained_networks() -> None:
+    workload = workload_of("dense", Momentum(), batch_size=8)
+    ours, _ = trained(local_sgd(workers=2, every=3), workload, 3)
+    first, second = (alone(k, range(3), Momentum()) for k in range(2))
     mean = {name: (first[name] + second[name]) / 2 for name in ours}
     assert difference(ours, mean) < 1e-12
     assert difference(first, second) > 1e-3
 
 
 @pytest.mark.parametrize("name", ["local_sgd", "diloco"])
-def test_training_continues_from_a_checkpoint_bit_for_bit(name: str, registry: Registry) -> None:
+def test_training_continues_from_a_checkpoint_bit_for_bit(name: str) -> None:
     strategy = local_sgd(every=2) if name == "local_sgd" else diloco(inner_steps=2)
-    workload = workload_of(NETWORKS["dense"], Momentum() if name == "local_sgd" else Sgd(), batch_size=8)
-    with opened(strategy, workload, registry) as whole:
+    workload = workload_of("dense", Momentum() if name == "local_sgd" else Sgd(), batch_size=8)
+    with opened(strategy, workload) as whole:
         whole.session.run("init")
         whole.train(range(3))
         saved = whole.weights()  # averaged over the workers, although no average is due after step 3
         whole.train(range(3, 7))
         expected = whole.weights()
     assert not any("anchor" in variable for variable in saved)
-    with opened(strategy, workload, registry) as rest:
+    with opened(strategy, workload) as rest:
         rest.session.run("restore", feeds=saved)
         rest.train(range(3, 7))
         expect_same_bits(rest.weights(), expected)
 
 
-def test_local_sgd_sends_the_bytes_of_its_formula(registry: Registry) -> None:
-    workload = workload_of(NETWORKS["dense"], Momentum(), batch_size=9)
+def test_local_sgd_sends_the_bytes_of_its_formula() -> None:
+    workload = workload_of("dense", Momentum(), batch_size=9)
     strategy = local_sgd(workers=3, every=4)
     variables = sum(spec.nbytes for spec in strategy.build(workload).variables.values())
-    with opened(strategy, workload, registry) as trainer:
+    with opened(strategy, workload) as trainer:
         trainer.session.run("init")
         trainer.train(range(3))
         apart = trainer.session.sent_bytes()
@@ -200,14 +198,14 @@ def test_diloco_with_one_inner_step_and_a_plain_outer_step_equals_single() -> No
     check_equals_single(plain, NETWORKS["batch_normalised"], optimizer=Adam(), tolerance=1e-12)
 
 
-def test_diloco_makes_the_outer_steps_of_its_paper(registry: Registry) -> None:
+def test_diloco_makes_the_outer_steps_of_its_paper() -> None:
     """The expected weights come from two rounds, each of two inner steps with ``single`` and an outer step in NumPy."""
     strategy = diloco(workers=2, inner_steps=2, outer_lr=0.5, outer_momentum=0.8)
-    ours, _ = trained(strategy, workload_of(NETWORKS["dense"], Sgd(), batch_size=8), registry, 4)
-    expected = alone(0, registry, range(0), Sgd())
+    ours, _ = trained(strategy, workload_of("dense", Sgd(), batch_size=8), 4)
+    expected = alone(0, range(0), Sgd())
     velocity = {name: np.zeros_like(value) for name, value in expected.items()}
     for steps in (range(2), range(2, 4)):
-        ends = [alone(k, registry, steps, Sgd(), expected) for k in range(2)]
+        ends = [alone(k, steps, Sgd(), expected) for k in range(2)]
         for name, start in expected.items():
             gradient = sum(start - end[name] for end in ends) / 2
             velocity[name] = 0.8 * velocity[name] + gradient
@@ -216,11 +214,11 @@ def test_diloco_makes_the_outer_steps_of_its_paper(registry: Registry) -> None:
     assert difference({name: ours[f"{name}/outer_velocity"] for name in expected}, velocity) < 1e-12
 
 
-def test_diloco_sends_the_bytes_of_its_formula(registry: Registry) -> None:
-    workload = workload_of(NETWORKS["batch_normalised"], Adam(), batch_size=9)
+def test_diloco_sends_the_bytes_of_its_formula() -> None:
+    workload = workload_of("batch_normalised", Adam(), batch_size=9)
     strategy = diloco(workers=3, inner_steps=2)
     parameters = sum(spec.nbytes for name, spec in strategy.build(workload).variables.items() if name.count("/") == 1)
-    with opened(strategy, workload, registry) as trainer:
+    with opened(strategy, workload) as trainer:
         trainer.session.run("init")
         trainer.train([0])
         step = sum(trainer.session.sent_bytes())

@@ -68,7 +68,7 @@ def losses(name: str, dtype: str, registry: Registry, *, gpus: bool = False) -> 
     forward = classifier(network.model, CLASSES)
     workload = Workload(forward, optimizer, labelled(network.shape), dtype, 7, network.batch, TEST_BATCH)
     source = OneBatch(network.batch, network.shape, dtype=workload.state_dtype)
-    with opened(Single(), workload, registry, gpus=gpus, source=source) as trainer:
+    with opened(Single(), workload, registry=registry, gpus=gpus, source=source) as trainer:
         trainer.session.run("init")
         rate = scalar(network.rate, workload.state_dtype)
         answers = [trainer.step_driver.update(step, rate) for step in range(STEPS)]

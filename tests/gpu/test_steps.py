@@ -43,7 +43,7 @@ def workload() -> Workload:
 @contextmanager
 def begun(strategy: Strategy, registry: Registry) -> Iterator[Trainer]:
     """Yield the trainer of a small LeNet on a GPU, with initialized variables."""
-    with opened(strategy, workload(), registry, gpus=True) as trainer:
+    with opened(strategy, workload(), registry=registry, gpus=True) as trainer:
         trainer.session.run("init")
         yield trainer
 
@@ -126,7 +126,7 @@ def test_a_wrong_label_raises_the_same_error_as_on_cpus(gpu: Gpu) -> None:
             return {**batch, "y": batch["y"] + 100 * (step == 4)}
 
     source = Mislabelled(6, (1, 16, 16), dtype="float32")
-    with opened(Single(), workload(), gpu.registry(), gpus=True, source=source) as trainer:
+    with opened(Single(), workload(), registry=gpu.registry(), gpus=True, source=source) as trainer:
         trainer.session.run("init")
         trainer.train(range(4))
         with pytest.raises(

@@ -105,7 +105,7 @@ def workload_for(network: str, dtype: str, microbatches: int = 1, optimizer: Opt
 
 @cache
 def on_cpus(network: str, dtype: str) -> tuple[Weights, list[Any]]:
-    return trained(Single(), workload_for(network, dtype), load_kernels(), STEPS)
+    return trained(Single(), workload_for(network, dtype), STEPS)
 
 
 def expect_near(found: tuple[Weights, list[Any]], expected: tuple[Weights, list[Any]], dtype: str) -> None:
@@ -121,7 +121,7 @@ def expect_near(found: tuple[Weights, list[Any]], expected: tuple[Weights, list[
 def test_a_strategy_equals_single_on_cpus(gpu: Gpu, strategy: str, network: str, dtype: str) -> None:
     registry = gpu.registry()
     chosen = {**PER_EXAMPLE, **POOLED}[strategy](registry)
-    found = trained(chosen, workload_for(network, dtype), registry, STEPS, gpus=True)
+    found = trained(chosen, workload_for(network, dtype), STEPS, registry=registry, gpus=True)
     expect_near(found, on_cpus(network, dtype), dtype)
 
 
@@ -130,8 +130,8 @@ def test_a_strategy_equals_single_on_cpus(gpu: Gpu, strategy: str, network: str,
 def test_workers_equal_microbatches_bit_for_bit(gpu: Gpu, network: str, dtype: str) -> None:
     """Kernels, shapes and the order of sums are the same, so the placement changes no bit."""
     registry = gpu.registry()
-    found = trained(SyncData(workers=3), workload_for(network, dtype), registry, STEPS, gpus=True)
-    expected = trained(Single(), workload_for(network, dtype, microbatches=3), registry, STEPS, gpus=True)
+    found = trained(SyncData(workers=3), workload_for(network, dtype), STEPS, registry=registry, gpus=True)
+    expected = trained(Single(), workload_for(network, dtype, microbatches=3), STEPS, registry=registry, gpus=True)
     expect_same_bits(found[0], expected[0])
     assert found[1] == expected[1]
 
@@ -140,7 +140,7 @@ def test_workers_equal_microbatches_bit_for_bit(gpu: Gpu, network: str, dtype: s
 def test_recomputation_changes_no_bit(gpu: Gpu, network: str) -> None:
     registry, workload = gpu.registry(), workload_for(network, "float32")
     recomputed = replace(workload, recompute=("norm", "activation", "regularizer"))
-    found, expected = (trained(Single(), each, registry, 2, gpus=True) for each in (recomputed, workload))
+    found, expected = (trained(Single(), each, 2, registry=registry, gpus=True) for each in (recomputed, workload))
     expect_same_bits(found[0], expected[0])
     assert found[1] == expected[1]
 
@@ -149,7 +149,7 @@ def test_recomputation_changes_no_bit(gpu: Gpu, network: str) -> None:
     "network", ["convolutional", pytest.param("hybrid", marks=[pytest.mark.small, pytest.mark.slow])]
 )
 def test_bfloat16_gives_about_the_losses_of_cpus(gpu: Gpu, network: str) -> None:
-    _, history = trained(Single(), workload_for(network, "bfloat16"), gpu.registry(), STEPS, gpus=True)
+    _, history = trained(Single(), workload_for(network, "bfloat16"), STEPS, registry=gpu.registry(), gpus=True)
     expected = [loss for loss, _ in on_cpus(network, "bfloat16")[1]]
     np.testing.assert_allclose([loss for loss, _ in history], expected, rtol=0.03)
 
@@ -157,8 +157,8 @@ def test_bfloat16_gives_about_the_losses_of_cpus(gpu: Gpu, network: str) -> None
 @pytest.mark.parametrize("loop", ["overlapped", "direct"])
 def test_async_data_in_virtual_time_trains_as_on_cpus(gpu: Gpu, loop: str) -> None:
     strategy, workload = AsyncData(workers=3, servers=2, loop=loop), workload_for("dense", "float64")
-    found = trained(strategy, workload, gpu.registry(), STEPS, gpus=True)
-    expect_near(found, trained(strategy, workload, load_kernels(), STEPS), "float64")
+    found = trained(strategy, workload, STEPS, registry=gpu.registry(), gpus=True)
+    expect_near(found, trained(strategy, workload, STEPS), "float64")
 
 
 @pytest.mark.parametrize(("workers", "servers"), [(1, 1), (3, 2)])
@@ -166,7 +166,7 @@ def test_sandblaster_makes_the_same_iterations_as_on_cpus(gpu: Gpu, workers: int
     strategy = Sandblaster(workers=workers, servers=servers, portions_per_worker=2)
     workload = workload_for("dense", "float64", optimizer=Lbfgs(history=2, clip_norm=1.0, weight_decay=1e-3))
     run = partial(iterated, strategy, workload, steps=range(4))
-    found, expected = run(gpu.registry(), gpus=True), run(load_kernels())
+    found, expected = run(registry=gpu.registry(), gpus=True), run()
     np.testing.assert_allclose(found.told, expected.told, rtol=1e-6)
     assert found.evaluations == expected.evaluations
 
@@ -175,18 +175,18 @@ def test_sandblaster_makes_the_same_iterations_as_on_cpus(gpu: Gpu, workers: int
 def test_repeated_runs_are_equal_bit_for_bit(gpu: Gpu, optimizer: Optimizer) -> None:
     """Each reduction adds its terms in a fixed order, which does not depend on how the GPU schedules threads."""
     registry, workload = gpu.registry(), workload_for("batch_normalised", "float32", optimizer=optimizer)
-    first, second = (trained(Single(), workload, registry, STEPS, gpus=True) for _ in range(2))
+    first, second = (trained(Single(), workload, STEPS, registry=registry, gpus=True) for _ in range(2))
     expect_same_bits(first[0], second[0])
     assert first[1] == second[1]
 
 
 def test_a_run_on_cpus_continues_on_a_gpu(gpu: Gpu) -> None:
     registry, workload = gpu.registry(), workload_for("dropped_out", "float64")
-    with opened(Single(), workload, load_kernels()) as first:
+    with opened(Single(), workload) as first:
         first.session.run("init")
         first.train(range(3))
         saved = first.weights()
-    with opened(SyncData(workers=2), workload, registry, gpus=True) as second:
+    with opened(SyncData(workers=2), workload, registry=registry, gpus=True) as second:
         second.session.run("restore", feeds=saved)
         second.train(range(3, STEPS))
         assert difference(second.weights(), on_cpus("dropped_out", "float64")[0]) <= TOLERANCES["float64"][0]
@@ -196,7 +196,7 @@ def test_evaluation_gives_the_same_scores_as_on_cpus(gpu: Gpu) -> None:
     workload = workload_for("hybrid", "float64")
     scored = []
     for registry, gpus in ((gpu.registry(), True), (load_kernels(), False)):
-        with opened(SyncData(workers=2), workload, registry, gpus=gpus) as trainer:
+        with opened(SyncData(workers=2), workload, registry=registry, gpus=gpus) as trainer:
             trainer.session.run("init")
             scored.append(trainer.evaluate())
     for name, value in scored[1].items():

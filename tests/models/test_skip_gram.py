@@ -1,17 +1,19 @@
 """Skip-gram with negative sampling: the same steps as in PyTorch, drawn words, neighbours, and all strategies."""
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from runner.engine.graph import ops
+from runner.engine.graph.graph import Graph
+from runner.engine.graph.network import NetworkBuilder
+from runner.engine.graph.variables import Variables
 from runner.engine.run.session import scalar
 from runner.errors import ConfigError
 from runner.fields import Field
 from runner.kernels import philox
-from runner.kernels.registry import Registry
 from runner.models import Mlp, SkipGram
 from runner.optimizers.adam import Adagrad
 from runner.optimizers.base import Optimizer
@@ -20,8 +22,9 @@ from runner.strategies.base import Workload
 from runner.strategies.single import Single
 from runner.strategies.sync_data import SyncData
 from runner.tasks.embeddings import Embeddings, _Noise
-from tests.strategies.networks import TEST_BATCH
-from tests.strategies.training import begun, difference
+from tests.oracles import evaluate
+from tests.strategies.networks import TEST_BATCH, Source
+from tests.strategies.training import begun, expect_like_single
 
 WORDS, STEPS, BATCH, FEATURES, SEED = 400, 5, 4, 6, 7
 COUNTS = tuple(1 + 1000 // (1 + word) for word in range(WORDS))
@@ -30,31 +33,23 @@ FIELDS = {"x": Field((STEPS,), "int64", NAMES, COUNTS), "y": Field((STEPS,), "in
 TASK = Embeddings(window=2, negatives=3)
 
 
-@dataclass(frozen=True)
-class Texts:
-    """An endless source of words; the last word of a test example is padding."""
+class Texts(Source):
+    """A source of words; the last two words of a test example are padding."""
 
-    batch_size: int = BATCH
-
-    def read(self, split: str, step: int, lo: int, hi: int) -> dict[str, NDArray[Any]]:
-        """Return rows lo..hi-1 of the batch."""
-        size = TEST_BATCH if split == "test" else self.batch_size
-        words = np.random.default_rng([step, split == "test"]).integers(0, 20, (size, STEPS + 1))
+    def draw(self, rng: np.random.Generator, size: int, step: int, test: bool) -> dict[str, NDArray[Any]]:
+        words = rng.integers(0, 20, (size, STEPS + 1))
         y = words[:, 1:].copy()
-        if split == "test":
+        if test:
             y[:, -2:] = -1
-        rows = {
-            "x": words[:, :-1],
-            "y": y,
-            "index": step * size + np.arange(size),
-            "mask": np.ones(size),
-        }
-        return {name: values[lo:hi] for name, values in rows.items()}
+        return {"x": words[:, :-1], "y": y}
 
 
-def workload_of(optimizer: Optimizer, microbatches: int = 1) -> Workload:
+TEXTS = Texts(BATCH, padding=0)
+
+
+def workload_of(optimizer: Optimizer) -> Workload:
     network = TASK.network(SkipGram(features=FEATURES), FIELDS)
-    return Workload(network, optimizer, FIELDS, "float64", SEED, BATCH, TEST_BATCH, microbatches)
+    return Workload(network, optimizer, FIELDS, "float64", SEED, BATCH, TEST_BATCH)
 
 
 def pairs_of(steps: int, window: int) -> list[tuple[int, int]]:
@@ -76,26 +71,24 @@ def drawn(step: int, index: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 @pytest.mark.parametrize("optimizer", [Sgd(), Adagrad()], ids=lambda each: each.name)
-def test_five_steps_equal_those_of_pytorch(optimizer: Optimizer, registry: Registry) -> None:
+def test_five_steps_equal_those_of_pytorch(optimizer: Optimizer) -> None:
     torch = pytest.importorskip("torch")
-    steps = range(5)
-    with begun(Single(), workload_of(optimizer), registry, source=Texts()) as trainer:
-        start = {name: value.copy() for name, value in trainer.weights().items()}
+    names = ("words/table", "contexts/table")
+    with begun(Single(), workload_of(optimizer), source=TEXTS) as trainer:
+        start = trainer.weights()
         losses, weights = [], []
-        for step in steps:
+        for step in range(5):
             losses.append(float(trainer.step_driver.update(step, scalar(0.5, "float64"))["loss"]))
-            weights.append({name: value.copy() for name, value in trainer.weights().items()})
-    tables = [torch.nn.Embedding(WORDS, FEATURES, sparse=True, dtype=torch.float64) for _ in range(2)]
-    for table, name in zip(tables, ("words/table", "contexts/table"), strict=True):
+            weights.append(trainer.weights())
+    tables = [torch.nn.Embedding(WORDS, FEATURES, sparse=True, dtype=torch.float64) for _ in names]
+    for table, name in zip(tables, names, strict=True):
         table.weight.data.copy_(torch.from_numpy(start[name]))
     parameters = [each.weight for each in tables]
-    if optimizer.name == "sgd":
-        rule = torch.optim.SGD(parameters, lr=0.5)
-    else:
-        rule = torch.optim.Adagrad(parameters, lr=0.5, eps=0.0)
+    rule = torch.optim.SGD(parameters, lr=0.5)
+    sums = [torch.zeros_like(each) for each in parameters]
     of_centre, of_context = np.array(pairs_of(STEPS, 2)).T
-    for step in steps:
-        batch = Texts().read("train", step, 0, BATCH)
+    for step in range(5):
+        batch = TEXTS.read("train", step, 0, BATCH)
         words = torch.from_numpy(np.ascontiguousarray(batch["x"]))
         negatives = torch.from_numpy(drawn(step, batch["index"]))
         context = words[:, of_context]
@@ -109,20 +102,14 @@ def test_five_steps_equal_those_of_pytorch(optimizer: Optimizer, registry: Regis
         assert losses[step] == pytest.approx(loss.item(), rel=1e-8)
         if optimizer.name == "sgd":
             rule.step()
-            for parameter, name in zip(parameters, ("words/table", "contexts/table"), strict=True):
-                np.testing.assert_allclose(weights[step][name], parameter.detach().numpy(), rtol=1e-8, atol=1e-14)
-            # Equal weights imply equal gradients.
-            continue
-        with torch.no_grad():
-            for parameter in parameters:
-                # While the sum is 0, PyTorch's rule with eps 0 divides 0 by 0.
-                gradient = parameter.grad.to_dense()
-                state = rule.state[parameter]["sum"]
-                state += gradient**2
-                parameter -= 0.5 * torch.where(
-                    state > 0, gradient / state.clamp(min=1e-300).sqrt(), torch.zeros(()).double()
-                )
-        for parameter, name in zip(parameters, ("words/table", "contexts/table"), strict=True):
+        else:
+            # PyTorch's Adagrad with eps 0 divides 0 by 0 while the sum is 0.
+            with torch.no_grad():
+                for parameter, total in zip(parameters, sums, strict=True):
+                    gradient = parameter.grad.to_dense()
+                    total += gradient**2
+                    parameter -= 0.5 * gradient / total.clamp(min=1e-300).sqrt()
+        for parameter, name in zip(parameters, names, strict=True):
             np.testing.assert_allclose(weights[step][name], parameter.detach().numpy(), rtol=1e-8, atol=1e-14)
 
 
@@ -138,26 +125,19 @@ def test_words_are_drawn_by_their_counts_to_the_power() -> None:
     )
 
 
-def test_the_first_loss_is_that_of_contexts_of_zero_and_padding_does_not_count(registry: Registry) -> None:
-    with begun(Single(), workload_of(Sgd()), registry, source=Texts()) as trainer:
+def test_the_first_loss_is_that_of_contexts_of_zero_and_padding_does_not_count() -> None:
+    with begun(Single(), workload_of(Sgd()), source=TEXTS) as trainer:
         loss = float(trainer.step_driver.update(0, scalar(0.0, "float64"))["loss"])
         # Some of the drawn words equal the context.
         assert 3 * np.log(2.0) < loss <= TASK.expected_loss(FIELDS) == pytest.approx(4 * np.log(2.0))
-        weights = dict(trainer.weights())
         rng = np.random.default_rng(0)
-        trainer.restore({name: rng.standard_normal(value.shape) for name, value in weights.items()})
+        trainer.restore({name: rng.standard_normal(value.shape) for name, value in trainer.weights().items()})
         before = trainer.session.run("eval", step=0, feeds={"step": scalar(0, "int64")})["loss"].copy()
         again = trainer.session.run("eval", step=0, feeds={"step": scalar(9, "int64")})["loss"]
     assert before == again > 0
 
 
 def test_the_prediction_is_the_similarity_to_all_words() -> None:
-    from runner.engine.graph import ops
-    from runner.engine.graph.graph import Graph
-    from runner.engine.graph.network import NetworkBuilder
-    from runner.engine.graph.variables import Variables
-    from tests.oracles import evaluate
-
     graph = Graph()
     variables = Variables(graph, seed=1)
     x, y = (ops.placeholder(graph, (2, STEPS), "int64", name=name) for name in "xy")
@@ -173,20 +153,9 @@ def test_the_prediction_is_the_similarity_to_all_words() -> None:
     np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-14)
 
 
-@pytest.mark.parametrize(
-    "strategy",
-    [SyncData(workers=2), SyncData(workers=2, combine="parameter_server", servers=3)],
-    ids=["reduce", "servers"],
-)
-def test_strategies_train_word_vectors_like_single(strategy: SyncData, registry: Registry) -> None:
-    workload = workload_of(Adagrad())
-    found = []
-    for each in (strategy, Single()):
-        with begun(each, workload, registry, source=Texts()) as trainer:
-            for step in range(3):
-                trainer.step_driver.update(step, scalar(0.5, "float64"))
-            found.append({name: value.copy() for name, value in trainer.weights().items()})
-    assert difference(*found) < 1e-12
+@pytest.mark.parametrize("combine", [{}, {"combine": "parameter_server", "servers": 3}], ids=["reduce", "servers"])
+def test_strategies_train_word_vectors_like_single(combine: dict[str, Any]) -> None:
+    expect_like_single(SyncData(workers=2, **combine), workload_of(Adagrad()), TEXTS)
 
 
 def test_other_models_and_data_are_refused() -> None:

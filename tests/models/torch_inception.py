@@ -29,7 +29,6 @@ class TorchInceptionV3:
     auxiliary_weight: float = 0.0
 
     def loss(self, x: Tensor, labels: Tensor) -> Tensor:
-        """Return the mean loss of images x."""
         logits, auxiliary = self.logits(x)
         return F.cross_entropy(logits, labels) + self.auxiliary_weight * F.cross_entropy(auxiliary, labels)
 
@@ -51,12 +50,10 @@ class TorchInceptionV3:
         return self.dense("fc", h.mean((2, 3))), auxiliary
 
     def auxiliary(self, x: Tensor) -> Tensor:
-        """Return the logits of the auxiliary head."""
         h = self.conv("aux_conv1", F.avg_pool2d(x, 5, 3))
         return self.dense("aux_fc", self.conv("aux_conv2", h, 1, "valid").flatten(1))
 
     def module_35(self, x: Tensor, name: str) -> Tensor:
-        """Return the result of a module for images of 35x35."""
         one = self.conv(f"{name}_branch1_1", x)
         five = self.conv(f"{name}_branch2_2", self.conv(f"{name}_branch2_1", x))
         three = self.conv(f"{name}_branch3_2", self.conv(f"{name}_branch3_1", x))
@@ -64,14 +61,12 @@ class TorchInceptionV3:
         return torch.cat([one, five, three, self.pooled(f"{name}_branch4_2", x)], 1)
 
     def reduction_35(self, x: Tensor, name: str) -> Tensor:
-        """Return the result of the module that halves images of 35x35."""
         single = self.conv(f"{name}_branch1_1", x, 2, "valid")
         double = self.conv(f"{name}_branch2_2", self.conv(f"{name}_branch2_1", x))
         double = self.conv(f"{name}_branch2_3", double, 2, "valid")
         return torch.cat([single, double, F.max_pool2d(x, 3, 2)], 1)
 
     def module_17(self, x: Tensor, name: str) -> Tensor:
-        """Return the result of a module for images of 17x17."""
         one = self.conv(f"{name}_branch1_1", x)
         seven = self.conv(f"{name}_branch2_2", self.conv(f"{name}_branch2_1", x))
         seven = self.conv(f"{name}_branch2_3", seven)
@@ -81,7 +76,6 @@ class TorchInceptionV3:
         return torch.cat([one, seven, twice, self.pooled(f"{name}_branch4_2", x)], 1)
 
     def reduction_17(self, x: Tensor, name: str) -> Tensor:
-        """Return the result of the module that halves images of 17x17."""
         three = self.conv(f"{name}_branch1_2", self.conv(f"{name}_branch1_1", x), 2, "valid")
         seven = x
         for number in range(1, 4):
@@ -90,7 +84,6 @@ class TorchInceptionV3:
         return torch.cat([three, seven, F.max_pool2d(x, 3, 2)], 1)
 
     def module_8(self, x: Tensor, name: str) -> Tensor:
-        """Return the result of a module for images of 8x8."""
         one = self.conv(f"{name}_branch1_1", x)
         short = self.conv(f"{name}_branch2_1", x)
         long = self.conv(f"{name}_branch3_2", self.conv(f"{name}_branch3_1", x))
@@ -116,5 +109,4 @@ class TorchInceptionV3:
         return norm(self.state, f"{name}_norm", h, eps=1e-3).relu()
 
     def dense(self, name: str, x: Tensor) -> Tensor:
-        """Return a dense layer."""
         return F.linear(x, self.state[f"{name}.weight"], self.state[f"{name}.bias"])

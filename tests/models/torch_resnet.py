@@ -24,11 +24,9 @@ class TorchResNet:
     masks: Mapping[str, Tensor] = field(default_factory=dict)
 
     def loss(self, x: Tensor, labels: Tensor) -> Tensor:
-        """Return the mean loss of images x."""
         return F.cross_entropy(self.logits(x), labels)
 
     def logits(self, x: Tensor) -> Tensor:
-        """Return the logits of images x."""
         last = {"basic": 2, "bottleneck": 3, "single": 1}[self.model.block]
         unit = self.model.unit
         if isinstance(self.model, ResNetImageNet):
@@ -109,14 +107,11 @@ class TorchResNet:
         return shortcut + branch
 
     def gate(self, x: Tensor, name: str, stride: int) -> Tensor:
-        """Return the gate of a unit with input x."""
         return torch.sigmoid(F.conv2d(x, self.state[f"{name}_gate.weight"], self.state[f"{name}_gate.bias"], stride))
 
     def conv(self, name: str, x: Tensor, stride: int = 1) -> Tensor:
-        """Return a convolution without bias."""
         weights = self.state[f"{name}.weight"]
         return F.conv2d(x, weights, None, stride, weights.shape[-1] // 2)
 
     def norm(self, name: str, x: Tensor) -> Tensor:
-        """Return x normalized."""
         return norm(self.state, name, x)

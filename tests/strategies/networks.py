@@ -12,13 +12,15 @@ from runner.engine.graph.network import NetworkBuilder, NetworkFunction, Outputs
 from runner.engine.graph.tensor import Tensor
 from runner.fields import labelled
 from runner.optimizers.base import Optimizer
+from runner.optimizers.sgd import Momentum
 from runner.strategies.base import Workload
 from runner.tasks.classification import classify
 
 EXAMPLE_SHAPE = (1, 6, 6)
 CLASSES = 3
 TEST_BATCH = 11
-
+BATCH = 13
+"""A prime number, so that no tested number of workers or parts above 1 divides it."""
 
 Batch = Mapping[str, Tensor]
 
@@ -77,17 +79,22 @@ NETWORKS: dict[str, NetworkFunction] = {
 }
 
 
+CLIPPED = Momentum(weight_decay=1e-3, clip_norm=0.5)
+"""An optimizer with slots, weight decay and active clipping."""
+
+
 def workload_of(
-    network: NetworkFunction,
-    optimizer: Optimizer,
+    network: NetworkFunction | str,
+    optimizer: Optimizer = CLIPPED,
     *,
-    batch_size: int,
+    batch_size: int = BATCH,
     microbatches: int = 1,
     dtype: str = "float64",
     example_shape: tuple[int, ...] = EXAMPLE_SHAPE,
     seed: int = 7,
 ) -> Workload:
-    """Return a workload, by default on images of 6x6 pixels, with test batches of odd size."""
+    """Return a workload of a network or of the one with a name, by default on images of 6x6 pixels."""
+    network = NETWORKS[network] if isinstance(network, str) else network
     return Workload(network, optimizer, labelled(example_shape), dtype, seed, batch_size, TEST_BATCH, microbatches)
 
 
@@ -123,7 +130,6 @@ class Examples(Source):
     example_shape: tuple[int, ...] = EXAMPLE_SHAPE
 
     def draw(self, rng: np.random.Generator, size: int, step: int, test: bool) -> dict[str, NDArray[Any]]:
-        """Return images and labels."""
         x = rng.standard_normal((size, *self.example_shape))
         corner = x.reshape(size, -1)[:, :CLASSES]
         return {"x": x.astype(self.dtype), "y": corner.argmax(1).astype(np.int64)}

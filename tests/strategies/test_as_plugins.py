@@ -36,7 +36,7 @@ def copied(strategy: Strategy, folder: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 def described(strategy: Strategy, network: str) -> list[Any]:
     """Return the program of a strategy and its statements about itself as plain data."""
-    workload = workload_of(NETWORKS[network], Adam(clip_norm=0.5), batch_size=13)
+    workload = workload_of(network, Adam(clip_norm=0.5))
     program = strategy.build(workload)
     parts = vars(program) | {"graph": to_document(program.graph), "step_driver": vars(program.step_driver)}
     facts = TrainingFacts(workload.optimizer, 2, 2, 2, True, "high16")

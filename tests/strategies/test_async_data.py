@@ -8,9 +8,7 @@ import pytest
 
 from runner.engine.graph.device import worker_device
 from runner.engine.run.interleaving import virtual_time
-from runner.engine.run.kernel_table import load_kernels
 from runner.errors import ConfigError
-from runner.kernels.registry import Registry
 from runner.optimizers import Adagrad, Adam, Momentum, Optimizer, Sgd
 from runner.strategies.async_data import AsyncData
 from runner.strategies.base import Workload
@@ -31,7 +29,6 @@ from tests.strategies.training import (
 )
 
 STEPS = 4
-BATCH = 13
 
 OPTIMIZERS: dict[str, Optimizer] = {
     "sgd": Sgd(weight_decay=1e-3),
@@ -42,7 +39,7 @@ OPTIMIZERS: dict[str, Optimizer] = {
 
 
 def workload_for(network: str, optimizer: str = "momentum", dtype: str = "float64", seed: int = 7) -> Workload:
-    return workload_of(NETWORKS[network], OPTIMIZERS[optimizer], batch_size=BATCH, dtype=dtype, seed=seed)
+    return workload_of(network, OPTIMIZERS[optimizer], dtype=dtype, seed=seed)
 
 
 def in_order(run: Run) -> Run:
@@ -50,29 +47,29 @@ def in_order(run: Run) -> Run:
     return dict(sorted(run[0].items())), run[1]
 
 
-def expect_single(strategy: AsyncData, workload: Workload, registry: Registry) -> None:
+def expect_single(strategy: AsyncData, workload: Workload) -> None:
     """Require the weights and history of ``single`` bit for bit; the order of the variables is ignored."""
-    expect_same_run(in_order(trained(strategy, workload, registry, STEPS)), in_order(single(workload, STEPS)))
+    expect_same_run(in_order(trained(strategy, workload, STEPS)), in_order(single(workload, STEPS)))
 
 
 @all_pairs(network=sorted(NETWORKS), optimizer=sorted(OPTIMIZERS), loop=["sequential", "direct"])
 def test_one_worker_that_fetches_after_every_push_equals_single_bit_for_bit(
-    network: str, optimizer: str, loop: str, registry: Registry
+    network: str, optimizer: str, loop: str
 ) -> None:
-    expect_single(AsyncData(workers=1, servers=2, loop=loop), workload_for(network, optimizer), registry)
+    expect_single(AsyncData(workers=1, servers=2, loop=loop), workload_for(network, optimizer))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_other_precisions_equal_single_bit_for_bit(dtype: str, registry: Registry) -> None:
-    expect_single(AsyncData(workers=1, loop="sequential"), workload_for("convolutional", "adagrad", dtype), registry)
+def test_other_precisions_equal_single_bit_for_bit(dtype: str) -> None:
+    expect_single(AsyncData(workers=1, loop="sequential"), workload_for("convolutional", "adagrad", dtype))
 
 
 @pytest.mark.parametrize(
     ("staleness", "servers"), [(Staleness("drop", 0), 1), (Staleness("scale"), 3), (Staleness("bounded", 0), 1)]
 )
-def test_no_policy_changes_gradients_that_are_not_stale(staleness: Staleness, servers: int, registry: Registry) -> None:
+def test_no_policy_changes_gradients_that_are_not_stale(staleness: Staleness, servers: int) -> None:
     strategy = AsyncData(workers=1, servers=servers, loop="sequential", staleness=staleness)
-    expect_single(strategy, workload_for("batch_normalised", "adam"), registry)
+    expect_single(strategy, workload_for("batch_normalised", "adam"))
 
 
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -94,9 +91,7 @@ def virtual(workers: int, variant: str, **more: Any) -> AsyncData:
 @cache
 def run_of(workers: int, variant: str, seed: int, again: int = 0) -> tuple[Weights, list[Any], Any]:
     """Return weights, history and record of a run. again: another number repeats the run despite the cache."""
-    with begun(
-        virtual(workers, variant), workload_for("batch_normalised", "adagrad", seed=seed), load_kernels()
-    ) as trainer:
+    with begun(virtual(workers, variant), workload_for("batch_normalised", "adagrad", seed=seed)) as trainer:
         history = trainer.train(range(STEPS))
         return trainer.weights(), history, trainer.step_driver.record()
 
@@ -112,7 +107,7 @@ def test_a_run_in_virtual_time_can_be_repeated_bit_for_bit(workers: int, variant
 
 def turns_of(seed: int, variant: str = "overlapped") -> list[tuple[str, int]]:
     """Return (client, step) for each client that ends, in the order of the ends."""
-    with begun(virtual(3, variant), workload_for("dense", seed=seed), load_kernels()) as trainer:
+    with begun(virtual(3, variant), workload_for("dense", seed=seed)) as trainer:
         ended: list[tuple[str, int]] = []
         finished = trainer.session.finished
 
@@ -156,8 +151,8 @@ def test_several_workers_end_with_other_weights_than_single() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("variant", sorted(VARIANTS))
-def test_the_loss_falls(variant: str, registry: Registry) -> None:
-    with begun(virtual(3, variant), workload_for("dense", "adagrad"), registry) as trainer:
+def test_the_loss_falls(variant: str) -> None:
+    with begun(virtual(3, variant), workload_for("dense", "adagrad")) as trainer:
         rate = np.asarray(0.1)
         losses = [float(trainer.step_driver.update(step, rate)["loss"]) for step in range(80)]
     assert np.mean(losses[-10:]) < 0.7 * np.mean(losses[:5])
@@ -175,11 +170,9 @@ def bytes_of(trainer: Trainer, *, statistics: bool) -> list[int]:
 
 
 @all_pairs(network=["dense", "batch_normalised"], loop=["overlapped", "sequential", "direct"], servers=[1, 3])
-def test_bytes_of_every_client_are_those_of_the_formula(
-    network: str, loop: str, servers: int, registry: Registry
-) -> None:
+def test_bytes_of_every_client_are_those_of_the_formula(network: str, loop: str, servers: int) -> None:
     strategy = AsyncData(workers=2, servers=servers, loop=loop)
-    with opened(strategy, workload_for(network, "adagrad"), registry) as trainer:
+    with opened(strategy, workload_for(network, "adagrad")) as trainer:
         trained_bytes, pushed_bytes = (bytes_of(trainer, statistics=each) for each in (False, True))
         for k in range(2):
             computing = trainer.session.plans(f"compute_{k}")
@@ -198,32 +191,32 @@ def test_bytes_of_every_client_are_those_of_the_formula(
                 assert {d: p.sent_bytes for d, p in pushing.items()} == {worker: pushed_bytes[shard] + 8, server: 0}
 
 
-def test_a_run_counts_the_bytes_of_its_fetches_and_pushes(registry: Registry) -> None:
+def test_a_run_counts_the_bytes_of_its_fetches_and_pushes() -> None:
     strategy = AsyncData(workers=1, servers=2, n_fetch=2, n_push=3, loop="sequential")
-    with begun(strategy, workload_for("batch_normalised", "adagrad"), registry) as trainer:
+    with begun(strategy, workload_for("batch_normalised", "adagrad")) as trainer:
         counted = trainer.sent(range(6))
         trained_bytes, pushed_bytes = (bytes_of(trainer, statistics=each) for each in (False, True))
     assert counted == [2 * (sum(pushed_bytes) + 16), *(3 * (nbytes + 8) for nbytes in trained_bytes)]
 
 
-def test_gradients_between_pushes_are_summed_and_applied_locally(registry: Registry) -> None:
+def test_gradients_between_pushes_are_summed_and_applied_locally() -> None:
     """Compare one push, after two steps on a locally updated copy, with the gradients of ``single``."""
-    workload = workload_of(NETWORKS["dense"], Sgd(), batch_size=BATCH)
+    workload = workload_of("dense", Sgd())
     strategy = AsyncData(workers=1, n_fetch=2, n_push=2, loop="sequential")
-    weights, _ = trained(strategy, workload, registry, 2)
+    weights, _ = trained(strategy, workload, 2)
     start, after_one, after_two = (single(workload, steps)[0] for steps in (0, 1, 2))
     for name, value in start.items():
         gradients = [(value - after_one[name]) / 0.1, (after_one[name] - after_two[name]) / 0.05]
         np.testing.assert_allclose(weights[name], value - 0.05 * sum(gradients), rtol=0, atol=1e-12)
 
 
-def test_moving_averages_advance_once_for_each_push_by_the_mean_statistics(registry: Registry) -> None:
+def test_moving_averages_advance_once_for_each_push_by_the_mean_statistics() -> None:
     """The learning rate is 0, so the convolution has the same weights in both steps."""
     still = Sgd(lr=1e-9)
-    workload = workload_of(NETWORKS["batch_normalised"], still, batch_size=BATCH)
+    workload = workload_of("batch_normalised", still)
     averages = []
     for n_push in (1, 2):
-        with begun(AsyncData(workers=1, n_push=n_push, loop="sequential"), workload, registry) as trainer:
+        with begun(AsyncData(workers=1, n_push=n_push, loop="sequential"), workload) as trainer:
             before = trainer.weights()["norm1/moving_mean"]
             seen = [before]
             for step in range(2):
@@ -241,44 +234,44 @@ def test_moving_averages_advance_once_for_each_push_by_the_mean_statistics(regis
 @pytest.mark.parametrize("network", [pytest.param("batch_normalised", marks=pytest.mark.slow), "dropped_out"])
 @pytest.mark.parametrize(("workers", "variant"), [(1, "rare"), *((3, each) for each in VARIANTS)])
 def test_a_run_in_virtual_time_continues_from_a_checkpoint_bit_for_bit(
-    workers: int, variant: str, network: str, registry: Registry
+    workers: int, variant: str, network: str
 ) -> None:
     workload, strategy = workload_for(network, "adam"), virtual(workers, variant)
-    with begun(strategy, workload, registry) as trainer:
+    with begun(strategy, workload) as trainer:
         trainer.train(range(STEPS))
         trainer.step_driver.begin_again()
-        saved = {name: value.copy() for name, value in trainer.weights().items()}
+        saved = trainer.weights()
         history = trainer.train(range(STEPS, 2 * STEPS))
-        undisturbed = {name: value.copy() for name, value in trainer.weights().items()}
+        undisturbed = trainer.weights()
         assert sum(trainer.step_driver.record()["replica_steps"]) >= 2 * STEPS * workers
-    expect_same_run(trained(strategy, workload, registry, range(STEPS, 2 * STEPS), saved), (undisturbed, history))
+    expect_same_run(trained(strategy, workload, range(STEPS, 2 * STEPS), saved), (undisturbed, history))
 
 
-def test_accumulated_gradients_at_a_checkpoint_are_applied(registry: Registry) -> None:
+def test_accumulated_gradients_at_a_checkpoint_are_applied() -> None:
     """If a replica fetches before every step, a checkpoint before the first push has the same effect as that push."""
     workload, weights = workload_for("dense", "adagrad"), []
     for n_push in (2, 3):
         strategy = AsyncData(workers=1, servers=2, n_fetch=1, n_push=n_push, loop="sequential")
-        with begun(strategy, workload, registry) as trainer:
+        with begun(strategy, workload) as trainer:
             trainer.train(range(2))
             trainer.step_driver.begin_again()
-            weights.append({name: value.copy() for name, value in trainer.weights().items()})
+            weights.append(trainer.weights())
             assert [sum(each.values()) for each in trainer.step_driver.record()["staleness"]] == [1, 1]
     expect_same_bits(*weights)
 
 
-def test_fetches_and_pushes_are_compressed(registry: Registry) -> None:
+def test_fetches_and_pushes_are_compressed() -> None:
     """All of a message except a scalar is sent in half as many bytes, and the weights differ slightly."""
     workload = workload_for("dense", "sgd", "float32")
     strategy = AsyncData(workers=1, loop="sequential")
-    with begun(strategy, workload, registry, compression="high16") as trainer:
+    with begun(strategy, workload, compression="high16") as trainer:
         halves = [trainer.session.plans(name)[d].sent_bytes for name, d in SENDERS]
         history = trainer.train(range(3))
         lossy = trainer.weights()
-    with opened(strategy, workload, registry) as trainer:
+    with opened(strategy, workload) as trainer:
         wholes = [trainer.session.plans(name)[d].sent_bytes for name, d in SENDERS]
     assert [2 * half - 8 for half in halves] == wholes
-    exact, reference = trained(strategy, workload, registry, 3)
+    exact, reference = trained(strategy, workload, 3)
     assert 0 < difference(lossy, exact) < 0.02
     np.testing.assert_allclose(history, reference, rtol=0.05)
 

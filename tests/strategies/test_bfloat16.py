@@ -11,7 +11,6 @@ from runner.engine.compile.passes.optimize import default_passes, optimize
 from runner.engine.graph.graph import Graph
 from runner.engine.graph.network import NetworkBuilder, Outputs
 from runner.engine.run.kernel_table import load_kernels
-from runner.kernels.registry import Registry
 from runner.optimizers.adam import Adam
 from runner.optimizers.sgd import Momentum
 from runner.strategies.base import Strategy, Workload
@@ -24,7 +23,6 @@ from tests.strategies.networks import CLASSES, NETWORKS, Batch, workload_of
 from tests.strategies.training import begun, difference, expect_same_bits, expect_same_run, single, trained
 
 STEPS = 4
-BATCH = 13
 IMAGE = (2, 8, 8)
 
 
@@ -45,9 +43,9 @@ def convnet_workload(dtype: str) -> Workload:
 
 
 @pytest.mark.parametrize(("network", "workers"), list(zip(sorted(NETWORKS), (2, 3, 2, 3), strict=True)))
-def test_workers_equal_microbatches_bit_for_bit(network: str, workers: int, registry: Registry) -> None:
-    workload = workload_of(NETWORKS[network], Momentum(clip_norm=0.5), batch_size=BATCH, dtype="bfloat16")
-    expect_same_run(trained(SyncData(workers=workers), workload, registry, STEPS), single(workload, STEPS, workers))
+def test_workers_equal_microbatches_bit_for_bit(network: str, workers: int) -> None:
+    workload = workload_of(network, Momentum(clip_norm=0.5), dtype="bfloat16")
+    expect_same_run(trained(SyncData(workers=workers), workload, STEPS), single(workload, STEPS, workers))
 
 
 @pytest.mark.parametrize("strategy", [Single(), SyncData(workers=2)], ids=["single", "sync_data"])
@@ -106,24 +104,22 @@ def test_a_convolutional_network_learns_as_in_float32() -> None:
 
 
 @pytest.mark.parametrize(("before", "after"), [("float32", "bfloat16"), ("bfloat16", "float32")])
-def test_a_checkpoint_of_one_precision_continues_in_another(
-    before: str, after: str, tmp_path: Path, registry: Registry
-) -> None:
-    with begun(Single(), convnet_workload(before), registry) as trainer:
+def test_a_checkpoint_of_one_precision_continues_in_another(before: str, after: str, tmp_path: Path) -> None:
+    with begun(Single(), convnet_workload(before)) as trainer:
         trainer.train(range(3))
         weights, loss = trainer.weights(), float(trainer.evaluate()["loss"])
     path = save(tmp_path, step=3, variables=weights, meta=CheckpointMeta("c0ffee", "0123abcd", 1, 96, {}))
     variables = Single().build(convnet_workload(after)).variables
     _, loaded, _ = load(path, {name: (spec.shape, spec.dtype) for name, spec in variables.items()})
-    with begun(Single(), convnet_workload(after), registry, loaded) as trainer:
+    with begun(Single(), convnet_workload(after), loaded) as trainer:
         expect_same_bits(trainer.weights(), weights)
         assert float(trainer.evaluate()["loss"]) == pytest.approx(loss, rel=0.02)
         assert np.isfinite(trainer.train(range(3, 6))).all()
         assert 0 < difference(trainer.weights(), weights) < 1
 
 
-def test_small_updates_are_not_lost(registry: Registry) -> None:
+def test_small_updates_are_not_lost() -> None:
     """A bfloat16 weight would lose an update below 2**-9 of its size; a float32 weight keeps it."""
-    workload = workload_of(NETWORKS["dense"], Adam(), batch_size=BATCH, dtype="bfloat16")
-    (first, _), (moved, _) = (trained(Single(), workload, registry, steps) for steps in ([], [10_000]))
+    workload = workload_of("dense", Adam(), dtype="bfloat16")
+    (first, _), (moved, _) = (trained(Single(), workload, steps) for steps in ([], [10_000]))
     assert 0 < np.abs(moved["fc1/weights"] - first["fc1/weights"]).max() < 2**-9

@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 
 from runner.errors import ConfigError
 from runner.fields import BEGINS, Field
-from runner.kernels.registry import Registry
 from runner.models import Lstm
 from runner.optimizers.lbfgs import Lbfgs
 from runner.optimizers.sgd import Momentum
@@ -22,23 +21,11 @@ from runner.strategies.single import Single
 from runner.strategies.sync_data import SyncData
 from runner.tasks.language import Language
 from tests.strategies.networks import Source
-from tests.strategies.training import (
-    Placed,
-    begun,
-    difference,
-    expect_like_single,
-    expect_same_bits,
-    outcome,
-    rate_of,
-)
+from tests.strategies.training import Placed, begun, difference, expect_like_single, expect_same_bits, outcome, rate_of
 
 WORDS, STEPS, ROWS, TEST_ROWS = 11, 5, 7, 6
 NAMES = tuple(f"w{number}" for number in range(WORDS))
-FIELDS = {
-    "x": Field((STEPS,), "int64", NAMES),
-    "y": Field((STEPS,), "int64", NAMES),
-    BEGINS: Field((), "int64"),
-}
+FIELDS = {"x": Field((STEPS,), "int64", NAMES), "y": Field((STEPS,), "int64", NAMES), BEGINS: Field((), "int64")}
 CLIPPED = Momentum(clip_norm=0.5)
 STATES = {f"lstm{layer}/{state}" for layer in (1, 2) for state in ("output", "cell")}
 
@@ -47,7 +34,6 @@ class Texts(Source):
     """A source of random words; some rows begin again. In a test batch, some words do not count."""
 
     def draw(self, rng: np.random.Generator, size: int, step: int, test: bool) -> dict[str, NDArray[Any]]:
-        """Return words, the words that follow, and whether a row begins."""
         x, y = rng.integers(0, WORDS, (2, size, STEPS))
         if test:
             y[1, 3:] = -1
@@ -73,35 +59,35 @@ CASES: dict[str, tuple[Any, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("name", sorted(CASES))
-def test_a_strategy_carries_state_like_single(name: str, registry: Registry) -> None:
+def test_a_strategy_carries_state_like_single(name: str) -> None:
     strategy, settings = CASES[name]
     workload = workload_of(Momentum() if name == "downpour" else CLIPPED, **settings)
     # The second evaluation batch continues the first.
-    found = expect_like_single(strategy, workload, registry, TEXTS, batches=2)
+    found = expect_like_single(strategy, workload, TEXTS, batches=2)
     assert found.weights.keys() >= STATES
     assert all(np.abs(found.weights[name]).min() > 0 for name in STATES)
     assert found.scores[0].keys() == {"loss", "counted", "mask"}
 
 
-def test_workers_equal_microbatches_bit_for_bit(registry: Registry) -> None:
-    found = outcome(SyncData(workers=3, combine="sharded_reduce"), workload_of(), registry, source=TEXTS)
-    expected = outcome(Single(), workload_of(microbatches=3), registry, source=TEXTS)
+def test_workers_equal_microbatches_bit_for_bit() -> None:
+    found = outcome(SyncData(workers=3, combine="sharded_reduce"), workload_of(), source=TEXTS)
+    expected = outcome(Single(), workload_of(microbatches=3), source=TEXTS)
     expect_same_bits(found.weights, expected.weights)
     assert found.losses == expected.losses
 
 
 @pytest.mark.parametrize("resumed", [Single(), SyncData(workers=2), SyncData(workers=3, combine="parameter_server")])
-def test_state_is_restored_with_the_weights_under_any_strategy(resumed: Strategy, registry: Registry) -> None:
+def test_state_is_restored_with_the_weights_under_any_strategy(resumed: Strategy) -> None:
     begun_by = SyncData(workers=3, combine="ring_all_reduce")
-    saved = outcome(begun_by, workload_of(), registry, range(2), source=TEXTS).weights
-    found = outcome(resumed, workload_of(), registry, range(2, 4), saved, source=TEXTS)
-    expected = outcome(begun_by, workload_of(), registry, range(4), source=TEXTS)
+    saved = outcome(begun_by, workload_of(), range(2), source=TEXTS).weights
+    found = outcome(resumed, workload_of(), range(2, 4), saved, source=TEXTS)
+    expected = outcome(begun_by, workload_of(), range(4), source=TEXTS)
     assert difference({name: found.weights[name] for name in expected.weights}, expected.weights) < 1e-12
     np.testing.assert_allclose(found.losses, expected.losses[2:], rtol=1e-12)
 
 
-def test_evaluations_do_not_change_the_state_of_training(registry: Registry) -> None:
-    with begun(Single(), workload_of(), registry, source=TEXTS) as trainer:
+def test_evaluations_do_not_change_the_state_of_training() -> None:
+    with begun(Single(), workload_of(), source=TEXTS) as trainer:
         trainer.step_driver.update(0, rate_of(0, "float64"))
         before, first = trainer.weights(), [trainer.evaluate(batch) for batch in range(2)]
         expect_same_bits(trainer.weights(), before)

@@ -207,7 +207,7 @@ def test_buckets_become_smaller_towards_the_end() -> None:
 
 
 def workload_for(network: str) -> Workload:
-    return workload_of(NETWORKS[network], Momentum(), batch_size=13, dtype="float32")
+    return workload_of(network, Momentum(), dtype="float32")
 
 
 @pytest.mark.parametrize("strategy", [SyncData(), SyncData(combine="parameter_server", servers=2)])
@@ -223,12 +223,10 @@ def test_only_training_is_compressed(strategy: SyncData) -> None:
     statistics=sorted(STATISTICS),
     compression=["none", "high16"],
 )
-def test_replicas_stay_identical(
-    network: str, workers: int, combine: str, statistics: str, compression: str, registry: Registry
-) -> None:
+def test_replicas_stay_identical(network: str, workers: int, combine: str, statistics: str, compression: str) -> None:
     strategy, workload = SyncData(**combined_by(combine, workers), statistics=statistics), workload_for(network)
     replicas = replicas_of(strategy, workload)
-    with begun(strategy, workload, registry, compression=compression, **replicas) as trainer:
+    with begun(strategy, workload, compression=compression, **replicas) as trainer:
         for steps in (range(1), range(1, 3)):
             trainer.train(steps)
             first, *others = (trainer.session.run(name) for name in replicas)
@@ -237,13 +235,11 @@ def test_replicas_stay_identical(
 
 
 @all_pairs(network=["convolutional", "batch_normalised"], combine=sorted(COMBINES), bucket_bytes=[0, 1 << 20])
-def test_compression_sends_two_bytes_for_four(
-    network: str, combine: str, bucket_bytes: int, registry: Registry
-) -> None:
+def test_compression_sends_two_bytes_for_four(network: str, combine: str, bucket_bytes: int) -> None:
     """Loss and accuracy keep four bytes each; every worker but the first sends them."""
     sent, strategy = {}, SyncData(**combined_by(combine, 3), bucket_bytes=bucket_bytes)
     for compression in ("none", "high16"):
-        with begun(strategy, workload_for(network), registry, compression=compression) as trainer:
+        with begun(strategy, workload_for(network), compression=compression) as trainer:
             sent[compression] = [count // 2 for count in trainer.sent(range(2))]
     scores = [0, 8, 8]
     assert [2 * (h - s) for h, s in zip(sent["high16"], scores, strict=True)] == [
@@ -252,11 +248,11 @@ def test_compression_sends_two_bytes_for_four(
     assert min(sent["none"]) > 8
 
 
-def test_a_compressed_step_differs_by_the_lost_bits(registry: Registry) -> None:
+def test_a_compressed_step_differs_by_the_lost_bits() -> None:
     """Parts and sum each lose less than 1/128 of their size, together 1/64; the limit is 1/32, as parts may cancel."""
     strategy, workload = SyncData(workers=4), workload_for("dense")
-    before, _ = trained(strategy, workload, registry, 0)
-    exact, lossy = (trained(strategy, workload, registry, 1, compression=each)[0] for each in ("none", "high16"))
+    before, _ = trained(strategy, workload, 0)
+    exact, lossy = (trained(strategy, workload, 1, compression=each)[0] for each in ("none", "high16"))
     for name in (name for name in exact if "velocity" not in name):
         change = np.abs(exact[name] - before[name]).max()
         assert 0 < np.abs(lossy[name] - exact[name]).max() <= change / 32, name

@@ -9,10 +9,8 @@ import pytest
 
 from runner import nn
 from runner.engine.graph.network import NetworkBuilder, NetworkFunction, Outputs
-from runner.engine.run.kernel_table import load_kernels
 from runner.engine.run.session import scalar
 from runner.errors import ConfigError
-from runner.kernels.registry import Registry
 from runner.models import CifarConvNet, LeNet
 from runner.optimizers.adam import Adam
 from runner.optimizers.base import Optimizer
@@ -42,8 +40,6 @@ from tests.strategies.training import (
 )
 
 STEPS = 4
-BATCH = 13
-"""A prime number, so that no tested number of workers above 1 divides it."""
 
 ALL: dict[str, NetworkFunction] = {**NETWORKS, "hybrid": hybrid, "logistic": partial(hybrid, loss="logistic")}
 
@@ -56,31 +52,26 @@ def normalised_between(net: NetworkBuilder, batch: Batch) -> Outputs:
     return classify(net, nn.dense(net, h, CLASSES, name="fc2"), batch["y"])
 
 
-def workload_for(network: str, dtype: str = "float64", batch_size: int = BATCH) -> Workload:
-    """Return a workload whose optimizer has slots, weight decay and active clipping."""
-    return workload_of(ALL[network], Momentum(weight_decay=1e-3, clip_norm=0.5), batch_size=batch_size, dtype=dtype)
-
-
 def run(workload: Workload, **settings: Any) -> Run:
-    return trained(Hybrid(**settings), workload, load_kernels(), STEPS)
+    return trained(Hybrid(**settings), workload, STEPS)
 
 
 @all_pairs(network=sorted(ALL), workers=[1, 2, 3, 4], scheme=["a", "b", "b in turns", "c"])
 def test_hybrid_equals_single_with_the_same_batch(network: str, workers: int, scheme: str) -> None:
-    workload, settings = workload_for(network), {"scheme": scheme[0], "turns": scheme == "b in turns"}
+    workload, settings = workload_of(ALL[network]), {"scheme": scheme[0], "turns": scheme == "b in turns"}
     expect_same_run(run(workload, workers=workers, statistics="pooled", **settings), single(workload, STEPS), 1e-10)
 
 
 @pytest.mark.parametrize(("network", "scheme"), [("batch_normalised", "a"), ("hybrid", "b"), ("logistic", "c")])
 def test_hybrid_in_float32_equals_single_up_to_rounding(network: str, scheme: str) -> None:
-    workload = workload_for(network, "float32")
+    workload = workload_of(ALL[network], dtype="float32")
     found = run(workload, workers=3, scheme=scheme, statistics="pooled")
     assert {value.dtype.name for value in found[0].values()} == {"float32"}
     expect_same_run(found, single(workload, STEPS), 1e-5)
 
 
 def test_bfloat16_gives_about_the_same_losses() -> None:
-    workload = workload_for("hybrid", "bfloat16")
+    workload = workload_of(hybrid, dtype="bfloat16")
     found, expected = ([loss for loss, _ in each[1]] for each in (run(workload, workers=3), single(workload, STEPS)))
     np.testing.assert_allclose(found, expected, rtol=0.03)
 
@@ -92,27 +83,25 @@ def test_bfloat16_gives_about_the_same_losses() -> None:
 def test_gradients_below_the_dense_layers_can_be_combined_in_any_way(
     combine: str, workers: int, bucket_bytes: int
 ) -> None:
-    found = run(workload_for("hybrid"), **combined_by(combine, workers), bucket_bytes=bucket_bytes)
-    expect_same_run(found, single(workload_for("hybrid"), STEPS), 1e-10)
+    found = run(workload_of(hybrid), **combined_by(combine, workers), bucket_bytes=bucket_bytes)
+    expect_same_run(found, single(workload_of(hybrid), STEPS), 1e-10)
 
 
-BETWEEN = workload_of(normalised_between, Momentum(weight_decay=1e-3, clip_norm=0.5), batch_size=BATCH)
+BETWEEN = workload_of(normalised_between)
 
 
 @pytest.mark.parametrize(
     ("workload", "scheme", "statistics"),
     [
-        (workload_for("batch_normalised"), "c", "shares"),
-        (workload_for("batch_normalised"), "c", "first_worker"),
+        (workload_of("batch_normalised"), "c", "shares"),
+        (workload_of("batch_normalised"), "c", "first_worker"),
         # Between dense layers, a pass over a worker's share has the statistics of that share.
         (BETWEEN, "b", "shares"),
     ],
     ids=["shares", "first_worker", "between dense layers"],
 )
-def test_statistics_equal_those_of_sync_data(
-    workload: Workload, scheme: str, statistics: str, registry: Registry
-) -> None:
-    expected = trained(SyncData(workers=3, statistics=statistics), workload, registry, STEPS)
+def test_statistics_equal_those_of_sync_data(workload: Workload, scheme: str, statistics: str) -> None:
+    expected = trained(SyncData(workers=3, statistics=statistics), workload, STEPS)
     expect_same_run(run(workload, workers=3, scheme=scheme, statistics=statistics), expected, 1e-10)
 
 
@@ -137,7 +126,7 @@ def test_built_in_models_equal_single(model: str) -> None:
 
 
 def test_every_worker_has_only_its_columns_and_their_slots() -> None:
-    program = Hybrid(workers=4).build(workload_for("hybrid"))
+    program = Hybrid(workers=4).build(workload_of(hybrid))
     kept = {node.name: node.outputs[0].shape for node in program.graph if node.op == "variable"}
     for slot in ("", "/velocity"):
         assert [kept[f"replica_{k}/fc1/weights{slot}"] for k in range(4)] == [(8, 2), (8, 2), (8, 2), (8, 1)]
@@ -146,12 +135,12 @@ def test_every_worker_has_only_its_columns_and_their_slots() -> None:
         assert f"replica_3/fc3/bias{slot}" not in kept
 
 
-def test_a_checkpoint_continues_under_any_strategy(registry: Registry) -> None:
+def test_a_checkpoint_continues_under_any_strategy() -> None:
     """Each strategy makes a step from the checkpoint of the previous strategy."""
     strategies = [Hybrid(workers=3), Single(), Hybrid(workers=2, scheme="c"), SyncData(workers=2), Hybrid(workers=4)]
-    saved, workload = single(workload_for("hybrid"), 0)[0], workload_for("hybrid")
+    saved, workload = single(workload_of(hybrid), 0)[0], workload_of(hybrid)
     for step, strategy in enumerate(strategies):
-        with begun(strategy, workload, registry, saved) as trainer:
+        with begun(strategy, workload, saved) as trainer:
             expect_same_bits(trainer.weights(), saved)
             trainer.train([step])
             saved = trainer.weights()
@@ -260,18 +249,18 @@ class Oracle:
     clip_norm=[None, 0.5],
 )
 def test_dense_layers_are_updated_after_each_pass(
-    split: tuple[str, int], fc_batch: int, clip_norm: float | None, registry: Registry
+    split: tuple[str, int], fc_batch: int, clip_norm: float | None
 ) -> None:
     scheme, workers = split
     strategy = Hybrid(workers=workers, scheme=scheme, fc_batch=fc_batch, dense_lr_factor=0.5)
     optimizer = Momentum(momentum=0.9, weight_decay=1e-3, clip_norm=clip_norm)
-    with begun(strategy, workload_of(hybrid, optimizer, batch_size=EVEN_BATCH), registry) as trainer:
+    with begun(strategy, workload_of(hybrid, optimizer, batch_size=EVEN_BATCH)) as trainer:
         start = {name: value for name, value in trainer.weights().items() if "velocity" not in name}
         history = trainer.train(range(STEPS))
         found = trainer.weights()
     oracle = Oracle(start, 0.5, clip_norm)
     source = Chosen(EVEN_BATCH)
-    with opened(Single(), workload_of(hybrid, Sgd(), batch_size=fc_batch), registry, source=source) as trainer:
+    with opened(Single(), workload_of(hybrid, Sgd(), batch_size=fc_batch), source=source) as trainer:
         losses = [oracle.step(trainer, step, places_of(strategy)) for step in range(STEPS)]
     np.testing.assert_allclose([loss for loss, _ in history], losses, rtol=1e-10)
     for name, expected in oracle.weights.items():
@@ -280,11 +269,11 @@ def test_dense_layers_are_updated_after_each_pass(
 
 
 @pytest.mark.parametrize("optimizer", [Sgd(), Adam()], ids=lambda each: each.name)
-def test_several_updates_without_layers_below_equal_separate_steps(optimizer: Optimizer, registry: Registry) -> None:
+def test_several_updates_without_layers_below_equal_separate_steps(optimizer: Optimizer) -> None:
     """Four updates in a step equal four steps, each on a quarter of the batch, even if the optimizer counts steps."""
-    found, _ = trained(Hybrid(workers=2, fc_batch=3), workload_of(dense, optimizer, batch_size=EVEN_BATCH), registry, 3)
+    found, _ = trained(Hybrid(workers=2, fc_batch=3), workload_of(dense, optimizer, batch_size=EVEN_BATCH), 3)
     source = Chosen(EVEN_BATCH)
-    with begun(Single(), workload_of(dense, optimizer, batch_size=3), registry, source=source) as trainer:
+    with begun(Single(), workload_of(dense, optimizer, batch_size=3), source=source) as trainer:
         for update in range(12):
             step, source.places = update // 4, range(3 * (update % 4), 3 * (update % 4) + 3)
             feeds = {"step": scalar(update, "int64"), "learning_rate": scalar(0.1 / (1 + step), "float64")}

@@ -60,10 +60,10 @@ def in_pieces() -> Registry:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_weights_equal_those_of_separate_updates(registry: Registry, in_pieces: Registry, dtype: str) -> None:
-    fused, _ = trained(Single(), workload(dtype), registry, STEPS)
-    apart, _ = trained(Single(), workload(dtype), in_pieces, STEPS)
-    start, _ = trained(Single(), workload(dtype), registry, 0)
+def test_weights_equal_those_of_separate_updates(in_pieces: Registry, dtype: str) -> None:
+    fused, _ = trained(Single(), workload(dtype), STEPS)
+    apart, _ = trained(Single(), workload(dtype), STEPS, registry=in_pieces)
+    start, _ = trained(Single(), workload(dtype), 0)
     assert list(fused) == list(apart)
     for name, weights in apart.items():
         largest = np.abs(weights).max()
@@ -71,8 +71,8 @@ def test_weights_equal_those_of_separate_updates(registry: Registry, in_pieces: 
         assert np.abs(start[name] - weights).max() > 10 * TOLERANCE[dtype] * largest, f"{name} did not move"
 
 
-def train_plan(dtype: str, registry: Registry) -> DevicePlan:
-    with opened(Single(), workload(dtype), registry) as trainer:
+def train_plan(dtype: str, registry: Registry | None = None) -> DevicePlan:
+    with opened(Single(), workload(dtype), registry=registry) as trainer:
         (plan,) = trainer.session.plans("train").values()
     return plan
 
@@ -84,8 +84,8 @@ def of_large_weights(plan: DevicePlan) -> list[Instruction]:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_no_instruction_writes_the_gradient(registry: Registry, dtype: str) -> None:
-    plan = train_plan(dtype, registry)
+def test_no_instruction_writes_the_gradient(dtype: str) -> None:
+    plan = train_plan(dtype)
     writers = of_large_weights(plan)
     casts = ["cast"] * (dtype == "bfloat16")
     assert sorted(each.op for each in writers) == [*casts, "matmul_elementwise"]
@@ -100,8 +100,8 @@ def even_workload(microbatches: int = 1) -> Workload:
     return workload_of(even, Momentum(), batch_size=24, microbatches=microbatches, dtype="bfloat16")
 
 
-def test_even_layers_equal_those_of_separate_updates(registry: Registry, in_pieces: Registry) -> None:
-    (fused, _), (apart, _) = (trained(Single(), even_workload(), each, STEPS) for each in (registry, in_pieces))
+def test_even_layers_equal_those_of_separate_updates(in_pieces: Registry) -> None:
+    (fused, _), (apart, _) = (trained(Single(), even_workload(), STEPS, registry=each) for each in (None, in_pieces))
     for name, weights in apart.items():
         assert np.abs(fused[name] - weights).max() <= TOLERANCE["bfloat16"] * np.abs(weights).max(), name
 
@@ -117,15 +117,13 @@ def test_even_layers_equal_those_of_separate_updates(registry: Registry, in_piec
     ],
     ids=["even", "float32", "bfloat16"],
 )
-def test_workers_and_microbatches_have_equal_bits(
-    registry: Registry, workload_of_parts: Callable[..., Workload]
-) -> None:
-    connected = trained(SyncData(workers=2), workload_of_parts(), registry, 1)
-    expect_same_run(connected, trained(Single(), workload_of_parts(microbatches=2), registry, 1))
+def test_workers_and_microbatches_have_equal_bits(workload_of_parts: Callable[..., Workload]) -> None:
+    connected = trained(SyncData(workers=2), workload_of_parts(), 1)
+    expect_same_run(connected, trained(Single(), workload_of_parts(microbatches=2), 1))
 
 
-def test_weights_and_velocity_are_updated_in_place(registry: Registry) -> None:
-    plan = train_plan("float32", registry)
+def test_weights_and_velocity_are_updated_in_place() -> None:
+    plan = train_plan("float32")
     (update,) = of_large_weights(plan)
     homes = [plan.places[slot] for slot in update.outputs]
     assert all(place.variable for place in homes)
@@ -142,14 +140,14 @@ def test_weights_and_velocity_are_updated_in_place(registry: Registry) -> None:
     assert [each.op for each in readers] == ["matmul_fused", "matmul", "matmul_elementwise"]
 
 
-def test_the_arena_has_no_room_for_the_gradient(registry: Registry, in_pieces: Registry) -> None:
-    fused, apart = (train_plan("float32", each).arena_bytes for each in (registry, in_pieces))
+def test_the_arena_has_no_room_for_the_gradient(in_pieces: Registry) -> None:
+    fused, apart = (train_plan("float32", each).arena_bytes for each in (None, in_pieces))
     assert fused < math.prod((INNER, COLUMNS)) * 4 <= apart
 
 
-def test_gradients_that_workers_sum_are_stored(registry: Registry) -> None:
+def test_gradients_that_workers_sum_are_stored() -> None:
     strategy = SyncData(workers=2)
-    with opened(strategy, workload("float32"), registry) as trainer:
+    with opened(strategy, workload("float32")) as trainer:
         plans = trainer.session.plans("train").values()
     assert "matmul_elementwise" not in {each.op for plan in plans for each in plan.instructions}
 
@@ -186,7 +184,7 @@ def test_a_step_of_lenet_is_one_fused_call_group(registry: Registry, monkeypatch
     train = Single().build(workload).clients["train"]
     step = replace(train, name=LOSS_ONLY, fetches={"loss": train.fetches["loss"]})
     fed = {"step": scalar(0, "int64"), "learning_rate": scalar(0.1, "float32")}
-    with begun(Single(), workload, registry, **{LOSS_ONLY: step}) as trainer:
+    with begun(Single(), workload, **{LOSS_ONLY: step}) as trainer:
         trainer.session.run(LOSS_ONLY, feeds=fed)
         runs.clear()
         trainer.session.run(LOSS_ONLY, feeds=fed)

@@ -1,6 +1,7 @@
 """``model`` with n parts equals ``single`` with n microbatches under any placement; updates of a stale pipeline."""
 
 from collections import Counter
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,9 +13,7 @@ from runner.engine.compile.passes.layer_groups import home_layers
 from runner.engine.compile.program import Program
 from runner.engine.graph.device import worker_device
 from runner.engine.graph.graph import Graph
-from runner.engine.run.kernel_table import load_kernels
 from runner.errors import ConfigError
-from runner.kernels.registry import Registry
 from runner.optimizers.adam import Adam
 from runner.optimizers.base import Optimizer
 from runner.optimizers.sgd import Momentum, Sgd
@@ -24,7 +23,7 @@ from runner.strategies.model import ModelParallel
 from runner.strategies.replica import shares
 from runner.strategies.single import Single
 from tests.all_pairs import all_pairs
-from tests.strategies.networks import NETWORKS, Chosen, Examples, dense, workload_of
+from tests.strategies.networks import BATCH, NETWORKS, Chosen, Examples, dense, workload_of
 from tests.strategies.test_base import loss_and_gradients
 from tests.strategies.training import (
     Placed,
@@ -43,8 +42,6 @@ from tests.strategies.training import (
 )
 
 STEPS = 3
-BATCH = 13
-"""A prime number, so that no tested number of parts above 1 divides it."""
 
 LAYERS = {
     "dense": {"fc1": 0, "fc[23]": 1},
@@ -61,11 +58,11 @@ def adam() -> Optimizer:
 
 
 def workload_for(network: str, dtype: str = "float64") -> Workload:
-    return workload_of(NETWORKS[network], adam(), batch_size=BATCH, dtype=dtype)
+    return workload_of(network, adam(), dtype=dtype)
 
 
 def run(strategy: ModelParallel, workload: Workload) -> Run:
-    return trained(Placed(strategy), workload, load_kernels(), STEPS)
+    return trained(Placed(strategy), workload, STEPS)
 
 
 @all_pairs(network=sorted(NETWORKS), workers=[1, 2, 3, 4], parts=[1, 2, 3], constrained=[False, True])
@@ -149,7 +146,7 @@ def test_impossible_settings_are_refused(settings: dict[str, Any], complaint: st
 
 @pytest.mark.parametrize("network", sorted(NETWORKS))
 @pytest.mark.parametrize("parts", [1, 2])
-def test_a_tensor_is_sent_once_to_each_device_that_reads_it(network: str, parts: int, registry: Registry) -> None:
+def test_a_tensor_is_sent_once_to_each_device_that_reads_it(network: str, parts: int) -> None:
     strategy = Placed(ModelParallel(workers=3, concurrent_steps=parts, constraints=LAYERS[network]))
     workload = workload_for(network)
     uncut: dict[str, Graph] = {}
@@ -157,7 +154,7 @@ def test_a_tensor_is_sent_once_to_each_device_that_reads_it(network: str, parts:
     compiled(program, near(3), uncut.__setitem__)
     wires = bytes_on_links(program, near(3))
     assert wires == _bytes_cut(uncut["dead code after fusion"], 3)
-    with begun(strategy, workload, registry) as trainer:
+    with begun(strategy, workload) as trainer:
         counted = trainer.sent(range(2))
     assert counted == [2 * nbytes for nbytes in by_sender(wires, 3)]
     assert sum(counted) > 0
@@ -166,7 +163,7 @@ def test_a_tensor_is_sent_once_to_each_device_that_reads_it(network: str, parts:
 def test_two_devices_exchange_activations_and_gradients_and_the_learning_rate() -> None:
     """fc1 has 8 outputs of 8 bytes for each example; the learning rate is one value."""
     constraints = {"flat": 0, "fc1": 0, "relu1": 0, "fc[23]": 1, "relu2": 1, "loss": 1}
-    workload = workload_of(NETWORKS["dense"], Momentum(), batch_size=BATCH)
+    workload = workload_of("dense", Momentum())
     program = Placed(ModelParallel(constraints=constraints)).build(workload)
     assert bytes_on_links(program, near(2)) == {(0, 1): BATCH * 8 * 8 + 8, (1, 0): BATCH * 8 * 8}
 
@@ -223,9 +220,9 @@ def momentum_by_hand(weights: Weights, batch: int, parts: int, step: int, moment
 
 
 @pytest.mark.parametrize(("workers", "parts"), [(1, 3), (2, 2), (3, 3)])
-def test_gradients_at_the_old_weights_are_applied_in_order(workers: int, parts: int, registry: Registry) -> None:
-    workload = workload_of(dense, Momentum(), batch_size=BATCH)
-    with begun(stale(workers, parts), workload, registry) as trainer:
+def test_gradients_at_the_old_weights_are_applied_in_order(workers: int, parts: int) -> None:
+    workload = workload_of(dense, Momentum())
+    with begun(stale(workers, parts), workload) as trainer:
         for step in range(3):
             expected = momentum_by_hand(trainer.weights(), BATCH, parts, step, momentum=0.9)
             [(loss, _)] = trainer.train([step])
@@ -234,37 +231,27 @@ def test_gradients_at_the_old_weights_are_applied_in_order(workers: int, parts: 
 
 
 @pytest.mark.parametrize("network", sorted(NETWORKS))
-def test_the_first_step_has_the_loss_of_the_batch_at_the_old_weights(network: str, registry: Registry) -> None:
-    workload = workload_of(NETWORKS[network], Sgd(), batch_size=BATCH)
-    assert trained(stale(2, 3), workload, registry, 1)[1] == single(workload, 1, 3)[1]
-
-
-class OneStalePart:
-    """A stale pipeline with one part, which the configuration refuses."""
-
-    name = "one stale part"
-    workers = 1
-
-    def build(self, workload: Workload) -> Program:
-        """Return the program on one device."""
-        return in_stale_parts(workload, worker_device(0))
+def test_the_first_step_has_the_loss_of_the_batch_at_the_old_weights(network: str) -> None:
+    workload = workload_of(network, Sgd())
+    assert trained(stale(2, 3), workload, 1)[1] == single(workload, 1, 3)[1]
 
 
 @pytest.mark.parametrize("network", ["batch_normalised", "dropped_out"])
-def test_a_stale_pipeline_with_one_part_equals_single(network: str, registry: Registry) -> None:
-    expect_same_run(
-        trained(OneStalePart(), workload_for(network), registry, 2), single(workload_for(network), 2), 1e-12
-    )
+def test_a_stale_pipeline_with_one_part_equals_single(network: str) -> None:
+    """The configuration refuses one part, so that the program is built without it."""
+    workload = workload_for(network)
+    one_part = SimpleNamespace(name="one stale part", build=lambda each: in_stale_parts(each, worker_device(0)))
+    expect_same_run(trained(one_part, workload, 2), single(workload, 2), 1e-12)
 
 
-def test_every_part_counts_as_an_update_and_advances_the_averages(registry: Registry) -> None:
+def test_every_part_counts_as_an_update_and_advances_the_averages() -> None:
     """Compare with ``single`` on each half of a batch; the second starts with the slots and averages of the first."""
     optimizer = Adam(lr=0.01, clip_norm=0.5)
-    workload, half = (workload_of(NETWORKS["batch_normalised"], optimizer, batch_size=size) for size in (12, 6))
-    start, _ = trained(stale(2, 2), workload, registry, 1)
-    found, _ = trained(stale(2, 2), workload, registry, [1], start)
+    workload, half = (workload_of("batch_normalised", optimizer, batch_size=size) for size in (12, 6))
+    start, _ = trained(stale(2, 2), workload, 1)
+    found, _ = trained(stale(2, 2), workload, [1], start)
     now, source = dict(start), Chosen(12, step=1)
-    with begun(Single(), half, registry, source=source) as trainer:
+    with begun(Single(), half, source=source) as trainer:
         for part in range(2):
             source.places = range(6 * part, 6 * part + 6)
             trainer.restore({name: value if _goes_on(name) else start[name] for name, value in now.items()})
@@ -281,5 +268,5 @@ def _goes_on(name: str) -> bool:
 
 
 @pytest.mark.parametrize("network", ["convolutional", "batch_normalised"])
-def test_bits_do_not_depend_on_the_devices_of_layers(network: str, registry: Registry) -> None:
-    expect_same_run(*(trained(stale(workers, 3), workload_for(network), registry, 2) for workers in (3, 1)))
+def test_bits_do_not_depend_on_the_devices_of_layers(network: str) -> None:
+    expect_same_run(*(trained(stale(workers, 3), workload_for(network), 2) for workers in (3, 1)))

@@ -16,7 +16,6 @@ from runner.engine.graph.network import NetworkBuilder, NetworkFunction, Outputs
 from runner.engine.graph.tensor import Tensor
 from runner.errors import ConfigError
 from runner.fields import Field
-from runner.kernels.registry import Registry
 from runner.optimizers.lbfgs import Lbfgs
 from runner.optimizers.sgd import Momentum
 from runner.strategies.async_data import AsyncData
@@ -38,7 +37,6 @@ class Table(Source):
     """A source of rows: five inputs, two numbers that depend on them, and a class."""
 
     def draw(self, rng: np.random.Generator, size: int, step: int, test: bool) -> dict[str, NDArray[Any]]:
-        """Return the rows."""
         x = rng.standard_normal((size, 5))
         y = np.stack([x.sum(axis=1), np.abs(x[:, 0])], axis=1)
         return {"x": x, "y": y, "kind": (x[:, 1] > 0).astype(np.int64)}
@@ -149,18 +147,18 @@ def tasks_of_strategies() -> Iterator[Any]:
 
 
 @pytest.mark.parametrize(("name", "network"), list(tasks_of_strategies()))
-def test_strategies_train_any_task_like_single(name: str, network: str, registry: Registry) -> None:
+def test_strategies_train_any_task_like_single(name: str, network: str) -> None:
     strategy, optimizer = CASES[name]
     build, names = NETWORKS[network]
     workload = Workload(build, optimizer, FIELDS, "float64", 7, 12, TEST_BATCH)
-    found = expect_like_single(strategy, workload, registry, Table(12))
+    found = expect_like_single(strategy, workload, Table(12))
     assert found.metrics[0].keys() == names
     assert found.scores[0].keys() >= {*names, "mask"}
 
 
-def test_regression_equals_its_formula(registry: Registry) -> None:
+def test_regression_equals_its_formula() -> None:
     workload = Workload(regression, MOMENTUM, FIELDS, "float64", 7, 12, TEST_BATCH)
-    with begun(Single(), workload, registry, source=Table(12)) as trainer:
+    with begun(Single(), workload, source=Table(12)) as trainer:
         w = trainer.weights()
         rows = Table(12).read("train", 0, 0, 12)
         hidden = np.maximum(rows["x"] @ w["fc1/weights"] + w["fc1/bias"], 0)

@@ -11,7 +11,6 @@ from runner.engine.compile.program_plans import ProgramPlans
 from runner.engine.graph.network import NetworkBuilder, NetworkFunction, Outputs
 from runner.engine.run.kernel_table import load_kernels
 from runner.errors import ConfigError
-from runner.kernels.registry import Registry
 from runner.optimizers.base import Optimizer
 from runner.optimizers.lbfgs import Lbfgs
 from runner.optimizers.sgd import Momentum
@@ -69,7 +68,6 @@ class Case:
     seconds: tuple[float, ...] = ()
 
     def workload(self, recompute: tuple[str, ...]) -> Workload:
-        """Return the workload with these layers recomputed."""
         numbers = {"batch_size": BATCH, "microbatches": self.microbatches, "dtype": self.dtype}
         workload = workload_of(self.network, self.optimizer, **numbers)
         return replace(workload, recompute=recompute)
@@ -97,10 +95,10 @@ CASES = {
 }
 
 
-def trained(case: Case, recompute: tuple[str, ...], registry: Registry) -> tuple[Run, int]:
+def trained(case: Case, recompute: tuple[str, ...]) -> tuple[Run, int]:
     """Return weights and history, and the planned bytes of the training steps on all devices."""
     clock = speeds(*case.seconds) if case.seconds else None
-    with begun(case.strategy, case.workload(recompute), registry, interleaving=clock) as trainer:
+    with begun(case.strategy, case.workload(recompute), interleaving=clock) as trainer:
         history = trainer.train(range(STEPS))
         clients = [client.name for client in trainer.program.training]
         arenas = [plan.arena_bytes for name in clients for plan in trainer.session.plans(name).values()]
@@ -108,9 +106,9 @@ def trained(case: Case, recompute: tuple[str, ...], registry: Registry) -> tuple
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_same_bits_in_less_memory(name: str, registry: Registry) -> None:
-    kept, bytes_kept = trained(CASES[name], (), registry)
-    found, bytes_found = trained(CASES[name], CASES[name].recompute, registry)
+def test_same_bits_in_less_memory(name: str) -> None:
+    kept, bytes_kept = trained(CASES[name], ())
+    found, bytes_found = trained(CASES[name], CASES[name].recompute)
     expect_same_run(found, kept)
     assert bytes_found < bytes_kept
 

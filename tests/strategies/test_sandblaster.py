@@ -10,9 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runner.engine.run.interleaving import Interleaving
-from runner.engine.run.kernel_table import load_kernels
 from runner.errors import ConfigError
-from runner.kernels.registry import Registry
 from runner.optimizers.lbfgs import History, Lbfgs, X, iterate
 from runner.optimizers.sgd import Sgd
 from runner.strategies.base import Strategy, Workload
@@ -51,12 +49,12 @@ def workload_for(
     network: str = "dense", microbatches: int = 1, dtype: str = "float64", decay: float = DECAY
 ) -> Workload:
     optimizer = Lbfgs(history=3, clip_norm=1.0, weight_decay=decay)
-    return workload_of(NETWORKS[network], optimizer, batch_size=BATCH, microbatches=microbatches, dtype=dtype)
+    return workload_of(network, optimizer, batch_size=BATCH, microbatches=microbatches, dtype=dtype)
 
 
 @cache
 def single(network: str, microbatches: int = 1, dtype: str = "float64") -> Course:
-    return iterated(Single(), workload_for(network, microbatches, dtype), load_kernels(), range(STEPS))
+    return iterated(Single(), workload_for(network, microbatches, dtype), range(STEPS))
 
 
 def blasted(
@@ -70,7 +68,7 @@ def blasted(
     """Return the results of a run of ``sandblaster``. portions: number of portions into which a batch is divided."""
     strategy = Sandblaster(workers=workers, servers=servers, portions_per_worker=portions // workers)
     workload = workload_for(network, dtype=dtype)
-    return iterated(strategy, workload, load_kernels(), range(STEPS), interleaving=interleaving)
+    return iterated(strategy, workload, range(STEPS), interleaving=interleaving)
 
 
 def expect_same(found: Course, expected: Course) -> None:
@@ -162,19 +160,19 @@ def test_the_coordinator_exchanges_only_scalars() -> None:
         assert {graph.spec(tensor).shape for tensor in told} <= {()}, client.name
 
 
-def test_a_checkpoint_continues_under_single_and_sandblaster(registry: Registry) -> None:
-    undisturbed = iterated(Single(), workload_for(microbatches=6), registry, range(6))
-    first = iterated(Sandblaster(workers=3, servers=2, portions_per_worker=2), workload_for(), registry, range(3))
-    second = iterated(Sandblaster(portions_per_worker=3), workload_for(), registry, range(3, 5), saved=first.weights)
-    last = iterated(Single(), workload_for(microbatches=6), registry, [5], saved=second.weights)
+def test_a_checkpoint_continues_under_single_and_sandblaster() -> None:
+    undisturbed = iterated(Single(), workload_for(microbatches=6), range(6))
+    first = iterated(Sandblaster(workers=3, servers=2, portions_per_worker=2), workload_for(), range(3))
+    second = iterated(Sandblaster(portions_per_worker=3), workload_for(), range(3, 5), saved=first.weights)
+    last = iterated(Single(), workload_for(microbatches=6), [5], saved=second.weights)
     assert first.told + second.told + last.told == undisturbed.told
     expect_same_bits(last.weights, undisturbed.weights)
 
 
-def test_evaluation_uses_the_parameters_of_the_servers(registry: Registry) -> None:
+def test_evaluation_uses_the_parameters_of_the_servers() -> None:
     scores = []
     for strategy in (Single(), Sandblaster(workers=3, servers=2, portions_per_worker=2)):
-        with begun(strategy, workload_for(), registry, single("dense", 6).weights) as trainer:
+        with begun(strategy, workload_for(), single("dense", 6).weights) as trainer:
             scores.append(trainer.evaluate())
     one, three = scores
     np.testing.assert_allclose(one["loss"], three["loss"], rtol=1e-12)
@@ -260,8 +258,8 @@ def vector_of(weights: Weights, names: list[str]) -> Vector:
     return np.concatenate([weights[name].ravel() for name in names])
 
 
-def test_iterations_equal_those_of_the_algorithm_in_numpy(registry: Registry) -> None:
-    initial, _ = trained(Single(), workload_for(), registry, 0)
+def test_iterations_equal_those_of_the_algorithm_in_numpy() -> None:
+    initial, _ = trained(Single(), workload_for(), 0)
     names = [name for name in initial if name.count("/") == 1 and not name.startswith("lbfgs")]
     edges = np.cumsum([initial[name].size for name in names])[:-1]
 
@@ -281,7 +279,7 @@ def test_iterations_equal_those_of_the_algorithm_in_numpy(registry: Registry) ->
     for step in range(8):
         machine.objective = partial(objective, step)
         expected.append(iterate(machine, history, longest=1.0, most=20).objective)
-    found = iterated(Single(), workload_for(), registry, range(8))
+    found = iterated(Single(), workload_for(), range(8))
     np.testing.assert_allclose([each[2] for each in found.told], expected, rtol=1e-9)
     np.testing.assert_allclose(vector_of(found.weights, names), machine.vectors[X], atol=1e-8)
     assert int(found.weights["lbfgs/pairs"]) == history.pairs == 8
@@ -296,23 +294,23 @@ def test_microbatches_change_rounding_only(network: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_the_objective_also_falls_in_other_precisions(dtype: str, registry: Registry) -> None:
-    found = iterated(Single(), workload_for(dtype=dtype), registry, [0] * 12)
+def test_the_objective_also_falls_in_other_precisions(dtype: str) -> None:
+    found = iterated(Single(), workload_for(dtype=dtype), [0] * 12)
     objectives = [each[2] for each in found.told]
     assert objectives == sorted(objectives, reverse=True)
     assert objectives[-1] < 0.5 * objectives[0]
     assert {value.dtype.name for value in found.weights.values()} == {"float32", "float64", "int64"}
 
 
-def test_on_one_batch_the_loss_becomes_small(registry: Registry) -> None:
-    found = iterated(Single(), workload_for(decay=0.0), registry, [0] * 40)
+def test_on_one_batch_the_loss_becomes_small() -> None:
+    found = iterated(Single(), workload_for(decay=0.0), [0] * 40)
     assert found.told[-1][0] < 0.1 * found.told[0][0]
     assert found.told[-1][1] > 0.9
 
 
-def test_a_run_continues_from_its_saved_variables(registry: Registry) -> None:
-    undisturbed = iterated(Single(), workload_for("dropped_out"), registry, range(7))
-    begun = iterated(Single(), workload_for("dropped_out"), registry, range(4))
-    continued = iterated(Single(), workload_for("dropped_out"), registry, range(4, 7), saved=begun.weights)
+def test_a_run_continues_from_its_saved_variables() -> None:
+    undisturbed = iterated(Single(), workload_for("dropped_out"), range(7))
+    begun = iterated(Single(), workload_for("dropped_out"), range(4))
+    continued = iterated(Single(), workload_for("dropped_out"), range(4, 7), saved=begun.weights)
     expect_same_bits(continued.weights, undisturbed.weights)
     assert begun.told + continued.told == undisturbed.told

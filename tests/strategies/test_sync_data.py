@@ -8,13 +8,9 @@ import pytest
 
 from runner.engine.graph.device import worker_device
 from runner.engine.graph.graph import Graph
-from runner.engine.run.kernel_table import load_kernels
 from runner.errors import ConfigError
-from runner.kernels.registry import Registry
 from runner.models.lenet import LeNet
 from runner.optimizers.adam import Adam
-from runner.optimizers.sgd import Momentum
-from runner.strategies.base import Workload
 from runner.strategies.collectives import COMBINES, in_buckets
 from runner.strategies.replica import shares
 from runner.strategies.sync_data import SyncData
@@ -22,40 +18,23 @@ from runner.strategies.synchronous.batch_statistics import STATISTICS
 from runner.tasks.classification import classifier
 from tests.all_pairs import all_pairs
 from tests.strategies.networks import NETWORKS, workload_of
-from tests.strategies.training import (
-    Run,
-    begun,
-    combined_by,
-    compiled,
-    expect_same_run,
-    sends_of,
-    single,
-    trained,
-)
+from tests.strategies.training import Run, begun, compiled, expect_same_run, sends_of, single, trained
 
 STEPS = 6
-BATCH = 13
-"""A prime number, so that no number of workers divides it."""
 
 PER_EXAMPLE = sorted(set(NETWORKS) - {"batch_normalised"})
 """Networks that treat every example separately."""
 
 
-def workload_for(network: str, microbatches: int = 1, dtype: str = "float64") -> Workload:
-    """Return a workload whose optimizer has slots, weight decay and active clipping."""
-    optimizer = Momentum(weight_decay=1e-3, clip_norm=0.5)
-    return workload_of(NETWORKS[network], optimizer, batch_size=BATCH, microbatches=microbatches, dtype=dtype)
-
-
 @cache
 def sync(network: str, workers: int, dtype: str = "float64", combine: str = "sharded_reduce") -> Run:
     strategy = SyncData(**combined_by(combine, workers))
-    return trained(strategy, workload_for(network, dtype=dtype), load_kernels(), STEPS)
+    return trained(strategy, workload_of(network, dtype=dtype), STEPS)
 
 
 @all_pairs(network=PER_EXAMPLE, workers=[1, 2, 3, 4], combine=sorted(COMBINES))
 def test_sync_data_equals_single_with_the_same_batch(network: str, workers: int, combine: str) -> None:
-    expect_same_run(sync(network, workers, combine=combine), single(workload_for(network), STEPS), 1e-10)
+    expect_same_run(sync(network, workers, combine=combine), single(workload_of(network), STEPS), 1e-10)
 
 
 @pytest.mark.parametrize(
@@ -71,17 +50,17 @@ def test_sync_data_equals_single_with_the_same_batch(network: str, workers: int,
 def test_sync_data_equals_single_in_as_many_microbatches_bit_for_bit(
     network: str, workers: int, dtype: str, combine: str
 ) -> None:
-    expected = single(workload_for(network, dtype=dtype), STEPS, workers)
+    expected = single(workload_of(network, dtype=dtype), STEPS, workers)
     assert {value.dtype.name for value in expected[0].values()} == {dtype}
     expect_same_run(sync(network, workers, dtype, combine), expected)
 
 
 @all_pairs(network=sorted(NETWORKS), workers=[2, 4], bucket_bytes=[0, 200, 1 << 20])
 def test_sent_bytes_are_those_of_gradients_statistics_and_two_scores(
-    network: str, workers: int, bucket_bytes: int, registry: Registry
+    network: str, workers: int, bucket_bytes: int
 ) -> None:
     strategy = SyncData(workers=workers, bucket_bytes=bucket_bytes)
-    with begun(strategy, workload_for(network), registry) as trainer:
+    with begun(strategy, workload_of(network)) as trainer:
         assert trainer.session.sent_bytes() == [0] * workers
         trainer.train(range(3))
         counted = trainer.session.sent_bytes()
@@ -103,15 +82,15 @@ def test_sent_bytes_are_those_of_gradients_statistics_and_two_scores(
 
 
 @pytest.mark.parametrize("bucket_bytes", [0, 200])
-def test_buckets_change_no_bit(bucket_bytes: int, registry: Registry) -> None:
-    workload = workload_for("batch_normalised")
-    found = trained(SyncData(workers=3, bucket_bytes=bucket_bytes), workload, registry, STEPS)
+def test_buckets_change_no_bit(bucket_bytes: int) -> None:
+    workload = workload_of("batch_normalised")
+    found = trained(SyncData(workers=3, bucket_bytes=bucket_bytes), workload, STEPS)
     expect_same_run(found, sync("batch_normalised", 3))
 
 
 def test_gradients_that_fit_into_a_bucket_are_one_message_to_each_owner() -> None:
     def sends(bucket_bytes: int) -> int:
-        return len(sends_of(SyncData(workers=3, bucket_bytes=bucket_bytes).build(workload_for("convolutional"))))
+        return len(sends_of(SyncData(workers=3, bucket_bytes=bucket_bytes).build(workload_of("convolutional"))))
 
     scores, slices_and_sums = 2 * 2, 3 * (2 + 2)
     assert sends(1 << 20) == scores + slices_and_sums
@@ -120,15 +99,15 @@ def test_gradients_that_fit_into_a_bucket_are_one_message_to_each_owner() -> Non
 
 @pytest.mark.parametrize("combine", ["sharded_reduce", "ring_all_reduce"])
 def test_two_workers_send_each_bucket_once(combine: str) -> None:
-    sends = sends_of(SyncData(workers=2, combine=combine).build(workload_for("convolutional")))
+    sends = sends_of(SyncData(workers=2, combine=combine).build(workload_of("convolutional")))
     scores = 2
     assert len(sends) == scores + 2
 
 
-def test_lenet_equals_single(registry: Registry) -> None:
+def test_lenet_equals_single() -> None:
     lenet = classifier(LeNet(filters=[3, 4], units=10), 3)
     workload = workload_of(lenet, Adam(), batch_size=10, example_shape=(1, 16, 16))
-    found = trained(SyncData(workers=3), workload, registry, 4)
+    found = trained(SyncData(workers=3), workload, 4)
     expect_same_run(found, single(workload, 4), 1e-10)
     expect_same_run(found, single(workload, 4, 3))
 
@@ -205,7 +184,7 @@ def overlapping(combine: str, *, overlap: bool, **more: str) -> SyncData:
 
 def parts(combine: str, network: str, *, overlap: bool) -> list[Graph]:
     """Return the scheduled graphs of the workers."""
-    step = compiled(overlapping(combine, overlap=overlap).build(workload_for(network)))
+    step = compiled(overlapping(combine, overlap=overlap).build(workload_of(network)))
     return [step.parts[worker_device(k)].graph for k in range(3)]
 
 
@@ -231,11 +210,11 @@ def test_without_overlap_all_gradients_exist_before_one_is_sent(network: str, co
     ("combine", "statistics"),
     [*product(["sharded_reduce"], sorted(STATISTICS)), *((combine, "pooled") for combine in COMBINED[::2])],
 )
-def test_overlap_changes_no_bit_and_no_byte(combine: str, statistics: str, registry: Registry) -> None:
-    workload, runs, sent = workload_for("batch_normalised"), [], []
+def test_overlap_changes_no_bit_and_no_byte(combine: str, statistics: str) -> None:
+    workload, runs, sent = workload_of("batch_normalised"), [], []
     for overlap in (False, True):
         strategy = overlapping(combine, overlap=overlap, statistics=statistics)
-        with begun(strategy, workload, registry) as trainer:
+        with begun(strategy, workload) as trainer:
             runs.append((trainer.train(range(3)), trainer.weights()))
             sent.append([plan.sent_bytes for plan in trainer.session.plans("train").values()])
     expect_same_run(*(run[::-1] for run in runs))

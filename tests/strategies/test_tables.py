@@ -8,15 +8,14 @@ import pytest
 from numpy.typing import NDArray
 
 from runner import nn
-from runner.engine.compile.compile import compile_signature
 from runner.engine.compile.program_plans import ProgramPlans
 from runner.engine.graph import ops
 from runner.engine.graph.device import local_cluster
 from runner.engine.graph.expression import Expr
 from runner.engine.graph.initializers import Uniform, he_normal
 from runner.engine.graph.network import NetworkBuilder, Outputs
+from runner.engine.run.kernel_table import load_kernels
 from runner.fields import BEGINS, Field
-from runner.kernels.registry import Registry
 from runner.models import Lstm
 from runner.optimizers.adam import Adagrad, Adam, RmsProp
 from runner.optimizers.averages import WeightsAverage
@@ -37,6 +36,7 @@ from tests.strategies.training import (
     Placed,
     Weights,
     begun,
+    compiled,
     difference,
     expect_like_single,
     expect_same_bits,
@@ -52,7 +52,6 @@ class Words(Source):
     """A source of three words and two numbers; the first five words appear often."""
 
     def draw(self, rng: np.random.Generator, size: int, step: int, test: bool) -> dict[str, NDArray[Any]]:
-        """Return words and numbers."""
         x = np.where(rng.random((size, 3)) < 0.5, rng.integers(0, 5, (size, 3)), rng.integers(0, ENTRIES, (size, 3)))
         return {"x": x, "y": np.stack([np.sin(x).sum(axis=1), (x % 2).sum(axis=1)], axis=1)}
 
@@ -91,17 +90,14 @@ def workload_of(optimizer: Optimizer, network: Any = bag, microbatches: int = 1)
     return Workload(network, optimizer, FIELDS, "float64", 7, BATCH, TEST_BATCH, microbatches)
 
 
-def weights_of(strategy: Any, workload: Workload, registry: Registry) -> Weights:
+def weights_of(strategy: Any, workload: Workload) -> Weights:
     """Return the weights after three steps."""
-    return outcome(strategy, workload, registry, source=Words(BATCH)).weights
+    return outcome(strategy, workload, source=Words(BATCH)).weights
 
 
-def ops_of(strategy: Any, workload: Workload, registry: Registry) -> list[str]:
+def ops_of(strategy: Any, workload: Workload) -> list[str]:
     """Return the ops of a compiled training step."""
-    program = strategy.build(workload)
-    cluster = local_cluster(program.workers, program.servers)
-    compiled = compile_signature(program.graph, program.clients["train"].signature, cluster, registry)
-    return [node.op for part in compiled.parts.values() for node in part.graph]
+    return [node.op for part in compiled(strategy.build(workload)).parts.values() for node in part.graph]
 
 
 EXACT = {
@@ -122,22 +118,22 @@ CHANGING = {
 
 
 @pytest.mark.parametrize("name", sorted(EXACT | CHANGING))
-def test_rows_give_the_results_of_whole_gradients(name: str, registry: Registry) -> None:
+def test_rows_give_the_results_of_whole_gradients(name: str) -> None:
     optimizer = (EXACT | CHANGING)[name]
     found, expected = (
-        outcome(Single(), workload_of(optimizer, network), registry, source=Words(BATCH)) for network in (bag, whole)
+        outcome(Single(), workload_of(optimizer, network), source=Words(BATCH)) for network in (bag, whole)
     )
     assert difference(found.weights, expected.weights) < 1e-12
     assert found.losses == pytest.approx(expected.losses, rel=1e-12)
-    assert ("put_rows" in ops_of(Single(), workload_of(optimizer), registry)) is (name in EXACT)
+    assert ("put_rows" in ops_of(Single(), workload_of(optimizer))) is (name in EXACT)
 
 
 @pytest.mark.parametrize("name", sorted(CHANGING))
-def test_a_lazy_update_changes_only_the_rows_of_the_batch_by_the_rule(name: str, registry: Registry) -> None:
+def test_a_lazy_update_changes_only_the_rows_of_the_batch_by_the_rule(name: str) -> None:
     lazy = replace(CHANGING[name], lazy=True)
     with (
-        begun(Single(), workload_of(lazy), registry, source=Words(BATCH)) as trainer,
-        begun(Single(), workload_of(CHANGING[name]), registry, source=Words(BATCH)) as other,
+        begun(Single(), workload_of(lazy), source=Words(BATCH)) as trainer,
+        begun(Single(), workload_of(CHANGING[name]), source=Words(BATCH)) as other,
     ):
         for step in range(3):
             before = dict(trainer.weights())
@@ -155,25 +151,25 @@ def test_a_lazy_update_changes_only_the_rows_of_the_batch_by_the_rule(name: str,
                 np.testing.assert_array_equal(value[~touched], before[key][~touched], err_msg=key)
 
 
-def test_a_table_that_is_also_read_whole_has_a_whole_gradient(registry: Registry) -> None:
+def test_a_table_that_is_also_read_whole_has_a_whole_gradient() -> None:
     strategies = [Single(), SyncData(workers=2), SyncData(workers=2, combine="parameter_server", servers=2)]
     plain = workload_of(Sgd(), tied)
-    weights = [weights_of(strategy, plain, registry) for strategy in strategies]
+    weights = [weights_of(strategy, plain) for strategy in strategies]
     for found in weights[1:]:
         assert difference(found, weights[0]) < 1e-12
-    assert "put_rows" not in ops_of(Single(), plain, registry)
+    assert "put_rows" not in ops_of(Single(), plain)
 
 
 @pytest.mark.parametrize(("entries", "lazy", "held"), [(36, False, False), (37, False, True), (36, True, True)])
 def test_a_gradient_holds_rows_if_a_batch_has_fewer_indices_than_the_table_has_rows(
-    entries: int, lazy: bool, held: bool, registry: Registry
+    entries: int, lazy: bool, held: bool
 ) -> None:
     def network(net: NetworkBuilder, batch: Batch) -> Outputs:
         h = ops.reduce_sum(net.graph, nn.embedding(net, batch["x"], entries, 8, name="words"), axes=(1,))
         return regress(net, nn.dense(net, h, 2, name="fc"), batch["y"])
 
     for strategy in (Single(), SyncData(workers=3)):
-        assert ("put_rows" in ops_of(strategy, workload_of(Sgd(lazy=lazy), network), registry)) is held
+        assert ("put_rows" in ops_of(strategy, workload_of(Sgd(lazy=lazy), network))) is held
 
 
 SERVERS = {f"servers {s}": SyncData(workers=2, combine="parameter_server", servers=s) for s in (1, 2, 4)}
@@ -193,29 +189,27 @@ STRATEGIES = {
 
 @pytest.mark.parametrize("optimizer", [Adagrad(clip_norm=0.5), Momentum(lazy=True), Adam()], ids=lambda o: o.name)
 @pytest.mark.parametrize("name", sorted(STRATEGIES))
-def test_strategies_train_tables_like_single(name: str, optimizer: Optimizer, registry: Registry) -> None:
+def test_strategies_train_tables_like_single(name: str, optimizer: Optimizer) -> None:
     if not getattr(STRATEGIES[name], "keeps_rows", True):
         optimizer = replace(optimizer, lazy=False)
-    expect_like_single(STRATEGIES[name], workload_of(optimizer), registry, Words(BATCH))
+    expect_like_single(STRATEGIES[name], workload_of(optimizer), Words(BATCH))
 
 
-def test_sandblaster_trains_tables_like_single(registry: Registry) -> None:
-    expect_like_single(
-        Sandblaster(workers=2, portions_per_worker=2), workload_of(Lbfgs(history=3)), registry, Words(BATCH)
-    )
+def test_sandblaster_trains_tables_like_single() -> None:
+    expect_like_single(Sandblaster(workers=2, portions_per_worker=2), workload_of(Lbfgs(history=3)), Words(BATCH))
 
 
 @pytest.mark.parametrize("name", ["reduce", "servers 2"])
-def test_workers_add_rows_like_microbatches_bit_for_bit(name: str, registry: Registry) -> None:
+def test_workers_add_rows_like_microbatches_bit_for_bit(name: str) -> None:
     strategy = STRATEGIES[name]
-    found = weights_of(strategy, workload_of(Adagrad()), registry)
-    expect_same_bits(found, weights_of(Single(), workload_of(Adagrad(), microbatches=strategy.workers), registry))
+    found = weights_of(strategy, workload_of(Adagrad()))
+    expect_same_bits(found, weights_of(Single(), workload_of(Adagrad(), microbatches=strategy.workers)))
 
 
-def test_averages_of_rows_are_evaluated(registry: Registry) -> None:
+def test_averages_of_rows_are_evaluated() -> None:
     def loss(strategy: Any, network: Any) -> float:
         workload = workload_of(Sgd(average=WeightsAverage(decay=0.9)), network)
-        with begun(strategy, workload, registry, source=Words(BATCH)) as trainer:
+        with begun(strategy, workload, source=Words(BATCH)) as trainer:
             drawn = {
                 name: np.random.default_rng(number).standard_normal(value.shape)
                 for number, (name, value) in enumerate(sorted(trainer.weights().items()))
@@ -237,8 +231,8 @@ class Drifting(Sgd):
         return lambda w, g: [(state, value - 0.1) for state, value in usual(w, g)]
 
 
-def test_an_optimizer_does_not_inherit_that_it_keeps_rows(registry: Registry) -> None:
-    found, expected = (weights_of(Single(), workload_of(Drifting(), network), registry) for network in (bag, whole))
+def test_an_optimizer_does_not_inherit_that_it_keeps_rows() -> None:
+    found, expected = (weights_of(Single(), workload_of(Drifting(), network)) for network in (bag, whole))
     assert difference(found, expected) < 1e-12
 
 
@@ -255,48 +249,47 @@ class Sentences(Source):
     """A source of five words and the words that follow them."""
 
     def draw(self, rng: np.random.Generator, size: int, step: int, test: bool) -> dict[str, NDArray[Any]]:
-        """Return words and the words that follow."""
         words = rng.integers(0, 20, (size, 6))
         return {"x": words[:, :-1], "y": words[:, 1:], BEGINS: np.full(size, int(step == 0))}
 
 
 @pytest.mark.parametrize("name", ["reduce", "servers 2"])
-def test_a_sampled_softmax_sends_and_updates_only_the_rows_of_its_words(name: str, registry: Registry) -> None:
+def test_a_sampled_softmax_sends_and_updates_only_the_rows_of_its_words(name: str) -> None:
     words = tuple(map(str, range(400)))
     fields = {"x": Field((5,), "int64", words), "y": Field((5,), "int64", words), BEGINS: Field((), "int64")}
     network = Language(loss="sampled_softmax", samples=4).network(Lstm(units=[4], embedding=3), fields)
     workload = Workload(network, Adagrad(), fields, "float64", 7, BATCH, TEST_BATCH)
-    expect_like_single(STRATEGIES[name], workload, registry, Sentences(BATCH))
+    expect_like_single(STRATEGIES[name], workload, Sentences(BATCH))
     # The tables of the embedding and of the softmax, its bias, and the slot of each.
-    assert ops_of(Single(), workload, registry).count("put_rows") == 6
+    assert ops_of(Single(), workload).count("put_rows") == 6
 
 
-def _bytes_of(strategy: SyncData, entries: int, registry: Registry) -> list[int]:
+def _bytes_of(strategy: SyncData, entries: int) -> list[int]:
     def network(net: NetworkBuilder, batch: Batch) -> Outputs:
         h = ops.reduce_sum(net.graph, nn.embedding(net, batch["x"], entries, 8, name="words"), axes=(1,))
         return regress(net, nn.dense(net, h, 2, name="fc", bias=None), batch["y"])
 
-    with begun(strategy, workload_of(Sgd(), network), registry, source=Words(BATCH)) as trainer:
+    with begun(strategy, workload_of(Sgd(), network), source=Words(BATCH)) as trainer:
         before = trainer.session.sent_bytes()
         trainer.step_driver.update(0, rate_of(0, "float64"))
         return [after - now for after, now in zip(trainer.session.sent_bytes(), before, strict=True)]
 
 
-def test_only_rows_and_indices_are_sent(registry: Registry) -> None:
+def test_only_rows_and_indices_are_sent() -> None:
     ids, row, weights = 3 * BATCH // 2, 8 * 8, 8 * 2 * 8
     metrics = 2 * 8
     for entries in (60, 1000):
-        found = _bytes_of(SyncData(workers=2, combine="sharded_reduce"), entries, registry)
+        found = _bytes_of(SyncData(workers=2, combine="sharded_reduce"), entries)
         # Each worker sends its rows and indices, and the gradient of the dense layer.
         assert found == [ids * (row + 8) + weights, ids * (row + 8) + weights + metrics]
         for servers in (1, 2):
             strategy = SyncData(workers=2, combine="parameter_server", servers=servers)
-            found = _bytes_of(strategy, entries, registry)
+            found = _bytes_of(strategy, entries)
             # Both workers send indices to every server, receive rows, and send gradients of rows.
             assert sum(found) == 2 * ids * (2 * row + 8 * servers) + 2 * 2 * weights + metrics
 
 
-def planned(entries: int, registry: Registry, dtype: str = "float32", **options: Any) -> tuple[dict[str, int], float]:
+def planned(entries: int, **options: Any) -> tuple[dict[str, int], float]:
     """Return the bytes of the arenas of each client, and the estimated seconds of a training step."""
 
     def network(net: NetworkBuilder, batch: Batch) -> Outputs:
@@ -304,13 +297,10 @@ def planned(entries: int, registry: Registry, dtype: str = "float32", **options:
         h = ops.reduce_sum(net.graph, h, axes=(1,))
         return regress(net, nn.dense(net, h, 2, name="fc", bias=None), batch["y"])
 
-    workload = replace(workload_of(Adagrad(clip_norm=1.0), network), dtype=dtype)
-    program = (
-        SyncData(workers=2, combine="parameter_server", **options).build(workload)
-        if options
-        else Single().build(workload)
-    )
-    plans = ProgramPlans(program, local_cluster(program.workers, program.servers), registry)
+    workload = replace(workload_of(Adagrad(clip_norm=1.0), network), dtype="float32")
+    strategy = SyncData(workers=2, combine="parameter_server", **options) if options else Single()
+    program = strategy.build(workload)
+    plans = ProgramPlans(program, local_cluster(program.workers, program.servers), load_kernels())
     arenas = {
         f"{name} {device}": plan.arena_bytes
         for name in ("train", "eval", "init")
@@ -320,11 +310,9 @@ def planned(entries: int, registry: Registry, dtype: str = "float32", **options:
 
 
 @pytest.mark.parametrize("options", [{}, {"servers": 4}], ids=["single", "servers"])
-def test_a_step_of_a_table_of_16_gb_is_planned_like_that_of_a_small_table(
-    options: dict[str, Any], registry: Registry
-) -> None:
+def test_a_step_of_a_table_of_16_gb_is_planned_like_that_of_a_small_table(options: dict[str, Any]) -> None:
     """The tables have 256 KB and 16 GB of 4 KB rows (TensorFlow, OSDI 2016, section 6.1)."""
-    small, large = planned(64, registry, **options), planned(1 << 22, registry, **options)
+    small, large = planned(64, **options), planned(1 << 22, **options)
     assert small[0] == large[0]
     assert small[1] == pytest.approx(large[1], rel=1e-12)
     assert max(large[0].values()) < 4 << 20

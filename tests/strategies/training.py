@@ -127,7 +127,7 @@ def _planned(
 def opened(
     strategy: Strategy,
     workload: Workload,
-    registry: Registry,
+    registry: Registry | None = None,
     *,
     compression: str = "none",
     source: InputSource | None = None,
@@ -137,9 +137,11 @@ def opened(
 ) -> Iterator[Trainer]:
     """Yield a trainer of a strategy's program; its variables are not initialised.
 
-    compression: the format of transfers. source: the examples; None for :class:`Examples`. gpus: whether all devices
-    are on the first GPU. interleaving: the order of clients, None for the program's order. more: additional clients.
+    registry: the available kernels; None for those of the host. compression: the format of transfers. source: the
+    examples; None for :class:`Examples`. gpus: whether all devices are on the first GPU. interleaving: the order of
+    clients, None for the program's order. more: additional clients.
     """
+    registry = registry or load_kernels()
     source = source or Examples(workload.batch_size, workload.fields["x"].shape, dtype=workload.state_dtype)
     planned = _planned(strategy, workload, registry, compression, gpus, more)
     program, alone = planned.program, planned.program.one_process
@@ -154,11 +156,9 @@ def opened(
 
 
 @contextmanager
-def begun(
-    strategy: Strategy, workload: Workload, registry: Registry, saved: Weights | None = None, **options: Any
-) -> Iterator[Trainer]:
+def begun(strategy: Strategy, workload: Workload, saved: Weights | None = None, **options: Any) -> Iterator[Trainer]:
     """Yield a trainer whose variables have their initial or the saved values. options: see :func:`opened`."""
-    with opened(strategy, workload, registry, **options) as trainer:
+    with opened(strategy, workload, **options) as trainer:
         trainer.session.run("init") if saved is None else trainer.restore(saved)
         yield trainer
 
@@ -178,15 +178,10 @@ def first_gpu(workers: int, servers: int, gpus: bool = True) -> Gpus | None:
 
 
 def trained(
-    strategy: Strategy,
-    workload: Workload,
-    registry: Registry,
-    steps: int | Iterable[int],
-    saved: Weights | None = None,
-    **options: Any,
+    strategy: Strategy, workload: Workload, steps: int | Iterable[int], saved: Weights | None = None, **options: Any
 ) -> Run:
     """Return weights and history after some steps from initial or saved values. options: see :func:`opened`."""
-    with begun(strategy, workload, registry, saved, **options) as trainer:
+    with begun(strategy, workload, saved, **options) as trainer:
         history = trainer.train(range(steps) if isinstance(steps, int) else steps)
         return trainer.weights(), history
 
@@ -199,7 +194,7 @@ def single(workload: Workload, steps: int, microbatches: int = 1) -> Run:
     workload = replace(workload, microbatches=microbatches)
     key = workload.network, repr(workload), steps
     if key not in _SINGLE:
-        _SINGLE[key] = trained(Single(), workload, load_kernels(), steps)
+        _SINGLE[key] = trained(Single(), workload, steps)
     return _SINGLE[key]
 
 
@@ -220,7 +215,6 @@ class Outcome:
 def outcome(
     strategy: Strategy,
     workload: Workload,
-    registry: Registry,
     steps: Iterable[int] = range(3),
     saved: Weights | None = None,
     *,
@@ -231,7 +225,7 @@ def outcome(
 
     Variables to which a rule with a schedule applies have another learning rate.
     """
-    with begun(strategy, workload, registry, saved, **options) as trainer:
+    with begun(strategy, workload, saved, **options) as trainer:
         metrics = []
         for step in steps:
             rates = [0.1 / (1 + step), *[0.2 / (1 + step) ** 2] * len(workload.optimizer.schedules)]
@@ -244,13 +238,13 @@ _SINGLE_OUTCOMES: dict[Any, Outcome] = {}
 
 
 def expect_like_single(
-    strategy: Strategy, workload: Workload, registry: Registry, source: InputSource | None = None, **options: Any
+    strategy: Strategy, workload: Workload, source: InputSource | None = None, **options: Any
 ) -> Outcome:
     """Require the results of ``single`` up to rounding, and return the results. options: see :func:`outcome`."""
     key = workload.network, repr(workload), source, repr(options)
     if key not in _SINGLE_OUTCOMES:
-        _SINGLE_OUTCOMES[key] = outcome(Single(), workload, load_kernels(), source=source, **options)
-    found, expected = outcome(strategy, workload, registry, source=source, **options), _SINGLE_OUTCOMES[key]
+        _SINGLE_OUTCOMES[key] = outcome(Single(), workload, source=source, **options)
+    found, expected = outcome(strategy, workload, source=source, **options), _SINGLE_OUTCOMES[key]
     assert found.weights.keys() == expected.weights.keys()
     assert difference(found.weights, {name: expected.weights[name] for name in found.weights}) < 1e-12
     for ours, theirs in zip(found.metrics, expected.metrics, strict=True):
@@ -305,11 +299,9 @@ class Placed:
 
     @property
     def workers(self) -> int:
-        """Number of workers of the strategy."""
         return self.strategy.workers
 
     def build(self, workload: Workload) -> Program:
-        """Return the placed program."""
         cluster = self.cluster or near(self.workers)
         return place_program(self.strategy.build(workload), cluster, self.registry or load_kernels()).program
 
@@ -386,16 +378,10 @@ def drawn_speeds(seed: int) -> VirtualTime:
 
 
 def iterated(
-    strategy: Strategy,
-    workload: Workload,
-    registry: Registry,
-    steps: Iterable[int],
-    *,
-    saved: Weights | None = None,
-    **options: Any,
+    strategy: Strategy, workload: Workload, steps: Iterable[int], saved: Weights | None = None, **options: Any
 ) -> Course:
     """Return the results of iterations that start at the initial or the saved values. options: see :func:`opened`."""
-    with begun(strategy, workload, registry, saved, **options) as trainer:
+    with begun(strategy, workload, saved, **options) as trainer:
         step_driver, told, metrics = trainer.step_driver, [], []
         for step in steps:
             answer = step_driver.update(step, scalar(1.0, workload.state_dtype))

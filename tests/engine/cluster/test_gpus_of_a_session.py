@@ -12,7 +12,6 @@ import pytest
 from runner.engine.graph import ops
 from runner.engine.graph.device import Gpus, local_cluster
 from runner.engine.graph.graph import Graph
-from runner.engine.run.kernel_table import load_kernels
 from runner.engine.run.local_session import LocalSession
 from runner.engine.run.recording import COMPUTE, RECEIVE, SEND, WAIT
 from runner.errors import NumericError, ResourceError, RunnerError
@@ -24,8 +23,7 @@ from tests.engine.running import client, session
 from tests.gpu.gpus import registry_of
 from tests.kernels.gpu.emulation import EmulatedRuntime
 from tests.kernels.gpu.fake_nccl import FakeNccl, joined, with_nccl
-from tests.strategies.networks import Examples
-from tests.strategies.test_sync_data import BATCH, workload_for
+from tests.strategies.networks import BATCH, Examples, workload_of
 from tests.strategies.training import Trainer, Weights, difference, expect_same_bits, trained
 
 
@@ -42,7 +40,7 @@ def trainer_on(
 
     wrong: the errors that :class:`Spoiled` adds to the examples. options: keyword arguments of the session.
     """
-    workload = workload_for(network)
+    workload = workload_of(network)
     program = strategy.build(workload)
     cluster = local_cluster(program.workers, gpus=Gpus(tuple(range(program.workers))), collectives=collectives)
     source = Spoiled(Examples(BATCH, workload.fields["x"].shape), wrong)
@@ -105,7 +103,7 @@ def test_sums_by_the_library_equal_sums_by_transfers(strategy: SyncData, network
     assert "nccl" in session.libraries()["gpu"]
     assert sum(session.sent_bytes()) < sum(without.sent_bytes())
     assert len({tuple(count for rank, count, _ in library.log if rank == r) for r in range(workers)}) == 1
-    weights_of_one, _ = trained(Single(), workload_for(network), load_kernels(), 4)
+    weights_of_one, _ = trained(Single(), workload_of(network), 4)
     assert difference(weights, weights_of_one) < 1e-10
 
 

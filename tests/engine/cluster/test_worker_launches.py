@@ -149,7 +149,7 @@ WORKLOAD = workload_of(NETWORKS["dense"], Momentum(), batch_size=BATCH)
 @cache
 def expected(workers: int) -> tuple[Weights, list[Any]]:
     """Return weights and history of training ``WORKLOAD`` with ``workers`` workers in one process."""
-    return trained(SyncData(workers=workers), WORKLOAD, load_kernels(), STEPS)
+    return trained(SyncData(workers=workers), WORKLOAD, STEPS)
 
 
 def train(cluster: VirtualCluster) -> tuple[Weights, list[Any]]:

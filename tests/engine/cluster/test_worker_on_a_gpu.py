@@ -13,7 +13,6 @@ from runner.engine.cluster import worker
 from runner.engine.cluster.transport.messages import Failed, Run
 from runner.engine.compile.program import InputSource
 from runner.engine.graph.device import DEFAULT_GPU_OPTIONS, GpuOptions, Gpus
-from runner.engine.run.kernel_table import load_kernels
 from runner.errors import ResourceError
 from runner.kernels.registry import Registry
 from runner.strategies.base import Strategy
@@ -23,8 +22,7 @@ from tests.engine.cluster.test_gpus_of_a_session import Spoiled
 from tests.engine.cluster.virtual_cluster import VirtualCluster, virtual_cluster
 from tests.gpu.gpus import registry_of
 from tests.kernels.gpu.emulation import EmulatedRuntime
-from tests.strategies.networks import Examples
-from tests.strategies.test_sync_data import BATCH, workload_for
+from tests.strategies.networks import BATCH, Examples, workload_of
 from tests.strategies.training import difference, trained
 
 STEPS = 3
@@ -51,7 +49,7 @@ def opened(compiled_sources: Path, monkeypatch: pytest.MonkeyPatch) -> list[tupl
 @contextmanager
 def begun(strategy: Strategy, gpus: Gpus, folders: tuple[Path, Path], source: InputSource) -> Iterator[VirtualCluster]:
     """Yield initialized workers that train the dense network. folders: one for arenas, one for compiled sources."""
-    program = strategy.build(workload_for("dense"))
+    program = strategy.build(workload_of("dense"))
     arenas, compiled = folders
     planned_with = registry_of(EmulatedRuntime(compiled, gpus=2))
     with virtual_cluster(program, arenas, planned_with, lambda description: source, gpus=gpus) as cluster:
@@ -69,7 +67,7 @@ def feeds(step: int) -> dict[str, NDArray[Any]]:
 def test_workers_on_gpus_compute_the_results_of_single(
     name: str, opened: list[tuple[GpuOptions, EmulatedRuntime]], tmp_path: Path, compiled_sources: Path
 ) -> None:
-    expected, history = trained(Single(), workload_for("dense"), load_kernels(), STEPS)
+    expected, history = trained(Single(), workload_of("dense"), STEPS)
     strategy, gpus = STRATEGIES[name]
     with begun(strategy, gpus, (tmp_path, compiled_sources), Examples(BATCH)) as cluster:
         losses = [float(cluster.run("train", step, feeds(step))["loss"]) for step in range(STEPS)]
@@ -102,7 +100,7 @@ def test_worker_without_a_gpu_reports_it(tmp_path: Path, registry: Registry, mon
         raise ResourceError(text)
 
     monkeypatch.setattr(worker, "load_gpu_kernels", load)
-    program = SyncData(workers=2).build(workload_for("dense"))
+    program = SyncData(workers=2).build(workload_of("dense"))
     gpus = Gpus((0, 0))
     with virtual_cluster(program, tmp_path, registry, lambda description: Examples(BATCH), gpus=gpus) as cluster:
         cluster.set_up()

@@ -28,7 +28,7 @@ from tests.engine.compile.plain_data import mutated, put
 from tests.gpu.gpus import registry_of
 from tests.kernels.gpu.emulation import EmulatedRuntime
 from tests.kernels.gpu.fake_nccl import with_nccl
-from tests.strategies.test_sync_data import workload_for
+from tests.strategies.networks import workload_of
 
 ID = bytes(range(128))
 COMMUNICATOR = CommunicatorSetup("nccl", ID, ("worker-0", "worker-1"))
@@ -214,7 +214,7 @@ def test_round_trip_of_plans_with_sums_by_the_library(compiled_sources: Path, tm
     runtime = EmulatedRuntime(compiled_sources, gpus=2)
     with_nccl(runtime)
     kernels_there = registry_of(runtime)
-    program = SyncData(workers=2, combine="all_reduce").build(workload_for("dense"))
+    program = SyncData(workers=2, combine="all_reduce").build(workload_of("dense"))
     planned = ProgramPlans(program, local_cluster(2, gpus=Gpus((0, 1)), collectives="nccl"), kernels_there)
     for assignment in remote_plan(planned, "train", tmp_path).assignments.values():
         arrived = Assignment.from_document(assignment.to_document(), kernels_there)

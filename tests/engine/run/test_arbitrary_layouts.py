@@ -135,9 +135,9 @@ def test_graphs_with_state_compute_the_reference_result_on_one_executor(sample: 
 @pytest.mark.parametrize("network", sorted(NETWORKS))
 def test_training_by_two_workers_does_not_depend_on_layouts(network: str) -> None:
     strategy, workload = SyncData(workers=2), workload_of(NETWORKS[network], Momentum(), batch_size=6)
-    weights, history = trained(strategy, workload, reference_registry(), STEPS)
+    weights, history = trained(strategy, workload, STEPS, registry=reference_registry())
     for seed in range(4):
-        found, losses = trained(strategy, workload, random_registry(seed), STEPS)
+        found, losses = trained(strategy, workload, STEPS, registry=random_registry(seed))
         assert losses == history
         expect_same_bits(found, weights)
 

@@ -17,8 +17,7 @@ from runner.strategies.model import ModelParallel
 from runner.strategies.single import Single
 from tests.gpu.gpus import registry_of
 from tests.kernels.gpu.emulation import EmulatedRuntime
-from tests.strategies.networks import TEST_BATCH, Examples
-from tests.strategies.test_sync_data import BATCH, workload_for
+from tests.strategies.networks import BATCH, TEST_BATCH, Examples, workload_of
 from tests.strategies.training import Placed, first_gpu, opened, trained
 
 PATIENCE_S = 20.0
@@ -149,13 +148,13 @@ def test_layers_on_three_devices_read_every_batch_once(gpus: bool, compiled_sour
     """The first layer reads the images, the last layer the labels; a GPU reads the inputs of each step in advance."""
     registry = registry_of(EmulatedRuntime(compiled_sources)) if gpus else load_kernels()
     near = local_cluster(3, latency_s=1e-9, bytes_per_s=1e15, gpus=first_gpu(3, 0, gpus))
-    layers, workload = Placed(ModelParallel(workers=3), near, registry=registry), workload_for("dense")
+    layers, workload = Placed(ModelParallel(workers=3), near, registry=registry), workload_of("dense")
     source = Counting(examples=Examples(BATCH, workload.fields["x"].shape))
     with opened(layers, workload, registry, gpus=gpus, source=source) as trainer:
         trainer.session.run("init")
         history = trainer.train(range(3))
         trainer.evaluate()
-    np.testing.assert_allclose(history, trained(Single(), workload, load_kernels(), 3)[1], rtol=1e-9)
+    np.testing.assert_allclose(history, trained(Single(), workload, 3)[1], rtol=1e-9)
     ahead = [("test", 1, 0, TEST_BATCH), ("train", 3, 0, BATCH)] if gpus else []
     asked = [("test", 0, 0, TEST_BATCH), *(("train", step, 0, BATCH) for step in range(3)), *ahead]
     assert sorted(source.asked) == sorted(asked)

@@ -82,10 +82,7 @@ IN_TURN = "+fetch_0_0 +fetch_0_1 -fetch_0_0 -fetch_0_1 +compute_0 -compute_0 +pu
     ("rules", "order", "noted"),
     [
         pytest.param(
-            Rules(replicas=1, shards=2, overlaps=False),
-            "",
-            f"{IN_TURN} -push_0_0 -push_0_1 {IN_TURN}",
-            id="sequential",
+            Rules(replicas=1, shards=2, overlaps=False), "", f"{IN_TURN} -push_0_0 -push_0_1 {IN_TURN}", id="sequential"
         ),
         pytest.param(
             Rules(replicas=1, shards=1, n_fetch=2),
@@ -223,8 +220,4 @@ def test_staleness_is_logged_for_each_interval_and_recorded_for_each_shard() -> 
     assert step_driver.metrics() == {}
     step_driver.update(1, RATE)
     step_driver.synchronize()
-    assert step_driver.record() == {
-        "replica_steps": [2],
-        "staleness": [{"4": 2}, {"1": 2}],
-        "dropped_pushes": [2, 0],
-    }
+    assert step_driver.record() == {"replica_steps": [2], "staleness": [{"4": 2}, {"1": 2}], "dropped_pushes": [2, 0]}

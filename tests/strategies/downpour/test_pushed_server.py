@@ -10,19 +10,18 @@ import numpy as np
 import pytest
 
 from runner.errors import ConfigError
-from runner.kernels.registry import Registry
 from runner.optimizers import Momentum, Sgd
 from runner.strategies.async_data import AsyncData
 from runner.strategies.base import Workload
 from runner.strategies.downpour.pushed_server import Staleness
-from tests.strategies.networks import NETWORKS, workload_of
+from tests.strategies.networks import workload_of
 from tests.strategies.training import Trainer, Weights, begun, expect_same_bits
 
 RATE = np.float64(0.1)
 
 
 def workload() -> Workload:
-    return workload_of(NETWORKS["batch_normalised"], Momentum(), batch_size=12)
+    return workload_of("batch_normalised", Momentum(), batch_size=12)
 
 
 def step(trainer: Trainer, client: str, number: int = 0) -> Mapping[str, Any]:
@@ -70,10 +69,8 @@ OLD_AND_NEW = "fetch_0_0 compute_0 fetch_1_0 compute_1 compute_1 push_1_0 fetch_
         (2, f"{OLD_AND_NEW} push_0_0 fetch_0_0 compute_0", 0),
     ],
 )
-def test_staleness_is_the_number_of_pushes_applied_since_the_fetch(
-    n_push: int, clients: str, expected: int, registry: Registry
-) -> None:
-    with begun(AsyncData(n_push=n_push), workload(), registry) as trainer:
+def test_staleness_is_the_number_of_pushes_applied_since_the_fetch(n_push: int, clients: str, expected: int) -> None:
+    with begun(AsyncData(n_push=n_push), workload()) as trainer:
         trainer.session.run("begin", feeds={"applied": np.int64(0)})
         for number, client in enumerate(clients.split()):
             step(trainer, client, number)
@@ -81,10 +78,8 @@ def test_staleness_is_the_number_of_pushes_applied_since_the_fetch(
 
 
 @pytest.mark.parametrize(("staleness", "kept"), [(2, True), (3, False)])
-def test_a_push_above_the_staleness_limit_changes_nothing_and_is_not_counted(
-    staleness: int, kept: bool, registry: Registry
-) -> None:
-    with begun(AsyncData(staleness=Staleness("drop", 2)), workload(), registry) as trainer:
+def test_a_push_above_the_staleness_limit_changes_nothing_and_is_not_counted(staleness: int, kept: bool) -> None:
+    with begun(AsyncData(staleness=Staleness("drop", 2)), workload()) as trainer:
         before, told, after = pushed(trainer, staleness)
         assert told == staleness
         if not kept:
@@ -97,14 +92,12 @@ def test_a_push_above_the_staleness_limit_changes_nothing_and_is_not_counted(
 
 
 @pytest.mark.parametrize(("staleness", "divisor"), [(0, 1), (1, 1), (3, 3)])
-def test_policy_scale_divides_the_learning_rate_by_a_staleness_above_one(
-    staleness: int, divisor: int, registry: Registry
-) -> None:
-    sgd = workload_of(NETWORKS["dense"], Sgd(), batch_size=12)
+def test_policy_scale_divides_the_learning_rate_by_a_staleness_above_one(staleness: int, divisor: int) -> None:
+    sgd = workload_of("dense", Sgd(), batch_size=12)
     moves = []
     for policy in ("none", "scale"):
         # Only the push of replica 0 can be stale, so both policies give the same variables before this push.
-        with begun(AsyncData(staleness=Staleness(policy)), sgd, registry) as trainer:
+        with begun(AsyncData(staleness=Staleness(policy)), sgd) as trainer:
             before, _, after = pushed(trainer, staleness)
             moves.append({name: after[name] - before[name] for name in after})
     plain, scaled = moves
@@ -112,9 +105,9 @@ def test_policy_scale_divides_the_learning_rate_by_a_staleness_above_one(
         np.testing.assert_allclose(scaled[name], move / divisor, rtol=0, atol=1e-15)
 
 
-def test_a_shard_counts_pushes_from_the_number_at_its_start(registry: Registry) -> None:
+def test_a_shard_counts_pushes_from_the_number_at_its_start() -> None:
     """Momentum does not use the count of pushes, so only the staleness depends on the count."""
-    with begun(AsyncData(), workload(), registry) as trainer:
+    with begun(AsyncData(), workload()) as trainer:
         _, told, _ = pushed(trainer, 2)
         assert told == 2
         trainer.session.run("begin", feeds={"applied": np.int64(90)})
@@ -149,11 +142,9 @@ def test_a_limit_below_the_staleness_from_own_pushes_is_refused(loop: str, n_fet
 
 
 @pytest.mark.parametrize(("loop", "n_fetch", "n_push", "own"), OWN)
-def test_a_single_replica_has_the_staleness_of_its_own_pushes(
-    loop: str, n_fetch: int, n_push: int, own: int, registry: Registry
-) -> None:
+def test_a_single_replica_has_the_staleness_of_its_own_pushes(loop: str, n_fetch: int, n_push: int, own: int) -> None:
     strategy = AsyncData(workers=1, loop=loop, n_fetch=n_fetch, n_push=n_push, virtual_time=True)
-    with begun(strategy, workload_of(NETWORKS["dense"], Sgd(weight_decay=1e-3), batch_size=13), registry) as trainer:
+    with begun(strategy, workload_of("dense", Sgd(weight_decay=1e-3))) as trainer:
         trainer.train(range(20))
         (found,) = trainer.step_driver.record()["staleness"]
     # With loop=overlapped, a push may still be running when the next fetch ends.

@@ -15,7 +15,6 @@ from runner.engine.graph.device import DeviceName
 from runner.engine.graph.graph import Graph
 from runner.engine.graph.network import NetworkBuilder, Outputs
 from runner.fields import Field
-from runner.kernels.registry import Registry
 from runner.optimizers.sgd import Momentum, Sgd
 from runner.strategies.base import Workload
 from runner.strategies.hybrid import Hybrid
@@ -24,7 +23,7 @@ from runner.strategies.single import Single
 from runner.tasks.classification import classify
 from runner.tasks.regression import regress
 from tests.all_pairs import all_pairs
-from tests.strategies.networks import CLASSES, NETWORKS, Batch, hybrid, workload_of
+from tests.strategies.networks import BATCH, CLASSES, Batch, hybrid, workload_of
 from tests.strategies.training import (
     Wires,
     begun,
@@ -37,7 +36,6 @@ from tests.strategies.training import (
     trained,
 )
 
-BATCH = 13
 FEATURES = 8
 """Features per example that the dense layers receive: two filters at 2x2 positions."""
 UNITS = [7, 5, CLASSES]
@@ -103,12 +101,10 @@ def formula(workers: int, batch: int = BATCH) -> Wires:
         pytest.param(5, {"scheme": "c"}, marks=pytest.mark.slow),
     ],
 )
-def test_every_link_carries_the_bytes_of_the_formula(
-    workers: int, settings: dict[str, Any], registry: Registry
-) -> None:
+def test_every_link_carries_the_bytes_of_the_formula(workers: int, settings: dict[str, Any]) -> None:
     strategy, expected = Hybrid(workers=workers, **settings), formula(workers)
     assert bytes_on_links(strategy.build(workload_for())) == +expected
-    with begun(strategy, workload_for(), registry) as trainer:
+    with begun(strategy, workload_for()) as trainer:
         counted = trainer.sent(range(2))
     assert counted == [2 * nbytes for nbytes in by_sender(expected, workers)]
 
@@ -119,7 +115,7 @@ def test_smaller_updates_send_the_same_bytes(scheme: str, fc_batch: int) -> None
     assert bytes_on_links(program) == formula(3, 12)
 
 
-def test_the_input_of_two_dense_layers_is_exchanged_once(registry: Registry) -> None:
+def test_the_input_of_two_dense_layers_is_exchanged_once() -> None:
     def forked(net: NetworkBuilder, batch: Batch) -> Outputs:
         h = nn.dense(net, nn.flatten(net, batch["x"], name="flat"), 6, name="fc1")
         sides = [nn.dense(net, h, CLASSES, name=name) for name in ("left", "right")]
@@ -130,7 +126,7 @@ def test_the_input_of_two_dense_layers_is_exchanged_once(registry: Registry) -> 
     for j, i in ((0, 1), (1, 0)):
         expected[j, i] += loss_bytes([2, 2], [2, 1])[j, i] + 2 * B * (i == 0)
     assert bytes_on_links(Hybrid(workers=2, scheme="a").build(workload)) == expected
-    expect_same_run(trained(Hybrid(workers=2), workload, registry, 3), single(workload, 3), 1e-10)
+    expect_same_run(trained(Hybrid(workers=2), workload, 3), single(workload, 3), 1e-10)
 
 
 def test_clipping_sends_a_scalar_for_each_shard_and_a_factor_to_each_worker() -> None:
@@ -142,7 +138,7 @@ def test_clipping_sends_a_scalar_for_each_shard_and_a_factor_to_each_worker() ->
 
 
 def test_without_trained_layers_below_no_gradients_of_images_are_sent() -> None:
-    program = Hybrid(workers=2).build(workload_of(NETWORKS["dense"], Sgd(), batch_size=4))
+    program = Hybrid(workers=2).build(workload_of("dense", Sgd(), batch_size=4))
     images, units = gathered([2, 2], [1, 1], 36 * B, backward=False), [8, 6]
     for width in units:
         images += gathered(sizes(width, 2), [1, 1], 4 * B, backward=True)
@@ -220,10 +216,10 @@ def scaled(net: NetworkBuilder, batch: Batch, factor: float, classes: int = 5, l
 
 
 @all_pairs(factor=[0.0, 1.0, 1e4], workers=[2, 6], loss=["softmax", "logistic"])
-def test_scores_equal_those_of_whole_logits(factor: float, workers: int, loss: str, registry: Registry) -> None:
+def test_scores_equal_those_of_whole_logits(factor: float, workers: int, loss: str) -> None:
     """Equal logits (factor 0) predict the first class; large logits do not overflow; six workers share five classes."""
     workload = workload_of(partial(scaled, factor=factor, loss=loss), Sgd(), batch_size=7)
-    with begun(Hybrid(workers=workers), workload, registry) as sharded, begun(Single(), workload, registry) as whole:
+    with begun(Hybrid(workers=workers), workload) as sharded, begun(Single(), workload) as whole:
         came, expected = sharded.evaluate(), whole.evaluate()
     for name in expected:
         np.testing.assert_allclose(came[name], expected[name], rtol=1e-12, err_msg=name)
@@ -231,9 +227,9 @@ def test_scores_equal_those_of_whole_logits(factor: float, workers: int, loss: s
 
 
 @pytest.mark.parametrize("factor", [1.0, 30.0])
-def test_gradients_equal_those_of_whole_logits(factor: float, registry: Registry) -> None:
+def test_gradients_equal_those_of_whole_logits(factor: float) -> None:
     workload = workload_of(partial(scaled, factor=factor), Sgd(), batch_size=7)
-    expect_same_run(trained(Hybrid(workers=3), workload, registry, 5), single(workload, 5), 1e-10)
+    expect_same_run(trained(Hybrid(workers=3), workload, 5), single(workload, 5), 1e-10)
 
 
 @pytest.mark.parametrize(("loss", "told"), [("softmax", 2), ("logistic", 1)])
@@ -257,9 +253,7 @@ def regression(net: NetworkBuilder, batch: Batch) -> Outputs:
 
 @pytest.mark.parametrize(("workers", "scheme"), [(2, "a"), (3, "b"), (6, "c")])
 def test_a_regression_sends_columns_of_targets_once_and_two_sums_for_each_example(workers: int, scheme: str) -> None:
-    workload = replace(
-        workload_of(regression, Sgd(), batch_size=BATCH), fields={"x": Field((1, 6, 6)), "y": Field((5,))}
-    )
+    workload = replace(workload_of(regression, Sgd()), fields={"x": Field((1, 6, 6)), "y": Field((5,))})
     examples, units = sizes(BATCH, workers), sizes(5, workers)
     expected = gathered(examples, units, 36 * B, backward=False)
     for j, i in permutations(range(workers), 2):

@@ -12,9 +12,7 @@ from runner.engine.graph.device import DeviceName
 from runner.engine.graph.network import NetworkBuilder, Outputs
 from runner.engine.graph.node import LayerStamp
 from runner.engine.graph.tensor import Tensor
-from runner.engine.run.kernel_table import load_kernels
 from runner.errors import ConfigError
-from runner.kernels.registry import Registry
 from runner.optimizers.adam import Adam
 from runner.optimizers.sgd import Momentum
 from runner.strategies.base import Workload
@@ -22,7 +20,7 @@ from runner.strategies.model import ModelParallel
 from runner.strategies.replica import shares
 from runner.tasks.classification import classify
 from tests.all_pairs import all_pairs
-from tests.strategies.networks import CLASSES, NETWORKS, Batch, branched, hybrid, workload_of
+from tests.strategies.networks import BATCH, CLASSES, NETWORKS, Batch, branched, hybrid, workload_of
 from tests.strategies.training import (
     Placed,
     Run,
@@ -38,7 +36,6 @@ from tests.strategies.training import (
 )
 
 STEPS = 3
-BATCH = 13
 FEATURES, UNITS = 8, [7, 5, 3]
 """Input features and units of the dense layers of ``hybrid``; no number of workers above 1 divides all units."""
 B = 8
@@ -58,11 +55,11 @@ WAYS = {
 
 def workload_for(dtype: str = "float64") -> Workload:
     """Return a workload whose optimizer uses slots, the step number, weight decay and active clipping."""
-    return workload_of(hybrid, Adam(lr=0.01, weight_decay=1e-3, clip_norm=0.5), batch_size=BATCH, dtype=dtype)
+    return workload_of(hybrid, Adam(lr=0.01, weight_decay=1e-3, clip_norm=0.5), dtype=dtype)
 
 
 def model(workload: Workload, **settings: Any) -> Run:
-    return trained(Placed(ModelParallel(**settings)), workload, load_kernels(), STEPS)
+    return trained(Placed(ModelParallel(**settings)), workload, STEPS)
 
 
 @pytest.mark.parametrize(("workers", "parts"), [(2, 1), (3, 2), pytest.param(4, 3, marks=pytest.mark.slow)])
@@ -74,14 +71,14 @@ def test_sharded_model_equals_single(ways: str, workers: int, parts: int) -> Non
 
 @pytest.mark.parametrize(("network", "way"), list(zip(sorted(NETWORKS), ["column", "row"] * 2, strict=True)))
 def test_all_dense_layers_of_a_network_can_be_sharded(network: str, way: str) -> None:
-    workload = workload_of(NETWORKS[network], Momentum(), batch_size=BATCH)
+    workload = workload_of(network, Momentum())
     expect_same_run(model(workload, workers=3, shard={"fc*": way}), single(workload, STEPS), 1e-10)
 
 
 @pytest.mark.parametrize("left", ["column", "row"])
 @pytest.mark.parametrize("right", ["column", "row"])
 def test_branches_that_merge_can_be_sharded_in_any_way(left: str, right: str) -> None:
-    workload = workload_of(branched, Momentum(), batch_size=BATCH)
+    workload = workload_of(branched, Momentum())
     expect_same_run(model(workload, workers=3, shard={"left": left, "right": right}), single(workload, STEPS), 1e-10)
 
 
@@ -104,7 +101,7 @@ def test_lower_precision_differs_by_rounding(dtype: str, tolerance: float) -> No
 
 def program_of(workers: int, shard: dict[str, str], **constraints: int) -> Program:
     strategy = ModelParallel(workers=workers, shard=shard, constraints=constraints)
-    return Placed(strategy).build(workload_of(hybrid, Momentum(), batch_size=BATCH))
+    return Placed(strategy).build(workload_of(hybrid, Momentum()))
 
 
 def test_parts_of_variables_are_on_the_workers_in_order() -> None:
@@ -145,7 +142,7 @@ def read_twice(net: NetworkBuilder, batch: Batch) -> Outputs:
 
 
 def test_columns_are_gathered_once_for_all_whole_layers_and_once_for_each_shard() -> None:
-    workload = workload_of(read_twice, Momentum(), batch_size=BATCH)
+    workload = workload_of(read_twice, Momentum())
     graph = Placed(ModelParallel(workers=2, shard={"first": "column", "right": "column"})).build(workload).graph
     for reader, layer in {"left": "left", "shard_0/right": "right/shard_0", "shard_1/right": "right/shard_1"}.items():
         gathered = graph.nodes[graph.nodes[f"train/{reader}/matmul"].inputs[0].node]
@@ -197,13 +194,13 @@ BESIDE = {
 
 
 @all_pairs(case=sorted(BESIDE), workers=[2, 4])
-def test_every_link_carries_the_bytes_of_the_formula(workers: int, case: str, registry: Registry) -> None:
+def test_every_link_carries_the_bytes_of_the_formula(workers: int, case: str) -> None:
     constraints = {"conv1": 0, "relu1": 0, "pool1": 0, "flat": 0, "fc3": 1, "loss": 1, **BESIDE[case]}
     strategy = Placed(ModelParallel(workers=workers, shard=WAYS[case], constraints=constraints))
-    workload = workload_of(hybrid, Momentum(), batch_size=BATCH)
+    workload = workload_of(hybrid, Momentum())
     program, expected = strategy.build(workload), formula(workers, case)
     assert bytes_on_links(program, near(workers)) == expected
-    with begun(strategy, workload, registry) as trainer:
+    with begun(strategy, workload) as trainer:
         counted = trainer.sent(range(2))
     assert counted == [2 * nbytes for nbytes in by_sender(expected, workers)]
 

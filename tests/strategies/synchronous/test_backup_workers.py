@@ -20,11 +20,10 @@ from runner.engine.graph import ops
 from runner.engine.graph.device import local_cluster, worker_device
 from runner.engine.graph.graph import Graph
 from runner.engine.run.interleaving import VirtualTime
+from runner.engine.run.kernel_table import load_kernels
 from runner.engine.run.local_session import LocalSession
 from runner.engine.run.session import scalar
 from runner.errors import ConfigError, RunnerError
-from runner.kernels.registry import Registry
-from runner.optimizers.base import Optimizer
 from runner.optimizers.sgd import Momentum
 from runner.records.summary import joining_facts
 from runner.strategies.base import Workload
@@ -32,7 +31,7 @@ from runner.strategies.clients import program
 from runner.strategies.replica import Replica, ordered_sum, shares, summed
 from runner.strategies.sync_data import SyncData
 from tests.all_pairs import all_pairs
-from tests.strategies.networks import EXAMPLE_SHAPE, NETWORKS, TEST_BATCH, Examples, workload_of
+from tests.strategies.networks import EXAMPLE_SHAPE, TEST_BATCH, Examples, workload_of
 from tests.strategies.training import Run, Trainer, Weights, begun, expect_same_bits, expect_same_run, rate_of
 
 Line = Mapping[str, Any]
@@ -40,7 +39,6 @@ STEPS = 5
 
 
 def backed(workers: int, backups: int, servers: int = 1, replay: str | None = None) -> SyncData:
-    """Return a strategy with backup workers."""
     return SyncData(workers=workers, combine="parameter_server", servers=servers, backup_workers=backups, replay=replay)
 
 
@@ -58,7 +56,6 @@ def drawn_time(seed: int) -> VirtualTime:
 def running(
     strategy: SyncData,
     workload: Workload,
-    registry: Registry,
     clock: VirtualTime,
     source: Examples | None = None,
     saved: Weights | None = None,
@@ -66,7 +63,7 @@ def running(
     """Yield an initialized trainer. source: None for :class:`Examples`. saved: values to restore."""
     count = strategy.examples_per_update(workload.batch_size)
     source = source or Examples(count)
-    with begun(strategy, workload, registry, saved, source=source, interleaving=clock) as trainer:
+    with begun(strategy, workload, saved, source=source, interleaving=clock) as trainer:
         yield trainer
 
 
@@ -97,7 +94,7 @@ def single_over(workload: Workload, contributors: Sequence[int], backups: int) -
     return program(graph, [replica], metrics=metrics, targets=targets)
 
 
-def expected_of(work: Workload, lines: Sequence[Line], backups: int, registry: Registry, source: InputSource) -> Run:
+def expected_of(work: Workload, lines: Sequence[Line], backups: int, source: InputSource) -> Run:
     """Return weights and history of ``single`` over the recorded shares, with one program per set of contributors."""
     sessions: dict[tuple[int, ...], LocalSession] = {}
     weights: Weights | None = None
@@ -106,7 +103,7 @@ def expected_of(work: Workload, lines: Sequence[Line], backups: int, registry: R
         contributors = tuple(line["contributors"])
         if contributors not in sessions:
             made = single_over(work, contributors, backups)
-            sessions[contributors] = LocalSession(made, local_cluster(1), registry, source)
+            sessions[contributors] = LocalSession(made, local_cluster(1), load_kernels(), source)
         session = sessions[contributors]
         session.run("init") if weights is None else session.run("restore", feeds=dict(weights))
         feeds = {"step": scalar(line["step"], "int64"), "learning_rate": rate_of(line["step"], work.state_dtype)}
@@ -115,12 +112,6 @@ def expected_of(work: Workload, lines: Sequence[Line], backups: int, registry: R
         weights = session.run("save")
     assert weights is not None
     return weights, history
-
-
-def workload_for(network: str, batch_size: int = 13, optimizer: Optimizer | None = None) -> Workload:
-    """Return a workload. By default, the batch size is prime, and the optimizer clips gradients and decays weights."""
-    chosen = optimizer or Momentum(weight_decay=1e-3, clip_norm=0.5)
-    return workload_of(NETWORKS[network], chosen, batch_size=batch_size)
 
 
 def late(worker: int, steps: Mapping[int, float], client: str = "share") -> VirtualTime:
@@ -150,24 +141,24 @@ def together() -> VirtualTime:
     ],
 )
 def test_every_step_equals_single_over_the_shares_that_counted(
-    network: str, workers: int, backups: int, servers: int, registry: Registry
+    network: str, workers: int, backups: int, servers: int
 ) -> None:
-    workload = workload_for(network)
-    with running(backed(workers, backups, servers), workload, registry, drawn_time(1)) as run:
+    workload = workload_of(network)
+    with running(backed(workers, backups, servers), workload, drawn_time(1)) as run:
         history, weights, lines = run.train(range(STEPS)), run.weights(), lines_of(run)
-        expected = expected_of(workload, lines, backups, registry, run.source)
+        expected = expected_of(workload, lines, backups, run.source)
     assert len({tuple(line["contributors"]) for line in lines}) > 1
     assert any(line["dropped"] for line in lines)
     expect_same_run((weights, history), expected)
 
 
-def test_shares_of_a_divisible_batch_are_summed_without_a_scale(registry: Registry) -> None:
-    workload = workload_for("batch_normalised", batch_size=12)
-    with running(backed(3, 1), workload, registry, drawn_time(2)) as run:
+def test_shares_of_a_divisible_batch_are_summed_without_a_scale() -> None:
+    workload = workload_of("batch_normalised", batch_size=12)
+    with running(backed(3, 1), workload, drawn_time(2)) as run:
         assert backed(3, 1).examples_per_update(12) == 16
         assert "scale" not in run.program.clients["apply"].feeds
         history, weights = run.train(range(STEPS)), run.weights()
-        expected = expected_of(workload, lines_of(run), 1, registry, run.source)
+        expected = expected_of(workload, lines_of(run), 1, run.source)
     expect_same_run((weights, history), expected)
 
 
@@ -183,9 +174,9 @@ SLOW = Emulation(stragglers=Stragglers("lognormal", median_s=0.005, sigma=1.5, s
     ],
 )
 def test_processes_with_emulated_delays_equal_single_over_the_shares_that_counted(
-    network: str, workers: int, backups: int, servers: int, registry: Registry, tmp_path: Path
+    network: str, workers: int, backups: int, servers: int, tmp_path: Path
 ) -> None:
-    workload = workload_of(NETWORKS[network], Momentum(clip_norm=0.5), batch_size=7)
+    workload = workload_of(network, Momentum(clip_norm=0.5), batch_size=7)
     strategy = backed(workers, backups, servers)
     made = strategy.build(workload)
     described: dict[str, Any] = {
@@ -206,21 +197,21 @@ def test_processes_with_emulated_delays_equal_single_over_the_shares_that_counte
     own["facts"] = joining_facts({})
     with (
         source_from_config(**described) as source,
-        ClusterSession(made, cluster, registry, described, **own, emulation=SLOW) as session,
+        ClusterSession(made, cluster, load_kernels(), described, **own, emulation=SLOW) as session,
     ):
         session.run("init")
         run = Trainer(made, session, "float64")
         history, weights = run.train(range(10)), run.weights()
-        expected = expected_of(workload, lines_of(run), backups, registry, source)
+        expected = expected_of(workload, lines_of(run), backups, source)
     expect_same_run((weights, history), expected)
 
 
 def test_without_backup_workers_one_client_trains_on_all_shares() -> None:
-    assert set(backed(3, 0, 2).build(workload_for("dense")).clients) == {"init", "train", "eval", "save", "restore"}
+    assert set(backed(3, 0, 2).build(workload_of("dense")).clients) == {"init", "train", "eval", "save", "restore"}
 
 
-def test_a_late_share_is_dropped_and_its_worker_joins_the_running_step(registry: Registry) -> None:
-    with running(backed(2, 1), workload_for("dense", 12), registry, late(0, {1: 16.0})) as run:
+def test_a_late_share_is_dropped_and_its_worker_joins_the_running_step() -> None:
+    with running(backed(2, 1), workload_of("dense", batch_size=12), late(0, {1: 16.0})) as run:
         run.train(range(6))
         run.step_driver.synchronize()
         lines, first, second = lines_of(run), run.step_driver.metrics(), run.step_driver.metrics()
@@ -235,8 +226,8 @@ def test_a_late_share_is_dropped_and_its_worker_joins_the_running_step(registry:
     assert dropped[0] == dropped[4] == dropped[5] == [{"worker": 2, "examples": 6}]
 
 
-def test_a_worker_that_is_still_reading_when_its_step_ends_computes_no_share(registry: Registry) -> None:
-    with running(backed(2, 1), workload_for("dense", 12), registry, late(0, {1: 18.0}, "read")) as run:
+def test_a_worker_that_is_still_reading_when_its_step_ends_computes_no_share() -> None:
+    with running(backed(2, 1), workload_of("dense", batch_size=12), late(0, {1: 18.0}, "read")) as run:
         run.train(range(7))
         run.step_driver.synchronize()
         lines, (slow, other, *_) = lines_of(run), run.session.sent_bytes()
@@ -262,13 +253,13 @@ class Spoilt(Examples):
 
 
 @pytest.mark.parametrize("worker", [0, 2])
-def test_a_dropped_share_may_have_any_value(worker: int, registry: Registry) -> None:
-    workload = workload_for("batch_normalised", 12)
+def test_a_dropped_share_may_have_any_value(worker: int) -> None:
+    workload = workload_of("batch_normalised", batch_size=12)
     slow = dict.fromkeys(range(20), 4.0)
-    with running(backed(2, 1), workload, registry, late(worker, slow)) as run:
+    with running(backed(2, 1), workload, late(worker, slow)) as run:
         clean, weights = run.train(range(4)), run.weights()
     spoilt = Spoilt(18, lo=6 * worker, hi=6 * worker + 6)
-    with running(backed(2, 1), workload, registry, late(worker, slow), spoilt) as run:
+    with running(backed(2, 1), workload, late(worker, slow), spoilt) as run:
         assert run.train(range(4)) == clean
         expect_same_bits(run.weights(), weights)
         assert all(worker not in line["contributors"] for line in lines_of(run))
@@ -281,12 +272,12 @@ def written(lines: list[Line], folder: Path) -> str:
     return str(path)
 
 
-def test_a_replay_waits_for_the_recorded_shares_and_ends_with_the_same_bits(registry: Registry, tmp_path: Path) -> None:
-    workload = workload_for("dropped_out")
-    with running(backed(3, 2, 2), workload, registry, drawn_time(1)) as run:
+def test_a_replay_waits_for_the_recorded_shares_and_ends_with_the_same_bits(tmp_path: Path) -> None:
+    workload = workload_of("dropped_out")
+    with running(backed(3, 2, 2), workload, drawn_time(1)) as run:
         history, weights, lines = run.train(range(STEPS)), run.weights(), list(lines_of(run))
     strategy = backed(3, 2, 2, replay=written(lines, tmp_path))
-    with running(strategy, workload, registry, drawn_time(7)) as again:
+    with running(strategy, workload, drawn_time(7)) as again:
         assert again.train(range(STEPS)) == history
         expect_same_bits(again.weights(), weights)
         assert [line["contributors"] for line in lines_of(again)] == [line["contributors"] for line in lines]
@@ -297,35 +288,35 @@ def test_a_replay_waits_for_the_recorded_shares_and_ends_with_the_same_bits(regi
             again.train([STEPS])
 
 
-def test_a_checkpoint_continues_in_another_session(registry: Registry, tmp_path: Path) -> None:
-    workload = workload_for("batch_normalised")
-    with running(backed(2, 1), workload, registry, drawn_time(3)) as run:
+def test_a_checkpoint_continues_in_another_session(tmp_path: Path) -> None:
+    workload = workload_of("batch_normalised")
+    with running(backed(2, 1), workload, drawn_time(3)) as run:
         run.train(range(3))
         saved = run.weights()
         run.train(range(3, 6))
         undisturbed, replay = run.weights(), written(list(lines_of(run)), tmp_path)
-    with running(backed(2, 1, replay=replay), workload, registry, together(), saved=saved) as run:
+    with running(backed(2, 1, replay=replay), workload, together(), saved=saved) as run:
         run.train(range(3, 6))
         expect_same_bits(run.weights(), undisturbed)
 
 
-def test_evaluation_uses_the_variables_after_the_last_update(registry: Registry) -> None:
-    workload = workload_for("batch_normalised", 12)
-    with running(backed(2, 1, 2), workload, registry, drawn_time(3)) as run:
+def test_evaluation_uses_the_variables_after_the_last_update() -> None:
+    workload = workload_of("batch_normalised", batch_size=12)
+    with running(backed(2, 1, 2), workload, drawn_time(3)) as run:
         run.train(range(4))
         weights, scores = run.weights(), run.evaluate()
     without = SyncData(workers=3, combine="parameter_server")
-    with running(without, workload, registry, together(), saved=weights) as plain:
+    with running(without, workload, together(), saved=weights) as plain:
         expect_same_bits(scores, plain.evaluate())
 
 
 @all_pairs(network=["dense", "batch_normalised"], processes=[(1, 1, 1), (3, 2, 3)], clip_norm=[None, 0.5])
 def test_bytes_of_an_update_are_those_of_the_formula(
-    network: str, processes: tuple[int, int, int], clip_norm: float | None, registry: Registry
+    network: str, processes: tuple[int, int, int], clip_norm: float | None
 ) -> None:
     workers, backups, servers = processes
-    workload = workload_for(network, 12, Momentum(clip_norm=clip_norm))
-    with running(backed(workers, backups, servers), workload, registry, together()) as run:
+    workload = workload_of(network, Momentum(clip_norm=clip_norm), batch_size=12)
+    with running(backed(workers, backups, servers), workload, together()) as run:
         counted = np.sum([run.sent([step]) for step in range(3)], axis=0).tolist()
         variables = {name: spec.nbytes for name, spec in run.program.variables.items() if "velocity" not in name}
         kept = {node.name: node.device for node in run.program.graph if node.op == "variable"}
@@ -342,7 +333,7 @@ def test_bytes_of_an_update_are_those_of_the_formula(
 
 
 def test_estimates_count_the_shares_that_are_started(tmp_path: Path) -> None:
-    workload = workload_of(NETWORKS["dense"], Momentum(), batch_size=12)
+    workload = workload_of("dense", Momentum(), batch_size=12)
     record = written([{"step": k, "contributors": [0, 2 if k else 1]} for k in range(4)], tmp_path)
     for replay, fractions in ((None, [1.0, 1.0, 1.0]), (record, [1.0, 0.25, 0.75])):
         clients = backed(2, 1, replay=replay).build(workload).clients
@@ -352,7 +343,7 @@ def test_estimates_count_the_shares_that_are_started(tmp_path: Path) -> None:
 
 def test_programs_have_backup_workers_and_name_the_clients_that_may_be_slowed() -> None:
     strategy = backed(2, 1, 2)
-    made = strategy.build(workload_for("batch_normalised"))
+    made = strategy.build(workload_of("batch_normalised"))
     assert (made.workers, made.servers, strategy.examples_per_update(13)) == (3, 2, 20)
     assert (strategy.processes.workers, strategy.processes.servers) == (3, 2)
     slowed = {client.name for client in made.clients.values() if client.slowed}
@@ -361,8 +352,8 @@ def test_programs_have_backup_workers_and_name_the_clients_that_may_be_slowed() 
     assert all("inbox" not in name and "copy" not in name for name in made.variables)
 
 
-def test_run_refuses_a_client_while_shares_are_running(registry: Registry) -> None:
-    with running(backed(2, 1), workload_for("dense"), registry, late(0, {0: 50.0})) as run:
+def test_run_refuses_a_client_while_shares_are_running() -> None:
+    with running(backed(2, 1), workload_of("dense"), late(0, {0: 50.0})) as run:
         run.step_driver.update(0, rate_of(0, run.dtype))
         with pytest.raises(RunnerError, match="client 'save' was run before share_0"):
             run.session.run("save")

@@ -8,32 +8,16 @@ import pytest
 from runner import nn
 from runner.engine.graph import ops
 from runner.engine.graph.network import NetworkBuilder, Outputs
-from runner.engine.run.kernel_table import load_kernels
-from runner.kernels.registry import Registry
-from runner.optimizers.base import Optimizer
 from runner.optimizers.sgd import Momentum, Sgd
-from runner.strategies.base import Workload
 from runner.strategies.collectives import COMBINES
 from runner.strategies.replica import shares
 from runner.strategies.sync_data import SyncData
 from runner.strategies.synchronous.batch_statistics import STATISTICS
 from runner.tasks.classification import classify
-from tests.strategies.networks import CLASSES, NETWORKS, Batch, Examples, batch_normalised, convolved, workload_of
-from tests.strategies.training import (
-    Run,
-    Weights,
-    begun,
-    combined_by,
-    expect_same_bits,
-    expect_same_run,
-    sends_of,
-    single,
-    trained,
-)
+from tests.strategies.networks import BATCH, CLASSES, Batch, Examples, batch_normalised, convolved, workload_of
+from tests.strategies.training import Run, Weights, begun, expect_same_bits, expect_same_run, sends_of, single, trained
 
 STEPS = 4
-BATCH = 13
-"""A prime number, so that no tested number of workers above 1 divides it."""
 DECAY = 0.8
 
 
@@ -49,15 +33,10 @@ def normalised_twice(net: NetworkBuilder, batch: Batch) -> Outputs:
 CHANNELS = {"norm1": 3, "norm2": 5}
 
 
-def workload_for(dtype: str = "float64", optimizer: Optimizer | None = None, batch_size: int = BATCH) -> Workload:
-    optimizer = optimizer or Momentum(weight_decay=1e-3, clip_norm=0.5)
-    return workload_of(normalised_twice, optimizer, batch_size=batch_size, dtype=dtype)
-
-
 @cache
 def sync(workers: int, statistics: str, dtype: str = "float64", combine: str = "sharded_reduce") -> Run:
     strategy = SyncData(**combined_by(combine, workers), statistics=statistics)
-    return trained(strategy, workload_for(dtype), load_kernels(), STEPS)
+    return trained(strategy, workload_of(normalised_twice, dtype=dtype), STEPS)
 
 
 @pytest.mark.parametrize(
@@ -71,41 +50,36 @@ def sync(workers: int, statistics: str, dtype: str = "float64", combine: str = "
 def test_pooled_statistics_equal_single(workers: int, combine: str) -> None:
     found = sync(workers, "pooled", combine=combine)
     assert {"norm1/moving_mean", "norm1/moving_variance", "norm2/moving_mean", "norm2/moving_variance"} <= set(found[0])
-    expect_same_run(found, single(workload_for(), STEPS), 1e-10)
+    expect_same_run(found, single(workload_of(normalised_twice), STEPS), 1e-10)
 
 
 def test_pooled_statistics_in_float32_equal_single_up_to_rounding() -> None:
     found = sync(3, "pooled", "float32")
     assert found[0]["norm1/moving_mean"].dtype == np.float32
-    expect_same_run(found, single(workload_for("float32"), STEPS), 1e-5)
+    expect_same_run(found, single(workload_of(normalised_twice, dtype="float32"), STEPS), 1e-5)
 
 
-def test_pooled_statistics_normalise_shares_of_one_example(registry: Registry) -> None:
-    workload = workload_for(batch_size=4)
-    expect_same_run(
-        trained(SyncData(workers=4, statistics="pooled"), workload, registry, STEPS), single(workload, STEPS), 1e-10
-    )
+def test_pooled_statistics_normalise_shares_of_one_example() -> None:
+    workload = workload_of(normalised_twice, batch_size=4)
+    expect_same_run(trained(SyncData(workers=4, statistics="pooled"), workload, STEPS), single(workload, STEPS), 1e-10)
 
 
-def test_a_mean_far_from_zero_keeps_the_precision_of_the_variance(registry: Registry) -> None:
+def test_a_mean_far_from_zero_keeps_the_precision_of_the_variance() -> None:
     def far_away(net: NetworkBuilder, batch: Batch) -> Outputs:
         distance = ops.fill(net.graph, 1e4, (), "float64")
         return batch_normalised(net, {**batch, "x": ops.add(net.graph, batch["x"], distance)})
 
-    workload = workload_of(far_away, Sgd(), batch_size=BATCH)
-    (weights, _), (expected, _) = (
-        trained(SyncData(workers=3, statistics="pooled"), workload, registry, 1),
-        single(workload, 1),
-    )
+    workload = workload_of(far_away, Sgd())
+    (weights, _), (expected, _) = (trained(SyncData(workers=3, statistics="pooled"), workload, 1), single(workload, 1))
     # The square of the mean is 1e8 times the variance: a difference of squares would lose 8 digits.
     np.testing.assert_allclose(weights["norm1/moving_variance"], expected["norm1/moving_variance"], rtol=1e-11)
 
 
-def test_gradients_flow_through_pooled_statistics(registry: Registry) -> None:
+def test_gradients_flow_through_pooled_statistics() -> None:
     """Compare the gradient, taken from one step of gradient descent, with central differences of the loss."""
-    workload, rate, width = workload_for(optimizer=Sgd(), batch_size=7), 0.1, 1e-5
+    workload, rate, width = workload_of(normalised_twice, Sgd(), batch_size=7), 0.1, 1e-5
     rng = np.random.default_rng(3)
-    with begun(SyncData(workers=3, statistics="pooled"), workload, registry) as trainer:
+    with begun(SyncData(workers=3, statistics="pooled"), workload) as trainer:
         start = trainer.weights()
         trained_names = [name for name in start if "moving" not in name]
         trainer.train([0])
@@ -123,12 +97,10 @@ def test_gradients_flow_through_pooled_statistics(registry: Registry) -> None:
 
 
 @pytest.mark.parametrize("workers", [1, 3])
-def test_averages_of_the_first_worker_use_the_decay_to_the_power_of_the_number_of_workers(
-    workers: int, registry: Registry
-) -> None:
+def test_averages_of_the_first_worker_use_the_decay_to_the_power_of_the_number_of_workers(workers: int) -> None:
     (_, end) = shares(BATCH, workers)[0]
     decay = DECAY**workers
-    with begun(SyncData(workers=workers, statistics="first_worker"), workload_for(), registry) as trainer:
+    with begun(SyncData(workers=workers, statistics="first_worker"), workload_of(normalised_twice)) as trainer:
         expected = trainer.weights()["norm1/moving_mean"], trainer.weights()["norm1/moving_variance"]
         for step in range(3):
             response = convolved(Examples(BATCH).read("train", step, 0, end)["x"], trainer.weights()["conv1/weights"])
@@ -152,8 +124,8 @@ def test_only_averages_differ_between_the_first_worker_and_all_shares(workers: i
 
 @pytest.mark.parametrize("statistics", sorted(STATISTICS))
 @pytest.mark.parametrize("workers", [2, 4])
-def test_bytes_sent_in_a_step_are_those_of_the_formula(workers: int, statistics: str, registry: Registry) -> None:
-    with begun(SyncData(workers=workers, statistics=statistics), workload_for(), registry) as trainer:
+def test_bytes_sent_in_a_step_are_those_of_the_formula(workers: int, statistics: str) -> None:
+    with begun(SyncData(workers=workers, statistics=statistics), workload_of(normalised_twice)) as trainer:
         counted = trainer.sent(range(2))
         specs = trainer.program.variables
     channels = sum(CHANNELS.values())
@@ -172,7 +144,7 @@ def test_bytes_sent_in_a_step_are_those_of_the_formula(workers: int, statistics:
 
 def test_the_first_worker_sends_its_statistics_in_one_message_to_each_other_worker() -> None:
     def sends(statistics: str) -> int:
-        return len(sends_of(SyncData(workers=3, statistics=statistics).build(workload_for())))
+        return len(sends_of(SyncData(workers=3, statistics=statistics).build(workload_of(normalised_twice))))
 
     assert sends("first_worker") == sends("shares") + 2
 
@@ -180,7 +152,7 @@ def test_the_first_worker_sends_its_statistics_in_one_message_to_each_other_work
 @pytest.mark.parametrize("network", ["dropped_out"])
 @pytest.mark.parametrize("statistics", sorted(set(STATISTICS) - {"shares"}))
 def test_without_batch_normalisation_all_statistics_give_the_same_program(network: str, statistics: str) -> None:
-    workload = workload_of(NETWORKS[network], Momentum(), batch_size=BATCH)
+    workload = workload_of(network, Momentum())
     program, usual = (SyncData(workers=3, statistics=each).build(workload) for each in (statistics, "shares"))
     assert program.clients == usual.clients
     for device in {node.device for node in usual.graph}:
@@ -189,5 +161,7 @@ def test_without_batch_normalisation_all_statistics_give_the_same_program(networ
 
 
 def test_one_worker_already_has_the_statistics_of_the_batch() -> None:
-    pooled, usual = (SyncData(workers=1, statistics=each).build(workload_for()) for each in ("pooled", "shares"))
+    pooled, usual = (
+        SyncData(workers=1, statistics=each).build(workload_of(normalised_twice)) for each in ("pooled", "shares")
+    )
     assert list(pooled.graph) == list(usual.graph)

@@ -13,11 +13,9 @@ from runner.engine.graph.initializers import Normal
 from runner.engine.graph.network import NetworkBuilder, Outputs
 from runner.engine.graph.tensor import TensorSpec
 from runner.errors import ConfigError
-from runner.kernels.registry import Registry
 from runner.optimizers.adam import Adagrad, Adam
 from runner.optimizers.base import Optimizer
 from runner.optimizers.sgd import Momentum, Sgd
-from runner.strategies.base import Workload
 from runner.strategies.servers import shard_by_size
 from runner.strategies.sync_data import SyncData
 from runner.tasks.classification import classify
@@ -26,16 +24,6 @@ from tests.strategies.networks import CLASSES, NETWORKS, Batch, workload_of
 from tests.strategies.training import begun, expect_same_bits, expect_same_run, single, trained
 
 STEPS = 4
-BATCH = 13
-"""A prime number, so that no tested number of workers above 1 divides it."""
-
-CLIP_NORM = 0.5
-
-
-def workload_for(network: str, optimizer: Optimizer | None = None, dtype: str = "float64") -> Workload:
-    """Return a workload; the default optimizer has slots, weight decay and active clipping."""
-    chosen = optimizer or Momentum(weight_decay=1e-3, clip_norm=CLIP_NORM)
-    return workload_of(NETWORKS[network], chosen, batch_size=BATCH, dtype=dtype)
 
 
 def served(workers: int, servers: int, statistics: str = "shares") -> SyncData:
@@ -43,39 +31,39 @@ def served(workers: int, servers: int, statistics: str = "shares") -> SyncData:
 
 
 @all_pairs(network=sorted(NETWORKS), workers=[1, 2, 3, 4], servers=[1, 2, 3])
-def test_parameter_server_equals_single(network: str, workers: int, servers: int, registry: Registry) -> None:
+def test_parameter_server_equals_single(network: str, workers: int, servers: int) -> None:
     """The run equals ``workers`` microbatches bit for bit and, if no op mixes examples, one batch up to rounding."""
-    found = trained(served(workers, servers), workload_for(network), registry, STEPS)
-    expect_same_run(found, single(workload_for(network), STEPS, workers))
+    found = trained(served(workers, servers), workload_of(network), STEPS)
+    expect_same_run(found, single(workload_of(network), STEPS, workers))
     if network != "batch_normalised":
-        expect_same_run(found, single(workload_for(network), STEPS), 1e-10)
+        expect_same_run(found, single(workload_of(network), STEPS), 1e-10)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("network", ["dense", "convolutional"])
-def test_other_precisions_equal_microbatches_bit_for_bit(network: str, dtype: str, registry: Registry) -> None:
-    found = trained(served(3, 2), workload_for(network, dtype=dtype), registry, STEPS)
+def test_other_precisions_equal_microbatches_bit_for_bit(network: str, dtype: str) -> None:
+    found = trained(served(3, 2), workload_of(network, dtype=dtype), STEPS)
     assert {value.dtype for value in found[0].values()} == {np.dtype(np.float32)}
-    expect_same_run(found, single(workload_for(network, dtype=dtype), STEPS, 3))
+    expect_same_run(found, single(workload_of(network, dtype=dtype), STEPS, 3))
 
 
 @pytest.mark.parametrize(
     "optimizer", [Sgd(), Adam(), Adagrad(), Momentum(bias_lr_factor=2.0)], ids=lambda each: each.name
 )
-def test_servers_update_as_single_does_with_every_optimizer(optimizer: Optimizer, registry: Registry) -> None:
-    workload = workload_for("dropped_out", optimizer)
-    expect_same_run(trained(served(2, 3), workload, registry, STEPS), single(workload, STEPS, 2))
+def test_servers_update_as_single_does_with_every_optimizer(optimizer: Optimizer) -> None:
+    workload = workload_of("dropped_out", optimizer)
+    expect_same_run(trained(served(2, 3), workload, STEPS), single(workload, STEPS, 2))
 
 
 @pytest.mark.parametrize("statistics", ["shares", "first_worker", "pooled"])
 @pytest.mark.parametrize("workers", [1, 3])
-def test_statistics_equal_those_of_a_sharded_reduce(statistics: str, workers: int, registry: Registry) -> None:
+def test_statistics_equal_those_of_a_sharded_reduce(statistics: str, workers: int) -> None:
     strategies = served(workers, 2, statistics), SyncData(workers=workers, statistics=statistics)
-    expect_same_run(*(trained(each, workload_for("batch_normalised"), registry, STEPS) for each in strategies))
+    expect_same_run(*(trained(each, workload_of("batch_normalised"), STEPS) for each in strategies))
 
 
 def test_every_variable_is_on_one_server_together_with_its_slots() -> None:
-    program = served(3, 2).build(workload_for("batch_normalised"))
+    program = served(3, 2).build(workload_of("batch_normalised"))
     kept = {node.name: node.device for node in program.graph if node.op == "variable"}
     assert set(kept) == set(program.variables)
     assert set(kept.values()) == {server_task(0), server_task(1)}
@@ -99,12 +87,12 @@ def bytes_of_a_step(program: Program, workers: int, servers: int, clips: bool) -
     return sent
 
 
-@all_pairs(network=sorted(NETWORKS), processes=[(1, 1), (2, 1), (3, 2), (4, 3)], clip_norm=[None, CLIP_NORM])
+@all_pairs(network=sorted(NETWORKS), processes=[(1, 1), (2, 1), (3, 2), (4, 3)], clip_norm=[None, 0.5])
 def test_bytes_sent_in_a_step_are_those_of_the_formula(
-    network: str, processes: tuple[int, int], clip_norm: float | None, registry: Registry
+    network: str, processes: tuple[int, int], clip_norm: float | None
 ) -> None:
-    workload = workload_for(network, Momentum(weight_decay=1e-3, clip_norm=clip_norm))
-    with begun(served(*processes), workload, registry) as trainer:
+    workload = workload_of(network, Momentum(weight_decay=1e-3, clip_norm=clip_norm))
+    with begun(served(*processes), workload) as trainer:
         assert trainer.session.sent_bytes() == [0] * sum(processes)
         counted = trainer.sent(range(3))
         plans = trainer.session.plans("train")
@@ -115,9 +103,9 @@ def test_bytes_sent_in_a_step_are_those_of_the_formula(
 
 
 @pytest.mark.parametrize("statistics", ["first_worker", "pooled"])
-def test_statistics_without_a_sum_are_sent_by_the_first_worker_only(statistics: str, registry: Registry) -> None:
+def test_statistics_without_a_sum_are_sent_by_the_first_worker_only(statistics: str) -> None:
     workers, servers, channels = 3, 2, 3
-    with begun(served(workers, servers, statistics), workload_for("batch_normalised"), registry) as trainer:
+    with begun(served(workers, servers, statistics), workload_of("batch_normalised")) as trainer:
         counted = trainer.sent([0])
         expected = bytes_of_a_step(trainer.program, workers, servers, clips=True)
     for k in range(workers):
@@ -136,9 +124,9 @@ def tied(net: NetworkBuilder, batch: Batch) -> Outputs:
     return classify(net, nn.dense(net, h, CLASSES, name="fc"), batch["y"])
 
 
-def test_a_variable_that_is_used_twice_is_fetched_once_and_has_one_gradient(registry: Registry) -> None:
-    workload = workload_of(tied, Sgd(), batch_size=BATCH)
-    with begun(served(2, 1), workload, registry) as trainer:
+def test_a_variable_that_is_used_twice_is_fetched_once_and_has_one_gradient() -> None:
+    workload = workload_of(tied, Sgd())
+    with begun(served(2, 1), workload) as trainer:
         counted = trainer.sent(range(3))
         assert counted == [3 * nbytes for nbytes in bytes_of_a_step(trainer.program, 2, 1, clips=False)]
         expect_same_bits(trainer.weights(), single(workload, 3, 2)[0])
@@ -177,7 +165,7 @@ def test_no_server_is_empty_and_servers_differ_by_one_variable_at_most(sizes: li
 def test_more_servers_than_variables_are_refused() -> None:
     expected = r"parallelism\.servers=7: the network has 6 variables, .*; use 6 servers or fewer"
     with pytest.raises(ConfigError, match=expected):
-        served(2, 7).build(workload_for("dense"))
+        served(2, 7).build(workload_of("dense"))
 
 
 def test_parameter_server_has_one_server_by_default_and_other_combines_have_none() -> None:

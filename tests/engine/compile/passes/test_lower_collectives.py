@@ -21,7 +21,7 @@ from runner.strategies.sync_data import SyncData
 from tests.engine.compile.passes.graph_text import DEVICES, Case, Text, check
 from tests.gpu.gpus import registry_of
 from tests.kernels.gpu.emulation import EmulatedRuntime
-from tests.strategies.test_sync_data import workload_for
+from tests.strategies.networks import workload_of
 
 GPUS = [f"/job:worker/task:{k}/device:gpu:0" for k in range(3)]
 MEMBERS = tuple(DEVICES)
@@ -150,7 +150,7 @@ def test_sums_that_wait_for_each_other_are_refused() -> None:
 
 
 def compiled(workers: int, cluster: Cluster, folder: Path) -> Compiled:
-    program = SyncData(workers=workers, combine="all_reduce", bucket_bytes=200).build(workload_for("convolutional"))
+    program = SyncData(workers=workers, combine="all_reduce", bucket_bytes=200).build(workload_of("convolutional"))
     return compile_signature(
         program.graph, program.clients["train"].signature, cluster, registry_of(EmulatedRuntime(folder))
     )
