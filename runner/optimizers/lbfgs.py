@@ -21,6 +21,9 @@ X, GRADIENT, DIRECTION = "x", "gradient", "direction"
 START, START_GRADIENT = "start", "start_gradient"
 """Names of two vectors: during a line search, the start point and the gradient there; after the search, s and y."""
 
+WORKING = (GRADIENT, DIRECTION, START, START_GRADIENT)
+"""The vectors that are used only within one iteration, and therefore not saved."""
+
 CURVATURE = 1e-4
 """A pair is kept if s'y > CURVATURE * |s'g|, where g is the gradient at the start. L-BFGS-B has a similar test (Zhu et
 al. 1997). This test excludes mere rounding errors: under the strong Wolfe conditions, s'y >= 0.1 |s'g|."""

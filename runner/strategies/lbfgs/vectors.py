@@ -18,19 +18,7 @@ from runner.engine.graph.tensor import Tensor, TensorSpec
 from runner.engine.graph.variables import Variable, Variables
 from runner.errors import ConfigError
 from runner.optimizers.base import Optimizer, State
-from runner.optimizers.lbfgs import (
-    DIRECTION,
-    GRADIENT,
-    START,
-    START_GRADIENT,
-    Add,
-    Command,
-    Dot,
-    Scale,
-    X,
-    commands,
-    pair_names,
-)
+from runner.optimizers.lbfgs import GRADIENT, WORKING, Add, Command, Dot, Scale, X, commands, pair_names
 
 RECALL, REMEMBER = "recall", "remember"
 """Names of the clients that read and write the number of pairs (s, y) in the history and their products s'y and y'y."""
@@ -70,7 +58,7 @@ class Vectors:
         self._history = history
         self.trained = variables.trainable
         self._pieces = {X: [variable.tensor for variable in self.trained]}
-        for name in (GRADIENT, DIRECTION, START, START_GRADIENT):
+        for name in WORKING:
             self._pieces[name] = [self.new_like(variable, f"lbfgs/{name}") for variable in self.trained]
         for place in range(history):
             for name in pair_names(place):
