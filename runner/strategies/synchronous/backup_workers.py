@@ -1,6 +1,6 @@
 """Synchronous data parallelism with backup workers: each update sums only the shares that arrive first."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,7 +27,6 @@ from runner.strategies.servers import (
 from runner.strategies.synchronous.first_arrivals import (
     APPLY,
     NORM,
-    Contributors,
     CountedShares,
     contributors_of,
     counted,
@@ -60,6 +59,9 @@ def with_backup_workers(
     back to each other server. Extra memory: (m + b) (P + M + 2) v bytes on the servers and P v on each worker.
     """
     replayed = None if replay is None else contributors_of(Path(replay), needed, len(cut) - needed)
+    # The fraction of updates in which each worker begins a share.
+    recorded = [*(replayed or {}).values()]
+    begun = [sum(k in each for each in recorded) / len(recorded) if recorded else 1.0 for k in range(len(cut))]
     served = ServedVariables(workload, servers, carries=False)
     kept = [Server(served.graph, workload, j) for j in range(servers)]
     copies = [served.replica(k, CopiedVariables) for k in range(len(cut))]
@@ -72,8 +74,8 @@ def with_backup_workers(
         workload.batch_size, needed, tuple(hi - lo for lo, hi in cut), workload.state_dtype, replayed=replayed
     )
     training = [
-        *(_share(k, replica, inboxes[k], replayed) for k, replica in enumerate(copies)),
-        *(_read(k, replica, replayed) for k, replica in enumerate(copies)),
+        *(_share(k, replica, inboxes[k], begun[k]) for k, replica in enumerate(copies)),
+        *(_read(k, replica, begun[k]) for k, replica in enumerate(copies)),
         *_update(served, kept, sent, counts),
     ]
     return program_of(
@@ -151,31 +153,23 @@ class _Choice:
         return chosen
 
 
-def _read(index: int, replica: Replica, replayed: Mapping[int, Contributors] | None) -> Client:
+def _read(index: int, replica: Replica, begun: float) -> Client:
     copies = replica.variables
     assert isinstance(copies, CopiedVariables)
     with replica.within("fetch"):
         targets = tuple(copies.fetch(copies.trainable))
-    name, begun = numbered("read", index), _begun(index, replayed)
-    return Client(name, targets=targets, deferred=True, slowed=True, per_update=begun)
+    return Client(numbered("read", index), targets=targets, deferred=True, slowed=True, per_update=begun)
 
 
-def _share(index: int, replica: Replica, inbox: _Inbox, replayed: Mapping[int, Contributors] | None) -> Client:
+def _share(index: int, replica: Replica, inbox: _Inbox, begun: float) -> Client:
     return Client(
         numbered("share", index),
         targets=tuple(inbox.targets),
         inputs=tuple(replica.train_inputs),
         feeds={"step": (replica.step,)},
         deferred=True,
-        per_update=_begun(index, replayed),
+        per_update=begun,
     )
-
-
-def _begun(worker: int, replayed: Mapping[int, Contributors] | None) -> float:
-    """Return the fraction of updates in which a worker begins a share: 1, or the fraction in the replayed record."""
-    if replayed is None:
-        return 1.0
-    return sum(worker in contributors for contributors in replayed.values()) / len(replayed)
 
 
 def _update(
