@@ -146,7 +146,6 @@ def test_rates_are_examples_over_median_seconds_and_are_summed_over_unconnected_
 def test_the_best_peer_is_the_one_with_the_shortest_median() -> None:
     result = case(subject("runner", [5]), subject("slow", [9, 9, 9]), subject("fast", [6, 7, 100]))
     best = result.best_peer("step")
-    assert best is not None
     assert (best.name, best.median("step")) == ("fast", 0.007)
     assert result.best_peer("forward") is None
 

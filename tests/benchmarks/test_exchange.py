@@ -10,33 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks import collectives
+from benchmarks import collectives, overlap
 from benchmarks.alternate import Contestant
-from benchmarks.collectives import (
-    COLLECTIVE_CASES,
-    ExchangeResult,
-    collectives_section,
-    measure_collective,
-    size_text,
-    steps_in_a_turn,
-)
 from benchmarks.environments import ROOT
 from benchmarks.exchange import exchange_program
 from benchmarks.exchange_protocol import PUSH_PULL, RING, Exchange, _answer, deviation, given
 from benchmarks.experiments import configuration
 from benchmarks.options import parse
-from benchmarks.overlap import (
-    BLOCKING,
-    CASE,
-    NO_NETWORK,
-    OVERLAP_CASES,
-    OVERLAPPED,
-    WAYS,
-    WORKERS,
-    OverlapResult,
-    overlap_section,
-    require_same_losses,
-)
 from benchmarks.peers.exchange_peer import commands
 from benchmarks.process import SubjectError
 from benchmarks.report import Report
@@ -119,7 +99,7 @@ class Played:
         return {"seconds": [1.0, *[1e-3] * (more["times"] - 1)]}
 
 
-def measured(monkeypatch: pytest.MonkeyPatch, processes: Mapping[str, Played | None]) -> ExchangeResult:
+def measured(monkeypatch: pytest.MonkeyPatch, processes: Mapping[str, Played | None]) -> collectives.ExchangeResult:
     """Return the measurement of a collective by fake processes. None stands for a subject that is not installed."""
 
     def started(spec: Any, *_: object, **__: object) -> Contestant:
@@ -128,7 +108,7 @@ def measured(monkeypatch: pytest.MonkeyPatch, processes: Mapping[str, Played | N
         return Contestant(SubjectResult(spec.name, failure=failure), process)
 
     monkeypatch.setattr(collectives, "started", started)
-    return measure_collective(NAME, rounds=2, turn=3, with_peers=True, sizes=SIZES)
+    return collectives.measure_collective(NAME, rounds=2, turn=3, with_peers=True, sizes=SIZES)
 
 
 def test_subjects_have_equal_turns_whose_first_exchange_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,7 +124,7 @@ def test_a_subject_that_ends_is_dropped_with_all_its_numbers(monkeypatch: pytest
     result = measured(monkeypatch, {"runner": Played(), "mpi": Played(ends_at=1 << 20), "gloo": None})
     ours, mpi, _ = result.subjects
     assert (ours.failure, dict(mpi.seconds)) == ("", {})
-    text = collectives_section([result])
+    text = collectives.collectives_section([result])
     assert "- mpi: ended with code 1: ValueError: sums of 1048576 bytes: largest error 1, expected 0" in text
     assert "- gloo: not installed: run make bench-peers ARGS=mpi" in text
     assert cells(text, "1 MiB") == ["1 MiB", "1 (1-1)", "1.05"]
@@ -167,7 +147,7 @@ def test_wrong_sums_end_the_process() -> None:
 def test_the_table_compares_runners_bandwidth_with_the_peers() -> None:
     ours = SubjectResult("runner", seconds={"4": [4e-6], str(64 << 20): [0.03, 0.04, 0.05]})
     slow = SubjectResult("gloo", versions={"torch": "2"}, seconds={str(64 << 20): [0.08]})
-    result = ExchangeResult("name", Exchange("ring", 3), (4, 64 << 20), (ours, slow))
+    result = collectives.ExchangeResult("name", Exchange("ring", 3), (4, 64 << 20), (ours, slow))
     text = Report({"date": "today"}, collectives=[result]).markdown()
     assert "### ring all-reduce, 3 workers" in text
     assert "- versions: torch 2" in text
@@ -178,14 +158,14 @@ def test_the_table_compares_runners_bandwidth_with_the_peers() -> None:
 
 def test_sizes_are_in_the_largest_unit_with_a_whole_number() -> None:
     sizes = {4: "4 B", 1024: "1 KiB", 1 << 20: "1 MiB", 64 << 20: "64 MiB", 1025: "1025 B"}
-    assert {size: size_text(size) for size in sizes} == sizes
+    assert {size: collectives.size_text(size) for size in sizes} == sizes
     # A turn has fewer exchanges if the vectors are large.
-    assert [steps_in_a_turn(each) for each in (4, 4 << 20, 16 << 20, 64 << 20)] == [50, 50, 16, 5]
+    assert [collectives.steps_in_a_turn(each) for each in (4, 4 << 20, 16 << 20, 64 << 20)] == [50, 50, 16, 5]
 
 
 def test_collectives_are_measured_only_when_they_are_named() -> None:
-    assert parse(["collectives"]).cases == tuple(COLLECTIVE_CASES)
-    assert not set(parse([]).cases) & set(COLLECTIVE_CASES)
+    assert parse(["collectives"]).cases == tuple(collectives.COLLECTIVE_CASES)
+    assert not set(parse([]).cases) & set(collectives.COLLECTIVE_CASES)
 
 
 def test_mpi_starts_its_ranks_itself_and_gloo_does_not(tmp_path: Any) -> None:
@@ -197,10 +177,10 @@ def test_mpi_starts_its_ranks_itself_and_gloo_does_not(tmp_path: Any) -> None:
 
 def overlap_result(
     free: Sequence[float], blocking: Sequence[float], overlapped: Sequence[float], turn: int
-) -> OverlapResult:
-    times = {NO_NETWORK: free, BLOCKING: blocking, OVERLAPPED: overlapped}
-    ways = tuple(subject(name, times[name], versions={"numpy": "2"}) for name in WAYS)
-    return OverlapResult("sharded_reduce", "net, batch 4", 4, "100 Mbit/s, 0.5 ms", turn, ways)
+) -> overlap.OverlapResult:
+    times = {overlap.NO_NETWORK: free, overlap.BLOCKING: blocking, overlap.OVERLAPPED: overlapped}
+    ways = tuple(subject(name, times[name], versions={"numpy": "2"}) for name in overlap.WAYS)
+    return overlap.OverlapResult("sharded_reduce", "net, batch 4", 4, "100 Mbit/s, 0.5 ms", turn, ways)
 
 
 @pytest.mark.parametrize(
@@ -228,29 +208,29 @@ def test_hidden_fraction_is_relative_to_blocking_network_time_and_has_quartiles(
 def test_the_section_has_medians_quartiles_and_hidden_time() -> None:
     found = overlap_result([100, 102, 104], [140, 142, 144], [106, 108, 110], turn=3)
     row = "| sharded_reduce | 102 (101-103) | 142 (141-143) | 108 (107-109) | 0.85 | 0.85-0.85 |"
-    assert row in overlap_section([found])
-    assert "net, batch 4, 4 workers of one thread each" in overlap_section([found])
+    assert row in overlap.overlap_section([found])
+    assert "net, batch 4, 4 workers of one thread each" in overlap.overlap_section([found])
     report = Report({"CPU": "one"}, overlaps=[found])
     assert "versions: numpy 2" in report.markdown()
     assert "Phases:" not in report.markdown()
 
 
 def test_variants_that_fail_or_have_other_losses_are_refused() -> None:
-    same = [subject(name) for name in WAYS]
-    require_same_losses(same)
+    same = [subject(name) for name in overlap.WAYS]
+    overlap.require_same_losses(same)
     with pytest.raises(SubjectError, match=r"^overlapped: ended with code 1$"):
-        require_same_losses([*same[:2], subject(OVERLAPPED, failure="ended with code 1")])
+        overlap.require_same_losses([*same[:2], subject(overlap.OVERLAPPED, failure="ended with code 1")])
     other = [*LOSSES[:2], LOSSES[2] + 1e-7]
     with pytest.raises(SubjectError, match=r"^overlapped: losses .* expected those of no network"):
-        require_same_losses([*same[:2], subject(OVERLAPPED, losses=other)])
+        overlap.require_same_losses([*same[:2], subject(overlap.OVERLAPPED, losses=other)])
 
 
-@pytest.mark.parametrize("combine", OVERLAP_CASES.values())
+@pytest.mark.parametrize("combine", overlap.OVERLAP_CASES.values())
 def test_variants_differ_only_in_waits_and_delayed_transfers(combine: str) -> None:
-    workers = ("parallelism=sync_data", f"parallelism.workers={WORKERS}", f"parallelism.combine={combine}")
+    workers = ("parallelism=sync_data", f"parallelism.workers={overlap.WORKERS}", f"parallelism.combine={combine}")
     free, blocking, overlapped = (
-        build(configuration([*CASE.overrides(threads=1, parallelism=(*workers, *overrides)), "model.depth=8"]))
-        for overrides in WAYS.values()
+        build(configuration([*overlap.CASE.overrides(threads=1, parallelism=(*workers, *overrides)), "model.depth=8"]))
+        for overrides in overlap.WAYS.values()
     )
     assert free.program == overlapped.program
     assert free.cluster == overlapped.cluster == blocking.cluster

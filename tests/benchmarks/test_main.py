@@ -86,7 +86,6 @@ runpy.run_module("benchmarks", run_name="__main__")
 def test_a_signal_ends_the_subjects_and_their_processes(signum: signal.Signals, tmp_path: Path) -> None:
     command = [sys.executable, "-c", BUSY, "mlp", str(tmp_path / "log")]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as benchmarks:
-        assert benchmarks.stdout is not None
         assert benchmarks.stdout.readline() == "busy\n"
         subjects = psutil.Process(benchmarks.pid).children(recursive=True)
         assert len(subjects) == 2

@@ -155,7 +155,6 @@ def test_settings_that_do_not_fit_the_loss_are_refused(settings: dict[str, Any],
 def test_the_loss_is_a_layer_of_kind_loss() -> None:
     b, outputs = classified("softmax")
     stamp = b.net.graph.nodes[outputs.losses.node].layer
-    assert stamp is not None
     assert (stamp.name, stamp.kind) == ("loss", "loss")
     assert b.net.layer_outputs["loss"] == outputs.losses
 

@@ -127,7 +127,6 @@ def test_an_embedding_has_the_values_and_gradient_of_pytorch() -> None:
     table, dy = normal(5, 3), normal(3, 2, 3, seed=2)
     b.set("l/table", table)
     (slope,) = gradients(graph, [y], [b.net.variables["l/table"].tensor], [ops.constant(graph, dy)])
-    assert slope is not None
     value, ours = b.values(y, slope, feeds={x: tokens})
     given = torch.tensor(table, requires_grad=True)
     expected = F.embedding(torch.from_numpy(tokens), given)

@@ -222,7 +222,6 @@ def test_found_point_satisfies_both_wolfe_conditions(curve: Curve, first: float)
     along, seen = noted(curve)
     start = Point(0.0, *curve(0.0))
     found = search(along, start, first, 40)
-    assert found is not None
     assert found.step > 0.0
     assert found is seen[-1]
     assert found.value <= start.value + DECREASE * found.step * start.slope
@@ -240,7 +239,6 @@ def test_evaluations_are_bounded(most: int) -> None:
     along, seen = noted(fall)
     found = search(along, Point(0.0, *fall(0.0)), 1.0, most)
     assert len(seen) == most
-    assert found is not None
     assert found.step == 2.0 ** (most - 1)
     along, seen = noted(climb)
     assert search(along, Point(0.0, *climb(0.0)), 1.0, most) is None
@@ -251,7 +249,6 @@ def test_lowest_point_of_the_bracket_is_returned_after_the_last_evaluation() -> 
     along, seen = noted(lambda t: (-t, -1.0) if t < 4.0 else (10.0, 1.0))
     found = search(along, Point(0.0, 0.0, -1.0), 1.0, 5)
     assert found == min(seen, key=lambda point: point.value)
-    assert found is not None
     assert found.step > 2.0
 
 
@@ -259,7 +256,6 @@ def test_point_above_the_previous_one_closes_a_bracket() -> None:
     """The point at 2 satisfies the decrease condition, but the slope there is still steep."""
     along, _ = noted(lambda t: {1.0: (-1.0, -1.0), 2.0: (-0.9, -1.0)}.get(t, (-1.05, 0.0)))
     found = search(along, Point(0.0, 0.0, -1.0), 1.0, 9)
-    assert found is not None
     assert 1.0 < found.step < 2.0
 
 

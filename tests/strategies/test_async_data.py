@@ -303,8 +303,6 @@ def test_more_servers_than_variables_are_refused() -> None:
 
 def test_virtual_time_is_the_same_on_every_type_of_device() -> None:
     alone = AsyncData(workers=3, virtual_time=True).build(workload_for("dense")).one_process
-    assert alone is not None
-    assert alone.clock is not None
     clock = virtual_time(alone.clock)
     on_cpu, on_gpu = (
         [clock._part_s(f"compute_{k}", worker_device(k, kind), 3) for k in range(3)] for kind in ("cpu", "gpu")

@@ -64,7 +64,7 @@ def per_host(combine: Combine) -> int:
     return combine.keywords["workers_per_host"] if isinstance(combine, partial) else 1
 
 
-def reduce_graph(parts: Parts, combine: Combine = sharded_reduce) -> tuple[Graph, list[Tensor], list[Tensor]]:
+def reduce_graph(parts: Parts, combine: Combine) -> tuple[Graph, list[Tensor], list[Tensor]]:
     """Return a graph that sums one placeholder per worker, these placeholders, and the total on each worker."""
     graph = Graph()
     placed = []

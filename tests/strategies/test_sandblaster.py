@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runner.engine.run.interleaving import Interleaving
+from runner.engine.run.interleaving import Interleaving, VirtualTime
 from runner.errors import ConfigError
 from runner.optimizers.lbfgs import History, Lbfgs, X, iterate
 from runner.optimizers.sgd import Sgd
@@ -23,17 +23,7 @@ from tests.all_pairs import all_pairs
 from tests.optimizers.minimising import NumpyMachine, Vector
 from tests.strategies.networks import NETWORKS, Examples, dense, workload_of
 from tests.strategies.test_base import loss_and_gradients
-from tests.strategies.training import (
-    Course,
-    Weights,
-    begun,
-    difference,
-    drawn_speeds,
-    expect_same_bits,
-    iterated,
-    speeds,
-    trained,
-)
+from tests.strategies.training import Course, Weights, begun, difference, expect_same_bits, iterated, speeds, trained
 
 BATCH = 27
 """A batch size that the number of portions (parts of a batch) does not divide, so that portions differ in size."""
@@ -107,6 +97,16 @@ def test_a_worker_that_is_late_for_several_evaluations_computes_no_portion_of_th
     assert {worker for each in found.record["evaluations"] for worker in each["by"]} == {0}
     assert [each["fetches"] for each in found.record["evaluations"]] == [2] + [1] * (found.evaluations - 1)
     expect_same(found, single("dense", 4))
+
+
+def drawn_speeds(seed: int) -> VirtualTime:
+    """Return a clock with heavy-tailed random durations of portions and commands."""
+    generator = np.random.default_rng(seed)
+
+    def part_s(client: str, device: str, step: int) -> float:
+        return float(generator.lognormal(sigma=1.5)) * (1.0 if client.startswith("compute") else 0.05)
+
+    return VirtualTime(part_s, lambda nbytes: float(generator.lognormal(sigma=1.5)))
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -367,16 +367,6 @@ def speeds(*seconds: float) -> VirtualTime:
     return VirtualTime(part_s, lambda nbytes: 0.1)
 
 
-def drawn_speeds(seed: int) -> VirtualTime:
-    """Return a clock with heavy-tailed random durations of portions and commands."""
-    generator = np.random.default_rng(seed)
-
-    def part_s(client: str, device: str, step: int) -> float:
-        return float(generator.lognormal(sigma=1.5)) * (1.0 if client.startswith("compute") else 0.05)
-
-    return VirtualTime(part_s, lambda nbytes: float(generator.lognormal(sigma=1.5)))
-
-
 def iterated(
     strategy: Strategy, workload: Workload, steps: Iterable[int], saved: Weights | None = None, **options: Any
 ) -> Course:
