@@ -19,6 +19,7 @@ from threadpoolctl import threadpool_limits
 
 from benchmarks.alternate import alternate, load, started
 from benchmarks.cells import NOTHING, document, listed, markdown, origin, publish, ratio, spread
+from benchmarks.experiments import FixedBatch
 from benchmarks.protocol import CLOCKS, WALL, Run, serve
 from benchmarks.results import SubjectResult
 from benchmarks.subjects import SubjectSpec
@@ -68,7 +69,9 @@ class Ours:
         # The limit applies to the libraries that have been loaded, and lasts until the process ends.
         threadpool_limits(self._threads)
         program = Single().build(Workload(network, Sgd(clip_norm=5.0), fields, "float32", 0, ROWS, ROWS))
-        self._session = LocalSession(program, local_cluster(1), registry, _Words())
+        x, y = np.random.default_rng(0).integers(0, WORDS, (2, ROWS, STEPS))
+        rest = {BEGINS: np.zeros(ROWS, np.int64), "index": np.arange(ROWS), "mask": np.ones(ROWS, np.float32)}
+        self._session = LocalSession(program, local_cluster(1), registry, FixedBatch({"x": x, "y": y, **rest}))
         self._session.run("init")
 
     def phase(self, name: str) -> Run:
@@ -80,18 +83,6 @@ class Ours:
             return float(self._session.run("train", step=step, feeds=feeds)["loss"])
 
         return run
-
-
-class _Words:
-    """A source of one batch of random words."""
-
-    def __init__(self) -> None:
-        x, y = np.random.default_rng(0).integers(0, WORDS, (2, ROWS, STEPS))
-        rest = {"begins": np.zeros(ROWS, np.int64), "index": np.arange(ROWS), "mask": np.ones(ROWS, np.float32)}
-        self._batch = {"x": x, "y": y, **rest}
-
-    def read(self, split: str, step: int, lo: int, hi: int) -> dict[str, np.ndarray]:
-        return {name: values[lo:hi] for name, values in self._batch.items()}
 
 
 def measure(subjects: Sequence[SubjectSpec], threads: int, rounds: int, turn: int, clock: str) -> list[SubjectResult]:

@@ -13,7 +13,7 @@ from runner.engine.graph import ops
 from runner.engine.graph.device import local_cluster
 from runner.engine.graph.expression import Expr
 from runner.engine.graph.initializers import Uniform, he_normal
-from runner.engine.graph.network import NetworkBuilder, Outputs
+from runner.engine.graph.network import NetworkBuilder, NetworkFunction, Outputs
 from runner.engine.run.kernel_table import load_kernels
 from runner.fields import BEGINS, Field
 from runner.models import Lstm
@@ -160,16 +160,24 @@ def test_a_table_that_is_also_read_whole_has_a_whole_gradient() -> None:
     assert "put_rows" not in ops_of(Single(), plain)
 
 
+def looking_up(entries: int, features: int = 8, **settings: Any) -> NetworkFunction:
+    """Return a network that adds the vectors of the words of an example, and a dense layer without bias."""
+
+    def network(net: NetworkBuilder, batch: Batch) -> Outputs:
+        rows = nn.embedding(net, batch["x"], entries, features, name="words", **settings)
+        h = ops.reduce_sum(net.graph, rows, axes=(1,))
+        return regress(net, nn.dense(net, h, 2, name="fc", bias=None), batch["y"])
+
+    return network
+
+
 @pytest.mark.parametrize(("entries", "lazy", "held"), [(36, False, False), (37, False, True), (36, True, True)])
 def test_a_gradient_holds_rows_if_a_batch_has_fewer_indices_than_the_table_has_rows(
     entries: int, lazy: bool, held: bool
 ) -> None:
-    def network(net: NetworkBuilder, batch: Batch) -> Outputs:
-        h = ops.reduce_sum(net.graph, nn.embedding(net, batch["x"], entries, 8, name="words"), axes=(1,))
-        return regress(net, nn.dense(net, h, 2, name="fc"), batch["y"])
-
+    workload = workload_of(Sgd(lazy=lazy), looking_up(entries))
     for strategy in (Single(), SyncData(workers=3)):
-        assert ("put_rows" in ops_of(strategy, workload_of(Sgd(lazy=lazy), network))) is held
+        assert ("put_rows" in ops_of(strategy, workload)) is held
 
 
 SERVERS = {f"servers {s}": SyncData(workers=2, combine="parameter_server", servers=s) for s in (1, 2, 4)}
@@ -265,14 +273,8 @@ def test_a_sampled_softmax_sends_and_updates_only_the_rows_of_its_words(name: st
 
 
 def _bytes_of(strategy: SyncData, entries: int) -> list[int]:
-    def network(net: NetworkBuilder, batch: Batch) -> Outputs:
-        h = ops.reduce_sum(net.graph, nn.embedding(net, batch["x"], entries, 8, name="words"), axes=(1,))
-        return regress(net, nn.dense(net, h, 2, name="fc", bias=None), batch["y"])
-
-    with begun(strategy, workload_of(Sgd(), network), source=Words(BATCH)) as trainer:
-        before = trainer.session.sent_bytes()
-        trainer.step_driver.update(0, rate_of(0, "float64"))
-        return [after - now for after, now in zip(trainer.session.sent_bytes(), before, strict=True)]
+    with begun(strategy, workload_of(Sgd(), looking_up(entries)), source=Words(BATCH)) as trainer:
+        return trainer.sent([0])
 
 
 def test_only_rows_and_indices_are_sent() -> None:
@@ -291,12 +293,7 @@ def test_only_rows_and_indices_are_sent() -> None:
 
 def planned(entries: int, **options: Any) -> tuple[dict[str, int], float]:
     """Return the bytes of the arenas of each client, and the estimated seconds of a training step."""
-
-    def network(net: NetworkBuilder, batch: Batch) -> Outputs:
-        h = nn.embedding(net, batch["x"], entries, 1024, name="words", initializer=Uniform(-1.0, 1.0))
-        h = ops.reduce_sum(net.graph, h, axes=(1,))
-        return regress(net, nn.dense(net, h, 2, name="fc", bias=None), batch["y"])
-
+    network = looking_up(entries, 1024, initializer=Uniform(-1.0, 1.0))
     workload = replace(workload_of(Adagrad(clip_norm=1.0), network), dtype="float32")
     strategy = SyncData(workers=2, combine="parameter_server", **options) if options else Single()
     program = strategy.build(workload)
