@@ -18,19 +18,8 @@ Array = NDArray[Any]
 DOCUMENT = "problem.json"
 
 KINDS = (
-    "conv",
-    "dense",
-    "relu",
-    "batch_norm",
-    "max_pool",
-    "avg_pool",
-    "global_avg_pool",
-    "subsample",
-    "flatten",
-    "add",
-    "concat",
-    "pad",
-    "slice",
+    *("conv", "dense", "relu", "batch_norm", "max_pool", "avg_pool", "global_avg_pool", "subsample", "flatten", "add"),
+    *("concat", "pad", "slice"),
 )
 """The kinds of layers. Shapes are (N, C, H, W) and weights (O, C/groups, R, S), whatever layout a framework uses.
 

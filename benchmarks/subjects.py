@@ -23,19 +23,15 @@ class SubjectSpec:
 OURS = SubjectSpec("runner", "", "benchmarks.ours")
 
 
-def _peer(framework: str, variant: str) -> SubjectSpec:
-    return SubjectSpec(f"{framework}-{variant}", framework, f"benchmarks.peers.{framework}_peer", (variant,))
-
-
-PEERS = (
-    _peer("torch", "eager"),
-    _peer("torch", "channels-last"),
-    _peer("torch", "compile"),
-    _peer("torch", "compile-channels-last"),
-    _peer("jax", "nchw"),
-    _peer("jax", "nhwc"),
-    _peer("tensorflow", "graph"),
-    _peer("tensorflow", "xla"),
+_VARIANTS = {
+    "torch": ("eager", "channels-last", "compile", "compile-channels-last"),
+    "jax": ("nchw", "nhwc"),
+    "tensorflow": ("graph", "xla"),
+}
+PEERS = tuple(
+    SubjectSpec(f"{framework}-{variant}", framework, f"benchmarks.peers.{framework}_peer", (variant,))
+    for framework, variants in _VARIANTS.items()
+    for variant in variants
 )
 """The peers with which runner is compared in the training of networks."""
 

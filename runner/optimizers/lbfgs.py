@@ -182,20 +182,10 @@ class Iteration:
 
 def commands(history: int) -> list[Command]:
     """Return all commands of :func:`iterate` except evaluations, for a history of ``history`` pairs."""
-    found: list[Command] = [
-        Dot(GRADIENT, GRADIENT),
-        Dot(GRADIENT, DIRECTION),
-        Dot(START, START_GRADIENT),
-        Dot(START_GRADIENT, START_GRADIENT),
-        Scale(DIRECTION, GRADIENT),
-        Scale(DIRECTION, DIRECTION),
-        Scale(START, X),
-        Scale(START_GRADIENT, GRADIENT),
-        Scale(X, START),
-        Add(X, START, DIRECTION),
-        Add(START, X, START),
-        Add(START_GRADIENT, GRADIENT, START_GRADIENT),
-    ]
+    found: list[Command] = [Dot(GRADIENT, GRADIENT), Dot(GRADIENT, DIRECTION), Dot(START, START_GRADIENT)]
+    found += [Dot(START_GRADIENT, START_GRADIENT), Scale(DIRECTION, GRADIENT), Scale(DIRECTION, DIRECTION)]
+    found += [Scale(START, X), Scale(START_GRADIENT, GRADIENT), Scale(X, START), Add(X, START, DIRECTION)]
+    found += [Add(START, X, START), Add(START_GRADIENT, GRADIENT, START_GRADIENT)]
     for place in range(history):
         s, y = pair_names(place)
         found += [Dot(s, DIRECTION), Dot(y, DIRECTION), Add(DIRECTION, DIRECTION, s), Add(DIRECTION, DIRECTION, y)]

@@ -5,6 +5,7 @@ import math
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from typing import Any
 
 import numpy as np
@@ -34,16 +35,13 @@ EXCHANGES = [Exchange(RING, 2), Exchange(RING, 3), Exchange(RING, 4), Exchange(P
 @pytest.mark.parametrize("nbytes", [4, 4 * 1000, 4 * 4099])
 def test_every_worker_receives_the_sum_of_all_vectors(exchange: Exchange, nbytes: int, registry: Registry) -> None:
     program = exchange_program(exchange, nbytes)
-    session = LocalSession(program, local_cluster(program.workers, program.servers), registry)
-    try:
+    with closing(LocalSession(program, local_cluster(program.workers, program.servers), registry)) as session:
         session.run("give", feeds={f"worker-{k}": given(k, nbytes) for k in range(exchange.workers)})
         before = sum(session.sent_bytes())
         session.run("exchange")
         each_way = exchange.workers if exchange.collective == PUSH_PULL else exchange.workers - 1
         assert sum(session.sent_bytes()) - before == 2 * each_way * nbytes
         sums = session.run("look")
-    finally:
-        session.close()
     assert {deviation(sums[f"worker-{k}"], exchange.workers) for k in range(exchange.workers)} == {0.0}
 
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -209,11 +210,9 @@ def forward_loss(problem: Problem, registry: Registry) -> float:
         loss = ops.reduce_mean(graph, losses, axes=(0,))
     client = Client("forward", fetches={"loss": loss}, feeds=fed)
     arrays = {name: problem.variable(name) for name in fed if name not in ("x", "y")}
-    session = LocalSession(Program(graph, {"forward": client}, {}, workers=1), local_cluster(1), registry)
-    try:
+    program = Program(graph, {"forward": client}, {}, workers=1)
+    with closing(LocalSession(program, local_cluster(1), registry)) as session:
         return float(session.run("forward", feeds={**arrays, "x": problem.x, "y": problem.y})["loss"])
-    finally:
-        session.close()
 
 
 def _fed(graph: Graph, problem: Problem, name: str, fed: dict[str, tuple[Tensor, ...]]) -> Tensor:

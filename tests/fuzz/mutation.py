@@ -9,26 +9,8 @@ from typing import Any
 
 INTEGERS = [0, 1, 7, 127, 128, 255, 256, 2**15, 2**16 - 1, 2**31 - 1, 2**31, 2**32 - 1, 2**62, 2**63 - 1, 2**64 - 1]
 VALUES: list[Any] = [
-    None,
-    True,
-    False,
-    -1,
-    *INTEGERS,
-    -0.0,
-    1e-320,
-    1e308,
-    math.inf,
-    math.nan,
-    "",
-    "x",
-    "\x00",
-    "../../x",
-    "x" * 5000,
-    "\U0001f4a5",
-    [],
-    {},
-    [[[[]]]],
-    {"_target_": "os.system"},
+    *(None, True, False, -1, *INTEGERS, -0.0, 1e-320, 1e308, math.inf, math.nan),
+    *("", "x", "\x00", "../../x", "x" * 5000, "\U0001f4a5", [], {}, [[[[]]]], {"_target_": "os.system"}),
 ]
 _MOST_CHANGES = 4
 _LONGEST_COPY = 64

@@ -87,17 +87,11 @@ class TorchInceptionV3:
         one = self.conv(f"{name}_branch1_1", x)
         short = self.conv(f"{name}_branch2_1", x)
         long = self.conv(f"{name}_branch3_2", self.conv(f"{name}_branch3_1", x))
-        return torch.cat(
-            [
-                one,
-                self.conv(f"{name}_branch2_2_row", short),
-                self.conv(f"{name}_branch2_2_column", short),
-                self.conv(f"{name}_branch3_3_row", long),
-                self.conv(f"{name}_branch3_3_column", long),
-                self.pooled(f"{name}_branch4_2", x),
-            ],
-            1,
+        short, long = (
+            [self.conv(f"{name}_{branch}_{side}", h) for side in ("row", "column")]
+            for branch, h in (("branch2_2", short), ("branch3_3", long))
         )
+        return torch.cat([one, *short, *long, self.pooled(f"{name}_branch4_2", x)], 1)
 
     def pooled(self, name: str, x: Tensor) -> Tensor:
         """Return a convolution of average-pooled images."""

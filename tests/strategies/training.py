@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -148,12 +148,9 @@ def opened(
     program, alone = planned.program, planned.program.one_process
     if interleaving is None and alone is not None and alone.clock is not None:
         interleaving = virtual_time(alone.clock)
-    session = LocalSession(program, planned.cluster, registry, source, interleaving=interleaving)
-    session._planned = planned.plans
-    try:
+    with closing(LocalSession(program, planned.cluster, registry, source, interleaving=interleaving)) as session:
+        session._planned = planned.plans
         yield Trainer(program, session, workload.state_dtype, source)
-    finally:
-        session.close()
 
 
 @contextmanager

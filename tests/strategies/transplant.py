@@ -9,14 +9,8 @@ from tests.test_import_rule import SOURCE, modules, statements, targets
 from tests.test_strategy_rule import CONTRACT
 
 PUBLIC = (
-    "runner.bounds",
-    "runner.errors",
-    "runner.plugin",
-    "runner.engine.graph",
-    "runner.engine.compile.passes.layer_groups",
-    "runner.engine.compile.program",
-    "runner.engine.run.step_driver",
-    "runner.optimizers.base",
+    *("runner.bounds", "runner.errors", "runner.plugin", "runner.engine.graph", "runner.engine.compile.program"),
+    *("runner.engine.compile.passes.layer_groups", "runner.engine.run.step_driver", "runner.optimizers.base"),
     *(f"runner.strategies.{module}" for module in CONTRACT),
 )
 """Modules that ``examples/own_strategy/README.md`` declares public for strategies."""

@@ -24,24 +24,13 @@ def test_contributors_are_read_by_step(tmp_path: Path) -> None:
     assert read(FIRST + '{"step": 5, "contributors": [1, 2]}\n', tmp_path) == {4: (0, 2), 5: (1, 2)}
 
 
+CHOSEN = ("[0]", "[0, 1, 2]", "[0, 3]", "[-1, 0]", "[1, 0]", "[1, 1]", "[0, true]", '[0, "1"]', "3", "null")
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        *(
-            (f'{FIRST}{{"step": 5, "contributors": {chosen}}}\n', WRONG)
-            for chosen in (
-                "[0]",
-                "[0, 1, 2]",
-                "[0, 3]",
-                "[-1, 0]",
-                "[1, 0]",
-                "[1, 1]",
-                "[0, true]",
-                '[0, "1"]',
-                "3",
-                "null",
-            )
-        ),
+        *((f'{FIRST}{{"step": 5, "contributors": {chosen}}}\n', WRONG) for chosen in CHOSEN),
         ("", r"the file is empty; expected a line for every update$"),
         *((content, UNREADABLE) for content in (None, "no JSON", "[" * 100_000)),
     ],
