@@ -18,7 +18,7 @@ from runner.strategies.synchronous.batch_statistics import STATISTICS
 from runner.tasks.classification import classifier
 from tests.all_pairs import all_pairs
 from tests.strategies.networks import NETWORKS, workload_of
-from tests.strategies.training import Run, begun, compiled, expect_same_run, sends_of, single, trained
+from tests.strategies.training import Run, begun, combined_by, compiled, expect_same_run, sends_of, single, trained
 
 STEPS = 6
 

@@ -15,7 +15,17 @@ from runner.strategies.sync_data import SyncData
 from runner.strategies.synchronous.batch_statistics import STATISTICS
 from runner.tasks.classification import classify
 from tests.strategies.networks import BATCH, CLASSES, Batch, Examples, batch_normalised, convolved, workload_of
-from tests.strategies.training import Run, Weights, begun, expect_same_bits, expect_same_run, sends_of, single, trained
+from tests.strategies.training import (
+    Run,
+    Weights,
+    begun,
+    combined_by,
+    expect_same_bits,
+    expect_same_run,
+    sends_of,
+    single,
+    trained,
+)
 
 STEPS = 4
 DECAY = 0.8
