@@ -53,7 +53,7 @@ class Regression(Task):
                 truth = Expr(graph, ops.reshape(graph, truth.tensor, own.spec.shape))
             of_examples = LOSSES[self.loss].of_examples
             losses = net.output(training_losses(net, own, lambda prediction: of_examples(prediction, truth)).tensor)
-            values = {name: METRICS[name].value(own, truth) for name in self.measures}
+            values = {name: METRICS[name].value(own, truth) for name in ("mae", *self.metrics)}
         return Outputs(losses, values, {}, own.tensor)
 
 
