@@ -8,9 +8,9 @@ from dataclasses import dataclass
 class Case:
     """One network on one batch.
 
-    model: overrides that choose the model. shape: shape of an image, (C, H, W). turn: steps per turn. precisions:
-    default precisions. learning_rate: large enough that the loss falls from the first step, so that the losses reveal
-    a wrong update.
+    model: overrides that choose the model. shape: shape of an image, (C, H, W). turn: number of consecutive steps of an
+    implementation before the next one runs. precisions: measured if the command names none. learning_rate: large enough
+    that the loss falls from the first step, so that the losses reveal a wrong update.
     """
 
     name: str
@@ -119,5 +119,5 @@ _ALL = (
 )
 
 CASES = {case.name: case for case in _ALL}
-"""Every case by name. Two are measured only if they are named: "smoke", for tests, and "resnet1001", which takes some
-peers many minutes to compile."""
+"""Every case by name. Two are measured only on request: "smoke", for tests, and "resnet1001", because some frameworks
+compile it for many minutes."""

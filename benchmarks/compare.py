@@ -1,4 +1,4 @@
-"""Measure one case: write its problem, start and warm up every implementation, and time them in alternating turns."""
+"""Measure one case: store the network and the batch, start every implementation, and time them in alternating turns."""
 
 import tempfile
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from benchmarks.subjects import SubjectSpec
 from benchmarks.timed_single import CLIENTS
 
 WARM_UP = 2
-"""Number of warm-up runs of a phase. "step" has additional runs before, whose losses are compared."""
+"""Number of warm-up runs of a phase. Before them, "step" has additional runs, and their losses are compared."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Settings:
 
 
 def compare(case: Case, precision: str, settings: Settings, specs: Sequence[SubjectSpec], rates: Rates) -> CaseResult:
-    """Measure a case. The first of ``specs`` is runner. Raises ConfigError for an unknown model."""
+    """Measure a case. The first entry of ``specs`` must be runner itself. Raises ConfigError for an unknown model."""
     with tempfile.TemporaryDirectory(prefix="benchmark-") as name, ExitStack() as stack:
         folder = Path(name)
         problem = prepare(case.overrides(threads=settings.threads, precision=precision), folder)
@@ -53,7 +53,7 @@ def phase_work(case: Case) -> dict[str, int]:
 
 
 def _measure(contestants: Sequence[Contestant], settings: Settings, turn: int) -> None:
-    """Time each phase in alternating turns. Memory is read after "step", before the other phases allocate more."""
+    """Time each phase in alternating turns. Memory is measured after "step", before the other phases allocate more."""
     if "step" in settings.phases:
         alternate(contestants, "step", rounds=settings.rounds, turn=turn)
     for contestant in contestants:

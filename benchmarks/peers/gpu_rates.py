@@ -1,4 +1,4 @@
-"""Time kernels at the peak rates of a GPU: ``python -m benchmarks.peers.gpu_rates DEVICE``.
+"""Measure the peak rates of a GPU: ``python -m benchmarks.peers.gpu_rates DEVICE``.
 
 The phases are matrix products by PyTorch in each precision, and "copy", a copy within the GPU's memory.
 """
@@ -40,7 +40,7 @@ class GpuRates:
     def _product(self, precision: str) -> Callable[[], object]:
         dtype = torch.bfloat16 if precision == "bfloat16" else torch.float32
         n = side(self._device)
-        # Random factors, because a GPU at its power limit is faster if few bits of the factors change.
+        # Random matrices: at its power limit, a GPU multiplies constant matrices faster, because fewer bits change.
         a, b = (torch.randn(n, n, device=self._device).to(dtype) for _ in range(2))
         c = torch.empty_like(a)
 

@@ -10,12 +10,12 @@ REPEATS = 10
 
 
 def side(device: str) -> int:
-    """Return the number of rows, which is also the number of columns, of the matrices."""
+    """Return the number of rows and of columns of the square matrices."""
     return 256 if device == "cpu" else 8192
 
 
 def multiply_adds(device: str) -> int:
-    """Return the multiply-adds in one run of a product."""
+    """Return the number of multiply-adds in one run, which computes ``REPEATS`` products."""
     return int(REPEATS * side(device) ** 3)
 
 
@@ -25,5 +25,5 @@ def copied(device: str) -> int:
 
 
 def moved(device: str) -> int:
-    """Return the bytes that one run of the copy reads and writes together."""
+    """Return the number of bytes that one run of the copy reads and writes in all."""
     return 2 * REPEATS * copied(device)

@@ -18,7 +18,7 @@ VARIANTS = {"graph": False, "xla": True}
 """Name -> whether XLA compiles the phases (jit_compile)."""
 
 Call = Callable[[Mapping[str, tf.Tensor], Sequence[tf.Tensor]], tf.Tensor]
-"""Function of trainable variables, of which vectors stay float32, and of inputs; returns the output."""
+"""A function (trainable variables, inputs) -> output. Variables that are vectors stay float32."""
 
 
 class Network:
@@ -158,7 +158,7 @@ def _widths(padding: Sequence[int]) -> list[list[int]]:
 
 
 def _axes_last(by_axis: Sequence[Any]) -> list[Any]:
-    """Return values given by axis of (N, C, H, W) in the order of (N, H, W, C)."""
+    """Reorder values for the axes of (N, C, H, W) to the axes of (N, H, W, C)."""
     return [by_axis[axis] for axis in TO_NHWC] if len(by_axis) == 4 else list(by_axis)
 
 
@@ -217,7 +217,7 @@ class TensorFlow:
 
         def run() -> float:
             results = function(*self._batch)
-            # The phase "gradients" returns them, so that TensorFlow does not prune their computation.
+            # The phase "gradients" also returns the gradients, so that TensorFlow does not prune their computation.
             return float(results[0] if isinstance(results, tuple) else results)
 
         return run

@@ -1,7 +1,8 @@
-"""Completion in a shell: verbs, their words and run directories. Hydra completes groups, options and keys.
+"""Completion in a shell of verbs, their subcommands and run directories. Hydra completes groups, options and keys.
 
-``runner -sc install=SHELL`` prints Hydra's shell function. The function calls ``runner -sc query=SHELL`` with the typed
-line in the environment variable COMP_LINE, the cursor in COMP_POINT (not in fish), and offers the printed words.
+``runner -sc install=SHELL`` prints Hydra's shell function. The function sets COMP_LINE to the typed line
+and, except in fish, COMP_POINT to the position of the cursor. Then it calls ``runner -sc query=SHELL`` and offers the
+printed words.
 """
 
 import os
@@ -61,7 +62,7 @@ OVERRIDES = ("explain", "profile", "recommend", "simulate")  # verbs that take t
 
 
 def install(arguments: Sequence[str]) -> int:
-    """Print the commands that a shell has to run so that it completes the words of runner; return the exit code."""
+    """Print the shell commands that enable completion for ``runner``; return the exit code."""
     from runner.commands.train import train
 
     shell = next(argument.removeprefix(INSTALL) for argument in arguments if argument.startswith(INSTALL))
@@ -72,7 +73,7 @@ def install(arguments: Sequence[str]) -> int:
 
 
 def complete(arguments: Sequence[str], verbs: Sequence[str]) -> int:
-    """Print the completions of the line before the cursor, including Hydra's if an override can follow; return 0."""
+    """Print the completions of the text before the cursor, with Hydra's if an override can follow; return 0."""
     line, cursor = os.environ.get(LINE, ""), os.environ.get(CURSOR, "")
     line = line[: int(cursor)] if cursor.isdecimal() else line
     before = line.split()[1:]
@@ -108,7 +109,7 @@ def _words(before: Sequence[str], word: str, verb: str | None, verbs: Sequence[s
 
 
 def _directories(path: str, markers: Sequence[str]) -> Iterator[str]:
-    """Yield the default output directories that hold a file of ``markers``.
+    """Yield the directories of runs and sweeps that contain a file named in ``markers``.
 
     If none of them begins with ``path``, yield the existing directories that can continue ``path``.
     """

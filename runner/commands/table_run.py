@@ -1,4 +1,4 @@
-"""``runner table run``: compute the missing values of a table; training runs are the jobs of a planned sweep."""
+"""``runner table run``: compute the missing values of a table. Runs that train are jobs of one resumable sweep."""
 
 import os
 import shlex
@@ -64,7 +64,7 @@ def run_computed(files: TableFiles, runs: Iterable[str]) -> None:
 
 @dataclass(frozen=True, eq=False)
 class Trial:
-    """A run with one seed. job: its composed configuration, in a directory that is named after the configuration."""
+    """A run with one seed. job: its job in the sweep; the job's directory is named after the configuration."""
 
     run: str
     seed: int
@@ -81,7 +81,7 @@ class TableSweep:
     """The sweep of a table's runs. Its directory is fixed, so that a second start continues the sweep.
 
     overrides: settings of Hydra's launcher. config_dir: folder of the user's YAML files. budget_s: limit of the sum of
-    the jobs' estimated seconds; None for no limit. digests: settings of a dataset, as text -> digest of its examples.
+    the jobs' estimated seconds; None for no limit. digests: settings of a dataset (text) -> digest of its examples.
     """
 
     files: TableFiles
@@ -127,7 +127,7 @@ class TableSweep:
                 yield Trial(run, seed, config, Job(composed, overrides, directory, place, launcher))
 
     def _plan(self, trials: Sequence[Trial]) -> Plan:
-        """Return a plan with the jobs of earlier starts and the launcher of this start."""
+        """Return a plan with the jobs of earlier commands and the launcher of this command."""
         stored = Plan.read(self.directory).jobs if (self.directory / PLAN_FILE).exists() else []
         launcher = trials[0].job.launcher
         assert launcher is not None
@@ -152,7 +152,7 @@ class TableSweep:
         return next((job for job in plan.jobs if job.directory == directory), None)
 
     def _missing(self, trials: Sequence[Trial], plan: Plan) -> list[Trial]:
-        """Return the trials that lack a result, and the unfinished trials with which these are compared."""
+        """Return the trials without a result, and the unfinished trials to which they are compared."""
         results = self.files.results()
         lacking = {(trial.run, trial.seed) for trial in trials if self._lacks(trial, results)}
         needed = {(self.files.table.runs[run].against, seed) for run, seed in lacking}
@@ -164,14 +164,14 @@ class TableSweep:
         ]
 
     def _lacks(self, trial: Trial, results: Mapping[str, RunResults]) -> bool:
-        """Return whether a trial has no result, or was compared with weights that its reference no longer has."""
+        """Return whether a trial has no result, or one compared to a reference that has been trained again since."""
         found = results[trial.run].current.get(trial.seed)
         against = self.files.table.runs[trial.run].against
         reference = results[against].current.get(trial.seed) if against else None
         return found is None or (reference is not None and found.against != reference.origin.weights_sha256)
 
     def _outcome(self, trial: Trial, plan: Plan) -> Outcome | None:
-        """Return the outcome of a trial's job; None unless the outcome is a result (:func:`is_result`)."""
+        """Return the outcome of a trial's job; None if there is none, or if it is no result (:func:`is_result`)."""
         job = self._job_of(trial, plan)
         outcome = None if job is None else read_outcome(job, self.directory)
         return outcome if outcome is not None and is_result(outcome) else None
@@ -209,10 +209,10 @@ class TableSweep:
         return chosen
 
     def _seconds(self, trial: Trial) -> tuple[float | None, str]:
-        """Return the estimated seconds of a trial, and an error message about missing data or "".
+        """Return the estimated seconds of a trial, and an error message, which is "" if no data are missing.
 
-        The estimate is the longest time of another seed. Without other seeds, it follows from the time of a few
-        updates, on synthetic data if the dataset is missing. It is None if no synthetic data can replace the dataset.
+        The estimate is the longest time of the run's other seeds. Without other seeds, it follows from the time of a
+        few updates, on synthetic data if the dataset is missing. It is None if no data can replace the dataset.
         Raises ResourceError or ConfigError if this machine cannot run the trial.
         """
         lacking = lacking_data(trial.config)
@@ -265,10 +265,10 @@ class TableSweep:
         return sweep.exit_code
 
     def _begin(self, trial: Trial) -> None:
-        """Store a run's data digests, machine and first updates in the directory of its job before the run starts.
+        """Before a run starts, store its data digests, its machine and values of its first updates in its directory.
 
-        Raises ConfigError if an earlier start of the job had another program, machine or data, because a continued run
-        would mix the values of both.
+        Raises ConfigError if the job was begun with another program, machine or data, because a continued run would mix
+        old and new values.
         """
         path = trial.job.run_dir / BEGUN_FILE
         now = begun(trial.config, data_digests(trial.config, self._digest), self.files.origin())
@@ -336,7 +336,7 @@ class TableSweep:
 def run_table(files: TableFiles, runs: Sequence[str], sweep: TableSweep) -> int:
     """Compute the missing values of the named runs; return the exit code.
 
-    Raises ConfigError for a benchmark, and if a run was changed after it had results and the file states no reason.
+    Raises ConfigError if the table is a benchmark, or if a run with results was changed and the file states no reason.
     """
     if files.table.kind == BENCHMARK:
         raise ConfigError(

@@ -1,7 +1,7 @@
 """Hydra's basic sweeper, for jobs that :class:`runner.config.hydra_sweep.BatchLauncher` composes.
 
-Import this module only after Hydra has searched for plugins: the search executes the modules of Hydra's own plugins
-again, and classes that were imported from them before the search no longer work.
+Import this module only after Hydra has searched for plugins. The search executes the modules of Hydra's own plugins
+again, so that classes imported from these modules earlier no longer work.
 """
 
 import sys

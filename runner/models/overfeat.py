@@ -17,7 +17,7 @@ class Overfeat(Model):
     145,920,872 parameters and 2,801,403,904 multiply-adds for 3x231x231 images of 1000 classes; other image sizes work
     too.
 
-    filters: filters of each convolution. units: width of each hidden dense layer. dropout: rate after these layers.
+    filters: filters of each convolution. units: width of each hidden dense layer. dropout: rate after each of them.
     """
 
     name: str = "overfeat"

@@ -1,4 +1,4 @@
-"""The update of a few rows of a table and of its slots, by the same formulas as the update of a whole variable."""
+"""Updates of some rows of a table and of its slots, with the same formulas as for a whole variable."""
 
 from dataclasses import replace
 
@@ -9,10 +9,10 @@ from runner.engine.graph.variables import Variable, Variables
 
 
 class TouchedRows(Variables):
-    """A view of a store in which a table and its slots have only the rows that a gradient names, (n, ...) each.
+    """A view of a store that has only those rows of a table and of its slots to which a gradient refers.
 
-    total: the gradient of each of these rows (n, ...), the sum of all values with the index of the row. If a row is
-    named several times, its update is computed each time, from equal values.
+    Each tensor of the view has the shape (n, ...), for n indices. total: (n, ...), the gradient of each row: the sum of
+    all values with this index. If an index occurs several times, the same update is computed for each occurrence.
     """
 
     def __init__(self, store: Variables, gradient: Rows) -> None:
@@ -29,11 +29,11 @@ class TouchedRows(Variables):
         return replace(table, tensor=rows)
 
     def table(self, rows: Variable) -> Variable:
-        """Return the variable of the store for a variable of this view."""
+        """Return the whole table of the store to which ``rows`` belong."""
         return self._tables[rows.tensor]
 
     def put(self, rows: Variable, values: Tensor) -> Tensor:
-        """Add a node for the table of ``rows`` with new values (n, ...) of these rows."""
+        """Add a node that returns the table of ``rows`` with these rows replaced by ``values`` (n, ...)."""
         return ops.put_rows(self.graph, self.table(rows).tensor, self._indices, values)
 
     def slot(self, of: Variable, name: str, initial: float = 0.0) -> Variable:

@@ -44,7 +44,8 @@ log = logging.getLogger(__name__)
 def name_the_node(error: NonFiniteLossError, experiment: Experiment, directory: RunDirectory) -> None:
     """Raise NumericError with the node that first produced a value that is not finite; return if none is found.
 
-    An error that prevents the repetition is logged and not raised.
+    The function repeats the steps since the last checkpoint and checks the outputs of every node. If the steps cannot
+    be repeated, the error is logged and not raised.
     """
     where = "Its origin"
     try:
@@ -69,7 +70,7 @@ def name_the_node(error: NonFiniteLossError, experiment: Experiment, directory: 
 
 
 def replay(session: Session, experiment: Experiment, first_step: int, last_step: int) -> None:
-    """Repeat updates first_step..last_step. Where the original run evaluated, wait until all clients have ended."""
+    """Repeat updates first_step..last_step. Wait for all clients after each step after which the run evaluated."""
     step_driver = bind(experiment.program.step_driver, session)
     for step in range(first_step, last_step + 1):
         train_step(step_driver, experiment, step)
@@ -81,9 +82,9 @@ def replay(session: Session, experiment: Experiment, first_step: int, last_step:
 def repeated_experiment(experiment: Experiment, directory: RunDirectory, first_step: int) -> Experiment | None:
     """Return the experiment that repeats the steps from ``first_step`` on, in the recorded order of clients.
 
-    Returns None if the order in which clients (see ``Client`` in ``program``) ended affects the values and cannot be
-    repeated: its record can be replayed only from step 0. In virtual time, the order begins again at each checkpoint,
-    so no record is needed.
+    Returns None if the values depend on the order in which clients (see ``Client`` in ``program``) end, and this order
+    cannot be replayed: a recorded order can be replayed only from step 0. In virtual time, the order after a checkpoint
+    does not depend on earlier steps, so no record is needed.
     """
     config = experiment.config
     race = config.parallelism.race

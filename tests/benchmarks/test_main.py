@@ -168,7 +168,7 @@ def test_steps_and_shares_are_counted_by_subject_and_worker() -> None:
 
 @pytest.mark.slow
 def test_a_turn_is_timed_without_its_first_steps_and_synchronized(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The processes are real; three of them are workers."""
+    """The test starts real processes, three of them workers."""
     strategy = ["parallelism=sync_data", "parallelism.combine=parameter_server", "parallelism.backup_workers=1"]
     monkeypatch.setattr("benchmarks.backup.SETTLING", 2)
     with ExitStack() as stack:
@@ -195,7 +195,7 @@ def test_a_command_has_help(command: str, capsys: pytest.CaptureFixture[str]) ->
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Write a run of 20 steps of 10 ms, or 20 ms after time 100.1 s. Its store lacks one point and repeats another."""
+    """Write a run of 20 steps: 10 ms each until time 100.1 s, then 20 ms. Its store lacks a point and has one twice."""
     (tmp_path / "run").mkdir()
     with (tmp_path / "run" / "metrics.jsonl").open("w") as log:
         for step in range(20):

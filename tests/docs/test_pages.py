@@ -1,8 +1,8 @@
-"""The commands of the documentation run, the nodes and files that it names exist, and its pages build.
+"""Documented commands work, the nodes and files that the documentation names exist, and its pages build.
 
 An HTML comment on the line before a fenced block says how the block is tested:
 
-    <!-- run: KEY=VALUE ... -->   the overrides are added to those `runner` commands of the block that train
+    <!-- run: KEY=VALUE ... -->   the overrides are added to each `runner` command of the block that trains
     <!-- not run: REASON -->
     <!-- file: PATH -->           the block is a file in the folder of the page, not commands
 """

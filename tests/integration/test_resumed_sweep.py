@@ -43,7 +43,7 @@ def starts(run_dir: Path) -> int:
 
 
 def steps(run_dir: Path) -> list[int]:
-    """Return the steps of the logged training losses of a run, including repeated steps."""
+    """Return the steps at which a run logged its training loss, including repeated steps."""
     return [record.step for record in read_metrics(run_dir / "metrics.jsonl") if "train/loss" in record.values]
 
 

@@ -92,7 +92,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("label", SETTINGS)
 def test_smoothed_and_weighted_losses_equal_those_of_pytorch(label: str) -> None:
-    """PyTorch's mean divides by the sum of the weights of the labels; losses of single examples are equal."""
+    """Losses of single examples are compared, because PyTorch's mean divides by the sum of the labels' weights."""
     torch = pytest.importorskip("torch")
     settings, labels = SETTINGS[label], LABELS.copy()
     if settings.get("ignored_label", 0) < 0:

@@ -1,7 +1,7 @@
 """A program that starts the processes of a run as actors of Ray, as ``srun`` does for Slurm.
 
-The program runs as a script in a separate process and imports nothing of runner: Ray sends the class of the actors to
-its nodes by value. Ray places and watches the processes; their messages and tensors do not go through Ray.
+The program is a script in a separate process. It imports nothing of runner, because Ray sends the class of the actors
+to its nodes by value. Ray places and watches the processes; their messages and tensors do not go through Ray.
 """
 
 import argparse
@@ -26,8 +26,8 @@ class Starter:
     def run(self, ticket: bytes, arguments: Sequence[str], environment: Mapping[str, str]) -> tuple[str, str, str]:
         """Run ``runner`` until it ends; return the name of the node, how ``runner`` ended, and the end of its output.
 
-        The second text is empty if the exit code is 0. ticket: content of the file for --key. arguments: arguments of
-        ``runner``. environment: variables to add to the environment of the node.
+        If the exit code is 0, the text on how it ended is empty. ticket: content of the file for --key. arguments:
+        arguments of ``runner``. environment: variables to add to the environment of the node.
         """
         import platform
 
@@ -53,7 +53,7 @@ class Starter:
 def main(arguments: Sequence[str]) -> int:
     """Start the processes, wait until all have ended or one has failed, and return 0 or 1."""
     options = _options(arguments)
-    # The run ends this program with SIGTERM, also after Ctrl-C; if the run dies, the kernel sends SIGTERM.
+    # The process of the run ends this program with SIGTERM, also after Ctrl-C. If it dies, the kernel sends SIGTERM.
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     own = options.address == LOCAL_CLUSTER

@@ -1,4 +1,4 @@
-"""Calls of a step: instructions fused into as few calls as possible, or called one by one to time or check each.
+"""Calls of a step. Instructions are fused into as few calls as possible, or each has a call, to be timed or checked.
 
 If a node's output is not finite, :class:`FiniteCheck` restores the node's variables and raises an error.
 """
@@ -25,7 +25,8 @@ Call = Callable[[], int | None]
 class CallGroup:
     """One call: consecutive instructions that the platform has fused, or the function of a single instruction.
 
-    The parts of a group are its fused calls. call: returns 0 or None, or after a failure (1 + part) << 16 | status.
+    A part is one of the calls that were fused into the group. call: returns 0 or None on success, and
+    ``((1 + part) << 16) | status`` if a part failed.
     instructions: for each part, the position of its instruction in the plan. reason: (part, status) -> message.
     late: returns, in the same form, the code of a failure that occurred after ``call`` had returned.
     """
@@ -39,7 +40,8 @@ class CallGroup:
 def join_calls(platform: Platform, works: Sequence[Work]) -> list[CallGroup]:
     """Fuse neighbouring calls that the platform can join. works: one Work for each instruction, in order.
 
-    Calls that wait are the first calls of their group, because the platform repeats the group until they succeed.
+    A call that waits for a tensor begins a new group, unless the call before it waits too, because the platform repeats
+    a group from its start until the waiting calls succeed.
     """
     groups: list[list[tuple[int, Work]]] = []
     for position, work in enumerate(works):

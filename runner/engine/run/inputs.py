@@ -79,7 +79,7 @@ class SharedReading:
     def read(self, device: str, step: int) -> dict[Tensor, Array]:
         """Return the inputs of a device for a step; a share that feeds several slots is read once.
 
-        Raises the errors of the source; RunnerError if there is no source or it lacks a field that the device needs.
+        Raises the errors of the source, and RunnerError if there is no source or if it lacks a field of the device.
         """
         shares: dict[ShareKey, Fields] = {}
         fed = {}

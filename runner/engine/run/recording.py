@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class PlanRun(NamedTuple):
-    """One run of a plan. plan: number of the plan in the trace. number: number of earlier runs of the plan."""
+    """One run of a plan. plan: index of the plan in the trace. number: number of earlier runs of the plan."""
 
     plan: int
     number: int
@@ -28,7 +28,8 @@ class PlanRun(NamedTuple):
 class RawSpan(NamedTuple):
     """One measured interval, in nanoseconds of the recorder's clock.
 
-    plan, number, step: see :class:`PlanRun`. position: index of the instruction in the plan; 0 for earlier work.
+    plan, number, step: see :class:`PlanRun`. position: index of the instruction in the plan, or 0 for work before the
+    first instruction.
     """
 
     plan: int

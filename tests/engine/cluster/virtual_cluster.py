@@ -161,11 +161,11 @@ class TurnTaking(FakeEndpoint):
 Kind = TypeVar("Kind", bound=messages.Message)
 
 ADDRESS = "ipc:///virtual/master-0"
-PATIENCE_S = 10_000.0  # virtual seconds after which the master regards a message as lost; longer than workers' limits
+PATIENCE_S = 10_000.0  # virtual seconds that the master waits for a message; longer than every limit of a worker
 
 
 SETUP = WorkerSetup({}, check_finite=False, link=None).to_document()
-"""The document of a setup with an empty source description and without a link or GPUs."""
+"""A serialized setup with an empty description of the input source, no link and no GPUs."""
 
 
 class NoAnswer(Exception):
@@ -261,7 +261,7 @@ class VirtualCluster:
         self.send(messages.Setup(), None, WorkerSetup({}, check_finite, link, gpus).to_document())
 
     def load(self, client: str) -> RemotePlan:
-        """Load the parts of a client on its workers, unless they are loaded; return the plan."""
+        """Load each worker's part of a client's plan, unless the plan is already loaded; return the plan."""
         if client not in self._plans:
             plan = remote_plan(self._planned, client, self._directory, name=client)
             for worker, assignment in plan.assignments.items():
@@ -319,7 +319,7 @@ def virtual_cluster(
     faults: Faults | None = None,
     gpus: Gpus | None = None,
 ) -> Iterator[VirtualCluster]:
-    """Yield a cluster whose workers have only sent hello. directory: folder for arenas. gpus: GPUs of the workers."""
+    """Yield a cluster whose workers have sent hello and nothing else. directory: for arenas. gpus: of the workers."""
     cluster = VirtualCluster(program, directory, registry, make_source, FakeNetwork(seed, faults), seed, gpus)
     try:
         yield cluster

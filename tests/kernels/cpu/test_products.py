@@ -66,7 +66,8 @@ def test_terms_are_added_in_order_and_every_sum_is_rounded_once(size: tuple[int,
     (came,) = computed(attributes_of(parse("mul 0 #1", 1, (1,)), 0), [x, dy])
     total = np.zeros((x.shape[1], dy.shape[1]), np.float32)
     for one, other in zip(x.astype(np.float64), dy.astype(np.float64), strict=True):
-        # Products of float32 are exact in float64. Rounding a sum to float64 first matters in one of 2**29 cases.
+        # Products of float32 are exact in float64. The sum is rounded to float64 and
+        # then to float32, which changes about one result in 2**29.
         total = (total + np.outer(one, other)).astype(np.float32)
     np.testing.assert_array_equal(came, total)
 

@@ -38,7 +38,7 @@ def step(trainer: Trainer, client: str, number: int = 0) -> Mapping[str, Any]:
 def pushed(trainer: Trainer, staleness: int) -> tuple[Weights, int, Weights]:
     """Let replica 1 push ``staleness`` times between the computation and the push of replica 0.
 
-    Return the variables before the push of replica 0, its staleness, and the variables after it.
+    Return the variables before the push of replica 0, the staleness of this push, and the variables after this push.
     """
     trainer.session.run("begin", feeds={"applied": np.int64(40)})
     step(trainer, "fetch_0_0")
