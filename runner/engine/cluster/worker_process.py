@@ -108,7 +108,9 @@ class Interrupts:
 
     def __init__(self) -> None:
         self._noted = False
-        signal.signal(signal.SIGINT, self._note)
+        # A shell that starts a process in the background makes it ignore Ctrl-C.
+        if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+            signal.signal(signal.SIGINT, self._note)
 
     def check(self) -> None:
         """Raise KeyboardInterrupt if a signal has arrived."""

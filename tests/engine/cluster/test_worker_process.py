@@ -30,3 +30,14 @@ def test_ctrl_c_during_a_finaliser_is_not_lost(monkeypatch: pytest.MonkeyPatch) 
             interrupts.check()
     finally:
         signal.signal(signal.SIGINT, previous)
+
+
+def test_ctrl_c_stays_ignored_in_a_process_that_ignores_it() -> None:
+    previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        interrupts = Interrupts()
+        os.kill(os.getpid(), signal.SIGINT)
+        interrupts.check()
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, previous)
