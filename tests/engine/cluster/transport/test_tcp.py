@@ -98,14 +98,19 @@ def test_other_server_than_the_master_is_not_trusted(hosts: Hosts) -> None:
     ids=["no process", "process that dies during the handshake", "process of another program"],
 )
 def test_end_of_handshakes_is_reported_at_once(hosts: Hosts, ends: int, error: type[Exception], text: str) -> None:
-    """ends: number of connections that the process accepts and closes before it ends."""
+    """ends: number of connections that the process accepts and closes before it ends.
+
+    The listener is closed before the last connection, as the kernel does for a process that dies. In the other order
+    the worker could connect once more between the two.
+    """
 
     def end_handshakes() -> None:
-        with listener:
+        with listener, ExitStack() as last:
             for _ in range(ends):
-                connection, _ = listener.accept()
-                with connection:
-                    connection.recv(64)
+                last.close()
+                connection = last.enter_context(listener.accept()[0])
+                connection.recv(64)
+            listener.close()
 
     worker = hosts.endpoint("worker-1", connect_timeout_s=SOON_S)
     with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as pool:
