@@ -34,7 +34,7 @@ _QUERIED = (SRC, DIFF_SRC, WEIGHTS, DIFF_WEIGHTS, DST, DIFF_DST, WORKSPACE, SCRA
 QUERIES = {argument: 129 + position for position, argument in enumerate(_QUERIED)}
 """Number of an argument -> dnnl_query_t of the argument's descriptor."""
 
-QUERY_STRIDES, QUERY_DATA_TYPE = 14, 258
+QUERY_IMPLEMENTATION, QUERY_STRIDES, QUERY_DATA_TYPE = 8, 14, 258
 QUERY_INNER_COUNT, QUERY_INNER_BLOCKS, QUERY_INNER_AXES = 263, 264, 265
 """dnnl_query_t."""
 

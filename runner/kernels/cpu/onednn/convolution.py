@@ -1,11 +1,14 @@
 """Convolution, both of its gradients, and fused convolution with bias, residual and ReLU."""
 
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from runner.kernels.contract import Layout, Spec
 from runner.kernels.cpu.onednn import constants as dnnl
 from runner.kernels.cpu.onednn.library import Library
-from runner.kernels.cpu.onednn.memory import UNKNOWN, described, free, in_c_order, layout_of, viewed
+from runner.kernels.cpu.onednn.memory import UNKNOWN, described, free, in_c_order, layout_of, strided, viewed
 from runner.kernels.cpu.onednn.recipe import Description, Layouts, Node, Port, Recipe, add_kernel, attributes
 from runner.kernels.registry import Registry
 
@@ -80,6 +83,31 @@ def _tensor(library: Library, spec: Spec, layout: Layout | None, prefix: str = "
     return described(library, spec, layout, prefix)
 
 
+def _images(library: Library, tensors: Sequence[tuple[Spec, Layout | None]], *, last: bool) -> list[Any]:
+    """Return the descriptors of images. last: describe images whose memory allows it with channels last."""
+    return [
+        strided(library, spec.shape, spec.dtype, _channels_last(spec.shape))
+        if last and layout is not None and layout.is_plain and (spec.shape[1] == 1 or math.prod(spec.shape[2:]) == 1)
+        else _tensor(library, spec, layout)
+        for spec, layout in tensors
+    ]
+
+
+def _channels_last(shape: Sequence[int]) -> tuple[int, ...]:
+    channels, height, width = shape[1:]
+    return height * width * channels, 1, width * channels, channels
+
+
+def _fast(describe: Callable[[bool], Description]) -> Description:
+    """Return ``describe(False)`` or, if this is oneDNN's slow reference kernel, ``describe(True)``.
+
+    The argument is ``last`` of :func:`_images`. Images with one channel or one pixel have the same memory in C order
+    and with channels last, but different strides. oneDNN compares strides, and some of its kernels need channels last.
+    """
+    description = describe(False)
+    return describe(True) if description.implementation == "ref:any" else description
+
+
 def _geometry(library: Library, node: Node) -> tuple[Any, ...]:
     """Return strides, dilations, padding before, and padding after, as C arrays. oneDNN counts dilations from 0."""
     top, bottom, left, right = node.attributes["padding"]
@@ -95,17 +123,23 @@ def _describe_forward(library: Library, node: Node, x: Any, w: Any, bias: Any, y
 def _forward(library: Library, node: Node, inputs: Layouts, outputs: Layouts) -> Recipe:
     """Return the recipe with inputs x, w, then bias and residual if the attributes enable them."""
     prefix = _prefix(node)
-    x, w = (_tensor(library, node.inputs[i], inputs[i], seen_as) for i, seen_as in ((0, ""), (1, prefix)))
-    y = _tensor(library, node.outputs[0], outputs[0])
+    w = _tensor(library, node.inputs[1], inputs[1], prefix)
     bias = in_c_order(library, node.inputs[2].shape, node.inputs[2].dtype) if node.attributes.get("bias") else None
-    added = None
+    images = [(node.inputs[0], inputs[0]), (node.outputs[0], outputs[0])]
+    added, relu = None, node.attributes.get("relu", False)
+
+    def describe(attr: Any, last: bool) -> Description:
+        x, y = _images(library, images, last=last)
+        return _describe_forward(library, node, x, w, bias or library.ffi.NULL, y, attr)
+
     if node.attributes.get("residual"):
         # The residual must have the layout of the result, which oneDNN chooses in a description without a residual.
-        bare = _describe_forward(library, node, x, w, bias or library.ffi.NULL, y)
-        added = y = bare.descriptor(dnnl.DST)
-        x, w = bare.descriptor(dnnl.SRC), bare.descriptor(dnnl.WEIGHTS)
-    attr = attributes(library, relu=node.attributes.get("relu", False), added=added)
-    desc = _describe_forward(library, node, x, w, bias or library.ffi.NULL, y, attr)
+        bare = _fast(partial(describe, None))
+        x, w, added = (bare.descriptor(number) for number in (dnnl.SRC, dnnl.WEIGHTS, dnnl.DST))
+        attr = attributes(library, relu=relu, added=added)
+        desc = _describe_forward(library, node, x, w, bias or library.ffi.NULL, added, attr)
+    else:
+        desc = _fast(partial(describe, attributes(library, relu=relu)))
     ports = [desc.port(dnnl.SRC), desc.port(dnnl.WEIGHTS, prefix)]
     if bias is not None:
         ports.append(Port(dnnl.BIAS, bias))
@@ -125,22 +159,32 @@ def _hint(library: Library, node: Node, x: Spec, w: Spec, y: Spec) -> Descriptio
 def _input_gradient(library: Library, node: Node, inputs: Layouts, outputs: Layouts) -> Recipe:
     """Return the recipe with inputs dy, w and output dx."""
     prefix = _prefix(node)
-    dy, w = (_tensor(library, node.inputs[i], inputs[i], seen_as) for i, seen_as in ((0, ""), (1, prefix)))
-    dx = _tensor(library, node.outputs[0], outputs[0])
+    w = _tensor(library, node.inputs[1], inputs[1], prefix)
+    images = [(node.inputs[0], inputs[0]), (node.outputs[0], outputs[0])]
     hint = _hint(library, node, node.outputs[0], node.inputs[1], node.inputs[0])
-    what = (dnnl.CONVOLUTION_DIRECT, dx, w, dy, *_geometry(library, node), hint.handle)
-    desc = Description(library, "convolution_backward_data", *what)
+
+    def describe(last: bool) -> Description:
+        dy, dx = _images(library, images, last=last)
+        what = (dnnl.CONVOLUTION_DIRECT, dx, w, dy, *_geometry(library, node), hint.handle)
+        return Description(library, "convolution_backward_data", *what)
+
+    desc = _fast(describe)
     return Recipe(desc, [desc.port(dnnl.DIFF_DST), desc.port(dnnl.WEIGHTS, prefix)], [desc.port(dnnl.DIFF_SRC)])
 
 
 def _weight_gradient(library: Library, node: Node, inputs: Layouts, outputs: Layouts) -> Recipe:
     """Return the recipe with inputs dy, x and outputs dw and, if there are two, db."""
     prefix = _prefix(node)
-    dy, x = (_tensor(library, node.inputs[i], inputs[i]) for i in (0, 1))
     dw = _tensor(library, node.outputs[0], outputs[0], prefix)
     db = [in_c_order(library, each.shape, each.dtype) for each in node.outputs[1:]]
+    images = list(zip(node.inputs, inputs, strict=True))
     hint = _hint(library, node, node.inputs[1], node.outputs[0], node.inputs[0])
-    what = (x, dw, db[0] if db else library.ffi.NULL, dy, *_geometry(library, node), hint.handle)
-    desc = Description(library, "convolution_backward_weights", dnnl.CONVOLUTION_DIRECT, *what)
+
+    def describe(last: bool) -> Description:
+        dy, x = _images(library, images, last=last)
+        what = (x, dw, db[0] if db else library.ffi.NULL, dy, *_geometry(library, node), hint.handle)
+        return Description(library, "convolution_backward_weights", dnnl.CONVOLUTION_DIRECT, *what)
+
+    desc = _fast(describe)
     gradients = [desc.port(dnnl.DIFF_WEIGHTS, prefix), *(Port(dnnl.DIFF_BIAS, each) for each in db)]
     return Recipe(desc, [desc.port(dnnl.DIFF_DST), desc.port(dnnl.SRC)], gradients)

@@ -53,6 +53,7 @@ int dnnl_post_ops_append_eltwise(object, int algorithm, float alpha, float beta)
 int dnnl_post_ops_append_binary(object, int algorithm, object descriptor);
 
 int dnnl_primitive_desc_destroy(object);
+int dnnl_primitive_desc_query(object, int what, int index, void *result);
 object dnnl_primitive_desc_query_md(object, int what, int index);
 int dnnl_primitive_create(object *, object description);
 int dnnl_primitive_destroy(object);

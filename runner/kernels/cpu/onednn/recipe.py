@@ -64,6 +64,14 @@ class Description:
         return nbytes(self.library, self.descriptor(argument))
 
     @property
+    def implementation(self) -> str:
+        """oneDNN's name for the kernel that it has chosen, such as "jit:avx512_core"."""
+        name = self.library.ffi.new("const char **")
+        status = self.library.c.dnnl_primitive_desc_query(self.handle, dnnl.QUERY_IMPLEMENTATION, 0, name)
+        self.library.check("primitive_desc_query", status)
+        return str(self.library.ffi.string(name[0]).decode())
+
+    @property
     def scratch_bytes(self) -> int:
         """Size, in bytes, of the scratch memory that the primitive needs."""
         return self.nbytes(dnnl.SCRATCHPAD)

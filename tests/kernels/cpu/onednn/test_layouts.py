@@ -1,12 +1,16 @@
 """Layouts of the inputs and outputs of oneDNN kernels, the values in them, and unsupported nodes."""
 
 from collections.abc import Sequence
+from itertools import product
 from typing import Any
 
 import numpy as np
 import pytest
 
 from runner.kernels.contract import Array, Layout, plain
+from runner.kernels.cpu.onednn import convolution
+from runner.kernels.cpu.onednn.convolution import preferred_layout
+from runner.kernels.cpu.onednn.recipe import Node
 from tests.kernels.cpu.layout_cases import POOLS, slid
 from tests.kernels.cpu.onednn.checking import (
     IMAGE_TAGS,
@@ -201,6 +205,38 @@ def test_images_of_few_channels_are_plain(channels: int, size: int) -> None:
     backward = check("conv2d_weight_gradient", given, [y, x])
     assert forward.arrangement.inputs[0].is_plain
     assert backward.arrangement.inputs[1].is_plain
+
+
+DESCRIBED = {
+    "conv2d": convolution._forward,
+    "conv2d_input_gradient": convolution._input_gradient,
+    "conv2d_weight_gradient": convolution._weight_gradient,
+}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("tag", ["", "acdb", None])
+@pytest.mark.parametrize("op", DESCRIBED)
+def test_no_convolution_is_bound_to_the_slow_reference_kernel(op: str, tag: str | None, dtype: str) -> None:
+    """Plans name layouts by their memory: images of one channel or pixel have channels last, and are called plain."""
+    if dtype not in library().dtypes:
+        pytest.skip(f"oneDNN has no {dtype} on this CPU")
+    for channels, filters, size, (stride, windows) in product((1, 3, 20), (6, 32), (1, 3, 5), ((1, 1), (1, 9), (2, 9))):
+        pixels = size + stride * (windows - 1)
+        x, y = (Shaped((2, *each), dtype) for each in ((channels, pixels, pixels), (filters, windows, windows)))
+        w = Shaped((filters, channels, size, size), "float32" if op == "conv2d_weight_gradient" else dtype)
+        inputs, outputs = {
+            "conv2d": ([x, w], [y]),
+            "conv2d_input_gradient": ([y, w], [x]),
+            "conv2d_weight_gradient": ([y, x], [w]),
+        }[op]
+        geometry = {**WINDOWS, "strides": (stride, stride), "padding": (0, 0, 0, 0)}
+        images = [preferred_layout(library(), spec) if tag is None else layout(spec, tag) for spec in inputs]
+        offered = [None if spec is w else image for spec, image in zip(inputs, images, strict=True)]
+        found = kernel(op).arrange(geometry, inputs, outputs, offered)
+        assert found is not None
+        recipe = DESCRIBED[op](library(), Node(geometry, inputs, outputs), found.inputs, found.outputs)
+        assert recipe.description.implementation != "ref:any", (channels, filters, size, stride, windows)
 
 
 def test_open_layouts_and_layouts_of_another_library_become_plain() -> None:

@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 
 from runner.kernels.contract import Array, Layout, Operand, plain
+from runner.kernels.cpu.onednn.convert import _steps
 from runner.kernels.cpu.onednn.linear import FEW_ROWS, LARGE, TURNED_ROWS
 from runner.kernels.cpu.onednn.memory import BITS
+from runner.kernels.memory import numpy_dtype
 from tests.kernels.cpu.layout_cases import FUSED, LAYERS, PRODUCTS, convolved
 from tests.kernels.cpu.onednn.checking import (
     IMAGE_TAGS,
@@ -75,6 +77,15 @@ def test_conversions_between_all_formats_keep_values(shape: tuple[int, ...], bef
     array = normal(1, *shape)
     spec = Shaped.of(array)
     np.testing.assert_array_equal(_there_and_back(array, layout(spec, before), layout(spec, after)), array)
+
+
+@has_bfloat16
+def test_layouts_that_have_no_fast_conversion_are_converted_by_way_of_c_order() -> None:
+    array = normal(1, 48, 32, 1, 1).astype(numpy_dtype("bfloat16"))
+    spec = Shaped.of(array)
+    before, after = layout(spec, "AcdB16b48a2b"), layout(spec, "BcdA16a32b2a")
+    assert [step[3] for step in _steps(library(), spec, before, spec, after)] == [plain(spec), after]
+    np.testing.assert_array_equal(_there_and_back(array, before, after), array)
 
 
 @pytest.mark.parametrize("dtype", ["int32", "bool", "uint8"])
