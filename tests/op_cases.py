@@ -42,9 +42,9 @@ def _unary(*samples: Sample, **changes: Any) -> list[Case]:
     return [Case((sample,), **changes) for sample in samples]
 
 
-def _reduction(sample: Callable[..., Sample]) -> list[Case]:
+def _reduction(sample: Callable[..., Sample], orders: int = 2) -> list[Case]:
     return [
-        Case((sample(3, 4, 5),), {"axes": axes, "keepdims": keepdims})
+        Case((sample(3, 4, 5),), {"axes": axes, "keepdims": keepdims}, orders)
         for axes in [(0,), (1, 2), (0, 2), (0, 1, 2)]
         for keepdims in (False, True)
     ]
@@ -217,6 +217,7 @@ CASES: dict[str, list[Case]] = {
         Case((normal(3),), {"axes": (), "keepdims": False}),
         Case((integers(9, 4, 3, dtype="int32"),), {"axes": (0,), "keepdims": False}),
     ],
+    "sum_of_squares": _reduction(normal, orders=0),
     "reduce_mean": _reduction(normal),
     "reduce_max": [*_reduction(distinct), Case((integers(9, 5),), {"axes": (0,), "keepdims": False})],
     "argmax": [Case((distinct(3, 4, 5),), {"axis": axis}, 0) for axis in range(3)],

@@ -166,7 +166,7 @@ def _reductions() -> None:
     long = [((9000,), (0,)), ((3000, 3), (0,)), ((3, 4100), (1,)), ((2, 40, 2000), (0, 2))]
     numbers = ([np.nan, 1, np.nan], [-np.inf] * 3, [2, np.inf, np.nan], [1, 5, 5])
     limits, over_rows = values([[-5, 2**30], [-7, 2**30], [-9, -3]], "int64"), {"axes": (0,), "keepdims": False}
-    for op in ("reduce_sum", "reduce_mean", "reduce_max"):
+    for op in ("reduce_sum", "sum_of_squares", "reduce_mean", "reduce_max"):
         for axes, keep in itertools.product(axes_of_images, (False, True)):
             add(op, {"axes": axes, "keepdims": keep}, normal(3, 5, 7, 4))
         for shape, axes in long:

@@ -66,12 +66,12 @@ def register_machine_code(registry: Registry) -> tuple[str, str]:
         pooling,
         products,
         recurrent,
-        rows,
+        sums,
     )
 
     registry.join = compiler.join
     registry.doorbells = doorbells.DOORBELLS if doorbells.is_supported() else None
-    for family in (elementwise, classification, rows, indexing, pooling, products, recurrent):
+    for family in (elementwise, classification, sums, indexing, pooling, products, recurrent):
         family.register(registry)
     return version, ""
 

@@ -82,7 +82,7 @@ class Reduction:
 def kernels(runtime: Runtime) -> list[Kernel]:
     """Return the kernels of reductions and of broadcast_to."""
     table: dict[str, tuple[Arrange, Bind]] = {
-        op: (_arrange, partial(_reduce, op)) for op in ("reduce_sum", "reduce_mean", "reduce_max")
+        op: (_arrange, partial(_reduce, op)) for op in ("reduce_sum", "sum_of_squares", "reduce_mean", "reduce_max")
     }
     table |= {"argmax": (_arrange_argmax, _argmax), "broadcast_to": (_arrange_broadcast, _broadcast)}
     return own_kernels(runtime, table)
@@ -113,8 +113,9 @@ def reduce(
     if reduction.slices == 1:
         return _launch(runtime, op, reduction, reduction.count, source, target)
     partial = (computed_in(source[0]), scratch)
-    first = _launch(runtime, "reduce_sum" if op == "reduce_mean" else op, reduction, reduction.count, source, partial)
-    return in_order([first, _launch(runtime, op, _of_slices(reduction), reduction.count, partial, target)])
+    first, second = {"reduce_mean": ("reduce_sum", op), "sum_of_squares": (op, "reduce_sum")}.get(op, (op, op))
+    of_slices = _launch(runtime, first, reduction, reduction.count, source, partial)
+    return in_order([of_slices, _launch(runtime, second, _of_slices(reduction), reduction.count, partial, target)])
 
 
 def _reduce(op: str, runtime: Runtime, attributes: Attributes, buffers: Buffers) -> StreamCall:

@@ -1,4 +1,4 @@
-"""Kernels in machine code that work along rows: cross-entropies of few classes, and sums."""
+"""Kernels in machine code that work along rows: cross-entropies of few classes, and sums of rows or whole arrays."""
 
 import cffi
 import numpy as np
@@ -147,8 +147,8 @@ CASES = [
 ]
 
 
-def total(x: Array, axes: tuple[int, ...]) -> Array:
-    return run_node(kernel("reduce_sum"), {"axes": axes, "keepdims": False}, [x]).outputs[0]
+def total(x: Array, axes: tuple[int, ...], op: str = "reduce_sum") -> Array:
+    return run_node(kernel(op), {"axes": axes, "keepdims": False}, [x]).outputs[0]
 
 
 @pytest.mark.parametrize(("shape", "axes", "result"), CASES)
@@ -164,6 +164,26 @@ def test_sums_over_the_first_axis_have_the_bits_of_numpy(shape: tuple[int, ...])
     assert_same_bits(total(x, (0,)), x.sum(axis=0))
     zeros = np.full(shape, -0.0, np.float32)
     assert_same_bits(total(zeros, (0,)), zeros.sum(axis=0))
+
+
+@pytest.mark.parametrize(
+    "shape", [(65537,), (1, 70_000), (1000, 1001), (3, 5, 7, 1001), (256, 384, 3, 3), (2048, 1024), ((1 << 22) + 131,)]
+)
+def test_sums_over_all_axes_of_large_arrays_have_the_bits_of_numpy(shape: tuple[int, ...]) -> None:
+    rng = np.random.default_rng(4)
+    x = (rng.standard_normal(shape) * 10.0 ** rng.integers(-8, 8, shape)).astype(np.float32)
+    axes = tuple(range(x.ndim))
+    assert_same_bits(total(x, axes), x.sum(axis=axes))
+    assert_same_bits(total(x, axes, "sum_of_squares"), np.square(x).sum(axis=axes))
+    zeros = np.full(shape, -0.0, np.float32)
+    assert_same_bits(total(zeros, axes), zeros.sum(axis=axes))
+
+
+@pytest.mark.parametrize("shape", [(), (7,), (1000,), (3, 5, 7), (256, 256)])
+def test_sums_of_squares_of_small_arrays_have_the_bits_of_a_sum_of_rounded_squares(shape: tuple[int, ...]) -> None:
+    x = np.random.default_rng(5).standard_normal(shape).astype(np.float32)
+    axes = tuple(range(x.ndim))
+    assert_same_bits(total(x, axes, "sum_of_squares"), total(np.square(x), axes))
 
 
 def test_a_sum_adds_vector_lanes_and_then_the_remaining_elements() -> None:
@@ -192,7 +212,7 @@ def test_nan_and_infinity_reach_the_sum(broken: float, place: int) -> None:
 @pytest.mark.parametrize(
     ("shape", "axes", "dtype"),
     [
-        ((65537,), (0,), "float32"),
+        ((3, 30_000), (1,), "float32"),
         ((257, 4), (0,), "float32"),
         ((1000, 1), (0,), "float32"),
         ((3, 4, 5), (0, 2), "float32"),

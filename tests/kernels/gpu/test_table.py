@@ -27,7 +27,7 @@ TOLERANCES: dict[tuple[str, ...], tuple[float, float, float]] = {
     ("batch_norm",): (2e-5, 1e-12, 2**-7),
     ("channel_window_sum", "local_response"): (1e-5, 1e-12, 2**-7),
     ("softmax", "log_softmax", "sigmoid_cross_entropy"): (4e-6, 1e-14, 1e-2),
-    ("reduce_sum", "reduce_mean"): (2e-5, 1e-13, 1e-2),
+    ("reduce_sum", "reduce_mean", "sum_of_squares"): (2e-5, 1e-13, 1e-2),
     ("exp", "log", "log1p", "sigmoid", "tanh", "pow", "random_normal"): (1e-6, 1e-13, 2**-7),
     ("erf",): (0.0, 1e-15, 0.0),
     ("lstm",): (2e-5, 1e-12, 4e-2),

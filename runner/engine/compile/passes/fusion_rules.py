@@ -70,6 +70,14 @@ BIAS_GRADIENTS = (
 """Fusion of the gradient of a layer's weights with the gradient of its bias: both nodes read the same dy."""
 
 
+def _is_scalar(match: Match) -> bool:
+    return match.spec("y").shape == () and match.spec("y").dtype != "bfloat16"
+
+
+SQUARES = (Rule("y = reduce_sum(square(x))", "y = sum_of_squares(x)", where=_is_scalar),)
+"""Fusion of squares with their sum over all axes, as in the norm of gradients: the squares are not stored."""
+
+
 UNROUNDED_SUMS = tuple(
     Rule(before, f"{after}, dtype='float32', like=p, at=p)")
     for before, after in (

@@ -15,6 +15,7 @@ from runner.engine.compile.passes.fusion_rules import (
     BIAS_GRADIENTS,
     NORMALIZATION_AND_RELU,
     RELU_GRADIENTS,
+    SQUARES,
     UNROUNDED_SUMS,
     fuse_updates,
 )
@@ -43,6 +44,7 @@ FUSIONS = (
     Pass("bias gradients", partial(rewrite, rules=BIAS_GRADIENTS)),
     Pass("gradient precision", partial(rewrite, rules=UNROUNDED_SUMS)),
     Pass("relu gradients", partial(rewrite, rules=RELU_GRADIENTS)),
+    Pass("sums of squares", partial(rewrite, rules=SQUARES)),
     Pass("elementwise", fuse_elementwise),
 )
 """Passes that join nodes: first the nodes of a layer, then the remaining element-wise nodes with each other.

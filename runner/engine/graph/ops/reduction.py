@@ -1,4 +1,9 @@
-"""Reductions over axes, and broadcasting, which is the adjoint of the sum."""
+"""Reductions over axes, and broadcasting, which is the adjoint of the sum.
+
+Added by passes:
+
+* ``sum_of_squares``: maps x to the sum of x * x over axes, as ``reduce_sum``.
+"""
 
 from collections.abc import Sequence
 
@@ -7,9 +12,11 @@ from runner.engine.graph.node import Node
 from runner.engine.graph.op import Builder, InferRule, NotDifferentiable, OpDef, Specs, expect, no_flops, register
 from runner.engine.graph.ops.arithmetic import equal
 from runner.engine.graph.ops.common import (
+    MADE_BY_PASSES,
     NUMERIC,
     axes_size,
     canonical_axis,
+    decomposition,
     expect_axes,
     expect_dtype,
     input_flops,
@@ -131,6 +138,15 @@ _FLOATS, _NUMBERS = (_reduced(dtypes, empty_allowed=False) for dtypes in (FLOATS
 
 register(
     OpDef("reduce_sum", _ANY, single_output(_sum_gradient), 1, _AXES, input_flops(1)),
+    OpDef(
+        "sum_of_squares",
+        _reduced(FLOATS, empty_allowed=True),
+        MADE_BY_PASSES,
+        1,
+        _AXES,
+        input_flops(2),
+        decompose=decomposition(lambda attributes, x: [apply(reduce_sum, x.square(), **attributes)]),
+    ),
     OpDef("reduce_mean", _FLOATS, single_output(_mean_gradient), 1, _AXES, input_flops(1)),
     OpDef("reduce_max", _NUMBERS, single_output(_max_gradient), 1, _AXES, input_flops(1)),
     OpDef("argmax", _infer_argmax, _POSITION, 1, {"axis": "int"}, input_flops(1)),

@@ -1,27 +1,20 @@
-"""The common part of kernels that process matrices row by row on the calling thread, and kernels of ``reduce_sum``.
+"""The common part of kernels that process matrices row by row on the calling thread.
 
 The compiled function ``rows(arrays, rows, columns, 0)`` processes all rows and returns 0, or stops at an invalid row
-and returns a status that is not 0. ``arrays`` points to the addresses of the inputs, then of the outputs. Sums are over
-the first axis or, in arrays so small that a NumPy call would cost more than the additions, over trailing axes.
+and returns a status that is not 0. ``arrays`` points to the addresses of the inputs, then of the outputs.
 """
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 
 import numpy as np
 from llvmlite import ir
 
-from runner.kernels.contract import Arrangement, Attributes, Buffers, Kernel, NativeCall, Offers, Spec, Specs
-from runner.kernels.cpu.machine_code import threads
-from runner.kernels.cpu.machine_code.compiler import MachineCode, host
-from runner.kernels.cpu.machine_code.elementwise import LIBRARY, PRIORITY
-from runner.kernels.cpu.machine_code.instructions import INDEX, ITEMSIZE, Lanes, Value, fold, repeat, whole_part
-from runner.kernels.cpu.machine_code.loops import slice_module, sweep
-from runner.kernels.functions import arrange_plain
+from runner.kernels.contract import NativeCall
+from runner.kernels.cpu.machine_code.compiler import MachineCode
+from runner.kernels.cpu.machine_code.instructions import INDEX, Lanes, Value, fold, repeat, whole_part
 from runner.kernels.memory import Bytes, address_of
-from runner.kernels.registry import Registry
 
 DTYPE = "float32"
 STATUS = ir.IntType(32)
@@ -29,7 +22,7 @@ STATUS = ir.IntType(32)
 LANES = 8
 """The length of vectors. It is the same on every CPU, so that the order of additions does not depend on the CPU."""
 
-_ONE = Lanes(DTYPE, 1)
+ONE = Lanes(DTYPE, 1)
 _POINTER = ir.PointerType()
 _ROWS = ir.FunctionType(STATUS, [_POINTER, INDEX, INDEX, INDEX])
 
@@ -57,7 +50,7 @@ class Row:
     def for_columns(self, body: Callable[[Lanes, Value], None]) -> None:
         """Append ``body(lanes, column)`` for all columns: whole vectors first, then single columns."""
         whole = whole_part(self.builder, self.columns, LANES)
-        for lanes, begin, stop in ((Lanes(DTYPE, LANES), INDEX(0), whole), (_ONE, whole, self.columns)):
+        for lanes, begin, stop in ((Lanes(DTYPE, LANES), INDEX(0), whole), (ONE, whole, self.columns)):
             repeat(self.builder, begin, stop, lanes.count, partial(body, lanes))
 
     def reduced(
@@ -111,85 +104,3 @@ def bound(
     addresses = np.array([address_of(array) for array in arrays], np.intp)
     arguments = (int(addresses.ctypes.data), *shape, 0)
     return NativeCall(code.address("rows"), arguments, (code, addresses, arrays), explain)
-
-
-LARGEST = 1 << 16
-"""The largest array, in elements, whose trailing axes this kernel sums; NumPy adds larger arrays pairwise."""
-
-MOST_ROWS = 256
-"""The largest number of rows for which a loop per column is faster than NumPy, which adds whole rows."""
-
-_WIDE = "float64"
-
-
-def register(registry: Registry) -> None:
-    """Add the kernel of op ``reduce_sum``."""
-    registry.add(Kernel("reduce_sum", "cpu", LIBRARY, PRIORITY, frozenset({DTYPE}), _arrange, _bind))
-
-
-def _arrange(attributes: Attributes, inputs: Specs, outputs: Specs, offered: Offers) -> Arrangement | None:
-    (x,), axes = inputs, tuple(attributes["axes"])
-    rank = len(x.shape)
-    few_trailing = axes == tuple(range(rank - len(axes), rank)) and math.prod(x.shape) <= LARGEST
-    if x.dtype == DTYPE and (few_trailing or _is_first(attributes, x)):
-        return arrange_plain(attributes, inputs, outputs, offered)
-    return None
-
-
-def _is_first(attributes: Attributes, x: Spec) -> bool:
-    """Return whether the sum is over the first axis, of at most ``MOST_ROWS`` rows with two or more numbers each."""
-    rows, columns = x.shape[0] if x.shape else 0, math.prod(x.shape[1:])
-    return tuple(attributes["axes"]) == (0,) and columns > 1 and rows <= MOST_ROWS
-
-
-def _bind(attributes: Attributes, arrangement: Arrangement, buffers: Buffers) -> NativeCall:
-    operands = (*buffers.inputs, *buffers.outputs)
-    x = operands[0].spec
-    if _is_first(attributes, x):
-        rows, columns = x.shape[0], math.prod(x.shape[1:])
-        grain = threads.LINE_BYTES // ITEMSIZE[DTYPE]
-        return threads.over(_compiled_columns(rows, columns), operands, columns, grain)
-    kept = len(x.shape) - len(attributes["axes"])
-    shape = math.prod(x.shape[:kept]), math.prod(x.shape[kept:])
-    return bound(_compiled(), [operand.data for operand in operands], shape)
-
-
-@cache
-def _compiled() -> MachineCode:
-    """Compile the sum of each row, added in float64 in the order of ``Row.reduced`` and rounded once."""
-
-    def row_sum(row: Row) -> None:
-        def value(lanes: Lanes, column: Value) -> Value:
-            return row.builder.fpext(row.load(0, Lanes(DTYPE, lanes.count), column), lanes.type)
-
-        total = row.reduced(_WIDE, 0.0, value, row.builder.fadd)
-        _ONE.store(row.builder, DTYPE, row.builder.fptrunc(total, _ONE.type), row.bases[1], row.number)
-
-    return MachineCode(write_module(2, row_sum))
-
-
-@cache
-def _compiled_columns(rows: int, columns: int) -> MachineCode:
-    """Compile sums over the first axis. The rows are added to +0 one after another.
-
-    If rows have two or more numbers, NumPy's sum is equal bit for bit.
-    """
-    vector_bytes = host().vector_bytes
-
-    def write(builder: ir.IRBuilder, bases: list[Value], begin: Value, end: Value) -> None:
-        x, result = bases
-
-        def body(lanes: Lanes) -> Callable[[Value], None]:
-            def add_up(column: Value) -> None:
-                def add(row: Value, sums: list[Value]) -> Sequence[Value]:
-                    index = builder.add(builder.mul(row, INDEX(columns)), column)
-                    return [builder.fadd(*sums, lanes.load(builder, DTYPE, x, index))]
-
-                (total,) = fold(builder, INDEX(0), INDEX(rows), 1, [lanes.constant(0.0)], add)
-                lanes.store(builder, DTYPE, total, result, column)
-
-            return add_up
-
-        sweep(builder, DTYPE, vector_bytes, begin, end, body)
-
-    return MachineCode(slice_module("column_sums", 2, write))

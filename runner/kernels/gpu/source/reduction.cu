@@ -5,7 +5,12 @@
 
 struct Sum {
     static __device__ __forceinline__ A start() { return A(0); }
+    static __device__ __forceinline__ A term(A x) { return x; }
     static __device__ __forceinline__ A combined(A a, A b) { return a + b; }
+};
+
+struct Squares : Sum {
+    static __device__ __forceinline__ A term(A x) { return x * x; }
 };
 
 __device__ __forceinline__ float lowest(float) { return __uint_as_float(0xff800000u); }
@@ -16,6 +21,7 @@ __device__ __forceinline__ int64 lowest(int64) { return (int64)0x800000000000000
 // As in NumPy, the maximum of values with NaN is NaN.
 struct Largest {
     static __device__ __forceinline__ A start() { return lowest(A()); }
+    static __device__ __forceinline__ A term(A x) { return x; }
     static __device__ __forceinline__ A combined(A a, A b) { return a > b || a != a ? a : b; }
 };
 
@@ -53,7 +59,7 @@ __device__ __forceinline__ void reduce(ARGUMENTS, A divisor) {
         const T *from = x + offset(output, k1, k2, k3, x0, x1, x2, x3);
         int64 first = blockIdx.y * length, last = first + length < count ? first + length : count;
         for (int64 i = first + row; i < last; i += depth)
-            total = Way::combined(total, (A)from[offset(i, r1, r2, r3, z0, z1, z2, z3)]);
+            total = Way::combined(total, Way::term((A)from[offset(i, r1, r2, r3, z0, z1, z2, z3)]));
     }
     held[thread] = total;
     for (int half = depth / 2; half > 0; half /= 2) {
@@ -65,6 +71,8 @@ __device__ __forceinline__ void reduce(ARGUMENTS, A divisor) {
 }
 
 extern "C" __global__ void reduce_sum(ARGUMENTS) { reduce<Sum>(PASSED, A(1)); }
+
+extern "C" __global__ void sum_of_squares(ARGUMENTS) { reduce<Squares>(PASSED, A(1)); }
 
 extern "C" __global__ void reduce_mean(ARGUMENTS, int64 of) { reduce<Sum>(PASSED, A(of)); }
 

@@ -14,6 +14,7 @@ from runner.engine.compile.passes.fusion_rules import (
     BIAS_GRADIENTS,
     NORMALIZATION_AND_RELU,
     RELU_GRADIENTS,
+    SQUARES,
     UNROUNDED_SUMS,
 )
 from runner.engine.compile.passes.matching import Rule, rewrite
@@ -330,12 +331,20 @@ RELU_GRADIENT_CASES = {
     },
 }
 
+SQUARE_CASES = {
+    "all axes": Case("s = square(x); y = reduce_sum(s, axes=(0, 1))", "y = sum_of_squares(x, axes=(0, 1))"),
+    "the squares have another reader": Case("s = square(x); y = reduce_sum(s, axes=(0, 1)); e = exp(s)", fetch="y e"),
+    "one axis": Case("s = square(x); y = reduce_sum(s, axes=(0,))"),
+    "all axes are kept": Case("s = square(x); y = reduce_sum(s, axes=(0, 1), keepdims=True)"),
+}
+
 TABLE = {
     "bias and relu": (BIAS_AND_RELU, LAYER, "float32", BIAS_AND_RELU_CASES),
     "normalization": (NORMALIZATION_AND_RELU, NORM, "float64", NORMALIZATION_CASES),
     "bias gradients": (BIAS_GRADIENTS, GRADIENTS, "float32", BIAS_GRADIENT_CASES),
     "unrounded sums": (UNROUNDED_SUMS, SUMS, "bfloat16", UNROUNDED_CASES),
     "relu gradients": (RELU_GRADIENTS, "", "float64", RELU_GRADIENT_CASES),
+    "sums of squares": (SQUARES, "x = input(3, 4);", "float32", SQUARE_CASES),
 }
 
 
