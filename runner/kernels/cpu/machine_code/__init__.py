@@ -4,8 +4,8 @@ Read in this order:
 
 * ``compiler``: compilation for this CPU, and the loop over calls. ``instructions``: LLVM instructions.
 * ``loops``: element-wise programs as loops. ``elementwise``: kernels with these loops. ``threads``: parallel loops.
-* ``rows``: kernels that process rows. ``sums``: sums over axes. ``classification``: cross-entropies. ``indexing``: sums by
-  index.
+* ``rows``: kernels that process rows. ``classification``: cross-entropies. ``indexing``: sums by index.
+* ``sums``: sums over axes.
 * ``pooling``: max pooling. ``products``: matrix products fused with the element-wise programs that read them.
 * ``activations``: logistic function and tanh. ``recurrent_loops``, ``recurrent``: long short-term memory.
 * ``doorbells``: notification between two processes that share memory.
