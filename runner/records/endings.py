@@ -57,6 +57,9 @@ class NotingClients(Clients):
     def run(self, client: str, *, step: int = 0, feeds: Mapping[str, Any] | None = None) -> dict[str, Array]:
         return self._clients.run(client, step=step, feeds=feeds)
 
+    def is_available(self, client: str) -> bool:
+        return self._clients.is_available(client)
+
     def launch(self, client: str, *, step: int = 0, feeds: Mapping[str, Any] | None = None) -> None:
         self._clients.launch(client, step=step, feeds=feeds)
 

@@ -56,7 +56,8 @@ class SyncData(Strategy):
     first ``workers`` arriving shares count and the others are dropped
     (:func:`~runner.strategies.synchronous.backup_workers.with_backup_workers`), so that no update waits for a slow
     worker. A step then hands out batch_size (workers + backup_workers) / workers examples. A pass over the data hands
-    out every example once; the examples of dropped shares are not used in that pass.
+    out every example once; the examples of dropped shares are not used in that pass. While at most ``backup_workers``
+    processes are lost and start again, updates use the shares of the others.
     replay: file ``contributors.jsonl`` of an earlier run of the same configuration. In every step, the same shares
     count as in that run, so that the weights are equal bit for bit.
     """

@@ -3,6 +3,8 @@
 The state is the newest copy of the variables in the master's memory, so it does not depend on the lost worker. Copies
 are frequent, so that few steps are repeated. Unless its workers race, a recovered run has the weights of an undisturbed
 run bit for bit, because samples, draws and orders of summation depend only on seed, step and worker.
+
+If updates are possible without the lost worker, as with backup workers, the run does not wait for the new process.
 """
 
 import logging
@@ -46,13 +48,23 @@ class Boundary:
     variables: Variables | None = None
 
 
+_REDONE, _REJOINED = "redone_s", "rejoined_step"
+
+
 @dataclass(frozen=True)
 class _Unfinished:
-    """A recovery whose interrupted step is not yet repeated. begun: time.monotonic() when the state was restored."""
+    """A recovery whose interrupted step is not yet repeated, or whose new processes do not take part yet.
+
+    begun: time.monotonic() when the state was restored. facts: the facts to record; those not known yet are None.
+    """
 
     step: int
     begun: float
-    facts: Mapping[str, Any]
+    facts: dict[str, Any]
+
+    @property
+    def is_complete(self) -> bool:
+        return None not in (self.facts[_REDONE], self.facts.get(_REJOINED, 0))
 
 
 class Recovery:
@@ -90,11 +102,13 @@ class Recovery:
         self._next_copy = ended + _COST * (ended - begun)
         self.keep(progress, variables)
 
-    def recover(self, lost: WorkerLostError, steps: range) -> str:
+    def recover(self, lost: WorkerLostError, steps: range, can_go_on: Callable[[], bool]) -> str:
         """Replace the lost worker and return to the boundary; return a description of the recovery.
 
-        steps: the series of updates that was interrupted. Raises WorkerLostError if a worker is lost
-        meanwhile; NotStartedAgainError, which is recorded, if the worker cannot be replaced.
+        steps: the series of updates that was interrupted. can_go_on: returns whether updates are possible before the
+        new process has joined; see :meth:`~runner.engine.cluster.cluster_session.ClusterSession.recover`. Raises
+        WorkerLostError if a worker is lost meanwhile; NotStartedAgainError if the worker cannot be replaced, for which
+        the caller calls :meth:`give_up`.
         """
         self.close()
         log.warning("%s", lost)
@@ -107,15 +121,15 @@ class Recovery:
             "continued_from": first,
         }
         try:
-            recovered = self._session.recover(lost.worker, epoch)
-        except NotStartedAgainError as error:
-            none = {"replaced": [], "remaining": error.remaining}
-            append_recovery(self._directory.recoveries_jsonl, {**facts, **none})
+            recovered = self._session.recover(lost.worker, epoch, can_go_on)
+            begun = time.monotonic()
+            self.boundary.restore(self._session)
+        except NotStartedAgainError:
+            self._unfinished = _Unfinished(steps[0], time.monotonic(), facts)
             raise
-        begun = time.monotonic()
-        self.boundary.restore(self._session)
         restored = time.monotonic()
-        seconds = recovered.fenced_s + recovered.started_s + restored - begun
+        waited = recovered.started_s is not None
+        seconds = recovered.fenced_s + (recovered.started_s or 0.0) + restored - begun
         facts |= {
             "replaced": list(recovered.replaced),
             "state_from": self.boundary.source,
@@ -124,33 +138,52 @@ class Recovery:
             "fenced_s": recovered.fenced_s,
             "started_s": recovered.started_s,
             "state_s": restored - begun,
+            _REDONE: None,
+            **({} if waited else {_REJOINED: None}),
         }
         self._unfinished = _Unfinished(steps[0], restored, facts)
         self._record.rewind(first)
         count = 1 + count_recoveries(self._directory.recoveries_jsonl)
         self._record.metrics(first, {"perf/recoveries": count, "perf/recovery_s": seconds})
+        names = _listed(recovered.replaced)
+        began = f"started again in {seconds:.1f} s" if waited else "started again"
         text = (
-            f"{lost.worker} {lost.cause} in {described(steps)}: {_listed(recovered.replaced)} started again in "
-            f"{seconds:.1f} s (restart {self.budget.used} of {self.budget.restarts}); "
-            f"the run continues from step {first}"
+            f"{lost.worker} {lost.cause} in {described(steps)}: {names} {began} "
+            f"(restart {self.budget.used} of {self.budget.restarts}); the run continues from step {first}"
+            f"{'' if waited else ', and does not wait for the new process'}"
         )
         log.warning("%s", text)
         return text
 
     def after_step(self, done: int) -> None:
-        """Record the newest recovery once its interrupted step has been repeated. done: number of updates."""
-        if self._unfinished is not None and done > self._unfinished.step:
-            self._append(time.monotonic() - self._unfinished.begun)
+        """Record the newest recovery once its interrupted step has been repeated and all workers take part again.
+
+        done: number of updates.
+        """
+        if self._unfinished is None:
+            return
+        facts = self._unfinished.facts
+        if self._session.absent:
+            self.budget.postpone_reset(done)
+        if facts[_REDONE] is None and done > self._unfinished.step:
+            facts[_REDONE] = time.monotonic() - self._unfinished.begun
+        if facts.get(_REJOINED, 0) is None and not self._session.absent:
+            facts[_REJOINED] = done - 1
+            log.info("%s there again for step %d", _listed(facts["replaced"]), done - 1)
+        if self._unfinished.is_complete:
+            self.close()
+
+    def give_up(self, error: NotStartedAgainError) -> None:
+        """Record that the newest recovery has not replaced the lost workers."""
+        assert self._unfinished is not None
+        self._unfinished.facts.update({"replaced": [], "remaining": error.remaining})
+        self.close()
 
     def close(self) -> None:
-        """Record a recovery whose interrupted step was not repeated."""
+        """Record a recovery whose interrupted step was not repeated, or whose new processes did not take part."""
         if self._unfinished is not None:
-            self._append(None)
-
-    def _append(self, redone_s: float | None) -> None:
-        assert self._unfinished is not None
-        append_recovery(self._directory.recoveries_jsonl, {**self._unfinished.facts, "redone_s": redone_s})
-        self._unfinished = None
+            append_recovery(self._directory.recoveries_jsonl, self._unfinished.facts)
+            self._unfinished = None
 
 
 def _listed(replaced: Sequence[str]) -> str:

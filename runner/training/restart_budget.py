@@ -6,7 +6,10 @@ from pathlib import Path
 from runner.errors import ClusterError, ResourceError, WorkerLostError
 
 RESET_STEPS = 20
-"""A fault resets the count of restarts to 0 if it occurs at least this many updates after all earlier faults."""
+"""A fault resets the count of restarts to 0 if it occurs at least this many updates after all earlier faults.
+
+Updates that are made before a new process takes part do not count.
+"""
 
 
 class RestartBudget:
@@ -20,6 +23,10 @@ class RestartBudget:
         self._furthest = -1
         self._out_of_memory = False
         self._reports: list[tuple[str, range, str]] = []
+
+    def postpone_reset(self, step: int) -> None:
+        """Count later steps from ``step`` on, because a process that was started again does not take part yet."""
+        self._furthest = max(self._furthest, step)
 
     def admit(self, lost: WorkerLostError, step: int, saved_step: int | None, series: int = 1) -> None:
         """Count a fault; raise ClusterError if no restart is left, or if the same fault occurred in this step before.

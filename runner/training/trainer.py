@@ -122,6 +122,11 @@ class Trainer:
                         self._recover(lost)
                     self._train_to(total)
                     return self.progress
+                except NotStartedAgainError as error:
+                    assert self._recovery is not None
+                    self._recovery.give_up(error)
+                    self._save_boundary(self._recovery.boundary)
+                    raise
                 except WorkerLostError as error:
                     lost = error
                     if self._recovery is None:
@@ -138,11 +143,7 @@ class Trainer:
         self._decisions.write(self._step_driver.decisions())
         steps, self._running = self._interrupted(), range(0)
         self._alone_before = steps.stop
-        try:
-            self._display.message(self._recovery.recover(lost, steps))
-        except NotStartedAgainError:
-            self._save_boundary(self._recovery.boundary)
-            raise
+        self._display.message(self._recovery.recover(lost, steps, self._step_driver.can_go_on))
         # The step times of this process include the repeated steps.
         self.progress = replace(self._recovery.boundary.progress, step_seconds=self.progress.step_seconds)
         self._meta = replace(self._meta, epoch=self._directory.epoch)
@@ -362,6 +363,7 @@ class Trainer:
         progress = boundary.progress
         if boundary.variables is None or progress.done == progress.saved_step or self.experiment.runs_in_virtual_time:
             return
+        self._saver.finish()
         of_the_run = (self.experiment, self._directory, self._record)
         prepared = prepared_checkpoint(*of_the_run, progress, boundary.variables, self._meta)
         self._saver.start(prepared, time.monotonic())

@@ -1,11 +1,14 @@
 """Which losses a run survives, and when it copies its variables; no process is started."""
 
+import json
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from runner.engine.cluster.starting import Recovered
 from runner.engine.run.step_driver import Clients, Rounds, bind
 from runner.errors import ClusterError, ResourceError, WorkerLostError
 from runner.records.run_directory import RunDirectory
@@ -80,6 +83,37 @@ def test_the_time_between_copies_grows_with_their_duration(monkeypatch: pytest.M
         assert not copies.is_due
         clock.now += 1.0
         assert copies.is_due
+
+
+def test_updates_without_a_lost_worker_do_not_reset_the_count_of_restarts(tmp_path: Path) -> None:
+    class Session:
+        absent: Collection[str] = ("worker-0",)
+
+        def recover(self, lost: str, epoch: int, can_go_on: Callable[[], bool]) -> Recovered:
+            return Recovered((lost,), 0.0, 0.0, None if can_go_on() else 1.0)
+
+        def run(self, client: str) -> dict[str, np.ndarray]:
+            return {}
+
+    class NoRecord:
+        def rewind(self, step: int) -> None: ...
+
+        def metrics(self, step: int, values: object) -> None: ...
+
+    session = Session()
+    with RunDirectory.open(tmp_path, resume=False) as directory:
+        lost = Recovery(session, directory, NoRecord(), 1, Start())  # type: ignore[arg-type]
+        lost.budget.admit(KILL, 5, None)
+        assert "does not wait for the new process" in lost.recover(KILL, range(5, 6), lambda: True)
+        for done in range(1, 61):
+            lost.after_step(done)
+        with pytest.raises(ClusterError, match="already restarted 1 times"):
+            lost.budget.admit(KILL, 60, None)
+        assert not directory.recoveries_jsonl.exists()
+        session.absent = ()
+        lost.after_step(61)
+        assert json.loads(directory.recoveries_jsonl.read_text())["rejoined_step"] == 60
+        lost.budget.admit(KILL, 80, None)
 
 
 def test_variables_are_not_copied_within_a_round() -> None:

@@ -2,7 +2,7 @@
 
 import time
 from collections import deque
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -92,6 +92,7 @@ class ClusterSession(session.Session):
         self._by_plan: dict[str, _LaunchedRun] = {}
         self._ended: deque[tuple[str, messages.Done]] = deque()
         self._training_is_loaded = False
+        self._absent_have_plans = False  # whether all plans were sent to the replacements of absent workers
         self._trace: RemoteTrace | None = None
         self._stack = ExitStack()
         self._started: WorkerGroup | None = None
@@ -114,13 +115,15 @@ class ClusterSession(session.Session):
         self._started = None
         self._stack.__exit__(*exception)
 
-    def recover(self, lost: str, epoch: int) -> Recovered:
+    def recover(self, lost: str, epoch: int, can_go_on: Callable[[], bool] = lambda: False) -> Recovered:
         """Replace a lost worker; afterwards, all variables need values again. Compiled clients are kept.
 
         The other workers keep their processes, connections and plans, and drop the tensors of interrupted steps.
         If the launcher cannot replace single processes, or if the GPUs share a communicator, all workers are replaced.
 
         lost: name of the worker. epoch: number of this start of the run; messages of earlier epochs are dropped.
+        can_go_on: called after the start of the new process; if it returns True, this method does not wait until the
+        process has joined, and :meth:`is_available` takes the process into the run later.
         Launched clients and an active trace are dropped. Raises WorkerLostError if a worker is lost meanwhile; call
         this method again for that worker. Raises NotStartedAgainError if new workers cannot be started for lack of
         cores or hosts, or if no user starts them; otherwise, the same errors as the first start.
@@ -140,12 +143,60 @@ class ClusterSession(session.Session):
             replaced = self._workers
         else:
             replaced = self._group.replace(lost, epoch)
+            self._absent_have_plans = False
             self._close_unloaded()
+            for plan in self._plans.values():
+                plan.begun = 0
             fenced = time.monotonic()
-            self._group.set_up(self._setup_document, replaced)
-            self._load_again(replaced)
-            self._group.complete()
+            if can_go_on():
+                return Recovered(tuple(replaced), silence_s, fenced - begun, None)
+            self._wait_for_absent()
         return Recovered(tuple(replaced), silence_s, fenced - begun, time.monotonic() - fenced)
+
+    @property
+    def absent(self) -> Collection[str]:
+        """The lost workers whose replacements do not take part in the run yet."""
+        return frozenset(self._group.absent)
+
+    def is_available(self, client: str) -> bool:
+        """Return whether no absent worker takes part in a client.
+
+        If the replacements of all absent workers have joined, they are sent the plans; they are absent until they have
+        loaded all of them. A client that is not available waits for the replacements when it is run or launched.
+        """
+        group = self._group
+        if group.absent and group.has_joined:
+            self._send_plans_to_absent()
+            if not group.loading:
+                group.complete()
+        return not self._needs_absent(self._planned.client(client))
+
+    def _needs_absent(self, client: Client) -> bool:
+        absent = self._group.absent
+        return bool(absent) and not absent.isdisjoint(map(peer_of, self._planned.plans(client.signature)))
+
+    def _wait_for_absent(self) -> None:
+        """Wait until the replacements of absent workers can run all plans. Launched clients end first."""
+        group = self._group
+        running = sum(len(run.plan.plans) - len(run.turns) for run in self._launched.values())
+        while len(self._ended) < running:
+            self._ended.append(group.next(messages.Done)[:2])
+        self._send_plans_to_absent()
+        while group.loading:
+            group.next(messages.Loaded)
+        group.complete()
+
+    def _send_plans_to_absent(self) -> None:
+        """Set up the replacements of absent workers and send them all plans, once; wait for those not yet joined."""
+        if self._absent_have_plans:
+            return
+        group = self._group
+        group.set_up(self._setup_document, sorted(group.absent))
+        for plan in self._plans.values():
+            own = plan.assignments.keys() & group.absent
+            group.loading |= {(worker, plan.name) for worker in own}
+            self._send_plan(plan, own)
+        self._absent_have_plans = True
 
     def _start_again(self, gone: Sequence[str]) -> None:
         """Start all workers again. gone: the workers on the host of the lost worker."""
@@ -267,11 +318,13 @@ class ClusterSession(session.Session):
         """Return the plan of a client; the first call for a signature and inputs sends each worker its part."""
         signature = client.signature
         key = signature, client.inputs
-        plan = self._plans.get(key)
+        plan, group = self._plans.get(key), self._group
         if plan is None:
             # Answers to the Load messages must not be mixed with answers of a running step.
             session.require_synchronized(f"client {client.name!r} was loaded", self._launched)
-            group = self._group
+        if self._needs_absent(client):
+            self._wait_for_absent()
+        if plan is None:
             # Each attempt has its own name: after a recovery, some workers may hold a plan that others did not load.
             name, self._loads = f"{client.name}-{self._loads}", self._loads + 1
             compiled, plans = self._planned.compiled(signature), self._planned.plans(signature)
@@ -297,18 +350,6 @@ class ClusterSession(session.Session):
         for worker in workers:
             document = encode_document(plan.assignments[worker].to_document())
             self._group.send(worker, messages.Load(plan.name), document)
-
-    def _load_again(self, workers: Collection[str]) -> None:
-        """Load all plans on replacement workers."""
-        missing = set()
-        for plan in self._plans.values():
-            plan.begun = 0
-            own = plan.assignments.keys() & set(workers)
-            self._send_plan(plan, own)
-            missing |= {(worker, plan.name) for worker in own}
-        while missing:
-            worker, answer, _ = self._group.next(messages.Loaded)
-            missing.discard((worker, answer.plan))
 
     def _setup_document(self, addresses: Mapping[str, str]) -> bytes:
         return encode_document(replace(self._setup, addresses=addresses).to_document())

@@ -21,7 +21,7 @@ RECEIVE_LIMIT_S = 600.0  # time limit for a tensor in seconds; applies if the ma
 _GAP_S = 10.0  # seconds without a read of the inbox after which the time limits of awaited tensors restart
 _POLL_RESOLUTION_S = 1e-3  # resolution of an endpoint's waits in seconds; a mailbox uses ``pause`` for the last two
 
-_QUEUED_KINDS = (messages.Launch, messages.StartTrace, messages.StopTrace, messages.AskTime)
+_QUEUED_KINDS = (messages.Launch, messages.StartTrace, messages.StopTrace, messages.AskTime, messages.Moved)
 """Messages that the master may send while a step runs; they are handled after the step."""
 
 
@@ -74,10 +74,10 @@ class Mailbox:
         self._senders.update({(plan, key): peer for key, peer in senders.items()})
 
     def clear(self) -> None:
-        """Drop all tensors and requests that have arrived."""
+        """Drop all tensors and requests that have arrived, except new addresses, which remain valid."""
         self._tensors.clear()
         self._arrivals.clear()
-        self._queued.clear()
+        self._queued = deque(each for each in self._queued if isinstance(each.received.message, messages.Moved))
 
     def next(self, timeout_s: float) -> Request | None:
         """Return the next request; None if no message arrived in time or the message was not a request.

@@ -27,13 +27,13 @@ class Recovered:
 
     replaced: names of the workers with new processes. silence_s: seconds from the last heartbeat of the lost worker to
     the recovery. fenced_s: seconds until all lost processes have ended and the others have dropped interrupted steps.
-    started_s: further seconds until all workers can run all plans.
+    started_s: further seconds until all workers can run all plans; None if the run goes on before they can.
     """
 
     replaced: tuple[str, ...]
     silence_s: float
     fenced_s: float
-    started_s: float
+    started_s: float | None
 
 
 def worker_names(cluster: Cluster) -> list[str]:

@@ -155,7 +155,7 @@ class Worker:
     def _abandon(self, message: messages.Abandon) -> None:
         """Begin a new epoch: drop all tensors, launched steps and spans, and the connections to lost processes.
 
-        This worker connects to the replacements in its next step, because all of them have joined the run by then.
+        This worker connects to a replacement in the next step that sends to it: the process has joined the run by then.
         """
         if self._trace is not None:
             self._end_trace()
@@ -294,9 +294,9 @@ class Worker:
         loaded = self._plan(plan, first)
         if len(steps) > loaded.assignment.depth:
             raise SecurityError(f"{len(steps)} steps of {plan!r} refused: expected at most {loaded.assignment.depth}")
-        if self._replaced:
-            self._connect(self._replaced)
-            self._replaced = set()
+        if back := self._replaced & set(loaded.rendezvous.receivers):
+            self._connect(back)
+            self._replaced -= back
         if delay_s:
             loaded.executor.before_run(first, DELAY, lambda: self.mailbox.wait(delay_s, first))
         for place, step in enumerate(steps):

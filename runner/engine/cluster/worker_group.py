@@ -56,8 +56,8 @@ class WorkerGroup:
         self._checked_at = self._resumed_at = self.clock()
         self._next_check = self._checked_at + _CHECK_S
         self._unread: deque[Received] = deque()
-        self._early: list[Received] = []
-        self._absent: set[str] = set()
+        self.absent: set[str] = set()  # lost workers whose replacements cannot run all plans yet
+        self.loading: set[tuple[str, str]] = set()  # (worker, plan) that was sent to a replacement and is not loaded
         self._failed = False
         self.joined = Joined(self.workers, self.facts, self.launcher, self.supervisor)
         self._lost: set[str] = set()
@@ -110,19 +110,20 @@ class WorkerGroup:
 
         Also replaces every worker that has ended, is silent, or whose replacement is not complete. Returns the names of
         all replaced workers when the other workers are in the new epoch. The caller then calls :meth:`set_up`, loads
-        the plans on the replacements and calls :meth:`complete`. Raises WorkerLostError if another worker is lost.
+        the plans on the replacements and calls :meth:`complete`; until then, the other workers can run the plans in
+        which no absent worker takes part. Raises WorkerLostError if another worker is lost.
         """
-        self._absent |= {lost, *self.supervisor.ended, *self._lost} & set(self.workers)
-        absent = sorted(self._absent)
+        self.absent |= {lost, *self.supervisor.ended, *self._lost} & set(self.workers)
+        absent = sorted(self.absent)
         for worker in absent:
             self._fence(worker)
         self._failed = False
-        for received in (self._unread, self._early, self.arrivals):
-            received.clear()
+        for each in (self._unread, self.loading, self.arrivals):
+            each.clear()
         with self._mark_failure():
             self.endpoint.advance(epoch, absent)
             self.start(absent, epoch)
-        others = [worker for worker in self.workers if worker not in self._absent]
+        others = [worker for worker in self.workers if worker not in self.absent]
         for worker in others:
             self.send(worker, messages.Abandon(epoch, tuple(absent)))
         self.gather(others, messages.Abandoned)
@@ -130,11 +131,16 @@ class WorkerGroup:
 
     def complete(self) -> None:
         """End a replacement after all plans are loaded. If a spare process cannot be started, log a warning."""
-        self._absent.clear()
+        self.absent.clear()
         try:
             self.add_spares()
         except ResourceError as error:
             log.warning("no new spare process: %s", error)
+
+    @property
+    def has_joined(self) -> bool:
+        """Whether the replacements of all absent workers have joined the run, so that :meth:`set_up` does not wait."""
+        return self.absent <= self.joined.hellos.keys()
 
     def silence_s(self, worker: str) -> float:
         """Return the seconds since the last heartbeat of a worker."""
@@ -162,26 +168,30 @@ class WorkerGroup:
         with self._mark_failure():
             for worker in self.supervisor.workers.keys() & set(workers):
                 self.monitor.watch(worker, self.clock())
-            missing = set(workers)
-            self._unread.extend(self._early)
-            self._early.clear()
+            missing = set(workers) - self.joined.hellos.keys()
             hellos = self._answers(missing, (messages.Hello,), self.launcher.join_s)
             while missing:
                 worker, hello, _ = next(hellos)
-                if worker in missing and self._admits(worker, hello):
+                if worker in missing and self._welcomes(worker, hello):
                     missing.remove(worker)
-                    with self._explain():
-                        self.endpoint.connect(worker, hello.address or inbox_address(self.directory, worker))
-                    self.joined.hellos[worker] = hello
-                    self.send(worker, messages.Welcome())
-                    if worker not in self.supervisor.workers:
-                        self.monitor.watch(worker, self.clock())
         addresses = {worker: hello.address for worker, hello in self.joined.hellos.items() if hello.address}
         for worker in workers:
             self.send(worker, messages.Setup(), document(addresses))
         if moved := {worker: addresses[worker] for worker in workers if worker in addresses}:
             for worker in set(self.workers) - set(workers):
                 self.send(worker, messages.Moved(moved))
+
+    def _welcomes(self, worker: str, hello: messages.Hello) -> bool:
+        """Connect to a worker that may join, and send it the welcome; return False if the worker was refused."""
+        if not self._admits(worker, hello):
+            return False
+        with self._explain():
+            self.endpoint.connect(worker, hello.address or inbox_address(self.directory, worker))
+        self.joined.hellos[worker] = hello
+        self.send(worker, messages.Welcome())
+        if worker not in self.supervisor.workers:
+            self.monitor.watch(worker, self.clock())
+        return True
 
     def _admits(self, worker: str, hello: messages.Hello) -> bool:
         """Return whether a worker may join; if not, send it the reason."""
@@ -201,11 +211,14 @@ class WorkerGroup:
         """
         if self._failed:
             return
-        for worker in self.workers:
+        for worker in self.absent:
+            self._fence(worker)
+        present = [worker for worker in self.workers if worker not in self.absent]
+        for worker in present:
             self.send(worker, messages.Shutdown())
             self.monitor.forget(worker)
         self.supervisor.expect_exits()
-        self.gather(self.workers, messages.Bye, limit_s=_BYE_S)
+        self.gather(present, messages.Bye, limit_s=_BYE_S)
         self.supervisor.wait_for_exit(_EXIT_S)
 
     def dismiss(self, shutdown: messages.Shutdown) -> None:
@@ -258,19 +271,19 @@ class WorkerGroup:
                 logs = ", ".join(str(self._log(worker)) for worker in late)
                 names = ", ".join(map(self.joined.named, late))
                 text = f"no {kinds[0].kind!r} from {names} within {limit_s:g} s; see their logs: {logs}"
-                if not self._absent:
+                if not self.absent:
                     raise ClusterError(text)
                 if late[0] in self.supervisor.workers:
                     raise WorkerLostError(late[0], "did not join the run again", text, by_chance=True)
-                left = set(self.workers) - self._absent
+                left = set(self.workers) - self.absent
                 raise NotStartedAgainError(text, messages.count_role(left, messages.WORKER_ROLE))
             received = self._unread.popleft() if self._unread else self._receive(max(0.0, self._next_check - now))
             if received is None:
                 self._next_check = now  # Check now: the next check is due, or a process has died.
             elif isinstance(received.message, kinds):
                 yield received.source, received.message, received.frames
-            elif isinstance(received.message, messages.Hello) and received.source in self._absent:
-                self._early.append(received)
+            elif isinstance(received.message, messages.Hello) and received.source in self.absent:
+                self._welcomes(received.source, received.message)
 
     def _receive(self, timeout_s: float) -> Received | None:
         """Return the next message, or None if none arrives in time. Raises the error of a worker that has failed."""
@@ -350,7 +363,10 @@ class WorkerGroup:
         return self.supervisor.failure() or error
 
     def _handle_report(self, received: Received, now: float) -> RunnerError | None:
-        """Handle a heartbeat, log lines or a part of a fetched tensor; return the error of a worker that failed."""
+        """Handle a heartbeat, log lines or a part of a fetched tensor; return the error of a worker that failed.
+
+        Also notes which plans the replacements have loaded.
+        """
         match received.message:
             case messages.Heartbeat(section=section, step=step):
                 self.monitor.heartbeat(messages.process_of(received.source), section, step, now)
@@ -365,4 +381,6 @@ class WorkerGroup:
                         file.writelines(f"{line}\n" for line in reported_lines(lines))
             case messages.TensorPart():
                 self.arrivals.add(received)
+            case messages.Loaded(plan=plan):
+                self.loading.discard((received.source, plan))
         return None

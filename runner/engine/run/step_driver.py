@@ -1,7 +1,8 @@
 """Step drivers, which make each update with the client ``train``, or with several clients that overlap.
 
-A step driver bases its decisions only on the finished clients that the session reports, and reads no clock. The same
-order of finished clients thus leads to the same decisions on a cluster, on a virtual clock and in a repeated run.
+A step driver bases its decisions only on what the session reports, which clients have finished and which are available,
+and reads no clock. The same order of finished clients, all of them available, thus leads to the same decisions on a
+cluster, on a virtual clock and in a repeated run.
 """
 
 from abc import ABC, abstractmethod
@@ -39,6 +40,10 @@ class Clients(Protocol):
     def run_series(self, client: str, first: int, feeds: Sequence[Mapping[str, Any]]) -> list[dict[str, Array]]:
         """Run consecutive steps of a client, one for each of ``feeds``, and return the fetches of each."""
         return [self.run(client, step=step, feeds=each) for step, each in enumerate(feeds, first)]
+
+    def is_available(self, client: str) -> bool:
+        """Return whether a client can be launched without waiting for a process that was lost and is started again."""
+        return True
 
     def launch(self, client: str, *, step: int = 0, feeds: Mapping[str, Any] | None = None) -> None:
         """Begin one step of a client whose ``deferred`` is true, and return without waiting for the end of the step.
@@ -81,6 +86,10 @@ class StepDriver(ABC):
     @property
     def at_rest(self) -> bool:
         """Whether the variables can be saved now without waiting and without affecting later updates."""
+        return False
+
+    def can_go_on(self) -> bool:
+        """Return whether updates can be made now, although not all clients are available."""
         return False
 
     def begin_again(self) -> None:

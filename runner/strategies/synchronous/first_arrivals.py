@@ -24,7 +24,8 @@ CONTRIBUTORS = "contributors"
 """Name of the record with a line for each update: {"step", "contributors", "dropped": [{"worker", "examples"}, ...]}.
 
 contributors: the workers whose shares (each the results for one part of the batch) were summed, in this order. dropped:
-workers that started the step but had no share ready for the update. The other workers did not start the step.
+workers that started the step but had no share ready for the update. The other workers did not start the step: they were
+still busy, or lost.
 """
 
 Contributors = tuple[int, ...]
@@ -63,6 +64,8 @@ class FirstArrivals(StepDriver):
 
     A late worker finishes its share, which is dropped, and then joins the current step. If a step ends before a worker
     has finished reading the variables, the worker skips its share of that step, and the share counts as dropped.
+
+    A worker that was lost begins no share until its replacement is available. A replay waits for the replacement.
     """
 
     def __init__(self, clients: Clients, shares: CountedShares) -> None:
@@ -103,6 +106,10 @@ class FirstArrivals(StepDriver):
         """Whether no worker is late."""
         return not self._running
 
+    def can_go_on(self) -> bool:
+        """Return whether enough workers are available for an update; a replay needs the recorded workers."""
+        return self._shares.replayed is None and len(self._available()) >= self._shares.counted
+
     def metrics(self) -> Mapping[str, float]:
         """Return, since the last call, the numbers of dropped shares, of their examples, and of all unused examples."""
         since = dict(self._since)
@@ -126,11 +133,19 @@ class FirstArrivals(StepDriver):
     def _begin(self, step: int) -> None:
         self._open, self._arrived = step, []
         replayed = self._shares.replayed
-        self._wanted = tuple(range(len(self._shares.examples))) if replayed is None else _of_step(replayed, step)
+        self._wanted = self._available() if replayed is None else _of_step(replayed, step)
         busy = {worker for client in self._running for worker in numbers_of(client)}
         for worker in self._wanted:
             if worker not in busy:
                 self._launch(numbered("read", worker), step)
+
+    def _available(self) -> Contributors:
+        """Return the available workers. A share uses all parameter servers, so without one no worker is available."""
+        return tuple(
+            worker
+            for worker in range(len(self._shares.examples))
+            if self._clients.is_available(numbered("share", worker))
+        )
 
     def _take(self, ended: Finished) -> None:
         """Handle the end of a read or share client: count or drop the worker's share and launch its next client."""

@@ -4,7 +4,15 @@ from collections.abc import Callable
 
 import pytest
 
-from runner.engine.cluster.mailbox import RECEIVE_LIMIT_S, WAIT_S, LaunchQueue, Mailbox, QueuedLaunch, Stopped
+from runner.engine.cluster.mailbox import (
+    RECEIVE_LIMIT_S,
+    WAIT_S,
+    LaunchQueue,
+    Mailbox,
+    QueuedLaunch,
+    StepAbandoned,
+    Stopped,
+)
 from runner.engine.cluster.transport import messages
 from runner.engine.cluster.transport.endpoint import Received
 from runner.engine.cluster.transport.shared_memory import ArenaTensor
@@ -112,6 +120,15 @@ def test_messages_during_a_delay_are_stored_in_order() -> None:
     assert (request.received.message, request.read_at) == (messages.StartTrace(), 1.0)
     rest = [messages.Launch("q", 1), messages.StopTrace(), messages.Launch("r", 1), messages.Launch("s", 1)]
     assert inbox.read() == rest
+
+
+def test_a_new_address_outlasts_the_interrupted_step_in_which_it_arrived() -> None:
+    inbox, moved = Inbox(delay_s=1.0), messages.Moved({"worker-2": "tcp://10.0.0.9:5"})
+    inbox.send(messages.Launch("q", 1), moved, messages.Abandon(2, ("worker-1",)))
+    with pytest.raises(StepAbandoned):
+        inbox.take()
+    inbox.mailbox.clear()
+    assert inbox.read() == [moved]
 
 
 def test_missing_and_due_tensors_are_reported() -> None:

@@ -277,6 +277,17 @@ def test_worker_may_be_silent_after_shutdown(supervisor: Supervisor, tmp_path: P
     assert [worker.exit and worker.exit.code for worker in supervisor.workers.values()] == [0, 0]
 
 
+def test_a_replacement_that_has_not_joined_ends_with_the_run(supervisor: Supervisor, tmp_path: Path) -> None:
+    stage = Stage(supervisor, tmp_path, command=("/bin/true",))
+    supervisor.expect_exits()
+    stage.set_up()
+    stage.group.absent.add("worker-1")
+    stage.send("worker-0", Bye())
+    stage.group.shut_down()
+    assert supervisor.workers.keys() == {"worker-0"}
+    assert stage.heard("worker-1") == []
+
+
 INTERRUPTED = Shutdown.of(Interrupted(signal.SIGINT, "stopped after step 3"))
 
 
