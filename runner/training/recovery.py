@@ -169,7 +169,7 @@ class Recovery:
             facts[_REDONE] = time.monotonic() - self._unfinished.begun
         if facts.get(_REJOINED, 0) is None and not self._session.absent:
             facts[_REJOINED] = done - 1
-            log.info("%s there again for step %d", _listed(facts["replaced"]), done - 1)
+            log.info("step %d: %s can take part again", done - 1, _listed(facts["replaced"]))
         if self._unfinished.is_complete:
             self.close()
 
