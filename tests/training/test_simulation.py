@@ -310,8 +310,10 @@ def test_shared_plans_take_equal_time(batch_size: int, options: str, monkeypatch
     shared, few = simulate(config, 4), session_of(config, 5)
     monkeypatch.setattr(AsyncData, "build_for_simulation", AsyncData.build)
     separate, many = simulate(config, 4), session_of(config, 5)
-    for name in ("update_s", "busy", "carried", "memory_bytes", "sent_bytes", "parts"):
+    for name in ("update_s", "carried", "memory_bytes", "sent_bytes", "parts"):
         assert getattr(shared, name) == getattr(separate, name), name
+    # Instructions of equal priority may have another order, in which the sum of their seconds is rounded differently.
+    assert shared.busy == pytest.approx(separate.busy, rel=1e-14)
     assert set(few.program.clients) == set(many.program.clients)
     assert len(few.program.graph.nodes) < 0.6 * len(many.program.graph.nodes)
 
