@@ -173,12 +173,13 @@ def session_of(config: Config, updates: int) -> SimulatedSession:
 def variants_on(hardware: Hardware, strategy: type[Strategy], workers: int) -> Iterator[Mapping[str, object]]:
     """Yield the variants of a strategy for a number of workers of described hardware.
 
-    Variants for hosts are left out if hosts have one worker each, or if the hardware has too few places.
+    Variants for hosts are left out if hosts have one worker each. If the hardware does not fit the number of workers,
+    the variants have one host, so that their simulation raises the same error as that of the other variants.
     """
     try:
         per_host = workers_per_host(network_of(hardware, workers, 0), workers)
     except Violation:
-        per_host = None
+        per_host = workers
     for variant in strategy.variants:
         if per_host is not None or PER_HOST not in variant.values():
             yield {key: per_host if value == PER_HOST else value for key, value in variant.items()}

@@ -118,7 +118,7 @@ def test_strategies_are_recommended_by_time_with_commands(capsys: Capture) -> No
 @pytest.mark.parametrize(
     ("cluster", "workers", "per_host"),
     [
-        *(("dgx_pair", 16, 8), ("dgx_pair", 8, None), ("dgx_pair", 12, None), ("dgx_pair", 17, None)),
+        *(("dgx_pair", 16, 8), ("dgx_pair", 8, None), ("dgx_pair", 12, None), ("dgx_pair", 17, 17)),
         *(("k20x8", 8, 4), ("tpu_v2", 4, 2), ("ethernet", 4, None)),
     ],
 )
