@@ -159,6 +159,19 @@ def holds_run(path: Path) -> bool:
     return (path / RUN_FILE).exists() and (path / CONFIG_FILE).exists()
 
 
+def require_unused(path: Path) -> None:
+    """Raise DirectoryInUseError if a directory holds a run, or its checkpoints, which a new run would replace.
+
+    Raises ResourceError if the directory cannot be read.
+    """
+    with _writing(path):
+        # The checkpoints remain if run.json or the configuration of a run was lost.
+        used = holds_run(path) or any((path / "checkpoints").glob("step-*"))
+    if used:
+        advice = f"continue it with `runner resume={shlex.quote(str(path))}`, or choose another directory"
+        raise DirectoryInUseError(f"{path} already holds a run: {advice} with hydra.run.dir=DIR")
+
+
 @contextmanager
 def held(path: Path) -> Iterator[None]:
     """Lock a run directory within the block, so that no run starts in it. Raises OSError or DirectoryInUseError."""
@@ -204,10 +217,7 @@ def _next_state(path: Path, resume: bool) -> _State:
     if resume:
         state = _STATE.read(path / RUN_FILE)
         return replace(state, epoch=state.epoch + 1)
-    # If run.json or the configuration of a run was lost, its checkpoints remain, and a new run would replace them.
-    if holds_run(path) or any((path / "checkpoints").glob("step-*")):
-        advice = f"continue it with `runner resume={shlex.quote(str(path))}`, or choose another directory"
-        raise DirectoryInUseError(f"{path} already holds a run: {advice} with hydra.run.dir=DIR")
+    require_unused(path)
     if (path / CONFIG_FILE).exists():
         # This file belongs to no run. If the new run is killed early, the file must not be read as its configuration.
         os.rename(path / CONFIG_FILE, path / "config-0.yaml")

@@ -25,7 +25,7 @@ from runner.records.data_facts import DataRecord, read_record, record_of, splits
 from runner.records.provenance import provenance_here
 from runner.records.record import Record
 from runner.records.recoveries import count_recoveries
-from runner.records.run_directory import RunDirectory
+from runner.records.run_directory import RunDirectory, require_unused
 from runner.records.summary import Summary
 from runner.system.console import NOT_ON_TERMINAL, logging_to
 from runner.system.files import replace_durably
@@ -70,6 +70,7 @@ def run(
 
             return run_simulated(config, run_dir, overrides=overrides, sweep=sweep, resume=resume)
         if not resume:
+            require_unused(run_dir.absolute())
             config = with_checkpoint_named(config)
         try:
             prepared = _prepare(config, run_dir, resume)
