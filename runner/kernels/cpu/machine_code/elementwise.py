@@ -20,13 +20,12 @@ Sign = int | None
 Signs = frozenset[Sign]
 
 _ZERO: Signs = frozenset({0})
-_FINITE: Signs = frozenset({-1, 0, 1})
 _UNKNOWN: Signs = frozenset({None})
 
 
 def keeps_zeros(program: Program, wide: Sequence[bool], dtype: str) -> bool:
-    """Return whether a program maps arrays of zeros and any finite scalars to zeros. wide: True for arrays."""
-    known = [_ZERO if each else _FINITE for each in wide]
+    """Return whether a program maps arrays of zeros and any scalars to zeros. wide: True for arrays."""
+    known = [_ZERO if each else _UNKNOWN for each in wide]
     for step in program.steps:
         operands = [known[o] if isinstance(o, int) else _of_literal(o, dtype) for o in step.operands]
         known.append(_apply(step.function, operands))
