@@ -170,8 +170,8 @@ def score_views(
             mean = np.mean([config.task.answers(each.astype(np.float64)) for each in predicted], axis=0)
             scored = views[0].read(TEST, batch, 0, size)
             real, y = scored["mask"] > 0, scored["y"]
-            # A comparison with NaN is false, so an image with NaN counts as wrong.
-            above = (~(mean <= mean[np.arange(size), y][:, None])).sum(axis=1)[real]
+            answered = real & ~np.isnan(mean).any(axis=1)  # an image with NaN counts as wrong
+            above = (mean > mean[np.arange(size), y][:, None]).sum(axis=1)[answered]
             hits.update(examples=int(real.sum()), accuracy=int((above < 1).sum()), top5_accuracy=int((above < 5).sum()))
     examples = hits.pop("examples")
     right = {name: count / examples for name, count in hits.items()}
