@@ -34,7 +34,8 @@ def max_pool(
     """Add a node for (y, argmax): the maximum of each window and its int32 position in the window (by row, from 0).
 
     x: (N, C, H, W) float; y, argmax: (N, C, H', W'). Padding is never the maximum. If several elements equal the
-    maximum, argmax is the position of the first. The maximum of a window with a NaN is NaN.
+    maximum, argmax is the position of the first. The maximum of a window with a NaN is NaN. If all elements are minus
+    infinity, argmax is 0; if that position is padding, no element receives the gradient.
     """
     node = graph.add("max_pool", [x], _complete(pooling), name=name)
     return node[0], node[1]

@@ -1,6 +1,7 @@
 """Max and average pooling, their gradients, and the mean over whole images.
 
-oneDNN's maximum ignores NaN. The kernel of ``machine_code.pooling`` propagates NaN and, if available, has priority.
+oneDNN's maximum ignores NaN, and the maximum of a window of minus infinity is the lowest finite number. The kernel of
+``machine_code.pooling`` gives the results of the reference and, if available, has priority.
 """
 
 import math
