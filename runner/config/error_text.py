@@ -4,6 +4,7 @@ import dataclasses
 import difflib
 import re
 from collections.abc import Iterable, Sequence
+from typing import get_args
 
 from omegaconf import ListConfig
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException, ValidationError
@@ -27,6 +28,11 @@ _IN_FILE = re.compile(r"In '(([^'/]+)/[^']+)': ")
 
 _OWN_FILES = "; for an option in your own YAML files, give --config-dir DIR"
 
+_NO_NEW_ENTRY = (
+    "The command line changes the values of entries; to add an entry, write it in a YAML file of its group and give "
+    "--config-dir DIR"
+)
+
 _ELSEWHERE = 0.75
 """Smallest similarity of a suggested key; above difflib's 0.6, because the keys of all sections are candidates."""
 
@@ -43,10 +49,17 @@ def describe(error: Exception, where: str = "") -> str:
     cause = error.__cause__ or error.__context__
     if isinstance(cause, OmegaConfBaseException):
         reason = _value_error(cause, where)
-        if _is_unknown_key(cause) or _is_scalar_for_list(cause) or cause.full_key == "callbacks":
+        if (
+            _is_unknown_key(cause)
+            or _is_unknown_entry(cause)
+            or _is_scalar_for_list(cause)
+            or cause.full_key == "callbacks"
+        ):
             return reason
         # Hydra's message can already quote OmegaConf's message.
         text += "" if _first_line(cause) in text else f"\n{reason}"
+        if "is not a subclass of" in text:  # OmegaConf's message for an override with "+" that adds an entry
+            text += f"\n{_NO_NEW_ENTRY}"
     if _NO_SCHEMA in text:
         # The other lines are the folders in which Hydra searched; none of them can contain a schema.
         text = f"{text.splitlines()[0]}\n{_MISSING_PLUGIN}"
@@ -105,6 +118,8 @@ def _value_error(error: OmegaConfBaseException, where: str) -> str:
         return f"{place}: missing value"
     if _is_unknown_key(error):
         return _unknown_key(error, place)
+    if _is_unknown_entry(error):
+        return f"{place}: no such entry\n{_NO_NEW_ENTRY}"
     if place == "callbacks":
         return unknown_callback(str(error.value))
     if _is_scalar_for_list(error):
@@ -123,6 +138,12 @@ def _is_scalar_for_list(error: OmegaConfBaseException) -> bool:
 
 def _is_unknown_key(error: OmegaConfBaseException) -> bool:
     return isinstance(error, AttributeError | KeyError) and dataclasses.is_dataclass(error.object_type)
+
+
+def _is_unknown_entry(error: OmegaConfBaseException) -> bool:
+    """Return whether a mapping from names to dataclasses lacks the given name."""
+    values = get_args(error.ref_type)[1:]
+    return isinstance(error, AttributeError | KeyError) and any(map(dataclasses.is_dataclass, values))
 
 
 def _unknown_key(error: OmegaConfBaseException, place: str) -> str:

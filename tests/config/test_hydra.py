@@ -1,6 +1,7 @@
 """Hydra's command line, the folder of YAML files, nested configuration groups, and debug presets."""
 
 import dataclasses
+import re
 from pathlib import Path
 
 import pytest
@@ -22,8 +23,8 @@ from runner.errors import ConfigError, ResourceError, RunnerError
 from runner.strategies.downpour.pushed_server import POLICIES, Staleness
 from runner.training.build import build
 from runner.training.run import run
-from tests.small_runs import composed_config as composed
 from tests.small_runs import small_config
+from tests.small_runs import composed_config as composed
 
 
 @pytest.fixture
@@ -101,6 +102,23 @@ NO_GROUP = (
 def test_a_policy_that_the_strategy_does_not_have_is_refused(overrides: tuple[str, ...], complaint: str) -> None:
     with pytest.raises(ConfigError, match=complaint):
         small_config(*overrides)
+
+
+DELAY = "cluster.hardware.disturbances.delays.slow"
+NO_ENTRY = r"to add an entry, write it in a YAML file of its group and give --config-dir DIR$"
+
+
+@pytest.mark.parametrize(
+    ("override", "complaint"),
+    [
+        (f"{DELAY}.median_ms=5", rf"^{re.escape(DELAY)}: no such entry\n.*{NO_ENTRY}"),
+        (f"{DELAY}={{at:w,median_ms:5}}", rf"^{re.escape(DELAY)}: no such entry\n.*{NO_ENTRY}"),
+        (f"+{DELAY}={{at:w,median_ms:5}}", rf"^Error merging override \+{re.escape(DELAY)}=(.|\n)*{NO_ENTRY}"),
+    ],
+)
+def test_an_entry_that_no_file_has_is_refused_with_advice(override: str, complaint: str) -> None:
+    with pytest.raises(ConfigError, match=complaint):
+        composed("cluster=k20x8", override)
 
 
 def test_a_folder_without_options_is_no_group(tmp_path: Path) -> None:
