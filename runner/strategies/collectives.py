@@ -6,7 +6,7 @@ No code here sends messages: an edge between devices becomes a Send and a Recv n
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -183,8 +183,13 @@ Combine = Callable[[Graph, Sequence[Tensor], Sequence[str], str], list[Tensor]]
 ALL_REDUCE = "all_reduce"
 HIERARCHICAL = "hierarchical"
 
-COMBINES = ("sharded_reduce", "ring_all_reduce", HIERARCHICAL, ALL_REDUCE)
-"""The options of ``combine``."""
+COMBINES: Mapping[str, Callable[..., list[Tensor]]] = {
+    "sharded_reduce": sharded_reduce,
+    "ring_all_reduce": ring_all_reduce,
+    HIERARCHICAL: hierarchical_reduce,
+    ALL_REDUCE: all_reduce,
+}
+"""Option of ``combine`` -> its collective."""
 
 
 def collective(combine: str, workers: int, workers_per_host: int | None) -> Combine:
@@ -199,14 +204,14 @@ def collective(combine: str, workers: int, workers_per_host: int | None) -> Comb
                 f"parallelism.workers_per_host={workers_per_host} with parallelism.combine={combine}: only "
                 f"combine={HIERARCHICAL} has groups of workers; choose it, or set workers_per_host to null"
             )
-        return {"sharded_reduce": sharded_reduce, "ring_all_reduce": ring_all_reduce, ALL_REDUCE: all_reduce}[combine]
+        return COMBINES[combine]
     if workers_per_host is None or workers % workers_per_host:
         raise ConfigError(
             f"parallelism.workers_per_host={'null' if workers_per_host is None else workers_per_host} with "
             f"parallelism.combine={combine} and parallelism.workers={workers}: expected the number of workers of each "
             "host, which divides the number of workers"
         )
-    return partial(hierarchical_reduce, workers_per_host=workers_per_host)
+    return partial(COMBINES[combine], workers_per_host=workers_per_host)
 
 
 SMALLEST = 8

@@ -23,8 +23,8 @@ from runner.errors import ConfigError, ResourceError, RunnerError
 from runner.strategies.downpour.pushed_server import POLICIES, Staleness
 from runner.training.build import build
 from runner.training.run import run
-from tests.small_runs import small_config
 from tests.small_runs import composed_config as composed
+from tests.small_runs import small_config
 
 
 @pytest.fixture
