@@ -63,7 +63,7 @@ def blasted(
 
 def expect_same(found: Course, expected: Course) -> None:
     """Require the same objective in every iteration, and the same variables and history at the end."""
-    assert found.told == expected.told
+    assert found.iterations == expected.iterations
     expect_same_bits(found.weights, expected.weights)
 
 
@@ -74,13 +74,13 @@ def test_sandblaster_equals_single_in_as_many_microbatches_bit_for_bit(network: 
 
 @pytest.mark.parametrize("network", PER_EXAMPLE)
 def test_the_objective_is_that_of_the_whole_batch(network: str) -> None:
-    np.testing.assert_allclose(blasted(network, 3, 2, portions=9).told, single(network).told, rtol=1e-8)
+    np.testing.assert_allclose(blasted(network, 3, 2, portions=9).iterations, single(network).iterations, rtol=1e-8)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_sandblaster_in_other_precisions_differs_by_rounding(dtype: str) -> None:
     found, expected = blasted("dense", 2, 2, 4, dtype=dtype), single("dense", 4, dtype)
-    np.testing.assert_allclose(found.told, expected.told, rtol=1e-3)
+    np.testing.assert_allclose(found.iterations, expected.iterations, rtol=1e-3)
 
 
 @pytest.mark.parametrize("slow_s", [3.0, 2000.0])
@@ -155,9 +155,9 @@ def test_the_coordinator_exchanges_only_scalars() -> None:
     program = Sandblaster(servers=2).build(workload_for())
     graph = program.graph
     for client in program.training:
-        told = [tensor for name, tensor in client.fetches.items() if name != PRODUCTS]
-        told += [tensor for name, tensors in client.feeds.items() if name != PRODUCTS for tensor in tensors]
-        assert {graph.spec(tensor).shape for tensor in told} <= {()}, client.name
+        scalars = [tensor for name, tensor in client.fetches.items() if name != PRODUCTS]
+        scalars += [tensor for name, tensors in client.feeds.items() if name != PRODUCTS for tensor in tensors]
+        assert {graph.spec(tensor).shape for tensor in scalars} <= {()}, client.name
 
 
 def test_a_checkpoint_continues_under_single_and_sandblaster() -> None:
@@ -165,7 +165,7 @@ def test_a_checkpoint_continues_under_single_and_sandblaster() -> None:
     first = iterated(Sandblaster(workers=3, servers=2, portions_per_worker=2), workload_for(), range(3))
     second = iterated(Sandblaster(portions_per_worker=3), workload_for(), range(3, 5), saved=first.weights)
     last = iterated(Single(), workload_for(microbatches=6), [5], saved=second.weights)
-    assert first.told + second.told + last.told == undisturbed.told
+    assert first.iterations + second.iterations + last.iterations == undisturbed.iterations
     expect_same_bits(last.weights, undisturbed.weights)
 
 
@@ -280,7 +280,7 @@ def test_iterations_equal_those_of_the_algorithm_in_numpy() -> None:
         machine.objective = partial(objective, step)
         expected.append(iterate(machine, history, longest=1.0, most=20).objective)
     found = iterated(Single(), workload_for(), range(8))
-    np.testing.assert_allclose([each[2] for each in found.told], expected, rtol=1e-9)
+    np.testing.assert_allclose([each[2] for each in found.iterations], expected, rtol=1e-9)
     np.testing.assert_allclose(vector_of(found.weights, names), machine.vectors[X], atol=1e-8)
     assert int(found.weights["lbfgs/pairs"]) == history.pairs == 8
     np.testing.assert_allclose(found.weights["lbfgs/products"], [history.curvatures, history.squares], rtol=1e-6)
@@ -289,14 +289,14 @@ def test_iterations_equal_those_of_the_algorithm_in_numpy() -> None:
 @pytest.mark.parametrize("network", ["dense", "convolutional", "dropped_out"])
 def test_microbatches_change_rounding_only(network: str) -> None:
     whole, cut = single(network), single(network, 4)
-    np.testing.assert_allclose(whole.told, cut.told, rtol=1e-8)
+    np.testing.assert_allclose(whole.iterations, cut.iterations, rtol=1e-8)
     assert 0 < difference(whole.weights, cut.weights) <= 1e-6
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_the_objective_also_falls_in_other_precisions(dtype: str) -> None:
     found = iterated(Single(), workload_for(dtype=dtype), [0] * 12)
-    objectives = [each[2] for each in found.told]
+    objectives = [each[2] for each in found.iterations]
     assert objectives == sorted(objectives, reverse=True)
     assert objectives[-1] < 0.5 * objectives[0]
     assert {value.dtype.name for value in found.weights.values()} == {"float32", "float64", "int64"}
@@ -304,8 +304,8 @@ def test_the_objective_also_falls_in_other_precisions(dtype: str) -> None:
 
 def test_on_one_batch_the_loss_becomes_small() -> None:
     found = iterated(Single(), workload_for(decay=0.0), [0] * 40)
-    assert found.told[-1][0] < 0.1 * found.told[0][0]
-    assert found.told[-1][1] > 0.9
+    assert found.iterations[-1][0] < 0.1 * found.iterations[0][0]
+    assert found.iterations[-1][1] > 0.9
 
 
 def test_a_run_continues_from_its_saved_variables() -> None:
@@ -313,4 +313,4 @@ def test_a_run_continues_from_its_saved_variables() -> None:
     begun = iterated(Single(), workload_for("dropped_out"), range(4))
     continued = iterated(Single(), workload_for("dropped_out"), range(4, 7), saved=begun.weights)
     expect_same_bits(continued.weights, undisturbed.weights)
-    assert begun.told + continued.told == undisturbed.told
+    assert begun.iterations + continued.iterations == undisturbed.iterations

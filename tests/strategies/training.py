@@ -336,10 +336,10 @@ def sends_of(program: Program) -> list[Node]:
 
 @dataclass
 class Course:
-    """The results of a run. told: (loss, accuracy, objective) of each iteration. sent: bytes that each device sent."""
+    """The results of a run. iterations: (loss, accuracy, objective) of each. sent: bytes that each device sent."""
 
     weights: Weights
-    told: list[tuple[float, float, float]]
+    iterations: list[tuple[float, float, float]]
     metrics: list[Mapping[str, float]]
     record: Mapping[str, Any]
     sent: list[int]
@@ -370,12 +370,12 @@ def iterated(
 ) -> Course:
     """Return the results of iterations that start at the initial or the saved values. options: see :func:`opened`."""
     with begun(strategy, workload, saved, **options) as trainer:
-        step_driver, told, metrics = trainer.step_driver, [], []
+        step_driver, iterations, metrics = trainer.step_driver, [], []
         for step in steps:
             answer = step_driver.update(step, scalar(1.0, workload.state_dtype))
             metrics.append(step_driver.metrics())
-            told.append((float(answer["loss"]), float(answer["accuracy"]), metrics[-1]["train/objective"]))
+            iterations.append((float(answer["loss"]), float(answer["accuracy"]), metrics[-1]["train/objective"]))
         step_driver.synchronize()
         # Count first, because reading the variables sends bytes too.
         sent = trainer.session.sent_bytes()
-        return Course(trainer.session.run("save"), told, metrics, step_driver.decisions(), sent, trainer.program)
+        return Course(trainer.session.run("save"), iterations, metrics, step_driver.decisions(), sent, trainer.program)

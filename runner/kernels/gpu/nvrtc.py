@@ -29,14 +29,14 @@ def compiled(source: str, capability: int) -> bytes:
     supported = nvrtc.getSupportedArchs()
     if capability not in supported:
         raise CompileError(f"NVRTC {version()} compiles for compute capabilities {supported}, the GPU has {capability}")
-    told = options(source, capability)
+    given = options(source, capability)
     program = nvrtc.createProgram(source, "runner.cu", (), ())
     try:
-        nvrtc.compileProgram(program, told)
+        nvrtc.compileProgram(program, given)
         return bytes(nvrtc.getCUBIN(program))
     except nvrtc.NVRTCError as error:
         log = nvrtc.getProgramLog(program)
-        raise CompileError(f"a CUDA source does not compile with {' '.join(told)}: {error}\n{log}") from error
+        raise CompileError(f"a CUDA source does not compile with {' '.join(given)}: {error}\n{log}") from error
     finally:
         nvrtc.destroyProgram(program)
 
@@ -89,8 +89,8 @@ class KeptCode:
 
 
 def _name(source: str, capability: int) -> str:
-    told = [source, *options(source, capability), version()]
-    return hashlib.sha256("\0".join(told).encode()).hexdigest()
+    parts = [source, *options(source, capability), version()]
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 
 def _read(path: Path) -> bytes | None:

@@ -91,8 +91,8 @@ class FakeCudaRuntime:
     def _deviceEnsurePeerAccess(self, other: int) -> None:  # noqa: N802
         self.cupy.log.append(("reach", self.cupy.device, other))
 
-    def memcpyAsync(self, *told: int) -> None:  # noqa: N802
-        self.cupy.log.append(("copy", *told))
+    def memcpyAsync(self, *arguments: int) -> None:  # noqa: N802
+        self.cupy.log.append(("copy", *arguments))
 
     def memGetInfo(self) -> tuple[int, int]:  # noqa: N802
         return self.cupy.memory, 2 * self.cupy.memory

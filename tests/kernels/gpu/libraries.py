@@ -63,24 +63,24 @@ class NumpyCublas:
         self.lent.append(self._workspace)
         return 0
 
-    def gemm(self, handle: int, *told: int) -> int:
+    def gemm(self, handle: int, *arguments: int) -> int:
         assert handle in self.handles
-        assert all(type(each) is int for each in told), f"ctypes accepts only int: {told}"
+        assert all(type(each) is int for each in arguments), f"ctypes accepts only int: {arguments}"
         assert self._stream is not None
         assert self._workspace is not None, "setting a stream resets the workspace: set the workspace after it"
         workspace = self._workspace
-        self.computed.append(told[16])
+        self.computed.append(arguments[16])
         # The scalars alpha and beta are in host memory: cuBLAS reads them during the call, not on the GPU.
-        scalar = COMPUTED[told[16]]
-        alpha, beta = (matrix_at(told[place], scalar, 1, 1, 1)[0, 0] for place in (5, 12))
+        scalar = COMPUTED[arguments[16]]
+        alpha, beta = (matrix_at(arguments[place], scalar, 1, 1, 1)[0, 0] for place in (5, 12))
         assert (alpha, beta) == (1, 0)
-        self._stream.put(lambda: multiply(told, workspace))
+        self._stream.put(lambda: multiply(arguments, workspace))
         return 0
 
 
-def multiply(told: tuple[int, ...], workspace: tuple[int, int]) -> None:
+def multiply(arguments: tuple[int, ...], workspace: tuple[int, int]) -> None:
     """Compute C = op(A) op(B), from arguments in the order of cublasGemmEx."""
-    turn_a, turn_b, m, n, k, _, a, a_type, lda, b, b_type, ldb, _, c, c_type, ldc, computed, _ = told
+    turn_a, turn_b, m, n, k, _, a, a_type, lda, b, b_type, ldb, _, c, c_type, ldc, computed, _ = arguments
     ctypes.memset(workspace[0], 0xEE, workspace[1])
     left = operated(a, DTYPES[a_type], m, k, lda, turn_a).astype(COMPUTED[computed])
     right = operated(b, DTYPES[b_type], k, n, ldb, turn_b).astype(COMPUTED[computed])
@@ -131,8 +131,10 @@ class ReferencePlan:
     def enqueue(self, stream: EmulatedStream, addresses: Mapping[Role, int], workspace: int) -> None:
         assert set(addresses) == set(self.convolution.shapes)
         assert workspace % 256 == 0, "cuDNN's workspaces are aligned"
-        told = (*addresses.values(), workspace)
-        assert all(type(each) is int for each in told), f"cuDNN's front end takes other numbers for arrays: {told}"
+        arguments = (*addresses.values(), workspace)
+        assert all(type(each) is int for each in arguments), (
+            f"cuDNN's front end takes other numbers for arrays: {arguments}"
+        )
         stream.put(lambda: self._compute(dict(addresses), workspace))
 
     def _compute(self, addresses: dict[Role, int], workspace: int) -> None:

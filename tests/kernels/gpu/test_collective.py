@@ -67,11 +67,11 @@ def test_every_gpu_receives_the_sum(gpus: EmulatedRuntime, dtype: str, in_place:
 
 
 def test_an_empty_sum_is_not_enqueued(gpus: EmulatedRuntime) -> None:
-    told = joined(gpus, 2)
+    nccl = joined(gpus, 2)
     gpus.use(0)
     part = operand(gpus, np.zeros(0, np.float32))
     bound(gpus, 0, 2, part, part).enqueue(gpus.stream())
-    assert told.log == []
+    assert nccl.log == []
 
 
 def test_without_the_library_there_is_no_kernel(runtime: EmulatedRuntime) -> None:
@@ -80,7 +80,7 @@ def test_without_the_library_there_is_no_kernel(runtime: EmulatedRuntime) -> Non
 
 def test_sums_of_one_gpu_keep_their_order_and_are_not_captured(gpus: EmulatedRuntime) -> None:
     """Independent kernels of other ops would be captured on separate streams."""
-    told = joined(gpus, 2)
+    nccl = joined(gpus, 2)
     steps = []
     for gpu in range(2):
         gpus.use(gpu)
@@ -107,8 +107,8 @@ def test_sums_of_one_gpu_keep_their_order_and_are_not_captured(gpus: EmulatedRun
             [3.0] * (2 + n) for n in range(4)
         ]
     for gpu in range(2):
-        assert [count for rank, count, _ in told.log if rank == gpu] == [2, 3, 4, 5] * 3
-        assert len({stream for rank, _, stream in told.log if rank == gpu}) == 1, "their order is that of a stream"
+        assert [count for rank, count, _ in nccl.log if rank == gpu] == [2, 3, 4, 5] * 3
+        assert len({stream for rank, _, stream in nccl.log if rank == gpu}) == 1, "their order is that of a stream"
 
 
 def test_sums_and_joins_that_do_not_match_the_communicator_are_refused(gpus: EmulatedRuntime) -> None:
@@ -127,8 +127,8 @@ def test_sums_and_joins_that_do_not_match_the_communicator_are_refused(gpus: Emu
 
 
 def test_errors_of_the_library_name_gpu_and_rank(gpus: EmulatedRuntime) -> None:
-    told = with_nccl(gpus)
-    told.refuses = 2
+    nccl = with_nccl(gpus)
+    nccl.refuses = 2
     gpus.use(1)
     with pytest.raises(RuntimeError, match="GPU 1 cannot join 3 GPUs as number 2: ncclError 2"):
         gpus.library("nccl").join(bytes(128), 2, 3)
@@ -138,10 +138,10 @@ def test_errors_of_the_library_name_gpu_and_rank(gpus: EmulatedRuntime) -> None:
 
 def test_a_background_failure_is_raised_before_the_next_sum_and_aborts_running_sums(gpus: EmulatedRuntime) -> None:
     """Without the abort, running sums would wait for other GPUs forever, and so would a synchronization."""
-    told = joined(gpus, 2)
+    nccl = joined(gpus, 2)
     gpus.use(0)
     part = operand(gpus, np.ones(2, np.float32))
-    call, told.background = bound(gpus, 0, 2, part, part), 6
+    call, nccl.background = bound(gpus, 0, 2, part, part), 6
     native = gpus.library("nccl").communicator().native
     assert not native.aborted
     with pytest.raises(RuntimeError, match="the sum of 2 float32 as GPU 0 of 2: ncclError 6"):

@@ -112,19 +112,19 @@ def test_empty_products_and_extents_beyond_an_int_are_left_to_our_own_kernel(
 
 CUBLAS = r"""
 #include <stddef.h>
-long long told[21];
-int cublasSetStream_v2(void *handle, void *stream) { told[0] = (long long)stream; return 0; }
+long long received[21];
+int cublasSetStream_v2(void *handle, void *stream) { received[0] = (long long)stream; return 0; }
 int cublasSetWorkspace_v2(void *handle, void *workspace, size_t bytes) {
-    told[1] = (long long)workspace; return bytes == EXPECTED ? 0 : 7; }
+    received[1] = (long long)workspace; return bytes == EXPECTED ? 0 : 7; }
 int cublasGemmEx(void *handle, int transa, int transb, int m, int n, int k, const float *alpha,
                  const void *a, int atype, int lda, const void *b, int btype, int ldb,
                  const float *beta, void *c, int ctype, int ldc, int compute, int algorithm) {
     long long all[] = {(long long)handle, transa, transb, m, n, k, *alpha, (long long)a, atype, lda,
                        (long long)b, btype, ldb, *beta, (long long)c, ctype, ldc, compute, algorithm};
-    for (int i = 0; i < 19; i++) told[2 + i] = all[i];
+    for (int i = 0; i < 19; i++) received[2 + i] = all[i];
     return 0; }
 """
-"""Functions declared as in cublas_api.h; they store their arguments in ``told``."""
+"""Functions declared as in cublas_api.h; they store their arguments in ``received``."""
 
 HANDLE, STREAM, A, B, C, WORKSPACE = (number << 40 for number in range(1, 7))
 """Addresses that do not fit into a C int, so that an argument declared as int changes them."""
@@ -133,7 +133,7 @@ HANDLE, STREAM, A, B, C, WORKSPACE = (number << 40 for number in range(1, 7))
 def offer(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     """Install a fake of CuPy's cuBLAS module; return a list to which it appends each handle and mode that is set."""
     modes: list[tuple[int, int]] = []
-    native = SimpleNamespace(create=lambda: HANDLE, setMathMode=lambda *told: modes.append(told))
+    native = SimpleNamespace(create=lambda: HANDLE, setMathMode=lambda *received: modes.append(received))
     for name in ("cupy_backends", "cupy_backends.cuda"):
         monkeypatch.setitem(sys.modules, name, ModuleType(name))
     monkeypatch.setitem(sys.modules, "cupy_backends.cuda.libs", SimpleNamespace(cublas=native))
@@ -154,10 +154,10 @@ def test_native_calls_receive_the_expected_arguments(tmp_path: Path, monkeypatch
     assert names == ["libcublas.so.13"]
     stream: Any = SimpleNamespace(handle=STREAM)
     library.enqueue(stream, Product(2, 3, 5, "float32", "float32"), A, B, C, WORKSPACE)
-    told = list((ctypes.c_longlong * 21).in_dll(opened, "told"))
-    assert told[:2] == [STREAM, WORKSPACE]
+    received = list((ctypes.c_longlong * 21).in_dll(opened, "received"))
+    assert received[:2] == [STREAM, WORKSPACE]
     # cuBLAS is column-major, so it computes C' = B' A', 3 by 2, with alpha 1 and beta 0, float32 everywhere.
-    assert told[2:] == [HANDLE, 0, 0, 3, 2, 5, 1, B, 0, 3, A, 0, 5, 0, C, 0, 3, 68, -1]
+    assert received[2:] == [HANDLE, 0, 0, 3, 2, 5, 1, B, 0, 3, A, 0, 5, 0, C, 0, 3, 68, -1]
     assert modes == [(HANDLE, 16)]
 
 

@@ -201,7 +201,7 @@ def test_a_library_is_opened_once_and_compares_plans_if_requested(
     cupy: FakeCupy, monkeypatch: pytest.MonkeyPatch, compared: bool
 ) -> None:
     opened: list[object] = []
-    monkeypatch.setattr(cuda.cudnn, "open_library", lambda gpu, lock, **told: opened.append(told) or object())
+    monkeypatch.setattr(cuda.cudnn, "open_library", lambda gpu, lock, **options: opened.append(options) or object())
     runtime = CudaRuntime(cupy, 1, KeptCode(None), tf32=compared, compare_plans=compared)
     assert runtime.library("cudnn") is runtime.library("cudnn")
     assert opened == [{"tf32": compared, "bench": runtime if compared else None}]
@@ -233,8 +233,8 @@ def test_the_fake_has_the_names_and_signatures_of_cupy() -> None:
     assert [name for name in vars(FakeCupy().cuda) if not hasattr(real_cupy.cuda, name)] == []
     for fake, name in ((FakeStream, "Stream"), (FakeEvent, "Event")):
         for method in names(fake) - {"non_blocking", "disable_timing"}:
-            told: Any = inspect.signature(getattr(fake, method)).parameters
-            inspect.signature(getattr(getattr(real_cupy.cuda, name), method)).bind(*told)
+            parameters: Any = inspect.signature(getattr(fake, method)).parameters
+            inspect.signature(getattr(getattr(real_cupy.cuda, name), method)).bind(*parameters)
     inspect.signature(real_cupy.cuda.Stream.__init__).bind(None, non_blocking=True)
     inspect.signature(real_cupy.cuda.Event.__init__).bind(None, disable_timing=True)
     inspect.signature(real_cupy.cuda.PinnedMemory.__init__).bind(None, 4096, 3)

@@ -137,8 +137,8 @@ def test_if_the_cache_cannot_be_written_one_warning_is_logged(
     code = KeptCode(tmp_path / "file" / "folder")
     with caplog.at_level(logging.WARNING):
         assert [code.compiled(source, 90) for source in "ab"] == [b"a for 90 by 13.5", b"b for 90 by 13.5"]
-    told = [record.getMessage() for record in caplog.records if "cannot be cached" in record.getMessage()]
-    assert len(told) == 1
+    messages = [record.getMessage() for record in caplog.records if "cannot be cached" in record.getMessage()]
+    assert len(messages) == 1
 
 
 def test_a_full_disk_leaves_no_part_of_a_file(tmp_path: Path, asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:

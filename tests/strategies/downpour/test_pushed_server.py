@@ -48,8 +48,8 @@ def pushed(trainer: Trainer, staleness: int) -> tuple[Weights, int, Weights]:
         step(trainer, "compute_1", number)
         step(trainer, "push_1_0", number)
     before = trainer.weights()
-    told = int(step(trainer, "push_0_0")["staleness"])
-    return before, told, trainer.weights()
+    reported = int(step(trainer, "push_0_0")["staleness"])
+    return before, reported, trainer.weights()
 
 
 OLD_AND_NEW = "fetch_0_0 compute_0 fetch_1_0 compute_1 compute_1 push_1_0 fetch_0_0 compute_0"
@@ -80,8 +80,8 @@ def test_staleness_is_the_number_of_pushes_applied_since_the_fetch(n_push: int, 
 @pytest.mark.parametrize(("staleness", "kept"), [(2, True), (3, False)])
 def test_a_push_above_the_staleness_limit_changes_nothing_and_is_not_counted(staleness: int, kept: bool) -> None:
     with begun(AsyncData(staleness=Staleness("drop", 2)), workload()) as trainer:
-        before, told, after = pushed(trainer, staleness)
-        assert told == staleness
+        before, reported, after = pushed(trainer, staleness)
+        assert reported == staleness
         if not kept:
             expect_same_bits(after, before)
         for name, value in after.items():
@@ -108,8 +108,8 @@ def test_policy_scale_divides_the_learning_rate_by_a_staleness_above_one(stalene
 def test_a_shard_counts_pushes_from_the_number_at_its_start() -> None:
     """Momentum does not use the count of pushes, so only the staleness depends on the count."""
     with begun(AsyncData(), workload()) as trainer:
-        _, told, _ = pushed(trainer, 2)
-        assert told == 2
+        _, reported, _ = pushed(trainer, 2)
+        assert reported == 2
         trainer.session.run("begin", feeds={"applied": np.int64(90)})
         step(trainer, "compute_0", 1)
         assert int(step(trainer, "push_0_0", 1)["staleness"]) == 90 - 40

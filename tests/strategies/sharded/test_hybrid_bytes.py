@@ -64,13 +64,13 @@ def gathered(held: list[int], readers: list[int], each: int, *, backward: bool) 
     return sent
 
 
-def loss_bytes(examples: list[int], classes: list[int], told: int = 2) -> Wires:
-    """Return the bytes of the loss: labels, gradients and, per example and worker, ``told`` values and a prediction."""
+def loss_bytes(examples: list[int], classes: list[int], size: int = 2) -> Wires:
+    """Return the bytes of the loss: labels, gradients and, per example and worker, ``size`` values and a prediction."""
     sent: Wires = Counter()
     for j, i in permutations(range(len(examples)), 2):
         sent[j, i] += examples[j] * B * (classes[i] > 0)  # labels
-        sent[j, i] += examples[i] * (told * B + B + B) * (classes[j] > 0)  # the values, the largest logit and its class
-        sent[j, i] += examples[j] * (told - 1) * B * (classes[i] > 0)  # gradients of the values that are not constants
+        sent[j, i] += examples[i] * (size * B + B + B) * (classes[j] > 0)  # the values, the largest logit and its class
+        sent[j, i] += examples[j] * (size - 1) * B * (classes[i] > 0)  # gradients of the values that are not constants
     return sent
 
 
@@ -232,14 +232,14 @@ def test_gradients_equal_those_of_whole_logits(factor: float) -> None:
     expect_same_run(trained(Hybrid(workers=3), workload, 5), single(workload, 5), 1e-10)
 
 
-@pytest.mark.parametrize(("loss", "told"), [("softmax", 2), ("logistic", 1)])
-def test_logits_are_not_sent(loss: str, told: int) -> None:
+@pytest.mark.parametrize(("loss", "size"), [("softmax", 2), ("logistic", 1)])
+def test_logits_are_not_sent(loss: str, size: int) -> None:
     """The bytes of a step do not grow with the number of classes."""
     for classes in (5, 50):
         workload = workload_of(partial(scaled, factor=1.0, classes=classes, loss=loss), Sgd(), batch_size=4)
         sent = bytes_on_links(Hybrid(workers=2, scheme="a").build(workload))
         images, scores = 2 * 36 * 8, 2 * 8
-        expected = loss_bytes([2, 2], [1, 1], told)
+        expected = loss_bytes([2, 2], [1, 1], size)
         assert sent == {(0, 1): expected[0, 1] + images, (1, 0): expected[1, 0] + images + scores}
 
 

@@ -36,8 +36,8 @@ class FakeGraph:
     dtypes: tuple[str, ...] = ()
     tensors: "list[FakeTensor]" = field(default_factory=list)
 
-    def tensor(self, **told: Any) -> "FakeTensor":
-        return self._made(told)
+    def tensor(self, **settings: Any) -> "FakeTensor":
+        return self._made(settings)
 
     def __getattr__(self, name: str) -> Any:
         """Return an operation with one result, or a call that may refuse the graph."""
@@ -47,8 +47,8 @@ class FakeGraph:
             return lambda: self._refuse_in(name)
         raise AttributeError(name)
 
-    def _made(self, told: dict[str, Any]) -> "FakeTensor":
-        self.tensors.append(FakeTensor(told))
+    def _made(self, settings: dict[str, Any]) -> "FakeTensor":
+        self.tensors.append(FakeTensor(settings))
         return self.tensors[-1]
 
     def create_execution_plans(self, modes: Sequence[str]) -> None:
@@ -91,14 +91,14 @@ class FakeGraph:
 class FakeTensor:
     """A tensor and its attributes."""
 
-    told: dict[str, Any]
+    settings: dict[str, Any]
 
     def __getattr__(self, name: str) -> Any:
         if not name.startswith("set_"):
             raise AttributeError(name)
 
         def tell(value: Any) -> FakeTensor:
-            self.told[name.removeprefix("set_")] = value
+            self.settings[name.removeprefix("set_")] = value
             return self
 
         return tell

@@ -43,12 +43,12 @@ GPUS = {
 
 def main() -> None:
     """Plan the jobs read from standard input."""
-    told = json.load(sys.stdin)
+    request = json.load(sys.stdin)
     try:
         ctypes.CDLL("libcuda.so.1")
     except OSError:
-        ctypes.CDLL(told["driver"], ctypes.RTLD_GLOBAL)
-    json.dump([planned(*job) for job in told["jobs"]], sys.stdout)
+        ctypes.CDLL(request["driver"], ctypes.RTLD_GLOBAL)
+    json.dump([planned(*job) for job in request["jobs"]], sys.stdout)
 
 
 def planned(gpu: str, tf32: bool, fields: dict[str, Any]) -> tuple[str, int] | None:

@@ -33,7 +33,7 @@ def built(convolution: Convolution) -> FakeGraph:
 
 def roles(tensors: tuple[FakeTensor, ...]) -> list[Role]:
     """Return the roles of tensors."""
-    return [Role(tensor.told["uid"]) for tensor in tensors]
+    return [Role(tensor.settings["uid"]) for tensor in tensors]
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def roles(tensors: tuple[FakeTensor, ...]) -> list[Role]:
 def test_each_kind_has_its_inputs_and_geometry(kind: str, op: str, inputs: list[Role]) -> None:
     convolution = replace(UNEVEN, kind=kind)
     graph = built(convolution)
-    result = graph.tensors[-1].told
+    result = graph.tensors[-1].settings
     assert (result["made_by"][0], roles(result["made_by"][1:])) == (op, inputs)
     windows = {"pre_padding": [1, 2], "post_padding": [2, 3], "stride": [2, 1], "dilation": [2, 1]}
     assert result["geometry"] == windows
@@ -66,23 +66,25 @@ def test_each_kind_has_its_inputs_and_geometry(kind: str, op: str, inputs: list[
 def test_bfloat16_is_computed_in_float32(dtype: str, dtypes: tuple[str, ...]) -> None:
     graph = built(replace(UNEVEN, dtype=dtype))
     assert graph.dtypes == dtypes
-    assert {tensor.told["data_type"] for tensor in graph.tensors} == {dtypes[0]}
+    assert {tensor.settings["data_type"] for tensor in graph.tensors} == {dtypes[0]}
 
 
 def test_every_tensor_has_its_channels_last() -> None:
     graph = built(replace(UNEVEN, bias=True, residual=True))
     found = {
-        Role(each.told["uid"]): (each.told["dim"], each.told["stride"]) for each in graph.tensors if "uid" in each.told
+        Role(each.settings["uid"]): (each.settings["dim"], each.settings["stride"])
+        for each in graph.tensors
+        if "uid" in each.settings
     }
     assert found == SHAPES
 
 
 def test_bias_residual_and_relu_follow_in_this_order() -> None:
-    relu = built(replace(UNEVEN, bias=True, residual=True, relu=True)).tensors[-1].told
+    relu = built(replace(UNEVEN, bias=True, residual=True, relu=True)).tensors[-1].settings
     op, sum_ = relu["made_by"]
-    added, y, residual = sum_.told["made_by"]
-    inner, convolution, bias = y.told["made_by"]
-    assert (op, added, inner, convolution.told["made_by"][0]) == ("relu", "add", "add", "conv_fprop")
+    added, y, residual = sum_.settings["made_by"]
+    inner, convolution, bias = y.settings["made_by"]
+    assert (op, added, inner, convolution.settings["made_by"][0]) == ("relu", "add", "add", "conv_fprop")
     assert roles((residual, bias)) == [Role.RESIDUAL, Role.BIAS]
 
 

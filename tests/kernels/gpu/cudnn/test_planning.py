@@ -51,9 +51,9 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def planned(driver: Path, jobs: Sequence[Job]) -> list[tuple[str, int] | None]:
     """Return name and workspace bytes of the plan of each job, or None for a job without a plan."""
-    told = {"driver": str(driver), "jobs": [(gpu, tf32, asdict(convolution)) for gpu, tf32, convolution in jobs]}
+    request = {"driver": str(driver), "jobs": [(gpu, tf32, asdict(convolution)) for gpu, tf32, convolution in jobs]}
     command = [sys.executable, HERE / "plan_without_gpu.py"]
-    done = subprocess.run(command, input=json.dumps(told), capture_output=True, text=True, check=False)
+    done = subprocess.run(command, input=json.dumps(request), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     plans: list[tuple[str, int] | None] = json.loads(done.stdout)
     return plans
