@@ -221,8 +221,8 @@ def copied_command(run: HostCommand, hosts: list[Host], number: int, elsewhere: 
 
     number: the command, counted from 0. elsewhere: a host to use in place of the one that the run names.
     """
-    command = r"(\S+) on (\S+): copy (\S+) there, mode 0600, and type\n  runner (worker [^\n]*)\n"
-    _, name, key, line = run.wait_for(f"(?:.*?{command}){{{number + 1}}}").groups()
+    command = r"(\S+): copy (\S+) to (\S+) with mode 0600, and run there\n  runner (worker [^\n]*)\n"
+    _, key, name, line = run.wait_for(f"(?:.*?{command}){{{number + 1}}}").groups()
     host = elsewhere or next(each for each in hosts if each.name == name)
     there = host.path(key)
     if host is not hosts[0]:

@@ -207,16 +207,16 @@ def test_processes_that_do_not_fit_are_refused_with_a_reason(net: Network) -> No
     address = commands[1].arguments[2]
     second = hosts[1].start("worker", "--join", address, "--key", "/home/me/second.key")
     assert second.finish() == 7
-    assert "worker-1 has joined the run already" in second.output
+    assert "worker-1 has already joined the run" in second.output
     joined[1].interrupt()
     assert run.finish() == 7, run.output
-    ended = "worker-1 on host1: the process was stopped there by Ctrl-C"
+    ended = "worker-1 on host1: Ctrl-C stopped this process"
     assert ended in run.output, "the end of the process is reported, and not noticed by its silence"
     assert [command.finish(10.0) for command in joined] == [7, 130]
     assert any(text in joined[0].output for text in (f"the run has ended: {ended}", "could not send"))
     late = hosts[1].start("worker", "--join", address, "--key", "/home/me/none.key")
     assert late.finish() == 8
-    assert "every start of a run makes new ones" in late.output
+    assert "each start of a run writes new key files" in late.output
 
 
 @pytest.mark.slow
@@ -230,7 +230,9 @@ def test_timeline_of_hosts_with_different_clocks_is_aligned() -> None:
         log = net.hosts[0].path("/home/me/run/run.log").read_text()
         (ahead, error), *_ = [
             (float(found[1]), float(found[2]))
-            for found in re.finditer(r"clock of worker-1: (\S+) s ahead of the master's, within (\S+) s", log)
+            for found in re.finditer(
+                r"clock of worker-1: (\S+) s ahead of the master's clock, with an error of at most (\S+) s", log
+            )
         ]
         assert abs(ahead - 1000) <= error < 0.1
         events = json.loads(net.hosts[0].path("/home/me/run/trace.json").read_text())["traceEvents"]

@@ -42,16 +42,18 @@ class Arrivals:
         part = received.message
         assert isinstance(part, TensorPart)
         transfer, nbytes = (part.plan, part.key), part.reference.length
-        where = f"part {part.start} of {printable(part.key)}, plan {printable(part.plan)}, step {part.step}"
+        where = (
+            f"tensor {printable(part.key)} of plan {printable(part.plan)}, step {part.step}: bytes from {part.start} on"
+        )
         reader = self._readers.get(transfer)
         if reader is None or reader.spec.owner != received.source:
-            raise SecurityError(f"{where} from {received.source}: no loaded plan receives it from there")
+            raise SecurityError(f"{where} came from {received.source}, but no loaded plan receives the tensor from it")
         step, missing = self._missing.get(transfer) or (part.step, set(range(0, max(1, nbytes), FRAME_BYTES)))
         data = received.frames[0]
         if part.step != step or part.start not in missing or data.nbytes != min(FRAME_BYTES, nbytes - part.start):
             raise SecurityError(
-                f"{where} from {received.source} has {data.nbytes} bytes: expected another part of step {step}, with "
-                f"{FRAME_BYTES} bytes unless it is the last"
+                f"{where} came from {received.source} in a part of {data.nbytes} bytes: expected a missing part of "
+                f"step {step}, with {FRAME_BYTES} bytes unless the part is the last"
             )
         reader.fill(sent_tensor(part.key), part.reference, part.start, data)
         missing.remove(part.start)

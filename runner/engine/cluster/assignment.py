@@ -183,7 +183,7 @@ def _check_part(device: str, part: Part, inputs: Sequence[InputSlot]) -> None:
     carriers = sorted(part.feeds.values())
     placeholders = sorted(node[0] for node in graph if node.op == "placeholder")
     if carriers != placeholders:
-        raise ValueError(f"feeds of {_listed(carriers)}, expected each placeholder once: {_listed(placeholders)}")
+        raise ValueError(f"feeds {_listed(carriers)}: expected each placeholder once, {_listed(placeholders)}")
     for slot in inputs:
         if slot.tensor not in part.feeds:
             raise ValueError(f"input {slot.tensor}: expected one of the feeds {_listed(part.feeds)}")
@@ -200,7 +200,7 @@ def _check_arenas(assignment: Assignment) -> None:
     destinations = receivers(plan)
     absent = ({own, MASTER} | destinations | set(senders(plan).values())) - set(arenas)
     if absent:
-        raise ValueError(f"arenas of {_listed(sorted(arenas))}, expected also arenas of {_listed(sorted(absent))}")
+        raise ValueError(f"arenas of {_listed(sorted(arenas))}: the arenas of {_listed(sorted(absent))} are missing")
     bells = {key: nbytes for key, nbytes in _bell_sizes(plan, destinations).items() if key in arenas[own].sizes}
     if arenas[own].sizes != sent_sizes(plan, assignment.depth) | bells:
         raise ValueError(f"the arena of {own} does not have the layout of the plan's sends and fetches")

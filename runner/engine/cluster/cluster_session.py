@@ -274,7 +274,7 @@ class ClusterSession(session.Session):
             run = self._by_plan.get(answer.plan)
             if run is None or answer.step != run.step or worker not in run.plan.plans or worker in run.turns:
                 reported = f"step {answer.step} of plan {answer.plan!r}"
-                raise SecurityError(f"{worker} finished {reported}, which is not running there")
+                raise SecurityError(f"{worker} finished {reported}, which is not running on {worker}")
             self._add_statistics(worker, run.plan, answer)
             run.turns[worker] = _statistic(worker, answer, session.TURN)
             if run.turns.keys() == run.plan.plans.keys():
@@ -311,7 +311,7 @@ class ClusterSession(session.Session):
     @property
     def _group(self) -> WorkerGroup:
         if self._started is None:
-            raise RunnerError("the session has no workers: use it inside its `with` block")
+            raise RunnerError("the session has not started its workers: use the session in a `with` block")
         return self._started
 
     def _load(self, client: Client) -> RemotePlan:

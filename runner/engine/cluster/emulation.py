@@ -59,8 +59,8 @@ class Links:
         due = free + self._link.latency_s
         if due - now > LONGEST_WAIT_S:
             raise ClusterError(
-                f"emulated link to {destination} ({self._link}): a message of {nbytes} bytes is due in "
-                f"{due - now:.0f} s, expected at most {LONGEST_WAIT_S:g} s; raise cluster.bandwidth_mbit or send less"
+                f"emulated link to {destination} ({self._link}): a message of {nbytes} bytes would arrive in "
+                f"{due - now:.0f} s, expected at most {LONGEST_WAIT_S:g} s; raise cluster.bandwidth_mbit"
             )
         self._free[destination] = free
         return due

@@ -63,7 +63,7 @@ class Joined:
         Plans of a lost worker may be in shared memory, which a process on another host cannot open.
         """
         if worker in self._shared and hello.facts.get(MEMORY) != self.facts.get(MEMORY):
-            return f"{worker} was on the host of the run and shared memory with it; start it there"
+            return f"the lost {worker} shared memory with the master: start its replacement on the host of the master"
         return difference(hello.facts, self.facts)
 
     @property

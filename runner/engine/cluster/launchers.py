@@ -177,7 +177,7 @@ class HostsLauncher(RemoteLauncher):
             path = self._path(name)
             store_ticket(path, ticket)
             command = " ".join(["runner", *join_arguments(address, self.options, path)])
-            self.announce(f"{name} on {self.place(name)}: copy {path} there, mode 0600, and type\n  {command}")
+            self.announce(f"{name}: copy {path} to {self.place(name)} with mode 0600, and run there\n  {command}")
 
     def place(self, name: str) -> str:
         return self.hosts[name]

@@ -140,16 +140,18 @@ class Mailbox:
         Raises ClusterError after ``RECEIVE_LIMIT_S``, and the errors of :meth:`wait`.
         """
         sender = self._senders[plan, key]
-        reason = f"{key!r} was awaited from {sender}"
+        reason = f"waiting for tensor {key!r} from {sender}"
         begun = self.clock()
         while (plan, key) not in self._tensors:
             self._read_during_step(WAIT_S, step, reason)
             if self.clock() > max(begun, self.resumed_at) + RECEIVE_LIMIT_S:
-                raise ClusterError(f"step {step}: {key!r} did not arrive from {sender} within {RECEIVE_LIMIT_S:g} s")
+                raise ClusterError(
+                    f"step {step}: tensor {key!r} did not arrive from {sender} within {RECEIVE_LIMIT_S:g} s"
+                )
         self._wait_until(self._tensors[plan, key].due, step, reason)
         message = self._tensors.pop((plan, key))
         if message.step != step:
-            raise SecurityError(f"{key!r} from {sender} is for step {message.step}, expected step {step}")
+            raise SecurityError(f"tensor {key!r} from {sender} is for step {message.step}, expected step {step}")
         return message.reference
 
     def wait(self, seconds: float, step: int) -> None:
@@ -158,7 +160,7 @@ class Mailbox:
         Launch and trace messages are queued for :meth:`next` with the time at which they were read. Raises Stopped on
         shutdown, StepAbandoned if another process was lost, SecurityError for an unexpected message.
         """
-        self._wait_until(self.clock() + seconds, step, "the step was delayed")
+        self._wait_until(self.clock() + seconds, step, "delaying the step as an emulated slow worker")
 
     def look(self, step: int, reason: str) -> None:
         """Handle the messages that have arrived, without waiting; raises the errors of :meth:`wait`."""
@@ -186,18 +188,20 @@ class Mailbox:
         if isinstance(message, messages.Abandon):
             raise StepAbandoned(message)
         if not isinstance(message, _QUEUED_KINDS):
-            raise SecurityError(f"{message.kind!r} from {source} arrived during step {step}, while {reason}")
+            raise SecurityError(
+                f"{message.kind!r} from {source}: unexpected message during step {step}, while {reason}"
+            )
         self._queued.append(request)
 
     def _store(self, received: Received, message: messages.TensorReady) -> None:
         transfer = (message.plan, message.key)
         sender = self._senders.get(transfer)
         if sender is None:
-            raise SecurityError(f"{_described(message)} from {received.source}: no loaded plan receives it")
+            raise SecurityError(f"{_described(message)} from {received.source}: no loaded plan receives this tensor")
         if received.source != sender:
-            raise SecurityError(f"{_described(message)} from {received.source}: expected from {sender}")
+            raise SecurityError(f"{_described(message)} from {received.source}: expected the tensor from {sender}")
         if transfer in self._tensors:
-            raise SecurityError(f"{_described(message)} from {sender}: the previous one has not been received yet")
+            raise SecurityError(f"{_described(message)} from {sender}: the previous tensor has not been used yet")
         if (left := message.due - self.clock()) > messages.LONGEST_WAIT_S:
             raise SecurityError(
                 f"{_described(message)} from {sender}: due in {left:g} s, expected at most "

@@ -116,4 +116,6 @@ def reported_error(worker: str, failed: Failed, log_path: Path) -> RunnerError:
         return WorkerLostError(worker, "was stopped by Ctrl-C", text, by_chance=True)
     if failed.error in _CLASSES:
         return _CLASSES[failed.error](text)
-    return RunnerError(f"{worker}: {printable(failed.error)}: {sent}\nThe traceback is in its log: {log_path}")
+    return RunnerError(
+        f"{worker}: {printable(failed.error)}: {sent}\nThe traceback is in the log of {worker}: {log_path}"
+    )

@@ -111,9 +111,7 @@ class WorkerProcess:
                     start_new_session=True,
                 )
         except OSError as error:
-            raise ResourceError(
-                f"cannot start {name} ({argv[0]}), log {log_path}: {error.filename or argv[0]}: {error.strerror}"
-            ) from error
+            raise ResourceError(f"cannot start {name}: {error.filename or argv[0]}: {error.strerror}") from error
         try:
             self._pidfd = os.pidfd_open(self._process.pid)
         except OSError as error:

@@ -78,8 +78,9 @@ def _run(options: argparse.Namespace) -> int:
     group = placement_group(bundles, strategy=options.placement)
     if not group.wait(options.join_s):
         print(
-            f"ray: Ray has no room for {options.count} processes with {options.threads} CPUs each "
-            f"(cluster.launcher.placement={options.placement.lower()}) within {options.join_s:g} s",
+            f"ray: no free CPUs for {options.count} processes with {options.threads} CPUs each "
+            f"(cluster.launcher.placement={options.placement.lower()}) within {options.join_s:g} s; add nodes to the "
+            "Ray cluster, or use fewer workers or threads",
             file=sys.stderr,
         )
         return 1
@@ -110,7 +111,9 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--address", required=True, help=f"HOST:PORT of a running cluster, or {LOCAL_CLUSTER}")
     parser.add_argument("--placement", required=True, help="strategy of the placement group")
     parser.add_argument("--threads", required=True, type=int, help="CPUs of each process")
-    parser.add_argument("--join-s", required=True, type=float, help="longest time until Ray has room")
+    parser.add_argument(
+        "--join-s", required=True, type=float, help="time limit in seconds for the reservation of the CPUs"
+    )
     parser.add_argument("--count", required=True, type=int, help="number of processes")
     parser.add_argument("--keys", required=True, type=Path, help="folder with the files NUMBER.key")
     parser.add_argument("--variables", required=True, help="names of the environment variables of each process")

@@ -164,7 +164,7 @@ class RemoteTrace:
             if isinstance(answer, messages.Done):
                 ended.append((worker, answer))
             elif worker in spans or worker not in self._recorded:
-                raise SecurityError(f"{worker} sent spans that were not requested")
+                raise SecurityError(f"{worker} sent the spans of a trace that was not requested")
             else:
                 raw_spans = from_document(decode_document(frames[0]), worker)
                 spans[worker] = spans_of(worker, self._recorded[worker], raw_spans)
@@ -188,5 +188,10 @@ class RemoteTrace:
             if now - answer.asked_ns < shortest:
                 shortest, offset = now - answer.asked_ns, answer.now_ns - (now + answer.asked_ns) // 2
         error = shortest / 2
-        log.info("clock of %s: %.6f s ahead of the master's, within %.6f s", worker, offset / 1e9, error / 1e9)
+        log.info(
+            "clock of %s: %.6f s ahead of the master's clock, with an error of at most %.6f s",
+            worker,
+            offset / 1e9,
+            error / 1e9,
+        )
         return offset if abs(offset) > error else 0

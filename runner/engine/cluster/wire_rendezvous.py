@@ -61,7 +61,7 @@ class WireRendezvous:
         self._wait_for_receivers: Callable[[], object] = _nothing
         if FINISHED in self.writer.spec.sizes:
             self._finished = self._join([self._ring(FINISHED)])
-            waits = [self._wait(FINISHED, peer, "the end of its run") for peer in self.receivers]
+            waits = [self._wait(FINISHED, peer, "the end of the step") for peer in self.receivers]
             self._wait_for_receivers = self._join(waits) if waits else _nothing
         self._waiting: tuple[object, float] = (None, 0.0)
         self.restart()
@@ -120,7 +120,7 @@ class WireRendezvous:
         """Return the call that waits for the bell of a transfer in the sender's arena; None if there is no bell."""
         sender = peer_of(source)
         has_bell = bell_key(key) in self.readers[sender].spec.sizes
-        return self._wait(bell_key(key), sender, key) if has_bell else None
+        return self._wait(bell_key(key), sender, f"tensor {key!r}") if has_bell else None
 
     @property
     def _doorbells(self) -> Doorbells:
@@ -157,13 +157,15 @@ class WireRendezvous:
         """
         number, found = int(self._number[0]), int(bell[0])
         if found > number:
-            raise SecurityError(f"{what!r}: {sender} rang for run {found % _RUNS}, expected run {number % _RUNS}")
+            raise SecurityError(
+                f"{what}: {sender} is in run {found % _RUNS} of the plan, expected run {number % _RUNS}"
+            )
         now = self.mailbox.clock()
         if self._waiting[0] != (what, sender, number):
             self._waiting = (what, sender, number), now
         if now > max(self._waiting[1], self.mailbox.resumed_at) + RECEIVE_LIMIT_S:
-            raise ClusterError(f"step {self._step}: {what!r} did not arrive from {sender} within {RECEIVE_LIMIT_S:g} s")
-        self.mailbox.look(self._step, f"{what!r} was awaited from {sender}")
+            raise ClusterError(f"step {self._step}: {what} did not arrive from {sender} within {RECEIVE_LIMIT_S:g} s")
+        self.mailbox.look(self._step, f"waiting for {what} from {sender}")
 
 
 def _nothing() -> None:

@@ -105,7 +105,7 @@ class Worker:
                 self._leave_communicator()
             return stopped.message.code
         except KeyboardInterrupt:
-            self._leave(messages.Failed.of(KeyboardInterrupt("the process was stopped there by Ctrl-C")))
+            self._leave(messages.Failed.of(KeyboardInterrupt("Ctrl-C stopped this process")))
             raise
         except (RunnerError, MemoryError) as raised:
             error = as_runner_error(raised)
@@ -170,7 +170,7 @@ class Worker:
             loaded.rendezvous.restart()
         self.progress.enter(messages.IDLE, 0)
         self.endpoint.send(messages.MASTER, messages.Abandoned())
-        log.info("epoch %d: replaced %s", message.begins, ", ".join(message.lost))
+        log.info("epoch %d begins with a replacement for %s", message.begins, ", ".join(message.lost))
 
     def _leave(self, message: messages.Message) -> None:
         """Send the remaining lines of the log, then the last message to the master."""
@@ -246,7 +246,7 @@ class Worker:
     def _load(self, plan: str, document: object) -> None:
         self.progress.enter(messages.LOAD, 0)
         if self._check_finite is None or plan in self._plans:
-            raise SecurityError(f"plan {plan!r} refused: expected once, after setup")
+            raise SecurityError(f"plan {plan!r} refused: expected each plan once, after setup")
         assignment = Assignment.from_document(document, self.registry)
         own_name = self.endpoint.name
         if peer_of(assignment.device) != own_name:
@@ -284,7 +284,9 @@ class Worker:
 
     def _plan(self, plan: str, step: int) -> LoadedPlan:
         if plan not in self._plans:
-            raise SecurityError(f"step {step} refused: plan {plan!r}, loaded plans: {', '.join(self._plans) or 'none'}")
+            raise SecurityError(
+                f"step {step} refused: plan {plan!r} is not loaded; loaded: {', '.join(self._plans) or 'none'}"
+            )
         return self._plans[plan]
 
     def _run(self, plan: str, steps: range, delay_s: float, stats: Mapping[str, float]) -> None:

@@ -135,7 +135,7 @@ class WorkerGroup:
         try:
             self.add_spares()
         except ResourceError as error:
-            log.warning("no new spare process: %s", error)
+            log.warning("no new spare process can be started: %s", error)
 
     @property
     def has_joined(self) -> bool:
@@ -270,7 +270,7 @@ class WorkerGroup:
                 late = sorted(missing)
                 logs = ", ".join(str(self._log(worker)) for worker in late)
                 names = ", ".join(map(self.joined.named, late))
-                text = f"no {kinds[0].kind!r} from {names} within {limit_s:g} s; see their logs: {logs}"
+                text = f"no message {kinds[0].kind!r} from {names} within {limit_s:g} s; see {logs}"
                 if not self.absent:
                     raise ClusterError(text)
                 if late[0] in self.supervisor.workers:
@@ -325,11 +325,11 @@ class WorkerGroup:
         process = self.supervisor.workers.get(verdict.worker)
         if process is None:
             place, log_path = self.joined.place(verdict.worker), self._log(verdict.worker)
-            return f"{verdict}; it is on {place}, which may be cut off or stopped; its messages until then: {log_path}"
+            return f"{verdict}; the host {place} may be stopped or disconnected; see the log {log_path}"
         if verdict.reason is Reason.STOPPED:
-            return f"{verdict}, and its process is stopped by a signal; its log is {process.log_path}"
+            return f"{verdict}; a signal has stopped the process; see the log {process.log_path}"
         process.dump_stack()
-        return f"{verdict}; the stacks of its threads, unless the process is stopped, are in {process.log_path}"
+        return f"{verdict}; the stacks of its threads are in the log {process.log_path}, unless the process is stopped"
 
     def _log(self, worker: str) -> Path:
         return self.logs / f"{worker}.log"

@@ -86,7 +86,7 @@ def main(options: WorkerOptions, facts: Mapping[str, str], make_source: SourceMa
         with HeartbeatThread(open_heartbeat, progress, lost=lost) as heartbeat, threadpool_limits(ticket.threads):
             if over_tcp:
                 logging.getLogger().addHandler(_LinesToMaster(heartbeat))
-                log.info("%s has joined the run; its process is %d", identity.name, os.getpid())
+                log.info("%s has joined the run (pid %d)", identity.name, os.getpid())
             mailbox = Mailbox(endpoint)
             given = (options.join, processes, make_source, registry, progress, heartbeat.lines, over_tcp)
             spins = _SPINS if len(processes) * ticket.threads <= usable_cores() else 0
@@ -162,5 +162,5 @@ class _LinesToMaster(logging.Handler):
 
 def _exit_without_master() -> None:
     """End this process at once: the main thread may be computing, or waiting for a worker that has ended."""
-    print("the connection to the master is lost: this worker ends", file=sys.stderr, flush=True)
+    print("the connection to the master is lost: this process ends", file=sys.stderr, flush=True)
     os._exit(ClusterError.exit_code)

@@ -40,7 +40,9 @@ class CommunicatorSetup:
         if name not in self.members:
             return False
         if self.library not in registry.communicators:
-            raise ResourceError(f"{self.library} is available to the master but not to {name}; install it there too")
+            raise ResourceError(
+                f"{self.library} is available to the master but not to {name}; install it on the host of {name}"
+            )
         try:
             registry.communicators[self.library].join(self.unique_id, self.members.index(name), len(self.members))
         except RuntimeError as error:

@@ -29,7 +29,9 @@ def test_closed_session_has_no_workers_and_no_shared_memory(sessions: Sessions) 
         assert not directory.exists()
         assert processes_of(sessions.run_ids[-1]) == []
         assert str(directory) not in Path("/proc/self/maps").read_text()
-        with pytest.raises(RunnerError, match="the session has no workers: use it inside its `with` block"):
+        with pytest.raises(
+            RunnerError, match="the session has not started its workers: use the session in a `with` block"
+        ):
             session.run("init")
         session.close()
     assert session.libraries() == libraries
@@ -48,8 +50,8 @@ def test_exception_inside_the_block_leaves_no_process_or_directory(sessions: Ses
 def test_failed_start_leaves_no_process_or_directory(sessions: Sessions, tmp_path: Path) -> None:
     (tmp_path / "worker-1.log").mkdir()
     for logs, expected in (
-        (tmp_path / "missing", r"cannot start worker-0 .*missing/worker-0\.log: No such file"),
-        (tmp_path, r"cannot start worker-1 .*worker-1\.log: Is a directory"),
+        (tmp_path / "missing", r"cannot start worker-0: .*missing/worker-0\.log: No such file"),
+        (tmp_path, r"cannot start worker-1: .*worker-1\.log: Is a directory"),
     ):
         with pytest.raises(ResourceError, match=expected):
             sessions.new(logs=logs).__enter__()
@@ -63,7 +65,7 @@ def test_source_error_keeps_its_class_and_names_the_worker(sessions: Sessions) -
 
 
 def test_stopped_process_is_noticed_before_silent_ones_are(sessions: Sessions) -> None:
-    expected = r"^ps-1 is stopped: no heartbeat for .* and its process is stopped by a signal"
+    expected = r"^ps-1 is stopped: no heartbeat for .* a signal has stopped the process"
     with sessions.new(program=SERVED) as session:
         session.run("init")
         with suspended(sessions.worker(1, "ps")), pytest.raises(WorkerLostError, match=expected):
@@ -87,7 +89,7 @@ def test_stuck_worker_logs_its_stack(sessions: Sessions, monkeypatch: pytest.Mon
         while monitor._watched["worker-1"].section != IDLE:
             # Only worker 0 runs "save"; during "save", the master reads the heartbeats.
             session.run("save")
-        expected = "worker-0 is stuck: section 'step' at step 4 has taken"
+        expected = "worker-0 is stuck: no progress in section 'step' at step 4"
         with suspended(sessions.worker(1)), pytest.raises(ClusterError, match=expected):
             train(session, 4)
         assert "_call_all" in (sessions.logs / "worker-0.log").read_text()

@@ -58,8 +58,8 @@ def test_link_keeps_order_and_bandwidth(sends: list[tuple[float, int]]) -> None:
 def test_too_long_wait_is_refused_and_leaves_the_link_free() -> None:
     links, _ = links_of(Link(0.5, 1e6 / 8))
     expected = (
-        r"emulated link to ps-0 \(1 Mbit/s, 500 ms\): a message of 25000000 bytes is due in 200 s, "
-        r"expected at most 200 s; raise cluster.bandwidth_mbit or send less"
+        r"emulated link to ps-0 \(1 Mbit/s, 500 ms\): a message of 25000000 bytes would arrive in 200 s, "
+        r"expected at most 200 s; raise cluster.bandwidth_mbit"
     )
     with pytest.raises(ClusterError, match=expected):
         links.due("ps-0", 25_000_000)

@@ -158,18 +158,25 @@ STEP_0 = "tensor a of plan p, step 0 from"
         *(
             (lambda inbox, sent=sent: inbox.tensor(**sent), receive, expected)  # type: ignore[misc]
             for sent, expected in (
-                ({"source": 2}, f"{STEP_0} worker-2: expected from worker-1"),
-                ({"key": "\x1b[2J"}, r"tensor \\x1b\[2J of plan p, step 0 from worker-1: no loaded plan receives it"),
-                ({"plan": "q"}, "tensor a of plan q, step 0 from worker-1: no loaded plan receives it"),
+                ({"source": 2}, f"{STEP_0} worker-2: expected the tensor from worker-1"),
+                (
+                    {"key": "\x1b[2J"},
+                    r"tensor \\x1b\[2J of plan p, step 0 from worker-1: no loaded plan receives this tensor",
+                ),
+                ({"plan": "q"}, "tensor a of plan q, step 0 from worker-1: no loaded plan receives this tensor"),
                 ({"due": messages.LONGEST_WAIT_S + 1}, f"{STEP_0} worker-1: due in 201 s, expected at most 200"),
             )
             for receive in (READ, TAKE)
         ),
-        (lambda i: (i.tensor(), i.tensor()), READ, f"{STEP_0} worker-1: the previous one has not been received yet"),
-        (lambda i: (i.tensor(), i.tensor(step=1)), READ, "step 1 from worker-1: the previous one has not been"),
+        (lambda i: (i.tensor(), i.tensor()), READ, f"{STEP_0} worker-1: the previous tensor has not been used yet"),
+        (lambda i: (i.tensor(), i.tensor(step=1)), READ, "step 1 from worker-1: the previous tensor has not been"),
         (lambda i: i.tensor(step=4), lambda i: i.take(5), "'a' from worker-1 is for step 4, expected step 5"),
-        (RUN, TAKE, "'run' from master-0 arrived during step 0, while 'a' was awaited from worker-1"),
-        (RUN, lambda i: i.mailbox.wait(2.5, 4), "arrived during step 4, while the step was delayed"),
+        (
+            RUN,
+            TAKE,
+            "'run' from master-0: unexpected message during step 0, while waiting for tensor 'a' from worker-1",
+        ),
+        (RUN, lambda i: i.mailbox.wait(2.5, 4), "during step 4, while delaying the step as an emulated slow worker"),
     ],
 )
 def test_unexpected_message_is_refused(send: Action, receive: Action, expected: str) -> None:
@@ -185,7 +192,7 @@ def test_missing_tensor_is_reported_after_the_limit(others: int) -> None:
     for other in range(others):
         inbox.mailbox.expect("q", {str(other): "worker-2"})
         inbox.tensor(plan="q", key=str(other), source=2)
-    with pytest.raises(ClusterError, match="step 7: 'a' did not arrive from worker-1 within 600 s"):
+    with pytest.raises(ClusterError, match="step 7: tensor 'a' did not arrive from worker-1 within 600 s"):
         inbox.take(step=7)
     assert RECEIVE_LIMIT_S < inbox.clock.now < RECEIVE_LIMIT_S + 2
 

@@ -208,9 +208,9 @@ def test_worker_cannot_be_started_twice_and_exits_are_awaited(supervisor: Superv
 
 
 def test_command_that_cannot_be_started_is_reported(supervisor: Supervisor, tmp_path: Path) -> None:
-    with pytest.raises(ResourceError, match=r"cannot start worker-0 \(/no/such\), log .*: No such file"):
+    with pytest.raises(ResourceError, match=r"cannot start worker-0: /no/such: No such file"):
         supervisor.start("worker-0", ["/no/such"], tmp_path / "log", {})
-    with pytest.raises(ResourceError, match=r"cannot start worker-1 .*missing.log: No such file"):
+    with pytest.raises(ResourceError, match=r"cannot start worker-1: .*missing.log: No such file"):
         supervisor.start("worker-1", ["/bin/true"], tmp_path / "no" / "missing.log", {})
 
 

@@ -224,7 +224,7 @@ def test_spare_process_takes_over(sessions: Sessions, over_tcp: bool) -> None:
         session.recover(lost.worker, epoch=3)
         expect_processes(sessions, "worker-0", "worker-1", "spare-2")  # the dead spare process was not used
         expect_same_losses(losses(session), expected)
-    assert "epoch 3: replaced worker-1" in (sessions.logs / "worker-0.log").read_text()
+    assert "epoch 3 begins with a replacement for worker-1" in (sessions.logs / "worker-0.log").read_text()
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -308,9 +308,9 @@ def test_others_learn_the_address_of_a_replacement(elsewhere: Stage) -> None:
 def test_worker_whose_plans_are_in_shared_memory_is_not_replaced_from_another_host(elsewhere: Stage) -> None:
     """No other process joins in time, so one worker is left."""
     joins_again(elsewhere, {MEMORY: "of another host"}, "tcp://10.0.0.9:5")
-    with pytest.raises(NotStartedAgainError, match="no 'hello' from worker-1 within 60 s") as caught:
+    with pytest.raises(NotStartedAgainError, match="no message 'hello' from worker-1 within 60 s") as caught:
         elsewhere.group.set_up(lambda addresses: b"", ["worker-1"])
     assert caught.value.remaining == 1
     ((refused, reason),) = elsewhere.group.endpoint.refusals  # type: ignore[attr-defined]
     assert refused == "worker-1"
-    assert reason == "worker-1 was on the host of the run and shared memory with it; start it there"
+    assert "worker-1 shared memory with the master: start its replacement on the host of the master" in reason

@@ -107,7 +107,7 @@ def test_a_wait_for_a_doorbell_ends_with_a_message_or_a_second_run_of_the_sender
         bell.receiver.receive(0, KEY, WORKER_0)
     bell.sender.begin(1)
     bell.sender.send(1, KEY, WORKER_1, VALUE)
-    with pytest.raises(SecurityError, match=r"'x:0->.*': worker-0 rang for run 2, expected run 1"):
+    with pytest.raises(SecurityError, match=r"'x:0->.*': worker-0 is in run 2 of the plan, expected run 1"):
         bell.receiver.receive(0, KEY, WORKER_0)
 
 
@@ -121,7 +121,7 @@ def test_a_wait_for_a_doorbell_has_a_limit(bell: Wire) -> None:
     time = itertools.count(0.0, 2.4)  # the mailbox is read every 9.6 s, so no gap restarts the limit
     bell.receiver.mailbox = Mailbox(bell.ends[1], lambda: next(time))
     bell.begin(7)
-    with pytest.raises(ClusterError, match=r"step 7: 'x:0->.*' did not arrive from worker-0 within 600 s"):
+    with pytest.raises(ClusterError, match=r"step 7: tensor 'x:0->.*' did not arrive from worker-0 within 600 s"):
         bell.receiver.receive(7, KEY, WORKER_0)
     assert next(time) < 650
 

@@ -214,7 +214,9 @@ def test_source_is_closed_after_a_failure(start: Start) -> None:
     with start(lambda description: source) as cluster:
         cluster.set_up()
         cluster.send(messages.Run("ghost", 0), ["worker-0"])
-        expect_failure(cluster, "worker-0", "SecurityError", 8, "step 0 refused: plan 'ghost', loaded plans: none")
+        expect_failure(
+            cluster, "worker-0", "SecurityError", 8, "step 0 refused: plan 'ghost' is not loaded; loaded: none"
+        )
     assert source.closed
 
 
@@ -247,7 +249,7 @@ def test_worker_without_inputs_needs_no_source(start: Start) -> None:
     ("message", "document", "text"),
     [
         (messages.Setup(), None, "setup refused: setup: None, expected a map"),
-        (messages.Load("run"), {}, "plan 'run' refused: expected once, after setup"),
+        (messages.Load("run"), {}, "plan 'run' refused: expected each plan once, after setup"),
     ],
 )
 def test_violation_before_setup_is_fatal(start: Start, message: messages.Message, document: object, text: str) -> None:
@@ -304,22 +306,26 @@ def start_two_traces(cluster: VirtualCluster) -> None:
 
 FAILURES: list[tuple[Break, tuple[str, int], str]] = [
     (run_without_values, ("RunnerError", 1), "'w' has no value"),
-    (lose_peer, ("ClusterError", 7), f"step 0: 'away:0->{worker_device(0)}' did not arrive from worker-1 within 600 s"),
+    (
+        lose_peer,
+        ("ClusterError", 7),
+        f"step 0: tensor 'away:0->{worker_device(0)}' did not arrive from worker-1 within 600 s",
+    ),
     (kill_peer, ("ClusterError", 7), "could not send 'tensor' to worker-1: the peer has ended"),
 ]
 VIOLATIONS: list[tuple[Break, str]] = [
     (send(messages.Setup(), SETUP), "second setup refused: expected one setup"),
-    (load("run", "worker-0"), "plan 'run' refused: expected once, after setup"),
+    (load("run", "worker-0"), "plan 'run' refused: expected each plan once, after setup"),
     (load("another", "worker-1"), f"plan 'another' refused: for {worker_device(1)}, expected the device of worker-0"),
     (send(messages.Load("rubbish"), {"graph": 3}), "plan refused: plan: missing ['device'"),
-    (send(messages.Run("run-2", 4)), "step 4 refused: plan 'run-2', loaded plans: run"),
+    (send(messages.Run("run-2", 4)), "step 4 refused: plan 'run-2' is not loaded; loaded: run"),
     (send(messages.Run("run", 4, count=2)), "2 steps of 'run' refused: expected at most 1"),
-    (run_during_a_step, "'run' from master-0 arrived during step 0, while 'away:0->"),
+    (run_during_a_step, "'run' from master-0: unexpected message during step 0, while waiting for tensor 'away:0->"),
     (stray(messages.Done("run", 0, {})), "'done' from worker-1: unexpected message"),
     (send(messages.StartTrace(), ["run", "run-2"]), "trace of 2 plans refused: plans run-2 are not loaded"),
     (start_two_traces, "trace of 1 plans refused: a trace is being recorded"),
     (send(messages.StopTrace()), "end of a trace refused: no trace is being recorded"),
-    (stray(STRAY), "tensor key of plan run, step 0 from worker-1: no loaded plan receives it"),
+    (stray(STRAY), "tensor key of plan run, step 0 from worker-1: no loaded plan receives this tensor"),
 ]
 
 

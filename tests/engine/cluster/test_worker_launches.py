@@ -93,7 +93,7 @@ def test_step_begins_when_its_tensor_is_due(tmp_path: Path, registry: Registry) 
 
 def test_unknown_plan_is_refused(cluster: VirtualCluster) -> None:
     launch(cluster, "other", SERVER)
-    with pytest.raises(WorkerFailed, match="step 0 refused: plan 'other', loaded plans: init"):
+    with pytest.raises(WorkerFailed, match="step 0 refused: plan 'other' is not loaded; loaded: init"):
         done(cluster, SERVER)
 
 

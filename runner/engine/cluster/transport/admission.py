@@ -35,11 +35,11 @@ class Drop(StrEnum):
     """The reason why a message was not delivered."""
 
     MALFORMED = "malformed header on an unknown connection"
-    STALE = "other run or epoch"
-    NO_HELLO = "first message of a connection is not hello"
+    STALE = "message of another run or epoch"
+    NO_HELLO = "first message of a connection is not a hello"
     BAD_TOKEN = "hello with a wrong token"
-    DUPLICATE = "sequence number seen before"
-    TWICE = "second connection under one name"
+    DUPLICATE = "repeated sequence number"
+    TWICE = "second connection of one process"
 
 
 @dataclass
@@ -99,7 +99,7 @@ class Admission:
         if envelope.epoch < self._joined_after.get(messages.process_of(name), self._oldest):
             return self._drop(Drop.STALE, f"{name} of epoch {envelope.epoch}, which was replaced")
         if any((caller.name, caller.lane) == (name, message.lane) for caller in self._callers.values()):
-            return self._drop(Drop.TWICE, f"{name} has joined the run already")
+            return self._drop(Drop.TWICE, f"{name} has already joined the run")
         self._callers[connection] = _Caller(name, message.role, message.lane, expected=1)
         return Received(name, replace(message, token=""))
 
@@ -138,7 +138,9 @@ class Admission:
                 f"expected {name}, number 0, no frames"
             )
         if self._identity.keys is not None and messages.process_of(name) != process:
-            raise SecurityError(f"hello of {name} with the key of {process or 'no process of this run'}")
+            raise SecurityError(
+                f"hello of {name} with the key of {process or 'no process of this run'}, expected its own key"
+            )
         return name
 
     def _admit_peer(self, caller: _Caller, header: Frame, frames: Frames) -> Received | None:
@@ -147,7 +149,9 @@ class Admission:
         except SecurityError as error:
             raise SecurityError(f"{caller.name}: {error}") from error
         if envelope.src != caller.name:
-            raise SecurityError(f"{caller.name} sent a message as {printable(envelope.src)}")
+            raise SecurityError(
+                f"{caller.name} sent a message with the sender {printable(envelope.src)}, expected {caller.name}"
+            )
         if envelope.seq < caller.expected:
             return self._drop(Drop.DUPLICATE, f"{message.kind} {envelope.seq} from {caller.name}")
         if envelope.seq > caller.expected:
@@ -159,7 +163,9 @@ class Admission:
             caller.expected += 1
             return self._drop(Drop.STALE, f"{message.kind} of {envelope.run}, epoch {envelope.epoch}")
         if isinstance(message, messages.Hello) or caller.role not in message.senders:
-            raise SecurityError(f"{caller.name} sent {message.kind!r}, which its role may not send here")
+            raise SecurityError(
+                f"{caller.name} sent {message.kind!r}, which a {caller.role} may not send to {self._identity.name}"
+            )
         try:
             check_frames(message, frames)
         except Violation as violation:

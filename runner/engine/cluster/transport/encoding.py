@@ -29,7 +29,7 @@ def encode_document(document: object) -> bytes:
     """
     frame = pack(document)
     if len(frame) > MAX_DOCUMENT_BYTES:
-        raise ValueError(f"document of {len(frame)} bytes, expected at most {MAX_DOCUMENT_BYTES}, the limit of a frame")
+        raise ValueError(f"document of {len(frame)} bytes: expected at most {MAX_DOCUMENT_BYTES}")
     return frame
 
 
@@ -121,7 +121,8 @@ def decode_header(header: bytes | memoryview) -> tuple[Envelope, Message]:
         version, kind = plain.pop("v", None), plain.pop("kind", None)
         if type(version) is not int or version != PROTOCOL_VERSION:
             raise Violation(
-                f"protocol version {printable(repr(version))}, expected {PROTOCOL_VERSION}: use one version of runner"
+                f"protocol version {printable(repr(version))}, expected {PROTOCOL_VERSION}: use the same version of "
+                "runner on all hosts"
             )
         if not isinstance(kind, str) or kind not in KINDS:
             raise Violation(f"kind {printable(repr(kind))}, expected one of {', '.join(KINDS)}")

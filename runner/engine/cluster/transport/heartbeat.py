@@ -146,8 +146,8 @@ class Verdict:
     def __str__(self) -> str:
         where, age = f"section {self.section!r} at step {self.step}", f"{self.age_s:.1f} s (limit {self.limit_s:g} s)"
         if self.reason is Reason.STUCK:
-            return f"{self.worker} is stuck: {where} has taken {age}, though its heartbeats arrive"
-        return f"{self.worker} is {self.reason}: no heartbeat for {age}, last heard in {where}"
+            return f"{self.worker} is stuck: no progress in {where} for {age}, although heartbeats arrive"
+        return f"{self.worker} is {self.reason}: no heartbeat for {age}; the last one came from {where}"
 
 
 @dataclass

@@ -45,7 +45,7 @@ def private_directory(parent: Path | None = None) -> Iterator[Path]:
             lock = _lock(path)
     except OSError as error:
         raise ResourceError(
-            f"no private directory for sockets and shared memory in {parent}: {error.strerror}; "
+            f"cannot create a private directory for sockets and shared memory in {parent}: {error.strerror}; "
             "expected a writable directory with free space"
         ) from error
     try:
@@ -74,7 +74,7 @@ def remove_abandoned(parent: Path) -> None:
         if lock is not None:
             _remove(path)
             os.close(lock)
-            log.info("removed %s, left behind by a run that was killed", path)
+            log.info("removed %s, which a killed run left behind", path)
 
 
 def _is_own_directory(path: Path) -> bool:
@@ -89,7 +89,7 @@ def _default_parent() -> Path:
     if SHARED_MEMORY.is_dir() and os.access(SHARED_MEMORY, os.W_OK | os.X_OK):
         return SHARED_MEMORY
     parent = Path(tempfile.gettempdir())
-    log.warning("%s cannot be used: tensors between workers go through files in %s", SHARED_MEMORY, parent)
+    log.warning("%s is missing or not writable: workers exchange tensors through files in %s", SHARED_MEMORY, parent)
     return parent
 
 
@@ -141,7 +141,9 @@ def inbox_path(address: str) -> Path:
     """Return the socket file of an ``ipc://`` address; raises ConfigError for any other address."""
     path = Path(address.removeprefix(_IPC))
     if not address.startswith(_IPC) or not path.is_absolute():
-        raise ConfigError(f"address {address!r}: expected ipc:// and an absolute path, as ipc:///dev/shm/run/master-0")
+        raise ConfigError(
+            f"address {address!r}: expected ipc:// and an absolute path, such as ipc:///dev/shm/run/master-0"
+        )
     return path
 
 

@@ -235,7 +235,9 @@ class ArenaReader:
         """
         slot = self._require(key, reference)
         if not self.spec.is_copy:
-            raise SecurityError(f"{self.spec.owner} sent bytes of {printable(key)}, which it shares in memory")
+            raise SecurityError(
+                f"{self.spec.owner} sent bytes of {printable(key)}, which is in shared memory: expected no bytes"
+            )
         if start + data.nbytes > slot.nbytes:
             raise SecurityError(
                 f"{self.spec.owner} sent bytes {start} to {start + data.nbytes} of {printable(key)}, which has "

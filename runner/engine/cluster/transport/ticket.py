@@ -89,8 +89,8 @@ def read_ticket(path: Path) -> Ticket:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError as error:
         raise SecurityError(
-            f"key file {path}: {error.strerror}; a key file is removed after its process has joined, and every start "
-            "of a run makes new ones"
+            f"key file {path}: {error.strerror}; key files are removed after the processes have joined, and each start "
+            "of a run writes new key files"
         ) from error
     with open(descriptor, "rb") as file:
         status = os.fstat(descriptor)

@@ -83,9 +83,9 @@ class Outbox:
         self._check_thread()
         if not self._queue(self._lane(peer, message), message, frames, flags=0):
             raise ClusterError(
-                f"{self._identity.name} could not send {message.kind!r} to {peer} for "
-                f"{self._limits.send_timeout_s:g} s: the peer has ended, or its queue of "
-                f"{self._limits.queued_messages} messages is full"
+                f"{self._identity.name} could not send {message.kind!r} to {peer} within "
+                f"{self._limits.send_timeout_s:g} s: {peer} has ended, or the queue of "
+                f"{self._limits.queued_messages} messages to it is full"
             )
 
     def offer(self, peer: str, message: Message) -> bool:
@@ -157,11 +157,13 @@ class Outbox:
             socket.close(linger=0)
             if event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
                 raise SecurityError(
-                    f"{peer} on {address} refused the key of {own}: it is not a key of this start of the run; use a "
-                    "key file that the run has written since it started"
+                    f"{peer} on {address} refused the key of {own}: the key file is from an earlier start of the run; "
+                    "use the key file that the current start has written"
                 )
             if event == zmq.EVENT_CLOSED:
-                advice = "" if self._identity.keys is None else "; check the address, and whether the run still waits"
+                advice = (
+                    "" if self._identity.keys is None else "; check the address and whether the run is still waiting"
+                )
                 raise ClusterError(gone + advice)
             if event != zmq.EVENT_DISCONNECTED:
                 unanswered += 1
@@ -172,8 +174,9 @@ class Outbox:
             ended += 1
             if ended == _ENDED_HANDSHAKES:
                 raise SecurityError(
-                    f"the process on {address} does not have the key of {peer} in the key file of {own}: it ended "
-                    f"{ended} handshakes; check the address, and use a key file of this start of the run"
+                    f"the process on {address} ended {ended} handshakes, because its key is not the key of {peer} in "
+                    f"the key file of {own}; check the address, and use the key file that the current start of the run "
+                    "has written"
                 )
         raise ClusterError(f"{own} cannot reach {peer} on {address}: no answer within {limit_s:g} s")
 
@@ -216,7 +219,7 @@ class ZmqEndpoint(Outbox, Endpoint):
         self._path = inbox_path(address) if address.startswith("ipc://") else None
         if self._path is not None and self._path.exists():
             # Without this check, libzmq would silently replace the socket of the process that listens there.
-            raise ClusterError(f"{identity.name}: {self._path} exists; another process has that role and index")
+            raise ClusterError(f"{identity.name}: {self._path} exists; another process uses the name {identity.name}")
         self._socket: Socket = context.socket(zmq.ROUTER)
         configure_inbox(self._socket, limits, identity.keys)
         self._socket.setsockopt(zmq.IPV6, "[" in address)
@@ -331,7 +334,7 @@ class ZmqEndpoint(Outbox, Endpoint):
         try:
             self._socket.send_multipart([connection, header], zmq.NOBLOCK)
         except zmq.ZMQError as error:
-            log.info("a process that was refused has ended: %s", error.strerror)
+            log.info("cannot send a refusal, because the refused process has ended: %s", error.strerror)
 
     def _raise_refusal(self) -> None:
         assert self._answers is not None

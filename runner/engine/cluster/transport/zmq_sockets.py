@@ -62,7 +62,7 @@ def _require_descriptors(count: int, wanted: int) -> None:
     soft, hard = (sys.maxsize if limit == resource.RLIM_INFINITY else limit for limit in limits)
     if hard < count:
         raise ResourceError(
-            f"{count} open files needed, the limit is {hard}: raise the limit (ulimit -Hn) or use fewer workers"
+            f"{count} open files are needed, but the limit is {hard}: raise the limit (ulimit -Hn) or use fewer workers"
         )
     if soft < (raised := min(max(count, wanted), hard)):
         resource.setrlimit(resource.RLIMIT_NOFILE, (raised, limits[1]))

@@ -64,7 +64,7 @@ def test_message_round_trip(message: messages.Message) -> None:
 
 
 REFUSED: list[tuple[messages.Message, dict[str, Any], str]] = [
-    (HEARTBEAT, {"v": 2}, "protocol version 2, expected 1: use one version of runner"),
+    (HEARTBEAT, {"v": 2}, "protocol version 2, expected 1: use the same version of runner"),
     (HEARTBEAT, {"v": True}, "protocol version True"),
     (HEARTBEAT, {"kind": "exec"}, "kind 'exec', expected one of hello, refused"),
     (HEARTBEAT, {"kind": ["run"]}, r"kind \['run'\]"),
@@ -223,7 +223,7 @@ def test_ambiguous_msgpack_is_refused(data: bytes, reason: str) -> None:
 
 def test_size_limit_holds_for_encoding_and_decoding(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(encoding, "MAX_DOCUMENT_BYTES", 100)
-    with pytest.raises(ValueError, match="document of 103 bytes, expected at most 100"):
+    with pytest.raises(ValueError, match="document of 103 bytes: expected at most 100"):
         encode_document(b"x" * 101)
     with pytest.raises(SecurityError, match="103 bytes, expected at most 100"):
         decode_document(memoryview(msgpack.packb(b"x" * 101)))

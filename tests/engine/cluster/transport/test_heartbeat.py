@@ -160,7 +160,7 @@ def test_silent_worker_is_reported_in_any_section(monitor: HeartbeatMonitor) -> 
     (verdict,) = monitor.tick(3.5)
     assert verdict.reason is Reason.SILENT
     assert str(verdict) == (
-        "worker-0 is silent: no heartbeat for 2.5 s (limit 2 s), last heard in section 'idle' at step 7"
+        "worker-0 is silent: no heartbeat for 2.5 s (limit 2 s); the last one came from section 'idle' at step 7"
     )
 
 
@@ -201,7 +201,7 @@ def test_each_section_has_its_own_time_limit(monitor: HeartbeatMonitor, section:
     (verdict,) = monitor.tick(clock.now)
     assert verdict.reason is Reason.STUCK
     assert verdict.since == 0.0
-    assert f"worker-0 is stuck: section '{section}' at step 3 has taken" in str(verdict)
+    assert f"worker-0 is stuck: no progress in section '{section}' at step 3" in str(verdict)
 
 
 def test_new_step_or_section_is_progress(monitor: HeartbeatMonitor) -> None:

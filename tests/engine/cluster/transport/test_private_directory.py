@@ -66,7 +66,7 @@ def test_directory_that_is_a_link_or_open_to_other_users_is_refused(tmp_path: Pa
 
 
 def test_unusable_parent_is_reported(tmp_path: Path) -> None:
-    with pytest.raises(ResourceError, match=r"no private directory for sockets .* No such file"):
+    with pytest.raises(ResourceError, match=r"cannot create a private directory for sockets .* No such file"):
         private_directory(tmp_path / "missing").__enter__()
 
 
@@ -77,7 +77,7 @@ def test_missing_shared_memory_falls_back_with_a_warning(
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     with caplog.at_level(logging.WARNING), private_directory() as directory:
         assert directory.parent == tmp_path
-    assert "cannot be used: tensors between workers go through files in" in caplog.text
+    assert "is missing or not writable: workers exchange tensors through files in" in caplog.text
 
 
 def test_inboxes_of_a_run_share_a_directory() -> None:

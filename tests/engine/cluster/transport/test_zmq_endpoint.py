@@ -152,7 +152,7 @@ def test_lost_peer_is_reported_and_not_reconnected(context: Context, master: Zmq
         while True:
             master.send("worker-0", Shutdown())
 
-    gone_text = r"could not send 'shutdown' to worker-0 for 0\.2 s: the peer has ended, or its queue of 64"
+    gone_text = r"could not send 'shutdown' to worker-0 within 0\.2 s: worker-0 has ended, or the queue of 64"
     with ZmqEndpoint(context, identity("worker-0"), worker_address, LIMITS) as successor:
         with pytest.raises(ClusterError, match=gone_text):
             send_until_noticed()
@@ -204,7 +204,7 @@ def test_socket_file_is_private_and_removed(context: Context, directory: Path) -
 
 
 def test_second_bind_of_a_name_is_refused(context: Context, master: ZmqEndpoint) -> None:
-    with pytest.raises(ClusterError, match="master-0 exists; another process has that role and index"):
+    with pytest.raises(ClusterError, match="master-0 exists; another process uses the name master-0"):
         ZmqEndpoint(context, identity("master-0"), master.address, LIMITS)
 
 
@@ -267,7 +267,7 @@ def test_file_limit_is_raised(keys: Keys | None, hard: int, expected: int, monke
 
 def test_too_low_file_limit_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda which: (100, 400))
-    expected = r"2256 open files needed, the limit is 400: raise the limit \(ulimit -Hn\)"
+    expected = r"2256 open files are needed, but the limit is 400: raise the limit \(ulimit -Hn\)"
     with pytest.raises(ResourceError, match=expected), open_context(connections=1000):
         pass
 
