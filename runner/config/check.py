@@ -57,7 +57,7 @@ def _monitor(config: Config) -> Iterator[str]:
 def _initial_weights(config: Config) -> Iterator[str]:
     for name, patterns in (("init_include", config.init_include), ("init_exclude", config.init_exclude)):
         if patterns is not None and config.init_from is None:
-            yield f"{name}={patterns} with init_from=null: no weights are loaded; set init_from, or {name} to null"
+            yield f"{name}={patterns} with init_from=null: no weights are loaded; set init_from, or use {name}=null"
 
 
 def _length(config: Config) -> Iterator[str]:
@@ -106,7 +106,7 @@ def _line_search(config: Config) -> Iterator[str]:
         yield (
             f"schedule={schedule.name} with schedule.warmup_steps={schedule.warmup_steps} and "
             f"optimizer={optimizer.name}: the line search determines the length of every step; use "
-            "schedule=constant without a warm-up"
+            "schedule=constant with schedule.warmup_steps=0"
         )
     if config.cluster.compression != "none":
         yield (
@@ -166,7 +166,7 @@ def _min_workers(config: Config) -> Iterator[str]:
     if not restarts:
         yield f"{chosen} with train.restarts=0: no worker is started again; set train.restarts, or min_workers=null"
     if cluster.launcher.kind == HOSTS:
-        yield f"{chosen} with cluster/launcher=hosts: users start the processes; use slurm, ray or null"
+        yield f"{chosen} with cluster/launcher=hosts: users start the processes; use slurm or ray, or min_workers=null"
     if config.parallelism.replayed is not None:
         yield f"{chosen} with parallelism.replay={config.parallelism.replayed}: the record needs all workers; use null"
 
@@ -182,7 +182,7 @@ def _hosts(config: Config) -> Iterator[str]:
         return
     chosen = f"cluster/launcher={launcher.kind}"
     if launcher.kind == HOSTS and not launcher.address:
-        yield f"cluster.launcher.address=null with {chosen}: set the address that the hosts reach"
+        yield f"cluster.launcher.address=null with {chosen}: set an address of this host that the other hosts can reach"
     if launcher.kind == RAY and launcher.ray != "local" and not (launcher.ray or "").rpartition(":")[0]:
         yield (
             f"cluster.launcher.ray={_text(launcher.ray)} with {chosen}: expected HOST:PORT of a running cluster, such "
@@ -195,7 +195,7 @@ def _hosts(config: Config) -> Iterator[str]:
             f"'cluster.launcher.hosts={{a: 1, b: {max(1, expected - 1)}}}'"
         )
     if config.cluster.emulate:
-        yield f"cluster.emulate=true with {chosen}: real links are not emulated; use emulate=false"
+        yield f"cluster.emulate=true with {chosen}: links between hosts are not emulated; use emulate=false"
     if config.cluster.device == GPU or config.cluster.gpus is not None:
         yield f"cluster.device=gpu with {chosen}: GPUs of other hosts are not assigned yet; use device=cpu"
     if config.cluster.one_process:

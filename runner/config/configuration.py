@@ -198,7 +198,7 @@ def _schema_of(group: str, values: object) -> type:
     """Return the dataclass that the ``name`` among a group's plain values selects. Raises ConfigError."""
     options = ", ".join(GROUPS[group])
     if not isinstance(values, Mapping):
-        raise ConfigError(f"{group}: expected one of {options} with its keys, found {values!r}")
+        raise ConfigError(f"{group}: expected one of {options} and the keys of this option, found {values!r}")
     name = values.get("name")
     if not isinstance(name, str) or name not in GROUPS[group]:
         fault = "is missing" if name is None else f"is {name!r}"
@@ -216,7 +216,7 @@ def _callbacks(section: object) -> dict[str, dict[str, Any]]:
         if name not in CALLBACKS:
             raise ConfigError(unknown_callback(str(name)))
         if not isinstance(settings, Mapping) or settings.get("name", name) != name:
-            raise ConfigError(f"{where}: expected a section of keys, or {{}} for their defaults, found {settings!r}")
+            raise ConfigError(f"{where}: expected a section of keys, or {{}} for the defaults, found {settings!r}")
         found[where] = {"name": name, **settings}
     return found
 

@@ -58,7 +58,7 @@ def sums_text(config: Config, found: Found, in_one_process: bool) -> str:
         return "NCCL sums, from GPU to GPU"
     way = "from GPU to GPU" if in_one_process else "through host memory"
     why = hindrance(config) or _absence(found) or "cluster.collectives=none"
-    return f"parts are sent {way} and every worker sums them: {why}"
+    return f"every worker receives all parts {way} and sums them: {why}"
 
 
 def _absence(found: Found) -> str:

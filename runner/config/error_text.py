@@ -108,7 +108,7 @@ def _without_group(found: re.Match[str]) -> str:
         if nested.name == found[1]:
             group = nested.name.partition("/")[0]
             owners = ", ".join(f"{group}={name}" for name in nested.owners)
-            return f"{found[1]}: the chosen {group} has no such group; expected {owners}; or leave out {found[1]}"
+            return f"{found[1]}: the chosen option of {group} has no such group; use {owners}, or leave out {found[1]}"
     return found[0]
 
 

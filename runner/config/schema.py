@@ -43,11 +43,15 @@ class TrainConfig:
     eval_every: Count | None = key(None, "steps between evaluations; null: once per epoch")
     eval_batch_size: Count = key(256, "examples per evaluation batch, over all workers")
     log_every: Count = key(10, "steps between logged training metrics")
-    monitor: str | None = key(None, "metric that compares runs and checkpoints; null: that of the task, on val or test")
-    patience: Count | None = key(None, "evaluations without a better train.monitor before the run ends; null: no limit")
-    min_delta: NonNegative = key(0.0, "for train.patience: smallest improvement that counts, exclusive")
+    monitor: str | None = key(
+        None, "metric that compares runs and checkpoints; null: the metric of the task, on val or test"
+    )
+    patience: Count | None = key(
+        None, "evaluations without improvement of train.monitor that end the run; null: no limit"
+    )
+    min_delta: NonNegative = key(0.0, "for train.patience: only larger changes count as improvement")
     restarts: Annotated[int, Bounds(0, 1000)] = key(
-        3, "restarts of lost workers and servers; 20 more steps or a new checkpoint reset the count"
+        3, "allowed restarts of lost workers and servers; 20 steps or a new checkpoint reset the count"
     )
     fail_on_divergence: bool = key(False, "exit with code 5 if the training loss exploded (status diverged)")
 
@@ -59,7 +63,8 @@ class CheckpointConfig:
     every_steps: Count | None = key(None, "steps between checkpoints; null: only by time and at the end")
     every_s: Annotated[float, Bounds(0, 10**9)] | None = key(
         60.0,
-        "seconds between further checkpoints, more if saving takes over 2 % of the time; null, or racing workers: none",
+        "seconds between further checkpoints, more if saving takes over 2 % of the time; null: none. Without effect "
+        "if workers run asynchronously",
     )
     # With fewer kept, damage to the checkpoint that is being written could leave none intact.
     keep: Annotated[int, Bounds(3, 10**9)] = key(3, "newest checkpoints kept, 3 or more")
@@ -79,7 +84,7 @@ class DebugConfig:
 class SimulateConfig:
     """The simulation of a run instead of its training."""
 
-    updates: Count | None = key(None, "updates simulated on cluster.hardware; null: the run trains")
+    updates: Count | None = key(None, "updates to simulate on cluster.hardware; null: train")
 
 
 ADABN, CORAL, ADABN_CORAL = METHODS = ("adabn", "coral", "adabn_coral")
@@ -91,11 +96,11 @@ aligned with the target (Sun, Feng and Saenko 2016). adabn_coral: both, with the
 class Adaptation:
     """Adaptation to a target domain after the last update, without its labels; nothing is done without ``data``."""
 
-    data: dict[str, Any] = key(dict, "dataset of the target: name=NAME and its keys; {}: no adaptation")
-    methods: list[str] = key(lambda: [ADABN], f"methods, each on its own: {', '.join(METHODS)}")
+    data: dict[str, Any] = key(dict, "target dataset: name=NAME and the keys of the dataset; {}: no adaptation")
+    methods: list[str] = key(lambda: [ADABN], f"methods, each applied separately: {', '.join(METHODS)}")
     batch_size: Count = key(64, "examples per batch of the target")
-    batches: Count | None = key(None, "batches of the target's train split for adabn; null: all whole ones")
-    curve: list[Count] = key(list, "numbers of batches after which adabn is scored too")
+    batches: Count | None = key(None, "batches of the target's train split for adabn; null: all full batches")
+    curve: list[Count] = key(list, "numbers of batches after which adabn is also scored")
 
     def __post_init__(self) -> None:
         if not self.methods or len(set(self.methods)) < len(self.methods) or not set(self.methods) <= set(METHODS):
@@ -153,12 +158,13 @@ class LauncherConfig:
     kind: str = key(LOCAL, "who starts processes: local: the run; hosts: users, on listed hosts; slurm: srun; ray: Ray")
     over_tcp: bool = key(False, "kind=local: connect over loopback TCP with CURVE and share no memory")
     address: str | None = key(
-        None, "address of this host that the other hosts reach, HOST or HOST:PORT; null: found; kind=hosts requires it"
+        None,
+        "address of this host that other hosts reach, HOST or HOST:PORT; null: found by the run (not with kind=hosts)",
     )
     hosts: Any = key(None, "kind=hosts: host -> number of its processes, such as {a: 2, b: 2}")
-    connections: Annotated[int, Bounds(1, 15)] = key(1, "TCP connections for large tensors from a process to another")
+    connections: Annotated[int, Bounds(1, 15)] = key(1, "TCP connections for large tensors from one process to another")
     join_s: Annotated[float, Bounds(1, 86_400)] = key(
-        300.0, "seconds within which all processes must join, except for kind=local"
+        300.0, "longest wait for the processes to join, seconds; unused by kind=local"
     )
     sbatch: Any = key(None, "kind=slurm: sbatch options, such as {nodes: 2, time: 60}, for a run outside an allocation")
     ray: str | None = key(None, "kind=ray: HOST:PORT of a running Ray cluster, or local to start one on this machine")
@@ -198,26 +204,32 @@ class LocalCluster:
     gpus: list[Index] | None = key(
         None, "GPU of each worker, then of each server on a GPU: [0, 0, 1]; null: all GPUs in turn"
     )
-    one_process: bool | None = key(None, "all devices in this process; null: on GPUs, if no two clients overlap")
+    one_process: bool | None = key(
+        None, "run all devices in this process; null: on GPUs, if the workers do not run independently"
+    )
     tf32: bool = key(False, "let GPUs round factors of float32 products and convolutions to TF32: 10 bits, faster")
     compare_plans: bool = key(
-        False, "time cuDNN's plans of each convolution, use the fastest; last bits of results can differ between runs"
+        False, "use the fastest cuDNN plan of each convolution, as measured; last bits can differ between runs"
     )
     collectives: str | None = key(
-        None, "library of sums for combine=all_reduce: nccl, between GPUs, or none; null: nccl if possible"
+        None, "library for combine=all_reduce: nccl (sums between GPUs) or none; null: nccl if possible"
     )
-    device_taken: str | None = key(None, "device that device=auto took, filled in when a run starts; null: none yet")
+    device_taken: str | None = key(None, "device that device=auto selected, filled in when a run starts; null: not yet")
     threads_per_worker: SmallCount | None = key(None, "kernel threads of a worker or server; null: cores // workers")
     cores_per_worker: Annotated[float, Bounds(0, 4096, above=True)] | None = key(
         None, "cores of a worker, for estimates; null: cores / workers"
     )
-    workers: SmallCount | None = key(None, "worker processes, with backup workers; null: as many as parallelism needs")
-    filled_in: list[str] | None = key(None, "keys that were null, filled in when a run starts; null: not known yet")
+    workers: SmallCount | None = key(
+        None, "worker processes, including backup workers; null: as many as parallelism needs"
+    )
+    filled_in: list[str] | None = key(
+        None, "names of keys that were null and were filled in when the run started; null: not yet"
+    )
     spares: Annotated[int, Bounds(0, 64)] = key(
         0, "processes started in advance, each of which can replace a lost process at once"
     )
     min_workers: SmallCount | None = key(
-        None, "fewest workers with which a run goes on if lost workers cannot be started again; null: all workers"
+        None, "fewest workers with which a run continues if lost workers cannot be restarted; null: all workers"
     )
     compression: str = key("none", "compression of sent tensors: none, or high16, the upper 16 bits of float32")
     bandwidth_mbit: Annotated[float, Bounds(1e-3, 1e9)] | None = key(
@@ -226,7 +238,7 @@ class LocalCluster:
     latency_ms: Annotated[float, Bounds(0, 10_000)] | None = key(None, "latency of every link, ms; null: unchanged")
     stragglers: StragglersConfig = field(default_factory=StragglersConfig)
     launcher: LauncherConfig = field(default_factory=LauncherConfig)
-    emulate: bool = key(False, "emulate these links and stragglers by waiting")
+    emulate: bool = key(False, "emulate bandwidth_mbit, latency_ms and stragglers by delays")
     hardware: Hardware | None = key(None, "kinds, places and links of devices, for `runner simulate`; null: none")
 
     def __post_init__(self) -> None:
@@ -278,12 +290,13 @@ class Config:
     simulate: SimulateConfig = field(default_factory=SimulateConfig)
     callbacks: dict[str, Any] = key(dict, "callbacks of plugins, in the order of their calls: callbacks.NAME.KEY=VALUE")
     trace: bool = key(
-        False, "record a timeline of some updates, trace.json for ui.perfetto.dev; lost if a worker fails meanwhile"
+        False,
+        "record a timeline of some updates, trace.json for ui.perfetto.dev; lost if a worker fails in these updates",
     )
-    trace_skip: CountOrZero = key(10, "updates of this process before the recorded ones; fewer if the run is short")
+    trace_skip: CountOrZero = key(10, "updates of this process before the recording; fewer if the run is short")
     trace_steps: Annotated[int, Bounds(1, 100)] = key(5, "recorded updates, at most 100")
     init_from: str | None = key(None, "a checkpoint, or a run with one, for the initial weights")
-    init_include: list[str] | None = key(None, "names of weights to take, with * and ?; null: all that fit")
+    init_include: list[str] | None = key(None, "names of weights to load, with * and ?; null: all that fit")
     init_exclude: list[str] | None = key(None, "weights that keep their initial value, with * and ?; null: none")
     resume: str | None = key(None, "a run directory to continue: `runner resume=DIR`")
 

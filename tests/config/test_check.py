@@ -30,7 +30,7 @@ train.monitor=val/loss
 train.min_delta=0.1
     train.min_delta=0.1 with train.patience=null: min_delta has no effect
 init_include=[a]
-    init_include=['a'] with init_from=null: no weights are loaded; set init_from, or init_inc
+    init_include=['a'] with init_from=null: no weights are loaded; set init_from, or use init_inc
 init_exclude=[]
     init_exclude=[] with init_from=null: no weights are loaded
 train.steps=7 train.epochs=2
@@ -64,7 +64,7 @@ cluster.min_workers=1 train.restarts=0
 cluster.min_workers=1 parallelism.backup_workers=1 parallelism.combine=parameter_server parallelism.replay=x
     cluster.min_workers=1 with parallelism.replay=x: the record needs all workers; use null
 cluster.min_workers=1 cluster/launcher=hosts cluster.launcher.address=10.0.0.1 cluster.launcher.hosts={a:2}
-    cluster.min_workers=1 with cluster/launcher=hosts: users start the processes; use slurm, ray or null
+    cluster.min_workers=1 with cluster/launcher=hosts: users start the processes; use slurm or ray, or min_workers=null
 cluster.spares=2 cluster.one_process=true
     cluster.spares=2 with cluster.one_process=true: there is no worker process to replace; use 0
 cluster.workers=3
@@ -114,7 +114,7 @@ optimizer=lbfgs schedule=constant
     of them, or another optimizer
 optimizer=lbfgs parallelism=single
     schedule=cosine with schedule.warmup_steps=0 and optimizer=lbfgs: the line search determines the length of every
-    step; use schedule=constant without a warm-up
+    step; use schedule=constant with schedule.warmup_steps=0
 optimizer=lbfgs parallelism=single schedule=constant schedule.warmup_steps=3
     schedule=constant with schedule.warmup_steps=3 and optimizer=lbfgs: the line search
 parallelism=sandblaster

@@ -58,8 +58,10 @@ def test_the_reason_for_not_using_nccl_is_reported(found: Found, overrides: tupl
     config = taken(found, *overrides)
     assert config.cluster.collectives == "none"
     text = sums_text(config, found, in_one_process=False)
-    assert text == f"parts are sent through host memory and every worker sums them: {why}"
-    assert sums_text(config, found, in_one_process=True).startswith("parts are sent from GPU to GPU and every")
+    assert text == f"every worker receives all parts through host memory and sums them: {why}"
+    assert sums_text(config, found, in_one_process=True).startswith(
+        "every worker receives all parts from GPU to GPU and"
+    )
 
 
 @pytest.mark.parametrize(

@@ -187,7 +187,10 @@ Edit = tuple[tuple[str, ...], Any]
         ((("model", "name"), "perceptron"), "model.name is 'perceptron': expected one of mlp, lenet"),
         ((("model", "name"), ["lenet"]), "model.name is ['lenet']: expected one of mlp, lenet"),
         ((("model",), {"units": 3}), "model.name is missing: expected one of mlp, lenet"),
-        ((("model",), "lenet"), f"model: expected one of {', '.join(GROUPS['model'])} with its keys, found 'lenet'"),
+        (
+            (("model",), "lenet"),
+            f"model: expected one of {', '.join(GROUPS['model'])} and the keys of this option, found 'lenet'",
+        ),
         ((("train",), 3), "train: expected a section of keys, found 3"),
         ((("data", "augment"), None), "data.augment: expected a section of keys, found None"),
         ((("tracking", "experiment"), "${oc.env:HOME}"), "tracking.experiment: '${oc.env:HOME}' holds"),

@@ -79,8 +79,8 @@ def test_help_lists_a_nested_group_separately() -> None:
 
 
 NO_GROUP = (
-    r"^parallelism/staleness: the chosen parallelism has no such group; expected parallelism=async_data, "
-    r"parallelism=downpour; or leave out parallelism/staleness$"
+    r"^parallelism/staleness: the chosen option of parallelism has no such group; use parallelism=async_data, "
+    r"parallelism=downpour, or leave out parallelism/staleness$"
 )
 
 

@@ -118,7 +118,7 @@ def test_a_run_saves_a_checkpoint_when_a_signal_ends_it_and_can_be_resumed(
         (
             "optimizer.lr=1e5 optimizer.clip_norm=null",
             5,
-            ["lower optimizer.lr", "is the first node that produced any", "replica_"],
+            ["lower optimizer.lr", "no earlier node produced such values", "replica_"],
         ),
         ("data=mnist data.cache_dir={folder}/absent", 3, ["runner data fetch mnist"]),
         ("data=mnist data.cache_dir={folder}/cache", 3, ["worker-", "get it again with: runner data fetch mnist"]),

@@ -106,5 +106,5 @@ def test_evaluations_do_not_change_the_state_of_training() -> None:
     ],
 )
 def test_a_strategy_that_cannot_carry_state_refuses_the_network(strategy: Strategy, optimizer: Any) -> None:
-    with pytest.raises(ConfigError, match=r"layer 'lstm1' \(lstm\) carries its state from step to step, which L-BFGS"):
+    with pytest.raises(ConfigError, match=r"layer 'lstm1' \(lstm\) carries state from step to step, which L-BFGS"):
         strategy.build(replace(workload_of(), optimizer=optimizer))

@@ -301,8 +301,8 @@ def test_strategies_without_sums_or_with_overlapping_clients_use_no_nccl() -> No
     ("found", "reported"),
     [
         (TWO, "NCCL sums, from GPU to GPU"),
-        (WITHOUT, "parts are sent from GPU to GPU and every worker sums them: NCCL is not installed with CuPy"),
-        (machine(gpu(0)), "parts are sent from GPU to GPU and every worker sums them: workers share a GPU"),
+        (WITHOUT, "every worker receives all parts from GPU to GPU and sums them: NCCL is not installed with CuPy"),
+        (machine(gpu(0)), "every worker receives all parts from GPU to GPU and sums them: workers share a GPU"),
     ],
 )
 def test_log_and_text_name_the_library_that_sums(found: Found, reported: str, caplog: pytest.LogCaptureFixture) -> None:

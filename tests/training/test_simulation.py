@@ -243,7 +243,7 @@ def test_parts_name_what_a_device_waits_for() -> None:
                 "workers": {"kind": "cpu", "at": "worker*", "host": "a"},
                 "servers": {"kind": "ps", "at": "server*", "host": "a"},
             },
-            r"cluster.hardware.servers.host=a: workers are on this host too, and cores={'cpu': None, 'ps': 4}; expec",
+            r"cluster.hardware.servers.host=a: workers are on this host too; expected equal cores, found {",
         ),
         ({"routes": "any"}, r"cluster.hardware.routes='any': expected one of shortest, tree"),
         ({"links": {}}, r"cluster.hardware: no link leads from 'worker0' to 'worker1'; add links between them"),

@@ -155,7 +155,7 @@ def test_a_second_run_and_a_checkpoint_of_another_run_are_refused(tmp_path: Path
 
 
 def test_a_loss_that_is_not_finite_is_traced_to_its_node(tmp_path: Path) -> None:
-    with pytest.raises(NumericError, match=r"the loss of step \d+ is (nan|inf).*node 'train/.*first node"):
+    with pytest.raises(NumericError, match=r"the loss of step \d+ is (nan|inf).*node 'train/.*no earlier node"):
         train(tmp_path, "optimizer.lr=1e30", "train.steps=20")
     summary = Summary.read(tmp_path / "summary.json")
     assert summary.error is not None

@@ -104,7 +104,7 @@ def _feasible_sets(
             others = sorted(name for name, root in groups.items() if root == group and name != node.name)
             raise PlacementError(
                 f"node {node.name!r} requires {node.device or 'any device'!r}, but must share a device with "
-                f"{', '.join(others[:5])}, feasible on {feasible[group]}"
+                f"{', '.join(others[:5])}, which fit only {feasible[group]}"
             )
         feasible[group] = common
     return feasible

@@ -91,7 +91,7 @@ def _require_separate_plans(clients: Iterable[Client]) -> None:
         if other is not client and other.deferred and client.deferred:
             raise RunnerError(
                 f"clients {other.name!r} and {client.name!r} are deferred and run the same nodes with the same fetches "
-                "and feeds: give each its own nodes, or launch one of them"
+                "and feeds: give each client separate nodes, or launch only one of the clients"
             )
 
 
@@ -105,6 +105,6 @@ def _require_one_way(client: str, plans: Mapping[str, DevicePlan]) -> None:
         waiting = {device: sources - started for device, sources in waiting.items() if device not in started}
     if waiting:
         raise RunnerError(
-            f"client {client!r} is deferred, but {', '.join(sorted(waiting))} would wait for tensors that depend on "
-            "tensors they send themselves: split it into two clients"
+            f"client {client!r} is deferred, but {', '.join(sorted(waiting))} would wait for one another's tensors "
+            "forever: split the client into two clients"
         )

@@ -89,7 +89,7 @@ def _expect_like(graph: Graph, node: Node, tensor: Tensor, partial: Tensor) -> N
     if graph.spec(partial) != graph.spec(tensor):
         raise ShapeError(
             f"gradient rule of op {node.op!r} at node {node.name!r} gave {graph.spec(partial)} "
-            f"for input {tensor}, which is {graph.spec(tensor)}"
+            f"for input {tensor}, expected {graph.spec(tensor)}"
         )
 
 

@@ -148,8 +148,8 @@ class Cluster:
         tasks = {task_of(name) for name in self.members}
         if self.members and not 1 < len(gpus) == len(set(gpus)) == len(tasks):
             raise ValueError(
-                f"cluster collectives {self.collectives!r} of GPUs {gpus} of {len(tasks)} tasks: expected two or "
-                "more GPUs, none twice, each of a different task"
+                f"cluster collectives {self.collectives!r} with GPUs {gpus} of {len(tasks)} tasks: expected two or "
+                "more different GPUs, each of a different task"
             )
 
     def device(self, name: str) -> Device:

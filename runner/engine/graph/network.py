@@ -203,8 +203,8 @@ class NetworkBuilder:
         whole = self.carried
         if whole is None:
             raise ConfigError(
-                f"layer {self.stamp.name!r} ({self.stamp.kind}) carries its state from step to step, which L-BFGS, "
-                "backup workers, parallelism=hybrid, parallelism=sandblaster and parallelism.shard cannot do: use "
+                f"layer {self.stamp.name!r} ({self.stamp.kind}) carries state from step to step, which L-BFGS, "
+                "backup workers, parallelism=hybrid, parallelism=sandblaster and parallelism.shard do not support: use "
                 "parallelism=single, sync_data, model or async_data without these settings, or a model without such "
                 "layers"
             )

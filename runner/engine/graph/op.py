@@ -139,7 +139,7 @@ class OpDef:
             missing = sorted(self.attributes.keys() - attributes.keys())
             raise ShapeError(
                 f"op {self.name!r}: unknown attributes {unknown}, missing attributes {missing}; "
-                f"it takes {dict(self.attributes)}"
+                f"expected {dict(self.attributes)}"
             )
         return {name: _canonical(self.name, name, kind, attributes[name]) for name, kind in self.attributes.items()}
 

@@ -121,7 +121,7 @@ class Variables:
         """Return the variable of a name; raises KeyError if there is none, ShapeError if there are several parts."""
         first, *others = self._by_name[name].values()
         if others:
-            raise ShapeError(f"variable {name!r} is held in {1 + len(others)} parts; expected one")
+            raise ShapeError(f"variable {name!r} is divided into {1 + len(others)} parts; expected a whole variable")
         return first
 
     def __contains__(self, name: str) -> bool:

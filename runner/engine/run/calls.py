@@ -172,6 +172,6 @@ class FiniteCheck:
                 bad = int(value.size - np.isfinite(value).sum())
                 raise NumericError(
                     f"node {instruction.node!r} (op {instruction.op!r}), output {port}: {bad} of "
-                    f"{spec.size} values are not finite in step {self.step()}; it is the first node that "
-                    "produced any"
+                    f"{spec.size} values are not finite in step {self.step()}; no earlier node produced "
+                    "such values"
                 )

@@ -175,8 +175,8 @@ class Recorded:
     def next(self) -> Begin | End:
         if self._reported == len(self.endings):
             raise RunnerError(
-                f"the record ends after {self._reported} endings, but the run continues: the recorded run was "
-                "stopped or too long to record; only a completely recorded run can be repeated"
+                f"the record ends after {self._reported} steps of clients, but the run continues: the recorded run was "
+                "stopped, or was too long to record; only a run with a complete record can be repeated"
             )
         ending = self.endings[self._reported]
         for device in ending.turns:
@@ -204,13 +204,14 @@ class Recorded:
         turn = self._turns.get(device, 0)
         if turn != ending.turns[device]:
             if (device, turn) not in self._at:
-                raise RunnerError(f"the record lacks part number {turn} of {device}: the record is incomplete")
+                raise RunnerError(f"the record is incomplete: step number {turn} of {device} is missing")
             return self._next_required(self._at[device, turn], device, awaiting)
         launched = self._launched.get((ending.client, ending.step))
         if launched is None or launched.received.keys() != ending.turns.keys():
             raise RunnerError(
-                f"the record has step {ending.step} of {ending.client!r} on {', '.join(ending.turns)} next, but this "
-                "run has launched no such step: the record belongs to another configuration"
+                f"the next step in the record is step {ending.step} of {ending.client!r} on "
+                f"{', '.join(ending.turns)}, but this run has not launched this step: the record belongs to another "
+                "configuration"
             )
         for source in launched.received[device]:
             if (ending.client, ending.step, source) not in self._begun:

@@ -96,7 +96,9 @@ class LocalRendezvous(Rendezvous):
         with self._condition:
             while (step, key) not in self._values:
                 if self.failure is not None:
-                    raise ClusterError(f"rendezvous: a peer failed while {key!r} was awaited: {self.failure}")
+                    raise ClusterError(
+                        f"rendezvous: {key!r} did not arrive from {source}: another device failed: {self.failure}"
+                    )
                 if left <= 0:
                     raise ClusterError(
                         f"rendezvous: {key!r} of step {step} did not arrive from {source} within {self._timeout_s:g} s"

@@ -122,7 +122,7 @@ class Hardware:
         one, other = self.workers, self.servers or self.workers
         cores = {each.kind: self.kinds[each.kind].cores for each in (one, other) if each.kind in self.kinds}
         if one.host is not None and one.host == other.host and len(set(cores.values())) > 1:
-            yield f"servers.host={other.host}: workers are on this host too, and cores={cores}; expected one number"
+            yield f"servers.host={other.host}: workers are on this host too; expected equal cores, found {cores}"
         for name, wire in self.links.items():
             if len(wire.between) != 2:
                 yield f"links.{name}.between={wire.between}: expected the names of two places"

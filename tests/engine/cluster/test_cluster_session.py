@@ -138,7 +138,7 @@ def test_trace_has_the_steps_of_its_client_on_every_worker(session: ClusterSessi
     with pytest.raises(RunnerError, match="no trace is being recorded"):
         session.stop_trace()
     session.start_trace(["train"])
-    with pytest.raises(RunnerError, match="a trace of eval was requested during another trace: stop the other"):
+    with pytest.raises(RunnerError, match="a trace of eval was requested during another trace: stop the first trace"):
         session.start_trace(["eval"])
     train(session, 0)
     session.run("eval", step=1, feeds={"step": np.int64(1)})

@@ -89,7 +89,7 @@ def test_constraint_that_no_device_satisfies_is_refused_with_the_devices(constra
         (
             f"a = {source('/task:1')}; b = {source(beside='a')}; c = {source('/task:0', 'b')}",
             re.escape(
-                f"node 'c' requires '/task:0', but must share a device with a, b, feasible on ['{CPU_1}', '{GPU_1}']"
+                f"node 'c' requires '/task:0', but must share a device with a, b, which fit only ['{CPU_1}', '{GPU_1}']"
             ),
         ),
     ],

@@ -307,7 +307,7 @@ def test_two_deferred_clients_of_one_plan_are_refused() -> None:
     push, other = (replace(client(name, targets=["update/w"]), deferred=True) for name in ("push", "other"))
     expected = (
         "^clients 'push' and 'other' are deferred and run the same nodes with the same fetches and feeds: give each "
-        "its own nodes, or launch one of them$"
+        "client separate nodes, or launch only one of the clients$"
     )
     with pytest.raises(RunnerError, match=expected):
         planned(strange(), push=push, other=other)

@@ -177,7 +177,7 @@ def test_each_call_uses_a_new_scope_outside_the_scope_of_the_caller() -> None:
             "y",
             "f",
             "",
-            "it is added in front of transfers, after the graph",
+            "passes add this op before transfers, after differentiation",
         ),
     ],
 )
@@ -197,6 +197,6 @@ def test_unknown_tensor_is_refused() -> None:
 def test_error_names_the_gradient_rule_that_returns_a_wrong_shape(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(OPS, "reduce_sum", replace(OPS["reduce_sum"], gradient=lambda graph, node, totals: totals))
     text = Text.parse("x = input(2); y = reduce_sum(x, axes=(0,))", "float64")
-    expected = r"rule of op 'reduce_sum' at node 'y' gave float64\[\] for input x:0, which is"
+    expected = r"rule of op 'reduce_sum' at node 'y' gave float64\[\] for input x:0, expected"
     with pytest.raises(ShapeError, match=expected):
         gradients(text.graph, text.names("y"), text.names("x"))

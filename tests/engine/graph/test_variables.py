@@ -143,7 +143,7 @@ def test_store_holds_several_parts_of_a_variable_with_their_slots(variables: Var
     assert variables.parts("v") == []
     assert list(variables) == [low, high, *slots]
     assert variables.counterpart(replace(high, tensor=low.tensor)) is high
-    with pytest.raises(ShapeError, match="variable 'w' is held in 2 parts; expected one"):
+    with pytest.raises(ShapeError, match="variable 'w' is divided into 2 parts; expected a whole variable"):
         variables["w"]
 
 

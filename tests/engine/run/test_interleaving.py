@@ -121,11 +121,14 @@ def test_client_may_be_launched_again_after_its_end() -> None:
 @pytest.mark.parametrize(
     ("endings", "text"),
     [
-        ([], "the record ends after 0 endings, but the run continues"),
-        ([ending("b:x0")], "the record has step 0 of 'b' on x next, but this run has launched no such step"),
-        ([ending("a:x0", step=1)], "the record has step 1 of 'a' on x next"),
-        ([ending("a:y0")], "the record has step 0 of 'a' on y next"),
-        ([ending("a:x2")], "the record lacks part number 0 of x: the record is incomplete"),
+        ([], "the record ends after 0 steps of clients, but the run continues"),
+        (
+            [ending("b:x0")],
+            "the next step in the record is step 0 of 'b' on x, but this run has not launched this step",
+        ),
+        ([ending("a:x0", step=1)], "the next step in the record is step 1 of 'a' on x"),
+        ([ending("a:y0")], "the next step in the record is step 0 of 'a' on y"),
+        ([ending("a:x2")], "the record is incomplete: step number 0 of x is missing"),
     ],
 )
 def test_record_of_another_run_is_refused(endings: list[Ending], text: str) -> None:
@@ -260,7 +263,7 @@ def test_deferred_client_whose_parts_wait_for_each_other_is_refused(registry: Re
             ends.append(op(graph, ends[-1] if ends else ops.placeholder(graph, (1,), "float64", name="there")))
     client = Client("round", fetches={"back": ends[-1]}, feeds={"there": (Tensor("there"),)}, deferred=True)
     program = Program(graph, {"round": client}, {}, workers=2)
-    expected = "client 'round' is deferred, but .*task:0.* would wait for tensors that depend on tensors they send"
+    expected = "client 'round' is deferred, but .*task:0.* would wait for one another's tensors"
     with (
         closing(LocalSession(program, local_cluster(2), registry)) as session,
         pytest.raises(RunnerError, match=expected),

@@ -87,7 +87,9 @@ def test_recording_ends_when_the_trace_stops(registry: Registry, monkeypatch: py
         with pytest.raises(RunnerError, match="no trace is being recorded"):
             trainer.session.stop_trace()
         trainer.session.start_trace(["train"])
-        with pytest.raises(RunnerError, match="a trace of eval was requested during another trace: stop the other"):
+        with pytest.raises(
+            RunnerError, match="a trace of eval was requested during another trace: stop the first trace"
+        ):
             trainer.session.start_trace(["eval"])
         assert trainer.session.stop_trace() == Timeline((), ())
     assert chosen == [True, True, False, False]

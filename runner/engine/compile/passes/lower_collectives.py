@@ -68,8 +68,8 @@ def gathered(graph: Graph, order: Sequence[str]) -> list[str]:
     if len(sorted_units) < len(units):
         stuck = sorted(set(units) - set(sorted_units))
         raise ShapeError(
-            f"nodes {', '.join(stuck[:5])}: one device computes these after a sum over all devices, another before it; "
-            "expected sums that all devices can start together; use another combine than all_reduce, or "
+            f"nodes {', '.join(stuck[:5])}: some devices compute these nodes before a sum over all devices, and others "
+            "after the sum; expected one order on all devices; use another combine than all_reduce, or "
             "cluster.collectives=none"
         )
     return [name for unit in sorted_units for name in units[unit]]

@@ -35,7 +35,7 @@ Formula = Callable[..., Expr | Sequence[Expr | None] | None]
 """A gradient formula: see :func:`elementwise_gradient`."""
 
 NO_INPUTS = NotDifferentiable("it has no inputs")
-MADE_BY_PASSES = NotDifferentiable("passes add it after differentiation")
+MADE_BY_PASSES = NotDifferentiable("passes add this op after differentiation")
 
 
 def expect_dtype(spec: TensorSpec, allowed: Sequence[str], role: str = "input") -> None:

@@ -86,7 +86,7 @@ _GROUP = {"group": "str", "rank": "int"}
 _MEMBER = {**_GROUP, "size": "int"}
 _COMMITS = NotDifferentiable("it commits a value for the next step; differentiate the value instead")
 _IS_CUT = NotDifferentiable("gradients are added before a graph is partitioned among devices")
-_LOWERED = NotDifferentiable("a pass replaces all_reduce by it, after differentiation")
+_LOWERED = NotDifferentiable("a pass replaces all_reduce by this op after differentiation")
 
 register(
     OpDef("placeholder", declared, NO_INPUTS, 0, _SPEC, no_flops, executed_by="executor"),

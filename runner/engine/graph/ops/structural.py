@@ -111,7 +111,7 @@ def _cast_back(graph: Builder, node: Node, dy: Tensor) -> Sequence[Tensor | None
     return [cast(graph, dy, source.dtype) if source.is_float else None]
 
 
-FOR_TRANSFERS = NotDifferentiable("it is added in front of transfers, after the graph has been differentiated")
+FOR_TRANSFERS = NotDifferentiable("passes add this op before transfers, after differentiation")
 
 _FILL = {"value": "float", "shape": "ints", "dtype": "dtype"}
 _CONSTANT = {"value": "bytes", "shape": "ints", "dtype": "dtype"}

@@ -145,7 +145,7 @@ def test_sums_of_a_group_move_to_the_position_of_the_last_one() -> None:
 def test_sums_that_wait_for_each_other_are_refused() -> None:
     text = Text.parse("""p = input(4, on='here'); one = collective_sum(p, group='a', rank=0, size=2, on='here')
     other = collective_sum(one, group='a', rank=1, size=2, on='there')""")
-    with pytest.raises(ShapeError, match=r"nodes one: one device computes these after a sum over all devices"):
+    with pytest.raises(ShapeError, match=r"nodes one: some devices compute these nodes before a sum over all devices"):
         gathered(text.graph, ["one", "p", "other"])
 
 
