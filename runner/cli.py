@@ -154,7 +154,9 @@ def _worker_options(arguments: Sequence[str]) -> argparse.Namespace:
         description="Join a run as one of its processes. The run prints the command to type if cluster/launcher=hosts.",
     )
     parser.add_argument("--join", required=True, metavar="ADDRESS", help="address that the run printed")
-    parser.add_argument("--key", required=True, metavar="FILE", type=Path, help="file of mode 0600, made by the run")
+    parser.add_argument(
+        "--key", required=True, metavar="FILE", type=Path, help="key file of mode 0600, written by the run"
+    )
     parser.add_argument("--parent", type=int, help="process id of the run, if the run started this process")
     parser.add_argument("--spare", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--host", default="", help=argparse.SUPPRESS)

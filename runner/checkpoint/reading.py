@@ -206,7 +206,7 @@ def _require_memory(found: Manifest) -> None:
     needed = sum(record.size for record in found.shards)
     installed = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if needed > installed:
-        raise ResourceError(f"needs {needed} bytes of memory, and this machine has {installed}; use a larger machine")
+        raise ResourceError(f"needs {needed} bytes of memory, and this machine has {installed}; use another machine")
 
 
 def _require_fit(found: Manifest, expected: Expected) -> None:

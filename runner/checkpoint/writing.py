@@ -123,7 +123,7 @@ def _read_back(final: Path, manifest: Manifest) -> None:
             f"the new checkpoint cannot be read back: {error}; older checkpoints were kept. Check the disk"
         ) from error
     if stored != manifest:
-        raise CheckpointError(f"{final} differs from the written one: another process writes to {final.parent}")
+        raise CheckpointError(f"{final} differs from the written checkpoint: another process writes to {final.parent}")
 
 
 def _prune(directory: Path, newest: Manifest, keep: int) -> None:

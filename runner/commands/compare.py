@@ -159,7 +159,7 @@ def comparison_text(first: StoredRun, second: StoredRun) -> str:
     lines.append("equal entries: " + ", ".join(f"{each.equal} of {each.topic}" for each in found))
     changed = unused_hardware(first, second, found[0])
     if changed:
-        lines.append(f"No predicted time depends on the change of {', '.join(changed)}.")
+        lines.append(f"The predicted times do not depend on {', '.join(changed)}.")
     if changes_differ(first, second):
         kept = [str(run.code_diff) for run in (first, second) if run.code_diff.is_file()]
         lines.append(f"Uncommitted changes are in: {', '.join(kept) or 'files that no longer exist'}")

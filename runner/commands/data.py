@@ -14,6 +14,7 @@ from runner.data.origins import ORIGINS
 from runner.data.own_files import OwnFiles
 from runner.data.published import cache_root, is_cached
 
+_DESCRIPTION = "List the datasets, download one into the cache, convert one to records, or inspect one."
 _EXAMPLES = """\
 examples:
   runner data list
@@ -28,7 +29,10 @@ def main(arguments: Sequence[str]) -> int:
     For wrong arguments, argparse ends the process with exit code 2; for other errors, see ``fetch`` and ``convert``.
     """
     parser = argparse.ArgumentParser(
-        prog="runner data", description=__doc__, epilog=_EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="runner data",
+        description=_DESCRIPTION,
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = parser.add_subparsers(dest="command", required=True)
     fetching = commands.add_parser("fetch", help="download a dataset into the cache")

@@ -33,6 +33,7 @@ MIN_DISK = 1 << 30
 
 MIN_LIBZMQ = (4, 3, 5)
 _GIB = 2**30
+_DESCRIPTION = "Report what this machine and this installation offer, and what is missing."
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ class Finding:
 
 def main(arguments: Sequence[str]) -> int:
     """Print the report; return the exit code of ResourceError if a finding would make a run fail."""
-    parser = verb_parser("doctor", str(__doc__), "example:  runner doctor")
+    parser = verb_parser("doctor", _DESCRIPTION, "example:  runner doctor")
     parser.parse_args(arguments)
     findings = [finding for examine in EXAMINATIONS for finding in examine()]
     for finding in findings:
@@ -56,7 +57,7 @@ def main(arguments: Sequence[str]) -> int:
     for trouble in troubles:
         print(f"trouble: {trouble}")
     if not troubles:
-        print("no trouble found")
+        print("no problems found")
     return ResourceError.exit_code if troubles else 0
 
 
@@ -105,7 +106,7 @@ def _directories() -> Iterator[Finding]:
     yield Finding("configuration", str(conf_dir()))
     for topic, directory in (("run outputs", here), ("temporary files", temporary)):
         free = shutil.disk_usage(directory).free
-        little = f"{directory} has less than 1 GiB free: checkpoints and plots need room" if free < MIN_DISK else ""
+        little = f"{directory} has less than 1 GiB free: checkpoints and plots need space" if free < MIN_DISK else ""
         trouble = _why_not_writable(directory) or little
         yield Finding(topic, f"below {directory}, {free / _GIB:.1f} GiB free", trouble)
 

@@ -27,11 +27,11 @@ Planned peak: largest sum of activations, gradients and inputs alive at once in 
 """
 
 _OVERLAPPING = """\
-Clients of this strategy overlap: each is counted as often as it runs on average when all workers are equally fast, and
-the overlap is not estimated."""
+The clients of this strategy run at the same time. Each is counted as often as it runs on average if all workers are
+equally fast. The time saved by the overlap is not estimated."""
 
 _MEASURED_BATCH = 64  # largest number of examples in each batch that is read to measure the input stages
-_EVALUATION = "Bytes and messages are those of one evaluation of the batch; an update makes two or more."
+_EVALUATION = "Bytes and messages are for one evaluation of the batch. An update needs two or more evaluations."
 
 
 def explain(config: Config) -> str:
@@ -121,7 +121,7 @@ _MIB = 2**20
 
 def memory_text(planned: Sequence[ProcessMemory]) -> str:
     """Return a table in MiB with a row for each process, and a line on whether the memory of this machine is enough."""
-    headers = ("process", "variables", "step", "sent", "data", "checkpoint", "program", "MiB in all")
+    headers = ("process", "variables", "step", "sent", "data", "checkpoint", "program", "total MiB")
     parts = ((e.variables, e.step, e.sent, e.data, e.checkpoint, memory.PROGRAM_BYTES, e.total) for e in planned)
     table = text_table(headers, [(each.process, *map(_mib, own)) for each, own in zip(planned, parts, strict=True)])
     return f"{table}\n\n{memory.fit_text(planned, usable_memory(), available_memory())}"
@@ -132,7 +132,7 @@ def gpu_memory_lines(planned: Sequence[GpuMemory], gpus: Sequence[GpuFacts]) -> 
     if not planned:
         return []
     by_number = {gpu.number: gpu for gpu in gpus}
-    headers = ("gpu", "devices", "processes", "variables", "step", "fed and sent", "contexts", "MiB in all")
+    headers = ("gpu", "devices", "processes", "variables", "step", "fed and sent", "contexts", "total MiB")
     rows = [
         (
             str(each.gpu),

@@ -58,7 +58,7 @@ def device_lines(experiment: Experiment, found: Found) -> list[str]:
     texts = device_texts({device.name: device.gpu for device in experiment.cluster.devices}, found)
     counts = Counter(texts.values())
     own = experiment.program.one_process is not None
-    plans = "the fastest, by trial" if cluster.compare_plans else "the first that cuDNN proposes"
+    plans = "the fastest, as measured" if cluster.compare_plans else "the first that cuDNN proposes"
     use = [f"float32 products        {'TF32' if cluster.tf32 else 'float32'}", f"plans of convolutions   {plans}"]
     sums = [f"sums of all_reduce      {sums_text(experiment.config, found, own)}"]
     return [

@@ -25,7 +25,7 @@ KINDS = {
     "task": Kind("fields, loss and metrics of a network", "task"),
     "model": Kind("a network", "model"),
     "optimizer": Kind("an update rule", "optimizer"),
-    "schedule": Kind("factors of the learning rate", "schedule"),
+    "schedule": Kind("a schedule of the learning rate", "schedule"),
     "dataset": Kind("a dataset generated or read by code", "data"),
     "strategy": Kind("a way to train in parallel", "parallelism"),
     "callback": Kind("functions called during a run, which can end it", "callbacks"),

@@ -75,7 +75,7 @@ def main(arguments: Sequence[str]) -> int:
         raise ConfigError(f"--output {options.output}: expected a file that ends in {' or '.join(_SUFFIXES)}")
     device_overrides, files = stored_network.split_device(options.files)
     if not files:
-        parser.error(f"expected a FILE besides {' '.join(device_overrides)}")
+        parser.error(f"{' '.join(device_overrides)}: expected also a FILE with inputs")
     network = stored_network.network_in(options.checkpoint, options.which)
     ranked = network.config.task.ranked
     if options.top is not None and not ranked:

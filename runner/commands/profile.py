@@ -35,7 +35,9 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="overrides, as for training")
     parser.add_argument("--output", "-o", type=Path, required=True, metavar="FILE", help="profile, created or extended")
     parser.add_argument("--threads", type=int, nargs="+", metavar="N", help="kernel threads (default: as in a run)")
-    parser.add_argument("--messages", action="store_true", help="measure messages even if FILE has their times")
+    parser.add_argument(
+        "--messages", action="store_true", help="measure messages again even if FILE has times of messages"
+    )
     add_yaml_options(parser, primary=True)
     options = vars(parser.parse_intermixed_args(arguments))
     output, threads, again = (options.pop(name) for name in ("output", "threads", "messages"))

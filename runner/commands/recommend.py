@@ -53,13 +53,15 @@ class Candidate:
 def main(arguments: Sequence[str]) -> int:
     """Print the ranked strategies and the commands of the best. Raises ConfigError if no strategy can be used."""
     parser = verb_parser("recommend", _DESCRIPTION, _EXAMPLE, advice=unknown_command_line_option)
-    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help=f"overrides, none of them of {GROUP}")
+    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help=f"overrides, except of {GROUP}")
     parser.add_argument("--workers", type=_counts, metavar="N,...", help="numbers of workers (default: 2, 4, 8, ...)")
     add_yaml_options(parser)
     options = parser.parse_intermixed_args(arguments)
     chosen = [each for each in options.overrides if each.split("=")[0].split(".")[0].lstrip("+~") == GROUP]
     if chosen:
-        raise ConfigError(f"{' '.join(chosen)}: expected no setting of {GROUP}, because all are compared; leave it out")
+        raise ConfigError(
+            f"{' '.join(chosen)}: expected no setting of {GROUP}, because all strategies are compared; leave this out"
+        )
     composer = RunComposer(options.config_dir)
     config = _config(composer, options.overrides)
     hardware = hardware_of(config)

@@ -64,11 +64,14 @@ def repetition_of(config: Config, run: StoredRun) -> Repetition:
     if race.decisions is None and run.starts > 1:
         return Repetition(
             config,
-            doubt=f"{race.racers} raced, and the run was started {run.starts} times: each start has a separate record",
+            doubt=f"the result depends on the order of {race.racers}, which has a separate record for each of the "
+            f"{run.starts} starts of the run",
         )
     record = run.path / (_ENDINGS if race.decisions is None else f"{race.decisions}.jsonl")
     if not record.is_file():
-        return Repetition(config, doubt=f"{race.racers} raced, and {record} does not exist")
+        return Repetition(
+            config, doubt=f"the result depends on the order of {race.racers}, and {record} does not exist"
+        )
     config = replace(config, parallelism=config.parallelism.replaying(str(record)))
     if race.decisions is None:
         # The record holds the order in which all clients ended, so one process replays it without emulated delays.
@@ -79,8 +82,8 @@ def repetition_of(config: Config, run: StoredRun) -> Repetition:
 
 SAME, OTHER = 0, 1  # exit codes. SAME: the weights are the same. OTHER: the weights differ or cannot be compared.
 _EXAMPLE = """\
-The run starts from step 0 with its stored configuration, in a new directory. If its workers raced, the record of their
-order is replayed. Exit code 0: weights_sha256 is the same; 1: it differs or cannot be compared.
+The run starts from step 0 with its stored configuration, in a new directory. If the result depends on the order of the
+workers, the recorded order is replayed. Exit code 0: weights_sha256 is the same; 1: it differs or cannot be compared.
 
 examples:
   runner rerun outputs/2026-01-31/12-00-00
@@ -112,7 +115,7 @@ def main(arguments: Sequence[str]) -> int:
 def _notes(first: StoredRun, repetition: Repetition) -> Iterator[str]:
     if _weights(first) is None:
         status = "killed" if first.summary is None else first.summary.status
-        yield f"run {first.run_id} was {status}: it has no weights_sha256 to compare with"
+        yield f"run {first.run_id} was {status}, so it has no weights_sha256 for the comparison"
     if repetition.replayed is not None:
         yield f"the order of the workers is replayed from {repetition.replayed}"
     if repetition.doubt:

@@ -48,7 +48,7 @@ class StoredNetwork:
         if self.data is not None and self.data.normalisation is not None:
             return self.data.normalisation
         path = self.run_dir / FACTS_FILE
-        _log.warning("%s lacks the normalisation of training: it is computed from the present data", path)
+        _log.warning("%s lacks the normalisation of training, which is now computed from the present data", path)
         data: DatasetSettings = self.config.data
         return data.normalisation()
 

@@ -116,7 +116,7 @@ class _Watch:
         lost = end.lost("master", f"the master {end}")
         self.budget.admit(lost, step, newest)
         restart = f"restart {self.budget.used} of {self.budget.restarts}"
-        text = f"the master {end}, after step {step}: it is started again from step {newest} ({restart})"
+        text = f"the master {end} after step {step}; it is started again from step {newest} ({restart})"
         if not (self.run_dir / RUN_FILE).exists():
             print(f"runner: warning: {text}", file=sys.stderr, flush=True)
             return

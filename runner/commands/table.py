@@ -33,8 +33,9 @@ examples:
   runner table export network_sizes --format png --output sizes.png"""
 
 _RUN = """\
-Run each run of the table with each seed, as jobs of a sweep in multirun/table/NAME, unless its result exists. A second
-start continues the first one. Overrides choose the launcher, as in hydra/launcher=joblib hydra.launcher.n_jobs=2."""
+Train each run of the table with each seed, as jobs of a sweep in multirun/table/NAME, unless the result exists. If the
+command is interrupted, start it again to continue. Overrides choose the launcher, as in hydra/launcher=joblib
+hydra.launcher.n_jobs=2."""
 
 
 def main(arguments: Sequence[str]) -> int:

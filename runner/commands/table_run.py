@@ -200,12 +200,14 @@ class TableSweep:
             taken = trials if left_s is None else trials[: int(left_s // seconds) if seconds else len(trials)]
             left_s = None if left_s is None else left_s - seconds * len(taken)
             skipped = len(trials) - len(taken)
-            note = f"{skipped} left out: beyond the budget" if skipped else ""
+            note = f"{skipped} skipped: over the budget" if skipped else ""
             rows.append((run, str(len(taken)), duration(seconds * len(taken)), note))
             chosen += taken
         self.files.write_estimates(estimated)
         if rows:
-            print(text_table(("run", "jobs", "about, without evaluations", ""), rows), file=sys.stderr, flush=True)
+            print(
+                text_table(("run", "jobs", "estimated time without evaluations", ""), rows), file=sys.stderr, flush=True
+            )
         return chosen
 
     def _seconds(self, trial: Trial) -> tuple[float | None, str]:
@@ -357,6 +359,6 @@ def require_reasons(files: TableFiles, runs: Iterable[str]) -> None:
     for run in dict.fromkeys(name for each in runs for name in (files.table.runs[each].against, each) if name):
         if results[run].earlier and not files.table.runs[run].changed:
             raise ConfigError(
-                f"{files.path}: runs.{run} has results of an earlier design, which differs in "
-                f"{results[run].changed_keys}; state the reason in runs.{run}.changed, or restore the design"
+                f"{files.path}: runs.{run} has stored results of another configuration, with other "
+                f"{results[run].changed_keys}; state the reason in runs.{run}.changed, or restore these settings"
             )

@@ -211,8 +211,8 @@ def _facts(summary: Summary) -> Iterator[tuple[str, str]]:
     for name in in_order(summary.final):
         yield name, _metric_text(summary, name)
     if summary.init_from:
-        left = f", {len(summary.init_left)} not taken (see run.log)" if summary.init_left else ""
-        yield "weights from", f"{summary.init_from}: {len(summary.init_taken)} taken{left}"
+        left = f", {len(summary.init_left)} not loaded (see run.log)" if summary.init_left else ""
+        yield "weights from", f"{summary.init_from}: {len(summary.init_taken)} loaded{left}"
     if summary.best_checkpoint is not None and summary.monitor is not None and summary.best_value is not None:
         reached = f"{summary.monitor} {significant(summary.best_value)}, {_best_of(summary, summary.monitor)}"
         yield "best checkpoint", f"{summary.best_checkpoint}, {reached}"

@@ -36,6 +36,8 @@ SERVER_ENVIRONMENT = {
     "UVICORN_APP_DIR": sysconfig.get_path("stdlib"),
 }
 
+_DESCRIPTION = "Show the runs that were recorded in this folder in the browser (MLflow, on this machine only)."
+
 
 def main(arguments: Sequence[str]) -> int:
     """Replace this process with the MLflow server; if the store is itself a server, print its address and return.
@@ -43,7 +45,7 @@ def main(arguments: Sequence[str]) -> int:
     Raises ConfigError for an unusable store address; ResourceError if there is no store yet, if it cannot be read or if
     the port is in use.
     """
-    parser = verb_parser("ui", str(__doc__), "example:  runner ui --port 5001")
+    parser = verb_parser("ui", _DESCRIPTION, "example:  runner ui --port 5001")
     parser.add_argument("--port", type=int, default=DEFAULT_PORT, help="port on 127.0.0.1 (default: %(default)s)")
     port = parser.parse_args(arguments).port
     uri = store_uri()

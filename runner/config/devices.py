@@ -154,7 +154,7 @@ def retake_devices(config: Config, look: Look = discover) -> tuple[Config, str]:
         released = ("gpus", "collectives") if config.cluster.collectives == NCCL else ("gpus",)
         here = _with_devices(config, found, **dict.fromkeys(released))
         before, now = config.cluster.collectives, here.cluster.collectives
-        other = f"cluster.collectives was {before}, and is {now} with the GPUs of this machine"
+        other = f"cluster.collectives was {before} in the run, and is {now} with the GPUs of this machine"
         return here, "" if before == now else other
     require_devices(config, found)
     return config, ""

@@ -47,7 +47,7 @@ class TrainConfig:
         None, "metric that compares runs and checkpoints; null: the metric of the task, on val or test"
     )
     patience: Count | None = key(
-        None, "evaluations without improvement of train.monitor that end the run; null: no limit"
+        None, "evaluations without a better train.monitor after which the run ends; null: no limit"
     )
     min_delta: NonNegative = key(0.0, "for train.patience: only larger changes count as improvement")
     restarts: Annotated[int, Bounds(0, 1000)] = key(
@@ -63,8 +63,8 @@ class CheckpointConfig:
     every_steps: Count | None = key(None, "steps between checkpoints; null: only by time and at the end")
     every_s: Annotated[float, Bounds(0, 10**9)] | None = key(
         60.0,
-        "seconds between further checkpoints, more if saving takes over 2 % of the time; null: none. Without effect "
-        "if workers run asynchronously",
+        "seconds between further checkpoints, more if saving takes over 2 % of the time; null, or asynchronous "
+        "workers: none",
     )
     # With fewer kept, damage to the checkpoint that is being written could leave none intact.
     keep: Annotated[int, Bounds(3, 10**9)] = key(3, "newest checkpoints kept, 3 or more")
@@ -77,7 +77,9 @@ class CheckpointConfig:
 class DebugConfig:
     """Checks for debugging, which make a run slower."""
 
-    check_finite: bool = key(False, "check every kernel's outputs and name the first non-finite one")
+    check_finite: bool = key(
+        False, "check the outputs of every kernel; report the first node with a value that is not finite"
+    )
 
 
 @dataclass
@@ -116,10 +118,12 @@ Index = Annotated[int, Bounds(0, 4095)]
 class StragglersConfig:
     """Emulated slow workers, which wait before each training step if ``cluster.emulate`` is true."""
 
-    distribution: str = key("none", "distribution of the waits: none, constant, or lognormal")
+    distribution: str = key("none", "distribution of the delays: none, constant, or lognormal")
     workers: list[Index] | None = key(None, "numbers of the slow workers; null: all")
-    median_ms: Annotated[float, Bounds(0, 1000 * LONGEST_DELAY_S)] = key(0.0, "median of the waits, milliseconds")
-    sigma: Annotated[float, Bounds(0, 5)] = key(0.0, "lognormal: standard deviation of the natural log of the waits")
+    median_ms: Annotated[float, Bounds(0, 1000 * LONGEST_DELAY_S)] = key(0.0, "median of the delays, milliseconds")
+    sigma: Annotated[float, Bounds(0, 5)] = key(
+        0.0, "lognormal: standard deviation of the natural logarithm of the delays"
+    )
 
     def __post_init__(self) -> None:
         if self.distribution not in DISTRIBUTIONS:
@@ -205,7 +209,7 @@ class LocalCluster:
         None, "GPU of each worker, then of each server on a GPU: [0, 0, 1]; null: all GPUs in turn"
     )
     one_process: bool | None = key(
-        None, "run all devices in this process; null: on GPUs, if the workers do not run independently"
+        None, "run all devices in this process; null: only on GPUs, and not if workers are asynchronous"
     )
     tf32: bool = key(False, "let GPUs round factors of float32 products and convolutions to TF32: 10 bits, faster")
     compare_plans: bool = key(

@@ -103,7 +103,7 @@ class AsyncData(Strategy):
     @property
     def race(self) -> Race:
         """The race between replicas, which is decided in advance if the run has a virtual clock or repeats a record."""
-        return Race("its replicas", decided=self.virtual_time or self.replay is not None)
+        return Race("the replicas", decided=self.virtual_time or self.replay is not None)
 
     @property
     def replayed(self) -> str | None:

@@ -151,8 +151,8 @@ class ModelParallel(Strategy):
             where, matching = f"parallelism.constraints: {pattern!r}: {worker}", matched(pattern, layers)
             if not 0 <= worker < self.workers:
                 raise ConfigError(
-                    f"{where}: there is no worker {worker}, expected 0 to {self.workers - 1}; the matching layers "
-                    f"are {', '.join(matching)} of {', '.join(layers)}"
+                    f"{where}: there is no worker {worker}, expected 0 to {self.workers - 1}; the pattern matches "
+                    f"{', '.join(matching)} of the layers {', '.join(layers)}"
                 )
             spread = [layer for layer in matching if layer in cut]
             if spread:

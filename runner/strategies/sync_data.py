@@ -111,7 +111,7 @@ class SyncData(Strategy):
     @property
     def race(self) -> Race | None:
         """The race between the workers' shares, decided by ``replay`` if set; None without backup workers."""
-        return Race("backup workers", CONTRIBUTORS, decided=self.replay is not None) if self.backup_workers else None
+        return Race("the workers", CONTRIBUTORS, decided=self.replay is not None) if self.backup_workers else None
 
     @property
     def replayed(self) -> str | None:
@@ -161,13 +161,13 @@ class SyncData(Strategy):
             ),
             (
                 self.statistics != "shares",
-                f"statistics={self.statistics}: these statistics need all or certain workers in every step, and any "
-                "share may be dropped; choose statistics=shares",
+                f"statistics={self.statistics}: these statistics need certain workers in every step, but the "
+                "gradient of any worker may be dropped; choose statistics=shares",
             ),
             (
                 not self.overlap,
-                "overlap=false: each share is a separate client, and gradients can only be held back within one "
-                "client; choose overlap=true",
+                "overlap=false: with backup workers, gradients are always sent during the backward pass; choose "
+                "overlap=true",
             ),
         )
         for conflicting, reason in conflicts:
@@ -175,6 +175,6 @@ class SyncData(Strategy):
                 raise ConfigError(f"{setting} with parallelism.{reason}, or backup_workers=0")
         if self.replay is not None and not self.backup_workers:
             raise ConfigError(
-                f"parallelism.replay={self.replay} with {setting}: without backup workers all shares count and the "
-                "weights follow from the configuration; set replay to null, or backup_workers to the recorded number"
+                f"parallelism.replay={self.replay} with {setting}: without backup workers, all gradients count, "
+                "so there is nothing to replay; set replay to null, or backup_workers to the recorded number"
             )

@@ -177,7 +177,7 @@ def _absence(table: Table, results: Mapping[str, RunResults], row: str, column: 
     if values == wanted:
         speed = table.kind == BENCHMARK or read.read in SPEEDS
         machines = {str(sorted(result.origin.machine.items())) for result in results[run].current.values()}
-        mixed = f"the values are speeds of {len(machines)} kinds of machines"
+        mixed = f"the speeds are from {len(machines)} kinds of machines"
         return (mixed, INCOMPLETE) if speed and len(machines) > 1 else ("", "")
     if values:
         return f"{values} of {seeds_text(wanted, table.repetition)} have a value", INCOMPLETE
@@ -206,7 +206,7 @@ def _earlier(table: Table, results: Mapping[str, RunResults]) -> Iterator[str]:
                     center = summary(values).mean
                     text = "not finite" if center is None else f"{center:.6g}"
                     mean = f"mean {text} over {seeds_text(len(values), table.repetition)}; changed because: {reason}"
-                    yield f"Earlier design of {name} (other {keys_text}), {column.title}: {mean}"
+                    yield f"Earlier configuration of {name} (other {keys_text}), {column.title}: {mean}"
 
 
 def _decided(table: Table, results: Mapping[str, RunResults]) -> Iterator[Decided]:

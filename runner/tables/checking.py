@@ -66,7 +66,7 @@ def _tried(config: Config, memory_gib: float | None) -> str:
     note = _require_memory(experiment, memory_gib)
     found = with_synthetic_data(experiment, small_batches(experiment.config))
     if isinstance(found, str):
-        return "; ".join(filter(None, (note, f"two steps: {found}")))
+        return "; ".join(filter(None, (note, f"no steps were tried: {found}")))
     first_steps(found, _STEPS)
     return note
 
@@ -83,7 +83,7 @@ def _require_memory(experiment: Experiment, memory_gib: float | None) -> str:
     room = usable_memory() if memory_gib is None else int(memory_gib * 2**30)
     if needed > room:
         of = "this machine has" if memory_gib is None else "the file states"
-        advice = "state its need in memory_gib"
+        advice = "state the needed memory in memory_gib"
         raise ResourceError(f"without its data, the run needs {gib(needed)} of memory, {of} {gib(room)}; {advice}")
     if needed + data <= usable_memory():
         return ""
@@ -138,12 +138,12 @@ def _compared(table: Table, run: str, config: Config, found: RunResults, note: s
     if table.kind == COUNT:
         known = found.current[None].values
         same = count_sizes(config, table.columns, ResultOrigin()).values.items() <= known.items()
-        return Checked(run, CURRENT if same else STALE, "" if same else "other values are counted now")
+        return Checked(run, CURRENT if same else STALE, "" if same else "the counted values changed")
     if table.kind == SIMULATED:
         now, known = simulated_times(config, ResultOrigin()).values, found.current[None].values
         # Times are sums, whose last bits depend on the order of equal additions.
         same = all(name in now and math.isclose(now[name], value, rel_tol=1e-9) for name, value in known.items())
-        return Checked(run, CURRENT if same else STALE, "" if same else "other times are simulated now")
+        return Checked(run, CURRENT if same else STALE, "" if same else "the simulated times changed")
     if table.kind == BENCHMARK:
         return Checked(run, UNCHECKED, "; ".join(filter(None, ("times are measured, not checked", note))))
     seeds = ((seed, result) for seed, result in found.current.items() if seed is not None)
@@ -158,12 +158,15 @@ def _same_program(config: Config, result: Result) -> tuple[str, str]:
     if lacking := lacking_data(config):
         return UNCHECKED, lacking
     if (digest := data_digests(config, data_digest)) != result.origin.data:
-        return STALE, f"the data changed: digest {digest}, at the run {result.origin.data}"
+        return STALE, f"the data changed: their digest is {digest}, in the run it was {result.origin.data}"
     if not result.origin.first_steps:
-        return UNCHECKED, "no weights after the first updates are stored: concurrent processes decide them"
+        return (
+            UNCHECKED,
+            "the weights after the first updates are not stored, because they depend on the timing of the workers",
+        )
     here = kind_of_machine(config)
     if other := [name for name, value in here.items() if result.origin.machine.get(name) != value]:
-        return UNCHECKED, f"the results are from another kind of machine (other {', '.join(other)})"
+        return UNCHECKED, f"the results are from another kind of machine: {', '.join(other)} differ"
     if fingerprint(config).weights_sha256 != result.origin.first_steps:
         return STALE, "the weights after the first updates changed; delete result and run directory to run it again"
     return CURRENT, ""

@@ -68,8 +68,8 @@ def _build(config: Config, kept_placement: Path | None) -> Experiment:
     replayed = replayed_decisions(config)
     if replayed is not None and outcome_of(replayed) != outcome_hash(config):
         raise ConfigError(
-            f"parallelism.replay={replayed} is not the record of a run with this configuration: replay it with the "
-            "config.yaml of that run"
+            f"parallelism.replay={replayed} is not the record of a run with this configuration; use the "
+            "config.yaml of the recorded run"
         )
     cluster = cluster_of(config.cluster, program)
     if config.cluster.device_taken == GPU:

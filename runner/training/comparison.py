@@ -61,7 +61,7 @@ def verdict(step_s: Mapping[str, float], how: str) -> str:
     times = ", ".join(f"{name} {1e3 * seconds:,.3f} ms" for name, seconds in step_s.items())
     if step_s[fastest] < step_s[own]:
         return f"{own} takes {step_s[own] / step_s[fastest]:.2f} times as long as {fastest}, as {how} ({times})"
-    return f"{own} is not slower than the others, as {how} ({times})"
+    return f"{own} is the fastest strategy, as {how} ({times})"
 
 
 def _experiments(experiment: Experiment) -> Iterator[tuple[str, Experiment]]:

@@ -42,7 +42,7 @@ def cluster_of(config: LocalCluster, program: Program) -> Cluster:
     sums = config.device_taken == GPU and config.collectives == NCCL and sums_over_workers(program)
     if sums and any(client.deferred for client in program.clients.values()):
         raise ConfigError(
-            "cluster.collectives=nccl with clients that overlap: all GPUs must start their sums in the same order; use "
+            "cluster.collectives=nccl with workers that run independently: all GPUs must start sums in one order; use "
             "cluster.collectives=none"
         )
     described: dict[str, Any] = {"cores": min(config.threads_per_worker or 1, config.cores_per_worker or 1)}
@@ -138,7 +138,7 @@ def in_one_process(config: LocalCluster, program: Program, strategy: str) -> Pro
     overlapping = any(client.deferred for client in program.clients.values())
     if config.launcher.kind != LOCAL and (program.one_process is not None or config.device_taken == GPU):
         one = program.one_process is not None
-        why = f"parallelism={strategy} has one process" if one else "GPUs on hosts are not supported"
+        why = f"parallelism={strategy} has one process" if one else "GPUs of other hosts are not supported"
         remedy = "another strategy" if one else "cluster.device=cpu"
         raise ConfigError(f"cluster/launcher={config.launcher.kind}: {why}; use {remedy} or cluster/launcher=local")
     if config.one_process is False and program.one_process is not None:
@@ -147,8 +147,9 @@ def in_one_process(config: LocalCluster, program: Program, strategy: str) -> Pro
         )
     if config.one_process and overlapping and program.one_process is None:
         raise ConfigError(
-            f"cluster.one_process=true with parallelism={strategy}: its clients overlap, and one process would run "
-            "them one by one; use cluster.one_process=null, or parallelism.virtual_time=true (parallelism=async_data)"
+            f"cluster.one_process=true with parallelism={strategy}: the workers run independently, and one process "
+            "would run them one after the other; use cluster.one_process=null, or parallelism.virtual_time=true "
+            "(parallelism=async_data)"
         )
     if program.one_process is not None or config.one_process is False:
         return program

@@ -135,4 +135,4 @@ class BestMetric:
         margin = f" by more than {significant(train.min_delta)}" if train.min_delta else ""
         goal = "finite" if self.reference is None else f"better than {significant(self.reference)}{margin}"
         fault = f"{monitor_of(config).metric} was not {goal}"
-        return f"{fault} in {self.waited} evaluations (train.patience={train.patience})"
+        return f"{fault} in the last {self.waited} evaluations (train.patience={train.patience})"

@@ -261,7 +261,7 @@ def weights_in(path: Path, config: Any, specs: Mapping[str, TensorSpec]) -> dict
         if name not in stored or stored[name].shape != spec.shape
     ]
     if wrong:
-        raise CheckpointError(f"{path} does not hold the network of its run's configuration: expected {wrong[0]}")
+        raise CheckpointError(f"{path} does not fit the configuration of the run: expected {wrong[0]}")
     return {name: np.asarray(stored[name], dtype=spec.dtype, order="C") for name, spec in specs.items()}
 
 

@@ -31,9 +31,9 @@ class InitialWeights:
         """Return a line with the counts, and a line for each weight: taken, or the reason why it was not taken."""
         return "\n".join(
             [
-                f"weights from {self.path}: {len(self.values)} taken, {len(self.left)} left at their initial value",
-                *(f"  {name}: taken" for name in self.values),
-                *(f"  {name}: left, {why}" for name, why in self.left.items()),
+                f"weights from {self.path}: {len(self.values)} loaded, {len(self.left)} not loaded",
+                *(f"  {name}: loaded" for name in self.values),
+                *(f"  {name}: not loaded: {why}" for name, why in self.left.items()),
             ]
         )
 
@@ -84,13 +84,13 @@ def _reason_against(
 ) -> str | None:
     """Return the reason why a weight is not taken; None if it is taken."""
     if not any(fnmatch.fnmatchcase(name, pattern) for pattern in include):
-        return "init_include does not match it"
+        return "no pattern of init_include matches"
     for pattern in exclude:
         if fnmatch.fnmatchcase(name, pattern):
-            return f"init_exclude matches it ({pattern})"
+            return f"init_exclude has {pattern}"
     value = found.get(name)
     if value is None:
-        return "it is not in the checkpoint"
+        return "the checkpoint has no such weight"
     if value.shape != spec.shape:
-        return f"its shape is {spec.shape} in the network and {value.shape} in the checkpoint"
+        return f"shape {spec.shape} in the network, {value.shape} in the checkpoint"
     return None

@@ -47,26 +47,26 @@ def name_the_node(error: NonFiniteLossError, experiment: Experiment, directory: 
     The function repeats the steps since the last checkpoint and checks the outputs of every node. If the steps cannot
     be repeated, the error is logged and not raised.
     """
-    where = "Its origin"
+    where = "Origin"
     try:
         start = continued_start(experiment, directory)
         first_step = start.step
-        log.error("%s; repeating steps %d to %d to find its origin", error, first_step, error.step)
+        log.error("%s; repeating steps %d to %d to find the node that failed", error, first_step, error.step)
         again = repeated_experiment(experiment, directory, first_step)
         if again is None:
             log.warning(
-                "the order in which clients overlapped cannot be repeated from step %d on: the steps run in another "
-                "order, and the origin found can differ from the actual one",
+                "the order of asynchronous workers cannot be replayed from step %d on: the steps are repeated in "
+                "another order, so the node that is found can differ from the node that failed",
                 first_step,
             )
-            where = "A possible origin, found in another order of clients"
+            where = "Possible origin, found with another order of the workers"
         with open_session(again or experiment, directory, check_finite=True) as session:
             start.restore(session)
             replay(session, again or experiment, first_step, error.step)
     except NumericError as origin:
         raise NumericError(f"{error}. {where}: {origin}") from origin
     except RunnerError as other:
-        log.error("the origin was not found: %s", other)
+        log.error("the node that failed was not found: %s", other)
 
 
 def replay(session: Session, experiment: Experiment, first_step: int, last_step: int) -> None:

@@ -125,9 +125,9 @@ def _seconds_of_nodes(costs: str | None, program: Program, cluster: Cluster, ker
         return measured_seconds(seconds, program, cluster, kernels)
     except ValueError as error:
         raise ConfigError(
-            f"parallelism.costs={costs}: {error}; expected a run of this network with trace=true, and with its "
-            "batches in as many parts as in this run: parallelism=single with train.microbatches, or "
-            "parallelism=model with parallelism.concurrent_steps"
+            f"parallelism.costs={costs}: {error}; use a run of this network with trace=true whose batches have "
+            "as many parts as in this run: parallelism=single with train.microbatches, or parallelism=model with "
+            "parallelism.concurrent_steps"
         ) from None
 
 
@@ -156,7 +156,7 @@ def _expect_fit(path: Path, stored: Mapping[str, str], program: Program, cluster
     if found:
         raise ConfigError(
             f"parallelism.placement={path} does not fit: {'; '.join(found)}. The layers are {', '.join(layers)}; the "
-            f"devices {', '.join(devices)}"
+            f"devices are {', '.join(devices)}"
         )
 
 

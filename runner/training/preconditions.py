@@ -21,8 +21,8 @@ def require_resumable(config: Config, resume: bool) -> None:
     strategy = config.parallelism
     if resume and strategy.replayed is not None and strategy.race.decisions is None:
         raise ConfigError(
-            f"resume with parallelism.replay={strategy.replayed}: a run is repeated from its first step on; start it "
-            "again"
+            f"resume with parallelism.replay={strategy.replayed}: a recorded order is replayed from the first step on; "
+            "start a new run"
         )
 
 
@@ -34,7 +34,7 @@ def with_remaining_workers(config: Config, lost: NotStartedAgainError) -> Config
     try:
         return with_workers(config, workers, usable_cores())
     except ConfigError as error:
-        raise ClusterError(f"{lost}\nThe run cannot go on with fewer workers ({workers}): {error}") from lost
+        raise ClusterError(f"{lost}\nThe run cannot continue with {workers} worker(s): {error}") from lost
 
 
 def require_data_on_workers(experiment: Experiment) -> None:
@@ -138,8 +138,8 @@ def require_record_of_one_configuration(config: Config) -> None:
     changed = list(configuration_changes(earlier, load_stored(last), but)) if earlier and last.exists() else []
     if changed:
         raise ConfigError(
-            f"parallelism.replay={path}: the configuration of its run changed: {'; '.join(changed)}. No single "
-            "configuration repeats its steps; replay a run whose starts all had the same configuration"
+            f"parallelism.replay={path}: the configuration of the recorded run changed: {'; '.join(changed)}. No "
+            "single configuration repeats the steps; replay a run whose starts all had the same configuration"
         )
 
 

@@ -48,7 +48,7 @@ class RestartBudget:
         self._out_of_memory |= lost.out_of_memory
         alike = [text for cause, at, text in self._reports if cause == lost.cause and set(at) & set(steps)]
         if alike and not lost.by_chance:
-            again = f"{lost.worker} {lost.cause} a second time in {described(steps)}: the fault recurs"
+            again = f"{lost.worker} {lost.cause} a second time in {described(steps)}, so the run is not restarted"
             raise ClusterError(f"{alike[0]}\n{again}")
         if self.used == self.restarts:
             raise ClusterError(

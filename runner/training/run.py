@@ -89,7 +89,7 @@ def run(
                 return _Run(draft, experiment, directory, sweep, prepared.start, called).execute()
         except NotStartedAgainError as lost:
             fewer = preconditions.with_remaining_workers(config, lost)
-            log.warning("the run goes on with fewer workers (%d), from its newest checkpoint", lost.remaining)
+            log.warning("the run continues from the newest checkpoint with %d workers", lost.remaining)
     return run(fewer, run_dir, overrides=overrides, sweep=sweep, resume=True, repeats=repeats, callbacks=callbacks)
 
 
@@ -189,7 +189,7 @@ class _Run:
             except WorkerLostError as lost:
                 if self.summary.weights_sha256 is None:
                     raise
-                log.warning("the run was complete when a worker was lost: %s", lost)
+                log.warning("a worker was lost after the last step: %s", lost)
             except NonFiniteLossError as error:
                 name_the_node(error, self.experiment, self.directory)
                 raise
@@ -233,7 +233,7 @@ class _Run:
             log.warning("no checkpoint in %s: beginning at step 0", self.directory.checkpoints)
         elif resumed and start.step >= total:
             log.warning(
-                "the run is at step %d of %d: nothing is left to train; set a larger train.steps or train.epochs",
+                "the run is at step %d of %d: all steps are done; set a larger train.steps or train.epochs",
                 start.step,
                 total,
             )
@@ -259,7 +259,7 @@ class _Run:
         libraries = native_libraries()
         for library in libraries:
             if library.missing:
-                log.warning("kernels of %s are missing, slower ones are used: %s", library.name, library.missing)
+                log.warning("kernels of %s are missing, so slower kernels are used: %s", library.name, library.missing)
             else:
                 log.info("kernels of %s %s", library.name, library.version)
         missing = {library.name: library.missing for library in libraries if library.missing}
@@ -333,7 +333,7 @@ class _Run:
         for path in files:
             record.artifact(path)
         for method, scores in found.scores.items():
-            log.info("on %s, %s: %s", self.experiment.config.adapt.data["name"], method, scores)
+            log.info("adapted to %s with %s: %s", self.experiment.config.adapt.data["name"], method, scores)
 
     def _record_artifacts(self, record: Record) -> None:
         """Record the configuration, the data, the uncommitted changes of the code, the graph and the placement."""

@@ -274,7 +274,7 @@ def memory_of(session: SimulatedSession, *, fits: bool = True) -> dict[str, int]
         room = session.kind(device).memory_gib
         if fits and room is not None and nbytes > room * 2**30:
             raise ResourceError(
-                f"{device} needs {nbytes / 2**30:.2f} GiB, and its kind has {room:g} GiB ({HARDWARE}): use a smaller "
-                "batch, train.recompute, or another strategy"
+                f"{device} needs {nbytes / 2**30:.2f} GiB, and the described device has {room:g} GiB ({HARDWARE}): use "
+                "a smaller batch, train.recompute, or another strategy"
             )
     return needed

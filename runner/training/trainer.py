@@ -109,9 +109,9 @@ class Trainer:
         self._display.start(self.progress.done, total)
         with (
             at_the_end("closing the display", lambda error: self._display.close()),
-            at_the_end("writing the decisions", lambda error: self._write_decisions()),
+            at_the_end("writing the record of the used workers", lambda error: self._write_decisions()),
             at_the_end("writing the timeline", self._trace.finish),
-            at_the_end("closing the record of endings", lambda error: self._close_noting()),
+            at_the_end("closing the record of the order of the workers", lambda error: self._close_noting()),
             at_the_end("writing a checkpoint", lambda error: self._saver.close()),
             at_the_end("recording a recovery", lambda error: self._close_recovery()),
         ):
@@ -301,7 +301,7 @@ class Trainer:
 
     def _refuse_loss(self, step: int, loss: float, rate: float) -> NoReturn:
         # Wait until all overlapping clients have ended and are recorded; otherwise the run could not be repeated.
-        with at_the_end("waiting for overlapping clients", lambda error: self._step_driver.synchronize()):
+        with at_the_end("waiting for asynchronous workers", lambda error: self._step_driver.synchronize()):
             advice = self.experiment.advice_on_divergence
             raise NonFiniteLossError(
                 step, f"the loss of step {step} is {loss}, with learning rate {significant(rate)}: {advice}"
@@ -376,7 +376,7 @@ class Trainer:
         stopped = f"stopped after step {self.progress.done} of {self.experiment.total_steps}"
         advice = f"continue with: runner resume={shlex.quote(str(self._directory.path))}"
         if strategy.replayed is not None and strategy.race is not None and strategy.race.decisions is None:
-            advice = f"start it again: a run with parallelism.replay={strategy.replayed} cannot be resumed"
+            advice = f"a run with parallelism.replay={strategy.replayed} cannot be resumed; start a new run"
         elif not self.experiment.runs_in_virtual_time:
             self._save()
             self._saver.finish()

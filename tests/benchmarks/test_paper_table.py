@@ -195,7 +195,9 @@ def test_a_changed_run_needs_a_reason(own: Path, turns: Turns, capsys: Capture) 
     assert measure(own) == 0
     changed(own, runs__two__overrides=["train.batch_size=4"])
     assert measure(own) == 1
-    assert "runs.two has results of an earlier design, which differs in train.batch_size" in capsys.readouterr().err
+    assert (
+        "runs.two has stored results of another configuration, with other train.batch_size" in capsys.readouterr().err
+    )
 
 
 def test_a_library_that_is_not_installed_is_named(own: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:

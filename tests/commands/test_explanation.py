@@ -208,7 +208,7 @@ def test_an_evaluation_of_sandblaster_sends_the_bytes_of_the_formula(batch: int)
     several = (f"parallelism.workers={workers}", f"parallelism.servers={servers}")
     minimised = ("optimizer=lbfgs", "schedule=constant", f"train.batch_size={batch}")
     text = explain(small_config("parallelism=sandblaster", *several, *minimised))
-    assert "those of one evaluation of the batch; an update makes two or more." in text
+    assert "for one evaluation of the batch. An update needs two or more evaluations." in text
     assert "bytes sent per evaluation" in text
     assert "per step" not in text
     assert sent_by(text, "ps") == workers * PARAMETERS * VALUE

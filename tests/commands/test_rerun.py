@@ -95,9 +95,9 @@ def test_replicas_of_separate_processes_are_replayed_in_one_process(tmp_path: Pa
 @pytest.mark.parametrize(
     ("overrides", "starts", "doubt"),
     [
-        (ASYNC, 1, "its replicas raced, and .*endings-1.jsonl does not exist"),
-        (ASYNC, 2, "its replicas raced, and the run was started 2 times"),
-        (BACKUPS, 1, "backup workers raced, and .*contributors.jsonl does not exist"),
+        (ASYNC, 1, "depends on the order of the replicas, and .*endings-1.jsonl does not exist"),
+        (ASYNC, 2, "depends on the order of the replicas, which has a separate record for each of the 2 starts"),
+        (BACKUPS, 1, "depends on the order of the workers, and .*contributors.jsonl does not exist"),
     ],
 )
 def test_a_missing_record_is_a_doubt(overrides: tuple[str, ...], starts: int, doubt: str, tmp_path: Path) -> None:
@@ -210,7 +210,7 @@ def test_a_run_without_weights_is_repeated_and_not_compared(run: StoredRun, caps
     capsys.readouterr()
     assert main(["rerun", str(run.path), "--output", "second"]) == 1
     out, err = capsys.readouterr()
-    assert f"run {run.run_id} was interrupted: it has no weights_sha256 to compare with\n" in err
+    assert f"run {run.run_id} was interrupted, so it has no weights_sha256 for the comparison\n" in err
     assert out.endswith(f"not compared: run {run.run_id} has no weights_sha256\n")
 
 

@@ -47,11 +47,11 @@ def test_a_simulated_run_is_stored_and_compared_like_a_real_one(tmp_path: Path, 
     assert "cluster.hardware.links.workers.gbyte_per_s" in shown
     assert "headline.simulated/hours" in shown
     assert "simulation.parts_s.communication" in shown
-    assert "No predicted time depends on" not in shown
+    assert "The predicted times do not depend on" not in shown
     simulated(tmp_path / "same", "cluster.hardware.links.servers.gbyte_per_s=9")
     capsys.readouterr()
     assert main(["compare", str(tmp_path / "fast"), str(tmp_path / "same")]) == 0
-    expected = "No predicted time depends on the change of cluster.hardware.links.servers.gbyte_per_s."
+    expected = "The predicted times do not depend on cluster.hardware.links.servers.gbyte_per_s."
     assert expected in capsys.readouterr().out
 
 
@@ -132,7 +132,10 @@ def test_gradients_are_summed_within_hosts_first_where_several_workers_share_a_s
 
 def test_what_recommend_chooses_is_refused(capsys: Capture) -> None:
     message = refused(["recommend", "cluster=ethernet", "parallelism=model"], capsys)
-    assert "parallelism=model: expected no setting of parallelism, because all are compared; leave it out" in message
+    assert (
+        "parallelism=model: expected no setting of parallelism, because all strategies are compared; leave this out"
+        in message
+    )
     assert "memory" not in refused(["recommend", "cluster=local"], capsys)
     tiny = ["cluster=ethernet", "model=mlp", "cluster.hardware.kinds.machine.memory_gib=1e-6", "--workers", "2"]
     message = refused(["recommend", *tiny], capsys)

@@ -32,7 +32,7 @@ def program(statement: str) -> Sequence[str]:
         ("os.kill(os.getppid(), 15); import time; time.sleep(60)", 143, 1, ""),
         ("os.kill(os.getppid(), 2); os.kill(os.getpid(), 9)", 130, 1, ""),
         ("os.path.getsize('starts') < 2 and os.kill(os.getpid(), 9)", 0, 2, ""),
-        ("1 / 0", None, 2, "master exited with code 1 a second time in step 0: the fault recurs"),
+        ("1 / 0", None, 2, "master exited with code 1 a second time in step 0, so the run is not restarted"),
         ("os.kill(os.getpid(), 11)", None, 2, "killed by SIGSEGV a second time in step 0"),
         ("os.kill(os.getpid(), 9)", None, 4, "already restarted 3 times.*runner resume="),
     ],

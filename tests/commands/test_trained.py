@@ -221,7 +221,7 @@ def test_the_normalisation_of_training_is_kept_with_other_data(folder: Path, cap
     del kept["normalisation"]
     path.write_text(json.dumps(kept))
     assert seen() != before
-    assert f"{path} lacks the normalisation of training: it is computed from the present data" in caplog.text
+    assert f"{path} lacks the normalisation of training, which is now computed from the present data" in caplog.text
 
 
 def test_a_checkpoint_of_another_network_is_refused(stored: Path, capsys: Capture) -> None:

@@ -234,7 +234,7 @@ def findings(examine: Callable[[], Iterable[doctor.Finding]]) -> list[str]:
 def test_everything_that_a_run_needs_is_reported(report: Report) -> None:
     text = report()
     assert [topic for topic in TOPICS.split(", ") if f"\n{topic} " not in f"\n{text}"] == []
-    assert text.endswith("\nno trouble found\n")
+    assert text.endswith("\nno problems found\n")
 
 
 def test_gpus_are_listed_with_their_libraries_and_no_gpu_is_no_trouble(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -261,7 +261,7 @@ def test_a_cause_of_failure_is_trouble(report: Report, folder: Path, monkeypatch
     assert "trouble: libzmq: older than 4.3.5" in text
     assert re.search(r"trouble: numpy: version .*; expected numpy<1\n", text)
     assert "trouble: nosuch: not installed; expected nosuch>2" in text
-    assert "no trouble found" not in text
+    assert "no problems found" not in text
 
 
 def refuse(dir: Path) -> None:  # noqa: A002 - the name in tempfile

@@ -97,7 +97,7 @@ def test_a_repeated_run_with_fewer_gpus_reports_that_its_collectives_differ() ->
     assert retake_devices(stored, lambda: TWO) == (stored, "")
     here, other = retake_devices(stored, lambda: with_nccl(0))
     assert (here.cluster.gpus, here.cluster.collectives) == ([0, 0], "none")
-    assert other == "cluster.collectives was nccl, and is none with the GPUs of this machine"
+    assert other == "cluster.collectives was nccl in the run, and is none with the GPUs of this machine"
     here, _ = retake_devices(stored, lambda: NO_DRIVER)
     assert here.cluster.collectives is None
 

@@ -150,7 +150,7 @@ def test_run_whose_node_is_lost_goes_on_with_fewer_workers(cluster: Slurm, start
     wait_until(lambda: checkpoints.is_dir() and any(checkpoints.glob("step-*")), "a checkpoint")
     cluster.call("scontrol", "update", "nodename=n3", "state=down", "reason=test")
     assert command.finish() == 0, command.errors
-    assert "the run goes on with fewer workers (2)" in command.errors
+    assert "the run continues from the newest checkpoint with 2 workers" in command.errors
     assert load_stored(tmp_path / "run" / "config.yaml").parallelism.workers == 2
     assert (summary_of(tmp_path / "run").status, summary_of(tmp_path / "run").steps) == ("finished", 400)
 

@@ -123,7 +123,7 @@ def test_a_variable_is_on_the_device_of_its_slots_and_its_updates() -> None:
         ),
         (
             {"constraints": {"fc*": 2}},
-            "'fc*': 2: there is no worker 2, expected 0 to 1; the matching layers are fc1, fc2, fc3",
+            "'fc*': 2: there is no worker 2, expected 0 to 1; the pattern matches fc1, fc2, fc3",
         ),
         ({"constraints": {"fc*": -1}}, "'fc*': -1: there is no worker -1"),
         (

@@ -151,18 +151,18 @@ BACKUPS = "parallelism.backup_workers=1 with parallelism"
         ),
         (
             {"backup_workers": 1, "combine": "parameter_server", "statistics": "pooled"},
-            f"{BACKUPS}.statistics=pooled: these statistics need all or certain workers in every step, and any share "
-            "may be dropped; choose statistics=shares, or backup_workers=0",
+            f"{BACKUPS}.statistics=pooled: these statistics need certain workers in every step, but the gradient "
+            "of any worker may be dropped; choose statistics=shares, or backup_workers=0",
         ),
         (
             {"backup_workers": 1, "combine": "parameter_server", "overlap": False},
-            f"{BACKUPS}.overlap=false: each share is a separate client, and gradients can only be held back within one "
-            "client; choose overlap=true, or backup_workers=0",
+            f"{BACKUPS}.overlap=false: with backup workers, gradients are always sent during the backward pass; "
+            "choose overlap=true, or backup_workers=0",
         ),
         (
             {"replay": "x"},
-            "parallelism.replay=x with parallelism.backup_workers=0: without backup workers all shares count and the "
-            "weights follow from the configuration; set replay to null, or backup_workers to the recorded number",
+            "parallelism.replay=x with parallelism.backup_workers=0: without backup workers, all gradients count, "
+            "so there is nothing to replay; set replay to null, or backup_workers to the recorded number",
         ),
     ],
 )

@@ -148,7 +148,7 @@ def test_speeds_of_two_kinds_of_machines_are_not_averaged() -> None:
     found = dict(state.results["a"].current)
     found[1] = replace(found[1], origin=ResultOrigin(machine={"cpu": "Z80"}))
     [line] = [each for each in state_of(state.table, {"a": RunResults(found)}).lines if each.cell == "a/step"]
-    assert (line.verdict, line.reason) == ("incomplete", "the values are speeds of 2 kinds of machines")
+    assert (line.verdict, line.reason) == ("incomplete", "the speeds are from 2 kinds of machines")
 
 
 def test_a_weight_difference_holds_for_the_weights_that_were_compared() -> None:

@@ -33,7 +33,7 @@ def edited(path: Path, machine: Mapping[str, str] | None = None, **changes: str)
 
 
 MAJOR, MINOR, PATCH, *_ = sys.version_info
-ANOTHER = "unchecked the results are from another kind of machine (other "
+ANOTHER = "unchecked the results are from another kind of machine: "
 
 
 @pytest.mark.parametrize(
@@ -41,11 +41,11 @@ ANOTHER = "unchecked the results are from another kind of machine (other "
     [
         ({}, 0, "current"),
         ({"machine": {"python": f"{MAJOR}.{MINOR}.{PATCH + 1}"}}, 0, "current"),
-        ({"machine": {"python": f"{MAJOR}.{MINOR + 1}.{PATCH}"}}, 0, f"{ANOTHER}python)"),
-        ({"machine": {"cpu": "Z80"}}, 0, f"{ANOTHER}cpu)"),
+        ({"machine": {"python": f"{MAJOR}.{MINOR + 1}.{PATCH}"}}, 0, f"{ANOTHER}python differ"),
+        ({"machine": {"cpu": "Z80"}}, 0, f"{ANOTHER}cpu differ"),
         ({"first_steps": "0" * 64}, 1, "stale the weights after the first updates changed"),
-        ({"first_steps": ""}, 0, "unchecked no weights after the first updates are stored"),
-        ({"data": "0" * 16}, 1, "stale the data changed: digest "),
+        ({"first_steps": ""}, 0, "unchecked the weights after the first updates are not stored"),
+        ({"data": "0" * 16}, 1, "stale the data changed: their digest is "),
     ],
 )
 def test_results_are_current_until_program_or_data_change(
@@ -69,7 +69,7 @@ def test_results_of_an_adapted_network_depend_on_both_datasets(own: Path, capsys
     assert states(own, capsys, 0)["whole"] == "current"
     [file, *_] = folder_of(own).glob("whole/*.json")
     edited(own, data=json.loads(file.read_text())["origin"]["data"].partition("+")[0])
-    assert states(own, capsys, 1)["whole"].startswith("stale the data changed: digest ")
+    assert states(own, capsys, 1)["whole"].startswith("stale the data changed: their digest is ")
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_a_run_that_cannot_be_planned_is_refused(
 
 def test_the_planned_memory_is_compared_with_that_of_the_file(own: Path, capsys: pytest.CaptureFixture[str]) -> None:
     changed(own, runs__parts__memory_gib=0.1)
-    reason = "refused without its data, the run needs 0.15 GiB of memory, the file states 0.10 GiB; state its need"
+    reason = "refused without its data, the run needs 0.15 GiB of memory, the file states 0.10 GiB; state the"
     assert states(own, capsys, 1)["parts"].startswith(reason)
     changed(own, runs__parts__memory_gib=0.2)
     assert states(own, capsys, 0)["parts"] == "unchecked it was not run"

@@ -94,12 +94,12 @@ def test_a_changed_design_is_run_again_and_the_earlier_values_stay(finished: Pat
     own = finished
     changed(own, runs__parts__overrides=["train.microbatches=4"])
     text = refused_run(own, capsys)
-    assert "runs.parts has results of an earlier design, which differs in train.microbatches" in text
+    assert "runs.parts has stored results of another configuration, with other train.microbatches" in text
     changed(own, runs__parts__overrides=["train.microbatches=4"], runs__parts__changed="two parts were too few")
     assert run(own) == 0
     out, err = capsys.readouterr()
     assert err.count("jobs ended") == 2
-    assert "Earlier design of parts (other train.microbatches), loss: mean" in out
+    assert "Earlier configuration of parts (other train.microbatches), loss: mean" in out
     assert "changed because: two parts were too few" in out
     assert len(list(folder_of(own).glob("parts/*"))) == 4
 
@@ -117,7 +117,7 @@ def test_what_cannot_run_or_exceeds_the_budget_is_left_out_with_the_reason(own: 
     assert run(own, "--budget", "0.000001s") == 0
     err = capsys.readouterr().err
     assert "skipped: the variables of the model and the optimizer take" in err
-    assert "2 left out: beyond the budget" in err
+    assert "2 skipped: over the budget" in err
     assert err.count("jobs ended") == 0
 
 
@@ -183,7 +183,7 @@ def test_results_of_removed_seeds_and_changed_criteria_are_stated(finished: Path
     changed(finished, seeds=[1])
     assert main(command(finished, "show")) == 0
     out = capsys.readouterr().out
-    assert "Earlier design of whole (other seed 2, which was removed), loss: mean" in out
+    assert "Earlier configuration of whole (other seed 2, which was removed), loss: mean" in out
     assert "Seeds, columns, tolerances or claims of the file were changed after 2 of 2 runs." in out
 
 

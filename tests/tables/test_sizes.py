@@ -133,10 +133,12 @@ def test_values_are_computed_once_and_again_after_a_change(own: Path, capsys: Ca
     assert "Two layers: the configuration changed in model.hidden since the value was computed." in text
     assert "Three layers: nobody built it." in text
     message = refused_run(own, capsys)
-    assert "runs.two has results of an earlier design, which differs in model.hidden; state the reason" in message
+    assert "runs.two has stored results of another configuration, with other model.hidden; state the reason" in message
     own.write_text(own.read_text().replace("model.hidden=[3,4]", "model.hidden=[3,4]\n    changed: it was too small"))
     assert run(own) == 0
-    design = "Earlier design of two (other model.hidden), parameters: mean 233 over 1 seed; changed because: it was"
+    design = (
+        "Earlier configuration of two (other model.hidden), parameters: mean 233 over 1 seed; changed because: it was"
+    )
     assert design in capsys.readouterr().out
     assert all(path.read_bytes() == before for path, before in written.items()), "earlier results stay"
     assert verdicts(own, capsys)[2:4] == ["", "differs"]

@@ -150,8 +150,8 @@ def test_a_stopped_run_in_virtual_time_saves_only_at_steps_of_the_uninterrupted_
 def test_a_stopped_repetition_is_not_resumed(tmp_path: Path, trained: Trained, monkeypatch: pytest.MonkeyPatch) -> None:
     replay = f"parallelism.replay={trained(*ASYNC, VIRTUAL) / 'endings-1.jsonl'}"
     message = stopped_after(2, tmp_path / "run", monkeypatch, replay)
-    assert message == f"stopped after step 2 of 4; start it again: a run with {replay} cannot be resumed"
-    with pytest.raises(ConfigError, match="a run is repeated from its first step on; start it again"):
+    assert message == f"stopped after step 2 of 4; a run with {replay} cannot be resumed; start a new run"
+    with pytest.raises(ConfigError, match="a recorded order is replayed from the first step on; start a new run"):
         train(tmp_path / "run", replay, resume=True)
 
 
@@ -188,7 +188,7 @@ def test_an_emulated_network_and_a_run_of_only_warm_start_are_refused(settings: 
 
 def test_explain_describes_a_step_of_overlapping_clients() -> None:
     text = explain(small_config(*ASYNC))
-    assert "each is counted as often as it runs on average when all workers are equally fast" in text
+    assert "Each is counted as often as it runs on average if all workers are" in text
     assert "one evaluation" not in text
     experiment = build(small_config(*ASYNC))
     plans = training_plans(experiment, plans_of(experiment))
@@ -233,9 +233,7 @@ def repeated(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 
 def test_overlapping_clients_are_repeated_in_the_order_in_which_they_ended(tmp_path: Path, repeated: list[Any]) -> None:
-    with pytest.raises(
-        NumericError, match=r"the loss of step \d+ is (nan|inf).*\. Its origin: .*node '.*no earlier node"
-    ):
+    with pytest.raises(NumericError, match=r"the loss of step \d+ is (nan|inf).*\. Origin: .*node '.*no earlier node"):
         train(tmp_path, *RUINED)
     (strategy,) = repeated
     assert strategy.replay == str(tmp_path / "endings-1.jsonl")
@@ -247,7 +245,7 @@ def test_clients_that_overlap_a_failure_are_in_the_record(tmp_path: Path) -> Non
     so all of them can be repeated in order.
     """
     settings = (*RUINED, "parallelism.workers=3", "train.eval_every=20")
-    with pytest.raises(NumericError, match="Its origin: "):
+    with pytest.raises(NumericError, match="Origin: "):
         train(tmp_path, *settings)
     turns: dict[str, list[int]] = {}
     for ending in read_endings(tmp_path / "endings-1.jsonl", outcome_hash(small_config(*ASYNC, *settings))):
@@ -262,12 +260,12 @@ def test_after_a_checkpoint_the_order_is_unknown_and_a_possible_origin_is_report
 ) -> None:
     train(tmp_path, *RUINED, "optimizer.lr=0.1", "train.steps=2")
     monkeypatch.setattr(origin, "repeated_experiment", lambda *arguments: None)
-    expected = r"\. A possible origin, found in another order of clients: .*node '"
+    expected = r"\. Possible origin, found with another order of the workers: .*node '"
     with caplog.at_level(logging.WARNING), pytest.raises(NumericError, match=expected):
         train(tmp_path, *RUINED, resume=True)
     (strategy,) = repeated
     assert strategy.replay is None
-    expected = "the order in which clients overlapped cannot be repeated from step 2 on: the steps run in "
+    expected = "the order of asynchronous workers cannot be replayed from step 2 on: the steps are repeated in "
     assert any(message.startswith(expected) for message in caplog.messages)
 
 
@@ -277,7 +275,7 @@ def test_virtual_time_is_repeated_after_a_checkpoint(
     directory.endings_jsonl.touch()
     assert repeated_experiment(build(small_config(*ASYNC)), directory, 5) is None
     train(tmp_path / "ruined", *RUINED, "optimizer.lr=0.1", "train.steps=2")
-    with pytest.raises(NumericError, match=r"\. Its origin: .*node '"):
+    with pytest.raises(NumericError, match=r"\. Origin: .*node '"):
         train(tmp_path / "ruined", *RUINED, resume=True)
     (strategy,) = repeated
     assert strategy.virtual_time
@@ -311,4 +309,4 @@ def test_a_damaged_record_does_not_hide_the_first_error(
     monkeypatch.setattr("runner.training.run.name_the_node", damage)
     with pytest.raises(NumericError, match=r"^the loss of step \d+ is .*: lower optimizer.lr or optimizer.clip_norm$"):
         train(tmp_path, *RUINED)
-    assert any(message.startswith("the origin was not found: ") for message in caplog.messages)
+    assert any(message.startswith("the node that failed was not found: ") for message in caplog.messages)

@@ -88,7 +88,7 @@ def test_a_resume_without_checkpoint_or_without_remaining_steps_warns(tmp_path: 
     train(tmp_path, "train.steps=2")
     assert "warning" not in capsys.readouterr().err
     train(tmp_path, "train.steps=1", resume=True)
-    nothing_left = "the run is at step 2 of 1: nothing is left to train; set a larger train.steps or train.epochs"
+    nothing_left = "the run is at step 2 of 1: all steps are done; set a larger train.steps or train.epochs"
     assert f"runner: warning: {nothing_left}" in capsys.readouterr().err
     shutil.rmtree(tmp_path / "checkpoints" / "step-2")
     train(tmp_path, "train.steps=2", resume=True)
@@ -269,7 +269,7 @@ def test_a_record_with_the_same_outcome_is_accepted(tmp_path: Path, settings: tu
 @pytest.mark.parametrize("origin", ["another", None, small_config(*BACKED, "seed=3")], ids=["hash", "none", "seed"])
 def test_the_record_of_another_run_is_refused_before_a_start(origin: Config | str | None, tmp_path: Path) -> None:
     path = record(tmp_path, origin)
-    expected = r"contributors\.jsonl is not the record of a run with this configuration: replay it with the config"
+    expected = r"contributors\.jsonl is not the record of a run with this configuration; use the config"
     with pytest.raises(ConfigError, match=expected):
         build(replaying(path))
 
@@ -289,7 +289,7 @@ SLOWER = small_config(*BACKED, "optimizer.lr=0.5")
     ("earlier", "lines", "expected"),
     [
         ([], 2, r"contributors\.jsonl: the record has 2 updates; expected 3\. The recorded run did not end"),
-        ([SLOWER], 3, r"its run changed: config-1\.yaml differs in optimizer\.lr\. No"),
+        ([SLOWER], 3, r"the recorded run changed: config-1\.yaml differs in optimizer\.lr\. No"),
     ],
 )
 def test_a_cut_or_mixed_record_is_refused(tmp_path: Path, earlier: list[Config], lines: int, expected: str) -> None:

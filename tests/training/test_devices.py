@@ -96,7 +96,9 @@ def test_the_configuration_decides_whether_there_is_one_process() -> None:
     for apart in (("cluster.one_process=false",), ("cluster=slow_network", "cluster.emulate=true")):
         assert placed(machine(gpu()), *STRATEGIES["sync_data"], *apart).program.one_process is None
     assert placed(NO_DRIVER, *STRATEGIES["sync_data"], "cluster.one_process=true").program.one_process is not None
-    with pytest.raises(ConfigError, match="one_process=true with parallelism=async_data: its clients overlap, and one"):
+    with pytest.raises(
+        ConfigError, match="one_process=true with parallelism=async_data: the workers run independently, and one"
+    ):
         placed(NO_DRIVER, "parallelism=async_data", "cluster.one_process=true")
     with pytest.raises(ConfigError, match=r"one_process=false with .*=single, which has one process; expected null"):
         placed(NO_DRIVER, "parallelism=single", "cluster.one_process=false")
@@ -246,7 +248,7 @@ def test_explain_shows_devices_and_gpus() -> None:
     )
     assert "\nfloat32 products        float32\nplans of convolutions   the first that cuDNN proposes\n" in text
     assert "\n/job:worker/task:2/device:gpu:0 " in text
-    assert "\ngpu  devices  processes  variables  step  fed and sent  contexts  MiB in all\n  0        3 " in text
+    assert "\ngpu  devices  processes  variables  step  fed and sent  contexts  total MiB\n  0        3 " in text
     assert "GiB of GPU 0 (Big GPU, compute capability 9.0, 80.0 GiB)\n" in text
     (on_gpu,) = on_gpus
     assert (on_gpu.gpu, len(on_gpu.devices), on_gpu.processes) == (0, 3, 1)
@@ -292,7 +294,7 @@ def test_strategies_without_sums_or_with_overlapping_clients_use_no_nccl() -> No
     assert [cluster_of(taken, program).collectives for program in (experiment.program, other)] == ["nccl", "none"]
     deferred = {"push": Client("push", deferred=True)}
     program = replace(experiment.program, clients={**experiment.program.clients, **deferred})
-    with pytest.raises(ConfigError, match=r"collectives=nccl with clients that overlap: all GPUs must start their"):
+    with pytest.raises(ConfigError, match=r"collectives=nccl with workers that run independently: all GPUs must start"):
         cluster_of(taken, program)
 
 

@@ -135,7 +135,7 @@ def test_variables_that_no_machine_holds_are_refused_before_kernels_see_them(fol
 def test_explain_refuses_runs_that_cannot_fit(folder: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     arguments = ["explain", "model=mlp", "parallelism=single"]
     assert main(arguments) == 0
-    assert "\nprocess  variables  step  sent  data  checkpoint  program  MiB in all\nmain " in capsys.readouterr().out
+    assert "\nprocess  variables  step  sent  data  checkpoint  program  total MiB\nmain " in capsys.readouterr().out
     monkeypatch.setattr("runner.commands.explain.usable_memory", lambda: SMALL_MACHINE)
     assert main(arguments) == 4
     out, err = capsys.readouterr()

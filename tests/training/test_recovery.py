@@ -260,7 +260,7 @@ def test_a_run_goes_on_with_fewer_workers(tmp_path: Path, monkeypatch: pytest.Mo
         ("3", "^no room for 3 processes$"),
         (
             f"1 {STRAGGLER} cluster.stragglers.workers=[2]",
-            r"(?s)^no room for 3 processes\nThe run cannot go on with fewer workers \(2\): cluster\.stragglers",
+            r"(?s)^no room for 3 processes\nThe run cannot continue with 2 worker\(s\): cluster\.stragglers",
         ),
     ],
 )

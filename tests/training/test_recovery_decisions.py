@@ -40,9 +40,15 @@ STARVED = WorkerLostError("worker-0", "was killed by SIGKILL", "died", by_chance
         ([(STARVED, 5, None), (STARVED, 25, None)], ""),
         ([(CRASH, 5, None), (KILL, 6, None), (CRASH, 5, None)], "^died\nworker-0 .*SIGSEGV a second time in step 5"),
         ([(CRASH, 5, None, 16), (CRASH, 21, None)], ""),
-        ([(CRASH, 5, None, 16), (CRASH, 20, None)], "a second time in step 20: the fault recurs"),
-        ([(CRASH, 5, None, 2), (CRASH, 3, None, 3)], "a second time in one of the steps 3 to 5: the fault recurs"),
-        ([(CRASH, 5, None), (CRASH_OF_1, 5, None)], "^died\nworker-1 .* a second time in step 5: the fault recurs"),
+        ([(CRASH, 5, None, 16), (CRASH, 20, None)], "a second time in step 20, so the run is not restarted"),
+        (
+            [(CRASH, 5, None, 2), (CRASH, 3, None, 3)],
+            "a second time in one of the steps 3 to 5, so the run is not restarted",
+        ),
+        (
+            [(CRASH, 5, None), (CRASH_OF_1, 5, None)],
+            "^died\nworker-1 .* a second time in step 5, so the run is not restarted",
+        ),
     ],
 )
 def test_restarts_are_limited(faults: list[tuple[Any, ...]], ends: str, tmp_path: Path) -> None:

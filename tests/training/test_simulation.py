@@ -277,7 +277,9 @@ def test_missing_parts_of_the_hardware_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"servers=null: expected a kind and places for 2 parameter servers"):
         simulate(described(STRATEGIES[3], servers=None), 1)
     kinds = {"cpu": {**HARDWARE["kinds"]["cpu"], "memory_gib": 1e-6}}
-    with pytest.raises(ResourceError, match=r"worker/task:0/device:cpu:0 needs 0.00 GiB, and its kind has 1e-06 GiB"):
+    with pytest.raises(
+        ResourceError, match=r"worker/task:0/device:cpu:0 needs 0.00 GiB, and the described device has 1e-06 GiB"
+    ):
         simulate(described("parallelism=single", kinds=kinds), 1)
 
 

@@ -140,7 +140,7 @@ def test_eval_and_predict_name_the_device(
         assert "computed on" in (reported := "".join(capsys.readouterr()))
         assert "CPU\n" in reported
     assert main(["predict", "run", "cluster.device=cpu"]) == 2
-    assert "expected a FILE besides cluster.device=cpu" in capsys.readouterr().err
+    assert "cluster.device=cpu: expected also a FILE" in capsys.readouterr().err
 
 
 NORMALISED = ("model=resnet_cifar", "model.depth=8", "train.batch_size=4", "data.augment.crop_padding=0")
@@ -174,23 +174,23 @@ def test_weights_that_do_not_fit_are_skipped_and_reported(source: Path) -> None:
     weights = taken(source, "model.hidden=[8,8]", "init_exclude=[fc1/b*]")
     assert list(weights.values) == ["fc1/weights"]
     assert weights.left == {
-        "fc1/bias": "init_exclude matches it (fc1/b*)",
-        "fc2/weights": "its shape is (8, 8) in the network and (8, 10) in the checkpoint",
-        "fc2/bias": "its shape is (8,) in the network and (10,) in the checkpoint",
-        "fc3/weights": "it is not in the checkpoint",
-        "fc3/bias": "it is not in the checkpoint",
+        "fc1/bias": "init_exclude has fc1/b*",
+        "fc2/weights": "shape (8, 8) in the network, (8, 10) in the checkpoint",
+        "fc2/bias": "shape (8,) in the network, (10,) in the checkpoint",
+        "fc3/weights": "the checkpoint has no such weight",
+        "fc3/bias": "the checkpoint has no such weight",
     }
     assert weights.report().splitlines() == [
-        f"weights from {source}/checkpoints/step-3: 1 taken, 5 left at their initial value",
-        "  fc1/weights: taken",
-        *(f"  {name}: left, {why}" for name, why in weights.left.items()),
+        f"weights from {source}/checkpoints/step-3: 1 loaded, 5 not loaded",
+        "  fc1/weights: loaded",
+        *(f"  {name}: not loaded: {why}" for name, why in weights.left.items()),
     ]
 
 
 def test_only_matching_weights_are_loaded_and_converted_to_the_float_type(source: Path) -> None:
     weights = taken(source, "init_include=[fc1/*,*/bias]", "precision=float64")
     assert list(weights.values) == ["fc1/weights", "fc1/bias", "fc2/bias"]
-    assert weights.left == {"fc2/weights": "init_include does not match it"}
+    assert weights.left == {"fc2/weights": "no pattern of init_include matches"}
     assert {value.dtype.name for value in weights.values.values()} == {"float64"}
 
 
@@ -202,7 +202,9 @@ def test_a_pattern_without_matching_variable_is_refused(source: Path, key: str) 
 
 
 def test_a_checkpoint_of_another_network_is_refused_before_anything_is_written(source: Path, tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match=r"(?s)no weight fits.*conv1/weights: left, it is not in the checkpoint"):
+    with pytest.raises(
+        CheckpointError, match=r"(?s)no weight fits.*conv1/weights: not loaded: the checkpoint has no such weight"
+    ):
         train(tmp_path / "run", "model=lenet", f"init_from={source}", "init_include=[conv*]")
     assert not (tmp_path / "run").exists()
 
@@ -219,7 +221,7 @@ def test_a_run_begins_with_the_weights_of_another_without_its_momentum(source: P
         assert not np.allclose(found[f"{name}/velocity"], held[f"{name}/velocity"])
     assert summary.init_from == str(source / "checkpoints" / "step-3")
     assert (summary.init_taken, summary.init_left) == (NAMES, {})
-    assert "4 taken, 0 left" in (tmp_path / "run" / "run.log").read_text()
+    assert "4 loaded, 0 not loaded" in (tmp_path / "run" / "run.log").read_text()
 
 
 def test_skipped_weights_have_their_usual_initial_value(source: Path, tmp_path: Path) -> None:

@@ -182,7 +182,7 @@ def refuse(*arguments: object, **named: object) -> Any:
 @pytest.mark.parametrize(
     ("what", "reported"),
     [
-        ("training.trainer.Decisions.write", "writing the decisions"),
+        ("training.trainer.Decisions.write", "writing the record of the used workers"),
         ("training.recording.step_time", "writing the summary"),
         ("records.record.Record.plots", "drawing plots"),
     ],

@@ -118,7 +118,7 @@ def measured_seconds(measured: Mapping[str, float], program: Program, cluster: C
     computed = [node for node in graph if node.op not in RESIDENT]
     known = [node for node in computed if node.name in measured]
     if len(known) < _LEAST_KNOWN * len(computed):
-        raise ValueError(f"it has durations of {len(known)} of {len(computed)} nodes of a step; expected at least 75 %")
+        raise ValueError(f"found durations of {len(known)} of {len(computed)} nodes of a step, expected at least 75 %")
     estimated = sum(node_seconds(graph, node, device) for node in known)
     scale = sum(measured[node.name] for node in known) / estimated
 

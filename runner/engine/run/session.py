@@ -49,7 +49,7 @@ def require_no_trace(trace: object, clients: Collection[str]) -> None:
     """Raise RunnerError unless ``trace`` is None: only one trace can be active. clients: clients of the new trace."""
     if trace is not None:
         raise RunnerError(
-            f"a trace of {', '.join(clients)} was requested during another trace: stop the first trace before"
+            f"a trace of {', '.join(clients)} was requested during another trace: stop the first trace first"
         )
 
 

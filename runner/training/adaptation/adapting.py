@@ -71,8 +71,8 @@ def require_adaptable(built: DomainProgram, config: Any, settings: Adaptation) -
         )
     if methods & {CORAL, ADABN_CORAL} and built.classifier is None:
         raise ConfigError(
-            f"adapt.methods={settings.methods}: {CORAL} replaces the last layer, which must be dense with a bias; that "
-            f"of model={model} is not"
+            f"adapt.methods={settings.methods}: {CORAL} replaces the last layer, which must be dense with a bias; "
+            f"model={model} has another last layer"
         )
 
 

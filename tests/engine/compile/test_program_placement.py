@@ -181,7 +181,7 @@ def test_measured_seconds_decide_the_placement(registry: Registry) -> None:
 
 def test_record_of_another_network_is_refused(registry: Registry) -> None:
     program, cluster = ModelParallel().build(workload("convolutional")), local_cluster(2)
-    with pytest.raises(ValueError, match=r"it has durations of \d+ of \d+ nodes of a step"):
+    with pytest.raises(ValueError, match=r"found durations of \d+ of \d+ nodes of a step"):
         measured_seconds(dict.fromkeys(step_of(registry), 1e-3), program, cluster, registry)
 
 

@@ -157,8 +157,8 @@ class Outbox:
             socket.close(linger=0)
             if event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
                 raise SecurityError(
-                    f"{peer} on {address} refused the key of {own}: the key file is from an earlier start of the run; "
-                    "use the key file that the current start has written"
+                    f"{peer} on {address} refused the key of {own}: the key file is not from the current start of "
+                    "the run; use the key file that this start has written"
                 )
             if event == zmq.EVENT_CLOSED:
                 advice = (

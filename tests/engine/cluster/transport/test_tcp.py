@@ -74,7 +74,7 @@ def test_keys_of_another_run_are_refused_with_a_reason(hosts: Hosts) -> None:
     public = {**other.public, "master-0": hosts.keys["master-0"].public["master-0"]}
     late = hosts.endpoint("worker-1", Keys(other.secret, public))
     with pytest.raises(
-        SecurityError, match="refused the key of worker-1: the key file is from an earlier start of the run"
+        SecurityError, match="refused the key of worker-1: the key file is not from the current start of the run"
     ):
         hosts.join(late)
     assert hosts.master.receive(0.05) is None
