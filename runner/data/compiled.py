@@ -13,5 +13,5 @@ def can_compile() -> bool:
     from runner.kernels.cpu.loading import probe_compiler
 
     if missing := probe_compiler()[1]:
-        log.warning("images are prepared by NumPy, which is slower: %s", missing)
+        log.warning("images are prepared by NumPy, which is slower than compiled code: %s", missing)
     return not missing

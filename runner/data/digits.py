@@ -75,5 +75,5 @@ def _read_table(path: Path) -> NDArray[np.uint8]:
     found = hashlib.sha256(table.tobytes()).hexdigest()
     if found != _TABLE_SHA256:
         fault = f"SHA-256 of its table is {found}, expected {_TABLE_SHA256}; reinstall scikit-learn"
-        raise DataError(f"{path} does not hold the known digits: {fault}")
+        raise DataError(f"{path} is not the table of digits of scikit-learn: {fault}")
     return table

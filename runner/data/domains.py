@@ -33,7 +33,9 @@ class Domains(DatasetSettings):
         for name in others:
             if found[name].fields != found[first].fields:
                 one, two = ({key: str(each) for key, each in found[source].fields.items()} for source in (first, name))
-                raise ConfigError(f"data.sources: {first} has the fields {one}, {name} has {two}; expected the same")
+                raise ConfigError(
+                    f"data.sources: {first} has the fields {one}, {name} has {two}; expected equal fields"
+                )
         counts = ([getattr(each, f"{split}_examples") for each in found.values()] for split in ("train", "test"))
         return Facts(found[first].fields, *map(sum, counts))
 
@@ -54,7 +56,7 @@ class Domains(DatasetSettings):
         for name, each in loaded.items():
             if not isinstance(each.train, Split):
                 advice = "expected a dataset in memory, such as image_folder with stream=false"
-                raise ConfigError(f"data.sources.{name}: {each.name} is read in parts during training; {advice}")
+                raise ConfigError(f"data.sources.{name}: {each.name} is streamed during training; {advice}")
         scales = {name: each.normalisation.scale for name, each in loaded.items()}
         if len(set(scales.values())) > 1:
             raise ConfigError(f"data.sources: stored pixels are divided by {scales}; expected one number")

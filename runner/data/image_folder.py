@@ -36,7 +36,7 @@ class ImageFolder(EncodedFiles):
         super().__post_init__()
         if not self.stream and (self.preprocessing != PreprocessingSettings() or self.skip_errors):
             found = f"data.preprocessing.name={self.preprocessing.name} and data.skip_errors={self.skip_errors}"
-            fault = "images that are loaded once have one size; use data.stream=true"
+            fault = "images in memory have one size; use data.stream=true"
             raise ConfigError(f"data.stream=false with {found}: {fault}")
 
     @property

@@ -33,7 +33,7 @@ def inspection(settings: DatasetSettings, seed: int, batch_size: int, sheet: Pat
         if sheet is not None:
             with writing(f"--sheet={sheet}", "choose another file"):
                 replace_durably(sheet, contact_sheet(pipeline, facts.shape, dataset))
-            lines.append(f"sheet        {sheet}: a train example in each row, as in evaluations, then as in epochs")
+            lines.append(f"sheet        {sheet}: one train example per row: as in evaluations, then as in training")
     return "\n".join(lines)
 
 

@@ -187,7 +187,7 @@ def _checked_header(path: Path, name: str, stream: BinaryIO, size: int) -> Array
         expected = f"at most {_MOST_AXES} non-negative dimensions and fewer than 2**63 bytes of data; {_REMEDY}"
         raise DataError(f"{path}: array {name!r} is of shape {shape}; expected {expected}")
     if header.begin + header.nbytes != size:
-        fault = f"takes {header.nbytes} bytes after its header of {header.begin}, but the file holds {size} for both"
+        fault = f"takes {header.nbytes} bytes after a header of {header.begin} bytes, but the file has {size} bytes"
         raise DataError(f"{path}: array {name!r} of {dtype}{list(shape)} {fault}; {_REMEDY}")
     return header
 

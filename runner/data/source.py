@@ -54,7 +54,7 @@ class Prefetcher:
         self._source.close()
         self._ahead.clear()
         if waits := self._waits.batches:
-            text = "input: %.1f s waited for %d batches; ms for each example on one thread: %s"
+            text = "input: waited %.1f s for %d batches; ms per example on one thread: %s"
             log.info(text, self._waits.seconds, waits, self._source.times)
             self._waits = InputWaits()
 

@@ -91,8 +91,8 @@ def require_used(rules: Sequence[ParameterRule], names: Sequence[str]) -> None:
             where = f"optimizer.rules[{place}].match={rule.match!r}"
             if matching := [name for name in names if fnmatchcase(name, rule.match)]:
                 raise ConfigError(
-                    f"{where}: earlier rules match all of its variables, {_some(matching)}; the first match counts, so "
-                    "put the rule before them, or leave it out"
+                    f"{where}: earlier rules match all variables of this rule, {_some(matching)}; the first match "
+                    "counts, so put this rule before them, or leave it out"
                 )
             raise ConfigError(
                 f"{where}: no trained variable has this name; expected a pattern, with * and ?, of names such as "

@@ -105,7 +105,7 @@ def changed_plugins(recorded: Mapping[str, str]) -> Iterator[str]:
         given_as = _given_as(reference, before, recorded)
         if given_as is not None and PLUGINS[given_as] != before:
             place = "" if given_as == reference else f" (now {given_as})"
-            yield f"plugin {reference}{place} was changed: its SHA-256 was {before}, and is {PLUGINS[given_as]}"
+            yield f"plugin {reference}{place} was changed: its SHA-256 was {before} and is now {PLUGINS[given_as]}"
 
 
 def plugin_notes(recorded: Mapping[str, str] | None) -> Iterator[str]:

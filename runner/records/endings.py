@@ -69,7 +69,7 @@ class NotingClients(Clients):
         if self._noted < self._most:
             self._write([ended.client, ended.step, {self._numbers[d]: turn for d, turn in ended.turns.items()}])
         elif self._noted == self._most:
-            log.warning("%s is full after %d endings: the run cannot be repeated beyond them", self._path, self._most)
+            log.warning("%s is full after %d steps: later steps of this run cannot be replayed", self._path, self._most)
         self._noted += 1
         return ended
 
@@ -96,10 +96,12 @@ def read_endings(path: Path, outcome: str) -> list[Ending]:
     except OSError as error:
         raise ConfigError(f"{path}: the record of a run cannot be read: {error}") from error
     if len(content) > LONGEST_BYTES:
-        raise ConfigError(f"{path} is longer than {LONGEST_BYTES} bytes: it is not a record of endings")
+        raise ConfigError(
+            f"{path} is longer than {LONGEST_BYTES} bytes; expected the record of a run, such as endings-1.jsonl"
+        )
     *lines, rest = content.split(b"\n")
     if rest:
-        log.warning("%s: line %d was cut off when its run was killed; it is ignored", path, len(lines) + 1)
+        log.warning("%s: line %d is ignored, because it was cut off when the run was killed", path, len(lines) + 1)
     devices = _devices(path, lines[0] if lines else b"", outcome)
     turns = MapOf(OneOf(tuple(devices)), _STEP)
     endings = [_ending(path, number, line, devices, turns) for number, line in enumerate(lines[1:], 2)]
@@ -114,13 +116,13 @@ def _devices(path: Path, line: bytes, outcome: str) -> dict[str, str]:
         if len(set(first.devices)) != len(first.devices):
             raise Violation("a device appears twice")
     except Violation as violation:
-        expected = f"a record of endings of version {_VERSION}, such as endings-1.jsonl of a run"
+        expected = f"a record of version {_VERSION}, such as endings-1.jsonl of a run"
         raise ConfigError(f"{path}: {violation}; expected {expected}") from violation
     if first.outcome != outcome:
-        advice = "repeat it with that run's config.yaml"
+        advice = "use the config.yaml of that run"
         raise ConfigError(f"{path} is the record of a run with another configuration: {advice}")
     if first.first_step != 0:
-        advice = "only a record that begins at step 0 can be repeated"
+        advice = "only a record that begins at step 0 can be replayed"
         raise ConfigError(f"{path} begins at step {first.first_step} of a run that was resumed: {advice}")
     return {str(number): device for number, device in enumerate(first.devices)}
 
@@ -145,4 +147,6 @@ def _require_own_turns(path: Path, endings: Sequence[Ending]) -> None:
             if (other := lines.setdefault(taken, number)) != number:
                 device, turn = taken
                 fault = "the record is damaged"
-                raise ConfigError(f"{path}, line {number}: turn {turn} of {device} is also in line {other}; {fault}")
+                raise ConfigError(
+                    f"{path}, line {number}: step number {turn} of {device} is also in line {other}; {fault}"
+                )

@@ -50,13 +50,13 @@ class Change:
         """Raise ConfigError, which lists every difference, if the jobs or their configurations changed."""
         lines = [f"  new: {job.label}" for job in self.new]
         lines += [f"  removed: {job.label}" for job in self.gone]
-        lines += [f"  {job.label}: its configuration differs from the frozen one" for job in self.altered]
+        lines += [f"  {job.label}: the configuration differs from frozen.yaml" for job in self.altered]
         if lines:
             raise ConfigError(
                 "the grid of the sweep changed:\n"
                 + "\n".join(lines)
                 + "\nleave out the arguments after the directory to resume the stored sweep. With --accept-changes "
-                "new jobs are added, removed jobs are left out of the table, and frozen configurations stay"
+                "new jobs are added, removed jobs are left out of the table, and stored configurations are kept"
             )
 
 

@@ -27,7 +27,9 @@ def _output(command: Sequence[str], text: str | None = None) -> str:
     except FileNotFoundError as error:
         raise ResourceError(f"{command[0]} is not installed here; expected the commands of Slurm") from error
     except subprocess.TimeoutExpired as error:
-        raise ResourceError(f"{command[0]} did not answer within {_LIMIT_S:g} s; is the controller running?") from error
+        raise ResourceError(
+            f"{command[0]} did not answer within {_LIMIT_S:g} s; check that the Slurm controller is running"
+        ) from error
     except subprocess.CalledProcessError as error:
         raise ResourceError(f"{' '.join(command)}: {error.stderr.strip()}") from error
     return ended.stdout

@@ -147,8 +147,8 @@ class Task(ABC):
         def add_to(net: NetworkBuilder, batch: Mapping[str, Tensor]) -> Outputs:
             scored = self.score(net, _predicted(model, net, batch["x"], outputs), batch)
             if net.auxiliary:
-                fault = f"score ignored the auxiliary heads of model={model.name}"
-                advice = "compute the losses by runner.tasks.base.training_losses, or set model.auxiliary_weight=0"
+                fault = f"score added no loss for the auxiliary classifiers of model={model.name}"
+                advice = "compute the losses with runner.tasks.base.training_losses, or set model.auxiliary_weight=0"
                 raise ConfigError(f"task={self.name}: {fault}; {advice}")
             if set(scored.metrics) != set(self.means):
                 found, expected = (", ".join(names) or "none" for names in (scored.metrics, self.means))

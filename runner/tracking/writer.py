@@ -178,7 +178,7 @@ class BackgroundWriter:
             no_answer = "the store did not answer in time" if self._abandoned else "the writer failed"
             _log.warning(
                 "the tracking record of this run is incomplete (%s): the missing part is stored in %s "
-                "and is written by `runner sync %s`, at the end of its sweep, or when the run is resumed",
+                "and is written by `runner sync %s`, at the end of the sweep, or when the run is resumed",
                 *(self._error or no_answer, self._spool.path, self._spool.path.parent),
             )
         if self._lost:

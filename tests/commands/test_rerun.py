@@ -219,7 +219,7 @@ def test_plugins_of_a_killed_run_are_compared(run: StoredRun, monkeypatch: pytes
     write_plugins(run.path, {"pack.m": "a" * 64})
     monkeypatch.setitem(PLUGINS, "pack.m", "b" * 64)
     main(["rerun", str(run.path), "--output", "second"])
-    assert f"plugin pack.m was changed: its SHA-256 was {'a' * 64}, and is {'b' * 64}\n" in capsys.readouterr().err
+    assert f"plugin pack.m was changed: its SHA-256 was {'a' * 64} and is now {'b' * 64}\n" in capsys.readouterr().err
 
 
 def test_a_run_that_was_started_elsewhere_is_reported(

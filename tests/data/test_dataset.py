@@ -80,7 +80,10 @@ def test_scikit_learn_is_not_imported() -> None:
         (b"not compressed", "cannot read dataset 'digits' from .*digits.csv.gz: Not a gzipped file"),
         (gzip.compress(b"1,2,3\n", mtime=0)[:-3], "cannot read dataset 'digits' from"),
         (gzip.compress(b"1,2,many\n", mtime=0), "cannot read dataset 'digits' from"),
-        (gzip.compress(b"1,2,3\n"), "does not hold the known digits: SHA-256 of its table is [0-9a-f]{64}, expected"),
+        (
+            gzip.compress(b"1,2,3\n"),
+            "is not the table of digits of scikit-learn: SHA-256 of its table is [0-9a-f]{64}, expected",
+        ),
     ],
 )
 def test_a_damaged_file_and_a_missing_scikit_learn_are_named(

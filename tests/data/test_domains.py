@@ -62,7 +62,7 @@ def test_sources_that_do_not_fit_are_refused(sources: dict[str, object], message
 
 def test_a_streamed_source_is_refused(tmp_path: Path) -> None:
     streamed = {"name": "image_folder", "path": str(write_images(tmp_path)), "size": 4, "stream": True}
-    with pytest.raises(ConfigError, match=r"data\.sources\.a: image_folder is read in parts during training; expected"):
+    with pytest.raises(ConfigError, match=r"data\.sources\.a: image_folder is streamed during training; expected"):
         Domains(sources={"a": streamed}).load()
 
 

@@ -199,7 +199,7 @@ def test_the_times_of_the_stages_are_logged_at_the_end(caplog: pytest.LogCapture
             source.read("train", step, 0, 8)
     (message,) = [record.getMessage() for record in caplog.records if record.name == "runner.data.source"]
     assert re.fullmatch(
-        r"input: \S+ s waited for 2 batches; ms for each example on one thread: "
+        r"input: waited \S+ s for 2 batches; ms per example on one thread: "
         r"order \S+, read \S+, augment \S+, normalise \S+",
         message,
     )

@@ -71,7 +71,7 @@ def test_a_run_is_not_resumed_with_a_changed_plugin(folder: Path) -> None:
     assert resumed.code == 2
     now = locate(str(folder / "swish.py")).sha256
     (was,) = before.plugins.values()
-    assert f"plugin {folder / 'swish.py'} was changed: its SHA-256 was {was}, and is {now}. Start a" in resumed.errors
+    assert f"plugin {folder / 'swish.py'} was changed: its SHA-256 was {was} and is now {now}." in resumed.errors
     assert summary_of(folder / "run") == before
     again = run_command(folder, "--plugin", "swish.py", "rerun", "run", "--output", "second")
     assert f"plugin {folder / 'swish.py'} was changed: its SHA-256 was {was}" in again.errors

@@ -330,6 +330,6 @@ def test_a_task_that_ignores_auxiliary_heads_is_refused() -> None:
     with pytest.raises(ConfigError) as caught:
         network(b.net, {"x": b.x})
     assert str(caught.value) == (
-        "task=ignorant: score ignored the auxiliary heads of model=two_heads; compute the losses by "
+        "task=ignorant: score added no loss for the auxiliary classifiers of model=two_heads; compute the losses with "
         "runner.tasks.base.training_losses, or set model.auxiliary_weight=0"
     )

@@ -59,7 +59,7 @@ def test_a_factor_of_zero_keeps_variables_at_their_initial_values() -> None:
         ),
         (
             [BIASES, {"match": "fc1/bias"}],
-            r"optimizer.rules\[1\].match='fc1/bias': earlier rules match all of its variables, fc1/bias; the first",
+            r"optimizer.rules\[1\].match='fc1/bias': earlier rules match all variables of this rule, fc1/bias",
         ),
     ],
 )

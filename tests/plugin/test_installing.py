@@ -236,13 +236,13 @@ A, B = "a" * 64, "b" * 64
         (None, {}, [], []),
         (None, {"pack.m": A}, [], ["the run has no record of its plugins; not compared with pack.m"]),
         ({"/x/m.py": A, "pack.m": B}, {"/x/m.py": A, "pack.m": B}, [], []),
-        ({"pack.m": A}, {"pack.m": B}, [f"plugin pack.m was changed: its SHA-256 was {A}, and is {B}"], []),
+        ({"pack.m": A}, {"pack.m": B}, [f"plugin pack.m was changed: its SHA-256 was {A} and is now {B}"], []),
         ({"/x/m.py": A}, {"/y/m.py": A}, [], ["plugin /x/m.py is now /y/m.py"]),
         ({"/x/m.py": A}, {"/y/n.py": A}, [], ["plugin /x/m.py is now /y/n.py"]),
         (
             {"/x/m.py": A},
             {"/y/m.py": B},
-            [f"plugin /x/m.py (now /y/m.py) was changed: its SHA-256 was {A}, and is {B}"],
+            [f"plugin /x/m.py (now /y/m.py) was changed: its SHA-256 was {A} and is now {B}"],
             ["plugin /x/m.py is now /y/m.py"],
         ),
         (

@@ -144,13 +144,13 @@ def test_a_record_begins_with_the_first_ending_and_is_limited(path: Path, caplog
     assert not path.exists()
     note(path, most=1)
     assert len(read_endings(path, "abc")) == 1
-    assert caplog.messages == [f"{path} is full after 1 endings: the run cannot be repeated beyond them"]
+    assert caplog.messages == [f"{path} is full after 1 steps: later steps of this run cannot be replayed"]
 
 
 @pytest.mark.parametrize(
     ("first_step", "outcome", "complaint"),
     [
-        (0, "abd", "^{path} is the record of a run with another configuration: repeat it"),
+        (0, "abd", "^{path} is the record of a run with another configuration: use the config"),
         (7, "abc", "begins at step 7 of a run that was resumed: only a record that"),
         (None, "abc", "^{path}: the record of a run cannot be read: .*No such file"),
     ],
@@ -166,7 +166,7 @@ def test_a_last_line_that_was_cut_off_is_left_out_with_a_warning(path: Path, cap
     note(path)
     path.write_text(path.read_text()[:-4])
     assert len(read_endings(path, "abc")) == 2
-    assert caplog.messages == [f"{path}: line 4 was cut off when its run was killed; it is ignored"]
+    assert caplog.messages == [f"{path}: line 4 is ignored, because it was cut off when the run was killed"]
 
 
 def test_no_link_to_endings_is_followed(path: Path, tmp_path: Path) -> None:
@@ -181,7 +181,7 @@ def test_no_link_to_endings_is_followed(path: Path, tmp_path: Path) -> None:
 )
 def test_a_file_that_is_no_record_is_refused(path: Path, first: str) -> None:
     path.write_text(first and first + "\n")
-    with pytest.raises(ConfigError, match=rf"^{path}: .*expected a record of endings of version 1"):
+    with pytest.raises(ConfigError, match=rf"^{path}: .*expected a record of version 1"):
         read_endings(path, "abc")
 
 
@@ -193,7 +193,7 @@ def test_a_file_that_is_no_record_is_refused(path: Path, first: str) -> None:
         ('["fetch", true, {"0": 9}]', "line 5: step: True, expected a whole number"),
         ('[3, 0, {"0": 9}]', "line 5: client: 3, expected text"),
         ('["fetch", 0, {}]', "line 5: turns: expected at least one device"),
-        ('["fetch", 1, {"1": 0}]', rf"line 5: turn 0 of {DEVICES[1]} is also in line 2; the record is damaged"),
+        ('["fetch", 1, {"1": 0}]', rf"line 5: step number 0 of {DEVICES[1]} is also in line 2; the record is damaged"),
         ('["fetch", 0]', "line 5: ending: .*, expected a list of at least 3"),
         ('["fet', "line 5: not JSON"),
         ("[" * 60_000, "line 5: not JSON"),

@@ -253,7 +253,7 @@ def test_a_configuration_that_would_differ_now_is_refused(fake_training: FakeTra
     capsys.readouterr()
     own_files = ["--config-dir", "own"]
     message = refused([*RESUME, *own_files, "seed=1,2"], capsys)
-    assert "  new: job 1 (seed=2)\n  job 0 (seed=1): its configuration differs" in message
+    assert "  new: job 1 (seed=2)\n  job 0 (seed=1): the configuration differs" in message
     assert main([*RESUME, *own_files, "--accept-changes", "seed=1,2"]) == 0
     assert [call.config.model.hidden for call in fake_training.calls] == [[5], [6]]
 

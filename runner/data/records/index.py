@@ -177,7 +177,9 @@ def _expand(path: Path, out: BinaryIO) -> None:
     except zlib.error as error:
         raise DataError(f"{path} cannot be expanded after {written} bytes: {error}; write it again") from error
     if not engine.eof:
-        raise DataError(f"{path} is cut: its compressed data has no end after {written} bytes; write it again")
+        raise DataError(
+            f"{path} is cut off: the compressed data ends early, after {written} expanded bytes; write it again"
+        )
 
 
 def _packed(index: ShardIndex, source: FileState) -> bytes:
