@@ -5,14 +5,14 @@ from collections.abc import Mapping
 from functools import partial
 
 from runner.config.schema import HOSTS, LOCAL, RAY, LauncherConfig
-from runner.engine.cluster.command_launcher import CommandLauncher, ray_command, srun_command
+from runner.engine.cluster.command_launcher import RayLauncher, SlurmLauncher
 from runner.engine.cluster.launchers import HostsLauncher, Launcher, LocalLauncher
 from runner.engine.cluster.transport.messages import process_names
 from runner.engine.cluster.transport.private_directory import interface_towards
 from runner.errors import ConfigError
 from runner.plugin import pinned_references
 from runner.records.run_directory import RunDirectory
-from runner.system.slurm import JOB, node_addresses
+from runner.system.slurm import JOB, living_nodes, node_addresses
 from runner.training.experiment import Experiment
 
 
@@ -52,18 +52,16 @@ def launcher_of(experiment: Experiment, directory: RunDirectory, environment: Ma
             raise ConfigError("cluster/launcher=ray: Ray is not installed; pip install 'runner-dataflow[ray]'")
         cluster = chosen.ray or ""
         towards = ["127.0.0.1" if cluster == "local" else cluster.rpartition(":")[0]]
-        command = ray_command(cluster, chosen.placement.upper(), threads, chosen.join_s)
-        address = own or interface_towards(towards)
-        return CommandLauncher("ray", address, command, directory.workers, None, threads, options, chosen.join_s, lanes)
+        common = (own or interface_towards(towards), directory.workers, threads, options, chosen.join_s, lanes)
+        return RayLauncher(*common, cluster=cluster, placement=chosen.placement.upper())
     if JOB not in environment:
         raise ConfigError(
             f"cluster/launcher=slurm: {JOB} is not set: expected an allocation of Slurm (salloc or sbatch). Only "
             "`runner KEY=VALUE ...` and `runner resume=DIR` submit themselves"
         )
     address = own or interface_towards(node_addresses(environment))
-    return CommandLauncher(
-        "srun", address, srun_command(threads), directory.workers, keys, threads, options, chosen.join_s, lanes
-    )
+    common = (address, directory.workers, threads, options, chosen.join_s, lanes)
+    return SlurmLauncher(*common, keys=keys, nodes=partial(living_nodes, environment))
 
 
 def _bind_address(text: str) -> str:

@@ -1,6 +1,7 @@
 """Runs whose processes Slurm or Ray starts."""
 
 import importlib.util
+import json
 import os
 import re
 import shutil
@@ -8,7 +9,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -25,6 +26,7 @@ from tests.integration.test_many_hosts import CASES, COMMON, LONG, STEPS, SYNC, 
 from tests.integration.test_resumed_sweep import finished, starts, steps
 
 LENGTH = ("train.steps=400", "train.eval_every=1000000", "checkpoint.every_steps=40")
+JOINED = re.compile(r"has joined the run \(pid (\d+)\)")
 PROJECT = str(Path(__file__).parents[2])
 PLUGINS = {"slurm": "submitit", "ray": "ray"}
 Start = Callable[..., Command]
@@ -69,11 +71,17 @@ def begin(start: Start, launched: Launched, folder: Path, *overrides: str) -> Co
     return start(folder, *arguments, executable=launched.executable, environment=launched.environment)
 
 
-@pytest.fixture(scope="module")
-def nodes_of_ray() -> Iterator[Launched]:
+@contextmanager
+def two_nodes_of_ray() -> Iterator[Launched]:
     with ray_cluster(nodes=2) as (address, environment):
         overrides = ("cluster/launcher=ray", f"cluster.launcher.ray={address}", "cluster.launcher.placement=spread")
         yield Launched((sys.executable, "-m", "runner"), {**environment, "PYTHONPATH": PROJECT}, overrides)
+
+
+@pytest.fixture(scope="module")
+def nodes_of_ray() -> Iterator[Launched]:
+    with two_nodes_of_ray() as launched:
+        yield launched
 
 
 @pytest.mark.slow
@@ -102,11 +110,12 @@ def test_processes_of_a_launcher_give_the_weights_of_one_host(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("restarts", [0, 1])
+@pytest.mark.parametrize(("restarts", "signum"), [(0, signal.SIGKILL), (1, signal.SIGKILL), (1, signal.SIGSTOP)])
 @pytest.mark.parametrize("launcher", ["slurm", "ray"])
-def test_worker_that_dies_is_started_again_or_ends_the_run_with_node_and_reason(
+def test_worker_that_dies_or_freezes_is_replaced_or_ends_the_run_with_node_and_reason(
     launcher: str,
     restarts: int,
+    signum: int,
     request: pytest.FixtureRequest,
     start: Start,
     trained: Callable[..., str | None],
@@ -124,35 +133,81 @@ def test_worker_that_dies_is_started_again_or_ends_the_run_with_node_and_reason(
     checkpoints = tmp_path / "run" / "checkpoints"
     wait_until(lambda: checkpoints.is_dir() and any(checkpoints.glob("step-*")), "a checkpoint")
     log = tmp_path / "run" / "workers" / "worker-1.log"
-    joined = re.compile(r"worker-1 has joined the run \(pid (\d+)\)")
-    wait_until(lambda: log.exists() and joined.search(log.read_text()) is not None, "the log of worker-1")
-    (number,) = joined.findall(log.read_text())
+    wait_until(lambda: log.exists() and JOINED.search(log.read_text()) is not None, "the log of worker-1")
+    (number,) = JOINED.findall(log.read_text())
     begun = time.monotonic()
-    os.kill(int(number), signal.SIGKILL)
+    os.kill(int(number), signum)
     assert command.finish() == (0 if restarts else 7), command.errors
-    assert re.search(r"worker-1 on \S+: killed", command.errors), command.errors
+    expected = r"worker-1 on \S+: killed" if signum == signal.SIGKILL else "may be stopped or disconnected"
+    assert re.search(expected, command.errors), command.errors
     if restarts:
-        summary = summary_of(tmp_path / "run")
-        assert (summary.recoveries, summary.weights_sha256) == (1, trained(*length))
+        assert summary_of(tmp_path / "run").weights_sha256 == trained(*length)
+        expect_only_replaced(tmp_path / "run", "worker-1")
     else:
         assert time.monotonic() - begun < 10
     assert not psutil.pid_exists(int(number))
     wait_until(lambda: not processes_with(str(tmp_path)), "the end of all processes of the run")
 
 
-@pytest.mark.slow
-def test_run_whose_node_is_lost_goes_on_with_fewer_workers(cluster: Slurm, start: Start, tmp_path: Path) -> None:
+def expect_only_replaced(run: Path, lost: str) -> None:
+    """Expect one recovery at the first attempt, in which all processes but ``lost`` have continued."""
+    (recovery,) = map(json.loads, (run / "recoveries.jsonl").read_text().splitlines())
+    assert (recovery["epoch"], recovery["worker"], recovery["replaced"]) == (2, lost, [lost])
+    for log in (run / "workers").glob("worker-*.log"):
+        assert len(JOINED.findall(log.read_text())) == 1 + (log.stem == lost), log.read_text()
+
+
+def begin_on_three_nodes(cluster: Slurm, start: Start, folder: Path, *overrides: str) -> Command:
+    """Begin a run in an allocation of nodes n1 to n3 that survives the loss of a node; wait for a checkpoint."""
     launched = in_allocation(cluster, 3, 3)
     launched = replace(launched, executable=(launched.executable[0], "--no-kill", *launched.executable[1:]))
-    length = ("parallelism=sync_data", "parallelism.workers=3", *LENGTH, "cluster.min_workers=2")
-    command = begin(start, launched, tmp_path, *length)
-    checkpoints = tmp_path / "run" / "checkpoints"
+    command = begin(start, launched, folder, *overrides)
+    checkpoints = folder / "run" / "checkpoints"
     wait_until(lambda: checkpoints.is_dir() and any(checkpoints.glob("step-*")), "a checkpoint")
+    return command
+
+
+@pytest.mark.slow
+def test_run_whose_node_is_lost_goes_on_with_fewer_workers(cluster: Slurm, start: Start, tmp_path: Path) -> None:
+    length = ("parallelism=sync_data", "parallelism.workers=3", *LENGTH, "cluster.min_workers=2")
+    command = begin_on_three_nodes(cluster, start, tmp_path, *length)
     cluster.call("scontrol", "update", "nodename=n3", "state=down", "reason=test")
     assert command.finish() == 0, command.errors
     assert "the run continues from the newest checkpoint with 2 workers" in command.errors
     assert load_stored(tmp_path / "run" / "config.yaml").parallelism.workers == 2
     assert (summary_of(tmp_path / "run").status, summary_of(tmp_path / "run").steps) == ("finished", 400)
+
+
+@pytest.mark.slow
+def test_process_of_a_lost_node_of_slurm_is_replaced_on_another(
+    cluster: Slurm, start: Start, trained: Callable[..., str | None], tmp_path: Path
+) -> None:
+    length = (*SYNC, *LENGTH)
+    command = begin_on_three_nodes(cluster, start, tmp_path, *length)
+    cluster.call("scontrol", "update", "nodename=n2", "state=down", "reason=test")
+    assert command.finish() == 0, command.errors
+    assert summary_of(tmp_path / "run").weights_sha256 == trained(*length)
+    expect_only_replaced(tmp_path / "run", "worker-1")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_process_of_a_lost_node_of_ray_is_replaced_on_another(
+    start: Start, trained: Callable[..., str | None], tmp_path: Path
+) -> None:
+    length, run = (*SYNC, *LENGTH), tmp_path / "run"
+    with two_nodes_of_ray() as launched:
+        command = begin(start, launched, tmp_path, *length)
+        wait_until(lambda: (run / "checkpoints" / "step-40").exists(), "a checkpoint")
+        logs = sorted((run / "workers").glob("worker-*.log"))
+        wait_until(lambda: all(JOINED.search(log.read_text()) for log in logs), "the logs of the workers")
+        # The parents of a worker are its actor and the daemon of its node.
+        daemons = {log.stem: psutil.Process(int(JOINED.findall(log.read_text())[0])).parents()[1] for log in logs}
+        ((lost, daemon),) = ((name, each) for name, each in daemons.items() if "--head" not in each.cmdline())
+        daemon.kill()
+        assert command.finish() == 0, command.errors
+    assert summary_of(run).weights_sha256 == trained(*length)
+    expect_only_replaced(run, lost)
 
 
 def processes_with(text: str) -> list[int]:

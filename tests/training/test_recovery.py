@@ -214,16 +214,13 @@ THREE = ("parallelism=sync_data", "parallelism.workers=3", "schedule=constant", 
 STRAGGLER = "cluster.emulate=true cluster.stragglers.distribution=constant cluster.stragglers.median_ms=1"
 
 
-def no_second_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make the launcher start all processes again after a loss, and fail when these are three."""
-    monkeypatch.setattr(LocalLauncher, "replaces", False)
-    starts = []
+def no_room_for_a_replacement(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make the launcher fail to start a single process."""
     start = LocalLauncher.start
 
     def limited(launcher: LocalLauncher, tickets: Mapping[str, Any], *rest: Any) -> None:
-        starts.append(len(tickets))
-        if len(tickets) == 3 and starts.count(3) > 1:
-            raise ClusterError("no room for 3 processes")
+        if len(tickets) == 1:
+            raise ClusterError(f"no room for {', '.join(tickets)}")
         start(launcher, tickets, *rest)
 
     monkeypatch.setattr(LocalLauncher, "start", limited)
@@ -236,7 +233,7 @@ def test_a_run_goes_on_with_fewer_workers(tmp_path: Path, monkeypatch: pytest.Mo
     three = (*THREE, f"init_from={tmp_path / 'first'}")
     fewer = (*three, "train.steps=8", "cluster.min_workers=2")
     with monkeypatch.context() as patched:
-        no_second_start(patched)
+        no_room_for_a_replacement(patched)
         patched.setattr(Recovery, "is_due", True)
         summary = train(tmp_path / "run", fewer, lost)
     (told,) = recoveries_of(tmp_path / "run")
@@ -256,16 +253,16 @@ def test_a_run_goes_on_with_fewer_workers(tmp_path: Path, monkeypatch: pytest.Mo
 @pytest.mark.parametrize(
     ("fewest", "ends"),
     [
-        ("null", "^no room for 3 processes$"),
-        ("3", "^no room for 3 processes$"),
+        ("null", "^no room for worker-1$"),
+        ("3", "^no room for worker-1$"),
         (
             f"1 {STRAGGLER} cluster.stragglers.workers=[2]",
-            r"(?s)^no room for 3 processes\nThe run cannot continue with 2 worker\(s\): cluster\.stragglers",
+            r"(?s)^no room for worker-1\nThe run cannot continue with 2 worker\(s\): cluster\.stragglers",
         ),
     ],
 )
 def test_a_failed_run_keeps_its_state(fewest: str, ends: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    no_second_start(monkeypatch)
+    no_room_for_a_replacement(monkeypatch)
     monkeypatch.setattr(Recovery, "is_due", True)
     lost = Disturbance({6: ("worker-1", signal.SIGKILL)})
     with pytest.raises(ClusterError, match=ends):

@@ -119,7 +119,7 @@ class ClusterSession(session.Session):
         """Replace a lost worker; afterwards, all variables need values again. Compiled clients are kept.
 
         The other workers keep their processes, connections and plans, and drop the tensors of interrupted steps.
-        If the launcher cannot replace single processes, or if the GPUs share a communicator, all workers are replaced.
+        If the GPUs share a communicator, all workers are replaced.
 
         lost: name of the worker. epoch: number of this start of the run; messages of earlier epochs are dropped.
         can_go_on: called after the start of the new process; if it returns True, this method does not wait until the
@@ -134,23 +134,24 @@ class ClusterSession(session.Session):
         for each in (self._launched, self._by_plan, self._ended):
             each.clear()
         self._trace = None
-        if not self._launcher.replaces or self._setup.communicator is not None:
-            self.close()
-            fenced = time.monotonic()
-            self._training_is_loaded = False
-            self._identity = replace(self._identity, epoch=epoch, token=new_token())
-            self._start_again(gone)
-            replaced = self._workers
-        else:
-            replaced = self._group.replace(lost, epoch)
-            self._absent_have_plans = False
-            self._close_unloaded()
-            for plan in self._plans.values():
-                plan.begun = 0
-            fenced = time.monotonic()
-            if can_go_on():
-                return Recovered(tuple(replaced), silence_s, fenced - begun, None)
-            self._wait_for_absent()
+        try:
+            if self._started is None or self._setup.communicator is not None:
+                replaced, fenced = self._workers, self._start_all_again(epoch)
+            else:
+                replaced = self._started.replace(lost, epoch)
+                self._absent_have_plans = False
+                self._close_unloaded()
+                for plan in self._plans.values():
+                    plan.begun = 0
+                fenced = time.monotonic()
+                if can_go_on():
+                    return Recovered(tuple(replaced), silence_s, fenced - begun, None)
+                self._wait_for_absent()
+        except ClusterError as error:
+            lost_meanwhile = isinstance(error, WorkerLostError) and error.worker in self._workers
+            if lost_meanwhile or isinstance(error, NotStartedAgainError):
+                raise
+            raise NotStartedAgainError(str(error), self._remaining(gone)) from error
         return Recovered(tuple(replaced), silence_s, fenced - begun, time.monotonic() - fenced)
 
     @property
@@ -198,17 +199,22 @@ class ClusterSession(session.Session):
             self._send_plan(plan, own)
         self._absent_have_plans = True
 
-    def _start_again(self, gone: Sequence[str]) -> None:
-        """Start all workers again. gone: the workers on the host of the lost worker."""
+    def _start_all_again(self, epoch: int) -> float:
+        """End all workers and start them again; return the time of ``time.monotonic`` between the two."""
+        self.close()
+        fenced = time.monotonic()
+        self._training_is_loaded = False
+        self._identity = replace(self._identity, epoch=epoch, token=new_token())
         for worker in self._workers:
             self._monitor.forget(worker)
-        try:
-            self.__enter__()
-        except ClusterError as error:
-            if isinstance(error, WorkerLostError) and error.worker in self._workers:
-                raise
-            workers = messages.count_role(self._workers, messages.WORKER_ROLE)
-            raise NotStartedAgainError(str(error), workers - max(1, len(gone))) from error
+        self.__enter__()
+        return fenced
+
+    def _remaining(self, gone: Collection[str]) -> int:
+        """Return the number of workers after a recovery that failed. gone: workers on the host of the lost worker."""
+        absent = {*gone, *(self._started.absent if self._started is not None else ())}
+        left, all_workers = set(self._workers) - absent, messages.count_role(self._workers, messages.WORKER_ROLE)
+        return min(messages.count_role(left, messages.WORKER_ROLE), all_workers - 1)
 
     def run(self, client: str, *, step: int = 0, feeds: Mapping[str, Any] | None = None) -> dict[str, Array]:
         return self.run_series(client, step, [feeds or {}])[0]

@@ -1,86 +1,151 @@
-"""A launcher whose processes are started on the hosts of a cluster by one command: ``srun``, or a program for Ray."""
+"""Launchers whose processes are started on the hosts of a cluster by a command: ``srun``, or a program for Ray."""
 
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
 
 from runner.engine.cluster.launchers import RemoteLauncher, join_arguments, store_ticket
 from runner.engine.cluster.processes import THREAD_VARIABLES, runner_command, thread_budget
 from runner.engine.cluster.supervisor import Supervisor
 from runner.engine.cluster.transport.ticket import Ticket
+from runner.errors import ClusterError
 
 SRUN = (
-    *("srun", "--overlap", "--kill-on-bad-exit=1", "--wait=0", "--input=none", "--mpi=none"),
+    *("srun", "--overlap", "--kill-on-bad-exit=0", "--no-kill", "--wait=0", "--input=none", "--mpi=none"),
     *("--job-name=runner", "--quit-on-interrupt"),
 )
-"""The ``srun`` command, without the number of tasks. It ends all tasks when one task has failed.
+"""The ``srun`` command, without its tasks. It goes on when a task has failed or a node is lost.
 
-With ``--overlap``, the tasks may use the CPUs that Slurm reserved for the master, which computes nothing.
+With ``--overlap``, the tasks may use the CPUs that Slurm reserved for the master, which computes nothing, and
+replacements may use the CPUs of lost tasks.
 """
 
-_OWN_KEY = 'folder=$1; shift; exec "$@" --key "$folder/$SLURM_PROCID.key" --host "$SLURMD_NODENAME"'
+_OWN_KEY = 'prefix=$1; shift; exec "$@" --key "$prefix$SLURM_PROCID.key" --host "$SLURMD_NODENAME"'
 """Shell script of an ``srun`` task. It reads the task number, which names the ticket, and the node from variables."""
+
+_RAY = "ray"
 
 
 @dataclass(frozen=True)
 class CommandLauncher(RemoteLauncher):
-    """Starts all processes by one command, which runs until all of them have ended, and ends all when one fails.
+    """The common part of launchers that start processes by a command; see ``CommandProcess``.
 
-    If a process fails, the command reports it in its output as ``NAME: error: HOST: task NUMBER: REASON``. NUMBER is
-    the position of the process in the order of the tickets; its ticket is in the file NUMBER.key.
-
-    name: name of the command, for messages. command: returns the command line for the folder with the tickets, the
-    arguments of ``runner`` without the ticket, and the number of processes. logs: folder for the output of the command.
-    keys: folder for the tickets, which all hosts read; None if only this host does. threads: threads per process.
+    logs: folder for the output of the commands. threads: threads of each process. options, join_s, lanes: as in
+    :class:`~runner.engine.cluster.launchers.HostsLauncher`.
     """
 
-    name: str
     address: str
-    command: Callable[[Path, Sequence[str], int], Sequence[str]]
     logs: Path
-    keys: Path | None
     threads: int
     options: Sequence[str] = ()
     join_s: float = 300.0
     lanes: int = 2
-    replaces: ClassVar[bool] = False
 
-    def start(self, tickets: Mapping[str, Ticket], address: str, supervisor: Supervisor, directory: Path) -> None:
-        """Start the command. Raises ResourceError if a ticket cannot be written or the command cannot be started."""
-        folder = self.keys or directory
-        for number, ticket in enumerate(tickets.values()):
-            store_ticket(folder / f"{number}.key", ticket)
-        argv = self.command(folder, join_arguments(address, self.options), len(tickets))
+    def _start_command(self, name: str, argv: Sequence[str], supervisor: Supervisor, tasks: Sequence[str]) -> None:
         environment = {**os.environ, **thread_budget(self.threads)}
-        supervisor.start(self.name, argv, self.logs / f"{self.name}.log", environment, list(tickets))
+        supervisor.start_command(name, argv, self.logs / f"{name}.log", environment, tasks)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlurmLauncher(CommandLauncher):
+    """Starts all processes by one ``srun`` in the allocation of the job, and replacements by a further ``srun``.
+
+    keys: folder for the tickets, which all nodes read. nodes: returns node -> CPUs of the job, for the nodes of the
+    allocation that have not failed.
+    """
+
+    keys: Path
+    nodes: Callable[[], Mapping[str, int]]
+
+    def start(
+        self,
+        tickets: Mapping[str, Ticket],
+        address: str,
+        supervisor: Supervisor,
+        directory: Path,
+        hosts: Mapping[str, str],
+    ) -> None:
+        """Start ``srun``; raises ResourceError if it cannot be started, and the errors of :func:`placed`."""
+        supervisor.end_idle_commands()
+        epoch = next(iter(tickets.values())).epoch
+        name, tasks = "srun", [f"--ntasks={len(tickets)}", f"--cpus-per-task={self.threads}"]
+        if hosts:
+            name = f"srun-{epoch}"
+            nodes = placed(list(tickets), hosts, self.nodes(), self.threads)
+            tasks += ["--distribution=arbitrary", f"--nodelist={','.join(nodes)}"]
+        prefix = self.keys / f"{epoch}-"
+        for number, ticket in enumerate(tickets.values()):
+            store_ticket(Path(f"{prefix}{number}.key"), ticket)
+        script = ["sh", "-c", _OWN_KEY, "sh", str(prefix)]
+        argv = [*SRUN, *tasks, *script, *runner_command(), *join_arguments(address, self.options)]
+        self._start_command(name, argv, supervisor, list(tickets))
 
     def close(self) -> None:
-        for path in self.keys.glob("*.key") if self.keys is not None else ():
+        for path in self.keys.glob("*.key"):
             path.unlink(missing_ok=True)
 
 
-def srun_command(threads: int) -> Callable[[Path, Sequence[str], int], list[str]]:
-    """Return the command of Slurm that starts the processes in the job's allocation, each with ``threads`` CPUs."""
+def placed(lost: Sequence[str], hosts: Mapping[str, str], cpus: Mapping[str, int], threads: int) -> list[str]:
+    """Return the node for the replacement of each lost process: its last node or, if that has failed, a node with room.
 
-    def command(folder: Path, arguments: Sequence[str], count: int) -> list[str]:
-        tasks = [f"--ntasks={count}", f"--cpus-per-task={threads}"]
-        return [*SRUN, *tasks, "sh", "-c", _OWN_KEY, "sh", str(folder), *runner_command(), *arguments]
+    hosts: process -> its node, or its last node if it is lost. cpus: node -> CPUs, for the nodes that have not failed.
+    threads: CPUs of each process. Raises ClusterError if there is no room.
+    """
+    free = {node: count // threads for node, count in cpus.items()}
+    for node in [hosts[name] for name in hosts.keys() - set(lost)] + [hosts.get(name, "") for name in lost]:
+        if node in free:
+            free[node] -= 1
+    chosen = []
+    for name in lost:
+        node = hosts.get(name, "")
+        if node not in free:
+            node = next((each for each, count in free.items() if count > 0), "")
+            if not node:
+                raise ClusterError(
+                    f"{name} cannot be started again: no node of the allocation has {threads} CPUs left for it "
+                    f"({', '.join(cpus)} have not failed)"
+                )
+            free[node] -= 1
+        chosen.append(node)
+    return chosen
 
-    return command
 
-
-def ray_command(cluster: str, placement: str, threads: int, join_s: float) -> Callable[..., list[str]]:
-    """Return the command that starts the processes as actors of Ray, each with ``threads`` CPUs.
+@dataclass(frozen=True, kw_only=True)
+class RayLauncher(CommandLauncher):
+    """Starts the processes as actors of Ray, by a program that runs until the end of the run.
 
     cluster: HOST:PORT of a running cluster, or "local" to start one on this host. placement: strategy of the placement
-    group, such as PACK. join_s: longest time in seconds until Ray has room for all processes.
+    group, such as PACK.
     """
 
-    def command(folder: Path, arguments: Sequence[str], count: int) -> list[str]:
-        options = [f"--address={cluster}", f"--placement={placement}", f"--threads={threads}", f"--join-s={join_s}"]
-        options += [f"--count={count}", f"--keys={folder}", f"--variables={','.join(THREAD_VARIABLES)}"]
-        return [*runner_command("runner.engine.cluster.ray_program"), *options, "--", *arguments]
+    cluster: str
+    placement: str
 
-    return command
+    def start(
+        self,
+        tickets: Mapping[str, Ticket],
+        address: str,
+        supervisor: Supervisor,
+        directory: Path,
+        hosts: Mapping[str, str],
+    ) -> None:
+        """Start the program, or order replacements from it. Raises ResourceError if it cannot be started."""
+        supervisor.end_idle_commands()
+        if not supervisor.commands:
+            for number, ticket in enumerate(tickets.values()):
+                store_ticket(directory / f"{number}.key", ticket)
+            self._start_command(_RAY, self._command(directory, address, len(tickets)), supervisor, list(tickets))
+            return
+        (program,) = supervisor.commands
+        for name, ticket in tickets.items():
+            number, bundle = program.add(name)
+            store_ticket(directory / f"{number}.key", ticket)
+            program.write_line(f"{number} {bundle}")
+
+    def _command(self, folder: Path, address: str, count: int) -> list[str]:
+        options = [f"--address={self.cluster}", f"--placement={self.placement}", f"--threads={self.threads}"]
+        options += [f"--join-s={self.join_s}", f"--count={count}", f"--keys={folder}"]
+        options += [f"--variables={','.join(THREAD_VARIABLES)}"]
+        program = runner_command("runner.engine.cluster.ray_program")
+        return [*program, *options, "--", *join_arguments(address, self.options)]

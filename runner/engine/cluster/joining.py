@@ -50,12 +50,19 @@ class Joined:
 
     def __post_init__(self) -> None:
         self._shared: set[str] = set()  # lost workers that have shared memory with the master
+        self._left: dict[str, str] = {}  # hosts of lost workers
 
     def remove(self, worker: str) -> None:
         """Forget a worker that was lost; another process may take its place."""
         if self._shares_memory(worker):
             self._shared.add(worker)
-        self.hellos.pop(worker, None)
+        if worker in self.hellos:
+            self._left[worker] = self.hellos.pop(worker).facts.get(HOST, "")
+
+    @property
+    def hosts(self) -> dict[str, str]:
+        """Worker -> host that its newest process has reported, for all workers that have ever joined."""
+        return self._left | {worker: hello.facts.get(HOST, "") for worker, hello in self.hellos.items()}
 
     def refusal(self, worker: str, hello: Hello) -> str:
         """Return the reason why a process may not join as ``worker``, or "".

@@ -33,10 +33,6 @@ class Launcher(Protocol):
         """Whether processes that can share memory do so."""
 
     @property
-    def replaces(self) -> bool:
-        """Whether a single process can be started again while the others continue."""
-
-    @property
     def join_s(self) -> float:
         """Seconds within which all processes must join."""
 
@@ -51,10 +47,19 @@ class Launcher(Protocol):
     def listen(self, directory: Path) -> str:
         """Return the address of the master's inbox. directory: the private directory of the run."""
 
-    def start(self, tickets: Mapping[str, Ticket], address: str, supervisor: Supervisor, directory: Path) -> None:
-        """Start all processes, or print the commands that start them.
+    def start(
+        self,
+        tickets: Mapping[str, Ticket],
+        address: str,
+        supervisor: Supervisor,
+        directory: Path,
+        hosts: Mapping[str, str],
+    ) -> None:
+        """Start processes, or print the commands that start them: first all of the run, later replacements of some.
 
-        tickets: process name -> ticket. address: address of the master's inbox. directory: as in :meth:`listen`.
+        tickets: process name -> ticket. address: address of the master's inbox. directory: as in :meth:`listen`. hosts:
+        process name -> host on which the process runs or, for lost ones, ran last; empty at the first start. Raises
+        ResourceError if a process cannot be started; ClusterError if no host has room for a replacement.
         """
 
     def add_spares(self, run: str, address: str, supervisor: Supervisor, directory: Path) -> None:
@@ -101,7 +106,6 @@ class LocalLauncher(Launcher):
     lanes: int = 1
     silence_s: float = SILENCE_S
     spares: int = 0
-    replaces: ClassVar[bool] = True
 
     @property
     def has_keys(self) -> bool:
@@ -114,7 +118,14 @@ class LocalLauncher(Launcher):
     def listen(self, directory: Path) -> str:
         return LOOPBACK if self.over_tcp else inbox_address(directory, MASTER)
 
-    def start(self, tickets: Mapping[str, Ticket], address: str, supervisor: Supervisor, directory: Path) -> None:
+    def start(
+        self,
+        tickets: Mapping[str, Ticket],
+        address: str,
+        supervisor: Supervisor,
+        directory: Path,
+        hosts: Mapping[str, str],
+    ) -> None:
         """Start the processes, or use available spare processes. Raises ResourceError if one cannot be started."""
         for name, ticket in tickets.items():
             log_path = self.logs / f"{name}.log"
@@ -169,9 +180,15 @@ class HostsLauncher(RemoteLauncher):
     options: Sequence[str] = ()
     join_s: float = 300.0
     lanes: int = 2
-    replaces: ClassVar[bool] = True
 
-    def start(self, tickets: Mapping[str, Ticket], address: str, supervisor: Supervisor, directory: Path) -> None:
+    def start(
+        self,
+        tickets: Mapping[str, Ticket],
+        address: str,
+        supervisor: Supervisor,
+        directory: Path,
+        hosts: Mapping[str, str],
+    ) -> None:
         """Write the tickets and print the commands. Raises ResourceError if a ticket cannot be written."""
         for name, ticket in tickets.items():
             path = self._path(name)

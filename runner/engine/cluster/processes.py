@@ -10,7 +10,6 @@ import errno
 import faulthandler
 import importlib.util
 import os
-import re
 import select
 import signal
 import subprocess
@@ -19,9 +18,10 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Protocol
 
-from runner.engine.cluster.process_exit import REPORTED_BY_CHANCE, Exit, oom_kills
-from runner.errors import ClusterError, ResourceError, WorkerLostError
+from runner.engine.cluster.process_exit import Exit, oom_kills
+from runner.errors import ClusterError, ResourceError
 from runner.system.text import printable_lines
 
 THREAD_VARIABLES = (
@@ -37,10 +37,6 @@ THREAD_VARIABLES = (
 STACK_SIGNAL = signal.SIGUSR1
 TAIL_LINES = 20
 
-_TASK_ENDED = re.compile(r"\w+: error: (.+?): tasks? (\d+)[-,\d]*: (.+)")
-"""A report of ``srun`` that tasks ended. Groups: the node, the number of the first task, and how the task ended."""
-
-_TASK_LINES = 400
 _TAIL_BYTES = 16 * 2**10
 _STACK_S = 0.5
 KILL_S = 5.0
@@ -76,6 +72,22 @@ def tail(path: Path, lines: int = TAIL_LINES, begin: int = 0) -> list[str]:
     return printable_lines(content.decode("utf-8", "replace"), lines)
 
 
+class End(Protocol):
+    """The end of a worker; see :class:`WorkerProcess`, which is the end of itself."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def ending(self) -> str: ...
+    @property
+    def rank(self) -> int: ...
+    @property
+    def has_crashed(self) -> bool: ...
+    @property
+    def is_regular(self) -> bool: ...
+    def lost(self, later: Sequence[str]) -> ClusterError: ...
+
+
 class WorkerProcess:
     """One started process, its pidfd and its log."""
 
@@ -85,16 +97,14 @@ class WorkerProcess:
         argv: Sequence[str],
         log_path: Path,
         environment: Mapping[str, str],
-        tasks: Sequence[str] = (),
         *,
-        is_spare: bool = False,
+        has_input: bool = False,
     ) -> None:
         """Start the process. Raises ResourceError if it cannot be started or its log cannot be opened.
 
-        tasks: names of the workers that a command such as ``srun`` starts, by number. is_spare: see :meth:`take_over`.
+        has_input: whether :meth:`write_line` will be called.
         """
         self.name = name
-        self.tasks = tasks
         self.log_path = log_path
         self.exit: Exit | None = None
         self._started, self._kills = time.monotonic(), oom_kills()
@@ -104,7 +114,7 @@ class WorkerProcess:
             with open(log, "ab", buffering=0) as log_file:
                 self._process = subprocess.Popen(
                     argv,
-                    stdin=subprocess.PIPE if is_spare else subprocess.DEVNULL,
+                    stdin=subprocess.PIPE if has_input else subprocess.DEVNULL,
                     stdout=log_file,
                     stderr=subprocess.STDOUT,
                     env=dict(environment),
@@ -133,10 +143,21 @@ class WorkerProcess:
         """Make a spare process read its ticket, join the run and switch its log."""
         self.log_path = log_path
         self._log_begin = log_path.stat().st_size if log_path.exists() else 0
+        self.write_line(str(log_path))
+        self.end_input()
+
+    def write_line(self, line: str) -> None:
+        """Write a line to the standard input of the process. If the process has ended, ``poll`` reports its end."""
         assert self._process.stdin is not None
-        with suppress(BrokenPipeError):  # if the process has ended, ``poll`` reports its end
-            self._process.stdin.write(f"{log_path}\n".encode())
-            self._process.stdin.close()
+        with suppress(BrokenPipeError):
+            self._process.stdin.write(f"{line}\n".encode())
+            self._process.stdin.flush()
+
+    def end_input(self) -> None:
+        """Close the standard input of the process, if it is open."""
+        if self._process.stdin is not None:
+            with suppress(BrokenPipeError):
+                self._process.stdin.close()
 
     def poll(self) -> Exit | None:
         """If the process has ended, kill its child processes and return its ``Exit``; return None while it runs."""
@@ -183,32 +204,39 @@ class WorkerProcess:
         )
         return f"{self.name} (pid {self.pid}) {self.exit or 'is still running'}. {ending}\nFull log: {self.log_path}"
 
-    def failed_task(self) -> tuple[str, str, str]:
-        """Return the first worker reported as ended in this process's log, its host, and the cause of its end.
+    @property
+    def ends(self) -> "Sequence[End]":
+        """The ends of the workers of this process: this process itself, if it has ended."""
+        return [self] if self.poll() is not None else []
 
-        Without such a report, returns the name of this process, "" and the cause of the end of this process.
-        """
-        if self.tasks:
-            for line in tail(self.log_path, _TASK_LINES, self._log_begin):
-                found = _TASK_ENDED.match(line)
-                if found is not None and int(found[2]) < len(self.tasks):
-                    return self.tasks[int(found[2])], found[1], found[3][:1].lower() + found[3][1:]
-        return self.name, "", self.exit.cause if self.exit else ""
+    @property
+    def ending(self) -> str:
+        """How and when the process ended."""
+        return str(self.exit)
+
+    @property
+    def rank(self) -> int:
+        """See :attr:`Exit.rank`."""
+        return self.exit.rank if self.exit else 0
+
+    @property
+    def has_crashed(self) -> bool:
+        """Whether a signal has killed the process."""
+        return self.exit is not None and self.exit.code < 0
+
+    @property
+    def is_regular(self) -> bool:
+        """Whether the process has ended with exit code 0."""
+        return self.exit is not None and self.exit.code == 0
 
     def lost(self, later: Sequence[str]) -> ClusterError:
         """Return the error that the end of this process causes. later: sentences about processes that ended later."""
         assert self.exit is not None
-        worker, host, cause = self.failed_task()
-        if not host:
-            return self.exit.error(self.name, "\n".join([self.report(), *later]))
-        text = "\n".join([f"{worker} on {host}: {cause}", self.report(), *later])
-        by_chance, out_of_memory = cause in REPORTED_BY_CHANCE, cause.lower() == "out of memory"
-        return WorkerLostError(worker, cause, text, by_chance=by_chance, out_of_memory=out_of_memory)
+        return self.exit.error(self.name, "\n".join([self.report(), *later]))
 
     def close(self) -> None:
         """Close the pidfd of a process that has ended."""
-        if self._process.stdin is not None:
-            self._process.stdin.close()
+        self.end_input()
         if self._pidfd >= 0:
             os.close(self._pidfd)
             self._pidfd = -1

@@ -1,4 +1,8 @@
-"""A program that starts the processes of a run as actors of Ray, as ``srun`` does for Slurm.
+"""A program that starts the processes of a run as actors of Ray, and replacements of lost ones.
+
+It has one placement group with a bundle for each process. A line ``NUMBER BUNDLE`` on its standard input orders the
+replacement of the process in a bundle: the program kills the actor there and starts another one, whose ticket is in
+the file NUMBER.key. If the node of the bundle is lost, Ray first moves the bundle to another node.
 
 The program is a script in a separate process. It imports nothing of runner, because Ray sends the class of the actors
 to its nodes by value. Ray places and watches the processes; their messages and tensors do not go through Ray.
@@ -12,6 +16,8 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, wait
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -50,8 +56,57 @@ class Starter:
         return platform.node(), how if code else "", end
 
 
+class Actors:
+    """The actors of a run. group: placement group, with a bundle for each process. options: those of the program."""
+
+    def __init__(self, group: Any, options: argparse.Namespace) -> None:
+        import ray
+
+        self._group = group
+        self._options = options
+        self._environment = {name: os.environ[name] for name in options.variables.split(",") if name in os.environ}
+        self._starter: Any = ray.remote(Starter)
+        self._actors: dict[int, Any] = {}  # by bundle; an actor ends when its last handle is deleted
+        self._futures: dict[int, Future[Any]] = {}
+
+    def start(self, number: int, bundle: int) -> None:
+        """Start process ``number`` in a bundle; kill the earlier process of the bundle, which may be frozen."""
+        import ray
+        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+        if bundle in self._actors:
+            del self._futures[bundle]
+            ray.kill(self._actors.pop(bundle))
+        place = PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=bundle)
+        settings = {"num_cpus": self._options.threads, "scheduling_strategy": place, "max_restarts": -1}
+        actor = self._starter.options(**settings).remote()
+        ticket = (self._options.keys / f"{number}.key").read_bytes()
+        future = actor.run.remote(ticket, self._options.arguments, self._environment).future()
+        self._actors[bundle], self._futures[bundle] = actor, future
+        future.add_done_callback(partial(report, number))
+
+    def wait(self) -> None:
+        """Wait until the processes have ended that were not replaced."""
+        wait(self._futures.values())
+
+
+def report(number: int, ended: "Future[Any]") -> None:
+    """If process ``number`` has failed, print its node, and how it ended."""
+    import ray
+
+    try:
+        node, how, output = ended.result()
+    except ray.exceptions.RayError as error:
+        node, how, output = "its node", "lost by Ray", str(error)
+    if how:
+        print(f"ray: error: {node}: task {number}: {how}\n{output}", file=sys.stderr, flush=True)
+
+
 def main(arguments: Sequence[str]) -> int:
-    """Start the processes, wait until all have ended or one has failed, and return 0 or 1."""
+    """Start the processes and ordered replacements; when standard input ends, wait for the processes and return 0.
+
+    Returns 1 if Ray has no room for the processes.
+    """
     options = _options(arguments)
     # The process of the run ends this program with SIGTERM, also after Ctrl-C. If it dies, the kernel sends SIGTERM.
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)
@@ -70,9 +125,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
-    import ray
     from ray.util.placement_group import placement_group
-    from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
     bundles = [{"CPU": options.threads}] * options.count
     group = placement_group(bundles, strategy=options.placement)
@@ -84,25 +137,13 @@ def _run(options: argparse.Namespace) -> int:
             file=sys.stderr,
         )
         return 1
-    environment = {name: os.environ[name] for name in options.variables.split(",") if name in os.environ}
-    numbers, actors = {}, []
-    starter: Any = ray.remote(Starter)
+    actors = Actors(group, options)
     for number in range(options.count):
-        place = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=number)
-        actor = starter.options(num_cpus=options.threads, scheduling_strategy=place).remote()
-        actors.append(actor)  # an actor ends when its last handle is deleted
-        ticket = (options.keys / f"{number}.key").read_bytes()
-        numbers[actor.run.remote(ticket, options.arguments, environment)] = number
-    while numbers:
-        (ended,), _ = ray.wait(list(numbers), num_returns=1)
-        number = numbers.pop(ended)
-        try:
-            node, how, output = ray.get(ended)
-        except ray.exceptions.RayError as error:
-            node, how, output = "its node", "lost by Ray", str(error)
-        if how:
-            print(f"ray: error: {node}: task {number}: {how}\n{output}", file=sys.stderr)
-            return 1
+        actors.start(number, number)
+    for line in sys.stdin:
+        number, bundle = map(int, line.split())
+        actors.start(number, bundle)
+    actors.wait()
     return 0
 
 

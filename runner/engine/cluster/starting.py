@@ -91,9 +91,9 @@ def start_workers(
         Supervisor() as supervisor,
     ):
 
-        def start(names: Collection[str], epoch: int) -> None:
+        def start(names: Collection[str], epoch: int, hosts: Mapping[str, str]) -> None:
             tickets = {name: ticket(name, epoch) for name in names}
-            launcher.start(tickets, endpoint.address, supervisor, directory)
+            launcher.start(tickets, endpoint.address, supervisor, directory, hosts)
             endpoint.wake_on(supervisor.pidfds)
 
         def add_spares() -> None:
@@ -101,7 +101,7 @@ def start_workers(
 
         given = (workers, directory, endpoint, supervisor, monitor, logs, launcher, facts)
         group = WorkerGroup(*given, start=start, add_spares=add_spares)
-        start(workers, identity.epoch)
+        start(workers, identity.epoch, {})
         try:
             group.set_up(setup)
             add_spares()

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from itertools import count
 from pathlib import Path
 
-from runner.engine.cluster.processes import KILL_S, WorkerProcess, wait_for_any
+from runner.engine.cluster.command_process import CommandProcess
+from runner.engine.cluster.processes import KILL_S, End, WorkerProcess, wait_for_any
 from runner.errors import ClusterError
 
 _TASK_REPORT_S = 2.0
@@ -16,6 +17,7 @@ _REPORT_S = 0.2
 class Supervisor:
     """All workers of a run. A context manager that ends all processes on exit.
 
+    workers: name -> process on this host: a worker, or a command that starts workers on other hosts.
     spares: name -> spare process, which waits to take the place of a worker. If a spare process ends, the run goes on.
 
     Use a supervisor in one thread only. This thread must live as long as the workers, because the kernel sends the
@@ -28,20 +30,43 @@ class Supervisor:
         self.spares: dict[str, WorkerProcess] = {}
         self._spare_numbers = count()
         self._grace_s = grace_s
-        self._exited: list[WorkerProcess] = []
+        self._ended: list[End] = []
         self._leaving = False
 
-    def start(
-        self, name: str, argv: Sequence[str], log_path: Path, environment: Mapping[str, str], tasks: Sequence[str] = ()
-    ) -> WorkerProcess:
-        """Start and watch a process. tasks: see :class:`~runner.engine.cluster.processes.WorkerProcess`.
+    def start(self, name: str, argv: Sequence[str], log_path: Path, environment: Mapping[str, str]) -> WorkerProcess:
+        """Start and watch a process.
 
         environment: all variables, including those of :func:`~runner.engine.cluster.processes.thread_budget`.
         """
+        self._require_new(name)
+        worker = self.workers[name] = WorkerProcess(name, argv, log_path, environment)
+        return worker
+
+    def start_command(
+        self, name: str, argv: Sequence[str], log_path: Path, environment: Mapping[str, str], tasks: Sequence[str]
+    ) -> CommandProcess:
+        """Start and watch a command that starts workers. tasks: names of the workers, by number."""
+        self._require_new(name)
+        command = self.workers[name] = CommandProcess(name, argv, log_path, environment, tasks)
+        return command
+
+    def _require_new(self, name: str) -> None:
         if name in self.workers:
             raise ValueError(f"{name} is already started")
-        worker = self.workers[name] = WorkerProcess(name, argv, log_path, environment, tasks)
-        return worker
+
+    @property
+    def commands(self) -> list[CommandProcess]:
+        """The commands that start workers."""
+        return [process for process in self.workers.values() if isinstance(process, CommandProcess)]
+
+    def end_idle_commands(self) -> None:
+        """End the commands whose workers have all been given up, and free their names."""
+        idle = [command for command in self.commands if not command.tasks]
+        for command in idle:
+            command.send_signal(signal.SIGTERM)  # then ``srun`` also kills its tasks, which may be frozen
+        for command in idle:
+            wait_for_any([command], KILL_S)
+            self.remove(command.name)
 
     def next_spare(self) -> str:
         """Return a name that no spare process of this supervisor has had."""
@@ -49,7 +74,7 @@ class Supervisor:
 
     def start_spare(self, name: str, argv: Sequence[str], log_path: Path, environment: Mapping[str, str]) -> None:
         """Start a process that waits until it takes the place of a worker."""
-        self.spares[name] = WorkerProcess(name, argv, log_path, environment, is_spare=True)
+        self.spares[name] = WorkerProcess(name, argv, log_path, environment, has_input=True)
 
     def drop_ended_spares(self) -> None:
         """Forget the spare processes that have ended."""
@@ -79,7 +104,7 @@ class Supervisor:
     @property
     def report_s(self) -> float:
         """Longest time in seconds until this process notices the end of a worker."""
-        return _TASK_REPORT_S if any(worker.tasks for worker in self.workers.values()) else _REPORT_S
+        return _TASK_REPORT_S if self.commands else _REPORT_S
 
     @property
     def pidfds(self) -> list[int]:
@@ -89,48 +114,56 @@ class Supervisor:
     def expect_exits(self) -> None:
         """Allow all processes to exit: from now on, an exit with code 0 does not count as a failure."""
         self._leaving = True
+        for command in self.commands:
+            command.end_input()
 
     def is_stopped(self, name: str) -> bool:
         """Return whether ``name`` is a process of this host that is stopped by a signal such as SIGSTOP."""
         return name in self.workers and self.workers[name].is_stopped
 
     def remove(self, name: str) -> None:
-        """Kill a process, wait for its end and free its name; raises ClusterError if the process survives SIGKILL."""
-        worker = self.workers[name]
-        worker.kill()
-        if not wait_for_any([worker], KILL_S):
-            raise _survivor_of_sigkill([worker])
-        worker.poll()
-        worker.close()
-        self._exited = [each for each in self._exited if each is not worker]
-        del self.workers[name]
+        """Kill a process, wait for its end and free its name; raises ClusterError if the process survives SIGKILL.
+
+        The process of a worker that a command has started is given up: its end is no longer reported.
+        """
+        for command in self.commands:
+            if name in command.tasks:
+                command.give_up(name)
+        if (worker := self.workers.get(name)) is not None:
+            worker.kill()
+            if not wait_for_any([worker], KILL_S):
+                raise _survivor_of_sigkill([worker])
+            worker.poll()
+            worker.close()
+            del self.workers[name]
+        self._ended = [each for each in self._ended if each.name != name]
 
     @property
     def ended(self) -> list[str]:
-        """Names of the processes that have ended."""
+        """Names of the workers that have ended."""
         self._update()
-        return [worker.name for worker in self._exited]
+        return [end.name for end in self._ended]
 
     @property
     def has_crashed(self) -> bool:
         """Whether a signal has killed a worker. Errors that other workers report are then consequences."""
-        return any(worker.exit is not None and worker.exit.code < 0 for worker in self._failed_workers())
+        return any(end.has_crashed for end in self._failures())
 
     def failure(self) -> ClusterError | None:
         """Return the error of the first unexpected death, the likely cause, naming the later ones; None without one."""
-        match self._failed_workers():
+        match self._failures():
             case [first, *later]:
-                return first.lost([f"Later, {worker.name} {worker.exit}." for worker in later])
+                return first.lost([f"Later, {end.name} {end.ending}." for end in later])
         return None
 
     def first_failed(self) -> str:
         """Return the name of the first worker that died unexpectedly, or "" if there is none."""
-        return next((worker.failed_task()[0] for worker in self._failed_workers()), "")
+        return next((end.name for end in self._failures()), "")
 
-    def _failed_workers(self) -> list[WorkerProcess]:
-        """Return the workers that have died unexpectedly, the likely cause first."""
+    def _failures(self) -> list[End]:
+        """Return the unexpected ends of workers, the likely cause first."""
         self._update()
-        return [each for each in self._exited if not (self._leaving and each.exit and each.exit.code == 0)]
+        return [end for end in self._ended if not (self._leaving and end.is_regular)]
 
     def wait_for_exit(self, timeout_s: float) -> bool:
         """Wait at most ``timeout_s`` seconds for all workers to end; return whether all have ended."""
@@ -169,18 +202,11 @@ class Supervisor:
         self.spares.clear()
 
     def _update(self) -> list[WorkerProcess]:
-        """Record the workers that have ended since the last call, likely cause first; return the living ones."""
-        ended: list[tuple[int, str]] = []
-        living: list[WorkerProcess] = []
-        for worker in self.workers.values():
-            if worker in self._exited:
-                continue
-            if exit_ := worker.poll():
-                ended.append((exit_.rank, worker.name))
-            else:
-                living.append(worker)
-        self._exited += [self.workers[name] for _, name in sorted(ended)]
-        return living
+        """Record the ends of workers since the last call, likely cause first; return the processes that still run."""
+        known = {end.name for end in self._ended}
+        new = [end for process in self.workers.values() for end in process.ends if end.name not in known]
+        self._ended += sorted(new, key=lambda end: end.rank)
+        return [process for process in self.workers.values() if process.exit is None]
 
 
 def _survivor_of_sigkill(workers: Sequence[WorkerProcess]) -> ClusterError:

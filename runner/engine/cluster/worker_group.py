@@ -37,7 +37,8 @@ class WorkerGroup:
 
     directory: private directory of sockets and arenas. logs: folder for the workers' logs. facts: the master's facts;
     see ``joining``. clock: the clock that ``endpoint`` and ``monitor`` use. start: starts the processes of the given
-    workers in an epoch. add_spares: starts the missing spare processes.
+    workers in an epoch; see :meth:`Launcher.start` for its last argument. add_spares: starts the missing spare
+    processes. absent: the workers that are being replaced.
     """
 
     workers: Sequence[str]
@@ -49,7 +50,7 @@ class WorkerGroup:
     launcher: Launcher
     facts: Mapping[str, str] = field(default_factory=dict)
     clock: Callable[[], float] = time.monotonic
-    start: Callable[[Collection[str], int], None] = lambda names, epoch: None
+    start: Callable[[Collection[str], int, Mapping[str, str]], None] = lambda names, epoch, hosts: None
     add_spares: Callable[[], None] = lambda: None
 
     def __post_init__(self) -> None:
@@ -122,7 +123,7 @@ class WorkerGroup:
             each.clear()
         with self._mark_failure():
             self.endpoint.advance(epoch, absent)
-            self.start(absent, epoch)
+            self.start(absent, epoch, self.joined.hosts)
         others = [worker for worker in self.workers if worker not in self.absent]
         for worker in others:
             self.send(worker, messages.Abandon(epoch, tuple(absent)))
@@ -147,9 +148,8 @@ class WorkerGroup:
         return self.monitor.silence_s(worker, self.clock())
 
     def _fence(self, worker: str) -> None:
-        """Kill a worker that the supervisor started; remove its inbox, and forget its heartbeats and its hello."""
-        if worker in self.supervisor.workers:
-            self.supervisor.remove(worker)
+        """Kill a worker of this host or give it up; remove its inbox, and forget its heartbeats and its hello."""
+        self.supervisor.remove(worker)
         self.monitor.forget(worker)
         # A process that was killed leaves the file of its socket, which its replacement would not overwrite.
         inbox_path(inbox_address(self.directory, worker)).unlink(missing_ok=True)

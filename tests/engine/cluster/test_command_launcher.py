@@ -1,0 +1,102 @@
+"""Commands that start workers on other hosts: reports of ended tasks, and the nodes of replacements."""
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from runner.engine.cluster.command_launcher import placed
+from runner.engine.cluster.command_process import CommandProcess
+from runner.engine.cluster.supervisor import Supervisor
+from runner.errors import ClusterError
+from runner.system import slurm
+from tests.engine.cluster.test_processes import wait_until_dead
+from tests.integration.command import wait_until
+
+REPEATS = "import sys\nfor line in sys.stdin: print(line, end='', flush=True)\nraise SystemExit({code})"
+NAMES = ("worker-0", "worker-1", "worker-2", "ps-0")
+
+
+def command_of(supervisor: Supervisor, folder: Path, code: int = 0) -> CommandProcess:
+    """Start a command that writes its input into its log, and ends with an exit code when its input ends."""
+    argv = [sys.executable, "-c", REPEATS.format(code=code)]
+    return supervisor.start_command("srun", argv, folder / "srun.log", os.environ, NAMES)
+
+
+def test_ended_task_of_a_running_command_is_noticed_and_can_be_replaced(supervisor: Supervisor, tmp_path: Path) -> None:
+    command = command_of(supervisor, tmp_path)
+    assert supervisor.failure() is None
+    command.write_line("srun: error: n2: tasks 1-2: Killed")
+    wait_until(lambda: supervisor.failure() is not None)
+    assert supervisor.ended == ["worker-1", "worker-2"]
+    assert supervisor.has_crashed
+    text = str(supervisor.failure())
+    assert text.startswith("worker-1 on n2: killed\nsrun (pid ")
+    assert "Later, worker-2 killed." in text
+    for name in ("worker-1", "worker-2"):
+        supervisor.remove(name)
+    assert (supervisor.failure(), supervisor.ended, command.tasks) == (None, [], ["worker-0", "ps-0"])
+    assert command.add("worker-2") == (4, 2)
+    command.write_line("srun: error: n2: task 2: Killed\nsrun: error: n3: task 4: Exited with exit code 7")
+    wait_until(lambda: supervisor.failure() is not None)
+    assert str(supervisor.failure()).startswith("worker-2 on n3: exited with exit code 7\n")
+    assert not supervisor.has_crashed
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_exit_code_of_a_replaced_task_is_no_failure_at_the_end(
+    supervisor: Supervisor, tmp_path: Path, replaced: bool
+) -> None:
+    command = command_of(supervisor, tmp_path, code=137)
+    if replaced:
+        supervisor.remove("worker-1")
+    supervisor.expect_exits()
+    wait_until_dead(command)
+    assert (supervisor.failure() is None) == replaced
+
+
+def test_command_without_workers_is_ended(supervisor: Supervisor, tmp_path: Path) -> None:
+    command = command_of(supervisor, tmp_path)
+    for name in NAMES[1:]:
+        supervisor.remove(name)
+    supervisor.end_idle_commands()
+    assert supervisor.commands == [command]
+    supervisor.remove(NAMES[0])
+    supervisor.end_idle_commands()
+    assert supervisor.workers == {}
+    assert command.exit is not None
+
+
+@pytest.mark.parametrize(
+    ("lost", "living", "expected"),
+    [
+        (["worker-1"], {"n1": 2, "n2": 2, "n3": 2}, ["n2"]),
+        (["worker-1"], {"n1": 2, "n3": 2}, ["n3"]),
+        (["worker-1"], {"n1": 4, "n3": 2}, ["n1"]),
+        (["worker-0", "worker-1"], {"n1": 2, "n3": 2}, ["n1", "n3"]),
+        (["worker-1", "worker-0"], {"n1": 4}, ["n1", "n1"]),
+        (["worker-1", "never joined"], {"n1": 2, "n2": 4}, ["n2", "n2"]),
+        (["worker-1"], {"n1": 2}, None),
+        (["worker-1"], {"n1": 3}, None),
+    ],
+)
+def test_replacement_is_on_its_node_or_on_one_with_room(
+    lost: list[str], living: Mapping[str, int], expected: list[str] | None
+) -> None:
+    """Each process has two CPUs."""
+    hosts = {"worker-0": "n1", "worker-1": "n2"}
+    if expected is not None:
+        assert placed(lost, hosts, living, threads=2) == expected
+    else:
+        with pytest.raises(ClusterError, match=r"^worker-1 cannot be started again: no node .* 2 CPUs .*\(n1 have"):
+            placed(lost, hosts, living, threads=2)
+
+
+def test_nodes_that_have_not_failed_are_those_of_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = {"n[1-4]": "n1\nn2\nn3\nn4\n", "n[1,3-4]": "n1\nn3\nn4\n"}
+    answers = {"squeue": lambda command: "n[1,3-4]\n", "scontrol": lambda command: names[command[-1]]}
+    monkeypatch.setattr(slurm, "_output", lambda command: answers[command[0]](command))
+    environment = {slurm.JOB: "7", slurm.NODES: "n[1-4]", slurm.CPUS: "4(x2),1,16"}
+    assert slurm.living_nodes(environment) == {"n1": 4, "n3": 1, "n4": 16}
