@@ -13,11 +13,12 @@ from runner.engine.compile.passes.fusion_rules import SMALLEST_BYTES
 from runner.engine.compile.plan import DevicePlan, Instruction
 from runner.engine.graph.network import NetworkBuilder, Outputs
 from runner.engine.graph.op import OPS
+from runner.engine.run.kernel_table import load_kernels
 from runner.engine.run.session import scalar
 from runner.kernels.contract import NativeCall
 from runner.kernels.cpu.loading import register_onednn
-from runner.kernels.cpu.machine_code import classification, compiler, elementwise, rows
-from runner.kernels.registry import REGISTRY, Registry
+from runner.kernels.cpu.machine_code import classification, compiler, elementwise, sums
+from runner.kernels.registry import Registry
 from runner.models.lenet import LeNet
 from runner.optimizers.sgd import Momentum
 from runner.strategies.base import Workload
@@ -50,12 +51,12 @@ def in_pieces() -> Registry:
     """Return a registry without the kernel that computes a product within an update."""
     registry = Registry()
     register_onednn(registry)
-    for family in (classification, elementwise, rows):
+    for family in (classification, elementwise, sums):
         family.register(registry)
     registry.join = compiler.join
     for op, definition in OPS.items():
         if definition.executed_by == "kernel":
-            registry.add(REGISTRY.find(op, "cpu", "numpy"))
+            registry.add(load_kernels().find(op, "cpu", "numpy"))
     return registry
 
 

@@ -95,7 +95,7 @@ def scores(*overrides: str, registry: Registry) -> dict[str, Scores]:
 def test_a_run_ends_after_patience_evaluations_without_improvement(tmp_path: Path) -> None:
     summary = train(tmp_path, *STOPPING)
     assert (summary.status, summary.steps, summary.best_step, summary.best_value) == ("finished", 12, 8, 0.6)
-    stopped = "after step 12 of 30: val/accuracy was not better than 0.6 in 2 evaluations (train.patience=2)"
+    stopped = "after step 12 of 30: val/accuracy was not better than 0.6 in the last 2 evaluations (train.patience=2)"
     assert summary.stopped == stopped
     assert f"stopped early {summary.stopped}" in (tmp_path / "run.log").read_text()
     assert Summary.read(tmp_path / "summary.json") == summary

@@ -20,7 +20,7 @@ class Interrupting:
 def test_ctrl_c_during_a_finaliser_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     lost: list[Any] = []
     monkeypatch.setattr(sys, "unraisablehook", lost.append)
-    previous = signal.getsignal(signal.SIGINT)
+    previous = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         interrupts = Interrupts()
         interrupts.check()
