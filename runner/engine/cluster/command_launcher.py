@@ -5,10 +5,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from runner.engine.cluster.launchers import RemoteLauncher, join_arguments, store_ticket
+from runner.engine.cluster.launchers import Hosts, RemoteLauncher, Tickets, join_arguments, store_ticket
 from runner.engine.cluster.processes import THREAD_VARIABLES, runner_command, thread_budget
 from runner.engine.cluster.supervisor import Supervisor
-from runner.engine.cluster.transport.ticket import Ticket
 from runner.errors import ClusterError
 
 SRUN = (
@@ -58,14 +57,7 @@ class SlurmLauncher(CommandLauncher):
     keys: Path
     nodes: Callable[[], Mapping[str, int]]
 
-    def start(
-        self,
-        tickets: Mapping[str, Ticket],
-        address: str,
-        supervisor: Supervisor,
-        directory: Path,
-        hosts: Mapping[str, str],
-    ) -> None:
+    def start(self, tickets: Tickets, address: str, supervisor: Supervisor, directory: Path, hosts: Hosts) -> None:
         """Start ``srun``; raises ResourceError if it cannot be started, and the errors of :func:`placed`."""
         supervisor.end_idle_commands()
         epoch = next(iter(tickets.values())).epoch
@@ -86,7 +78,7 @@ class SlurmLauncher(CommandLauncher):
             path.unlink(missing_ok=True)
 
 
-def placed(lost: Sequence[str], hosts: Mapping[str, str], cpus: Mapping[str, int], threads: int) -> list[str]:
+def placed(lost: Sequence[str], hosts: Hosts, cpus: Mapping[str, int], threads: int) -> list[str]:
     """Return the node for the replacement of each lost process: its last node or, if that has failed, a node with room.
 
     hosts: process -> its node, or its last node if it is lost. cpus: node -> CPUs, for the nodes that have not failed.
@@ -122,14 +114,7 @@ class RayLauncher(CommandLauncher):
     cluster: str
     placement: str
 
-    def start(
-        self,
-        tickets: Mapping[str, Ticket],
-        address: str,
-        supervisor: Supervisor,
-        directory: Path,
-        hosts: Mapping[str, str],
-    ) -> None:
+    def start(self, tickets: Tickets, address: str, supervisor: Supervisor, directory: Path, hosts: Hosts) -> None:
         """Start the program, or order replacements from it. Raises ResourceError if it cannot be started."""
         supervisor.end_idle_commands()
         if not supervisor.commands:

@@ -20,6 +20,10 @@ from runner.errors import ResourceError
 
 LOOPBACK = "tcp://127.0.0.1:*"
 
+Tickets = Mapping[str, Ticket]
+Hosts = Mapping[str, str]
+"""Maps from the name of a process to its ticket, and to its host."""
+
 
 class Launcher(Protocol):
     """The interface of a launcher."""
@@ -47,14 +51,7 @@ class Launcher(Protocol):
     def listen(self, directory: Path) -> str:
         """Return the address of the master's inbox. directory: the private directory of the run."""
 
-    def start(
-        self,
-        tickets: Mapping[str, Ticket],
-        address: str,
-        supervisor: Supervisor,
-        directory: Path,
-        hosts: Mapping[str, str],
-    ) -> None:
+    def start(self, tickets: Tickets, address: str, supervisor: Supervisor, directory: Path, hosts: Hosts) -> None:
         """Start processes, or print the commands that start them: first all of the run, later replacements of some.
 
         tickets: process name -> ticket. address: address of the master's inbox. directory: as in :meth:`listen`. hosts:
@@ -118,14 +115,7 @@ class LocalLauncher(Launcher):
     def listen(self, directory: Path) -> str:
         return LOOPBACK if self.over_tcp else inbox_address(directory, MASTER)
 
-    def start(
-        self,
-        tickets: Mapping[str, Ticket],
-        address: str,
-        supervisor: Supervisor,
-        directory: Path,
-        hosts: Mapping[str, str],
-    ) -> None:
+    def start(self, tickets: Tickets, address: str, supervisor: Supervisor, directory: Path, hosts: Hosts) -> None:
         """Start the processes, or use available spare processes. Raises ResourceError if one cannot be started."""
         for name, ticket in tickets.items():
             log_path = self.logs / f"{name}.log"
@@ -181,14 +171,7 @@ class HostsLauncher(RemoteLauncher):
     join_s: float = 300.0
     lanes: int = 2
 
-    def start(
-        self,
-        tickets: Mapping[str, Ticket],
-        address: str,
-        supervisor: Supervisor,
-        directory: Path,
-        hosts: Mapping[str, str],
-    ) -> None:
+    def start(self, tickets: Tickets, address: str, supervisor: Supervisor, directory: Path, hosts: Hosts) -> None:
         """Write the tickets and print the commands. Raises ResourceError if a ticket cannot be written."""
         for name, ticket in tickets.items():
             path = self._path(name)

@@ -1,7 +1,7 @@
 """Sums of float32 numbers, or of their squares: over the first axis, over trailing axes, or over all axes.
 
-The order of additions depends only on the shape. It is NumPy's order, except in arrays of at most ``LARGEST`` elements,
-whose rows are added in float64.
+The order of additions depends only on the shape and the axes. It is NumPy's order, except for sums over trailing axes
+of at most ``LARGEST`` elements, which are added in float64.
 """
 
 import math
