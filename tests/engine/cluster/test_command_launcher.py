@@ -76,6 +76,7 @@ def test_command_without_workers_is_ended(supervisor: Supervisor, tmp_path: Path
         (["worker-1"], {"n1": 2, "n3": 2}, ["n3"]),
         (["worker-1"], {"n1": 4, "n3": 2}, ["n1"]),
         (["worker-0", "worker-1"], {"n1": 2, "n3": 2}, ["n1", "n3"]),
+        (["worker-0", "worker-1"], {"n3": 3, "n4": 2}, ["n3", "n4"]),
         (["worker-1", "worker-0"], {"n1": 4}, ["n1", "n1"]),
         (["worker-1", "never joined"], {"n1": 2, "n2": 4}, ["n2", "n2"]),
         (["worker-1"], {"n1": 2}, None),
