@@ -44,9 +44,9 @@ class CommandProcess(WorkerProcess):
         self.has_replaced = True
 
     def add(self, worker: str) -> tuple[int, int]:
-        """Return the number of a further task for a worker, and the number of the first task of this worker.
+        """Return the number of a new task for a worker, and the number of the first task of this worker.
 
-        The task must be started by the command, which has not started it yet.
+        The caller then orders the new task from the command.
         """
         number, self._count = self._count, self._count + 1
         self._tasks[number] = worker

@@ -1,8 +1,8 @@
 """Step drivers, which make each update with the client ``train``, or with several clients that overlap.
 
-A step driver bases its decisions only on what the session reports, which clients have finished and which are available,
-and reads no clock. The same order of finished clients, all of them available, thus leads to the same decisions on a
-cluster, on a virtual clock and in a repeated run.
+A step driver bases its decisions only on the clients that the session reports as finished or as available, and reads
+no clock. The same order of finished clients, all of them available, thus leads to the same decisions on a cluster, on a
+virtual clock and in a repeated run.
 """
 
 from abc import ABC, abstractmethod
