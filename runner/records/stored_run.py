@@ -14,7 +14,7 @@ from runner.records.summary import Summary
 from runner.system.json_file import JsonFile
 from runner.system.schema import field_type
 
-_PLACES = ("outputs/*/*", "outputs/*", "multirun/*/*/*", "multirun/*/*")
+_PLACES = ("outputs/*/*", "outputs/*", "multirun/*/*/*", "multirun/*/*", "multirun/table/*/*/*")
 """Glob patterns of the default directories of runs below a working directory."""
 _EARLIER = re.compile(r"config-([1-9][0-9]{0,9})\.yaml", re.ASCII)
 _RUN_ID = re.compile(r"[0-9a-f]{4,32}")

@@ -59,7 +59,13 @@ def test_a_summary_is_read_if_it_exists(tmp_path: Path) -> None:
     assert read_run(tmp_path).summary == summary
 
 
-@pytest.mark.parametrize("place", ["outputs/2026-01-31/12-00-00", "outputs/mine", "multirun/2026-01-31/12-00-00/3"])
+@pytest.mark.parametrize(
+    "place",
+    [
+        *("outputs/2026-01-31/12-00-00", "outputs/mine", "multirun/2026-01-31/12-00-00/3"),
+        "multirun/table/whitepaper_batch/one_worker/seed-1.0123abcd",
+    ],
+)
 def test_an_id_is_found_among_the_outputs(place: str, tmp_path: Path) -> None:
     run_id = make_run(tmp_path / place)
     make_run(tmp_path / "outputs/2026-01-31/other")
