@@ -57,7 +57,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--workers", type=_counts, metavar="N,...", help="numbers of workers (default: 2, 4, 8, ...)")
     add_yaml_options(parser)
     options = parser.parse_intermixed_args(arguments)
-    chosen = [each for each in options.overrides if each.split("=")[0].split(".")[0].lstrip("+~") == GROUP]
+    chosen = [each for each in options.overrides if re.split(r"[=./]", each.lstrip("+~"))[0] == GROUP]
     if chosen:
         raise ConfigError(
             f"{' '.join(chosen)}: expected no setting of {GROUP}, because all strategies are compared; leave this out"
@@ -86,7 +86,10 @@ def worker_counts(hardware: Hardware) -> list[int]:
 
 
 def candidates(hardware: Hardware, workers: Iterable[int]) -> Iterator[tuple[str, ...]]:
-    """Yield the overrides of each variant of each strategy with each number of workers, or 1 if the default is 1."""
+    """Yield the overrides of each variant of each strategy with each number of workers.
+
+    A strategy whose default is one worker is combined with one worker only.
+    """
     counts = list(workers)
     strategies: Mapping[str, Any] = GROUPS[GROUP]
     for name, strategy in strategies.items():
@@ -107,7 +110,7 @@ def _config(composer: RunComposer, overrides: Sequence[str]) -> Config:
 
 
 def _tried(composer: RunComposer, overrides: Sequence[str], candidate: Sequence[str]) -> Candidate:
-    """Simulate a candidate. If this raises ConfigError or ResourceError, store the message as the reason."""
+    """Simulate a candidate; the message of a ConfigError or ResourceError becomes its reason."""
     try:
         return Candidate(candidate, simulate(_config(composer, [*overrides, *candidate]), UPDATES))
     except (ConfigError, ResourceError) as error:
@@ -115,7 +118,7 @@ def _tried(composer: RunComposer, overrides: Sequence[str], candidate: Sequence[
 
 
 def limit_of(found: Simulated) -> str:
-    """Return the limit of a strategy as text: the longest part of an update, its share, and the busiest link."""
+    """Return what limits a strategy, as text: the longest part of an update, its share, and the busiest link."""
     workers = [parts for device, parts in found.parts.items() if DeviceName.parse(device).job == "worker"]
     share = {part: fmean(parts[part] for parts in workers) / found.step_s for part in PARTS}
     part = max(share, key=share.__getitem__)

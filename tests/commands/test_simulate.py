@@ -131,11 +131,9 @@ def test_gradients_are_summed_within_hosts_first_where_several_workers_share_a_s
 
 
 def test_what_recommend_chooses_is_refused(capsys: Capture) -> None:
-    message = refused(["recommend", "cluster=ethernet", "parallelism=model"], capsys)
-    assert (
-        "parallelism=model: expected no setting of parallelism, because all strategies are compared; leave this out"
-        in message
-    )
+    for chosen in ("parallelism=model", "parallelism.workers=2", "parallelism/staleness=drop"):
+        message = refused(["recommend", "cluster=ethernet", "--workers", "2", chosen], capsys)
+        assert f"{chosen}: expected no setting of parallelism, because all strategies are compared; leave" in message
     assert "memory" not in refused(["recommend", "cluster=local"], capsys)
     tiny = ["cluster=ethernet", "model=mlp", "cluster.hardware.kinds.machine.memory_gib=1e-6", "--workers", "2"]
     message = refused(["recommend", *tiny], capsys)
