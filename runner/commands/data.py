@@ -1,6 +1,6 @@
 """The verb ``data``: list the datasets, fetch one into the cache, convert one to records, or inspect one."""
 
-import argparse
+from argparse import ArgumentTypeError
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from runner.data.inspection import inspection
 from runner.data.origins import ORIGINS
 from runner.data.own_files import OwnFiles
 from runner.data.published import cache_root, is_cached
+from runner.system.console import verb_parser
 
 _DESCRIPTION = "List the datasets, download one into the cache, convert one to records, or inspect one."
 _EXAMPLES = """\
@@ -24,16 +25,7 @@ examples:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run ``runner data`` with the arguments that follow it.
-
-    For wrong arguments, argparse ends the process with exit code 2; for other errors, see ``fetch`` and ``convert``.
-    """
-    parser = argparse.ArgumentParser(
-        prog="runner data",
-        description=_DESCRIPTION,
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = verb_parser("data", _DESCRIPTION, _EXAMPLES)
     commands = parser.add_subparsers(dest="command", required=True)
     fetching = commands.add_parser("fetch", help="download a dataset into the cache")
     fetching.add_argument("name", choices=ORIGINS, metavar="NAME", help=", ".join(ORIGINS))
@@ -67,7 +59,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def _count(text: str) -> int:
     if not text.isdecimal() or not 1 <= int(text) <= 99_999:
-        raise argparse.ArgumentTypeError(f"expected 1 to 99999, found {text!r}")
+        raise ArgumentTypeError(f"expected 1 to 99999, found {text!r}")
     return int(text)
 
 
