@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from runner.data.arrays import CLASS_NAMES, Arrays
-from runner.errors import DataError, ResourceError
-from runner.system.files import create_directory, user_cache_folder
+from runner.errors import DataError
+from runner.system.files import create_directory, user_cache_folder, writing
 
 FOLDER = "arrays"
 """The folder, in the user's cache folder, with the arrays that were passed to :func:`arrays`."""
@@ -57,15 +57,11 @@ def _stored(found: dict[str, NDArray[Any]]) -> str:
     path = folder / f"{digest.hexdigest()[:32]}.npz"
     if path.exists():
         return os.fspath(path)
-    try:
+    with writing(str(path), "set XDG_CACHE_HOME to a folder with free space"):
         create_directory(folder)
         # Each process writes in a separate folder first, so that readers find the whole file or none.
         with tempfile.TemporaryDirectory(dir=folder) as own:
             written = os.path.join(own, path.name)
             np.savez(written, **found)  # type: ignore[arg-type]
             os.rename(written, path)
-    except OSError as error:
-        raise ResourceError(
-            f"{path}: cannot be written: {error.strerror}; set XDG_CACHE_HOME to a folder with free space"
-        ) from error
     return os.fspath(path)

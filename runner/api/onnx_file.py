@@ -13,8 +13,8 @@ from runner.data.dataset import Normalisation
 from runner.engine.graph.graph import Graph
 from runner.engine.graph.node import Node
 from runner.engine.graph.tensor import Tensor, TensorSpec
-from runner.errors import ConfigError, ResourceError
-from runner.system.files import replace_durably
+from runner.errors import ConfigError
+from runner.system.files import replace_durably, writing
 
 OPSET = 18
 INPUT, OUTPUT, BATCH = "x", "prediction", "N"
@@ -59,10 +59,8 @@ def write_onnx(path: Path, network: StoredNetwork) -> Path:
     translation = Translation(onnx, program.graph, weights, network.normalisation(), {x: 0})
     model = translation.model(client.fetches["prediction"], x, facts.shape)
     onnx.checker.check_model(model, full_check=True)
-    try:
+    with writing(str(path), "choose another file"):
         replace_durably(path, model.SerializeToString())
-    except OSError as error:
-        raise ResourceError(f"{path}: cannot be written: {error.strerror}") from error
     return path.absolute()
 
 

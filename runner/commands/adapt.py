@@ -14,8 +14,8 @@ from runner.system.text import significant, text_table
 if TYPE_CHECKING:
     from runner.training.adaptation.adapting import Adapted
 
-_MOVABLE = ("data", "adapt", "train.eval_batch_size")
-_OTHERWISE = (
+_ALLOWED = ("data", "adapt", "train.eval_batch_size")
+_REFUSAL = (
     "only data=NAME and data.KEY for the target, adapt.methods, adapt.batch_size, adapt.batches, adapt.curve, "
     "train.eval_batch_size, cluster.device, cluster.gpus and cluster.tf32 may be given, and --config-dir DIR for your "
     "own NAME"
@@ -43,7 +43,7 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_intermixed_args(arguments)
     network = network_in(options.checkpoint, options.which)
     device_overrides, overrides = split_device(options.overrides)
-    changed = with_other_data(network.config, overrides, options.config_dir, _MOVABLE, _OTHERWISE)
+    changed = with_other_data(network.config, overrides, options.config_dir, _ALLOWED, _REFUSAL)
     config = with_device(replace(network.config, train=changed.train), device_overrides)
     from runner.training.adaptation.storing import FOLDER, Trained, adapt_and_store
 

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from runner.records.stored_run import StoredRun, find_run
 from runner.system.console import verb_parser
 from runner.system.redaction import redact_overrides
 from runner.system.text import text_table
-from runner.tracking.mlflow_client import directories_of_runs
+from runner.tracking.mlflow_client import directories_of_runs, leaves
 from runner.tracking.writer import StoreUnavailableError
 
 _RESULTS = (
@@ -40,7 +40,7 @@ class Difference:
 def differences(first: StoredRun, second: StoredRun) -> list[Difference]:
     """Return the differences between two runs by topic. Raises ConfigError if a stored configuration cannot be read."""
     # The schema is not used: it could refuse runs of older versions, and runs with plugins that are not loaded.
-    configured = (dict(_flat(safe_yaml.load(run.config_yaml))) for run in (first, second))
+    configured = (_flat(safe_yaml.load(run.config_yaml)) for run in (first, second))
     results = _difference("results", _of_summary(first, _RESULTS), _of_summary(second, _RESULTS))
     results = replace(results, rows=tuple((name, *_shortened(*values)) for name, *values in results.rows))
     return [_difference("configuration", *configured), *differences_of_origin(first, second), results]
@@ -75,7 +75,7 @@ def _of_summary(run: StoredRun, names: tuple[str, ...]) -> dict[str, str]:
     plain["final"] = {name: value for name, value in plain["final"].items() if not name.startswith(_SPEEDS)}
     if plain["simulation"] is not None:
         plain["simulation"] = {"parts_s": plain["simulation"]["parts_s"]}
-    return dict(_flat({name: plain[name] for name in names if plain[name] not in (None, {}, [])}))
+    return _flat({name: plain[name] for name in names if plain[name] not in (None, {}, [])})
 
 
 def _machine(run: StoredRun) -> dict[str, str]:
@@ -104,20 +104,11 @@ def _repositories(run: StoredRun) -> Sequence[CodeState]:
     return () if run.summary is None or run.summary.provenance is None else run.summary.provenance.code
 
 
-def _flat(plain: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Yield (dotted key, value as text) for nested plain values, with secrets redacted."""
-    for key, value in plain.items():
-        name = f"{prefix}{key}"
-        if isinstance(value, Mapping) and value:
-            yield from _flat(value, f"{name}.")
-        else:
-            (shown,) = redact_overrides([f"{name}={_text(value)}"])
-            yield name, shown.partition("=")[2]
-
-
-def _text(value: Any) -> str:
-    """Return a value as text with all its digits, so that different values have different texts."""
-    return str(value) if isinstance(value, str | float) else json.dumps(value)
+def _flat(plain: Mapping[str, Any]) -> dict[str, str]:
+    """Return dotted key -> value as text, with all its digits, without secrets."""
+    texts = {key: str(each) if isinstance(each, str | float) else json.dumps(each) for key, each in leaves(plain)}
+    shown = redact_overrides(f"{key}={text}" for key, text in texts.items())
+    return {key: text.partition("=")[2] for key, text in zip(texts, shown, strict=True)}
 
 
 _FRACTION = re.compile(r"-?\d+\.\d+(e[+-]\d+)?")

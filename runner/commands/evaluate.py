@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from runner.training.evaluation import Scores
     from runner.training.inference import OneDevice
 
-_MOVABLE = ("data", "train.eval_batch_size")
-_OTHERWISE = (
+_ALLOWED = ("data", "train.eval_batch_size")
+_REFUSAL = (
     "the stored configuration is evaluated; only data=NAME, data.KEY, train.eval_batch_size, cluster.device, "
     "cluster.gpus and cluster.tf32 may be given, and --config-dir DIR for your own NAME"
 )
@@ -65,7 +65,7 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_intermixed_args(arguments)
     network = stored_network.network_in(options.checkpoint, options.which)
     config, results = evaluated(network, options.overrides, options.config_dir, ten_views=options.ten_views)
-    # The file name also depends on the folder of YAML files, because two folders can define one option differently.
+    # The file name depends on the folder of YAML files too, because two folders can define one option differently.
     words = [
         *options.overrides,
         *(["--ten-views"] if options.ten_views else []),
@@ -86,7 +86,7 @@ def evaluated(
     errors of :func:`~runner.training.inference.score`.
     """
     device_overrides, overrides = stored_network.split_device(given)
-    config = with_other_data(network.config, overrides, config_dir, _MOVABLE, _OTHERWISE)
+    config = with_other_data(network.config, overrides, config_dir, _ALLOWED, _REFUSAL)
     device_config = stored_network.with_device(replace(network.config, train=config.train), device_overrides)
     config.data.require_present()
     from runner.training.inference import one_device, score, score_views
@@ -97,13 +97,13 @@ def evaluated(
 
 
 def with_other_data(
-    stored: Config, overrides: Sequence[str], config_dir: Path | None, movable: Sequence[str], otherwise: str
+    stored: Config, overrides: Sequence[str], config_dir: Path | None, allowed: Sequence[str], refusal: str
 ) -> Config:
     """Return the stored configuration with ``overrides``; raise ConfigError if the dataset does not fit the network.
 
-    movable: the keys that may be overridden. otherwise: the error message for other keys.
+    allowed, refusal: as in :func:`~runner.config.hydra_app.overridden`.
     """
-    config = from_plain(overridden(stored, overrides, movable, otherwise, config_dir=config_dir))
+    config = from_plain(overridden(stored, overrides, allowed, refusal, config_dir=config_dir))
     check(replace(config, train=replace(config.train, monitor=None)))
     known, given = (_read_by(stored.task, each.data.facts()) for each in (stored, config))
     if known != given:
@@ -122,7 +122,6 @@ def _read_by(task: Task, facts: Facts) -> str:
 
 
 def _file_name(network: StoredNetwork, config: Config, words: Sequence[str]) -> str:
-    """Return the name of the results file, which differs for different overrides."""
     digest = f"-{hashlib.sha256(json.dumps(words).encode()).hexdigest()[:8]}" if words else ""
     return f"eval-{network.checkpoint.name}-{config.data.name}{digest}.json"
 

@@ -96,7 +96,6 @@ class PlannedSweep:
 
 def run_here(sweep_dir: Path, number: int, at_once: int, *, debug: bool = False) -> None:
     """Run one job in this process; see :func:`run_frozen_job` for errors. at_once: number of simultaneous jobs."""
-
     plan = Plan.read(sweep_dir)
 
     def train(work: Work) -> None:
@@ -135,7 +134,7 @@ def _launch(
         # Each job derives its share of cores and GPUs from this number, on the machine on which the job runs.
         "jobs_at_once": jobs_at_once(launcher, len(jobs), usable_cores()),
         "here": launcher.shares_process,
-        # Processes of joblib and of jobs can outlive a killed sweep. Such processes must not start further jobs.
+        # The processes of joblib and of the jobs can outlive a killed sweep, but must not start further jobs.
         "joined": launcher.is_local,
         "debug": debug,
         "plugins": pinned_references(),
@@ -175,7 +174,7 @@ def run_in_turn(
 def _run_in_new_process(sweep_dir: Path, job: PlannedJob, composed: Mapping[str, Any]) -> None:
     """Run one job in a separate process, so that its death does not end the launcher; print the error of a failed job.
 
-    composed: the settings that :func:`_launch` made, with the number of the job.
+    composed: the argument of :func:`task`.
     """
     directory = sweep_dir / job.directory
     if composed["joined"]:

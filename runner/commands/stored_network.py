@@ -19,10 +19,10 @@ from runner.data.dataset import Facts, Normalisation
 from runner.data.own_files import OwnFiles
 from runner.data.settings import DatasetSettings
 from runner.engine.graph.device import CPU
-from runner.errors import ConfigError, DataError, ResourceError
+from runner.errors import ConfigError, DataError
 from runner.records.data_facts import FACTS_FILE, DataRecord, difference, read_record
 from runner.records.run_directory import CONFIG_FILE
-from runner.system.files import replace_durably
+from runner.system.files import replace_durably, writing
 
 _log = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ class StoredNetwork:
         if self.data is not None and self.data.normalisation is not None:
             return self.data.normalisation
         path = self.run_dir / FACTS_FILE
-        _log.warning("%s lacks the normalisation of training, which is now computed from the present data", path)
+        _log.warning("%s lacks the normalisation of training, so it is computed from the present data", path)
         data: DatasetSettings = self.config.data
         return data.normalisation()
 
@@ -87,12 +87,8 @@ def network_in(path: Path, which: str | None) -> StoredNetwork:
 
 def write_output(path: Path, content: bytes) -> None:
     """Write a file of results. Raises ResourceError if the file cannot be written."""
-    try:
+    with writing(str(path), "choose another file with --output"):
         replace_durably(path, content)
-    except OSError as error:
-        raise ResourceError(
-            f"{path}: cannot be written: {error.strerror}; choose another file with --output"
-        ) from error
 
 
 def _require_same_data(data: DatasetSettings, known: Facts, run_dir: Path) -> None:

@@ -51,22 +51,20 @@ of Hydra."""
 def main(arguments: Sequence[str]) -> int:
     options = _options(arguments)
     sweep_dir = Path(options.directory).absolute()
-    if options.verb == "job":
-        if options.with_sweep:
-            stop_at_end_of_sweep(sweep_dir)
-        run_here(sweep_dir, options.number, options.at_once, debug=options.debug)
-        return 0
-    if options.verb != "resume":
-        plan = Plan.read(sweep_dir)
-        match options.verb:
-            case "status":
-                show_plan(plan, sweep_dir)
-            case "best":
-                print(best_directory(plan, sweep_dir))
-            case "plot":
-                print(plot_plan(plan, sweep_dir))
-        return 0
-    return _resume(sweep_dir, options)
+    match options.verb:
+        case "resume":
+            return _resume(sweep_dir, options)
+        case "status":
+            show_plan(Plan.read(sweep_dir), sweep_dir)
+        case "best":
+            print(best_directory(Plan.read(sweep_dir), sweep_dir))
+        case "plot":
+            print(plot_plan(Plan.read(sweep_dir), sweep_dir))
+        case "job":
+            if options.with_sweep:
+                stop_at_end_of_sweep(sweep_dir)
+            run_here(sweep_dir, options.number, options.at_once, debug=options.debug)
+    return 0
 
 
 def start(jobs: Sequence[Job], arguments: Sequence[str], *, debug: bool = False, show: bool = True) -> int:
@@ -97,8 +95,8 @@ def _require_importable(job: Job) -> None:
 class OptimizedSweep:
     """A sweep whose sweeper chooses each batch of jobs by the results of the earlier jobs.
 
-    Each batch is added to the plan. ended: exit stack, which the caller closes after the last batch. Closing the stack
-    reports the results and releases the lock.
+    Each batch is added to the plan. ended: an exit stack that the caller closes after the last batch, which reports the
+    results and releases the lock.
     """
 
     def __init__(self, arguments: Sequence[str], ended: ExitStack, *, debug: bool = False, show: bool = True) -> None:

@@ -70,11 +70,11 @@ def stored_run(arguments: Sequence[str]) -> tuple[Config, Path, list[str]]:
 
 def _continued(stored: Config, overrides: Sequence[str]) -> Config:
     *first, last = MOVABLE
-    otherwise = (
+    refusal = (
         f"a resumed run uses its stored configuration; besides {KEY}=DIR only {', '.join(first)} and {last} "
         "may be given"
     )
-    plain = overridden(_with_later_keys(stored), overrides, MOVABLE, otherwise)
+    plain = overridden(_with_later_keys(stored), overrides, MOVABLE, refusal)
     cluster, named = plain["cluster"], {override.partition("=")[0].removeprefix("cluster.") for override in overrides}
     cluster["filled_in"] = [key for key in cluster["filled_in"] or () if key not in named]
     if plain["parallelism"] != dataclasses.asdict(stored.parallelism):
@@ -125,8 +125,8 @@ def train(arguments: Sequence[str], *, debug: bool = False) -> int:
 
 
 def _train_single(job: Job, arguments: Sequence[str]) -> int:
-    config, place = job.config(), f"{RUN_DIR}{quoted(str(job.run_dir))}"
-    submitted = submit_run(config, job.run_dir, [*arguments, place], [f"{KEY}={job.run_dir}"])
+    config, directory = job.config(), f"{RUN_DIR}{quoted(str(job.run_dir))}"
+    submitted = submit_run(config, job.run_dir, [*arguments, directory], [f"{KEY}={job.run_dir}"])
     print(submitted or results_table(_train_job(config, job)))
     return 0
 

@@ -347,18 +347,18 @@ def _translated(error: Exception, arguments: Sequence[str]) -> RunnerError:
 
 
 def overridden(
-    config: Config, overrides: Sequence[str], allowed: Iterable[str], otherwise: str, *, config_dir: Path | None = None
+    config: Config, overrides: Sequence[str], allowed: Iterable[str], refusal: str, *, config_dir: Path | None = None
 ) -> dict[str, Any]:
     """Return ``config`` as plain data with the changes of ``overrides`` ("KEY=VALUE").
 
     allowed: the keys that may be overridden; a section or group allows all of its keys. GROUP=OPTION replaces the
     stored section by the option's section in the project's YAML files or in the user's ``config_dir``; overrides of
-    single keys are applied afterwards. otherwise: message for keys that are not allowed. Values are not checked.
+    single keys are applied afterwards. refusal: the error message for all other keys. Values are not checked.
 
     Raises ConfigError for an override that is not allowed or not YAML, or that names an unknown option or section.
     """
     plain = to_plain(config)
-    pairs = [_pair(override, set(allowed), otherwise) for override in overrides]
+    pairs = [_pair(override, set(allowed), refusal) for override in overrides]
     for name, text in pairs:
         if name in GROUPS:
             composed = compose([f"{name}={text}"], config_dir=config_dir).composed[name]
@@ -370,11 +370,11 @@ def overridden(
     return plain
 
 
-def _pair(override: str, allowed: set[str], otherwise: str) -> tuple[str, str]:
+def _pair(override: str, allowed: set[str], refusal: str) -> tuple[str, str]:
     name, is_pair, text = override.partition("=")
     parts = name.split(".")
     if not is_pair or not any(".".join(parts[:length]) in allowed for length in range(1, len(parts) + 1)):
-        raise ConfigError(f"{override}: {otherwise}")
+        raise ConfigError(f"{override}: {refusal}")
     return name, text
 
 

@@ -212,7 +212,7 @@ _REFUSED = re.compile(r"[^\w.\- :/]", re.ASCII)
 
 def flat_params(config: Mapping[str, Any]) -> dict[str, str]:
     """Return a configuration as MLflow parameters: dotted keys, values as text, lists as JSON, secrets redacted."""
-    return {safe_key(key): _text(redact(value, key))[:PARAM_LENGTH] for key, value in _leaves(config, "")}
+    return {safe_key(key): _text(redact(value, key))[:PARAM_LENGTH] for key, value in leaves(config)}
 
 
 def safe_key(key: str) -> str:
@@ -249,10 +249,11 @@ def safe_metric(value: float) -> float:
     return math.nan if math.isinf(value) else value
 
 
-def _leaves(config: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
+def leaves(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield (dotted key, value) for nested mappings; an empty mapping is a value."""
     for key, value in config.items():
         if isinstance(value, Mapping) and value:
-            yield from _leaves(value, f"{prefix}{key}.")
+            yield from leaves(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", value
 

@@ -170,11 +170,11 @@ def test_the_same_pixels_of_another_type_are_refused(folder: Path, capsys: Captu
         ("eval run train.steps=3", "train.steps=3: the stored configuration is evaluated"),
         ("eval run data.colour=3", "data.colour: no such key"),
         ("eval run data=mnist data.cache_dir=absent", "data=mnist has the fields x float[1,28,28]"),
-        ("eval run --output absent/file.json", "4 runner: error: absent/file.json: cannot be written: No such file"),
+        ("eval run --output absent/file.json", "4 runner: error: cannot write absent/file.json: No such file"),
         ("predict run large.png", "3 runner: error: large.png: it is 9 x 8 pixels, the network takes 8 x 8"),
         ("predict run large.png --top 0", "2 runner: error: --top 0: expected 1 or more"),
         ("predict run large.png --output x.txt", "--output x.txt: expected a file that ends in .csv or .json"),
-        ("predict run large.png --resize --output absent/x.csv", "4 runner: error: absent/x.csv: cannot be written"),
+        ("predict run large.png --resize --output absent/x.csv", "4 runner: error: cannot write absent/x.csv: No s"),
         ("eval alone", "holds no config.yaml; expected a checkpoint in the directory of its run"),
         ("predict alone x.png", "holds no config.yaml; expected a checkpoint in the directory of its run"),
         ("eval absent", "6 runner: error"),
@@ -221,7 +221,7 @@ def test_the_normalisation_of_training_is_kept_with_other_data(folder: Path, cap
     del kept["normalisation"]
     path.write_text(json.dumps(kept))
     assert seen() != before
-    assert f"{path} lacks the normalisation of training, which is now computed from the present data" in caplog.text
+    assert f"{path} lacks the normalisation of training, so it is computed from the present data" in caplog.text
 
 
 def test_a_checkpoint_of_another_network_is_refused(stored: Path, capsys: Capture) -> None:

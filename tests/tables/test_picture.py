@@ -178,4 +178,4 @@ def test_a_picture_is_written_to_a_file(tmp_path: Path, capsys: Capture) -> None
     assert min(imread(path).shape[:2]) > 200
     assert "--format png: expected also --output FILE, such as --output table.png" in refused(command, capsys)
     unwritable = str(tmp_path / "none" / "mine.png")
-    assert f"{unwritable}: cannot be written" in refused([*command, "--output", unwritable], capsys, code=4)
+    assert f"cannot write {unwritable}: " in refused([*command, "--output", unwritable], capsys, code=4)
