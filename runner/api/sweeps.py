@@ -12,7 +12,7 @@ from runner.commands.sweep import OptimizedSweep, start
 from runner.config import hydra_app
 from runner.plugin.session import SessionClass
 from runner.sweeps.freezing import sweep_directory
-from runner.sweeps.outcome import FINISHED, Outcome, monitor_of_outcomes, read_outcome
+from runner.sweeps.outcome import Outcome, monitor_of_outcomes, read_outcome
 from runner.sweeps.plan import Plan
 from runner.sweeps.report import best_directory
 from runner.sweeps.table import SweepTable, sweep_table
@@ -45,8 +45,8 @@ class Sweep:
 
     @property
     def runs(self) -> list[Run]:
-        """The finished runs, in the order of their jobs."""
-        return [Run(Path(job.directory), self._classes) for job in self._outcomes() if job.status == FINISHED]
+        """The finished or simulated runs, in the order of their jobs."""
+        return [Run(Path(job.directory), self._classes) for job in self._outcomes() if job.complete]
 
     def _outcomes(self) -> list[Outcome]:
         return [read_outcome(job, self.directory) for job in Plan.read(self.directory).grid]

@@ -142,6 +142,11 @@ def test_a_sweep_over_an_own_class_has_a_frame_and_a_best_run(here: Path, capsys
         runner.sweep(["hydra/launcher=joblib"], model=SmallNet, data=data, seed=[1, 2])
 
 
+def test_a_sweep_of_simulations_has_runs(here: Path) -> None:
+    found = runner.sweep([*SMALL, "model=mlp", "cluster=ethernet", "simulate.updates=1"], seed=[1, 2])
+    assert [run.summary.status for run in found.runs] == ["simulated", "simulated"]
+
+
 # The plugin allows only Optuna 2, whose import warns with current versions of Python and SQLAlchemy.
 @pytest.mark.filterwarnings("ignore")
 def test_a_sweeper_that_learns_returns_a_sweep(here: Path) -> None:
