@@ -13,7 +13,7 @@ from runner.data.inspection import inspection
 from runner.data.origins import ORIGINS
 from runner.data.own_files import OwnFiles
 from runner.data.published import cache_root, is_cached
-from runner.system.console import verb_parser
+from runner.system.console import parse_subcommand, verb_parser
 
 _DESCRIPTION = "List the datasets, download one into the cache, convert one to records, or inspect one."
 _EXAMPLES = """\
@@ -40,7 +40,7 @@ def main(arguments: Sequence[str]) -> int:
     inspecting.add_argument("--sheet", type=Path, metavar="FILE", help="write distorted train images as a PNG file")
     for command in (converting, inspecting):
         command.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="the dataset, as for training")
-    options = parser.parse_args(arguments)
+    options = parse_subcommand(parser, arguments)
     match options.command:
         case "fetch":
             fetch(options.name, options.cache_dir)

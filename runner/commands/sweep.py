@@ -22,7 +22,7 @@ from runner.sweeps.locks import stop_at_end_of_sweep, sweep_lock
 from runner.sweeps.outcome import ENDED, FAILED, read_outcome
 from runner.sweeps.plan import PLAN_FILE, Plan
 from runner.sweeps.report import best_directory, plot_plan, show_plan
-from runner.system.console import add_yaml_options, verb_parser
+from runner.system.console import add_yaml_options, parse_subcommand, verb_parser
 
 _DESCRIPTION = """\
 A sweep (runner -m KEY=V1,V2 ...) freezes the configuration of every job before the first one starts, so that later
@@ -49,7 +49,7 @@ of Hydra."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    options = _options(arguments)
+    options = parse_subcommand(_parser(), arguments)
     sweep_dir = Path(options.directory).absolute()
     match options.verb:
         case "resume":
@@ -202,17 +202,6 @@ def _with_grid(plan: Plan, sweep_dir: Path, overrides: Sequence[str], *, accept:
 
 def _refuse_batch(jobs: Sequence[Job]) -> list[float | RunnerError]:
     raise ConfigError(f"hydra/sweeper={jobs[0].sweeper}: expected Hydra's basic sweeper, as at the start of this sweep")
-
-
-def _options(arguments: Sequence[str]) -> argparse.Namespace:
-    parser = _parser()
-    options, others = parser.parse_known_args(arguments)
-    # argparse returns overrides that follow an option as unknown arguments.
-    if others and options.verb != "resume":
-        parser.error(f"unrecognized arguments: {' '.join(others)}")
-    if others:
-        options.overrides += others
-    return options
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -14,7 +14,7 @@ from runner.config.conf_dir import conf_dir
 from runner.config.schema import worker_processes
 from runner.engine.graph.device import GPU
 from runner.errors import ConfigError, DataError, RunnerError
-from runner.system.console import add_yaml_options, verb_parser
+from runner.system.console import add_yaml_options, parse_subcommand, verb_parser
 from runner.system.text import duration, text_table
 from runner.tables.cells import TableState
 from runner.tables.checking import REFUSED, STALE, checks
@@ -191,12 +191,7 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
     ran.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="settings of the launcher")
     exported.add_argument("--format", choices=sorted([*FORMATS, PNG]), default="md", help="default: md")
     exported.add_argument("--output", type=Path, metavar="FILE", help="file (default: print; png needs a file)")
-    options, others = parser.parse_known_args(arguments)
-    # argparse returns overrides that follow an option as unknown arguments.
-    if others and (options.verb != "run" or any(text.startswith("-") for text in others)):
-        parser.error(f"unrecognized arguments: {' '.join(others)}")
-    if others:
-        options.overrides += others
+    options = parse_subcommand(parser, arguments)
     if options.verb == "check" and bool(options.name) == options.all:
         checked.error("expected the name of a table, or --all")
     return options

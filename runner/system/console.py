@@ -93,6 +93,20 @@ def add_yaml_options(parser: argparse.ArgumentParser, use: str = "", *, primary:
         parser.add_argument("--config-name", "-cn", metavar="NAME", default=argparse.SUPPRESS, help=name)
 
 
+def parse_subcommand(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse.Namespace:
+    """Parse the arguments of a verb with subcommands. Overrides may follow an option.
+
+    Raises ConfigError for wrong arguments.
+    """
+    options, others = parser.parse_known_args(arguments)
+    # argparse returns overrides that follow an option as unknown arguments.
+    if others and (not hasattr(options, "overrides") or any(text.startswith("-") for text in others)):
+        parser.error(f"unrecognized arguments: {' '.join(others)}")
+    if others:
+        options.overrides += others
+    return options
+
+
 class _VerbParser(argparse.ArgumentParser):
     """A parser that raises ConfigError, and that reports unknown options before all other errors.
 

@@ -149,6 +149,13 @@ def test_wrong_arguments_are_a_configuration_error(arguments: list[str]) -> None
         main(arguments)
 
 
+def test_overrides_may_follow_an_option(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["convert", str(tmp_path / "records"), "--shards", "3", "data=digits"])
+    assert "train: 1438 examples in 3 files\n" in capsys.readouterr().out
+    with pytest.raises(ConfigError, match="unrecognized arguments: data=digits; see `runner data --help`"):
+        main(["list", "--cache-dir", str(tmp_path), "data=digits"])
+
+
 def test_tar_members_are_found_with_and_without_leading_dot() -> None:
     data = tar(Member("./usr/a", b"first"), Member("usr/b", b"second"), mode="w:xz")
     assert read_tar(io.BytesIO(data), {"usr/a": 5, "usr/b": 6}) == {"usr/a": b"first", "usr/b": b"second"}
