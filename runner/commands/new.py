@@ -14,7 +14,7 @@ from runner.system.console import verb_parser
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of template. text: its description. group: config group of its option, which is NAME + ``suffix``."""
+    """A kind of template. text: its description. group: the configuration group of its option NAME + ``suffix``."""
 
     text: str
     group: str

@@ -38,8 +38,8 @@ examples:
 class Prediction:
     """The prediction for one input.
 
-    values: for a task that ranks classes, (class name, number) of the classes with the largest numbers, largest first;
-    the number is, for example, a probability. For other tasks, (name, number) of every output.
+    values: for a task that ranks classes, (class name, score) of the classes with the largest scores, largest first; a
+    score is, for example, a probability. For other tasks, (name, number) of every output.
     """
 
     label: str
@@ -85,10 +85,10 @@ def main(arguments: Sequence[str]) -> int:
 
     device = one_device(device_config, usable_cores())
     predictions = predict(network, device, list(map(Path, files)), top=options.top or _TOP, resize=options.resize)
-    number = network.config.task.ranked_by if ranked else None
-    print(_table(predictions, number))
+    score = network.config.task.ranked_by if ranked else None
+    print(_table(predictions, score))
     if options.output is not None:
-        text = (_json if options.output.suffix == ".json" else _csv)(predictions, number)
+        text = (_json if options.output.suffix == ".json" else _csv)(predictions, score)
         stored_network.write_output(options.output, text.encode())
     print(f"computed on {device.what}", file=sys.stderr)
     return 0
@@ -130,7 +130,7 @@ def answers_of(network: StoredNetwork, device: "OneDevice", x: NDArray[Any]) -> 
 
 
 def _largest(row: NDArray[np.float64], names: Sequence[str], top: int) -> tuple[tuple[str, float], ...]:
-    """Return the ``top`` classes with the largest numbers, largest first; equal numbers keep the order of classes."""
+    """Return the ``top`` classes with the largest scores, largest first; equal scores keep the order of classes."""
     order = np.argsort(-row, kind="stable")[:top]
     return tuple((names[i], float(row[i])) for i in order)
 
@@ -140,11 +140,11 @@ def probability_text(probability: float) -> str:
     return "<0.0001" if 0 < probability < 0.00005 else f"{probability:.4f}"
 
 
-def _table(predictions: Sequence[Prediction], number: str | None) -> str:
-    """Return a table. number: meaning of a class's number ("probability"); None for a task without classes."""
+def _table(predictions: Sequence[Prediction], score: str | None) -> str:
+    """Return a table. score: what the scores of classes are ("probability"); None for a task without classes."""
     first = predictions[0].values
-    if number is not None:
-        titles = ("file", f"class and {number}", *(f"{place}." for place in range(2, len(first) + 1)))
+    if score is not None:
+        titles = ("file", f"class and {score}", *(f"{place}." for place in range(2, len(first) + 1)))
         cells = [[f"{name} {probability_text(p)}" for name, p in each.values] for each in predictions]
     else:
         titles = ("file", *(name for name, _ in first))
@@ -154,28 +154,24 @@ def _table(predictions: Sequence[Prediction], number: str | None) -> str:
     return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
 
 
-def _json(predictions: Sequence[Prediction], number: str | None) -> str:
-    """Return JSON. number: see :func:`_table`."""
+def _json(predictions: Sequence[Prediction], score: str | None) -> str:
     rows: list[Mapping[str, object]] = [
-        {"file": each.label, "classes": [{"class": name, number: p} for name, p in each.values]}
-        if number is not None
+        {"file": each.label, "classes": [{"class": name, score: value} for name, value in each.values]}
+        if score is not None
         else {"file": each.label, "numbers": dict(each.values)}
         for each in predictions
     ]
     return json.dumps(rows, indent=1) + "\n"
 
 
-def _csv(predictions: Sequence[Prediction], number: str | None) -> str:
-    """Return CSV with a row for each input and rank, or with a row for each input and a column for each number.
-
-    number: see :func:`_table`.
-    """
+def _csv(predictions: Sequence[Prediction], score: str | None) -> str:
+    """Return CSV with a row for each input and rank, or with a row for each input and a column for each number."""
     stream = io.StringIO()
     writer = csv.writer(stream)
-    if number is not None:
-        writer.writerow(("file", "place", "class", number))
+    if score is not None:
+        writer.writerow(("file", "place", "class", score))
         for each in predictions:
-            writer.writerows((each.label, place, name, p) for place, (name, p) in enumerate(each.values, start=1))
+            writer.writerows((each.label, place, *value) for place, value in enumerate(each.values, start=1))
     else:
         writer.writerow(("file", *(name for name, _ in predictions[0].values)))
         writer.writerows((each.label, *(value for _, value in each.values)) for each in predictions)

@@ -70,7 +70,7 @@ def _refuse_batch(jobs: Sequence[hydra_app.Job]) -> list[float]:
 
 @dataclass
 class _Watch:
-    """The watch over one run. begin, resume: the commands that start the run and continue it."""
+    """The supervision of one run. begin, resume: the commands that start the run and continue it."""
 
     run_dir: Path
     begin: Sequence[str]

@@ -31,7 +31,7 @@ from runner.kernels.gpu.discovery import discover
 LIMITS = ("train.epochs", "train.steps")  # the two keys for the length of a run; a configuration sets exactly one
 
 
-def from_composed(composed: DictConfig, overrides: Sequence[str] = ()) -> Config:
+def from_composed(composed: DictConfig, overrides: Sequence[str]) -> Config:
     """Return the checked configuration that Hydra composed from the command line's ``overrides``.
 
     An override that sets one of :data:`LIMITS` clears the other, which the defaults or an experiment may have set.

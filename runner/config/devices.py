@@ -11,8 +11,6 @@ from runner.kernels.gpu.discovery import BFLOAT16_CAPABILITY, NO_GPUS, Found, di
 from runner.kernels.gpu.driver import GpuFacts
 from runner.system.machine import BFLOAT16_FLAGS, bfloat16_flags
 
-_LIBRARY = "NCCL"
-
 
 def take_collectives(config: Config, found: Found) -> LocalCluster:
     """Return the cluster of a configuration whose GPUs are assigned, with ``cluster.collectives`` filled in.
@@ -23,18 +21,18 @@ def take_collectives(config: Config, found: Found) -> LocalCluster:
     cluster: LocalCluster = config.cluster
     if cluster.device_taken != GPU:
         return cluster
-    why = hindrance(config)
+    why = nccl_obstacle(config)
     if cluster.collectives == NCCL and why:
         raise ConfigError(
             f"cluster.collectives={NCCL}: expected two workers or more, each with a separate GPU and process, "
             f"but {why}; use cluster.collectives=null"
         )
     if cluster.collectives is None and config.parallelism.sums_by_all_reduce:
-        return replace(cluster, collectives=NO_LIBRARY if why or _absence(found) else NCCL)
+        return replace(cluster, collectives=NO_LIBRARY if why or _nccl_missing(found) else NCCL)
     return cluster
 
 
-def hindrance(config: Config) -> str:
+def nccl_obstacle(config: Config) -> str:
     """Return the reason why a configuration cannot use NCCL, even if NCCL is installed; "" if it can."""
     cluster: LocalCluster = config.cluster
     gpus: list[Any] = cluster.gpus or []
@@ -57,14 +55,13 @@ def sums_text(config: Config, found: Found, in_one_process: bool) -> str:
     if config.cluster.collectives == NCCL:
         return "NCCL sums, from GPU to GPU"
     way = "from GPU to GPU" if in_one_process else "through host memory"
-    why = hindrance(config) or _absence(found) or "cluster.collectives=none"
+    why = nccl_obstacle(config) or _nccl_missing(found) or "cluster.collectives=none"
     return f"every worker receives all parts {way} and sums them: {why}"
 
 
-def _absence(found: Found) -> str:
+def _nccl_missing(found: Found) -> str:
     """Return a message if no Python distribution of NCCL is installed; "" if one is installed."""
-    library = next((each for each in found.libraries if each.name == _LIBRARY), None)
-    if library is not None and library.version:
+    if any(each.name == "NCCL" and each.version for each in found.libraries):
         return ""
     return "NCCL is not installed with CuPy; cluster.collectives=nccl uses the system's NCCL"
 
@@ -80,8 +77,10 @@ class GpuShare:
     jobs: int = 1
 
     def of(self, gpus: Sequence[GpuFacts]) -> Sequence[GpuFacts]:
-        """Return the job's GPUs: consecutive GPUs, divided as evenly as possible. If there are more jobs than GPUs,
-        every job has one GPU, and jobs share GPUs."""
+        """Return the job's GPUs: consecutive GPUs, divided as evenly as possible.
+
+        If there are more jobs than GPUs, every job has one GPU, and jobs share GPUs.
+        """
         place = self.place % self.jobs
         each, more = divmod(len(gpus), self.jobs)
         if not each:

@@ -33,7 +33,7 @@ _NO_NEW_ENTRY = (
     "--config-dir DIR"
 )
 
-_ELSEWHERE = 0.75
+_LEAST_SIMILARITY = 0.75
 """Smallest similarity of a suggested key; above difflib's 0.6, because the keys of all sections are candidates."""
 
 
@@ -152,15 +152,14 @@ def _unknown_key(error: OmegaConfBaseException, place: str) -> str:
     own = [field.name for field in dataclasses.fields(schema)]  # type: ignore[arg-type]
     chosen = group_of(schema)
     owner = "=".join(chosen) if chosen else place.rpartition(".")[0] or "the top level"
-    hint = _of_other_options(key, chosen[0] if chosen else "") or _elsewhere(key) or _most_similar(key, own)
+    known = known_keys()
+    in_other_sections = [dotted for dotted in known if "." in dotted and dotted.rpartition(".")[2] == key]
+    hint = _did_you_mean(in_other_sections) or _most_similar(key, own)
+    if options := known.get(f"{chosen[0] if chosen else ''}.{key}"):
+        hint = f"; it is a key of {', '.join(options)}"
     if schema is Config and not hint:
-        hint = _asked(_keys_like(key))
+        hint = _did_you_mean(_keys_like(key))
     return f"{place}: no such key{hint}\nKeys of {owner}: {', '.join(own)}"
-
-
-def _of_other_options(key: str, group: str) -> str:
-    options = known_keys().get(f"{group}.{key}")
-    return f"; it is a key of {', '.join(options)}" if options else ""
 
 
 def _most_similar(name: str, known: Iterable[str]) -> str:
@@ -169,23 +168,18 @@ def _most_similar(name: str, known: Iterable[str]) -> str:
     return f"; did you mean {close[0]!r}?" if close else ""
 
 
-def _elsewhere(key: str) -> str:
-    """Return a suggestion of the keys in other sections that have exactly this name; "" for none."""
-    return _asked([dotted for dotted in known_keys() if "." in dotted and dotted.rpartition(".")[2] == key])
-
-
 def _keys_like(name: str) -> list[str]:
     """Return the dotted keys that are, or end with, this name; if there are none, those with the most similar name."""
     known = known_keys()
     if name in known:
         return [name]
     last = {dotted: dotted.rpartition(".")[2] for dotted in known}
-    close = [name] if name in last.values() else difflib.get_close_matches(name, last.values(), 1, _ELSEWHERE)
+    close = [name] if name in last.values() else difflib.get_close_matches(name, last.values(), 1, _LEAST_SIMILARITY)
     return [dotted for dotted, end in last.items() if end in close]
 
 
-def _asked(keys: Sequence[str]) -> str:
-    """Return "; did you mean ...?"; a key that only some options of its group have is shown with these options."""
+def _did_you_mean(keys: Sequence[str]) -> str:
+    """Return "; did you mean ...?", or "" if there are no keys. A key of only some options is shown with these."""
     known = known_keys()
     partial = {key: known[key] for key in keys if 0 < len(known[key]) < len(GROUPS.get(key.partition(".")[0], ()))}
     shown = [repr(key) + (f" (of {', '.join(partial[key])})" if key in partial else "") for key in keys]

@@ -104,7 +104,7 @@ def compose_jobs(arguments: Sequence[str], run_batch: RunBatch) -> list[Job]:
         return _jobs_of_application(arguments, run_batch) if job is None else [job]
 
 
-_OF_A_SINGLE_JOB = {"overrides", "run", "config_path", "config_name", "config_dir", "package"}
+_SINGLE_JOB_OPTIONS = {"overrides", "run", "config_path", "config_name", "config_dir", "package"}
 
 
 def single_job(arguments: Sequence[str]) -> Job | None:
@@ -115,7 +115,7 @@ def single_job(arguments: Sequence[str]) -> Job | None:
     _refuse_fixed(arguments)
     options, others = get_args_parser().parse_known_args(overrides_first(arguments, last=hydra_sweep.HYDRA_SETTINGS))
     _refuse_options(others, arguments)
-    if {name for name, value in vars(options).items() if value} - _OF_A_SINGLE_JOB or _varied(arguments):
+    if {name for name, value in vars(options).items() if value} - _SINGLE_JOB_OPTIONS or _varied(arguments):
         return None
     with _errors_about(arguments):
         return _composed_alone(options)
@@ -131,8 +131,8 @@ def _composed_alone(options: argparse.Namespace) -> Job | None:
             return None
         raise
     settings: Any = composed.hydra
-    of_the_job = "${hydra:" in str(OmegaConf.to_container(settings.run, resolve=False))
-    if settings.mode == RunMode.MULTIRUN or settings.callbacks or settings.verbose or of_the_job:
+    needs_running_hydra = "${hydra:" in str(OmegaConf.to_container(settings.run, resolve=False))
+    if settings.mode == RunMode.MULTIRUN or settings.callbacks or settings.verbose or needs_running_hydra:
         return None
     return _job_of(composed)
 

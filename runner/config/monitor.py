@@ -1,9 +1,9 @@
 """The metric that determines the best run of a sweep and the best checkpoint of a run.
 
-By default, this is the task's metric on the validation split. The split by which a network is chosen overestimates the
-quality of the network, and more candidates increase this error. Without a validation split, the default is the metric
-on the test split. In this case, no best checkpoint is kept by default, and a sweep compares the last values of its
-runs, not their best values.
+By default, this is the task's metric on the validation split. A score on the split by which a network was chosen
+overestimates the quality of the network, and more candidates increase this error. Without a validation split, the
+default is the metric on the test split. In this case, no best checkpoint is kept by default, and a sweep compares the
+last values of its runs, not their best values.
 """
 
 from collections.abc import Mapping

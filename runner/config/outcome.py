@@ -108,17 +108,17 @@ def _completed(own: Mapping[str, Any], schema: type) -> dict[str, Any]:
     return complete
 
 
-def configuration_changes(earlier: Iterable[Path], config: Config, but: Collection[str] = ()) -> Iterator[str]:
+def configuration_changes(earlier: Iterable[Path], config: Config, ignored: Collection[str] = ()) -> Iterator[str]:
     """Yield a text for each earlier start of a run if its configuration differs from ``config`` in a relevant key.
 
-    earlier: paths of the configurations of earlier starts. but: dotted keys to ignore. Raises ConfigError or
-    SecurityError if a configuration cannot be read.
+    earlier: paths of the configurations of earlier starts. ignored: dotted keys that are not compared. Raises
+    ConfigError or SecurityError if a configuration cannot be read.
     """
     last = to_plain(config)
     for path in earlier:
-        keys = [key for key in differing_keys(with_defaults(safe_yaml.load(path), config), last) if key not in but]
-        if keys:
-            yield f"{path.name} differs in {', '.join(keys)}"
+        keys = differing_keys(with_defaults(safe_yaml.load(path), config), last)
+        if shown := [key for key in keys if key not in ignored]:
+            yield f"{path.name} differs in {', '.join(shown)}"
 
 
 def filled(own: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
@@ -158,7 +158,7 @@ def changes(config: Config) -> list[str]:
     return list(_differences(plain, defaults, ""))
 
 
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # faster, if PyYAML has the C library
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # PyYAML's loader in C is faster, but need not exist
 
 
 def _content(path: Path) -> Any:

@@ -14,22 +14,24 @@ from runner.system.files import writing
 Report = Callable[[str], None]
 
 
-def fetch(name: str, cache_dir: str | Path | None = None, report: Report = print) -> Path:
-    """Fetch dataset ``name`` into ``cache_dir`` (None: the user's cache) and return its folder.
+def fetch(name: str, cache_dir: str | Path | None = None) -> Path:
+    """Fetch dataset ``name`` into ``cache_dir`` (None: the user's cache), print the progress, and return its folder.
 
-    If the cached files are complete and intact, nothing is fetched. ``report`` is called with each line of progress.
-
-    Raises ConfigError if ``name`` is not a published dataset, ResourceError if the cache cannot be written, DataError
-    if every origin fails, and SecurityError if an archive has a link, a device or a path that leads outside of it.
+    If the cached files are complete and intact, nothing is fetched. Raises ConfigError if ``name`` is not a published
+    dataset, ResourceError if the cache cannot be written, DataError if every origin fails, and SecurityError if an
+    archive has a link, a device or a path that leads outside of it.
     """
     if name not in ORIGINS:
         raise ConfigError(f"dataset {name!r} cannot be fetched; expected one of {', '.join(ORIGINS)}")
     published, origins = ORIGINS[name]
-    return fetch_published(published, origins, cache_root(cache_dir), report)
+    return fetch_published(published, origins, cache_root(cache_dir), print)
 
 
 def fetch_published(published: PublishedFiles, origins: tuple[Origin, ...], root: Path, report: Report) -> Path:
-    """Fetch ``published`` into a folder under ``root``, from the first of ``origins`` that works."""
+    """Fetch ``published`` into a folder below ``root``, from the first of ``origins`` that works.
+
+    report: is called with each line of progress.
+    """
     folder = root / published.name
     if is_cached(published, root):
         report(f"{published.name}: already in {folder}")

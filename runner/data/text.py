@@ -36,7 +36,7 @@ _AS_STORED = Normalisation(1.0, (0.0,), (1.0,))
 
 
 def words(text: str) -> Iterator[list[str]]:
-    """Yield the words, in lower case, of each line that has any. Inner apostrophes stay; each other mark is a word."""
+    """Yield the words, in lower case, of each line that has any. Apostrophes in words stay; other marks are words."""
     for line in text.lower().splitlines():
         if found := _WORD.findall(line):
             yield found

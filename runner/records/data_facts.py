@@ -46,7 +46,7 @@ class _Stored:
         if self.normalisation is not None:
             if "x" not in self.facts.fields or not self.facts.shape:
                 raise ValueError("normalisation: expected only with a field x, whose first axis is that of channels")
-            _possible(self.normalisation, self.facts.shape[0])
+            _valid(self.normalisation, self.facts.shape[0])
 
     @property
     def facts(self) -> Facts:
@@ -72,7 +72,7 @@ def record_of(data: DatasetSettings) -> DataRecord:
     facts, found = facts_of(data), data.normalisation()
     try:
         mean, std = (tuple(map(float, values)) for values in (found.mean, found.std))
-        return DataRecord(facts, _possible(Normalisation(float(found.scale), mean, std), facts.shape[0]))
+        return DataRecord(facts, _valid(Normalisation(float(found.scale), mean, std), facts.shape[0]))
     except (ValueError, TypeError) as error:
         raise DataError(f"data={data.name}: {error}; found scale={found.scale}, {found.mean}, {found.std}") from error
 
@@ -126,7 +126,7 @@ def read_record(run_dir: Path) -> DataRecord | None:
     return DataRecord(stored.facts, stored.normalisation)
 
 
-def _possible(found: Normalisation, channels: int) -> Normalisation:
+def _valid(found: Normalisation, channels: int) -> Normalisation:
     """Return the normalisation; raises ValueError if it is impossible for images with this number of channels."""
     mean, std = found.mean, found.std
     # A single number applies to all channels.

@@ -7,7 +7,8 @@ from pathlib import Path
 from runner.config.monitor import Monitor
 from runner.records.summary import SIMULATED
 from runner.sweeps.outcome import Outcome
-from runner.sweeps.table import SEED, shown_value, swept_values
+from runner.sweeps.table import shown_value, swept_values
+from runner.tracking.base import SEED
 from runner.tracking.plots import Point, Series, metric_over_keys, speedup_lines
 
 SPEEDUP = f"{SIMULATED}/speedup"

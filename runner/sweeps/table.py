@@ -15,6 +15,7 @@ from runner.records.summary import in_order
 from runner.sweeps.outcome import Outcome
 from runner.system.redaction import redact_overrides
 from runner.system.text import markdown_table, significant, text_table
+from runner.tracking.base import SEED
 
 _ERROR_LENGTH = 60
 _ID_LENGTH = 8
@@ -170,9 +171,6 @@ def error_text(outcome: Outcome) -> str:
 def _overrides(outcome: Outcome) -> dict[str, str]:
     pairs = (override.partition("=") for override in outcome.overrides)
     return {key.lstrip("+~"): value for key, _, value in pairs}
-
-
-SEED = "seed"
 
 
 @dataclass(frozen=True)

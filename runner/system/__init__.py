@@ -6,5 +6,5 @@ Read in any order:
   ``record_framing``: files of records, each with checksums.
 * ``machine``: cores, CPU and memory. ``shutdown``: Ctrl-C and SIGTERM, and actions at the end of a block.
 * ``console`` and ``text``: output to the terminal, and its format. ``redaction``: removal of secrets.
-* ``slurm``: the commands ``sinfo`` and ``sbatch``.
+* ``slurm``: the commands of Slurm.
 """

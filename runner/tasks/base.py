@@ -196,7 +196,7 @@ def probabilities(logits: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.asarray(raised / raised.sum(axis=1, keepdims=True))
 
 
-def chosen(key: str, names: list[str], table: Mapping[str, Any], target: str) -> None:
+def require_entries(key: str, names: list[str], table: Mapping[str, Any], target: str) -> None:
     """Raise ConfigError unless the names are different entries of a table, for targets of this kind."""
     fitting = [name for name, each in table.items() if each.target == target]
     for name in names:

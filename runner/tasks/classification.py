@@ -16,7 +16,7 @@ from runner.errors import ConfigError
 from runner.fields import Field, labelled
 from runner.models.base import Model
 from runner.nn import new_layer
-from runner.tasks.base import LABELS, MAX, Metric, Task, chosen, probabilities, training_losses
+from runner.tasks.base import LABELS, MAX, Metric, Task, probabilities, require_entries, training_losses
 from runner.tasks.measures import LOSSES, METRICS, smoothed_softmax, weights_of
 
 
@@ -47,8 +47,8 @@ class Classification(Task):
     ranked: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        chosen("loss", [self.loss], LOSSES, LABELS)
-        chosen("metrics", self.metrics, METRICS, LABELS)
+        require_entries("loss", [self.loss], LOSSES, LABELS)
+        require_entries("metrics", self.metrics, METRICS, LABELS)
         if self.label_smoothing and self.loss != "softmax":
             advice = "expected 0; only task.loss=softmax has targets to smooth"
             raise ConfigError(f"task.label_smoothing={self.label_smoothing} with task.loss={self.loss}: {advice}")

@@ -110,7 +110,7 @@ class Embeddings(Task):
         with new_layer(net, "loss", "loss"):
             centre = Expr(graph, _shifted(graph, v, centres))
             losses = _pair_losses(centre, Expr(graph, u), Expr(graph, u_drawn), Expr(graph, own), Expr(graph, drawn))
-            counted = _real(graph, batch["y"], losses.spec.dtype)
+            counted = _word_mask(graph, batch["y"], losses.spec.dtype)
             of_centre, of_context = (Expr(graph, _shifted(graph, counted, each)) for each in (centres, contexts))
             weight = of_centre * of_context
             total = apply(ops.reduce_sum, losses * weight, axes=(1,))
@@ -140,11 +140,12 @@ def _pair_losses(centre: Expr, near: Expr, far: Expr, context: Expr, drawn: Expr
     """
     rows, pairs, features = centre.spec.shape
     score = apply(ops.reduce_sum, centre * near, axes=(2,))
-    beside = apply(ops.reshape, centre, shape=(rows, pairs, 1, features))
-    against = apply(ops.reduce_sum, beside * far, axes=(3,))
-    no, yes = (apply(ops.sigmoid_cross_entropy, x, x * 0.0 + t) for x, t in ((against, 0.0), (score, 1.0)))
+    of_drawn = apply(ops.reduce_sum, apply(ops.reshape, centre, shape=(rows, pairs, 1, features)) * far, axes=(3,))
+    negative, positive = (
+        apply(ops.sigmoid_cross_entropy, x, x * 0.0 + target) for x, target in ((of_drawn, 0.0), (score, 1.0))
+    )
     same = apply(ops.equal, drawn, apply(ops.reshape, context, shape=(rows, pairs, 1)))
-    return yes + apply(ops.reduce_sum, apply(ops.select, same, no.scalar(0.0), no), axes=(2,))
+    return positive + apply(ops.reduce_sum, apply(ops.select, same, negative.scalar(0.0), negative), axes=(2,))
 
 
 def _shifted(graph: Graph, values: Tensor, ranges: Sequence[Span]) -> Tensor:
@@ -157,7 +158,7 @@ def _shifted(graph: Graph, values: Tensor, ranges: Sequence[Span]) -> Tensor:
     return ops.concat(graph, parts, axis=1)
 
 
-def _real(graph: Graph, y: Tensor, dtype: str) -> Tensor:
+def _word_mask(graph: Graph, y: Tensor, dtype: str) -> Tensor:
     """Return 1 for each word (N, T), 0 for padding. y: (N, T), the next words, negative if there is none."""
     next_word = Expr(graph, y)
     follows = apply(ops.cast, apply(ops.greater_equal, next_word, next_word.scalar(0)), dtype=dtype)

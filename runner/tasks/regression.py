@@ -11,7 +11,7 @@ from runner.engine.graph.tensor import Tensor
 from runner.errors import ConfigError
 from runner.fields import Field
 from runner.nn import new_layer
-from runner.tasks.base import NUMBERS, Metric, Task, chosen, training_losses
+from runner.tasks.base import NUMBERS, Metric, Task, require_entries, training_losses
 from runner.tasks.measures import LOSSES, METRICS
 
 
@@ -27,8 +27,8 @@ class Regression(Task):
     metrics: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        chosen("loss", [self.loss], LOSSES, NUMBERS)
-        chosen("metrics", ["mae", *self.metrics], METRICS, NUMBERS)
+        require_entries("loss", [self.loss], LOSSES, NUMBERS)
+        require_entries("metrics", ["mae", *self.metrics], METRICS, NUMBERS)
 
     @property
     def measures(self) -> Mapping[str, Metric]:
