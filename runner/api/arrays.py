@@ -34,8 +34,8 @@ def arrays(
     task="regression". class_names: the names of the labels. layout: "nchw" or "nhwc"; None to detect it. settings:
     other keys of ``data=arrays``, such as val_fraction=0.1.
 
-    The arrays are written to ``arrays/SHA256.npz`` in the user's cache folder; equal arrays are written once. Worker
-    processes, a resumed run and the command line thus read the same data. Raises DataError for arrays of other shapes
+    The arrays are written to ``arrays/SHA256.npz`` in the user's cache folder, so that worker processes, a resumed run
+    and the command line read the same data. Equal arrays are written once. Raises DataError for arrays of other shapes
     or types, ResourceError if the file cannot be written.
     """
     given = {"x_train": x_train, "y_train": y_train, "x_test": x_test, "y_test": y_test}

@@ -22,9 +22,7 @@ from runner.training.experiment import Experiment
 from runner.training.layers import layer_rows
 from runner.training.memory import GpuMemory, ProcessMemory
 
-_PEAK = """\
-Planned peak: largest sum of activations, gradients and inputs alive at once in a training step, without variables.\
-"""
+_PEAK = "Planned peak: largest sum of activations, gradients and inputs alive at once in a step, without variables."
 
 _OVERLAPPING = """\
 The clients of this strategy run at the same time. Each is counted as often as it runs on average if all workers are
@@ -146,7 +144,7 @@ def gpu_memory_lines(planned: Sequence[GpuMemory], gpus: Sequence[GpuFacts]) -> 
 
 
 def _mib(count: int) -> str:
-    """Return a number of bytes, as text, in whole MiB, rounded up."""
+    """Return a number of bytes as text: whole MiB, rounded up."""
     return number(-(-count // _MIB))
 
 

@@ -22,7 +22,7 @@ example: runner profile model=lenet data=mnist parallelism=single --threads 1 2 
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Measure a configuration in this process, and messages between two processes, and add the result to a file.
+    """Measure a configuration in this process, measure messages between two processes, and add the times to a file.
 
     Raises ConfigError if the file holds the profile of another machine.
     """

@@ -18,7 +18,7 @@ def fetch(name: str, cache_dir: str | Path | None = None) -> Path:
     """Fetch dataset ``name`` into ``cache_dir`` (None: the user's cache), print the progress, and return its folder.
 
     If the cached files are complete and intact, nothing is fetched. Raises ConfigError if ``name`` is not a published
-    dataset, ResourceError if the cache cannot be written, DataError if every origin fails, and SecurityError if an
+    dataset, ResourceError if the cache cannot be written, DataError if every origin fails. Raises SecurityError if an
     archive has a link, a device or a path that leads outside of it.
     """
     if name not in ORIGINS:

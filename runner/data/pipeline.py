@@ -34,7 +34,7 @@ class Pipeline:
     normalization then uses the statistics of one domain (AdaBN, arXiv 1603.04779, section 3.2).
     Batches of "test" and "val" go through their split in order; the last one is padded. The validation split is drawn
     from the train split, by seed and dataset name; its examples are not in the stream.
-    Preprocessing and augmentation depend only on the seed, the step and the position. The number of shares thus has no
+    Preprocessing and augmentation depend only on the seed, the step and the position. The number of shares has no
     effect, and threads can make parts of a share independently. The only state is caches and statistics.
 
     Examples that continue each other (field :data:`~runner.fields.BEGINS`) are served in another order: row r of the B

@@ -17,8 +17,8 @@ log = logging.getLogger(__name__)
 class Prefetcher:
     """An input source that returns the batches of a pipeline and usually makes them before they are requested.
 
-    After a read of (split, step, lo, hi), a background thread reads (split, s, lo, hi) for the next ``depth`` steps s.
-    The thread thus works ahead even if each step reads several ranges. Other batches are made on request.
+    After a read of (split, step, lo, hi), a background thread reads (split, s, lo, hi) for the next ``depth`` steps s,
+    also if each step reads several ranges. All other batches are made on request.
     """
 
     def __init__(self, source: Pipeline, depth: int = 1) -> None:

@@ -68,7 +68,7 @@ class InputWaits:
     def __init__(self) -> None:
         self.seconds = 0.0
         self.batches = 0
-        self._window: tuple[float, float, int] | None = None  # begin of the window; seconds and batches before it
+        self._window: tuple[float, float, int] | None = None  # start of the window; seconds and batches before it
         self._warned = False
 
     def add(self, begin: float, end: float, times: StageTimes, threads: int) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from runner.data.dataset import EncodedImage, Examples, Split, UndecodableImageError
+from runner.data.dataset import EncodedImage, Examples, Split, Subset, UndecodableImageError
 from runner.data.records.example import Value, decode
 from runner.data.records.index import ShardIndex
 from runner.errors import DataError
@@ -174,4 +174,4 @@ class MappedSplit(Split):
 
     def only(self, examples: NDArray[np.int64]) -> Examples:  # type: ignore[override]
         """Return the examples with these indices; nothing is copied."""
-        return Examples.only(self, examples)
+        return Subset(self, examples)

@@ -50,8 +50,8 @@ class SessionClass:
 def session_class(kind: str, schema: type) -> SessionClass:
     """Return a class with the name of its option: the default of its field ``name``, or the class name in snake case.
 
-    Raises ConfigError unless the class is a dataclass derived from the base class of the group, or if the name is taken
-    by an option of the package or of a plugin.
+    Raises ConfigError if the class is not a dataclass derived from the base class of the group, or if an option of the
+    package or of a plugin has the name.
     """
     if kind == CALLBACK:
         return SessionClass(kind, _small(schema.__name__), schema)

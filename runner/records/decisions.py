@@ -66,7 +66,7 @@ class Decisions:
     def __init__(self, directory: Path, first_step: int, outcome: str) -> None:
         """Continue the files in ``directory``.
 
-        first_step: the first step of this process; an earlier process's decisions for this step and later are dropped.
+        first_step: the first step of this process. The decisions of earlier processes from this step on are dropped.
         outcome: the hash of the configuration, as returned by :func:`~runner.config.outcome.outcome_hash`.
         """
         self._directory = directory

@@ -89,7 +89,7 @@ class Results:
 
 
 class Record:
-    """The metrics, tags, plots and artifacts of a run in progress. pictures: whether to draw plots."""
+    """A recorder of the metrics, tags, plots and artifacts of a run in progress. pictures: whether to draw plots."""
 
     def __init__(self, directory: RunDirectory, tracker: Tracker, info: RunInfo, pictures: bool = True) -> None:
         self._directory = directory
@@ -119,7 +119,7 @@ class Record:
             self._tracker.log_metrics(step, new)
 
     def rewind(self, step: int) -> None:
-        """Remove metrics.jsonl's lines after ``step``, because the run repeats the later steps."""
+        """Remove the lines after ``step`` from metrics.jsonl, because the run repeats the later steps."""
         self._log.rewind(step + 1)
         self._scores = {each: scores for each, scores in self._scores.items() if each <= step}
 

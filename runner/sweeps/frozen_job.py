@@ -29,16 +29,11 @@ def gpu_share(sweep_dir: Path, at_once: int, look: Look, *, earlier: Sequence[in
     if at_once == 1:
         yield ALL_GPUS
         return
-    wanted = _place_of(earlier, at_once, look) if earlier else 0
+    gpus = look().gpus if earlier else ()
+    shares = [{gpu.number for gpu in GpuShare(place, at_once).of(gpus)} for place in range(at_once)]
+    wanted = next((place for place, numbers in enumerate(shares) if numbers & set(earlier)), 0)
     with place_lock(sweep_dir, wanted) as place:
         yield GpuShare(place, at_once)
-
-
-def _place_of(earlier: Sequence[int], at_once: int, look: Look) -> int:
-    """Return the first place (see ``GpuShare``) whose GPUs include one of ``earlier``; 0 if there is none."""
-    gpus = look().gpus
-    shares = (GpuShare(place, at_once).of(gpus) for place in range(at_once))
-    return next((place for place, own in enumerate(shares) if {gpu.number for gpu in own} & set(earlier)), 0)
 
 
 @dataclass(frozen=True)
@@ -105,5 +100,5 @@ def _prepared(job: PlannedJob, sweep_dir: Path, at_once: int, look: Look) -> Ite
     frozen = load_stored(directory / FROZEN_FILE)
     with gpu_share(sweep_dir, at_once, look) as share:
         config = fix_machine_values(frozen, max(1, usable_cores() // at_once), look, share)
-        dealt = share != ALL_GPUS and frozen.cluster.gpus is None and config.cluster.device_taken == GPU
-        yield Work(config, directory, job, resume=False, gpus=share.text(look().gpus) if dealt else "")
+        assigned = share != ALL_GPUS and frozen.cluster.gpus is None and config.cluster.device_taken == GPU
+        yield Work(config, directory, job, resume=False, gpus=share.text(look().gpus) if assigned else "")

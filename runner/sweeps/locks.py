@@ -71,7 +71,7 @@ def place_lock(directory: Path, wanted: int = 0) -> Iterator[int]:
 
 
 def stop_at_end_of_sweep(directory: Path) -> None:
-    """Send SIGTERM to this process as soon as the process of the sweep ends or is killed and thus releases its lock."""
+    """Send SIGTERM to this process as soon as the process of the sweep ends or is killed, which releases its lock."""
 
     def wait() -> None:
         with _open(directory / SWEEP_LOCK) as lock:

@@ -153,11 +153,10 @@ def value_text(line: Line) -> str:
         return f"{sample.values[0]:,.0f}"
     if line.ours is None:
         return f"not finite ({sample.not_finite} of {sample.n})"
-    scale = _SCALES[line.unit]
+    scale, unit = _SCALES[line.unit], f" {line.unit}" if line.unit else ""
     if line.statistic == "median" and sample.smallest is not None and sample.largest is not None:
         low, high = scale * sample.smallest, scale * sample.largest
-        return f"median {scale * line.ours:.4g}, range {low:.4g} to {high:.4g}" + (f" {line.unit}" if line.unit else "")
-    unit = f" {line.unit}" if line.unit else ""
+        return f"median {scale * line.ours:.4g}, range {low:.4g} to {high:.4g}{unit}"
     return _spread(scale * line.ours, None if sample.deviation is None else scale * sample.deviation) + unit
 
 

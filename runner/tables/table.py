@@ -270,17 +270,15 @@ def _faults_of_column(column: Column, table: Table) -> Iterator[str]:
         yield f"read: {column.read!r}, expected what the cells read, or instead the reason `missing`"
     elif column.missing:
         return
-    if table.kind == BENCHMARK:
-        if not LIBRARY.fullmatch(column.read):
-            yield f"read: {column.read!r}, expected a library such as torch-eager in a benchmark"
-    elif table.kind == COUNT:
-        if column.read not in SIZES:
-            yield f"read: {column.read!r}, expected one of {', '.join(SIZES)} in a table of counts"
-    elif table.kind == SIMULATED:
-        if column.read not in TIMES:
-            yield f"read: {column.read!r}, expected one of {', '.join(TIMES)} in a table of simulations"
-    elif column.read not in READINGS and not is_metric:
-        yield f"read: {column.read!r}, expected a metric such as test/accuracy, or one of {', '.join(READINGS)}"
+    readable = {
+        BENCHMARK: (LIBRARY.fullmatch(column.read), "a library such as torch-eager in a benchmark"),
+        COUNT: (column.read in SIZES, f"one of {', '.join(SIZES)} in a table of counts"),
+        SIMULATED: (column.read in TIMES, f"one of {', '.join(TIMES)} in a table of simulations"),
+    }
+    training = is_metric or column.read in READINGS, f"a metric such as test/accuracy, or one of {', '.join(READINGS)}"
+    fits, expected = readable.get(table.kind, training)
+    if not fits:
+        yield f"read: {column.read!r}, expected {expected}"
     if column.at and not (is_metric and len(column.at) == 1 and column.at.keys() <= {UPDATES, EXAMPLES}):
         yield f"at: {column.at}, expected {{{UPDATES}: N}} or {{{EXAMPLES}: N}}, for a metric"
     if column.gain and not column.relative_to:

@@ -197,7 +197,10 @@ def probabilities(logits: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def require_entries(key: str, names: list[str], table: Mapping[str, Any], target: str) -> None:
-    """Raise ConfigError unless the names are different entries of a table, for targets of this kind."""
+    """Raise ConfigError unless ``names`` are different entries of a table, all for this kind of target.
+
+    key: the key of the task that holds the names.
+    """
     fitting = [name for name, each in table.items() if each.target == target]
     for name in names:
         if name not in fitting:

@@ -156,7 +156,7 @@ def _labelled(record: Record, number: int, label: str) -> tuple[int, int, int] |
 
 
 def _is_compressed(first_bytes: bytes) -> bool:
-    """Return whether a file begins with no record but with the bytes of GZIP or ZLIB data (RFC 1950, 1952)."""
+    """Return whether a file begins with the bytes of GZIP or ZLIB data (RFC 1950, 1952), and not with a record."""
     if has_valid_header(first_bytes) or len(first_bytes) < 2:
         return False
     is_zlib = first_bytes[0] & 0x0F == 8 and int.from_bytes(first_bytes[:2], "big") % 31 == 0
