@@ -21,7 +21,7 @@ from runner.config.hydra_app import options_without_yaml
 from runner.errors import ConfigError
 from runner.plugin.session import CALLBACK, SessionClass, installed, session_class
 
-_PLAIN = re.compile(r"[A-Za-z_/][\w./+-]*")
+_PLAIN = re.compile(r"[A-Za-z_/][\w./+-]*", re.ASCII)
 """Pattern of values that Hydra reads as text even without quotation marks, except for :data:`_NO_TEXT`."""
 _NO_TEXT = ("null", "true", "false", "inf", "nan")
 

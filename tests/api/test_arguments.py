@@ -44,7 +44,9 @@ def test_a_list_is_an_axis_only_in_a_sweep() -> None:
     assert "model.hidden=[7,3]" in settings.overrides, "the settings of an object are no axes"
 
 
-@pytest.mark.parametrize("value", ["a, b", "it's", "${x}", "", "ä", "null", "x=1", "[1]", "a\\'b", "1e3", "-m"])
+@pytest.mark.parametrize(
+    "value", ["a, b", "it's", "${x}", "", "ä", "/home/me/é", "null", "x=1", "[1]", "a\\'b", "1e3", "-m"]
+)
 def test_texts_reach_the_configuration_unchanged(value: str) -> None:
     (override,) = arguments("run", (), (), {"init_from": value}).overrides
     composed = compose([override]).composed
