@@ -105,7 +105,7 @@ def with_other_data(
     """
     config = from_plain(overridden(stored, overrides, allowed, refusal, config_dir=config_dir))
     check(replace(config, train=replace(config.train, monitor=None)))
-    known, given = (_read_by(stored.task, each.data.facts()) for each in (stored, config))
+    known, given = (_fields_text(stored.task, each.data.facts()) for each in (stored, config))
     if known != given:
         raise ConfigError(
             f"data={config.data.name} has the fields {given}; the network was trained on {stored.data.name}, with the "
@@ -114,7 +114,7 @@ def with_other_data(
     return config
 
 
-def _read_by(task: Task, facts: Facts) -> str:
+def _fields_text(task: Task, facts: Facts) -> str:
     """Return the fields that a network reads, with the number of classes of a label, as text."""
     known = {name: facts.fields.get(name) for name in task.fields}
     classes = {name: f" of {len(each.names)} classes" for name, each in known.items() if each and each.is_label}

@@ -85,7 +85,7 @@ class _Watch:
             for signum in _STOPS:
                 handlers.callback(signal.signal, signum, signal.signal(signum, self._pass_on))
             while self.requested is None:
-                end = self._ended()
+                end = self._run_master()
                 if end.code in _REQUESTS:
                     return 128 - end.code
                 if end.code >= 0 and end.code != _UNEXPECTED:
@@ -94,8 +94,8 @@ class _Watch:
                     self._admit(end)
             return 128 + self.requested
 
-    def _ended(self) -> Exit:
-        """Start the master in a separate session, so that it does not receive Ctrl-C twice; wait until it ends."""
+    def _run_master(self) -> Exit:
+        """Start the master, in a separate session so that it does not receive Ctrl-C twice; wait until it ends."""
         begun, kills = time.monotonic(), oom_kills()
         command = self.resume if holds_run(self.run_dir) else self.begin
         self.process = subprocess.Popen(command, start_new_session=True)

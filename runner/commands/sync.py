@@ -11,7 +11,7 @@ from runner.system.console import verb_parser
 from runner.tracking.replay import Replay
 from runner.tracking.writer import StoreUnavailableError
 
-LEFT_EXIT_CODE = 1
+PENDING_EXIT_CODE = 1
 
 _DESCRIPTION = """\
 If the tracking store is slow or not available when a run ends, the remaining records wait in tracking-spool.jsonl in
@@ -42,7 +42,7 @@ def main(arguments: Sequence[str]) -> int:
     warnings = [warning for sweep in sweeps for warning in _end(sweep)]
     for line in [*outcome.lines(places), *warnings] if runs or warnings else ["no tracking records are waiting"]:
         print(line, file=sys.stderr if line.startswith("warning") else sys.stdout)
-    return LEFT_EXIT_CODE if left or warnings else 0
+    return PENDING_EXIT_CODE if left or warnings else 0
 
 
 def _end(sweep: Path) -> list[str]:

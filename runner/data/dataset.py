@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -101,13 +101,6 @@ class Facts:
     def classes(self) -> int:
         """Number of classes; labels are 0..classes-1."""
         return len(self.class_names)
-
-    def carved(self, val_fraction: float) -> "Facts":
-        """Return the facts after ``val_fraction``, in [0, 1), of the train split becomes the validation split."""
-        if not val_fraction:
-            return self
-        val = held_out(self.train_examples, val_fraction)
-        return replace(self, train_examples=self.train_examples - val, val_examples=val)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import numpy as np
 
 from runner.bounds import Count, Rate, SmallCount
 from runner.data.augmentation import Augment
-from runner.data.dataset import Dataset, Examples, Facts, Normalisation, Split
+from runner.data.dataset import Dataset, Examples, Facts, Normalisation, Split, held_out
 from runner.data.order import Shuffle
 from runner.errors import ConfigError
 from runner.system.schema import LenientRecord, Violation
@@ -108,7 +108,8 @@ def limited_facts(settings: DatasetSettings) -> Facts:
         count if limit is None else min(count, limit)
         for count, limit in ((facts.train_examples, settings.train_limit), (facts.test_examples, settings.test_limit))
     )
-    return replace(facts, train_examples=train, test_examples=test).carved(settings.val_fraction)
+    val = held_out(train, settings.val_fraction) if settings.val_fraction else 0
+    return replace(facts, train_examples=train - val, test_examples=test, val_examples=val)
 
 
 def load_limited(settings: DatasetSettings) -> Dataset:

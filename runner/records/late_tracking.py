@@ -7,7 +7,7 @@ from pathlib import Path
 
 from runner.config import safe_yaml
 from runner.errors import DirectoryInUseError, RunnerError
-from runner.records.run_directory import CONFIG_FILE, SUMMARY_FILE, held
+from runner.records.run_directory import CONFIG_FILE, SUMMARY_FILE, locked
 from runner.records.summary import Summary
 from runner.tracking.records import End
 from runner.tracking.replay import Replay
@@ -51,7 +51,7 @@ def write_late(runs: Iterable[Path], replay: Replay) -> LateRecords:
     outcome = LateRecords()
     for run_dir in runs:
         try:
-            with held(run_dir):
+            with locked(run_dir):
                 outcome.records[run_dir] = replay.run(run_dir, store_setting(run_dir), _end(run_dir))
         except DirectoryInUseError:
             outcome.running.append(run_dir)

@@ -173,8 +173,11 @@ def require_unused(path: Path) -> None:
 
 
 @contextmanager
-def held(path: Path) -> Iterator[None]:
-    """Lock a run directory within the block, so that no run starts in it. Raises OSError or DirectoryInUseError."""
+def locked(path: Path) -> Iterator[None]:
+    """Hold the lock of a run directory within the block, so that no run starts in it.
+
+    Raises OSError or DirectoryInUseError.
+    """
     lock = _take_lock(path)
     try:
         yield

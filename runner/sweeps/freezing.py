@@ -63,21 +63,21 @@ def freeze_batch(plan: Plan, jobs: Sequence[Job], directory: Path) -> Plan:
         raise DirectoryInUseError(
             f"{used[0]} already holds a run: choose another directory for the sweep with hydra.sweep.dir=DIR"
         )
-    for job, of_plan in zip(jobs, added, strict=True):
-        freeze_job(job, job.run_dir, of_plan)
+    for job, entry in zip(jobs, added, strict=True):
+        freeze_job(job, job.run_dir, entry)
     plan.write(directory)
     if plan.private and (directory / HYDRA_FILE).exists():
         (directory / HYDRA_FILE).chmod(0o600)
     return plan
 
 
-def freeze_job(job: Job, directory: Path, of_plan: PlannedJob) -> None:
+def freeze_job(job: Job, directory: Path, entry: PlannedJob) -> None:
     """Write the configuration of a job; if it is invalid, print the error and record it as the job's outcome."""
     create_directory(directory)
     try:
         config = checked_config(job)
     except (ConfigError, DataError) as error:
-        print_error(error, what=of_plan.label)
+        print_error(error, what=entry.label)
         (directory / FROZEN_FILE).unlink(missing_ok=True)
         note_failure(error, directory, job.overrides)
         return

@@ -133,11 +133,11 @@ def changed_plan(
     others = [dataclasses.replace(job, in_grid=False) for job in plan.jobs if job.number not in kept]
     jobs = sorted([*others, *(job for job, _ in change.jobs)], key=lambda job: job.number)
     require_own_directories(jobs)
-    for of_plan, job in change.jobs:
-        directory = sweep_dir / of_plan.directory
+    for entry, job in change.jobs:
+        directory = sweep_dir / entry.directory
         # If an earlier call was killed before it wrote the plan, a new job's directory may hold an old frozen.yaml.
-        if of_plan.number not in known or not (directory / FROZEN_FILE).exists():
-            freeze_job(job, directory, of_plan)
+        if entry.number not in known or not (directory / FROZEN_FILE).exists():
+            freeze_job(job, directory, entry)
     launcher = change.jobs[0][1].launcher if change.jobs else None
     result = dataclasses.replace(
         plan, arguments=list(arguments), launcher=launcher or plan.launcher, jobs=jobs, plugins=list(plugins)

@@ -224,14 +224,15 @@ class Maybe:
 
 @dataclass(frozen=True)
 class ListOf:
-    """A list of ``least`` to ``limit`` values of one type; its typed form is a tuple."""
+    """A list of ``least`` to ``limit`` values of one type. typed: the class of its typed form, tuple or list."""
 
     item: FieldType
     limit: int = _UNLIMITED
     least: int = 0
+    typed: type = tuple
 
-    def read(self, plain: object, where: str) -> tuple[Any, ...]:
-        return tuple(self.item.read(value, f"{where}[{i}]") for i, value in enumerate(self._values(plain, where)))
+    def read(self, plain: object, where: str) -> Any:
+        return self.typed(self.item.read(value, f"{where}[{i}]") for i, value in enumerate(self._values(plain, where)))
 
     def write(self, value: object, where: str) -> list[Any]:
         return [self.item.write(each, f"{where}[{i}]") for i, each in enumerate(self._values(value, where))]
@@ -242,13 +243,6 @@ class ListOf:
             most = [f"of at most {self.limit}"] if self.limit < _UNLIMITED else []
             refuse(where, value, " ".join(["a list", " and ".join([*least, *most])]).strip())
         return value
-
-
-class _ListAsList(ListOf):
-    """A :class:`ListOf` whose typed form is a list."""
-
-    def read(self, plain: object, where: str) -> Any:
-        return list(super().read(plain, where))
 
 
 @dataclass(frozen=True)
@@ -349,7 +343,7 @@ def field_type(hint: Any, *, complete: bool = True) -> FieldType:
     if origin in (list, tuple, dict, Mapping):
         kinds = [field_type(each, complete=complete) for each in arguments if each is not Ellipsis]
         if origin is list:
-            return _ListAsList(kinds[0])
+            return ListOf(kinds[0], typed=list)
         if origin is tuple:
             return ListOf(kinds[0]) if Ellipsis in arguments else ListOf(kinds[0], len(kinds), least=len(kinds))
         return MapOf(kinds[0], kinds[1])

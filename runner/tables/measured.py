@@ -114,7 +114,7 @@ def measured(outcome: Outcome, config: Config, kind: str, against: Outcome | Non
         compared_with = against.summary.weights_sha256 or ""
         failed = failure_of(outcome) or failure_of(against)
         values[WEIGHT_DIFFERENCE] = math.nan if failed else weight_difference(Path(against.directory), directory)
-    evaluations, ended = tuple(_evaluations(directory / METRICS_FILE)), _ended(origin, outcome)
+    evaluations, ended = tuple(_evaluations(directory / METRICS_FILE)), _origin_after_run(origin, outcome)
     plain, failure = to_plain(config), failure_of(outcome)
     return Result(kind, plain, values, config.seed, evaluations, failure, compared_with, ended)
 
@@ -124,7 +124,7 @@ def failure_of(outcome: Outcome) -> str:
     return "" if outcome.status in ENDED or outcome.error is None else outcome.error.message
 
 
-def _ended(origin: ResultOrigin, outcome: Outcome) -> ResultOrigin:
+def _origin_after_run(origin: ResultOrigin, outcome: Outcome) -> ResultOrigin:
     """Return the origin with the facts of an ended run, without ``first_steps`` if another kind of machine ran it."""
     summary = outcome.summary
     assert summary is not None
