@@ -26,9 +26,10 @@ def require(holds: bool, key: str, value: object, expected: str) -> None:
         raise ConfigError(f"{key}={value}: expected {expected}")
 
 
-def require_one_of(key: str, value: str, options: Collection[str]) -> None:
-    """Raise ConfigError, listing the options, unless the value is one of them."""
-    require(value in options, key, repr(value), f"one of {', '.join(options)}")
+def require_one_of(key: str, value: str | None, options: Collection[str], *, optional: bool = False) -> None:
+    """Raise ConfigError, listing the options, unless the value is one of them. optional: whether None is allowed."""
+    expected = f"one of {', '.join(options)}{', or null' if optional else ''}"
+    require(value in options or (optional and value is None), key, repr(value), expected)
 
 
 class DataError(RunnerError):

@@ -14,7 +14,7 @@ from runner.commands.plugins import OPTION
 from runner.config.hydra_sweep import FULL_ERROR, JOB, launch_planned
 from runner.config.launcher import Launcher, SweepPlace, jobs_at_once, variables
 from runner.engine.cluster.processes import runner_command
-from runner.errors import ClusterError, Interrupted, ResourceError, RunnerError
+from runner.errors import ClusterError, Interrupted, ResourceError
 from runner.plugin import pinned_references
 from runner.sweeps.frozen_job import Work, run_frozen_job
 from runner.sweeps.locks import sweep_is_running
@@ -191,7 +191,8 @@ def _run_in_new_process(sweep_dir: Path, job: PlannedJob, composed: Mapping[str,
         code = Popen(command, stdin=DEVNULL, stdout=log, stderr=STDOUT, env=environment).wait()
     status, summary = recorded(directory)
     if status not in ENDED and (summary is None or summary.error is None):
-        error = _killed(code, directory)
+        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+        error = ClusterError(f"the process of the job {how}; see {directory / JOB_LOG}")
         note_failure(error, directory, job.overrides)
         print(f"{job.label}: error: {error}", file=sys.stderr, flush=True)
     elif summary is not None and summary.error is not None:
@@ -204,9 +205,3 @@ def _end_with_sweep(sweep_dir: Path) -> None:
     """End this process of the launcher if the sweep was killed, instead of waiting minutes for another job."""
     if not sweep_is_running(sweep_dir):
         os._exit(1)
-
-
-def _killed(code: int, directory: Path) -> RunnerError:
-    """Return the error of a job that ended without recording one."""
-    how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-    return ClusterError(f"the process of the job {how}; see {directory / JOB_LOG}")

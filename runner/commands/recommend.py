@@ -66,8 +66,10 @@ def main(arguments: Sequence[str]) -> int:
     config = _config(composer, options.overrides)
     hardware = hardware_of(config)
     workers = options.workers or worker_counts(hardware)
-    distinct = list(dict.fromkeys(candidates(hardware, workers)))
-    tried = [_tried(composer, options.overrides, candidate) for candidate in _progress(distinct)]
+    distinct, tried = list(dict.fromkeys(candidates(hardware, workers))), []
+    for done, candidate in enumerate(distinct, 1):
+        print(f"{done} of {len(distinct)}: {' '.join(candidate)}", file=sys.stderr, flush=True)
+        tried.append(_tried(composer, options.overrides, candidate))
     print(recommendation_text(tried, options.overrides, options.config_dir), flush=True)
     return 0
 
@@ -97,12 +99,6 @@ def candidates(hardware: Hardware, workers: Iterable[int]) -> Iterator[tuple[str
             for variant in variants_on(hardware, strategy, count):
                 settings = [f"{GROUP}.{key}={value}" for key, value in variant.items()]
                 yield (f"{GROUP}={name}", f"{GROUP}.workers={count}", *settings)
-
-
-def _progress(each: Sequence[tuple[str, ...]]) -> Iterator[tuple[str, ...]]:
-    for done, candidate in enumerate(each, 1):
-        print(f"{done} of {len(each)}: {' '.join(candidate)}", file=sys.stderr, flush=True)
-        yield candidate
 
 
 def _config(composer: RunComposer, overrides: Sequence[str]) -> Config:

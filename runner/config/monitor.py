@@ -12,7 +12,7 @@ from typing import Any
 
 from runner.config.schema import Config
 from runner.engine.graph.network import LOSS
-from runner.errors import ConfigError
+from runner.errors import ConfigError, require_one_of
 from runner.tasks import TASKS
 from runner.tasks.base import MAX, Task
 
@@ -47,12 +47,10 @@ def monitor_of_plain(plain: Mapping[Any, Any]) -> Monitor:
     Raises ConfigError for a configuration without valid sections, or with a task of a plugin that is not installed.
     """
     settings, train, data = (_section(plain, name) for name in ("task", "train", "data"))
-    if settings.get("name") not in TASKS:
-        raise ConfigError(f"task.name={settings.get('name')!r}: expected one of {', '.join(TASKS)}")
+    require_one_of("task.name", settings.get("name"), TASKS)
     task = TASKS[settings["name"]](**settings)
     named = train.get("monitor")
-    if named is not None and named not in monitored(task):
-        raise ConfigError(f"train.monitor={named!r}: expected one of {', '.join(monitored(task))}, or null")
+    require_one_of("train.monitor", named, monitored(task), optional=True)
     return _monitor(task, named, data.get("val_fraction"))
 
 

@@ -7,14 +7,14 @@ A field of :class:`Config` that belongs to a group holds one of the dataclasses 
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any
 
 from omegaconf import MISSING
 
 from runner.bounds import Bounds, Count, CountOrZero, NonNegative, Seed, SmallCount
 from runner.engine.graph.device import COLLECTIVES, COMPRESSIONS, CPU, DEVICE_TYPES, DISTRIBUTIONS, LONGEST_DELAY_S
 from runner.engine.simulate.hardware import Hardware
-from runner.errors import ConfigError
+from runner.errors import ConfigError, require, require_one_of
 
 
 def key(default: Any, text: str) -> Any:
@@ -126,18 +126,16 @@ class StragglersConfig:
     )
 
     def __post_init__(self) -> None:
-        if self.distribution not in DISTRIBUTIONS:
-            _refuse("stragglers.distribution", repr(self.distribution), f"one of {', '.join(DISTRIBUTIONS)}")
-        given = self.workers
-        if given is not None and (not given or len(set(given)) != len(given)):
-            _refuse("stragglers.workers", given, "one or more distinct worker numbers, counted from 0, or null for all")
-        waits = self.distribution != "none"
-        if (self.median_ms > 0) != waits:
-            _refuse("stragglers.median_ms", self.median_ms, "above 0" if waits else "0 with distribution=none")
-        lognormal = self.distribution == "lognormal"
-        if (self.sigma > 0) != lognormal:
-            expected = "above 0" if lognormal else "0 unless distribution=lognormal"
-            _refuse("stragglers.sigma", self.sigma, expected)
+        where, given = "cluster.stragglers", self.workers
+        require_one_of(f"{where}.distribution", self.distribution, DISTRIBUTIONS)
+        distinct = given is None or (given != [] and len(set(given)) == len(given))
+        expected = "one or more distinct worker numbers, counted from 0, or null for all"
+        require(distinct, f"{where}.workers", given, expected)
+        waits, lognormal = self.distribution != "none", self.distribution == "lognormal"
+        expected = "above 0" if waits else "0 with distribution=none"
+        require((self.median_ms > 0) == waits, f"{where}.median_ms", self.median_ms, expected)
+        expected = "above 0" if lognormal else "0 unless distribution=lognormal"
+        require((self.sigma > 0) == lognormal, f"{where}.sigma", self.sigma, expected)
 
 
 LOCAL, HOSTS, SLURM, RAY = LAUNCHERS = ("local", "hosts", "slurm", "ray")
@@ -175,21 +173,20 @@ class LauncherConfig:
     placement: str = key("pack", f"kind=ray: how Ray places the processes: {', '.join(PLACEMENTS)}")
 
     def __post_init__(self) -> None:
-        if self.kind not in LAUNCHERS:
-            _refuse("launcher.kind", repr(self.kind), f"one of {', '.join(LAUNCHERS)}")
+        where = "cluster.launcher"
+        require_one_of(f"{where}.kind", self.kind, LAUNCHERS)
         counts = self.hosts.values() if isinstance(self.hosts, Mapping) else () if self.hosts is None else (0,)
-        if not all(type(count) is int and 1 <= count <= 4096 for count in counts):
-            _refuse("launcher.hosts", self.hosts, "a number of processes, 1 to 4096, for each host, such as {a: 2}")
+        counted = all(type(count) is int and 1 <= count <= 4096 for count in counts)
+        expected = "a number of processes, 1 to 4096, for each host, such as {a: 2}"
+        require(counted, f"{where}.hosts", self.hosts, expected)
         for name, kinds in _KINDS_OF.items():
-            if getattr(self, name) and self.kind not in kinds:
-                _refuse("launcher.kind", self.kind, f"{' or '.join(kinds)}, because launcher.{name} is set")
-        if self.placement not in PLACEMENTS:
-            _refuse("launcher.placement", repr(self.placement), f"one of {', '.join(PLACEMENTS)}")
+            expected = f"{' or '.join(kinds)}, because launcher.{name} is set"
+            require(not getattr(self, name) or self.kind in kinds, f"{where}.kind", self.kind, expected)
+        require_one_of(f"{where}.placement", self.placement, PLACEMENTS)
         given = self.sbatch if isinstance(self.sbatch, Mapping) else {} if self.sbatch is None else {"": self.sbatch}
-        for name, value in given.items():
-            if name not in SBATCH_OPTIONS or not isinstance(value, str | int):
-                expected = f"a text, a whole number or true for some of {', '.join(SBATCH_OPTIONS)}"
-                _refuse("launcher.sbatch", self.sbatch, expected)
+        allowed = all(name in SBATCH_OPTIONS and isinstance(value, str | int) for name, value in given.items())
+        expected = f"a text, a whole number or true for some of {', '.join(SBATCH_OPTIONS)}"
+        require(allowed, f"{where}.sbatch", self.sbatch, expected)
 
 
 AUTO = "auto"
@@ -246,25 +243,16 @@ class LocalCluster:
     hardware: Hardware | None = key(None, "kinds, places and links of devices, for `runner simulate`; null: none")
 
     def __post_init__(self) -> None:
-        if self.device not in (AUTO, *DEVICE_TYPES):
-            _refuse("device", repr(self.device), f"one of {', '.join((AUTO, *DEVICE_TYPES))}")
-        if self.server_device not in DEVICE_TYPES:
-            _refuse("server_device", repr(self.server_device), f"one of {', '.join(DEVICE_TYPES)}")
-        types = DEVICE_TYPES if self.device == AUTO else (self.device,)
-        if self.device_taken not in (None, *types):
-            _refuse("device_taken", repr(self.device_taken), f"{' or '.join(types)} with device={self.device}, or null")
-        if self.collectives not in (None, *COLLECTIVES):
-            _refuse("collectives", repr(self.collectives), f"one of {', '.join(COLLECTIVES)}, or null")
-        if self.gpus == []:
-            _refuse("gpus", self.gpus, "one or more GPU numbers from 0, or null for all in turn")
-        if self.compression not in COMPRESSIONS:
-            _refuse("compression", repr(self.compression), f"one of {', '.join(COMPRESSIONS)}")
-        if not set(self.filled_in or ()) <= set(FILLED_IN):
-            _refuse("filled_in", self.filled_in, f"some of {', '.join(FILLED_IN)}, or null")
-
-
-def _refuse(name: str, found: object, expected: str) -> NoReturn:
-    raise ConfigError(f"cluster.{name}={found}: expected {expected}")
+        require_one_of("cluster.device", self.device, (AUTO, *DEVICE_TYPES))
+        require_one_of("cluster.server_device", self.server_device, DEVICE_TYPES)
+        types, taken = DEVICE_TYPES if self.device == AUTO else (self.device,), self.device_taken
+        expected = f"{' or '.join(types)} with device={self.device}, or null"
+        require(taken in (None, *types), "cluster.device_taken", repr(taken), expected)
+        require_one_of("cluster.collectives", self.collectives, COLLECTIVES, optional=True)
+        require(self.gpus != [], "cluster.gpus", self.gpus, "one or more GPU numbers from 0, or null for all in turn")
+        require_one_of("cluster.compression", self.compression, COMPRESSIONS)
+        known = set(self.filled_in or ()) <= set(FILLED_IN)
+        require(known, "cluster.filled_in", self.filled_in, f"some of {', '.join(FILLED_IN)}, or null")
 
 
 CLUSTERS: dict[str, type] = {"local": LocalCluster}  # option of the group ``cluster`` -> schema of the option

@@ -11,7 +11,7 @@ from runner.data.dataset import Dataset, Facts, Split
 from runner.data.npz import ArrayHeader, map_array, read_array, read_headers
 from runner.data.own_files import NormalisedFiles
 from runner.data.streamed import MappedSplit
-from runner.errors import ConfigError, DataError
+from runner.errors import DataError, require_one_of
 from runner.fields import Field
 
 KEYS = ("x_train", "y_train", "x_test", "y_test")
@@ -50,8 +50,7 @@ class Arrays(NormalisedFiles):
     ask = "name an .npz file, as in data=arrays data.path=my.npz"
 
     def __post_init__(self) -> None:
-        if self.layout not in (None, *LAYOUTS):
-            raise ConfigError(f"data.layout={self.layout!r}: expected one of {', '.join(LAYOUTS)}, or null")
+        require_one_of("data.layout", self.layout, LAYOUTS, optional=True)
         super().__post_init__()
 
     @property

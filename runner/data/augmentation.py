@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from runner.bounds import Bounds
 from runner.data.colour import DISTORTIONS
-from runner.errors import ConfigError
+from runner.errors import ConfigError, require_one_of
 from runner.kernels import philox
 from runner.system.schema import LenientRecord, Violation
 
@@ -54,9 +54,7 @@ class Augment:
     others: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.colour is not None and self.colour not in DISTORTIONS:
-            expected = ", ".join(DISTORTIONS)
-            raise ConfigError(f"data.augment.colour={self.colour!r}: expected {expected}, or null")
+        require_one_of("data.augment.colour", self.colour, DISTORTIONS, optional=True)
 
     @property
     def of_images(self) -> bool:

@@ -12,7 +12,7 @@ from runner.data.dataset import Examples, Normalisation
 from runner.data.decoder import Decoder
 from runner.data.own_files import NormalisedFiles
 from runner.data.preprocessing import ImagePreprocessing, PreprocessingSettings
-from runner.errors import ConfigError
+from runner.errors import require
 
 log = logging.getLogger(__name__)
 
@@ -34,8 +34,7 @@ class EncodedFiles(NormalisedFiles):
     skip_errors: CountOrZero = 0
 
     def __post_init__(self) -> None:
-        if self.channels not in (1, 3):
-            raise ConfigError(f"data.channels={self.channels}: expected 3 for colour or 1 for grey")
+        require(self.channels in (1, 3), "data.channels", self.channels, "3 for colour or 1 for grey")
         self.image_preprocessing()
         super().__post_init__()
 

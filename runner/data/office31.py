@@ -7,7 +7,7 @@ from typing import Annotated
 from runner.bounds import Bounds, Positive, Real
 from runner.data.dataset import Facts
 from runner.data.image_folder import ImageFolder, classes_in
-from runner.errors import ConfigError
+from runner.errors import require_one_of
 
 DOMAINS = {"amazon": 2817, "dslr": 498, "webcam": 795}
 """Domain -> number of images."""
@@ -34,8 +34,7 @@ class Office31(ImageFolder):
     std: list[Positive] | None = field(default_factory=lambda: [0.229, 0.224, 0.225])
 
     def __post_init__(self) -> None:
-        if self.domain not in DOMAINS:
-            raise ConfigError(f"data.domain={self.domain}: expected one of {', '.join(DOMAINS)}")
+        require_one_of("data.domain", self.domain, DOMAINS)
         super().__post_init__()
 
     def published_facts(self) -> Facts:

@@ -21,7 +21,7 @@ from runner.data.crops import (
     ten_views,
 )
 from runner.data.dataset import EncodedImage, Normalisation, Preprocessing
-from runner.errors import ConfigError
+from runner.errors import ConfigError, require_one_of
 
 _SCALE = 255.0
 
@@ -124,8 +124,7 @@ class PreprocessingSettings:
 
     def recipe(self, size: int, channels: int) -> Recipe:
         """Return the recipe for square images of ``size`` pixels. Raises ConfigError for invalid settings."""
-        if self.name not in RECIPES:
-            raise ConfigError(f"data.preprocessing.name={self.name!r}: expected one of {', '.join(RECIPES)}")
+        require_one_of("data.preprocessing.name", self.name, RECIPES)
         recipe = replace(RECIPES[self.name], size=size, channels=channels)
         recipe = replace(recipe, **{key: value for key, value in self._changes(recipe).items() if value is not None})
         if recipe.colour and channels != 3:

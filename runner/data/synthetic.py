@@ -10,7 +10,7 @@ from runner.bounds import Bounds, Count, Seed
 from runner.data.dataset import Dataset, Facts, Normalisation, Split
 from runner.data.settings import DatasetSettings
 from runner.data.text import END, UNKNOWN, TextSettings, Tokens
-from runner.errors import ConfigError
+from runner.errors import require
 from runner.kernels import philox
 
 _PATTERN_SIDE = 8
@@ -35,8 +35,7 @@ class Synthetic(DatasetSettings):
     data_seed: Seed = 0
 
     def __post_init__(self) -> None:
-        if len(self.shape) != 3:
-            raise ConfigError(f"data.shape={list(self.shape)}: expected three sizes, [channels, height, width]")
+        require(len(self.shape) == 3, "data.shape", list(self.shape), "three sizes, [channels, height, width]")
         super().__post_init__()
 
     def facts(self) -> Facts:

@@ -16,7 +16,7 @@ from runner.data.records.description import Description, read_description
 from runner.data.records.index import ShardIndex, index_of
 from runner.data.records.shards import shard_paths
 from runner.data.streamed import RecordFields, Records
-from runner.errors import ConfigError, DataError
+from runner.errors import DataError, require_one_of
 from runner.fields import Field
 
 _DTYPES = ("uint8", "float32", "float64")
@@ -48,8 +48,7 @@ class TFRecord(EncodedFiles):
     streamed = True
 
     def __post_init__(self) -> None:
-        if self.dtype not in (None, *_DTYPES):
-            raise ConfigError(f"data.dtype={self.dtype!r}: expected one of {', '.join(_DTYPES)}, or null")
+        require_one_of("data.dtype", self.dtype, _DTYPES, optional=True)
         super().__post_init__()
 
     @property

@@ -102,13 +102,10 @@ def splits_of(data: DatasetSettings, seed: int, record: DataRecord) -> list[Data
     found = []
     for split, count in counts.items():
         if count:
-            digest = _digest([split, plain, *known, None if split == "test" else drawn])
-            found.append(DataSplit(data.name, split, digest, str(source), count, list(facts.shape)))
+            document = [split, plain, *known, None if split == "test" else drawn]
+            digest = hashlib.sha256(json.dumps(document, sort_keys=True, default=str).encode()).hexdigest()
+            found.append(DataSplit(data.name, split, digest[:_DIGEST_LENGTH], str(source), count, list(facts.shape)))
     return found
-
-
-def _digest(document: object) -> str:
-    return hashlib.sha256(json.dumps(document, sort_keys=True, default=str).encode()).hexdigest()[:_DIGEST_LENGTH]
 
 
 def write_record(run_dir: Path, record: DataRecord) -> None:

@@ -14,7 +14,7 @@ from runner.engine.graph.expression import Expr, apply
 from runner.engine.graph.initializers import Constant, Uniform
 from runner.engine.graph.network import COUNTED, LOSS, NetworkBuilder, NetworkFunction, Outputs
 from runner.engine.graph.tensor import Tensor
-from runner.errors import ConfigError
+from runner.errors import ConfigError, require_one_of
 from runner.fields import BEGINS, LABEL, Field
 from runner.models.base import Model, SequenceModel
 from runner.nn import new_layer
@@ -49,8 +49,7 @@ class Language(Task):
     ranked: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        if self.loss not in LOSSES:
-            raise ConfigError(f"task.loss={self.loss!r}: expected one of {', '.join(LOSSES)}")
+        require_one_of("task.loss", self.loss, LOSSES)
 
     @property
     def measures(self) -> Mapping[str, Metric]:

@@ -111,7 +111,9 @@ class BackgroundWriter:
         try:
             # If ``finish`` has timed out, a ``Replay`` may begin. The lock prevents simultaneous writes.
             with self._spool.lock():
-                self._open()
+                if not self._opened and not self._abandoned:
+                    self._store.open()
+                    self._opened = True
                 while self._write_next():
                     pass
         except (StoreUnavailableError, OSError) as error:
@@ -121,11 +123,6 @@ class BackgroundWriter:
             _log.info("the tracking store answers again; the waiting records have been written")
         self._failures, self._error = 0, None
         return True
-
-    def _open(self) -> None:
-        if not self._opened and not self._abandoned:
-            self._store.open()
-            self._opened = True
 
     def _write_next(self) -> bool:
         """Write the oldest records; return whether there were any."""

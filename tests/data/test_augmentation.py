@@ -79,7 +79,7 @@ def test_colours_of_8_bit_images_are_distorted_after_the_crop() -> None:
         ({"others": {"cutout": {"size": 0}}}, "others.cutout.size: 0, expected 1 to"),
         ({"others": {"cutout": {"side": 3}}}, "others.cutout.side: no such key"),
         ({"others": {"cutout": 3}}, "others.cutout: expected a section of keys, or {} for defaults, found 3"),
-        ({"colour": "fasts"}, "colour='fasts': expected full, fast, pca, or null"),
+        ({"colour": "fasts"}, "colour='fasts': expected one of full, fast, pca, or null"),
         ({"colour": "fast"}, "colour=fast: expected null, because the examples of dataset 'synthetic' are not "),
     ],
 )
