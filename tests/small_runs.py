@@ -47,7 +47,7 @@ def _composer(schemas: tuple[type, ...], config_dir: Path | None) -> RunComposer
 def _composed(overrides: tuple[str, ...], config_dir: Path | None) -> Config:
     model = () if any(override.startswith("model=") for override in overrides) else SMALL_MODEL
     config = composed_config(*SMALL, *model, *overrides, config_dir=config_dir)
-    return fix_machine_values(config, cores=1, look=lambda: NO_DRIVER)
+    return fix_machine_values(config, cores=1, find=lambda: NO_DRIVER)
 
 
 def typed(text: str) -> tuple[str, ...]:

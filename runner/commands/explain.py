@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from runner.commands import explanation
 from runner.config import hydra_app
 from runner.config.configuration import fix_machine_values
-from runner.config.devices import look_at
+from runner.config.devices import found_gpus
 from runner.config.error_text import unknown_command_line_option
 from runner.config.schema import Config
 from runner.data.inspection import stage_lines
@@ -37,7 +37,7 @@ def explain(config: Config) -> str:
 
     If the data are streamed, a few batches are read to measure the stages of the input pipeline.
     """
-    return explain_with_memory(config, look_at(config.cluster))[0]
+    return explain_with_memory(config, found_gpus(config.cluster))[0]
 
 
 def explain_with_memory(config: Config, found: Found) -> tuple[str, list[ProcessMemory], list[GpuMemory]]:
@@ -172,7 +172,7 @@ def main(arguments: Sequence[str]) -> int:
     options = vars(parser.parse_intermixed_args(arguments))
     job = hydra_app.compose(options.pop("overrides"), **options)
     config = fix_machine_values(job.config(), usable_cores())
-    found = look_at(config.cluster)
+    found = found_gpus(config.cluster)
     text, on_host, on_gpus = explain_with_memory(config, found)
     print(text, flush=True)
     memory.require_fit(on_host, usable_memory(), process_room())

@@ -142,7 +142,7 @@ def _launch(
     directories = {job.number: sweep_dir / job.directory for job in jobs}
     if launcher.shares_process:
         # Hydra would compose two configurations for every job, only to pass its number.
-        return run_in_turn(lambda number: task({**settings, JOB: str(number)}), directories, launcher, progress.look)
+        return run_in_turn(lambda number: task({**settings, JOB: str(number)}), directories, launcher, progress.report)
     try:
         with progress:
             launch_planned(task, settings, directories, launcher, sweep_dir)

@@ -10,7 +10,7 @@ from pathlib import Path
 from runner.commands.planned_sweep import PlannedSweep
 from runner.commands.table_files import TableFiles
 from runner.config.configuration import fix_machine_values, from_composed
-from runner.config.devices import look_at, require_devices
+from runner.config.devices import found_gpus, require_devices
 from runner.config.hydra_app import Job, RunComposer, compose_launcher
 from runner.config.launcher import SweepPlace, jobs_at_once
 from runner.config.schema import Config
@@ -218,7 +218,7 @@ class TableSweep:
         Raises ResourceError or ConfigError if this machine cannot run the trial.
         """
         lacking = lacking_data(trial.config)
-        found = look_at(trial.config.cluster)
+        found = found_gpus(trial.config.cluster)
         config = fix_machine_values(trial.config, usable_cores())
         require_devices(config, found)
         experiment = build(config)

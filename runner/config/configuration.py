@@ -20,7 +20,7 @@ from runner.bounds import out_of_bounds
 from runner.callback import CALLBACKS
 from runner.config import safe_yaml
 from runner.config.check import check
-from runner.config.devices import ALL_GPUS, GpuShare, Look, take_devices
+from runner.config.devices import ALL_GPUS, FindGpus, GpuShare, take_devices
 from runner.config.error_text import describe, unknown_callback
 from runner.config.groups import GROUPS
 from runner.config.schema import FILLED_IN, Config, worker_processes
@@ -115,11 +115,11 @@ def release_other_limit(plain: dict[str, Any], overrides: Sequence[str]) -> None
                 train[limit.split(".")[1]] = None
 
 
-def fix_machine_values(config: Config, cores: int, look: Look = discover, share: GpuShare = ALL_GPUS) -> Config:
+def fix_machine_values(config: Config, cores: int, find: FindGpus = discover, share: GpuShare = ALL_GPUS) -> Config:
     """Return ``config`` with absolute paths, and with all machine-dependent values filled in.
 
     A run stores the result, so a resumed run with the same threads and devices computes equal values bit for bit.
-    ``cluster.filled_in`` names the keys that were null before. cores: number of cores that the run may use. look:
+    ``cluster.filled_in`` names the keys that were null before. cores: number of cores that the run may use. find:
     function that finds the GPUs. share: the job's share of the GPUs if other jobs run at the same time.
     A simulated run depends on no machine, so its configuration is returned as it is. Raises ResourceError for a
     requested GPU that does not exist.
@@ -131,7 +131,7 @@ def fix_machine_values(config: Config, cores: int, look: Look = discover, share:
     cores_each = config.cluster.cores_per_worker or cores / workers
     before = config.cluster.filled_in or ()
     cluster = dataclasses.replace(
-        take_devices(config, look, share),
+        take_devices(config, find, share),
         threads_per_worker=threads,
         cores_per_worker=cores_each,
         workers=workers,

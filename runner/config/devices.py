@@ -98,13 +98,13 @@ ALL_GPUS = GpuShare()  # the share of a run that shares the machine with no othe
 ON_CPU = "CPU"  # description of a device without a GPU
 
 
-Look = Callable[[], Found]
+FindGpus = Callable[[], Found]
 
 
-def take_devices(config: Config, look: Look = discover, share: GpuShare = ALL_GPUS) -> LocalCluster:
+def take_devices(config: Config, find: FindGpus = discover, share: GpuShare = ALL_GPUS) -> LocalCluster:
     """Return the cluster of a configuration with ``device_taken``, ``gpus`` and ``collectives`` filled in.
 
-    look: finds GPUs; called only if the configuration allows a GPU. share: the GPUs to assign if ``cluster.gpus`` is
+    find: finds GPUs; called only if the configuration allows a GPU. share: the GPUs to assign if ``cluster.gpus`` is
     null. GPUs in ``cluster.gpus`` are required, even with ``cluster.device=auto``. Raises ResourceError if a required
     GPU cannot be used, ConfigError if GPUs are named for a run on the CPU, or if NCCL or the precision cannot be used.
     """
@@ -118,7 +118,7 @@ def take_devices(config: Config, look: Look = discover, share: GpuShare = ALL_GP
             )
         require_precision(config)
         return replace(cluster, device_taken=CPU)
-    found = look()
+    found = find()
     if taken is None and cluster.gpus is not None:
         if found.obstacle and cluster.device == AUTO:
             raise ResourceError(
@@ -137,13 +137,13 @@ def take_devices(config: Config, look: Look = discover, share: GpuShare = ALL_GP
     return take_collectives(config, found)
 
 
-def retake_devices(config: Config, look: Look = discover) -> tuple[Config, str]:
+def retake_devices(config: Config, find: FindGpus = discover) -> tuple[Config, str]:
     """Return a stored configuration adapted to this machine, and a text on changes that can affect values ("" if none).
 
     GPUs that ``auto`` chose are reassigned if some do not exist here; if no GPU can be used, the run uses the CPU.
     Raises ResourceError if a GPU that the user requested does not exist here.
     """
-    found = look_at(config.cluster, look)
+    found = found_gpus(config.cluster, find)
     by_auto = config.cluster.device_taken == GPU and config.cluster.device == AUTO
     if by_auto and found.obstacle:
         elsewhere = _with_devices(config, found, device_taken=None, gpus=None, collectives=None)
@@ -165,9 +165,9 @@ def _with_devices(config: Config, found: Found, **released: None) -> Config:
     return replace(config, cluster=take_devices(config, lambda: found))
 
 
-def look_at(cluster: LocalCluster, look: Look = discover) -> Found:
+def found_gpus(cluster: LocalCluster, find: FindGpus = discover) -> Found:
     """Return the GPUs of this machine, or NO_GPUS without a search if ``cluster.device`` is cpu."""
-    return NO_GPUS if cluster.device == CPU else look()
+    return NO_GPUS if cluster.device == CPU else find()
 
 
 def devices_on_gpus(config: Config) -> int:
@@ -202,21 +202,21 @@ def require_devices(config: Config, found: Found) -> None:
         )
 
 
-def require_precision(config: Config, look: Look = discover) -> None:
+def require_precision(config: Config, find: FindGpus = discover) -> None:
     """Raise ConfigError if the run computes on a CPU without instructions for the precision.
 
-    look: finds GPUs; called only if the choice between GPU and CPU depends on the result.
+    find: finds GPUs; called only if the choice between GPU and CPU depends on the result.
     """
-    if config.precision == "bfloat16" and not bfloat16_flags() and _takes_cpu(config.cluster, look):
+    if config.precision == "bfloat16" and not bfloat16_flags() and _takes_cpu(config.cluster, find):
         raise ConfigError(
             f"precision=bfloat16: expected a CPU with one of {', '.join(BFLOAT16_FLAGS)}; this CPU has none, so "
             "bfloat16 would be slower than float32; use precision=float32, or another machine"
         )
 
 
-def _takes_cpu(cluster: LocalCluster, look: Look) -> bool:
+def _takes_cpu(cluster: LocalCluster, find: FindGpus) -> bool:
     chosen = cluster.device_taken or cluster.device
-    return chosen == CPU or (chosen == AUTO and cluster.gpus is None and bool(look().obstacle))
+    return chosen == CPU or (chosen == AUTO and cluster.gpus is None and bool(find().obstacle))
 
 
 def _absent_gpus(cluster: LocalCluster, found: Found) -> list[int]:

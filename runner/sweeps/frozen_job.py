@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from runner.config.configuration import fix_machine_values, load_stored
-from runner.config.devices import ALL_GPUS, GpuShare, Look
+from runner.config.devices import ALL_GPUS, FindGpus, GpuShare
 from runner.config.schema import Config
 from runner.engine.graph.device import GPU
 from runner.errors import Interrupted, RunnerError
@@ -21,7 +21,7 @@ from runner.system.machine import usable_cores
 
 
 @contextmanager
-def gpu_share(sweep_dir: Path, at_once: int, look: Look, *, earlier: Sequence[int] = ()) -> Iterator[GpuShare]:
+def gpu_share(sweep_dir: Path, at_once: int, find: FindGpus, *, earlier: Sequence[int] = ()) -> Iterator[GpuShare]:
     """Yield the GPUs for one of ``at_once`` simultaneous jobs; a lock reserves this share until the block ends.
 
     earlier: GPUs of a run that is resumed. A share with one of these GPUs is chosen unless another job reserved it.
@@ -29,7 +29,7 @@ def gpu_share(sweep_dir: Path, at_once: int, look: Look, *, earlier: Sequence[in
     if at_once == 1:
         yield ALL_GPUS
         return
-    gpus = look().gpus if earlier else ()
+    gpus = find().gpus if earlier else ()
     shares = [{gpu.number for gpu in GpuShare(place, at_once).of(gpus)} for place in range(at_once)]
     wanted = next((place for place, numbers in enumerate(shares) if numbers & set(earlier)), 0)
     with place_lock(sweep_dir, wanted) as place:
@@ -58,13 +58,13 @@ def run_frozen_job(
     train: Callable[[Work], object],
     *,
     debug: bool = False,
-    look: Look = discover,
+    find: FindGpus = discover,
 ) -> None:
     """Train a job unless it is finished, and record its outcome in its directory.
 
     If another process still runs the job, wait for its end. A RunnerError other than Interrupted is printed and
     recorded but not raised, so that other jobs run. Every other exception is recorded and raised. at_once: number of
-    jobs that share the machine. look: function that finds the GPUs of this machine.
+    jobs that share the machine. find: function that finds the GPUs of this machine.
     """
     directory = sweep_dir / job.directory
     waiting = f"{job.label}: another process still runs this job; waiting for its end"
@@ -74,7 +74,7 @@ def run_frozen_job(
         print(job.label, file=sys.stderr, flush=True)
         forget(directory)
         try:
-            with _prepared(job, sweep_dir, at_once, look) as work:
+            with _prepared(job, sweep_dir, at_once, find) as work:
                 train(work)
         except Exception as error:
             note_failure(error, directory, job.overrides)
@@ -86,7 +86,7 @@ def run_frozen_job(
 
 
 @contextmanager
-def _prepared(job: PlannedJob, sweep_dir: Path, at_once: int, look: Look) -> Iterator[Work]:
+def _prepared(job: PlannedJob, sweep_dir: Path, at_once: int, find: FindGpus) -> Iterator[Work]:
     """Yield the job to train; its share of the GPUs is reserved until the block ends.
 
     A resumed run keeps its number of threads and its devices, so that its results equal those of an uninterrupted run.
@@ -94,11 +94,11 @@ def _prepared(job: PlannedJob, sweep_dir: Path, at_once: int, look: Look) -> Ite
     directory = sweep_dir / job.directory
     if holds_run(directory):
         config = load_stored(directory / CONFIG_FILE)
-        with gpu_share(sweep_dir, at_once, look, earlier=config.cluster.gpus or ()):
+        with gpu_share(sweep_dir, at_once, find, earlier=config.cluster.gpus or ()):
             yield Work(config, directory, job, resume=True)
         return
     frozen = load_stored(directory / FROZEN_FILE)
-    with gpu_share(sweep_dir, at_once, look) as share:
-        config = fix_machine_values(frozen, max(1, usable_cores() // at_once), look, share)
+    with gpu_share(sweep_dir, at_once, find) as share:
+        config = fix_machine_values(frozen, max(1, usable_cores() // at_once), find, share)
         assigned = share != ALL_GPUS and frozen.cluster.gpus is None and config.cluster.device_taken == GPU
-        yield Work(config, directory, job, resume=False, gpus=share.text(look().gpus) if assigned else "")
+        yield Work(config, directory, job, resume=False, gpus=share.text(find().gpus) if assigned else "")

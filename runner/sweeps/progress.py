@@ -18,7 +18,7 @@ class Progress:
     """A report on stderr of each job that ends.
 
     Within a ``with`` block, a thread checks for ended jobs once a second, because jobs can end in other processes and
-    on other machines. Jobs of this process need no thread: call ``look`` after each job.
+    on other machines. Jobs of this process need no thread: call ``report`` after each job.
     """
 
     def __init__(
@@ -53,13 +53,13 @@ class Progress:
     def __exit__(self, *error: object) -> None:
         self._stop.set()
         self._thread.join()
-        self.look()
+        self.report()
 
     def _run(self) -> None:
         while not self._stop.wait(_EVERY_S):
-            self.look()
+            self.report()
 
-    def look(self) -> None:
+    def report(self) -> None:
         """Report the jobs that ended since the last call."""
         found = [job for job in self._pending if has_ended(self._sweep_dir / job.directory, self._before[job.number])]
         for job in found:

@@ -13,7 +13,7 @@ from threadpoolctl import threadpool_limits
 
 from runner.checkpoint import load
 from runner.config.configuration import fix_machine_values
-from runner.config.devices import Look, look_at
+from runner.config.devices import FindGpus, found_gpus
 from runner.config.schema import Config
 from runner.data.dataset import Dataset, Facts, Normalisation
 from runner.data.pipeline import Pipeline
@@ -77,14 +77,14 @@ class OneDevice:
     reason: str
 
 
-def one_device(config: Config, cores: int, look: Look = discover) -> OneDevice:
+def one_device(config: Config, cores: int, find: FindGpus = discover) -> OneDevice:
     """Choose a GPU or the CPU by ``config.cluster``, as a training run does; log the device and the reason.
 
-    cores: the number of cores of this machine. look: function that finds the GPUs. Raises ResourceError if the
+    cores: the number of cores of this machine. find: function that finds the GPUs. Raises ResourceError if the
     requested GPU is not available or lacks the precision.
     """
-    here = fix_machine_values(replace(config, parallelism=ForwardPasses()), cores, look)
-    found = look_at(here.cluster, look)
+    here = fix_machine_values(replace(config, parallelism=ForwardPasses()), cores, find)
+    found = found_gpus(here.cluster, find)
     cluster = local_cluster(1, gpus=gpus_of(here.cluster, workers=1, servers=0))
     report = log_devices(here.cluster, cluster, found)
     (what,) = report.devices.values()

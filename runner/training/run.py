@@ -13,7 +13,7 @@ from typing import Any
 from runner.callback import Callback
 from runner.checkpoint import CheckpointMeta, weights_sha256
 from runner.config.configuration import to_plain
-from runner.config.devices import look_at, require_devices
+from runner.config.devices import found_gpus, require_devices
 from runner.config.launcher import SweepPlace
 from runner.config.schema import Config
 from runner.engine.run.kernel_table import native_libraries
@@ -115,7 +115,7 @@ def _prepare(config: Config, run_dir: Path, resume: bool) -> _Prepared:
         notes.append("cluster.hardware has no effect on training, which uses this machine; see `runner simulate`")
     for note in notes:
         log.warning("%s", note)  # only to the terminal, because the log of the run is not open yet
-    found = look_at(config.cluster)
+    found = found_gpus(config.cluster)
     require_devices(config, found)
     placement = preconditions.kept_placement(config, run_dir) if resume else None
     experiment = build(config, placement)

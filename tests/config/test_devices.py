@@ -11,7 +11,7 @@ from runner.config.devices import (
     ALL_GPUS,
     GpuShare,
     device_texts,
-    look_at,
+    found_gpus,
     reason,
     require_devices,
     require_precision,
@@ -60,7 +60,7 @@ def test_an_unusable_gpu_is_not_assigned_and_the_reason_is_reported() -> None:
 def test_a_requested_cpu_is_used_without_looking_for_gpus() -> None:
     cluster = take_devices(requested("cluster.device=cpu"), lambda: pytest.fail("GPUs are searched"))
     assert cluster.device_taken == "cpu"
-    assert look_at(cluster, lambda: pytest.fail("GPUs are searched")) is NO_GPUS
+    assert found_gpus(cluster, lambda: pytest.fail("GPUs are searched")) is NO_GPUS
     assert reason(cluster, NO_GPUS) == "cluster.device=cpu"
 
 

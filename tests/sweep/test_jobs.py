@@ -122,7 +122,7 @@ def run_nested(folder: Path, numbers: list[int], at_once: int, found: Found) -> 
 
     def start(left: list[int]) -> None:
         if left:
-            run_frozen_job(job(left[0]), folder, at_once, train, look=lambda: found)
+            run_frozen_job(job(left[0]), folder, at_once, train, find=lambda: found)
 
     start(numbers)
     return works

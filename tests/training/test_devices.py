@@ -208,9 +208,9 @@ def test_a_missing_library_of_fast_gpu_kernels_is_reported(caplog: pytest.LogCap
 @pytest.mark.parametrize("strategy", ["single", "servers"])
 def test_a_gpu_has_nearly_the_results_of_a_cpu(strategy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     here = machine(gpu())
-    monkeypatch.setattr("runner.training.run.look_at", lambda cluster: here)
+    monkeypatch.setattr("runner.training.run.found_gpus", lambda cluster: here)
     on_gpu = run(config_on(here, *STRATEGIES[strategy]), tmp_path / "gpu", overrides=())
-    monkeypatch.setattr("runner.training.run.look_at", lambda cluster: NO_DRIVER)
+    monkeypatch.setattr("runner.training.run.found_gpus", lambda cluster: NO_DRIVER)
     config = config_on(NO_DRIVER, *STRATEGIES["single"])
     on_cpu = run(config, tmp_path / "CPU", overrides=())
     assert on_gpu.status == "finished"
@@ -233,7 +233,7 @@ def test_the_log_names_the_gpus_of_a_sweep_job_and_the_summary_its_devices(tmp_p
 
 def test_a_run_on_a_missing_gpu_creates_no_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = config_on(machine(gpu()), "parallelism=single")
-    monkeypatch.setattr("runner.training.run.look_at", lambda cluster: NO_DRIVER)
+    monkeypatch.setattr("runner.training.run.found_gpus", lambda cluster: NO_DRIVER)
     with pytest.raises(ResourceError, match=r"device_taken=gpu, as when the run began: expected a GPU"):
         run(config, tmp_path / "run", overrides=())
     assert not (tmp_path / "run").exists()

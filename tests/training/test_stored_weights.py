@@ -126,7 +126,7 @@ def test_bfloat16_needs_cpu_instructions_only_if_the_cpu_computes(monkeypatch: p
 def test_eval_and_predict_name_the_device(
     of_two_workers: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(inference, "one_device", partial(one_device, look=lambda: machine(gpu())))
+    monkeypatch.setattr(inference, "one_device", partial(one_device, find=lambda: machine(gpu())))
     assert main(["eval", str(of_two_workers), "--output", "out.json"]) == 0
     found = json.loads(Path("out.json").read_text())
     assert found["device"].startswith("GPU 0: Big GPU, compute capability 9.0")
