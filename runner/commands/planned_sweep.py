@@ -18,7 +18,7 @@ from runner.errors import ClusterError, Interrupted, ResourceError
 from runner.plugin import pinned_references
 from runner.sweeps.frozen_job import Work, run_frozen_job
 from runner.sweeps.locks import sweep_is_running
-from runner.sweeps.outcome import ENDED, has_ended, last_ended, note_failure, recorded
+from runner.sweeps.outcome import ENDED, has_ended, last_ended, record_failure, recorded
 from runner.sweeps.plan import FROZEN_FILE, Plan, PlannedJob
 from runner.sweeps.progress import Progress
 from runner.sweeps.report import SweepRecord, report_plan
@@ -193,7 +193,7 @@ def _run_in_new_process(sweep_dir: Path, job: PlannedJob, composed: Mapping[str,
     if status not in ENDED and (summary is None or summary.error is None):
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
         error = ClusterError(f"the process of the job {how}; see {directory / JOB_LOG}")
-        note_failure(error, directory, job.overrides)
+        record_failure(error, directory, job.overrides)
         print(f"{job.label}: error: {error}", file=sys.stderr, flush=True)
     elif summary is not None and summary.error is not None:
         print(f"{job.label}: error: {summary.error.message}", file=sys.stderr, flush=True)

@@ -10,7 +10,7 @@ from runner.commands.compare import difference_rows, differences_of_origin, name
 from runner.commands.plugins import require_session_classes
 from runner.commands.train import results_table
 from runner.config.configuration import load_stored
-from runner.config.devices import FindGpus, retake_devices
+from runner.config.devices import FindGpus, reassign_devices
 from runner.config.outcome import configuration_changes
 from runner.config.schema import Config, StragglersConfig
 from runner.kernels.gpu.discovery import discover
@@ -40,7 +40,7 @@ def repetition_here(config: Config, run: StoredRun, find: FindGpus = discover) -
 
     Raises ResourceError if a requested GPU is not available, and the errors of :func:`repetition_of`.
     """
-    here, other = retake_devices(config, find)
+    here, other = reassign_devices(config, find)
     if other:
         return Repetition(here, doubt=other)
     # The stored configuration is compared with earlier configurations, so this machine's GPUs are set afterwards.

@@ -20,7 +20,7 @@ from runner.bounds import out_of_bounds
 from runner.callback import CALLBACKS
 from runner.config import safe_yaml
 from runner.config.check import check
-from runner.config.devices import ALL_GPUS, FindGpus, GpuShare, take_devices
+from runner.config.devices import ALL_GPUS, FindGpus, GpuShare, assign_devices
 from runner.config.error_text import describe, unknown_callback
 from runner.config.groups import GROUPS
 from runner.config.schema import FILLED_IN, Config, worker_processes
@@ -131,7 +131,7 @@ def fix_machine_values(config: Config, cores: int, find: FindGpus = discover, sh
     cores_each = config.cluster.cores_per_worker or cores / workers
     before = config.cluster.filled_in or ()
     cluster = dataclasses.replace(
-        take_devices(config, find, share),
+        assign_devices(config, find, share),
         threads_per_worker=threads,
         cores_per_worker=cores_each,
         workers=workers,

@@ -12,7 +12,7 @@ from runner.kernels.gpu.driver import GpuFacts
 from runner.system.machine import BFLOAT16_FLAGS, bfloat16_flags
 
 
-def take_collectives(config: Config, found: Found) -> LocalCluster:
+def assign_collectives(config: Config, found: Found) -> LocalCluster:
     """Return the cluster of a configuration whose GPUs are assigned, with ``cluster.collectives`` filled in.
 
     A null key is filled in only if the strategy sums by all-reduce: with nccl if the configuration can use NCCL and
@@ -101,7 +101,7 @@ ON_CPU = "CPU"  # description of a device without a GPU
 FindGpus = Callable[[], Found]
 
 
-def take_devices(config: Config, find: FindGpus = discover, share: GpuShare = ALL_GPUS) -> LocalCluster:
+def assign_devices(config: Config, find: FindGpus = discover, share: GpuShare = ALL_GPUS) -> LocalCluster:
     """Return the cluster of a configuration with ``device_taken``, ``gpus`` and ``collectives`` filled in.
 
     find: finds GPUs; called only if the configuration allows a GPU. share: the GPUs to assign if ``cluster.gpus`` is
@@ -134,10 +134,10 @@ def take_devices(config: Config, find: FindGpus = discover, share: GpuShare = AL
         cluster = replace(cluster, gpus=[gpus[k % len(gpus)].number for k in range(devices_on_gpus(config))])
     config = replace(config, cluster=cluster)
     require_devices(config, found)
-    return take_collectives(config, found)
+    return assign_collectives(config, found)
 
 
-def retake_devices(config: Config, find: FindGpus = discover) -> tuple[Config, str]:
+def reassign_devices(config: Config, find: FindGpus = discover) -> tuple[Config, str]:
     """Return a stored configuration adapted to this machine, and a text on changes that can affect values ("" if none).
 
     GPUs that ``auto`` chose are reassigned if some do not exist here; if no GPU can be used, the run uses the CPU.
@@ -162,7 +162,7 @@ def retake_devices(config: Config, find: FindGpus = discover) -> tuple[Config, s
 def _with_devices(config: Config, found: Found, **released: None) -> Config:
     """Return the configuration with the ``released`` keys of its cluster set to None and filled in again."""
     config = replace(config, cluster=replace(config.cluster, **released))
-    return replace(config, cluster=take_devices(config, lambda: found))
+    return replace(config, cluster=assign_devices(config, lambda: found))
 
 
 def found_gpus(cluster: LocalCluster, find: FindGpus = discover) -> Found:

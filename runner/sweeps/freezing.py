@@ -12,7 +12,7 @@ from runner.config.hydra_app import Job
 from runner.config.schema import Config
 from runner.errors import ConfigError, DataError, DirectoryInUseError
 from runner.records.run_directory import holds_run
-from runner.sweeps.outcome import FAILURE_FILE, note_failure
+from runner.sweeps.outcome import FAILURE_FILE, record_failure
 from runner.sweeps.plan import FROZEN_FILE, HYDRA_FILE, PLAN_FILE, Plan, PlannedJob
 from runner.system.console import print_error
 from runner.system.files import create_directory, replace_durably
@@ -79,7 +79,7 @@ def freeze_job(job: Job, directory: Path, entry: PlannedJob) -> None:
     except (ConfigError, DataError) as error:
         print_error(error, what=entry.label)
         (directory / FROZEN_FILE).unlink(missing_ok=True)
-        note_failure(error, directory, job.overrides)
+        record_failure(error, directory, job.overrides)
         return
     (directory / FAILURE_FILE).unlink(missing_ok=True)
     plain = to_plain(config)

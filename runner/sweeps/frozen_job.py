@@ -14,7 +14,7 @@ from runner.errors import Interrupted, RunnerError
 from runner.kernels.gpu.discovery import discover
 from runner.records.run_directory import CONFIG_FILE, holds_run
 from runner.sweeps.locks import job_lock, place_lock
-from runner.sweeps.outcome import ENDED, forget, note_failure, recorded
+from runner.sweeps.outcome import ENDED, record_failure, recorded, remove_outcome
 from runner.sweeps.plan import FROZEN_FILE, PlannedJob
 from runner.system.console import print_error
 from runner.system.machine import usable_cores
@@ -72,12 +72,12 @@ def run_frozen_job(
         if recorded(directory)[0] in ENDED:
             return
         print(job.label, file=sys.stderr, flush=True)
-        forget(directory)
+        remove_outcome(directory)
         try:
             with _prepared(job, sweep_dir, at_once, find) as work:
                 train(work)
         except Exception as error:
-            note_failure(error, directory, job.overrides)
+            record_failure(error, directory, job.overrides)
             if isinstance(error, Interrupted):
                 raise
             print_error(error, what=job.label, debug=debug)

@@ -151,7 +151,7 @@ def failure_summary(error: Exception, directory: Path, overrides: Sequence[str])
     )
 
 
-def note_failure(error: Exception, directory: Path, overrides: Sequence[str]) -> None:
+def record_failure(error: Exception, directory: Path, overrides: Sequence[str]) -> None:
     """Record the error that ended a job, unless the run of the job has written a summary; raises OSError."""
     # If the directory was in use, the summary in it belongs to another run.
     if isinstance(error, DirectoryInUseError) or not (directory / SUMMARY_FILE).exists():
@@ -159,7 +159,7 @@ def note_failure(error: Exception, directory: Path, overrides: Sequence[str]) ->
         failure_summary(error, directory, overrides).write(directory / FAILURE_FILE)
 
 
-def forget(directory: Path) -> None:
+def remove_outcome(directory: Path) -> None:
     """Remove the outcome of a job before it runs again, so that no old outcome remains if the job is killed."""
     for name in _RECORDS:
         (directory / name).unlink(missing_ok=True)

@@ -6,7 +6,7 @@ import pytest
 
 from runner.commands.train import _continued
 from runner.config.configuration import fix_machine_values, to_plain
-from runner.config.devices import retake_devices, sums_text, take_devices
+from runner.config.devices import assign_devices, reassign_devices, sums_text
 from runner.config.outcome import differing_keys, outcome_hash
 from runner.config.schema import Config
 from runner.errors import ConfigError
@@ -32,7 +32,7 @@ EMULATED = "cluster.emulate=true"
 def taken(found: Found, *overrides: str) -> Config:
     """Return a configuration with the devices of the machine ``found`` filled in."""
     config = composed_config(*SUMMED, *overrides)
-    return replace(config, cluster=take_devices(config, lambda: found))
+    return replace(config, cluster=assign_devices(config, lambda: found))
 
 
 def test_nccl_is_used_if_each_worker_has_a_gpu() -> None:
@@ -94,25 +94,25 @@ def test_collectives_change_the_outcome_of_runs_on_gpus() -> None:
 
 def test_a_repeated_run_with_fewer_gpus_reports_that_its_collectives_differ() -> None:
     stored = taken(TWO)
-    assert retake_devices(stored, lambda: TWO) == (stored, "")
-    here, other = retake_devices(stored, lambda: with_nccl(0))
+    assert reassign_devices(stored, lambda: TWO) == (stored, "")
+    here, other = reassign_devices(stored, lambda: with_nccl(0))
     assert (here.cluster.gpus, here.cluster.collectives) == ([0, 0], "none")
     assert other == "cluster.collectives was nccl in the run, and is none with the GPUs of this machine"
-    here, _ = retake_devices(stored, lambda: NO_DRIVER)
+    here, _ = reassign_devices(stored, lambda: NO_DRIVER)
     assert here.cluster.collectives is None
 
 
 def test_sums_by_the_workers_are_kept_when_the_run_is_repeated() -> None:
     """Sums by the workers are equal on every machine, but sums by NCCL can differ in the last bits."""
     stored = taken(with_nccl(2, 3), "cluster.collectives=none")
-    here, other = retake_devices(stored, lambda: TWO)
+    here, other = reassign_devices(stored, lambda: TWO)
     assert (here.cluster.gpus, here.cluster.collectives, other) == ([0, 1], "none", "")
 
 
 def test_a_run_continued_under_another_strategy_chooses_collectives_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("runner.config.devices.discover", lambda: TWO)
-    take = "runner.config.configuration.take_devices"
-    monkeypatch.setattr(take, lambda config, *rest: take_devices(config, lambda: TWO, *rest[1:]))
+    take = "runner.config.configuration.assign_devices"
+    monkeypatch.setattr(take, lambda config, *rest: assign_devices(config, lambda: TWO, *rest[1:]))
     stored = fix_machine_values(composed_config(*SUMMED), 4)
     assert stored.cluster.collectives == "nccl"
     assert _continued(stored, ["parallelism.workers=1"]).cluster.collectives == "none"

@@ -10,13 +10,13 @@ from runner.config.configuration import fix_machine_values, from_plain, to_plain
 from runner.config.devices import (
     ALL_GPUS,
     GpuShare,
+    assign_devices,
     device_texts,
     found_gpus,
     reason,
+    reassign_devices,
     require_devices,
     require_precision,
-    retake_devices,
-    take_devices,
 )
 from runner.config.outcome import outcome_hash
 from runner.config.schema import Config
@@ -37,7 +37,7 @@ def requested(*overrides: str) -> Config:
 
 def taken(found: Found, *overrides: str) -> Any:
     """Return the cluster section of a run, with the devices of the machine ``found`` filled in."""
-    return take_devices(requested(*overrides), lambda: found)
+    return assign_devices(requested(*overrides), lambda: found)
 
 
 def test_device_auto_assigns_all_gpus_round_robin_or_the_cpu() -> None:
@@ -58,7 +58,7 @@ def test_an_unusable_gpu_is_not_assigned_and_the_reason_is_reported() -> None:
 
 
 def test_a_requested_cpu_is_used_without_looking_for_gpus() -> None:
-    cluster = take_devices(requested("cluster.device=cpu"), lambda: pytest.fail("GPUs are searched"))
+    cluster = assign_devices(requested("cluster.device=cpu"), lambda: pytest.fail("GPUs are searched"))
     assert cluster.device_taken == "cpu"
     assert found_gpus(cluster, lambda: pytest.fail("GPUs are searched")) is NO_GPUS
     assert reason(cluster, NO_GPUS) == "cluster.device=cpu"
@@ -89,14 +89,14 @@ def test_requested_gpus_can_be_shared_and_must_exist() -> None:
     stored = taken(NO_DRIVER)
     message = r"gpus=\[0, 0\]: .* on the CPU, .*; use cluster\.device=gpu, or cluster\.gpus=null"
     with pytest.raises(ConfigError, match=message):
-        take_devices(replace(requested(), cluster=replace(stored, gpus=[0, 0])), lambda: machine(gpu()))
+        assign_devices(replace(requested(), cluster=replace(stored, gpus=[0, 0])), lambda: machine(gpu()))
 
 
 def test_servers_are_on_the_cpu_unless_gpus_are_requested() -> None:
     here = machine(gpu(0), gpu(1), gpu(2))
-    assert take_devices(composed_config(*SERVED), lambda: here).gpus == [0, 1]
+    assert assign_devices(composed_config(*SERVED), lambda: here).gpus == [0, 1]
     served = composed_config(*SERVED, "cluster.server_device=gpu")
-    assert take_devices(served, lambda: here).gpus == [0, 1, 2, 0]
+    assert assign_devices(served, lambda: here).gpus == [0, 1, 2, 0]
 
 
 def test_a_gpu_without_bfloat16_is_refused_for_bfloat16() -> None:
@@ -123,7 +123,7 @@ def test_a_cpu_without_bfloat16_is_refused_for_bfloat16() -> None:
         lambda: taken(NO_DRIVER, "precision=bfloat16"),
         lambda: taken(machine(gpu()), "precision=bfloat16", "cluster.device=cpu"),
         lambda: require_devices(on_cpu, machine(gpu())),
-        lambda: retake_devices(on_cpu, lambda: machine(gpu())),
+        lambda: reassign_devices(on_cpu, lambda: machine(gpu())),
         lambda: require_precision(in_bfloat16, lambda: NO_DRIVER),
     ):
         with pytest.raises(ConfigError) as refusal:
@@ -193,24 +193,24 @@ def test_a_run_on_the_cpu_stays_on_the_cpu() -> None:
 
 def test_a_rerun_on_another_machine_uses_and_reports_its_devices() -> None:
     stored = fix_machine_values(requested(), 4, lambda: machine(gpu()))
-    here, other = retake_devices(stored, lambda: machine(gpu()))
+    here, other = reassign_devices(stored, lambda: machine(gpu()))
     assert (here, other) == (stored, "")
-    elsewhere, other = retake_devices(stored, lambda: NO_DRIVER)
+    elsewhere, other = reassign_devices(stored, lambda: NO_DRIVER)
     assert (elsewhere.cluster.device_taken, elsewhere.cluster.gpus) == ("cpu", None)
     assert other == "the run used a GPU, and the repetition uses the CPU: there is no NVIDIA driver: no libcuda"
     wanted = fix_machine_values(requested("cluster.device=gpu"), 4, lambda: machine(gpu()))
     with pytest.raises(ResourceError, match=r"cluster\.device=gpu: expected a GPU"):
-        retake_devices(wanted, lambda: NO_DRIVER)
+        reassign_devices(wanted, lambda: NO_DRIVER)
 
 
 def test_gpus_that_were_not_requested_are_assigned_again_if_there_are_fewer() -> None:
     two, one = machine(gpu(0), gpu(1)), machine(gpu(0))
     stored = fix_machine_values(requested(), 4, lambda: two)
-    here, other = retake_devices(stored, lambda: one)
+    here, other = reassign_devices(stored, lambda: one)
     assert (here.cluster.device_taken, here.cluster.gpus, other) == ("gpu", [0, 0], "")
     named = fix_machine_values(requested("cluster.gpus=[0,1]"), 4, lambda: two)
     expected = r"there is no GPU 1; .* Several workers may share a GPU; cluster\.gpus=null uses all GPUs"
-    for config, action in ((named, retake_devices), (stored, take_devices)):
+    for config, action in ((named, reassign_devices), (stored, assign_devices)):
         with pytest.raises(ResourceError, match=expected):
             action(config, lambda: one)
 
