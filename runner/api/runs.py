@@ -209,7 +209,7 @@ def run(
     model=MyNet(hidden=64) or data=runner.arrays(...). init_from also takes weights, as :meth:`Run.weights` returns
     them. callbacks: objects that are called during training, or callbacks of plugins: {"name": {"key": value}}.
 
-    Where the command line prints an error and exits, this function raises the :class:`runner.errors.RunnerError`.
+    If the command line would print an error and exit, this function raises the :class:`runner.errors.RunnerError`.
     """
     given = arguments("run", overrides, rest, keywords, callbacks=callbacks, directory="hydra.run.dir")
     with given.in_force():

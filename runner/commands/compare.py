@@ -180,7 +180,7 @@ def _short(text: str) -> str:
 def named_run(text: str) -> StoredRun:
     """Return the run that ``text`` names: by its directory, its id, or the first digits of its id.
 
-    Raises ConfigError unless exactly one run fits, ResourceError if the tracking store is needed but not available.
+    Raises ConfigError unless exactly one run matches, ResourceError if a required tracking store is not available.
     """
     return find_run(text, Path.cwd(), _in_store)
 

@@ -1,4 +1,4 @@
-"""The verb ``predict``: the answers of a trained network, such as classes, for the user's images or arrays."""
+"""The verb ``predict``: predict classes or numbers with a trained network, for the user's images, arrays or texts."""
 
 import csv
 import io

@@ -26,8 +26,8 @@ _ENDINGS = "endings-1.jsonl"
 class Repetition:
     """A plan to repeat a run.
 
-    config: the configuration to train. replayed: path of the record of decisions that the configuration does not
-    determine; None to replay no record. doubt: the reason why equal weights are not guaranteed; "" if guaranteed.
+    config: the configuration to train. replayed: path of the record to replay, of decisions that the configuration does
+    not determine; None for none. doubt: the reason why equal weights are not guaranteed; "" if they are guaranteed.
     """
 
     config: Config

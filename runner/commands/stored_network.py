@@ -123,7 +123,7 @@ def split_device(arguments: Iterable[str]) -> tuple[list[str], list[str]]:
 def with_device(stored: Config, device_overrides: Sequence[str]) -> Config:
     """Return the configuration of a trained network with one device, which is ``auto`` by default.
 
-    Of the stored cluster only ``tf32`` is kept, unless ``device_overrides`` set it or choose the CPU. Raises
+    Only the key ``tf32`` of the stored cluster is kept, unless ``device_overrides`` set it or choose the CPU. Raises
     ConfigError for an unknown device, or if ``cluster.gpus`` is neither null nor one GPU.
     """
     tf32 = stored.cluster.tf32 and f"cluster.device={CPU}" not in device_overrides

@@ -152,7 +152,7 @@ class TableSweep:
         return next((job for job in plan.jobs if job.directory == directory), None)
 
     def _missing(self, trials: Sequence[Trial], plan: Plan) -> list[Trial]:
-        """Return the trials without a result, and the unfinished trials to which they are compared."""
+        """Return the trials without a result, and the unfinished trials with which they are compared."""
         results = self.files.results()
         lacking = {(trial.run, trial.seed) for trial in trials if self._lacks(trial, results)}
         needed = {(self.files.table.runs[run].against, seed) for run, seed in lacking}
@@ -164,7 +164,7 @@ class TableSweep:
         ]
 
     def _lacks(self, trial: Trial, results: Mapping[str, RunResults]) -> bool:
-        """Return whether a trial has no result, or one compared to a reference that has been trained again since."""
+        """Return whether a trial has no result, or was compared with weights that its reference no longer has."""
         found = results[trial.run].current.get(trial.seed)
         against = self.files.table.runs[trial.run].against
         reference = results[against].current.get(trial.seed) if against else None
@@ -179,7 +179,7 @@ class TableSweep:
     def _announced(self, missing: Sequence[Trial]) -> list[Trial]:
         """Print the jobs with their estimated times and the reasons for skipped jobs; return the trials to run.
 
-        Raises ConfigError that names the run if the run's configuration cannot be used on this machine.
+        Raises ConfigError, naming the run, if its configuration cannot be used on this machine.
         """
         rows, chosen, left_s, estimated = [], list[Trial](), self.budget_s, dict[str, float]()
         for run in dict.fromkeys(trial.run for trial in missing):
@@ -211,7 +211,7 @@ class TableSweep:
         return chosen
 
     def _seconds(self, trial: Trial) -> tuple[float | None, str]:
-        """Return the estimated seconds of a trial, and an error message, which is "" if no data are missing.
+        """Return the estimated seconds of a trial, and an error message about missing data, "" if none are missing.
 
         The estimate is the longest time of the run's other seeds. Without other seeds, it follows from the time of a
         few updates, on synthetic data if the dataset is missing. It is None if no data can replace the dataset.
@@ -329,7 +329,7 @@ class TableSweep:
             print(f"{trial.label}: {written}", file=sys.stderr, flush=True)
 
     def _digest(self, data: DatasetSettings) -> str:
-        """Return the digest of a dataset, and keep it, so that each dataset is read only once."""
+        """Return the digest of a dataset. Digests are cached, so that each dataset is read only once."""
         if str(data) not in self.digests:
             self.digests[str(data)] = data_digest(data)
         return self.digests[str(data)]

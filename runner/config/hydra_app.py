@@ -1,4 +1,4 @@
-"""The Hydra side of the command line: composition, sweeps, completion, errors, and overrides of stored configurations.
+"""Configurations composed by Hydra: the command line, sweeps, completion, errors, overrides of stored configurations.
 
 Hydra composes configurations and creates directories; it does not determine the exit code. An error before the start
 of a job is raised as a ConfigError or a ResourceError; an error in a job keeps its class.

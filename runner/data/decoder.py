@@ -18,7 +18,7 @@ _Batch = Mapping[str, NDArray[Any]]
 
 
 class Decoder:
-    """Decodes the images of a dataset with a preprocessing, and counts images that cannot be decoded.
+    """A decoder of the images of a dataset, which counts the images that cannot be decoded.
 
     In a train batch, the following example of the split replaces an undecodable one, so the batch remains a pure
     function of the step. In an evaluation, an undecodable image counts as padding.

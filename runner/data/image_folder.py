@@ -20,8 +20,9 @@ SUFFIXES = (".png", ".jpg", ".jpeg")
 class ImageFolder(EncodedFiles):
     """The user's image files: PATH/train/CLASS/*.png and PATH/test/CLASS/*.png, or .jpg, .jpeg.
 
-    The label of a class is the index of its folder in ``train``, sorted by name; images of a class are sorted by name.
-    Names that begin with a dot are ignored. Files of other types raise DataError, so that no image is overlooked.
+    The folders in ``train`` are sorted by name, and the index of a folder is the label of its class. The images of a
+    class are sorted by name. Names that begin with a dot are ignored. Files of other types raise DataError, so that no
+    image is overlooked.
 
     stream: false to decode all images once, when the data are loaded, and keep them as uint8; true to decode images
     when a batch needs them, as ``preprocessing`` and ``skip_errors`` require. SPLITS: the folders of both splits.

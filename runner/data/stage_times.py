@@ -37,7 +37,7 @@ class StageTimes:
 
     @contextmanager
     def of(self, stage: str, examples: int) -> Iterator[None]:
-        """Add the time inside the block, which makes ``examples`` examples, to a stage."""
+        """Add the duration of the block, which makes ``examples`` examples, to the time of a stage."""
         begin = time.perf_counter()
         yield
         seconds = time.perf_counter() - begin
@@ -74,8 +74,8 @@ class InputWaits:
     def add(self, begin: float, end: float, times: StageTimes, threads: int) -> None:
         """Add a read of a batch that was prepared ahead. begin, end: times of the read, in seconds of one clock.
 
-        The first time that training waited for more than a fifth of a window, which has at least 10 seconds and 20
-        reads, a warning is logged. times: the times of the stages. threads: the number of threads that prepare batches.
+        A warning is logged the first time that training waits for more than a fifth of a window of at least 10 seconds
+        and 20 reads. times: the times of the stages. threads: the number of threads that prepare batches.
         """
         start, seconds, batches = self._window = self._window or (begin, self.seconds, self.batches)
         self.seconds += end - begin

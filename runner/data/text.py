@@ -28,7 +28,7 @@ from runner.system.files import open_regular
 
 END, UNKNOWN = "<end>", "<unk>"
 PADDING = -1
-"""The target at the positions of the last test example that have no next token."""
+"""The target at positions of the last test example for which there is no next token."""
 
 Lines = Iterable[Sequence[str]]
 _WORD = re.compile(r"[a-z]+(?:'[a-z]+)*|[0-9]+|[^\sa-z0-9]")
@@ -172,7 +172,7 @@ class Tokens:
 
 
 _READ: dict[tuple[object, ...], Tokens] = {}
-"""Key -> tokens of the texts that this process read last, kept because facts are requested many times."""
+"""Cache of the texts that this process read last, key -> tokens, because facts are requested many times."""
 _MOST_KEPT = 2
 
 

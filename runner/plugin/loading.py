@@ -40,7 +40,7 @@ def plugin_errors(plugins: Mapping[str, str]) -> Iterator[None]:
 
 
 def reason(error: Exception) -> str:
-    """Return the text of an error with, unless it is a RunnerError, a hint on how to see its traceback."""
+    """Return the text of an error, followed by a hint on how to see its traceback unless it is a RunnerError."""
     if isinstance(error, RunnerError):
         return str(error)
     text = error.msg if isinstance(error, SyntaxError) else str(error)

@@ -1,4 +1,4 @@
-"""The file of endings, for repeating a run: the order in which steps began on each device, and in which they ended.
+"""The file of endings, with which a run is repeated: the order in which steps began on each device, and ended.
 
 Line 1 is an :class:`Origin` in JSON. Each later line, ``[client, step, {device: turn}]``, is one ended step of a client
 started with ``launch`` (see ``step_driver``). ``turn``: number of such steps that began earlier on ``devices[device]``.

@@ -58,7 +58,7 @@ def _changed(summary: Summary) -> list[str]:
 
 
 def description(summary: Summary, what: str) -> str:
-    """Return Markdown about an ended run: what was trained, how, and with which result. what: the task, as text."""
+    """Return Markdown about an ended run: its task, length, results and changed keys. what: the task, as text."""
     ended = f"{summary.status} after {summary.steps:,} updates ({summary.examples:,} examples)"
     lines = [f"**{what}**, {summary.workers} worker(s): {ended} in {summary.wall_seconds:.1f} s."]
     if summary.simulation is not None:
@@ -174,7 +174,7 @@ class Record:
             self._scores[step] = scores
 
     def result(self, summary: Summary, what: str) -> None:
-        """Record the result of an ended run: its description, and its small files. what: the task, as text."""
+        """Record the description and the small files of an ended run. what: the task, as text."""
         tags = {DESCRIPTION_TAG: description(summary, what)}
         if summary.weights_sha256 is not None:
             tags["weights_sha256"] = summary.weights_sha256

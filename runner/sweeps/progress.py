@@ -1,4 +1,4 @@
-"""A line for each job of a sweep that ends: result, number of ended jobs, and estimated remaining time."""
+"""A line for each ended job of a sweep: result, number of ended jobs, and estimated remaining time."""
 
 import sys
 import threading

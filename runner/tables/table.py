@@ -126,7 +126,7 @@ class Cell:
 
     factor: multiplies the quotient of a column with ``relative_to``, such as N / (N + b) for the gain per process.
     fitted: in a simulation, the property of the hardware that was chosen so that the value equals the published one.
-    The verdict on such a value is "fitted", because the value is no prediction.
+    The verdict on such a value is "fitted", because the value is not a prediction.
     """
 
     published: tuple[Published, ...] = ()

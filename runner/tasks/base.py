@@ -2,7 +2,7 @@
 
 A task defines the fields of an example that a network reads, the number of values that the model returns, the loss,
 and the metrics with their directions. Strategies, training and commands use fields and metrics only through
-:class:`Task`, so that a plugin's task can do all that a built-in task can.
+:class:`Task`, so that the task of a plugin can do everything that a built-in task can.
 """
 
 from abc import ABC, abstractmethod

@@ -30,7 +30,7 @@ class MetricsLog:
     """An open metrics.jsonl; ``append`` returns after the operating system has received the line."""
 
     def __init__(self, path: Path, first_step: int = 0) -> None:
-        """Open ``path``, keep its lines of steps below ``first_step`` and remove the others."""
+        """Open ``path``, and remove the lines of ``first_step`` and later steps."""
         self._checked: set[str] = set()
         self._path = path
         self._file = self._opened(first_step)

@@ -62,7 +62,7 @@ def _quantities(records: Iterable[Metrics]) -> list[str]:
 def training_means(records: Iterable[Metrics], quantity: str) -> list[Point]:
     """Return a point for each evaluation: its step, and the mean of a training metric since the previous evaluation.
 
-    quantity: metric, such as "loss". If it has no value since the previous evaluation, an evaluation has no point.
+    quantity: metric, such as "loss". An evaluation without a value since the previous evaluation has no point.
     """
     found, since = list[Point](), list[float]()
     for record in records:

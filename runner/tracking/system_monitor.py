@@ -41,7 +41,7 @@ class SystemMonitor:
 
 
 def system_metrics() -> dict[str, float]:
-    """Return CPU and memory use as metrics, ``system/name`` -> value; MLflow's own monitor has the first three names.
+    """Return CPU and memory use as metrics, ``system/name`` -> value. MLflow's monitor uses the first three names.
 
     CPU use is measured since the previous call of ``psutil.cpu_percent`` on the same thread.
     """
