@@ -1,6 +1,8 @@
 """Moving averages of the trained weights, which evaluations read instead of the weights."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from runner.bounds import Rate
 from runner.engine.graph import ops
@@ -13,6 +15,12 @@ AVERAGE = "average"
 def average_of(name: str) -> str:
     """Return the name of the slot with the average of a variable."""
     return f"{name}/{AVERAGE}"
+
+
+def with_averages(weights: Mapping[str, Any], variables: Mapping[str, Any]) -> dict[str, Any]:
+    """Return new values of weights and of their averages, which are equal. variables: all variables of the run."""
+    averages = {average_of(name): value for name, value in weights.items() if average_of(name) in variables}
+    return {**weights, **averages}
 
 
 @dataclass

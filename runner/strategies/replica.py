@@ -11,7 +11,7 @@ from runner.engine.graph import ops
 from runner.engine.graph.autodiff import gradients
 from runner.engine.graph.graph import Graph
 from runner.engine.graph.network import LOSS, CarriedState, Lookup, NetworkBuilder, Outputs, StateUpdate
-from runner.engine.graph.rows import Gradient, Rows, dense, joined
+from runner.engine.graph.rows import Gradient, Rows, dense, joined, tensor_of
 from runner.engine.graph.tensor import Tensor
 from runner.engine.graph.variables import Variable, Variables
 from runner.fields import BEGINS
@@ -360,10 +360,10 @@ def ordered_sum(graph: Graph, parts: Sequence[Tensor], name: str = "sum") -> Ten
     return parts[0] if len(parts) == 1 else ops.add_n(graph, parts, name=name)
 
 
-def total_of(graph: Graph, parts: Sequence[Gradient], name: str = "sum") -> Gradient:
+def total_of(graph: Graph, parts: Sequence[Gradient]) -> Gradient:
     """Return the sum of gradients of one variable in the given order; the rows of tables are concatenated."""
     rows = [part for part in parts if isinstance(part, Rows)]
-    return joined(graph, rows) if rows else ordered_sum(graph, [p for p in parts if not isinstance(p, Rows)], name)
+    return joined(graph, rows) if rows else ordered_sum(graph, [tensor_of(part) for part in parts])
 
 
 def summed(computed: Sequence[Gradients], total: Callable[[Variable, Sequence[Gradient]], Gradient]) -> Gradients:

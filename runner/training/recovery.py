@@ -62,10 +62,6 @@ class _Unfinished:
     begun: float
     facts: dict[str, Any]
 
-    @property
-    def is_complete(self) -> bool:
-        return None not in (self.facts[_REDONE], self.facts.get(_REJOINED, 0))
-
 
 class Recovery:
     """The recoveries of one run: the newest boundary, the limit of restarts, and their records."""
@@ -75,7 +71,7 @@ class Recovery:
     ) -> None:
         """Prepare recoveries. restarts: ``train.restarts``. start: the state to which the run can return first."""
         source = "initial values" if start.checkpoint is None else "checkpoint"
-        self.boundary = Boundary(Progress(start.step, start.step), start.restore, source)
+        self.boundary = Boundary(Progress(start.step), start.restore, source)
         self.budget = RestartBudget(restarts, directory.path)
         self._session = session
         self._directory = directory
@@ -170,7 +166,7 @@ class Recovery:
         if facts.get(_REJOINED, 0) is None and not self._session.absent:
             facts[_REJOINED] = done - 1
             log.info("step %d: %s can take part again", done - 1, _listed(facts["replaced"]))
-        if self._unfinished.is_complete:
+        if None not in (facts[_REDONE], facts.get(_REJOINED, 0)):
             self.close()
 
     def give_up(self, error: NotStartedAgainError) -> None:

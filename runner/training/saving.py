@@ -14,7 +14,7 @@ from runner.checkpoint import save as save_checkpoint
 from runner.config.monitor import keeps_best
 from runner.engine.run.session import Session
 from runner.errors import CheckpointError, NonFiniteLossError
-from runner.optimizers.averages import average_of
+from runner.optimizers.averages import with_averages
 from runner.records.record import Record
 from runner.records.run_directory import RunDirectory
 from runner.training.evaluation import BestMetric, Scores
@@ -56,9 +56,7 @@ class Start:
         session.run("init")
         if self.weights is not None:
             initial = {name: value.copy() for name, value in session.run("save").items()}
-            taken = self.weights.values
-            averages = {average_of(name): value for name, value in taken.items() if average_of(name) in initial}
-            restore(session, {**initial, **taken, **averages})
+            restore(session, {**initial, **with_averages(self.weights.values, initial)})
 
 
 def continued_start(experiment: Experiment, directory: RunDirectory) -> Start:
@@ -88,15 +86,14 @@ def restore(session: Session, variables: Mapping[str, NDArray[Any]]) -> None:
 class Progress:
     """The progress of a run.
 
-    first_step: number of updates before this process. done: number of updates since the run began, in all processes.
-    step_seconds: wall time of each step of this process. seconds, computed: wall time of all updates, in all processes,
-    and the number of examples that they computed; a line search computes an example several times. metric: the
-    monitored metric, including evaluations of earlier processes. loss: the loss of this process's newest update.
-    saved_step, evaluated_step: the newest steps that this process saved and evaluated. scores: the newest scores of the
-    test split. stopped: the reason why the run ended early, "" if it did not.
+    done: number of updates since the run began, in all processes. step_seconds: wall time of each step of this process.
+    seconds, computed: wall time of all updates, in all processes, and the number of examples that they computed; a line
+    search computes an example several times. metric: the monitored metric, including evaluations of earlier processes.
+    loss: the loss of this process's newest update. saved_step, evaluated_step: the newest steps that this process saved
+    and evaluated. scores: the newest scores of the test split. stopped: the reason why the run ended early, "" if it
+    did not.
     """
 
-    first_step: int
     done: int
     step_seconds: list[float] = field(default_factory=list)
     seconds: float = 0.0

@@ -62,7 +62,7 @@ class Trainer:
         config = experiment.config
         best = BestMetric.at_start(config, meta.progress)
         seconds, computed = meta.progress.get(SECONDS, 0.0), int(meta.progress.get(COMPUTED, 0))
-        self.progress = Progress(first_step, first_step, metric=best, seconds=seconds, computed=computed)
+        self.progress = Progress(first_step, metric=best, seconds=seconds, computed=computed)
         self._session = session
         self._directory = directory
         self._begin(first_step)

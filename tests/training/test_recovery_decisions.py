@@ -83,7 +83,7 @@ def test_the_time_between_copies_grows_with_their_duration(monkeypatch: pytest.M
         assert not copies.is_due
         clock.now += 0.1
         assert copies.is_due
-        copies.copy(Progress(0, 4))
+        copies.copy(Progress(4))
         assert copies.boundary.progress.done == 4
         clock.now += 149.0
         assert not copies.is_due

@@ -26,17 +26,16 @@ Examples = tuple[Share, ...]
 class Parts:
     """A forward pass in three parts, each in graph order.
 
-    body: the layers up to ``boundary`` (N, features), the input of the first dense layer. dense: the layers that
-    compute ``logits`` (N, units) from the boundary, the step and the indices of examples; with several outputs, logits
-    is the first output that the loss reads. head: the layers of kind "loss", which read outputs of the dense layers and
-    the batch. fields: the names of the batch's fields that dense layers and head read; the index of examples is first.
+    body: the layers up to ``boundary`` (N, features), the input of the first dense layer. dense: the layers that read
+    the boundary, the step and the indices of examples. head: the layers of kind "loss", which read outputs of the dense
+    layers and the batch. fields: the names of the batch's fields that dense layers and head read; the index of examples
+    is first.
     """
 
     blueprint: Blueprint
     body: Sequence[Node]
     boundary: Tensor
     dense: Sequence[Node]
-    logits: Tensor
     head: Sequence[Node]
     fields: Sequence[str]
 
@@ -66,9 +65,7 @@ class Parts:
         _expect_answers(blueprint, {*dense, *head})
         read = {*read_by_head, *(tensor for _, tensor in blueprint.answers)} - {boundary}
         fields = ["index", *(name for name, each in blueprint.batch.items() if each in read and name != "index")]
-        return cls(
-            blueprint, list(body.values()), boundary, list(dense.values()), logits[0], list(head.values()), fields
-        )
+        return cls(blueprint, list(body.values()), boundary, list(dense.values()), list(head.values()), fields)
 
 
 PartsOf = Callable[[int], Parts]

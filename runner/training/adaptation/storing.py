@@ -6,7 +6,6 @@ resumed like any other run.
 
 import json
 import shutil
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from runner.config.schema import Adaptation, Config, LocalCluster
 from runner.data.dataset import Normalisation
 from runner.data.settings import DatasetSettings
 from runner.errors import ConfigError, DataError
-from runner.optimizers.averages import average_of
+from runner.optimizers.averages import with_averages
 from runner.plugin import provenance
 from runner.records.data_facts import DataRecord, difference, facts_of, read_record, write_record
 from runner.records.run_directory import RunDirectory
@@ -30,7 +29,7 @@ from runner.tracking.plots import divergence_plot, target_batches_plot
 from runner.training.adaptation.adapting import UNADAPTED, Adapted, adapt, require_adaptable
 from runner.training.adaptation.domains import domain_program
 from runner.training.build import workload_of
-from runner.training.inference import ForwardPasses, one_device, weights_in
+from runner.training.inference import one_device, weights_in, weights_of
 
 FOLDER = "adapted"  # the folder of adapted networks in the directory of a run: one run directory for each method
 RECORD = "adaptation.json"
@@ -65,8 +64,7 @@ def adapt_and_store(trained: Trained, settings: Adaptation, folder: Path) -> Ada
     target = target_of(config)
     assert target is not None, "an adaptation has a target"
     target.require_present()
-    specs = ForwardPasses().build(workload_of(config, config.data.facts())).variables
-    weights = weights_in(trained.checkpoint, config, specs)
+    weights = weights_in(trained.checkpoint, config, weights_of(config))
     found = adapt(one_device(config, usable_cores()), weights, trained.normalisation, target, settings)
     for method in settings.methods:
         _store(trained, target, found, method, folder / method)
@@ -128,7 +126,7 @@ def _store(trained: Trained, target: DatasetSettings, found: Adapted, method: st
     normalisation = replace(trained.normalisation, scale=target.normalisation().scale)
     config = replace(trained.config, data=_normalised(target, normalisation), adapt=Adaptation())
     stored = load(trained.checkpoint)
-    variables = {**stored.variables, **_with_averages(found.weights[method], stored.variables)}
+    variables = {**stored.variables, **with_averages(found.weights[method], stored.variables)}
     with RunDirectory.open(path, resume=False) as directory:
         write_plugins(directory.path, provenance())
         write_record(directory.path, DataRecord(facts_of(target), normalisation))
@@ -137,12 +135,6 @@ def _store(trained: Trained, target: DatasetSettings, found: Adapted, method: st
         meta = CheckpointMeta(config_hash(plain), directory.run_id, directory.epoch, examples)
         save(directory.checkpoints, step=stored.step, variables=variables, meta=meta)
         directory.store_configuration(dump(config).encode(), private=redact(plain) != plain)
-
-
-def _with_averages(changed: Mapping[str, Any], stored: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the changed weights and, if the run keeps averages of weights, the same values as averages."""
-    averages = {average_of(name): value for name, value in changed.items() if average_of(name) in stored}
-    return {**changed, **averages}
 
 
 def _normalised(target: DatasetSettings, normalisation: Normalisation) -> DatasetSettings:
