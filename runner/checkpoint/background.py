@@ -1,4 +1,4 @@
-"""Write checkpoints in a second thread, while training goes on."""
+"""Write checkpoints in a second thread, while training continues."""
 
 import time
 from collections.abc import Callable
@@ -28,8 +28,8 @@ class BackgroundSaver:
     def start(self, write: Callable[[], Path], begun: float) -> None:
         """Wait for the running save, then begin ``write`` in the thread.
 
-        begun: reading of the clock before the variables were copied, because copying counts as a part of the save.
-        Raises the error of the running save.
+        begun: the time by the clock before the variables were copied, because copying is a part of the save. Raises the
+        error of the running save.
         """
         self.finish()
         self._running = self._thread.submit(self._timed, write, begun)

@@ -100,14 +100,14 @@ class CheckpointMeta:
 
     @property
     def best_step(self) -> int | None:
-        """The step of the best checkpoint so far, None if none is kept as the best."""
+        """The step of the best checkpoint so far; None if the run keeps no best checkpoint."""
         step = self.progress.get(BEST_STEP)
         return None if step is None else int(step)
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """The whole description of a checkpoint: step, state of the loop, and shards with their variables."""
+    """The description of a checkpoint: step, state of the training loop, and shards with their variables."""
 
     step: _Count
     meta: CheckpointMeta

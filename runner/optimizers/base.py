@@ -198,7 +198,7 @@ class Optimizer(ABC):
         return rate_of
 
     def _decaying(self, weight_decay: float | None, rate: Expr, step: Expr) -> Rule:
-        """Return the rule with this weight decay, decoupled if configured. None stands for the optimizer's decay."""
+        """Return the rule with this weight decay, decoupled if configured; None for the optimizer's decay."""
         decay = self.weight_decay if weight_decay is None else weight_decay
         if decay == 0.0 or not self.decoupled_weight_decay:
             return (self if decay == self.weight_decay else replace(self, weight_decay=decay)).rule(rate, step)
@@ -327,10 +327,9 @@ def updated(rule: Rule, variables: Variables, variable: Variable, gradient: Grad
 def global_norm(graph: Graph, tensors: Sequence[Gradient]) -> Tensor:
     """Return the Euclidean norm, a scalar, of float tensors of one dtype, taken together as one vector.
 
-    Rows count as the tensor that they stand for: values with equal indices are added first. Squares are summed in their
-    dtype, tensor by tensor in the given order. In float32 a norm beyond 1.8e19 overflows to infinity. The tensors may
-    be on several devices: the squares of each tensor are summed on its device, and the norm is computed from these sums
-    on the caller's device.
+    Values of rows with equal indices are added first. Squares are summed in their dtype, tensor by tensor in the given
+    order. In float32 a norm beyond 1.8e19 overflows to infinity. The tensors may be on several devices: the squares of
+    each tensor are summed on its device, and the norm is computed from these sums on the caller's device.
     """
     squares = []
     for tensor in tensors:
@@ -373,7 +372,7 @@ def shortened(graph: Graph, gradients: Sequence[tuple[Of, Gradient]], factor: Te
 
 
 def _scalars(values: Expr) -> list[Expr]:
-    """Return the elements of a vector as scalars; a scalar is returned as it is."""
+    """Return the elements of a vector or of a scalar as scalars."""
     if not values.spec.shape:
         return [values]
     elements = (apply(ops.slice, values, begin=(place,), size=(1,)) for place in range(values.spec.shape[0]))

@@ -47,7 +47,7 @@ class BatchScaling:
     def decay(self, lr: float, decay: float, batch_size: int) -> float:
         """Return the weight decay for a batch, given the learning rate and the decay of the base batch.
 
-        Raises ConfigError if lr * decay is 1 or more: an update of the base batch would leave nothing of a weight.
+        Raises ConfigError if lr * decay is 1 or more: an update would remove a weight or change its sign.
         """
         if not self.weight_decay or lr == 0.0:
             return decay

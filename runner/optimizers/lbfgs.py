@@ -136,7 +136,7 @@ def pair_names(place: int) -> tuple[str, str]:
 
 @dataclass
 class History:
-    """Scalars of the newest pairs (s, y), whose vectors the machine holds in places 0 to ``size`` - 1, reused in turn.
+    """Scalars of the newest pairs (s, y), whose vectors are in places 0 to ``size`` - 1; the oldest place is reused.
 
     pairs: number of pairs added since :meth:`forget`. curvatures, squares: s'y and y'y of the pair at each place.
     """

@@ -11,8 +11,8 @@ FLATTENING = 0.9
 """c2: steepest accepted slope, as a fraction of the slope at the start; 0.9 for quasi-Newton directions (ibid.)."""
 
 ROUNDING = 1e-6
-"""A value that differs from the value v at the start by at most this fraction of v counts as equal, so that slopes
-decide: near a minimum, the difference may be a rounding error (Hager and Zhang 2005, eq. 4.1 and epsilon = 1e-6)."""
+"""A value that differs from the value v at the start by at most this fraction of v is treated as equal to v: near a
+minimum, the difference may be a rounding error (Hager and Zhang 2005, eq. 4.1 and epsilon = 1e-6)."""
 
 GROWTH = 2.0
 """Factor by which a step grows while the objective still decreases."""

@@ -1,4 +1,4 @@
-"""Rules that give the variables with certain names another learning rate, schedule or weight decay."""
+"""Rules that set the learning rate, schedule or weight decay of variables with certain names."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

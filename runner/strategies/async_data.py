@@ -9,7 +9,7 @@ from runner.bounds import Count, CountOrZero, SmallCount
 from runner.engine.compile.program import Client, Copy, OneProcess, Program, VirtualClock
 from runner.errors import ConfigError, require_one_of
 from runner.strategies.base import Processes, Race, Strategy, TrainingFacts, Workload
-from runner.strategies.clients import action_of, numbers_of, of_worker, standing_clients
+from runner.strategies.clients import action_of, common_clients, numbers_of, of_worker
 from runner.strategies.downpour.model_replica import ModelReplica
 from runner.strategies.downpour.order import Rules
 from runner.strategies.downpour.pushed_server import PushedServer, Staleness
@@ -134,7 +134,7 @@ class AsyncData(Strategy):
         begun = [*(shard.begin for shard in shards), *(target for each in replicas for target in each.begin)]
         counts = {"applied": tuple(shard.begun_with for shard in shards)}
         begin = Client("begin", targets=tuple(begun), feeds=counts, exact=True)
-        clients = [*training, *flushes, begin, *standing_clients(served.graph, scorers, [served])]
+        clients = [*training, *flushes, begin, *common_clients(served.graph, scorers, [served])]
         return Program(
             served.graph,
             {client.name: client for client in clients},

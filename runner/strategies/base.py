@@ -3,7 +3,7 @@
 A strategy turns a workload into a :class:`Program`: it chooses the number of copies of the network, the devices of the
 nodes, and the way in which gradients are summed. A strategy reads the layers that are recorded on the nodes, and never
 reads a model. The configuration, training and commands use a strategy only through :class:`Strategy`, never by its name
-or type, so that a plugin's strategy can do all that a built-in strategy can.
+or type, so a plugin's strategy can use the same features as a built-in one.
 """
 
 from abc import ABC, abstractmethod
@@ -41,7 +41,7 @@ class Workload:
 
     @property
     def specs(self) -> dict[str, Field]:
-        """The fed fields of an example: its fields with floats in ``state_dtype``, "index", and "mask" (0: padding)."""
+        """The fed values of an example: its fields, floats in ``state_dtype``, "index", and "mask" (0: padding)."""
         fed = {name: Field(each.shape, each.dtype or self.state_dtype) for name, each in self.fields.items()}
         return {**fed, "index": Field((), "int64"), "mask": Field((), self.state_dtype)}
 
@@ -96,7 +96,7 @@ class Race:
 
 @dataclass(frozen=True)
 class LayerPlacement:
-    """The placement of layers, for a strategy that does not choose their devices itself.
+    """The settings for placing the layers of a strategy that leaves their devices open.
 
     costs: path of a ``trace_summary.json`` with measured seconds; None to use formulas. stored: path of an earlier
     ``placement.json``; None to search. rivals: strategies whose step times are predicted for comparison, name ->
@@ -110,7 +110,7 @@ class LayerPlacement:
 
 
 PER_HOST = "PER_HOST"
-"""A value in :attr:`Strategy.variants`."""
+"""A value in :attr:`Strategy.variants`, which is replaced by the number of workers of each host."""
 
 
 @dataclass
@@ -121,8 +121,8 @@ class Strategy(ABC):
     batch several times, as L-BFGS does. keeps_rows: whether the update of a table receives only the gradients of the
     rows that a batch looks up; if not, the update receives a gradient of the table's size. order_keys: keys that decide
     the order in which clients run, but not the computation; runs that differ in these keys alone can repeat each other.
-    variants: settings that ``runner recommend`` tries, each with the defaults of the other settings. ``PER_HOST``
-    stands for the number of workers of each host; such a variant is only for hosts with several workers.
+    variants: settings that ``runner recommend`` tries, each with the defaults of the other settings. A variant with
+    :data:`PER_HOST` is tried only on hosts with several workers.
     """
 
     name: str = ""

@@ -66,12 +66,12 @@ def program_of(
     scratch: Sequence[Variables] = (),
     step_driver: DriverSettings = ONE_CLIENT,
 ) -> Program:
-    """Return the program with the training clients and :func:`standing_clients`; ``replicas`` run the evaluation.
+    """Return the program with the training clients and :func:`common_clients`; ``replicas`` run the evaluation.
 
-    variables, scored: see :func:`program`. scratch: see :func:`standing_clients`. step_driver: see :class:`Program`.
+    variables, scored: see :func:`program`. scratch: see :func:`common_clients`. step_driver: see :class:`Program`.
     """
     stores = [replica.variables for replica in replicas] if variables is None else [variables]
-    clients = [*training, *standing_clients(graph, replicas, stores, scored=scored, scratch=scratch)]
+    clients = [*training, *common_clients(graph, replicas, stores, scored=scored, scratch=scratch)]
     return Program(
         graph,
         {client.name: client for client in clients},
@@ -82,7 +82,7 @@ def program_of(
     )
 
 
-def standing_clients(
+def common_clients(
     graph: Graph,
     replicas: Sequence[Replica],
     stores: Sequence[Variables],
@@ -175,7 +175,7 @@ def _restore(graph: Graph, stores: Sequence[Variables], scratch: Sequence[Variab
     return Client("restore", targets=tuple(targets), feeds=feeds, exact=True)
 
 
-def numbered(action: str, *numbers: int) -> str:
+def client_name(action: str, *numbers: int) -> str:
     """Return a client's name: its action and the numbers of its worker, server or portion, such as "push_0_2"."""
     return "_".join([action, *map(str, numbers)])
 
@@ -192,4 +192,4 @@ def numbers_of(client: str) -> list[int]:
 
 def of_worker(client: str, worker: int) -> str:
     """Return the name of a client with another first number: "push_5_2" for "push_0_2" and 5."""
-    return numbered(action_of(client), worker, *numbers_of(client)[1:])
+    return client_name(action_of(client), worker, *numbers_of(client)[1:])

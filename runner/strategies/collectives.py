@@ -1,8 +1,7 @@
 """Collectives as graph nodes, and the exchange of gradients and statistics in buckets.
 
-Each collective computes the plain sum over workers and sends a known number of bytes.
-
-No code here sends messages: an edge between devices becomes a Send and a Recv node when the graph is partitioned.
+A collective adds the nodes of a plain sum over the workers. No code here sends messages: an edge between devices
+becomes a Send and a Recv node when the graph is partitioned.
 """
 
 import math
@@ -52,7 +51,7 @@ def hierarchical_reduce(
 ) -> list[Tensor]:
     """Sum one tensor per worker and leave the sum on every worker; hosts exchange sums instead of workers' tensors.
 
-    parts: K tensors of one shape, the k-th on ``devices[k]``; each L = ``workers_per_host`` successive workers are on
+    parts: K tensors of one shape, the k-th on ``devices[k]``; every L = ``workers_per_host`` consecutive workers are on
     one host. The flattened tensor is cut into L slices. Worker j of a host sums slice j over its host in worker order.
     The workers j of all H = K / L hosts sum their slices by :func:`sharded_reduce`. Then the workers of each host send
     each other the sums. Returns K tensors of the same shape, on all workers equal bit for bit to
@@ -281,19 +280,19 @@ def combine_bucket(
     Every message has a fixed cost, and most gradients are small. Packing does not change sums in worker order.
     """
     if len(parts[0]) == 1 or len(devices) == 1:
-        apart = [combine(graph, [own[i] for own in parts], devices, name) for i in range(len(parts[0]))]
-        return [[total[k] for total in apart] for k in range(len(devices))]
+        totals = [combine(graph, [own[i] for own in parts], devices, name) for i in range(len(parts[0]))]
+        return [[total[k] for total in totals] for k in range(len(devices))]
     shapes = [graph.spec(tensor).shape for tensor in parts[0]]
 
     def packed(k: int) -> Tensor:
         with graph.name_scope("packed"):
             return ops.concat(graph, [ops.reshape(graph, tensor, (-1,)) for tensor in parts[k]], axis=0)
 
-    totals = combine(graph, _on_each(graph, devices, name, packed), devices, name)
+    sums = combine(graph, _on_each(graph, devices, name, packed), devices, name)
 
     def unpacked(k: int) -> list[Tensor]:
         with graph.name_scope("unpacked"):
-            flat = ops.split(graph, totals[k], 0, [math.prod(shape) for shape in shapes])
+            flat = ops.split(graph, sums[k], 0, [math.prod(shape) for shape in shapes])
             return [ops.reshape(graph, part, shape) for part, shape in zip(flat, shapes, strict=True)]
 
     return _on_each(graph, devices, name, unpacked)

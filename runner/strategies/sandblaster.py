@@ -13,7 +13,7 @@ from runner.errors import ConfigError
 from runner.optimizers.base import Optimizer
 from runner.optimizers.lbfgs import Lbfgs
 from runner.strategies.base import Processes, Strategy, TrainingFacts, Workload
-from runner.strategies.clients import numbered, standing_clients
+from runner.strategies.clients import client_name, common_clients
 from runner.strategies.lbfgs.dispatcher import GATHER, PortionedMinimisation
 from runner.strategies.lbfgs.vectors import Vectors, require_no_averages
 from runner.strategies.replica import Replica, ordered_sum, shares
@@ -126,7 +126,7 @@ class _Building:
             *(self._keep(k, p, inbox, slot) for k, inbox in enumerate(inboxes) for p, slot in enumerate(slots)),
             gather,
             *vectors.clients(deferred=True),
-            *standing_clients(self._graph, self._scorers, [self._served]),
+            *common_clients(self._graph, self._scorers, [self._served]),
         ]
         return Program(
             self._graph,
@@ -157,7 +157,7 @@ class _Building:
             yield _Computation(size, inputs, found.metrics, gradients)
 
     def _compute(self, worker: int, computation: _Computation, inbox: Sequence[Tensor]) -> Client:
-        name = numbered("compute", worker, computation.size)
+        name = client_name("compute", worker, computation.size)
         return Client(
             name,
             fetches=computation.metrics,
@@ -172,11 +172,11 @@ class _Building:
     def _fetch(self, worker: int) -> Client:
         copies = self._replicas[worker].variables
         values = [self._served[copy.name].tensor for copy in copies]
-        name = numbered("fetch", worker)
+        name = client_name("fetch", worker)
         return Client(name, targets=self._assigned(name, [copy.tensor for copy in copies], values), deferred=True)
 
     def _keep(self, worker: int, portion: int, inbox: Sequence[Tensor], slot: Sequence[Tensor]) -> Client:
-        name = numbered("keep", worker, portion)
+        name = client_name("keep", worker, portion)
         kept = self._assigned(name, slot, inbox)
         return Client(name, targets=kept, deferred=True, per_update=1 / len(self._replicas))
 

@@ -14,7 +14,7 @@ from runner.engine.graph.variables import Declaration, Part, Variable, Variables
 from runner.errors import ConfigError
 from runner.optimizers.base import assign_by
 from runner.strategies.base import Workload
-from runner.strategies.replica import Replica, advance, network_variables, rate_input, shares
+from runner.strategies.replica import Replica, advance, rate_input, shares
 
 
 class ServedVariables(Variables):
@@ -34,8 +34,11 @@ class ServedVariables(Variables):
         super().__init__(Graph(), seed=workload.seed)
         self.carries = carries
         self.workload = workload
-        specs = {each.name: each.spec for each in network_variables(workload) if each.part is None}
-        self.remote = set(_looked_up_tables(workload) if lookups else ())
+        scratch = Replica(Graph(), workload, device="")
+        forward = scratch.forward((0, 1), "train")
+        specs = {each.name: each.spec for each in scratch.variables if each.part is None}
+        pairs = scratch.differentiate(forward) if lookups and forward.lookups else []
+        self.remote = {variable.name for variable, gradient in pairs if isinstance(gradient, Rows)}
         self.columns = {
             name: [(Part(spec, 1, *share), server_task(j)) for j, share in enumerate(shares(spec.shape[1], servers))]
             for name, spec in specs.items()
@@ -165,15 +168,6 @@ def shard_by_size(specs: Mapping[str, TensorSpec], servers: int) -> dict[str, in
         server = chosen[name] = bytes_and_number.index((nbytes, number))
         bytes_and_number[server] = nbytes + specs[name].nbytes, number + 1
     return {name: chosen[name] for name in specs}
-
-
-def _looked_up_tables(workload: Workload) -> list[str]:
-    """Return the names of the variables whose gradients hold rows (``Replica.differentiate``), in order of creation."""
-    scratch = Replica(Graph(), workload, device="")
-    forward = scratch.forward((0, 1), "train")
-    if not forward.lookups:
-        return []
-    return [variable.name for variable, gradient in scratch.differentiate(forward) if isinstance(gradient, Rows)]
 
 
 class Server:

@@ -30,8 +30,8 @@ class SyncData(Strategy):
     ``all_reduce``: every worker reads the gradients of all workers and sums them in worker order, which sends more
     bytes than other collectives if K > 2; if each worker has a separate GPU, NCCL sums instead, in its own order with
     three workers or more (:mod:`runner.engine.compile.passes.lower_collectives`; not yet run on several GPUs).
-    ``hierarchical``: the workers of each host sum their gradients, then the hosts exchange these sums; each
-    ``workers_per_host`` successive workers are one host, wherever they run. Sums follow the order of hosts.
+    ``hierarchical``: the workers of each host sum their gradients, then the hosts exchange these sums. Every
+    ``workers_per_host`` consecutive workers count as one host, wherever they run. Sums follow the order of hosts.
     ``parameter_server``: ``servers`` separate processes keep the variables, sum gradients in worker order and apply
     them (:func:`~runner.strategies.synchronous.programs.with_servers`).
     workers_per_host: number of workers of each host for ``hierarchical``; must be null for other values of ``combine``.
@@ -56,8 +56,8 @@ class SyncData(Strategy):
     first ``workers`` arriving shares count and the others are dropped
     (:func:`~runner.strategies.synchronous.backup_workers.with_backup_workers`), so that no update waits for a slow
     worker. A step then hands out batch_size (workers + backup_workers) / workers examples. A pass over the data hands
-    out every example once; the examples of dropped shares are not used in that pass. While at most ``backup_workers``
-    processes are lost and start again, updates use the shares of the others.
+    out every example once; the examples of dropped shares are not used in that pass. While up to ``backup_workers``
+    lost processes are being replaced, updates use the shares of the other workers.
     replay: file ``contributors.jsonl`` of an earlier run of the same configuration. In every step, the same shares
     count as in that run, so that the weights are equal bit for bit.
     """
@@ -140,8 +140,8 @@ class SyncData(Strategy):
             return with_collective(workload, self.workers, self._collective(), self.bucket_bytes, self._compute)
         if not self.backup_workers:
             return with_servers(workload, self.workers, self.servers, self._compute)
-        given_out = shares(self.examples_per_update(workload.batch_size), self.processes.workers)
-        return with_backup_workers(workload, self.workers, given_out, self.servers, self.replay)
+        cut = shares(self.examples_per_update(workload.batch_size), self.processes.workers)
+        return with_backup_workers(workload, self.workers, cut, self.servers, self.replay)
 
     def _collective(self) -> Combine:
         return collective(self.combine, self.workers, self.workers_per_host)

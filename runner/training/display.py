@@ -77,7 +77,7 @@ class BarDisplay(Display):
         self._progress.update(self._task, completed=done, measured=_measured(loss, examples_per_s))
 
     def message(self, text: str) -> None:
-        self._progress.console.print(text, highlight=False)
+        self._progress.console.print(text, markup=False, highlight=False)
 
     def close(self) -> None:
         self._progress.stop()

@@ -32,8 +32,8 @@ def write_graph(graph: Graph, path: Path) -> Path:
 def draw_graph(graph: Graph, path: Path) -> list[Path]:
     """Draw the graph as a PNG file and, if Graphviz is installed, as an SVG file, next to the DOT file ``path``.
 
-    The DOT file must exist (:func:`write_graph`). The PNG omits arrows to and from nodes without a layer, because
-    these arrows are alike in all networks.
+    The DOT file must exist (:func:`write_graph`). The PNG omits arrows to and from nodes without a layer, which all
+    networks have.
     """
     boxes, arrows = _boxes_and_arrows(graph)
     svg, dot = path.with_suffix(".svg"), shutil.which("dot")

@@ -88,7 +88,7 @@ def memory_of(experiment: Experiment) -> list[ProcessMemory]:
 def dataset_bytes(experiment: Experiment) -> int:
     """Return the bytes of train and test split: 1 byte per element of x and 8 bytes per element of other fields.
 
-    For a dataset that is streamed, return the bytes of its index and of the batches that are prepared ahead.
+    For a streamed dataset, return the bytes of its index and of the batches that are prepared ahead.
     """
     facts, train, data = experiment.facts, experiment.config.train, experiment.config.data
     example = sum(math.prod(field.shape) * (1 if name == "x" else 8) for name, field in facts.fields.items())

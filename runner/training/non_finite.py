@@ -15,6 +15,8 @@ from runner.training.saving import continued_start
 FACTOR = 10
 LAST = 3
 
+log = logging.getLogger(__name__)
+
 
 def divergence(losses: Sequence[float], expected: float, advice: str) -> DivergenceError | None:
     """Return an error if the training loss of a run diverged, else None.
@@ -36,9 +38,6 @@ def divergence(losses: Sequence[float], expected: float, advice: str) -> Diverge
         f"{limit:.4g}, {FACTOR} times the larger of the first loss, {first:.4g}, and the loss of an untrained "
         f"network, {expected:.4g}; {advice}"
     )
-
-
-log = logging.getLogger(__name__)
 
 
 def name_the_node(error: NonFiniteLossError, experiment: Experiment, directory: RunDirectory) -> None:

@@ -103,8 +103,8 @@ class Recovery:
 
         steps: the series of updates that was interrupted. can_go_on: returns whether updates are possible before the
         new process has joined; see :meth:`~runner.engine.cluster.cluster_session.ClusterSession.recover`. Raises
-        WorkerLostError if a worker is lost meanwhile; NotStartedAgainError if the worker cannot be replaced, for which
-        the caller calls :meth:`give_up`.
+        WorkerLostError if a worker is lost during the recovery; NotStartedAgainError if the worker cannot be replaced:
+        the caller then calls :meth:`give_up`.
         """
         self.close()
         log.warning("%s", lost)

@@ -25,7 +25,7 @@ class RestartBudget:
         self._reports: list[tuple[str, range, str]] = []
 
     def postpone_reset(self, step: int) -> None:
-        """Count later steps from ``step`` on, because a process that was started again does not take part yet."""
+        """Begin the count of steps until a reset at ``step``, because a new process does not take part yet."""
         self._furthest = max(self._furthest, step)
 
     def admit(self, lost: WorkerLostError, step: int, saved_step: int | None, series: int = 1) -> None:
@@ -46,10 +46,10 @@ class RestartBudget:
                 "number of workers, or more memory"
             )
         self._out_of_memory |= lost.out_of_memory
-        alike = [text for cause, at, text in self._reports if cause == lost.cause and set(at) & set(steps)]
-        if alike and not lost.by_chance:
+        same = [text for cause, at, text in self._reports if cause == lost.cause and set(at) & set(steps)]
+        if same and not lost.by_chance:
             again = f"{lost.worker} {lost.cause} a second time in {described(steps)}, so the run is not restarted"
-            raise ClusterError(f"{alike[0]}\n{again}")
+            raise ClusterError(f"{same[0]}\n{again}")
         if self.used == self.restarts:
             raise ClusterError(
                 f"{lost}\nThe processes were already restarted {self.used} times (train.restarts) without "

@@ -243,7 +243,6 @@ class _Run:
             self._note(init_from=str(weights.path), init_taken=list(weights.values), init_left=dict(weights.left))
 
     def _log_warm_up(self) -> None:
-        """Warn if the run ends during the warm-up."""
         schedule, total = self.experiment.config.schedule, self.experiment.total_steps
         if schedule.warmup_steps >= total:
             log.warning(
@@ -255,7 +254,6 @@ class _Run:
             )
 
     def _log_kernels(self) -> None:
-        """Log which libraries of fast kernels are used, and which are missing and why."""
         libraries = native_libraries()
         for library in libraries:
             if library.missing:

@@ -174,7 +174,7 @@ def variants_on(hardware: Hardware, strategy: type[Strategy], workers: int) -> I
     """Yield the variants of a strategy for a number of workers of described hardware.
 
     Variants for hosts are left out if hosts have one worker each. If the hardware does not fit the number of workers,
-    the variants have one host, so that their simulation raises the same error as that of the other variants.
+    the variants have one host: their simulation then raises the same error as the other variants.
     """
     try:
         per_host = workers_per_host(network_of(hardware, workers, 0), workers)

@@ -47,6 +47,12 @@ def test_the_bar_has_no_loss_and_no_rate_before_the_first_step(capsys: pytest.Ca
     assert "loss 4.321e+04  64 examples/s" in after
 
 
+@pytest.mark.parametrize("display", [Display, BarDisplay])
+def test_messages_are_shown_unchanged(display: type[Display], capsys: pytest.CaptureFixture[str]) -> None:
+    display().message("stopped early after step 3: val/loss [best] [/done]")
+    assert capsys.readouterr().err.strip() == "stopped early after step 3: val/loss [best] [/done]"
+
+
 def test_the_results_table_has_a_line_for_each_known_fact() -> None:
     summary = replace(
         Summary("r", "finished", "c", "/here", "sync_data", 2, {}, "", ""),

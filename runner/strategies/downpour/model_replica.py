@@ -10,7 +10,7 @@ from runner.engine.graph.network import StateUpdate
 from runner.engine.graph.rows import all_dense
 from runner.engine.graph.tensor import Tensor
 from runner.engine.graph.variables import Variable
-from runner.strategies.clients import numbered
+from runner.strategies.clients import client_name
 from runner.strategies.downpour.order import Rules
 from runner.strategies.downpour.pushed_server import COUNT, Applied, PushedServer
 from runner.strategies.replica import Share
@@ -53,7 +53,7 @@ class ModelReplica:
             with self._replica.within("begin"):
                 self.begin = self._emptied(list(self._held.values()), self._counted)
         self.compute = Client(
-            numbered("compute", index),
+            client_name("compute", index),
             fetches=computed.metrics,
             targets=(*self._hold(values), *self._note(shards), *self._descend(gradients), *self._replica.carrying),
             inputs=tuple(self._replica.train_inputs),
@@ -70,13 +70,13 @@ class ModelReplica:
             copies = self._replica.variables
             assert isinstance(copies, CopiedVariables), "a replica without copies fetches nothing"
             copied = copies.fetch(self._of(shard))
-        return Client(numbered("fetch", self._index, shard.index), targets=(counted, *copied), deferred=True)
+        return Client(client_name("fetch", self._index, shard.index), targets=(counted, *copied), deferred=True)
 
     def push(self, shard: PushedServer) -> Client:
         """Return the client that applies the accumulated gradients on a shard and resets them."""
         applied = self._apply(shard, self._statistics(shard), "push")
         return Client(
-            numbered("push", self._index, shard.index),
+            client_name("push", self._index, shard.index),
             fetches={"staleness": applied.staleness},
             targets=(*applied.targets, *self._forget(shard)),
             feeds={"learning_rate": (applied.learning_rate,)},
@@ -90,7 +90,7 @@ class ModelReplica:
         """
         applied = [self._apply(shard, [], "flush") for shard in shards]
         return Client(
-            numbered("flush", self._index),
+            client_name("flush", self._index),
             fetches={f"staleness_{shard.index}": each.staleness for shard, each in zip(shards, applied, strict=True)},
             targets=tuple(target for each in applied for target in each.targets),
             feeds={"learning_rate": tuple(each.learning_rate for each in applied)},

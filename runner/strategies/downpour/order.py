@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from runner.engine.compile.program import DriverSettings
 from runner.engine.run.step_driver import Clients, Finished, StepDriver, drives, number_of
-from runner.strategies.clients import action_of, numbered, numbers_of
+from runner.strategies.clients import action_of, client_name, numbers_of
 
 Array = NDArray[Any]
 
@@ -129,7 +129,7 @@ class Downpour(StepDriver):
         for each in self._replicas:
             if each.taken % self._rules.n_push:
                 feeds = {"learning_rate": self._learning_rate}
-                found = self._clients.run(numbered("flush", each.index), step=self._step_of(each), feeds=feeds)
+                found = self._clients.run(client_name("flush", each.index), step=self._step_of(each), feeds=feeds)
                 for shard in range(self._rules.shards):
                     self._record_staleness(shard, found[f"staleness_{shard}"])
             self._taken_before[each.index] += each.taken
@@ -207,7 +207,7 @@ class Downpour(StepDriver):
             return
         step = self._step_of(replica)
         feeds = {"step": number_of(step), "learning_rate": self._learning_rate}
-        self._clients.launch(numbered("compute", replica.index), step=step, feeds=feeds)
+        self._clients.launch(client_name("compute", replica.index), step=step, feeds=feeds)
         replica.computing = True
 
     def _may_begin(self, replica: _Replica) -> bool:
@@ -221,7 +221,7 @@ class Downpour(StepDriver):
     def _launch_all(self, action: str, replica: _Replica, running: set[int], **feeds: object) -> None:
         """Launch one client of a replica for every shard."""
         for shard in range(self._rules.shards):
-            self._clients.launch(numbered(action, replica.index, shard), step=self._step_of(replica), feeds=feeds)
+            self._clients.launch(client_name(action, replica.index, shard), step=self._step_of(replica), feeds=feeds)
             running.add(shard)
 
     def _step_of(self, replica: _Replica) -> int:

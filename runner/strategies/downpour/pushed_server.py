@@ -18,7 +18,6 @@ from runner.strategies.servers import ServedVariables
 COUNT = "int64"
 """The dtype of the counts of pushes."""
 
-
 POLICIES = ("none", "bounded", "drop", "scale")
 _LIMITED = ("bounded", "drop")
 

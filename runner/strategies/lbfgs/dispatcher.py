@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from runner.engine.run.step_driver import Clients, Finished, drives, number_of
-from runner.strategies.clients import numbered, numbers_of
+from runner.strategies.clients import client_name, numbers_of
 from runner.strategies.lbfgs.minimising import Evaluation, Feeds, LbfgsStepDriver, Minimisation
 from runner.strategies.replica import shares
 
@@ -50,7 +50,7 @@ class Portions:
             portion: int | None = self._waiting[worker].popleft()
         else:
             fullest = max(self._waiting, key=len)
-            portion = fullest.pop() if fullest else min(self._busy, key=self._busy.__getitem__, default=None)
+            portion = fullest.pop() if fullest else self._again()
         if portion is not None:
             self._busy[portion] = self._busy.get(portion, 0) + 1
         return portion
@@ -62,6 +62,9 @@ class Portions:
         self._left.remove(portion)
         del self._busy[portion]
         return True
+
+    def _again(self) -> int | None:
+        return min(self._busy, key=self._busy.__getitem__, default=None)
 
 
 @dataclass(frozen=True)
@@ -183,12 +186,12 @@ class Dispatcher(LbfgsStepDriver):
         else:
             batch.fetches += 1
             self._busy[worker] = _Busy(batch, portion, computes=False)
-            self._clients.launch(numbered("fetch", worker), step=self._step)
+            self._clients.launch(client_name("fetch", worker), step=self._step)
 
     def _compute(self, worker: int, batch: _Batch, portion: int) -> None:
         batch.computed += 1
         self._busy[worker] = _Busy(batch, portion, computes=True)
-        name, step = numbered("compute", worker, self._sizes[portion]), self._step * len(self._sizes) + portion
+        name, step = client_name("compute", worker, self._sizes[portion]), self._step * len(self._sizes) + portion
         self._clients.launch(name, step=step, feeds={"step": number_of(self._step)})
 
     def _take(self, finished: Finished) -> None:
@@ -202,7 +205,7 @@ class Dispatcher(LbfgsStepDriver):
         if busy.computes and batch.portions.finish(portion):
             batch.scores[portion] = finished.fetches
             batch.by[portion] = worker
-            keep = numbered("keep", worker, portion)
+            keep = client_name("keep", worker, portion)
             self._keeping.add(keep)
             self._clients.launch(keep, step=self._step)
         if not busy.computes:

@@ -25,7 +25,7 @@ class ShardedNetwork:
     weights W (F, U) and biases are parts of the variables of the unsharded network.
 
     column: worker j has the j-th range of ``shares(U, K)`` of the U units, with their columns of W and entries of the
-    bias. All F features are sent to worker j. Following layers that treat each unit separately are sharded alike;
+    bias. All F features are sent to worker j. Later layers that treat each unit separately are sharded in the same way;
     dropout uses the units' columns of the whole layer's mask. All units are gathered once on the device of the first
     unsharded reader, for all unsharded layers, and once on each worker with a shard of a following column layer.
     row: worker j has the j-th range of ``shares(F, K)`` of the F features, with their rows of W. After a column layer,

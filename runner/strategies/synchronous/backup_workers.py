@@ -14,7 +14,7 @@ from runner.engine.graph.tensor import Tensor
 from runner.engine.graph.variables import Variable, Variables
 from runner.optimizers.base import shortened
 from runner.strategies.base import Workload
-from runner.strategies.clients import numbered, program_of
+from runner.strategies.clients import client_name, program_of
 from runner.strategies.replica import Gradients, Replica, Share, ordered_sum, summed
 from runner.strategies.servers import (
     CopiedVariables,
@@ -24,13 +24,7 @@ from runner.strategies.servers import (
     advance_served,
     update_served,
 )
-from runner.strategies.synchronous.first_arrivals import (
-    APPLY,
-    NORM,
-    CountedShares,
-    contributors_of,
-    counted,
-)
+from runner.strategies.synchronous.first_arrivals import APPLY, NORM, CountedShares, contributors_of, counted
 
 
 def with_backup_workers(
@@ -158,12 +152,12 @@ def _read(index: int, replica: Replica, begun: float) -> Client:
     assert isinstance(copies, CopiedVariables)
     with replica.within("fetch"):
         targets = tuple(copies.fetch(copies.trainable))
-    return Client(numbered("read", index), targets=targets, deferred=True, slowed=True, per_update=begun)
+    return Client(client_name("read", index), targets=targets, deferred=True, slowed=True, per_update=begun)
 
 
 def _share(index: int, replica: Replica, inbox: _Inbox, begun: float) -> Client:
     return Client(
-        numbered("share", index),
+        client_name("share", index),
         targets=tuple(inbox.targets),
         inputs=tuple(replica.train_inputs),
         feeds={"step": (replica.step,)},

@@ -12,14 +12,12 @@ from runner.engine.run.session import scalar
 from runner.engine.run.step_driver import Clients, Finished, StepDriver, drives, number_of
 from runner.errors import ConfigError
 from runner.records.decisions import read_decisions
-from runner.strategies.clients import action_of, numbered, numbers_of
+from runner.strategies.clients import action_of, client_name, numbers_of
 
 Array = NDArray[Any]
 
 APPLY = "apply"
 NORM = "norm"
-
-
 CONTRIBUTORS = "contributors"
 """Name of the record with a line for each update: {"step", "contributors", "dropped": [{"worker", "examples"}, ...]}.
 
@@ -92,9 +90,9 @@ class FirstArrivals(StepDriver):
         chosen: dict[str, Any] = {counted(i): scalar(k, "int64") for i, k in enumerate(contributors)}
         if not self._shares.even:
             chosen["scale"] = scalar(self._shares.batch / held, self._shares.dtype)
-        short = self._run(NORM, step, chosen) if self._shares.clips else {}
+        clip_factor = self._run(NORM, step, chosen) if self._shares.clips else {}
         feeds = {"step": number_of(step), "learning_rate": learning_rate}
-        return self._run(APPLY, step, {**feeds, **chosen, **short})
+        return self._run(APPLY, step, {**feeds, **chosen, **clip_factor})
 
     def synchronize(self) -> None:
         """Wait for the shares of late workers, and drop them."""
@@ -137,14 +135,14 @@ class FirstArrivals(StepDriver):
         busy = {worker for client in self._running for worker in numbers_of(client)}
         for worker in self._wanted:
             if worker not in busy:
-                self._launch(numbered("read", worker), step)
+                self._launch(client_name("read", worker), step)
 
     def _available(self) -> Contributors:
         """Return the available workers. A share uses all parameter servers, so without one no worker is available."""
         return tuple(
             worker
             for worker in range(len(self._shares.examples))
-            if self._clients.is_available(numbered("share", worker))
+            if self._clients.is_available(client_name("share", worker))
         )
 
     def _take(self, ended: Finished) -> None:
@@ -154,11 +152,11 @@ class FirstArrivals(StepDriver):
             if action_of(ended.client) == "share":
                 self._arrived.append(worker)
             else:
-                self._launch(numbered("share", worker), ended.step, {"step": number_of(ended.step)})
+                self._launch(client_name("share", worker), ended.step, {"step": number_of(ended.step)})
             return
         self._drop(ended.step, worker)
         if self._open is not None and worker in self._wanted:
-            self._launch(numbered("read", worker), self._open)
+            self._launch(client_name("read", worker), self._open)
 
     def _drop(self, step: int, worker: int) -> None:
         self._dropped.setdefault(step, []).append(worker)

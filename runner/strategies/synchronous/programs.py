@@ -47,9 +47,9 @@ def held_back(replicas: Sequence[Replica], computed: Sequence[Gradients]) -> lis
 def _held(replica: Replica, computed: Gradients) -> Gradients:
     graph = replica.graph
     with replica.within("train/held"):
-        there = [mapped(part, lambda each: ops.identity(graph, each, name="there")) for _, part in computed.parts]
-        with graph.control_dependencies(tensor_of(part).node for part in there):
-            held = [mapped(part, lambda each: ops.identity(graph, each, name="held")) for part in there]
+        parts = [mapped(part, lambda each: ops.identity(graph, each, name="there")) for _, part in computed.parts]
+        with graph.control_dependencies(tensor_of(part).node for part in parts):
+            held = [mapped(part, lambda each: ops.identity(graph, each, name="held")) for part in parts]
     return computed.with_parts(held)
 
 

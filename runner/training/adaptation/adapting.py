@@ -15,7 +15,7 @@ from runner.training.adaptation.domains import SOURCE, TARGET, DomainProgram, Do
 from runner.training.adaptation.moments import Moments, divergence
 from runner.training.inference import OneDevice
 
-UNADAPTED = "source"  # stands for the unadapted network where results are stored by method
+UNADAPTED = "source"  # the key of the unadapted network in results by method
 
 
 @dataclass

@@ -36,9 +36,9 @@ class Moments:
         exactly the moments of all examples. AdaBN uses this online form (section 3.2).
         """
         n, total = self.batches, self.batches + 1
-        away = np.asarray(mean, np.float64) - self.mean
-        inside = (n * self.variance + np.asarray(variance, np.float64)) / total
-        return Moments(self.mean + away / total, inside + np.square(away) * (n / total**2), total)
+        difference = np.asarray(mean, np.float64) - self.mean
+        within = (n * self.variance + np.asarray(variance, np.float64)) / total
+        return Moments(self.mean + difference / total, within + np.square(difference) * (n / total**2), total)
 
 
 def pooled(parts: Iterable[tuple[NDArray[np.floating], NDArray[np.floating]]], neurons: int) -> Moments:
@@ -55,10 +55,10 @@ def divergence(one: Moments, other: Moments) -> float:
     Each neuron is assumed to be normally distributed in each domain (AdaBN, equation 3). Neurons that are constant in a
     domain are left out, because their divergence is infinite; if no neuron is left, the result is 0.
     """
-    live = (one.variance > 0) & (other.variance > 0)
-    if not live.any():
+    varying = (one.variance > 0) & (other.variance > 0)
+    if not varying.any():
         return 0.0
-    squared = np.square(one.mean - other.mean)[live]
-    first, second = one.variance[live], other.variance[live]
+    squared = np.square(one.mean - other.mean)[varying]
+    first, second = one.variance[varying], other.variance[varying]
     # KL(i, j) + KL(j, i): the logarithms cancel each other.
     return float(np.mean((first + squared) / (2 * second) + (second + squared) / (2 * first) - 1))
