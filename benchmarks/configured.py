@@ -19,7 +19,7 @@ from runner.engine.run.step_driver import bind
 from runner.records.run_directory import RunDirectory
 from runner.records.summary import versions
 from runner.training.build import build, open_session
-from runner.training.experiment import in_a_series, train_step, train_steps
+from runner.training.experiment import series_length, train_step, train_steps
 
 
 class Configured:
@@ -56,7 +56,7 @@ class Configured:
 
     def _series(self) -> float:
         first = next(self._steps)
-        length = in_a_series(self.step_driver.longest_series(first), self._step_s)
+        length = series_length(self.step_driver.longest_series(first), self._step_s)
         for _ in range(length - 1):
             next(self._steps)
         begun = perf_counter()

@@ -62,13 +62,13 @@ class GoogLeNet(Model):
     def forward(self, net: NetworkBuilder, x: Tensor, outputs: int) -> Tensor:
         """Add layers conv1, ... pool2, the layers of modules 3a, ... 5b, pool5, dropout and fc; return the logits."""
         h = _conv(net, x, 64, kernel=7, stride=2, name="conv1")
-        h = _halve(net, h, name="pool1")
+        h = nn.max_pool(net, h, window=3, stride=2, ceil=True, name="pool1")
         h = self._normalize(net, h, name="norm1")
         h = _conv(net, h, 64, kernel=1, name="conv2_reduce")
         h = _conv(net, h, 192, kernel=3, name="conv2")
         h = self._normalize(net, h, name="norm2")
         for before, (stage, modules) in enumerate(STAGES.items(), start=2):
-            h = _halve(net, h, name=f"pool{before}")
+            h = nn.max_pool(net, h, window=3, stride=2, ceil=True, name=f"pool{before}")
             for letter, module in modules.items():
                 h = _inception(net, h, module, f"inception_{stage}{letter}")
                 if self.auxiliary_weight and f"{stage}{letter}" in AUXILIARY:
@@ -109,7 +109,3 @@ def _conv(net: NetworkBuilder, x: Tensor, filters: int, *, kernel: int, name: st
     """Add a convolution, padded so that stride 1 keeps the image size, and its ReLU."""
     h = nn.conv(net, x, filters, kernel, stride=stride, padding=kernel // 2, name=name)
     return nn.relu(net, h, name=f"{name}_relu")
-
-
-def _halve(net: NetworkBuilder, x: Tensor, *, name: str) -> Tensor:
-    return nn.max_pool(net, x, window=3, stride=2, ceil=True, name=name)

@@ -19,8 +19,6 @@ from runner.nn.recurrent import dropout_of_steps, embedding_of_steps, lstm
 from runner.nn.windows import (
     Padding,
     Size,
-    TooSmallError,
-    Windows,
     avg_pool,
     conv,
     conv_transpose,

@@ -19,10 +19,6 @@ Size = int | tuple[int, int]
 """The sides of a window: one number for both, or (rows, columns)."""
 
 
-class TooSmallError(ValueError):
-    """The error for an image that is too small for one window."""
-
-
 @dataclass(frozen=True)
 class Windows:
     """Windows over an image: size and strides as (rows, columns), padding as (top, bottom, left, right)."""
@@ -32,20 +28,22 @@ class Windows:
     padding: tuple[int, int, int, int]
 
 
-def place(image: tuple[int, int], window: Size, stride: int, padding: Padding, *, ceil: bool = False) -> Windows:
+def place(
+    image: tuple[int, int], window: Size, stride: int, padding: Padding, *, ceil: bool = False, where: str = ""
+) -> Windows:
     """Place windows on an image of (rows, columns).
 
     There are (size + padding - window) / stride + 1 windows along a side, rounded down. ceil: whether to round up, as
     in Caffe and cuda-convnet, with more zeros at the bottom and the right; no window starts beyond the last pixel.
-    Raises TooSmallError, which names the smallest possible image.
+    Raises ConfigError, which names the smallest possible image, if the image is too small. where: begins its message.
     """
     rows, columns = size = sides(window)
     before, after = zip(*(_zeros(image[i], size[i], stride, padding, axis=i) for i in (0, 1)), strict=True)
     overhang = stride - 1 if ceil else 0
     needed = [max(1, size[i] - before[i] - after[i] - overhang) for i in (0, 1)]
     if any(side < least for side, least in zip(image, needed, strict=True)):
-        raise TooSmallError(
-            f"windows of {rows}x{columns} need images of at least {needed[0]}x{needed[1]}, got "
+        raise ConfigError(
+            f"{where}windows of {rows}x{columns} need images of at least {needed[0]}x{needed[1]}, got "
             f"{image[0]}x{image[1]}; use larger images, or a model that downsamples less"
         )
     if ceil:
@@ -247,11 +245,8 @@ def place_windows(
     net: NetworkBuilder, x: Tensor, window: Size, stride: int, padding: Padding, *, ceil: bool
 ) -> Windows:
     """Place windows on the images x; raises ConfigError naming the layer if the images are too small."""
-    height, width = _image_size(net, x)
-    try:
-        return place((height, width), window, stride, padding, ceil=ceil)
-    except TooSmallError as error:
-        raise ConfigError(f"layer {net.stamp.name!r} ({net.stamp.kind}): {error}") from None
+    where = f"layer {net.stamp.name!r} ({net.stamp.kind}): "
+    return place(_image_size(net, x), window, stride, padding, ceil=ceil, where=where)
 
 
 def _image_size(net: NetworkBuilder, x: Tensor) -> tuple[int, int]:

@@ -27,8 +27,6 @@ class Adagrad(Optimizer):
     lr: Positive = 0.05
 
     def rule(self, learning_rate: Expr, step: Expr) -> Rule:
-        """Return the rule; unlike with Adam, the variables share no nodes."""
-
         def update(w: State, g: Expr) -> NewValues:
             s = w.slot("squares")
             g = self.with_decay(w, g)

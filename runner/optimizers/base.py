@@ -77,8 +77,8 @@ class Optimizer(ABC):
     update a row only when a batch looks it up, so the results differ.
 
     line_search: whether an update evaluates its batch several times, which not every strategy supports. keeps_rows:
-    whether the rule, without weight decay, leaves an element and its slots as they are if the gradient is 0. Subclasses
-    do not inherit this value.
+    whether the rule, without weight decay, does not change an element and its slots if the gradient is 0. Subclasses do
+    not inherit this value.
     """
 
     line_search: ClassVar[bool] = False

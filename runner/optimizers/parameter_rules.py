@@ -91,16 +91,16 @@ def require_used(rules: Sequence[ParameterRule], names: Sequence[str]) -> None:
             where = f"optimizer.rules[{place}].match={rule.match!r}"
             if matching := [name for name in names if fnmatchcase(name, rule.match)]:
                 raise ConfigError(
-                    f"{where}: earlier rules match all variables of this rule, {_some(matching)}; the first match "
+                    f"{where}: earlier rules match all variables of this rule, {_listed(matching)}; the first match "
                     "counts, so put this rule before them, or leave it out"
                 )
             raise ConfigError(
                 f"{where}: no trained variable has this name; expected a pattern, with * and ?, of names such as "
-                f"{_some(names)}"
+                f"{_listed(names)}"
             )
 
 
-def _some(names: Sequence[str]) -> str:
+def _listed(names: Sequence[str]) -> str:
     """Return the first names and the number of omitted names, as text."""
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
     return ", ".join(names[:_NAMED]) + more

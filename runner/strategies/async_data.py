@@ -9,7 +9,7 @@ from runner.bounds import Count, CountOrZero, SmallCount
 from runner.engine.compile.program import Client, Copy, OneProcess, Program, VirtualClock
 from runner.errors import ConfigError, require_one_of
 from runner.strategies.base import Processes, Race, Strategy, TrainingFacts, Workload
-from runner.strategies.clients import action_of, common_clients, numbers_of, of_worker
+from runner.strategies.clients import action_of, numbers_of, of_worker, program_of
 from runner.strategies.downpour.model_replica import ModelReplica
 from runner.strategies.downpour.order import Rules
 from runner.strategies.downpour.pushed_server import PushedServer, Staleness
@@ -134,16 +134,11 @@ class AsyncData(Strategy):
         begun = [*(shard.begin for shard in shards), *(target for each in replicas for target in each.begin)]
         counts = {"applied": tuple(shard.begun_with for shard in shards)}
         begin = Client("begin", targets=tuple(begun), feeds=counts, exact=True)
-        clients = [*training, *flushes, begin, *common_clients(served.graph, scorers, [served])]
-        return Program(
-            served.graph,
-            {client.name: client for client in clients},
-            {variable.name: variable.whole for variable in served},
-            workers=self.workers,
-            servers=self.servers,
-            step_driver=self._rules,
-            one_process=self._one_process(workload.seed, training),
+        clients = [*training, *flushes, begin]
+        program = program_of(
+            served.graph, scorers, clients, variables=served, servers=self.servers, step_driver=self._rules
         )
+        return replace(program, one_process=self._one_process(workload.seed, training))
 
     def build_for_simulation(self, workload: Workload) -> Program:
         """Return a program with one replica for each size of a share; the clients of other replicas are copies."""

@@ -82,11 +82,10 @@ class Processes:
 class Race:
     """A race between processes that determines the results of a run, and the record that allows repeating the run.
 
-    racers: the racing processes, for messages. decisions: the name of the record that
-    :meth:`~runner.engine.run.step_driver.StepDriver.decisions` returns. This record holds the decisions of each update,
-    continues when a run is resumed, and allows the same processes to repeat the run. If None, the record is the order
-    in which clients ended; this record covers one start of the run and allows one process to repeat the run.
-    decided: whether a virtual clock or a record, not timing, decides the race.
+    racers: the racing processes, for messages. decisions: the name of the record of each update's decisions
+    (:meth:`~runner.engine.run.step_driver.StepDriver.decisions`), which spans all starts of a run; the same processes
+    can repeat the run. If None, the record is the order in which clients ended in one start of the run; one process can
+    repeat this start. decided: whether a virtual clock or a record, not timing, decides the race.
     """
 
     racers: str

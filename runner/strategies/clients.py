@@ -66,12 +66,19 @@ def program_of(
     scratch: Sequence[Variables] = (),
     step_driver: DriverSettings = ONE_CLIENT,
 ) -> Program:
-    """Return the program with the training clients and :func:`common_clients`; ``replicas`` run the evaluation.
+    """Return the program with the training clients and the clients "init", "eval", "save" and "restore".
 
-    variables, scored: see :func:`program`. scratch: see :func:`common_clients`. step_driver: see :class:`Program`.
+    replicas: the copies that run the evaluation. variables, scored: see :func:`program`. scratch: variables that are
+    not saved; "restore" sets a scratch variable that is a copy of a saved variable to the restored value, and any other
+    scratch variable to its initial value. step_driver: see :class:`Program`.
     """
     stores = [replica.variables for replica in replicas] if variables is None else [variables]
-    clients = [*training, *common_clients(graph, replicas, stores, scored=scored, scratch=scratch)]
+    evaluation = _evaluation(graph, replicas, _scored(replicas) if scored is None else scored)
+    scratch = [*scratch, *(replica.eval_states for replica in replicas)]
+    restore = _restore(graph, stores, scratch)
+    initial = tuple(variable.initial for store in (*stores, *scratch) for variable in store)
+    save = Client("save", fetches=_saved(graph, stores), exact=True)
+    clients = [*training, Client("init", targets=initial, exact=True), evaluation, save, restore]
     return Program(
         graph,
         {client.name: client for client in clients},
@@ -80,32 +87,6 @@ def program_of(
         servers=servers,
         step_driver=step_driver,
     )
-
-
-def common_clients(
-    graph: Graph,
-    replicas: Sequence[Replica],
-    stores: Sequence[Variables],
-    *,
-    scored: Sequence[Scored] | None = None,
-    scratch: Sequence[Variables] = (),
-) -> list[Client]:
-    """Return the clients that every program has: "init", "eval", "save" and "restore".
-
-    stores: each variable of the first store is saved. scored: see :func:`program`. scratch: variables that are not
-    saved; "restore" sets a scratch variable that is a copy of a saved variable to the restored value, and any other
-    scratch variable to its initial value.
-    """
-    evaluation = _evaluation(graph, replicas, _scored(replicas) if scored is None else scored)
-    scratch = [*scratch, *(replica.eval_states for replica in replicas)]
-    reset = tuple(v.initial for store in scratch for v in store)
-    restore = _restore(graph, stores, scratch)
-    return [
-        Client("init", targets=(*(v.initial for store in stores for v in store), *reset), exact=True),
-        evaluation,
-        Client("save", fetches=_saved(graph, stores), exact=True),
-        restore,
-    ]
 
 
 def _scored(replicas: Sequence[Replica]) -> list[Scored]:

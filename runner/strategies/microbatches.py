@@ -63,7 +63,7 @@ def in_stale_parts(workload: Workload, device: str) -> Program:
     passes, gradients = [], []
     for k, share in enumerate(shares(workload.batch_size, workload.microbatches)):
         passes.append(replica.forward(share, _scope_of_part(workload, k)))
-        gradients.append(_of_own_mean(replica, passes[-1]))
+        gradients.append(_gradients_of_mean(replica, passes[-1]))
     metrics = batch_metrics(replica, passes)
     latest = Latest(replica.variables)
     for k, (passed, pairs) in enumerate(zip(passes, gradients, strict=True)):
@@ -80,7 +80,7 @@ def in_stale_parts(workload: Workload, device: str) -> Program:
     return program(graph, [replica], metrics=metrics, targets=targets)
 
 
-def _of_own_mean(replica: Replica, passed: Forward) -> list[tuple[Variable, Gradient]]:
+def _gradients_of_mean(replica: Replica, passed: Forward) -> list[tuple[Variable, Gradient]]:
     """Return the gradient of a part's mean loss: the part's summand of the batch gradient, times batch / part size."""
     graph, (lo, hi) = replica.graph, passed.share
     weighted = replica.differentiate(passed)

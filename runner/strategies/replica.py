@@ -70,8 +70,6 @@ class Gradients:
 
     The sums of the results over all shares are the loss, metrics, gradients and statistics of the batch. settled:
     updates of moving averages whose values are final and equal in all copies; these values are not summed.
-
-    A gradient may hold rows of a table (:class:`~runner.engine.graph.rows.Rows`).
     """
 
     metrics: Mapping[str, Tensor]
@@ -134,7 +132,7 @@ class Replica:
             self.step = ops.placeholder(graph, (), "int64", name="step")
             self.learning_rate = rate_input(graph, workload)
 
-    def adopt(self, graph: Graph) -> None:
+    def move_to(self, graph: Graph) -> None:
         """Continue in ``graph``, a rewritten graph that contains all nodes of this replica under the same names."""
         self.graph = graph
         self.variables.graph = graph

@@ -13,7 +13,7 @@ from runner.errors import ConfigError
 from runner.optimizers.base import Optimizer
 from runner.optimizers.lbfgs import Lbfgs
 from runner.strategies.base import Processes, Strategy, TrainingFacts, Workload
-from runner.strategies.clients import client_name, common_clients
+from runner.strategies.clients import client_name, program_of
 from runner.strategies.lbfgs.dispatcher import GATHER, PortionedMinimisation
 from runner.strategies.lbfgs.vectors import Vectors, require_no_averages
 from runner.strategies.replica import Replica, ordered_sum, shares
@@ -126,22 +126,18 @@ class _Building:
             *(self._keep(k, p, inbox, slot) for k, inbox in enumerate(inboxes) for p, slot in enumerate(slots)),
             gather,
             *vectors.clients(deferred=True),
-            *common_clients(self._graph, self._scorers, [self._served]),
         ]
-        return Program(
-            self._graph,
-            {client.name: client for client in clients},
-            {variable.name: variable.spec for variable in self._served},
-            workers=len(self._replicas),
-            servers=self._servers,
-            step_driver=PortionedMinimisation(
-                self._optimizer,
-                [variable.name for variable in vectors.trained],
-                self._workload.state_dtype,
-                list(gather.fetches),
-                len(self._replicas),
-                self._sizes,
-            ),
+        step_driver = PortionedMinimisation(
+            self._optimizer,
+            [variable.name for variable in vectors.trained],
+            self._workload.state_dtype,
+            list(gather.fetches),
+            len(self._replicas),
+            self._sizes,
+        )
+        served = self._served
+        return program_of(
+            self._graph, self._scorers, clients, variables=served, servers=self._servers, step_driver=step_driver
         )
 
     def _computations(self, replica: Replica) -> Iterator[_Computation]:

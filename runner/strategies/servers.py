@@ -83,7 +83,7 @@ class ReadVariables(Variables):
         if of.name in self._served.remote:
             self._served.remote.add(kept[0].name)
         if kept[0].name not in self:
-            self._by_name[kept[0].name] = {None: self._seen(kept)}
+            self._by_name[kept[0].name] = {None: self._view_of(kept)}
         return self[kept[0].name]
 
     def lookup(self, table: Variable, indices: Tensor) -> Tensor:
@@ -101,13 +101,13 @@ class ReadVariables(Variables):
             # The rows of carried state stay on the worker that computes them.
             return self._served.declare(declared, self.device)
         if declared.name not in self._served.columns:
-            return self._seen([self._served.declare(declared, self._served.placed[declared.name])])
+            return self._view_of([self._served.declare(declared, self._served.placed[declared.name])])
         columns = self._served.columns[declared.name]
-        return self._seen(
+        return self._view_of(
             [self._served.declare(replace(declared, spec=part.spec, part=part), where) for part, where in columns]
         )
 
-    def _seen(self, parts: Sequence[Variable]) -> Variable:
+    def _view_of(self, parts: Sequence[Variable]) -> Variable:
         """Return a served variable with the tensor that the worker reads. parts: the whole variable, or its parts."""
         graph, first = self.graph, parts[0]
         with graph.absolute_scope(f"{self.prefix}/read"), graph.device(self.device), graph.layer(first.layer):
@@ -182,31 +182,26 @@ class Server:
 
 
 def update_served(
-    graph: Graph,
-    workload: Workload,
-    served: Variables,
+    served: ServedVariables,
     servers: Sequence[Server],
     gradients: Sequence[tuple[Variable, Gradient]],
+    state_updates: Sequence[StateUpdate],
 ) -> list[str]:
-    """Add the optimizer's update of every variable on its server; return the assign nodes to run."""
-    rules = {}
+    """Add the updates of all variables and moving averages on their servers; return the assign nodes to run.
+
+    state_updates: as the workers request them, for their views of the averages.
+    """
+    graph, optimizer, rules = served.graph, served.workload.optimizer, {}
     for server in servers:
         with graph.absolute_scope(f"{server.scope}/update"), graph.device(server.device):
             rate, step = Expr(graph, server.learning_rate), Expr(graph, server.step)
-            rules[server.device] = workload.optimizer.updates(rate, step)
+            rules[server.device] = optimizer.updates(rate, step)
     targets: list[str] = []
     for variable, gradient in gradients:
         device = served.device_of(variable)
         with graph.absolute_scope("update"), graph.device(device):
             targets += assign_by(rules[device], served, variable, gradient)
-    return targets
-
-
-def advance_served(graph: Graph, served: Variables, updates: Sequence[StateUpdate]) -> list[str]:
-    """Add the assignment of the next value of every moving average on its server; return the assign nodes to run."""
-    targets = []
-    for update in updates:
-        # An update refers to a worker's view of the average.
+    for update in state_updates:
         average = served[update.variable.name]
         with graph.absolute_scope("update"), graph.device(served.device_of(average)):
             targets.append(advance(graph, replace(update, variable=average)))

@@ -5,12 +5,12 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from runner.bounds import SmallCount
-from runner.engine.compile.program import TRAIN, OneProcess, Program
+from runner.engine.compile.program import OneProcess, Program
 from runner.engine.graph.device import worker_task
 from runner.engine.graph.rows import dense
 from runner.optimizers.lbfgs import Lbfgs
 from runner.strategies.base import Strategy, TrainingFacts, Workload
-from runner.strategies.clients import program
+from runner.strategies.clients import program_of, train_client
 from runner.strategies.lbfgs.minimising import Minimisation
 from runner.strategies.lbfgs.vectors import Vectors, require_no_averages
 from runner.strategies.microbatches import computed_in_parts, updating
@@ -70,10 +70,8 @@ def _minimising(optimizer: Lbfgs, replica: Replica, computed: Gradients) -> Prog
     require_no_averages(computed.state_updates)
     vectors = Vectors(replica.graph, replica.variables, optimizer.history)
     objective = vectors.objective(optimizer, [dense(replica.graph, total) for _, total in computed.gradients])
-    commands = {client.name: client for client in vectors.clients(deferred=False)}
-    plain = program(replica.graph, [replica], metrics=computed.metrics, targets=objective.targets)
-    train = plain.clients[TRAIN]
-    evaluating = replace(train, fetches={**train.fetches, **objective.penalties})
+    fetched = {**computed.metrics, **objective.penalties}
+    clients = [train_client([replica], metrics=fetched, targets=objective.targets), *vectors.clients(deferred=False)]
     trained = [variable.name for variable in vectors.trained]
     step_driver = Minimisation(optimizer, trained, replica.workload.state_dtype, list(objective.penalties))
-    return replace(plain, clients={**plain.clients, TRAIN: evaluating, **commands}, step_driver=step_driver)
+    return program_of(replica.graph, [replica], clients, step_driver=step_driver)

@@ -55,7 +55,7 @@ class Experiment:
         return self._rate(self.config.schedule, step)
 
     def rates(self, step: int) -> NDArray[Any]:
-        """Return the learning rates by the schedules of run and rules, in the shape ``optimizer.rate_shape``."""
+        """Return the learning rates of an update, in the shape ``optimizer.rate_shape``."""
         rates = [self._rate(schedule, step) for schedule in (self.config.schedule, *self._schedules)]
         return np.array(rates if self._schedules else rates[0], state_dtype(self.config.precision))
 
@@ -65,12 +65,6 @@ class Experiment:
 
     def _rate(self, schedule: Schedule, step: int) -> float:
         return self.optimizer.lr * schedule.factor(step, self.total_steps, self.steps_per_epoch)
-
-    @property
-    def measured_steps(self) -> int:
-        """The number of steps that are measured for each strategy, before training, to compare strategies."""
-        placement = self.config.parallelism.layer_placement
-        return 0 if placement is None else int(placement.measured_steps)
 
     @property
     def runs_in_virtual_time(self) -> bool:
@@ -108,6 +102,6 @@ def train_steps(step_driver: StepDriver, experiment: Experiment, steps: range) -
     return step_driver.updates(steps[0], [experiment.rates(step) for step in steps])
 
 
-def in_a_series(longest: int, step_s: float) -> int:
+def series_length(longest: int, step_s: float) -> int:
     """Return the number of updates of the next series. longest: the driver's limit. step_s: seconds of an update."""
     return min(longest, max(1, int(_SERIES_S / step_s)))

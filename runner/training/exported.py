@@ -53,7 +53,7 @@ def export(config: Config, run_dir: Path, checkpoint: Path, folder: Path, versio
     save(folder / _WEIGHTS, step=stored.step, variables=weights, meta=stored.manifest.meta)
     write_record(folder, record)
     # The machine that uses the network may have neither the data files nor the devices of the training run.
-    plain = redact(to_plain(_alone(config)))
+    plain = redact(to_plain(_for_one_device(config)))
     (folder / _CONFIG).write_text(yaml.safe_dump(plain, sort_keys=False, allow_unicode=True), encoding="utf-8")
     _copy_plugins(folder / _PLUGINS)
     shutil.copyfile(_TEMPLATE, folder / _CODE)
@@ -96,7 +96,7 @@ class ExportedNetwork:
         return answers(self._device, self._weights, self.normalisation.apply(x, np.dtype(np.float64)), self.facts)
 
 
-def _alone(config: Config) -> Config:
+def _for_one_device(config: Config) -> Config:
     cluster = LocalCluster(tf32=config.cluster.tf32)
     return dataclasses.replace(
         config,

@@ -42,10 +42,7 @@ def timed_steps(step_driver: StepDriver, experiment: Experiment, steps: int) -> 
 
 
 def first_steps(experiment: Experiment, steps: int = STEPS) -> FirstSteps:
-    """Make the first updates of an experiment, or all if it has fewer, as its run would; keep no file.
-
-    Raises the errors of a run.
-    """
+    """Make the first updates of an experiment, or all if it has fewer, as in its run; raises the errors of a run."""
     config = experiment.config
     with (
         tempfile.TemporaryDirectory() as folder,

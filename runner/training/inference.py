@@ -138,7 +138,7 @@ def answers(
     size = min(len(inputs), config.train.eval_batch_size)
     config = replace(config, train=replace(config.train, eval_batch_size=size))
     own = state_dtype(config.precision)
-    source = _Given(inputs.astype(facts.fields["x"].dtype or own), facts.fields, own)
+    source = _InputArray(inputs.astype(facts.fields["x"].dtype or own), facts.fields, own)
     with _opened(replace(device, config=config), checkpoint, source, facts) as session:
         batches = range(-(-len(inputs) // size))
         predicted = [session.run(PREDICT, step=step)["prediction"].copy() for step in batches]
@@ -190,7 +190,7 @@ class _Views:
         return self._views[view].read(split, batch, lo, hi)
 
 
-class _Given:
+class _InputArray:
     """An input source over an array of inputs without targets; the last batch is padded with zeros."""
 
     def __init__(self, inputs: NDArray[Any], fields: Mapping[str, Field], mask: str) -> None:

@@ -1,6 +1,7 @@
 """Profiles of this machine: their files, the measurement of instructions, and the simulated cluster of a profile."""
 
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
@@ -96,23 +97,24 @@ def _measured(config: Config) -> Iterator[tuple[Signature, float]]:
                         yield signature, each
                 seen.update(signatures)
         if experiment.program.one_process is not None:
-            yield from _outside(experiment, registry)
+            yield from _overheads(experiment, registry)
 
 
-def _outside(experiment: Experiment, registry: Registry) -> Iterator[tuple[Signature, float]]:
+def _overheads(experiment: Experiment, registry: Registry) -> Iterator[tuple[Signature, float]]:
     """Yield the times of a step in one process outside its instructions: reading its inputs, and all other work."""
     config, program = experiment.config, experiment.program
     (client,) = program.training
-    with source_from_config(**source_document(config)) as source:
-        session = LocalSession(program, experiment.cluster, registry, source)
+    with (
+        source_from_config(**source_document(config)) as source,
+        closing(LocalSession(program, experiment.cluster, registry, source)) as session,
+    ):
         session.run("init")
         driver = bind(program.step_driver, session)
         session.start_trace([client.name])
         for step in range(WARM_UP + REPEATS):
             driver.update(step, experiment.rates(step))
         timeline = session.stop_trace()
-        session.close()
-    (plan,) = session.plans(client.name).values()
+        (plan,) = session.plans(client.name).values()
     inputs, others = [], []
     for run in timeline.runs[WARM_UP:]:
         spans = [span for span in timeline.spans if span.number == run.number]

@@ -23,7 +23,7 @@ from runner.errors import NotStartedAgainError, WorkerLostError
 from runner.records.record import Record
 from runner.records.recoveries import append_recovery, count_recoveries
 from runner.records.run_directory import RunDirectory
-from runner.training.restart_budget import RestartBudget, described
+from runner.training.restart_budget import RestartBudget, steps_text
 from runner.training.saving import Progress, Start, restore
 
 log = logging.getLogger(__name__)
@@ -144,7 +144,7 @@ class Recovery:
         names = _listed(recovered.replaced)
         began = f"started again in {seconds:.1f} s" if waited else "started again"
         text = (
-            f"{lost.worker} {lost.cause} in {described(steps)}: {names} {began} "
+            f"{lost.worker} {lost.cause} in {steps_text(steps)}: {names} {began} "
             f"(restart {self.budget.used} of {self.budget.restarts}); the run continues from step {first}"
             f"{'' if waited else ', and does not wait for the new process'}"
         )

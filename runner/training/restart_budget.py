@@ -48,7 +48,7 @@ class RestartBudget:
         self._out_of_memory |= lost.out_of_memory
         same = [text for cause, at, text in self._reports if cause == lost.cause and set(at) & set(steps)]
         if same and not lost.by_chance:
-            again = f"{lost.worker} {lost.cause} a second time in {described(steps)}, so the run is not restarted"
+            again = f"{lost.worker} {lost.cause} a second time in {steps_text(steps)}, so the run is not restarted"
             raise ClusterError(f"{same[0]}\n{again}")
         if self.used == self.restarts:
             raise ClusterError(
@@ -61,6 +61,6 @@ class RestartBudget:
         self._reports.append((lost.cause, steps, str(lost)))
 
 
-def described(steps: range) -> str:
+def steps_text(steps: range) -> str:
     """Return the steps of a series as text."""
     return f"step {steps[0]}" if len(steps) == 1 else f"one of the steps {steps[0]} to {steps[-1]}"

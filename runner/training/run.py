@@ -265,13 +265,14 @@ class _Run:
 
     def _log_placement(self) -> None:
         """Log the devices of the layers, and the predicted and measured step times of this and other strategies."""
-        placed, steps = self.experiment.placed, self.experiment.measured_steps
+        placed = self.experiment.placed
         if placed is None:
             return
         from runner.training.comparison import measured_step_s, predicted_step_s, verdict
 
         log.info("%s", placement_text(placed.placement))
         log.info("%s", verdict(predicted_step_s(self.experiment), "predicted by the cost model"))
+        steps = self.experiment.config.parallelism.layer_placement.measured_steps
         if steps and self.new_start is not None:
             measured = measured_step_s(self.experiment, self.directory, steps)
             self._note(compared_step_s=measured)

@@ -124,7 +124,7 @@ def simulate(config: Config, steps: int, *, fits: bool = True, announce: Announc
     try:
         session = session_of(config, updates)
         memory = memory_of(session, fits=fits)
-        marks = _played(session, config, steps, announce)
+        marks = _run_updates(session, config, steps, announce)
         steps = len(marks) - 1
     except Violation as error:
         raise ConfigError(f"{HARDWARE}: {error}") from error
@@ -185,7 +185,7 @@ def variants_on(hardware: Hardware, strategy: type[Strategy], workers: int) -> I
             yield {key: per_host if value == PER_HOST else value for key, value in variant.items()}
 
 
-def _played(session: SimulatedSession, config: Config, steps: int, announce: Announce | None) -> list[Totals]:
+def _run_updates(session: SimulatedSession, config: Config, steps: int, announce: Announce | None) -> list[Totals]:
     """Make updates; return the totals after the first update and after each of ``steps`` further updates."""
     driver = bind(session.program.step_driver, session)
     optimizer = config.optimizer.for_batch(config.train.batch_size)

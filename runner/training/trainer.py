@@ -28,7 +28,7 @@ from runner.system.text import significant
 from runner.tracing.window import TraceFiles, TraceWindow, recorded_steps
 from runner.training.display import Display
 from runner.training.evaluation import TEST, BestMetric, evaluate
-from runner.training.experiment import Experiment, in_a_series, train_steps
+from runner.training.experiment import Experiment, series_length, train_steps
 from runner.training.saving import COMPUTED, SECONDS, Progress, prepared_checkpoint
 
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ class Trainer:
         self._begin(self.progress.done)
 
     def _interrupted(self) -> range:
-        """Return the updates one of which was interrupted, or the next update if none was running."""
+        """Return the series of updates that was interrupted, or the next update if no series was running."""
         return self._running or range(self.progress.done, self.progress.done + 1)
 
     def _close_recovery(self) -> None:
@@ -222,7 +222,7 @@ class Trainer:
 
     @property
     def _is_last(self) -> bool:
-        """Whether the newest step is the last one of the run, unless ``train.patience`` ends the run earlier."""
+        """Whether all steps of the run are done, apart from an early stop by ``train.patience``."""
         return self.progress.done >= self._last_step
 
     def _call_back(self, method: str, call: Callable[[Callback], None]) -> None:
@@ -248,7 +248,7 @@ class Trainer:
             return range(done, done + 1)
         every = filter(None, (self.experiment.eval_every, config.checkpoint.every_steps))
         ends = [self._last_step, *(done + each - done % each for each in every)]
-        in_time = done + in_a_series(longest, self.progress.step_seconds[-1])
+        in_time = done + series_length(longest, self.progress.step_seconds[-1])
         return range(done, max(done + 1, min(in_time, *ends)))
 
     def _steps(self, steps: range) -> None:
@@ -267,7 +267,7 @@ class Trainer:
         config, task = self.experiment.config, self.experiment.config.task
         loss = float(answer["loss"])
         if not math.isfinite(loss):
-            self._refuse_loss(step, loss, self.experiment.learning_rate(step))
+            self._raise_non_finite(step, loss, self.experiment.learning_rate(step))
         self.progress.done = step + 1
         self.progress.loss = loss
         self.progress.step_seconds.append(seconds)
@@ -299,7 +299,7 @@ class Trainer:
             axes = {"train/examples": self.progress.computed, "train/seconds": self.progress.seconds}
         self._record.metrics(done, {**values, **axes})
 
-    def _refuse_loss(self, step: int, loss: float, rate: float) -> NoReturn:
+    def _raise_non_finite(self, step: int, loss: float, rate: float) -> NoReturn:
         # Wait until all overlapping clients have ended and are recorded; otherwise the run could not be repeated.
         with at_the_end("waiting for asynchronous workers", lambda error: self._step_driver.synchronize()):
             advice = self.experiment.advice_on_divergence

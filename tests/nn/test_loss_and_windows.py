@@ -19,7 +19,7 @@ from runner.errors import ConfigError
 from runner.fields import Field, labelled
 from runner.models import Mlp
 from runner.models.base import Model
-from runner.nn import Padding, TooSmallError, place
+from runner.nn import Padding, place
 from runner.tasks.classification import Classification, classifier, classify
 from runner.tasks.regression import Regression
 from runner.testing import check_gradients
@@ -222,7 +222,7 @@ def test_the_number_of_windows_is_as_expected(side: int, window: int, stride: in
 
 
 def test_the_error_for_a_small_image_names_both_sizes() -> None:
-    with pytest.raises(TooSmallError, match="windows of 5x5 need images of at least 3x4, got 6x3; use"):
+    with pytest.raises(ConfigError, match="windows of 5x5 need images of at least 3x4, got 6x3; use"):
         place((6, 3), 5, 1, (1, 1, 0, 1))
 
 

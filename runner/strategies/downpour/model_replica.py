@@ -46,16 +46,21 @@ class ModelReplica:
         self._trained = [variable for variable, _ in gradients]
         self._averages = computed.state_updates
         values = [*gradients, *((each.variable, each.batch_value) for each in computed.state_updates)]
-        self._held = {variable.name: self._kept(f"held/{variable.name}", variable) for variable, _ in values}
+        self._accumulated = {variable.name: self._kept(f"held/{variable.name}", variable) for variable, _ in values}
         self._fetched = [self._counter(f"fetched_{shard.index}") for shard in shards]
         self._counted = [self._counter(f"counted_{shard.index}") for shard in shards]
         if rules.n_push > 1:
             with self._replica.within("begin"):
-                self.begin = self._emptied(list(self._held.values()), self._counted)
+                self.begin = self._reset_values(list(self._accumulated.values()), self._counted)
         self.compute = Client(
             client_name("compute", index),
             fetches=computed.metrics,
-            targets=(*self._hold(values), *self._note(shards), *self._descend(gradients), *self._replica.carrying),
+            targets=(
+                *self._accumulate(values),
+                *self._record_counts(shards),
+                *self._descend(gradients),
+                *self._replica.carrying,
+            ),
             inputs=tuple(self._replica.train_inputs),
             feeds={"step": (self._replica.step,), "learning_rate": (self._replica.learning_rate,)},
             deferred=True,
@@ -78,7 +83,7 @@ class ModelReplica:
         return Client(
             client_name("push", self._index, shard.index),
             fetches={"staleness": applied.staleness},
-            targets=(*applied.targets, *self._forget(shard)),
+            targets=(*applied.targets, *self._reset(shard)),
             feeds={"learning_rate": (applied.learning_rate,)},
             deferred=True,
         )
@@ -98,7 +103,7 @@ class ModelReplica:
 
     def _apply(self, shard: PushedServer, statistics: Sequence[StateUpdate], action: str) -> Applied:
         """Add the nodes that apply the accumulated gradients and some statistics on a shard."""
-        gradients = [(self._served[each.name], self._held[each.name]) for each in self._of(shard)]
+        gradients = [(self._served[each.name], self._accumulated[each.name]) for each in self._of(shard)]
         scope = f"{self._replica.prefix}/{action}_{shard.index}"
         return shard.apply(gradients, statistics, self._counted[shard.index], scope)
 
@@ -113,26 +118,26 @@ class ModelReplica:
         graph, steps = self._served.graph, self._rules.n_push
         updates = []
         for own in self._averages_of(shard):
-            average, value = self._served[own.variable.name], self._held[own.variable.name]
+            average, value = self._served[own.variable.name], self._accumulated[own.variable.name]
             scope = f"{self._replica.prefix}/push_{shard.index}"
             with graph.absolute_scope(scope), graph.device(shard.device), graph.layer(average.layer):
                 mean = value if steps == 1 else ops.scale(graph, value, 1.0 / steps)
             updates.append(StateUpdate(average, mean, own.decay**steps))
         return updates
 
-    def _hold(self, values: Sequence[tuple[Variable, Tensor]]) -> list[str]:
+    def _accumulate(self, values: Sequence[tuple[Variable, Tensor]]) -> list[str]:
         """Add the values of a step to the accumulated values; with n_push = 1, replace the accumulated values."""
         graph = self._served.graph
         targets = []
         with self._replica.within("hold"):
             for variable, value in values:
-                held = self._held[variable.name]
+                held = self._accumulated[variable.name]
                 with graph.layer(variable.layer):
                     total = value if self._rules.n_push == 1 else ops.add(graph, held, value)
                     targets.append(ops.assign(graph, held, total).node)
         return targets
 
-    def _note(self, shards: Sequence[PushedServer]) -> list[str]:
+    def _record_counts(self, shards: Sequence[PushedServer]) -> list[str]:
         """Record each shard's push count for the weights from which the oldest accumulated gradient was computed."""
         graph = self._served.graph
         targets = []
@@ -156,15 +161,15 @@ class ModelReplica:
                     targets.append(ops.assign(graph, w.tensor, (w - g * rate_of(copy.name)).tensor).node)
         return targets
 
-    def _forget(self, shard: PushedServer) -> list[str]:
+    def _reset(self, shard: PushedServer) -> list[str]:
         """Reset the accumulated values of a shard, except with n_push = 1, where the next step replaces them."""
         if self._rules.n_push == 1:
             return []
         names = [*(each.name for each in self._of(shard)), *(each.variable.name for each in self._averages_of(shard))]
         with self._replica.within(f"forget_{shard.index}"):
-            return self._emptied([self._held[name] for name in names], [self._counted[shard.index]])
+            return self._reset_values([self._accumulated[name] for name in names], [self._counted[shard.index]])
 
-    def _emptied(self, held: Sequence[Tensor], counted: Sequence[Tensor]) -> list[str]:
+    def _reset_values(self, held: Sequence[Tensor], counted: Sequence[Tensor]) -> list[str]:
         graph = self._served.graph
         values = [*((each, 0.0) for each in held), *((each, _NEVER) for each in counted)]
         return [

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from runner.engine.compile.program import TRAIN, DriverSettings
 from runner.engine.graph.network import LOSS
+from runner.engine.run.session import scalar
 from runner.engine.run.step_driver import Clients, StepDriver, drives, number_of
 from runner.optimizers.lbfgs import Add, Dot, History, Iteration, Lbfgs, Scale, iterate
 from runner.strategies.lbfgs.vectors import FACTOR, PAIRS, PRODUCTS, RECALL, REMEMBER
@@ -111,7 +112,7 @@ class LbfgsStepDriver(StepDriver):
         return float(self._evaluations[-1].metrics[LOSS]) + self._evaluations[-1].penalty
 
     def _factor(self, value: float) -> Feeds:
-        return {FACTOR: np.asarray(value, self._settings.dtype)}
+        return {FACTOR: scalar(value, self._settings.dtype)}
 
     def _penalty(self, fetched: Mapping[str, Array]) -> float:
         """Return the penalty: the sum of its fetched parts in their order, in float64."""

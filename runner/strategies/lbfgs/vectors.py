@@ -63,8 +63,10 @@ class Vectors:
         for place in range(history):
             for name in pair_names(place):
                 self._pieces[name] = [variables.slot(variable, name).tensor for variable in self.trained]
-        devices = dict.fromkeys(map(variables.device_of, self.trained))
-        self._factors = {device: self._factor(device) for device in devices}
+        self._factors: dict[str, Tensor] = {}
+        for device in dict.fromkeys(map(variables.device_of, self.trained)):
+            with graph.absolute_scope("lbfgs"), graph.device(device):
+                self._factors[device] = ops.placeholder(graph, (), self.trained[0].spec.dtype, name=FACTOR)
 
     def new_like(self, variable: Variable, scope: str) -> Tensor:
         """Add a state tensor with the shape, dtype and device of a variable; checkpoints do not contain the tensor."""
@@ -135,10 +137,6 @@ class Vectors:
             Client(RECALL, fetches=recalled, deferred=deferred),
             Client(REMEMBER, targets=tuple(targets), feeds=fed, deferred=deferred),
         ]
-
-    def _factor(self, device: str) -> Tensor:
-        with self._graph.absolute_scope("lbfgs"), self._graph.device(device):
-            return ops.placeholder(self._graph, (), self.trained[0].spec.dtype, name=FACTOR)
 
     @contextmanager
     def _at(self, variable: Variable) -> Iterator[None]:

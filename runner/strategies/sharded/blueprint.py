@@ -6,12 +6,12 @@ from typing import Any
 
 from runner.engine.graph import ops
 from runner.engine.graph.graph import Graph
-from runner.engine.graph.network import Lookup, NetworkBuilder, Outputs, StateUpdate
+from runner.engine.graph.network import Lookup, Outputs, StateUpdate
 from runner.engine.graph.node import Node
 from runner.engine.graph.tensor import Tensor
 from runner.engine.graph.variables import Declaration, Variable, Variables
 from runner.strategies.base import Workload
-from runner.strategies.replica import Share, cast_fields, placeholders
+from runner.strategies.replica import Replica, Share, cast_fields, placeholders
 
 BY_UNIT = frozenset(
     (
@@ -44,20 +44,11 @@ class Blueprint:
         """Build the network of a workload over a batch with this number of examples."""
         graph = Graph()
         variables = _Recorded(graph, seed=workload.seed)
-        step = ops.placeholder(graph, (), "int64", name="step")
+        replica = Replica(graph, workload, device="", variables=variables)
         batch = cast_fields(graph, workload, placeholders(graph, workload, examples))
-        net = NetworkBuilder(
-            graph,
-            variables,
-            dtype=workload.dtype,
-            seed=workload.seed,
-            training=training,
-            step=step,
-            index=batch["index"],
-            recompute=workload.recompute,
-        )
+        net = replica.builder(batch, variables, training=training)
         outputs = workload.network(net, batch)
-        return cls(graph, step, batch, outputs, net.state_updates, net.lookups, variables.declarations)
+        return cls(graph, replica.step, batch, outputs, net.state_updates, net.lookups, variables.declarations)
 
     @property
     def forward(self) -> list[Node]:

@@ -91,7 +91,7 @@ class DenseLoss:
         """Add the sum or the mean of all units of each example."""
         (x,) = node.inputs
         if self._layers[x].cut is Cut.EXAMPLES and 0 not in node.attributes["axes"]:
-            return self._layers.alike(node)
+            return self._layers.by_example(node)
         if node.attributes["axes"] != (1,):
             self._layers.refuse(node)
         found = {}
@@ -107,7 +107,7 @@ class DenseLoss:
             self._layers.refuse(node)
         (x,) = node.inputs
         if self._layers[x].cut is Cut.EXAMPLES:
-            return self._layers.alike(node)
+            return self._layers.by_example(node)
         first = {j: begin for j, (begin, _) in self._layers.shares(self._layers.units(x)).items()}
         largest = self._received(node, x, lambda j, own: _max(self._graph, own))
         places = self._received(node, x, lambda j, own: _place_of_max(self._graph, own, first[j]))

@@ -153,9 +153,9 @@ class ShardedLayers:
         # Broadcasting would align the examples of an input of lower rank, (N,) next to (N, U), with the output's units.
         if ranks - {rank} or (ranks and by_units and rank != 2):
             self.refuse(node)
-        return self._on_units(node) if by_units else self.alike(node)
+        return self._on_units(node) if by_units else self.by_example(node)
 
-    def alike(self, node: Node) -> Sequence[Spread]:
+    def by_example(self, node: Node) -> Sequence[Spread]:
         """Add an op that treats every example separately, on the workers that hold the examples of its inputs."""
         read = [self._held[tensor] for tensor in node.inputs]
         by_examples = [each for each in read if each.cut is Cut.EXAMPLES]

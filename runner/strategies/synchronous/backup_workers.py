@@ -16,14 +16,7 @@ from runner.optimizers.base import shortened
 from runner.strategies.base import Workload
 from runner.strategies.clients import client_name, program_of
 from runner.strategies.replica import Gradients, Replica, Share, ordered_sum, summed
-from runner.strategies.servers import (
-    CopiedVariables,
-    ReadVariables,
-    ServedVariables,
-    Server,
-    advance_served,
-    update_served,
-)
+from runner.strategies.servers import CopiedVariables, ReadVariables, ServedVariables, Server, update_served
 from runner.strategies.synchronous.first_arrivals import APPLY, NORM, CountedShares, contributors_of, counted
 
 
@@ -189,10 +182,7 @@ def _update(
     apply = Client(
         APPLY,
         fetches={name: first.total(name, [each.metrics[name] for each in sent]) for name in sent[0].metrics},
-        targets=(
-            *update_served(graph, workload, served, servers, gradients),
-            *advance_served(graph, served, totals.state_updates),
-        ),
+        targets=tuple(update_served(served, servers, gradients, totals.state_updates)),
         feeds=fed,
         deferred=True,
     )

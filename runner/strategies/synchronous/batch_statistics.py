@@ -78,7 +78,7 @@ def of_batch(replicas: Sequence[Replica], passes: Sequence[Pass]) -> Normalised:
     if not moved:
         return of_shares(replicas, passes)
     for replica in replicas:
-        replica.adopt(graph)
+        replica.move_to(graph)
     settled = [
         [replace(each, batch_value=moved.get(each.batch_value, each.batch_value)) for each in passed.state_updates]
         for passed in passes

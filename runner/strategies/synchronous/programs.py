@@ -13,7 +13,7 @@ from runner.strategies.base import Workload
 from runner.strategies.clients import program
 from runner.strategies.collectives import Combine, exchange
 from runner.strategies.replica import Gradients, Replica, batch_metrics, shares, summed, total_of
-from runner.strategies.servers import ReadVariables, ServedVariables, Server, advance_served, update_served
+from runner.strategies.servers import ReadVariables, ServedVariables, Server, update_served
 from runner.strategies.synchronous.batch_statistics import Compute
 
 
@@ -94,11 +94,9 @@ def with_servers(workload: Workload, workers: int, servers: int, compute: Comput
     totals = summed(others, lambda copy, parts: total(served[copy.name], parts))
     with graph.absolute_scope("update"), graph.device(kept[0].device):
         gradients = workload.optimizer.clipped(graph, sums)
-    targets = [
-        *update_served(graph, workload, served, kept, gradients),
-        # Statistics that need no sum are equal on all workers; the first sends them.
-        *advance_served(graph, served, [*totals.settled, *totals.state_updates]),
-    ]
+    # Statistics that need no sum are equal on all workers; the first sends them.
+    averages = [*totals.settled, *totals.state_updates]
+    targets = update_served(served, kept, gradients, averages)
     return program(graph, replicas, metrics=metrics, targets=targets, variables=served, servers=kept)
 
 

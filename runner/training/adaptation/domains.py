@@ -87,14 +87,14 @@ def domain_program(workload: Workload) -> DomainProgram:
     slots = tuple(replace(slot, split=f"{TARGET}/{slot.split}") for slot in scored.clients["eval"].inputs)
     clients = [replace(scored.clients["eval"], inputs=slots)]
 
-    by_batch = _passed(replica, _STATISTICS, batch_statistics=True)
+    by_batch = _forward_pass(replica, _STATISTICS, batch_statistics=True)
     updates = by_batch.net.state_updates
     normalised = {update.variable.name: update.around.name for update in updates if update.around is not None}
     if others := {each.variable.name for each in updates} - normalised.keys() - set(normalised.values()):
         raise ConfigError(f"{min(others)} is a moving average without a variance: AdaBN pools batch normalization only")
     clients.append(by_batch.client(_STATISTICS, TARGET, {each.variable.name: each.batch_value for each in updates}))
 
-    plain = _passed(replica, _MOMENTS, batch_statistics=False)
+    plain = _forward_pass(replica, _MOMENTS, batch_statistics=False)
     with replica.within(_MOMENTS):
         layers, moments = _moments(plain.net)
     clients += [plain.client(_MOMENTS, domain, moments) for domain in DOMAINS]
@@ -106,7 +106,7 @@ def domain_program(workload: Workload) -> DomainProgram:
     return DomainProgram(program, normalised, layers, classifier)
 
 
-def _passed(replica: Replica, scope: str, *, batch_statistics: bool) -> _Pass:
+def _forward_pass(replica: Replica, scope: str, *, batch_statistics: bool) -> _Pass:
     with replica.within(scope):
         fed = placeholders(replica.graph, replica.workload, replica.workload.batch_size)
         batch = cast_fields(replica.graph, replica.workload, fed)
