@@ -5,13 +5,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from runner.engine.compile.cost import node_cost
-from runner.engine.graph import ops
 from runner.engine.graph.graph import Graph
 from runner.engine.graph.network import CarriedState, NetworkBuilder
 from runner.engine.graph.node import Node
 from runner.engine.graph.tensor import Tensor
-from runner.engine.graph.variables import Variables
-from runner.fields import BEGINS
+from runner.strategies.replica import Replica, cast_fields, placeholders
+from runner.training.build import workload_of
 from runner.training.experiment import Experiment
 
 _MULTIPLYING = ("matmul", "conv2d", "conv2d_input_gradient", "lstm")
@@ -56,25 +55,13 @@ def layer_rows(experiment: Experiment) -> list[LayerRow]:
 
 
 def _network_of_one_example(experiment: Experiment) -> NetworkBuilder:
-    """Return the network, built in a separate graph that has the inputs of a training step with one example."""
-    program, config = experiment.program, experiment.config
-    inputs = [slot for client in program.training for slot in client.inputs]
-    specs = {slot.field: program.graph.spec(slot.tensor) for slot in inputs}
-    graph = Graph()
-    batch = {name: ops.placeholder(graph, (1, *spec.shape[1:]), spec.dtype, name=name) for name, spec in specs.items()}
-    variables = Variables(graph, seed=config.seed)
-    net = NetworkBuilder(
-        graph,
-        variables,
-        dtype=config.precision,
-        seed=config.seed,
-        training=True,
-        step=ops.placeholder(graph, (), "int64", name="step"),
-        index=batch["index"],
-        begins=batch.get(BEGINS),
-        carried=CarriedState(variables, (0, 1), 1),
-    )
-    config.task.network(config.model, experiment.facts.fields)(net, batch)
+    """Return the network, built in training mode in a separate graph, with a batch of one example."""
+    workload = workload_of(experiment.config, experiment.facts)
+    replica = Replica(Graph(), workload, device="")
+    batch = cast_fields(replica.graph, workload, placeholders(replica.graph, workload, 1))
+    carried = CarriedState(replica.variables, (0, 1), 1)
+    net = replica.builder(batch, replica.variables, training=True, carried=carried)
+    workload.network(net, batch)
     return net
 
 

@@ -58,9 +58,11 @@ def test_rows_describe_one_example_for_every_batch_size_and_strategy() -> None:
     assert rows[-2] == LayerRow("fc8", "dense", "1000", 4_097_000, 4_096_000, 1000 * 4)
 
 
-def test_activations_take_twice_the_bytes_in_float64() -> None:
-    single, double = (layer_rows(build(small_config("model=lenet", f"precision={p}"))) for p in ("float32", "float64"))
-    assert [2 * row.activation_bytes for row in single] == [row.activation_bytes for row in double]
+@pytest.mark.parametrize(("precision", "factor"), [("bfloat16", 0.5), ("float64", 2)])
+def test_the_bytes_of_activations_are_those_of_the_precision(precision: str, factor: float) -> None:
+    plain, other = (layer_rows(build(small_config("model=lenet", f"precision={p}"))) for p in ("float32", precision))
+    layers = [row for row in plain if row.kind != "loss"]  # with bfloat16, losses are float32
+    assert [factor * row.activation_bytes for row in layers] == [row.activation_bytes for row in other][: len(layers)]
 
 
 def test_layers_that_return_their_input_take_no_memory() -> None:
