@@ -41,7 +41,7 @@ class Workload:
 
     @property
     def specs(self) -> dict[str, Field]:
-        """The fed values of an example: its fields, floats in ``state_dtype``, "index", and "mask" (0: padding)."""
+        """Name -> spec of each fed value: the fields (floats in ``state_dtype``), "index", and "mask" (0: padding)."""
         fed = {name: Field(each.shape, each.dtype or self.state_dtype) for name, each in self.fields.items()}
         return {**fed, "index": Field((), "int64"), "mask": Field((), self.state_dtype)}
 

@@ -189,7 +189,7 @@ def update_served(
 ) -> list[str]:
     """Add the updates of all variables and moving averages on their servers; return the assign nodes to run.
 
-    state_updates: as the workers request them, for their views of the averages.
+    state_updates: the requested updates of the workers' views of the averages.
     """
     graph, optimizer, rules = served.graph, served.workload.optimizer, {}
     for server in servers:

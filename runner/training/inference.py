@@ -253,7 +253,7 @@ def opened(device: OneDevice, program: Program, source: InputSource, facts: Fact
 
 
 def weights_in(path: Path, config: Any, specs: Mapping[str, TensorSpec]) -> dict[str, NDArray[Any]]:
-    """Load the variables ``specs``, averaged if the run kept averages; raise CheckpointError on a misfit."""
+    """Load the variables ``specs``, averaged if the run kept averages; raise CheckpointError if they do not fit."""
     stored = config.optimizer.evaluated(load(path).variables)
     wrong = [
         f"{name} of shape {spec.shape}, found {stored[name].shape if name in stored else 'nothing'}"

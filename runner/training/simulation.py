@@ -197,7 +197,7 @@ def _run_updates(session: SimulatedSession, config: Config, steps: int, announce
         for step in range(1, steps + 1):
             driver.update(step, rates)
             if step == steps and not any(client.deferred for client in session.program.training):
-                driver.synchronize()  # ends a round; with deferred clients, parts of later updates would be counted
+                driver.synchronize()  # ends a round; with deferred clients, it would also add parts of later updates
             marks.append(session.totals())
             if session.recorded >= RECORDED_RUNS:
                 session.stop_recording()

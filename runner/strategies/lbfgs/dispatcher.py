@@ -175,7 +175,7 @@ class Dispatcher(LbfgsStepDriver):
         return {"evaluations": list(self._records)}
 
     def _assign(self, worker: int, batch: _Batch) -> None:
-        """Give a free replica its next portion, if there is one."""
+        """Give a replica its next portion, if the replica is free and a portion is left."""
         if worker in self._busy:
             return
         portion = batch.portions.give(worker)
