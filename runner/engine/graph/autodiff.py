@@ -116,7 +116,8 @@ def _through_decomposition(graph: Graph, node: Node, totals: Sequence[Tensor | N
     pairs = [(y, g) for y, g in zip(outputs, totals, strict=True) if g is not None]
     floats = [t for t in stand_ins if graph.spec(t).is_float]
     found = gradients(graph, [y for y, _ in pairs], floats, [g for _, g in pairs], scope=f"{node.name}/second")
-    return [dict(zip(floats, found, strict=True)).get(t) for t in stand_ins]
+    gradient_of = dict(zip(floats, found, strict=True))
+    return [gradient_of.get(t) for t in stand_ins]
 
 
 def _total(graph: Graph, arrived: dict[Tensor, list[Tensor]], tensor: Tensor) -> Tensor | None:

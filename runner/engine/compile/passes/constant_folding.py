@@ -68,12 +68,13 @@ def _parts(result: Graph, split: Node, source: Node) -> Iterator[Tensor]:
 def _folded(node: Node, sources: Sequence[Node], registry: Registry) -> Node:
     """Return the constant that replaces a node, or the node itself if it cannot be replaced."""
     if all(source.op == "fill" for source in sources):
-        number = sources[0].attributes["value"]
-        equal = all(source.attributes["value"] == number for source in sources)
+        numbers = [source.attributes["value"] for source in sources]
+        # Floats are compared by their bits, because 0.0 == -0.0.
+        equal = len({number.hex() for number in numbers}) == 1
         if node.op in REARRANGING or (node.op == "concat" and equal):
-            return _replaced(node, "fill", number)
+            return _replaced(node, "fill", numbers[0])
         if node.op in UNIFORM:
-            scalars = [np.full((), source.attributes["value"], source.outputs[0].dtype) for source in sources]
+            scalars = [np.full((), n, source.outputs[0].dtype) for n, source in zip(numbers, sources, strict=True)]
             result = _compute(node, scalars, TensorSpec((), node.outputs[0].dtype), registry)
             if _fits_a_fill(result):
                 return _replaced(node, "fill", float(result))

@@ -37,10 +37,10 @@ def remove_identities(graph: Graph, roots: Roots) -> Rewrite:
 
 
 def _shortened(graph: Graph, node: Node) -> Node:
-    """Return the node; a reshape of a reshape reads the input of the first reshape instead."""
+    """Return the node; a reshape of a reshape reads the input of the first, unless the first has control inputs."""
     if node.op == "reshape":
         before = graph.nodes[node.inputs[0].node]
-        if before.op == "reshape" and before.device == node.device:
+        if before.op == "reshape" and before.device == node.device and not before.control_inputs:
             return node.changed(inputs=before.inputs)
     return node
 

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from runner.engine.graph.node import Node
@@ -83,9 +84,9 @@ def truncate_to_bfloat16(graph: Builder, x: Tensor, *, name: str | None = None) 
 
 
 def _infer_fill(*, value: float, shape: tuple[int, ...], dtype: str) -> Specs:
-    allowed = {"bool": value in (0.0, 1.0), "uint8": value.is_integer() and 0 <= value <= 255}
-    fits = allowed.get(dtype, dtype in FLOATS or value.is_integer())
-    expect(fits, f"a value that {dtype} can hold", value)
+    if dtype not in FLOATS:
+        low, high = (0, 1) if dtype == "bool" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
+        expect(value.is_integer() and low <= value <= high, f"a value that {dtype} can hold", value)
     return [declared_spec(shape, dtype)]
 
 

@@ -88,6 +88,7 @@ KEPT = {
     "a split that another node waits for": (
         f"a = {fill(0.5, 2)}; p, q = split(a, axis=0, sizes=(1, 1)); y = {fill(1.0)[:-1]}, after='p')"
     ),
+    "concat of zeros of both signs": f"a = {fill(0.0, 600)}; b = {fill(-0.0, 600)}; y = concat(a, b, axis=0)",
     "concat of unequal parts": (
         f"a = {fill(0.5, 600, dtype='float64')}; b = {fill(1.5, 600, dtype='float64')}; y = concat(a, b, axis=0)"
     ),

@@ -57,6 +57,9 @@ CHAINS = {
         "a = reshape(x, shape=(6,)); y = reshape(a, shape=(1, 6)); r = relu(y)",
         "a = reshape(x, shape=(6,)); y = reshape(x, shape=(1, 6)); r = relu(y)",
     ),
+    "a reshape of a reshape that waits for a node": Case(
+        "o = neg(x); a = reshape(x, shape=(6,), after='o'); y = reshape(a, shape=(1, 6))",
+    ),
     "a chain of several ops": Case(
         f"a = stop_gradient(x); {ONE}; b = mul(a, n); y = identity(b); r = relu(y)",
         f"a = stop_gradient(x); {ONE}; b = mul(x, n); y = identity(x); r = relu(x)",

@@ -28,6 +28,8 @@ select(f4[2], f4[2], f4[2]) -> a condition of dtype bool, got float32[2]
 relu_gradient(f4[2], f4[3]) -> dy and y of one shape, got float32[2] and float32[3]
 softmax(f4[()]) -> a last axis that is not empty, got float32[]
 fill(value=0.5, shape=(2,), dtype='int32') -> a value that int32 can hold, got 0.5
+fill(value=2147483648.0, shape=(2,), dtype='int32') -> a value that int32 can hold, got 2147483648.0
+fill(value=-1.0, shape=(2,), dtype='uint8') -> a value that uint8 can hold, got -1.0
 placeholder(shape=(2, -1), dtype='float32') -> a shape without negative extents, got (2, -1)
 constant(value=b'12', shape=(1,), dtype='int32') -> 4 bytes for int32[1], got 2
 add_n(f4[2], f4[3]) -> inputs of one shape, got [(2,), (3,)]
