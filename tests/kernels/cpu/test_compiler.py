@@ -6,6 +6,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import cffi
 import numpy as np
@@ -17,6 +18,7 @@ from runner.kernels.cpu import loading
 from runner.kernels.cpu.dispatch import SIGNATURE, join_in_python
 from runner.kernels.cpu.machine_code import compiler, threads
 from runner.kernels.cpu.machine_code.compiler import CompilerUnavailable, MachineCode, join
+from runner.kernels.cpu.machine_code.loops import slice_module
 from runner.kernels.memory import allocate
 from runner.kernels.registry import Registry
 from tests.kernels.cpu.onednn.checking import library
@@ -80,11 +82,12 @@ def test_a_machine_that_forbids_new_code_is_reported(monkeypatch: pytest.MonkeyP
 
 @pytest.mark.usefixtures("forgetful")
 def test_without_openmp_loops_run_on_one_thread_and_this_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    loop = threads.Loop(1, 2, 3, 4, None)
-    assert threads.on_all(loop).function != threads.on_one(loop).function
+    code = MachineCode(slice_module("nothing", 0, lambda builder, bases, begin, end: None))
+    on_all, on_one = (partial(threads.call, code, (), 3, 4, None, parallel=each) for each in (True, False))
+    assert on_all().function != on_one().function
     monkeypatch.setattr(threads, "LIBRARY", "libnothing.so.1")
     threads.load_openmp.cache_clear()
-    assert threads.on_all(loop).function == threads.on_one(loop).function
+    assert on_all().function == on_one().function
     assert "on one thread: libnothing.so.1 cannot be loaded" in loading.probe_compiler()[0]
 
 

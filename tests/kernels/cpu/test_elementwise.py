@@ -12,7 +12,7 @@ from runner.engine.run.kernel_table import load_kernels
 from runner.kernels.contract import Arrangement, Array, Attributes, Buffers, Kernel, Layout, NativeCall, plain
 from runner.kernels.cpu.machine_code.compiler import MachineCode
 from runner.kernels.cpu.machine_code.loops import ElementLoop, write_module
-from runner.kernels.cpu.machine_code.threads import PARALLEL_BYTES, Loop, on_one
+from runner.kernels.cpu.machine_code.threads import PARALLEL_BYTES, call
 from runner.kernels.elementwise import FUNCTIONS, Program, evaluate, parse
 from tests.kernels.cpu.test_programs import Case, all_same_bits, awkward, cases
 from tests.kernels.harness import Shaped, arranged, call_bound, filled, holding, invoke, reference, run_node, run_shared
@@ -70,7 +70,7 @@ def test_vectors_of_any_width_give_the_results_of_the_definition(dtype: str, vec
     arrays, result = arrays_of(45, dtype), Shaped((45,), dtype)
     code = MachineCode(write_module(ElementLoop(MOMENTUM, dtype, (True, True, True, False)), vector_bytes))
     operands = [*map(holding, arrays), *(filled(result, plain(result)) for _ in range(2))]
-    invoke(on_one(Loop.of(code, [operand.address for operand in operands], 45, 16, operands)))
+    invoke(call(code, [operand.address for operand in operands], 45, 16, operands, parallel=False))
     assert all_same_bits([operand.array for operand in operands[4:]], expected(MOMENTUM, arrays))
 
 

@@ -13,7 +13,6 @@ from runner.kernels.cpu.machine_code import threads
 from runner.kernels.cpu.machine_code.compiler import MachineCode
 from runner.kernels.cpu.machine_code.loops import ElementLoop
 from runner.kernels.cpu.machine_code.products import MOST_TERMS, Update, write_module
-from runner.kernels.cpu.machine_code.threads import Loop, on_one
 from runner.kernels.elementwise import Program, parse
 from tests.kernels.cpu.onednn.checking import assert_close
 from tests.kernels.cpu.test_programs import all_same_bits
@@ -87,7 +86,7 @@ def test_vectors_of_every_size_give_the_same_bits(vector_bytes: int) -> None:
     loop = ElementLoop(MOMENTUM, "float32", (True, True, True, False, False))
     code = MachineCode(write_module(Update(loop, GRADIENT, 5, 17, 101), vector_bytes))
     operands = [*map(holding, arrays), *(filled(result, plain(result)) for _ in range(2))]
-    invoke(on_one(Loop.of(code, [operand.address for operand in operands], 17, 8, operands)))
+    invoke(threads.call(code, [operand.address for operand in operands], 17, 8, operands, parallel=False))
     found = [operand.array for operand in operands[-2:]]
     assert all_same_bits(found, computed(attributes_of(MOMENTUM, GRADIENT), arrays))
 

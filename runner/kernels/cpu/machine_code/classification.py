@@ -11,12 +11,11 @@ from runner.kernels.contract import Arrangement, Attributes, Bound, Buffers, Ker
 from runner.kernels.cpu.machine_code.compiler import MachineCode, function_addresses
 from runner.kernels.cpu.machine_code.elementwise import LIBRARY, PRIORITY
 from runner.kernels.cpu.machine_code.instructions import EMIT, INDEX, Lanes, Value, declared, element, fold
-from runner.kernels.cpu.machine_code.rows import Row, bound, write_module
+from runner.kernels.cpu.machine_code.rows import DTYPE, ONE, Row, bound, write_module
 from runner.kernels.functions import arrange_in_place, arrange_plain
 from runner.kernels.reference.rows import outside_range
 from runner.kernels.registry import Registry
 
-DTYPE = "float32"
 DTYPES = frozenset({DTYPE})
 
 LOSS_PRIORITY = 30
@@ -29,7 +28,6 @@ _LABEL_BITS = {"int32": 32, "int64": 64}
 _NO_CLASS = 1
 """The status that a compiled function returns if a label is out of range."""
 
-_ONE = Lanes(DTYPE, 1)
 _DOUBLE = Lanes("float64", 1)
 
 
@@ -68,14 +66,14 @@ def _compiled_loss(label_dtype: str) -> MachineCode:
     def row_loss(row: Row) -> None:
         label = _class_of(row, label_dtype)
         largest = _largest(row)
-        own = row.load(0, _ONE, label)
+        own = row.load(0, ONE, label)
         total = _store_exponentials(row, largest)
         builder = row.builder
         # In float64, the loss of a label with a probability near 1 is small but not 0.
         distance = builder.fsub(_double(builder, own), _double(builder, largest))
         loss = builder.fsub(builder.call(declared(builder, "log", _DOUBLE.type, _DOUBLE.type), [total]), distance)
-        _ONE.store(builder, DTYPE, builder.fptrunc(loss, _ONE.type), row.bases[2], row.number)
-        _divide(row, builder.fptrunc(total, _ONE.type))
+        ONE.store(builder, DTYPE, builder.fptrunc(loss, ONE.type), row.bases[2], row.number)
+        _divide(row, builder.fptrunc(total, ONE.type))
 
     return MachineCode(write_module(4, row_loss), function_addresses(ctypes.CDLL(None), "expf", "log"))
 
@@ -88,11 +86,11 @@ def _largest(row: Row) -> Value:
 def _store_exponentials(row: Row, largest: Value) -> Value:
     """Store e ** (x - largest) as probabilities; return their sum in float64, added from the first to the last."""
     builder = row.builder
-    exponential = declared(builder, "expf", _ONE.type, _ONE.type)
+    exponential = declared(builder, "expf", ONE.type, ONE.type)
 
     def add(column: Value, so_far: list[Value]) -> list[Value]:
-        power = builder.call(exponential, [builder.fsub(row.load(0, _ONE, column), largest)])
-        row.store(3, _ONE, column, power)
+        power = builder.call(exponential, [builder.fsub(row.load(0, ONE, column), largest)])
+        row.store(3, ONE, column, power)
         return [builder.fadd(so_far[0], _double(builder, power))]
 
     return fold(builder, INDEX(0), row.columns, 1, [_DOUBLE.constant(0.0)], add)[0]
@@ -115,15 +113,15 @@ def _compiled_gradient(label_dtype: str) -> MachineCode:
     def row_gradient(row: Row) -> None:
         builder = row.builder
         label = _class_of(row, label_dtype)
-        dloss = _ONE.load(builder, DTYPE, row.bases[2], row.number)
-        own = builder.fsub(row.load(0, _ONE, label), _ONE.constant(1.0))
+        dloss = ONE.load(builder, DTYPE, row.bases[2], row.number)
+        own = builder.fsub(row.load(0, ONE, label), ONE.constant(1.0))
 
         def scale(lanes: Lanes, column: Value) -> None:
             scaled = builder.fmul(row.load(0, lanes, column), lanes.spread(builder, dloss))
             row.store(3, lanes, column, scaled)
 
         row.for_columns(scale)
-        row.store(3, _ONE, label, builder.fmul(own, dloss))
+        row.store(3, ONE, label, builder.fmul(own, dloss))
 
     return MachineCode(write_module(4, row_gradient))
 

@@ -10,11 +10,10 @@ from runner.kernels.contract import Arrangement, Array, Attributes, Bound, Buffe
 from runner.kernels.cpu.machine_code.compiler import MachineCode, join
 from runner.kernels.cpu.machine_code.elementwise import LIBRARY, PRIORITY
 from runner.kernels.cpu.machine_code.instructions import INDEX, STORED, Lanes, Value, element
-from runner.kernels.cpu.machine_code.rows import Row, bound, write_module
+from runner.kernels.cpu.machine_code.rows import DTYPE, Row, bound, write_module
 from runner.kernels.reference.rows import check_range
 from runner.kernels.registry import Registry
 
-DTYPE = "float32"
 DTYPES = frozenset({DTYPE})
 _PLACE_BYTES = 8
 

@@ -193,10 +193,8 @@ def fold(
     builder.cbranch(builder.icmp_signed("<", following, stop), inside, after)
     builder.position_at_end(after)
     last = [builder.phi(value.type) for value in initial]
-    for phi, first, again in [(index, begin, following), *zip(values, initial, left, strict=True)]:
-        phi.add_incoming(first, before)
-        phi.add_incoming(again, end)
-    for phi, first, again in zip(last, initial, left, strict=True):
+    pairs = zip([*values, *last], [*initial, *initial], [*left, *left], strict=True)
+    for phi, first, again in [(index, begin, following), *pairs]:
         phi.add_incoming(first, before)
         phi.add_incoming(again, end)
     return last
@@ -205,9 +203,9 @@ def fold(
 def repeat(builder: ir.IRBuilder, begin: Value, stop: Value, stride: int, body: Callable[[Value], None]) -> None:
     """Append ``for (index = begin; index < stop; index += stride) body(index)``."""
 
-    def once(index: Value, nothing: list[Value]) -> Sequence[Value]:
+    def once(index: Value, values: list[Value]) -> list[Value]:
         body(index)
-        return ()
+        return values
 
     fold(builder, begin, stop, stride, (), once)
 

@@ -96,8 +96,6 @@ SIZES = 4
 
 _WRITTEN_OUT = 25  # the largest window, in pixels, whose loop is unrolled
 _COMPUTED = "float32"
-_NAN = float("nan")
-_LOWEST = -float("inf")
 
 
 @dataclass(frozen=True)
@@ -255,7 +253,7 @@ class _Loops:
             return fold(b, *window.columns, 1, values, column)
 
         nothing = ir.Constant(lanes.of(ir.IntType(1)), 0 if lanes.count == 1 else [0] * lanes.count)
-        return _Best(*fold(b, *window.rows, 1, [lanes.constant(_LOWEST), lanes.integer(0), nothing], row))
+        return _Best(*fold(b, *window.rows, 1, [lanes.constant(-math.inf), lanes.integer(0), nothing], row))
 
     def _line(self, window: _Window, row: Value) -> Value:
         """Return the address of the first pixel of a row of a window."""
@@ -275,7 +273,7 @@ class _Loops:
 
     def _store(self, lanes: Lanes, best: _Best, place: Value) -> None:
         b, dtype = self.builder, self.pooling.dtype
-        value = b.select(best.is_broken, lanes.constant(_NAN), best.value)
+        value = b.select(best.is_broken, lanes.constant(math.nan), best.value)
         lanes.store(b, dtype, value, self.y, place)
         kind = ir.IntType(8 if self.pooling.in_bytes else 32)
         position = b.trunc(best.position, lanes.of(kind)) if self.pooling.in_bytes else best.position

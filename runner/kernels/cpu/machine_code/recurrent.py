@@ -14,7 +14,7 @@ from runner.kernels.cpu.machine_code import threads
 from runner.kernels.cpu.machine_code.compiler import MachineCode, host
 from runner.kernels.cpu.machine_code.elementwise import LIBRARY, PRIORITY
 from runner.kernels.cpu.machine_code.instructions import Lanes
-from runner.kernels.cpu.machine_code.recurrent_loops import DTYPE, GATES, write_module
+from runner.kernels.cpu.machine_code.recurrent_loops import DTYPE, GATES, vectors_of, write_module
 from runner.kernels.memory import address_of
 from runner.kernels.registry import Registry
 
@@ -55,7 +55,7 @@ def _bind(attributes: Attributes, arrangement: Arrangement, buffers: Buffers) ->
 def _bind_gradient(attributes: Attributes, arrangement: Arrangement, buffers: Buffers) -> list[NativeCall]:
     (dh, dc, weights, c0, c, gates), (dinputs, dh0, dc0) = buffers.inputs, buffers.outputs
     (rows, units), panels = c0.spec.shape, address_of(buffers.scratch)
-    steps, blocks = dh.spec.shape[0], units // (_lanes() * _vectors(units))
+    steps, blocks = dh.spec.shape[0], units // (_lanes() * vectors_of(units, _lanes()))
     calls = [_packed(buffers, weights, panels, turned=True)]
     for step in reversed(range(steps)):
         # Without a next step, the address is not read.
@@ -76,17 +76,12 @@ def _of_step(x: Operand, step: int) -> int:
 def _packed(buffers: Buffers, weights: Operand, panels: int, *, turned: bool) -> NativeCall:
     units = weights.spec.shape[0]
     code = _compiled("turned panels" if turned else "panels", 0, units)
-    blocks = units // (_lanes() * (_vectors(units) if turned else 1))
+    blocks = units // (_lanes() * (vectors_of(units, _lanes()) if turned else 1))
     return _call(code, [weights.address, panels], blocks, buffers)
 
 
 def _call(code: MachineCode, places: Sequence[int], blocks: int, buffers: Buffers) -> NativeCall:
-    return threads.on_all(threads.Loop.of(code, places, blocks, 1, buffers))
-
-
-def _vectors(units: int) -> int:
-    """Return the number of vectors of units in a block of the backward loop."""
-    return 2 if units % (2 * _lanes()) == 0 else 1
+    return threads.call(code, places, blocks, 1, buffers, parallel=True)
 
 
 @cache

@@ -27,6 +27,11 @@ MOST_ROWS = 60
 """The largest number of rows in a group, whose sums are kept in the cache."""
 
 
+def vectors_of(units: int, lanes: int) -> int:
+    """Return the number of vectors of units in a block of the backward loop. lanes: length of a vector."""
+    return 2 if units % (2 * lanes) == 0 else 1
+
+
 def write_module(kind: str, rows: int, units: int, vector_bytes: int) -> str:
     """Return the LLVM module whose function ``slice`` computes a range of blocks of units. kind: key of ``loops``."""
     loops: dict[str, tuple[int, Callable[[_Writer, Value], None]]] = {
@@ -67,7 +72,7 @@ class _Writer:
     def __post_init__(self) -> None:
         self.lanes = Lanes.filling(DTYPE, self.vector_bytes)
         self.width = self.lanes.count
-        self.vectors = 2 if self.units % (2 * self.width) == 0 else 1
+        self.vectors = vectors_of(self.units, self.width)
         # The sums are on the stack, where rows are adjacent. The rows of a tensor can be so far apart that they compete
         # for a few sets of the cache.
         numbers = ir.ArrayType(STORED[DTYPE], max(1, min(self.rows, MOST_ROWS)) * GATES * self.width)

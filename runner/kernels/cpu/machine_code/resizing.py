@@ -7,7 +7,7 @@ import numpy as np
 from llvmlite import ir
 from numpy.typing import NDArray
 
-from runner.kernels.cpu.machine_code.instructions import INDEX, Value, element, repeat, whole_part
+from runner.kernels.cpu.machine_code.instructions import INDEX, Lanes, Value, element, repeat, whole_part
 from runner.kernels.cpu.machine_code.loops import COMPILING, ArrayLoop, slice_module
 
 CHANNELS = 4
@@ -108,14 +108,10 @@ class _Writer:
 
     def _spread(self, number: Value, count: int) -> list[Value]:
         """Append loads of the weights of a sum, each copied to ``count`` lanes."""
-        builder, kind = self.builder, ir.VectorType(_WORD, count)
-        first, found = builder.mul(number, INDEX(self._terms)), []
-        for term in range(self._terms):
-            place = element(builder, self._weights, _WORD, builder.add(first, INDEX(term)))
-            single = builder.insert_element(ir.Constant(kind, ir.Undefined), builder.load(place, typ=_WORD), _WORD(0))
-            nowhere = ir.Constant(ir.VectorType(_WORD, count), [0] * count)
-            found.append(builder.shuffle_vector(single, single, nowhere))
-        return found
+        builder, first = self.builder, self.builder.mul(number, INDEX(self._terms))
+        indices = [builder.add(first, INDEX(term)) for term in range(self._terms)]
+        weights = [builder.load(element(builder, self._weights, _WORD, index), typ=_WORD) for index in indices]
+        return [Lanes("float32", count).spread(builder, weight) for weight in weights]
 
     def _store_sum(self, places: list[Value], weights: list[Value], place: Value) -> None:
         """Append a rounded weighted sum of bytes, which fits a byte: weights are not negative and add up to about 1."""

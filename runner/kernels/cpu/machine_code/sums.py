@@ -130,10 +130,11 @@ def _pairwise(squared: bool, buffers: Buffers) -> list[NativeCall]:
     sums = int(buffers.host_scratch.ctypes.data)
     keep = (x, y, buffers.host_scratch, starts, merges)
     places = [x.address, int(starts.ctypes.data), sums]
-    parts = threads.Loop.of(_compiled_parts(squared), places, count, 1, keep)
     rest = [sums, int(merges.ctypes.data), y.address]
-    merge = threads.Loop.of(_compiled_merge(), rest, count - 1, 1, keep)
-    return [threads.on_all(parts), threads.on_one(merge)]
+    return [
+        threads.call(_compiled_parts(squared), places, count, 1, keep, parallel=True),
+        threads.call(_compiled_merge(), rest, count - 1, 1, keep, parallel=False),
+    ]
 
 
 @cache

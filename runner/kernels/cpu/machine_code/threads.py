@@ -1,11 +1,11 @@
 """Calls of compiled loops over a range of elements, on the calling thread or on all threads of GNU OpenMP.
 
-oneDNN uses the same pool of threads, so these loops and oneDNN do not compete for cores."""
+oneDNN uses the same pool of threads, so these loops and oneDNN do not compete for cores.
+"""
 
 import ctypes
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
@@ -35,55 +35,33 @@ PARALLEL_BYTES = 512 * 1024
 """The smallest number of bytes, read and written by a call, for which several threads are faster than one."""
 
 
-@dataclass(frozen=True)
-class Loop:
-    """A compiled loop and its range.
-
-    slice: address of a ``void (*)(void **arrays, int64_t begin, int64_t end)``. arrays: address of the pointers to the
-    arrays. count: number of elements. grain: every range but the last has a multiple of ``grain`` elements, for example
-    so that no two threads write to the same cache line. keep: objects that must stay alive.
-    """
-
-    slice: int
-    arrays: int
-    count: int
-    grain: int
-    keep: object
-
-    @classmethod
-    def of(cls, code: MachineCode, places: Sequence[int], count: int, grain: int, keep: object) -> "Loop":
-        """Return a loop of the function ``slice`` of ``code``. places: addresses of the arrays."""
-        addresses = np.array(places, np.intp)
-        return cls(code.address("slice"), int(addresses.ctypes.data), count, grain, (code, addresses, keep))
-
-
 def over(
     code: MachineCode, operands: Sequence[Operand], count: int, grain: int, sizes: NDArray[np.int64] | None = None
 ) -> NativeCall:
-    """Return the call of the function ``slice`` of ``code`` on tensors.
+    """Return the :func:`call` of ``code`` on tensors, on all threads if they have ``PARALLEL_BYTES`` or more.
 
-    The call uses all threads if the tensors have ``PARALLEL_BYTES`` or more. sizes: integers passed as the last array.
+    sizes: integers passed as the last array.
     """
     places = [operand.address for operand in operands] + ([] if sizes is None else [int(sizes.ctypes.data)])
-    loop = Loop.of(code, places, count, grain, (sizes, tuple(operands)))
     touched = sum(operand.layout.nbytes for operand in operands)
-    return on_all(loop) if touched >= PARALLEL_BYTES else on_one(loop)
+    return call(code, places, count, grain, (sizes, tuple(operands)), parallel=touched >= PARALLEL_BYTES)
 
 
-def on_one(loop: Loop) -> NativeCall:
-    """Return the call that runs the loop on the calling thread."""
-    return _call("serial", loop)
+def call(
+    code: MachineCode, places: Sequence[int], count: int, grain: int, keep: object, *, parallel: bool
+) -> NativeCall:
+    """Return the call of ``void slice(void **arrays, int64_t begin, int64_t end)`` of ``code`` for 0..count-1.
 
-
-def on_all(loop: Loop) -> NativeCall:
-    """Return the call that runs one range of the loop per OpenMP thread, or :func:`on_one` if OpenMP is missing."""
-    return _call("parallel" if load_openmp() else "serial", loop)
-
-
-def _call(entry: str, loop: Loop) -> NativeCall:
-    code = _entry_points()
-    arguments = (loop.slice, loop.arrays, loop.count, loop.grain)
-    return NativeCall(code.address(entry), arguments, (code, loop))
+    places: addresses of the arrays. keep: objects that must stay alive. parallel: whether to call the function once per
+    OpenMP thread, each with a different range; without OpenMP, the calling thread computes all elements. grain: every
+    range but the last has a multiple of ``grain`` elements, for example so that no two threads write to the same cache
+    line.
+    """
+    entry_points = _entry_points()
+    entry = "parallel" if parallel and load_openmp() else "serial"
+    addresses = np.array(places, np.intp)
+    arguments = (code.address("slice"), int(addresses.ctypes.data), count, grain)
+    return NativeCall(entry_points.address(entry), arguments, (entry_points, code, addresses, keep))
 
 
 @cache
