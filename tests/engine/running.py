@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from runner.engine.compile.passes.order_writes import order_writes
-from runner.engine.compile.planner import plan_device
+from runner.engine.compile.planner import Part
 from runner.engine.compile.program import Client, Program
 from runner.engine.graph.device import GPU, Cluster, Device, DeviceName, local_cluster
 from runner.engine.graph.graph import Graph
@@ -83,7 +83,7 @@ class Bench:
         arena: Arena | None = None,
     ) -> None:
         feeds = {node[0]: node[0] for node in graph if node.op == "placeholder"}
-        self.plan = plan_device(device, order_writes(graph), fetches, feeds, registry, {})
+        self.plan = Part(order_writes(graph), tuple(fetches), feeds).plan(device, registry, {})
         self.variables = VariableStore(HostPlatform(registry.join))
         self.arena = arena or Arena()
         self.rendezvous = LocalRendezvous(timeout_s=0.01)

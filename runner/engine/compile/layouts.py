@@ -44,14 +44,14 @@ def arrange(
     fetches: Sequence[Tensor],
     feeds: Mapping[Tensor, Tensor],
     registry: Registry,
-    settled: Mapping[str, Layout],
+    decided: Mapping[str, Layout],
 ) -> Arranged:
     """Choose the kernel and the layouts of every node of ``part``, in graph order.
 
-    feeds: fed tensor -> output of its placeholder. settled: variable -> layout that an earlier plan has decided. Raises
+    feeds: fed tensor -> output of its placeholder. decided: variable -> layout in an earlier plan. Raises
     KernelError if no kernel accepts a node.
     """
-    work = _Arranging(device, registry, settled)
+    work = _Arranging(device, registry, decided)
     carried = {placeholder: fed for fed, placeholder in feeds.items()}
     work.keep_old_values(part, fetches)
     for node in part:
@@ -73,7 +73,7 @@ class _Arranging:
 
     device: str
     registry: Registry
-    settled: Mapping[str, Layout]
+    decided: Mapping[str, Layout]
     slot_of: dict[Tensor, int] = field(default_factory=dict)
     specs: list[TensorSpec] = field(default_factory=list)
     layouts: list[Layout | None] = field(default_factory=list)
@@ -126,7 +126,7 @@ class _Arranging:
 
     def add_variable(self, node: Node) -> None:
         """Create the slot of a variable; the layout stays undecided until the first read."""
-        slot = self.new_slot(node.outputs[0], self.settled.get(node.name))
+        slot = self.new_slot(node.outputs[0], self.decided.get(node.name))
         self.slot_of[node[0]] = self.residents[node.name] = slot
         self.held.add(slot)
         if node[0] in self.kept:
@@ -221,7 +221,7 @@ class _Arranging:
         instructions: list[Instruction] = []
         for position, instruction in enumerate(self.instructions):
             instructions += self.cast(instruction) if position in casts else [instruction]
-        layouts = [self.settled_layout(slot) for slot in range(len(self.specs))]
+        layouts = [self.layout_of(slot) for slot in range(len(self.specs))]
         return Arranged(
             tuple(instructions),
             tuple(self.feeds),
@@ -235,7 +235,7 @@ class _Arranging:
         """Return the instructions of a cast between decided layouts: the cast, and conversions if necessary."""
         (source,), (slot,) = instruction.inputs, instruction.outputs
         before, after = self.specs[source], self.specs[slot]
-        sides = [self.settled_layout(source), self.settled_layout(slot)]
+        sides = [self.layout_of(source), self.layout_of(slot)]
         choice = self.registry.choose("cast", self.device_type, instruction.attributes, [before], [after], sides)
         arrangement = choice.arrangement
         cast = replace(instruction, library=choice.kernel.library, arrangement=arrangement)
@@ -250,7 +250,7 @@ class _Arranging:
             around += self.conversions(around[-1].outputs[0], slot, instruction.node)
         return around
 
-    def settled_layout(self, slot: int) -> Layout:
+    def layout_of(self, slot: int) -> Layout:
         """Return the layout of a slot; the plain layout if no kernel requested a layout."""
         return self.layouts[slot] or plain(self.specs[slot])
 
@@ -274,13 +274,13 @@ class _Arranging:
 
     def copy(self, slot: int, reader: str) -> int:
         """Return a slot with a copy of a value, in the same layout."""
-        layout = self.layouts[slot] = self.settled_layout(slot)
+        layout = self.layouts[slot] = self.layout_of(slot)
         return self.convert(slot, layout, reader)
 
     def convert(self, slot: int, wanted: Layout, reader: str) -> int:
         """Append a conversion, in two steps if no kernel accepts both layouts; return the slot of the result."""
         spec = self.specs[slot]
-        if not self.is_one_step(spec, self.settled_layout(slot), wanted):
+        if not self.is_one_step(spec, self.layout_of(slot), wanted):
             return self.in_layout(self.in_layout(slot, plain(spec), reader), wanted, reader)
         result = self.new_slot(spec, wanted)
         self.instructions.append(self.conversion(slot, result, reader))
@@ -289,14 +289,14 @@ class _Arranging:
     def conversions(self, slot: int, result: int, reader: str) -> list[Instruction]:
         """Return the instructions that convert one slot to another: one step, or two through the plain layout."""
         spec = self.specs[slot]
-        if self.is_one_step(spec, self.settled_layout(slot), self.settled_layout(result)):
+        if self.is_one_step(spec, self.layout_of(slot), self.layout_of(result)):
             return [self.conversion(slot, result, reader)]
         middle = self.new_slot(spec, plain(spec))
         return [self.conversion(slot, middle, reader), self.conversion(middle, result, reader)]
 
     def conversion(self, slot: int, result: int, reader: str) -> Instruction:
         """Return the one-step conversion between two slots; raises ShapeError if no kernel accepts both layouts."""
-        spec, source, wanted = self.specs[slot], self.settled_layout(slot), self.settled_layout(result)
+        spec, source, wanted = self.specs[slot], self.layout_of(slot), self.layout_of(result)
         choice = self.converter(spec, source, wanted)
         if choice is None:
             raise ShapeError(f"node {reader!r}: no kernel converts {spec} from {source} to {wanted}")

@@ -7,7 +7,6 @@ allows it. Third, all other values are allocated in the arena before their first
 and are freed after their last use.
 """
 
-from bisect import bisect_left, insort
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -172,56 +171,38 @@ class _Arena:
 
     def __init__(self) -> None:
         self.end = 0
-        self._by_start: dict[int, int] = {}
-        self._by_end: dict[int, int] = {}
-        self._by_size: list[tuple[int, int]] = []
+        self._gaps: dict[int, int] = {}  # start -> size
 
     def allocate(self, nbytes: int) -> int:
         """Allocate bytes in the smallest sufficient gap (of equal gaps, the first) or at the end; return the offset."""
         size = _whole_lines(nbytes)
         if size == 0:
             return 0
-        found = bisect_left(self._by_size, (size, -1))
-        if found == len(self._by_size):
-            return self._grow(size)
-        gap, start = self._by_size[found]
-        self._remove(start, gap)
+        fitting = [(gap, start) for start, gap in self._gaps.items() if gap >= size]
+        if fitting:
+            gap, start = min(fitting)
+            self._gaps.pop(start)
+        else:
+            # A gap at the end becomes the first part of the allocation.
+            gap, start = size, self._pop_gap_before(self.end)
+            self.end = start + size
         if gap > size:
-            self._add(start + size, gap - size)
+            self._gaps[start + size] = gap - size
         return start
 
     def free(self, start: int, nbytes: int) -> None:
         """Free bytes and join the new gap with adjacent gaps."""
-        size = _whole_lines(nbytes)
-        if size == 0:
-            return
-        if start in self._by_end:
-            before = self._by_end[start]
-            self._remove(before, start - before)
-            start, size = before, size + start - before
-        if start + size in self._by_start:
-            after = self._by_start[start + size]
-            self._remove(start + size, after)
-            size += after
-        self._add(start, size)
+        end = start + _whole_lines(nbytes)
+        if start < end:
+            end += self._gaps.pop(end, 0)
+            start = self._pop_gap_before(start)
+            self._gaps[start] = end - start
 
-    def _grow(self, size: int) -> int:
-        # A gap at the end becomes the first part of the allocation.
-        start = self._by_end.get(self.end, self.end)
-        if start < self.end:
-            self._remove(start, self.end - start)
-        self.end = start + size
-        return start
-
-    def _add(self, start: int, size: int) -> None:
-        self._by_start[start] = size
-        self._by_end[start + size] = start
-        insort(self._by_size, (size, start))
-
-    def _remove(self, start: int, size: int) -> None:
-        del self._by_start[start]
-        del self._by_end[start + size]
-        self._by_size.pop(bisect_left(self._by_size, (size, start)))
+    def _pop_gap_before(self, end: int) -> int:
+        """Remove the gap that ends at ``end``; return its start, or ``end`` if there is none."""
+        found = next((start for start, gap in self._gaps.items() if start + gap == end), end)
+        self._gaps.pop(found, None)
+        return found
 
 
 def _whole_lines(nbytes: int) -> int:

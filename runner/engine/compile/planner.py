@@ -1,7 +1,7 @@
 """Planning of a device's scheduled graph: first layouts, then memory."""
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from runner.engine.compile.layouts import arrange
@@ -18,60 +18,47 @@ from runner.kernels.registry import Registry
 LAUNCHING = frozenset({"gpu"})
 """Device types on which the launch of a kernel takes longer than the execution of a small kernel."""
 
-
 SMALL_BYTES = 1 << 20
 """Largest size in bytes of a small variable. The update of a larger variable occupies the whole GPU."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """The part of a signature on one device. graph: scheduled graph. feeds: fed tensor -> output of its placeholder."""
+    """The part of a signature on one device.
+
+    graph: the scheduled graph, in which all reads of a variable precede its write (see ``order_writes``). feeds: fed
+    tensor -> output of its placeholder.
+    """
 
     graph: Graph
     fetches: tuple[Tensor, ...]
     feeds: Mapping[Tensor, Tensor]
 
-    def plan(self, device: str, registry: Registry, settled: Mapping[str, Layout]) -> DevicePlan:
-        """Return the plan of the device. All processes compute the same plan from the same part and arguments.
+    @without_collection()
+    def plan(self, device: str, registry: Registry, decided: Mapping[str, Layout]) -> DevicePlan:
+        """Return the plan of the device, which executes the nodes in the order of the graph.
 
-        settled: variable name -> layout that an earlier plan has decided.
+        decided: variable name -> layout in an earlier plan. The result is a pure function of the part, of the arguments
+        and of the registered kernels, so all processes compute the same plan.
         """
-        return plan_device(device, self.graph, self.fetches, self.feeds, registry, settled)
-
-
-@without_collection()
-def plan_device(
-    device: str,
-    part: Graph,
-    fetches: Sequence[Tensor],
-    feeds: Mapping[Tensor, Tensor],
-    registry: Registry,
-    settled: Mapping[str, Layout],
-) -> DevicePlan:
-    """Return the plan of the scheduled graph of one device, in the order of the graph.
-
-    part: the graph of the device, in which all reads of a variable precede its write (see ``order_writes``). feeds: fed
-    tensor -> output of its placeholder in ``part``. settled: variable -> layout that an earlier plan has decided. The
-    result is a pure function of the arguments and of the registered kernels.
-    """
-    if DeviceName.parse(device).type in LAUNCHING:
-        part = small_updates_last(part)
-    arranged = arrange(device, part, fetches, feeds, registry, settled)
-    placed = assign_memory(arranged)
-    variables = {name: arranged.slots[slot] for name, slot in arranged.residents.items()}
-    used = {slot for each in placed.instructions for slot in each.inputs} | set(arranged.fetches.values())
-    read = {arranged.owner[slot] for slot in used}
-    return DevicePlan(
-        device,
-        placed.instructions,
-        arranged.feeds,
-        arranged.fetches,
-        arranged.slots,
-        placed.places,
-        variables,
-        frozenset(name for name, slot in arranged.residents.items() if slot in read),
-        placed.arena_bytes,
-    )
+        is_launching = DeviceName.parse(device).type in LAUNCHING
+        graph = small_updates_last(self.graph) if is_launching else self.graph
+        arranged = arrange(device, graph, self.fetches, self.feeds, registry, decided)
+        placed = assign_memory(arranged)
+        variables = {name: arranged.slots[slot] for name, slot in arranged.residents.items()}
+        used = {slot for each in placed.instructions for slot in each.inputs} | set(arranged.fetches.values())
+        read = {arranged.owner[slot] for slot in used}
+        return DevicePlan(
+            device,
+            placed.instructions,
+            arranged.feeds,
+            arranged.fetches,
+            arranged.slots,
+            placed.places,
+            variables,
+            frozenset(name for name, slot in arranged.residents.items() if slot in read),
+            placed.arena_bytes,
+        )
 
 
 def small_updates_last(part: Graph, small_bytes: int = SMALL_BYTES) -> Graph:

@@ -73,9 +73,9 @@ class ProgramPlans:
         if signature not in self._plans:
             plans = {}
             for device, part in self.compiled(signature).parts.items():
-                settled = self._layouts.setdefault(device, {})
-                plans[device] = part.plan(device, self._registry, dict(settled))
-                settled.update(plans[device].layouts)
+                decided = self._layouts.setdefault(device, {})
+                plans[device] = part.plan(device, self._registry, dict(decided))
+                decided.update(plans[device].layouts)
             self._plans[signature] = plans
         return self._plans[signature]
 

@@ -10,7 +10,6 @@ from runner.engine.compile.cost import node_seconds
 from runner.engine.compile.passes.transfers import TRANSFERS
 from runner.engine.graph.device import Cluster
 from runner.engine.graph.graph import Graph
-from runner.engine.graph.node import Node
 
 
 @dataclass(frozen=True)
@@ -68,12 +67,9 @@ class _Compute:
     """The intervals in which one device computes."""
 
     def __init__(self, part: Graph, starts: Mapping[str, float], cluster: Cluster) -> None:
-        def seconds(node: Node) -> float:
-            return node_seconds(part, node, cluster.device(node.device))
-
         nodes = sorted((node for node in part if node.op not in TRANSFERS), key=lambda node: starts[node.name])
         self._starts = [starts[node.name] for node in nodes]
-        self._seconds = [seconds(node) for node in nodes]
+        self._seconds = [node_seconds(part, node, cluster.device(node.device)) for node in nodes]
         self._before = list(accumulate(self._seconds, initial=0.0))
 
     def between(self, begin: float, end: float) -> float:

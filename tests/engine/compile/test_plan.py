@@ -13,7 +13,7 @@ from runner.engine.compile import program_plans
 from runner.engine.compile.compile import compile_signature
 from runner.engine.compile.passes.order_writes import order_writes
 from runner.engine.compile.plan import DevicePlan, Place, Slot
-from runner.engine.compile.planner import Part, plan_device, small_updates_last
+from runner.engine.compile.planner import Part, small_updates_last
 from runner.engine.compile.program import Client, InputSlot, Program, Signature
 from runner.engine.compile.program_plans import ProgramPlans
 from runner.engine.graph import ops
@@ -50,7 +50,7 @@ def plan_of(text: str, fetch: str, registry: Registry) -> DevicePlan:
     """Return the plan of a float64 graph in which every placeholder is fed."""
     parsed = Text.parse(text, "float64")
     feeds = {node[0]: node[0] for node in parsed.graph if node.op == "placeholder"}
-    return plan_device(CPU_0, parsed.graph, parsed.names(fetch), feeds, registry, {})
+    return Part(parsed.graph, tuple(parsed.names(fetch)), feeds).plan(CPU_0, registry, {})
 
 
 def parts_of(sample: Sample, registry: Registry) -> dict[str, Part]:
@@ -101,10 +101,9 @@ def test_feed_of_a_plan_has_a_tensor_a_slot_and_a_spec(registry: Registry) -> No
     text = Text.parse("feed__inner_1 = input(4); y = neg(feed__inner_1)", "float64")
     carrier, y = text.names("feed/inner_1 y")
     feeds = {Tensor("inner", 1): carrier}
-    plan = plan_device(CPU_0, text.graph, [y], feeds, registry, {})
+    plan = Part(text.graph, (y,), feeds).plan(CPU_0, registry, {})
     (feed,) = plan.feeds
     assert (feed.tensor, feed.slot, feed.spec) == (Tensor("inner", 1), 0, TensorSpec((4,), "float64"))
-    assert Part(text.graph, (y,), feeds).plan(CPU_0, registry, {}) == plan
 
 
 def test_variables_have_separate_memory_outside_the_arena(registry: Registry) -> None:

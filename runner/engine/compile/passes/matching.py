@@ -249,12 +249,12 @@ class _Replacement:
 
     def __init__(self, uses: Uses, rule: Rule, match: Match) -> None:
         self.uses, self.match = uses, match
-        self.before, self.given, self.after = rule.statements
+        before, _, self.after = rule.statements
         self.new: list[tuple[Node, Node]] = []
         self.moved: Moved = {}
         self.specs: dict[Tensor, TensorSpec] = {}
         self._tensors: Bound = dict(match.tensors)
-        computed = {name for statement in self.before for name in statement.outputs} - {ANY}
+        computed = {name for statement in before for name in statement.outputs} - {ANY}
         self._old = {name: match.tensors[name] for name in computed}
 
     @property

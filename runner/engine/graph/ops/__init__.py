@@ -44,7 +44,7 @@ from runner.engine.graph.ops.arithmetic import (
 from runner.engine.graph.ops.batch_normalization import batch_norm, batch_norm_gradient, batch_norm_inference
 from runner.engine.graph.ops.common import unbroadcast
 from runner.engine.graph.ops.convolution import conv2d, conv2d_input_gradient, conv2d_weight_gradient
-from runner.engine.graph.ops.executor import all_reduce, assign, collective_sum, placeholder, recv, send, variable
+from runner.engine.graph.ops.executor import all_reduce, assign, placeholder, recv, send, variable
 from runner.engine.graph.ops.indexing import add_equal_rows, gather, one_hot, put_rows, scatter_add
 from runner.engine.graph.ops.linear import matmul
 from runner.engine.graph.ops.local_response_normalization import (

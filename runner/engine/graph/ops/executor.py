@@ -1,12 +1,24 @@
 """Ops that connect steps and devices: feeds, variables, transfers, and sums over workers.
 
-Only the sums have kernels; the executor runs the other ops itself.
+Only the sums have kernels; the executor runs the other ops itself. Added by passes:
+
+* ``collective_sum``: maps the part of device ``rank`` to the sum of the parts of all ``size`` devices with nodes of the
+  same ``group``. The communication library chooses the order of the additions; all devices receive equal bits. See
+  :mod:`runner.engine.compile.passes.lower_collectives`.
 """
 
 from collections.abc import Sequence
 
 from runner.engine.graph.op import Builder, NotDifferentiable, OpDef, Specs, expect, no_flops, register
-from runner.engine.graph.ops.common import NO_INPUTS, copy_to_all, declared, expect_terms, single_output, sum_flops
+from runner.engine.graph.ops.common import (
+    MADE_BY_PASSES,
+    NO_INPUTS,
+    copy_to_all,
+    declared,
+    expect_terms,
+    single_output,
+    sum_flops,
+)
 from runner.engine.graph.tensor import Tensor, TensorSpec
 
 
@@ -52,17 +64,6 @@ def all_reduce(graph: Builder, parts: Sequence[Tensor], *, group: str, rank: int
     return graph.add("all_reduce", parts, {"group": group, "rank": rank}, name=name)[0]
 
 
-def collective_sum(
-    graph: Builder, part: Tensor, *, group: str, rank: int, size: int, name: str | None = None
-) -> Tensor:
-    """Add a node for device ``rank`` that sums the parts of all ``size`` devices with nodes of the same ``group``.
-
-    The pass :mod:`runner.engine.compile.passes.lower_collectives` replaces ``all_reduce`` by this op. The
-    communication library chooses the order of the additions; all devices receive equal bits.
-    """
-    return graph.add("collective_sum", [part], {"group": group, "rank": rank, "size": size}, name=name)[0]
-
-
 def _infer_all_reduce(*specs: TensorSpec, group: str, rank: int) -> Specs:
     expect_terms(specs, "parts")
     _expect_rank(rank, len(specs))
@@ -86,7 +87,6 @@ _GROUP = {"group": "str", "rank": "int"}
 _MEMBER = {**_GROUP, "size": "int"}
 _COMMITS = NotDifferentiable("it commits a value for the next step; differentiate the value instead")
 _IS_CUT = NotDifferentiable("gradients are added before a graph is partitioned among devices")
-_LOWERED = NotDifferentiable("a pass replaces all_reduce by this op after differentiation")
 
 register(
     OpDef("placeholder", declared, NO_INPUTS, 0, _SPEC, no_flops, executed_by="executor"),
@@ -95,5 +95,7 @@ register(
     OpDef("send", lambda x, **attributes: (), _IS_CUT, 1, _SENT, no_flops, stateful=True, executed_by="executor"),
     OpDef("recv", declared, _IS_CUT, 0, _RECEIVED, no_flops, stateful=True, executed_by="executor"),
     OpDef("all_reduce", _infer_all_reduce, single_output(copy_to_all), None, _GROUP, sum_flops),
-    OpDef("collective_sum", _infer_collective_sum, _LOWERED, 1, _MEMBER, stateful=True, executed_by="communicator"),
+    OpDef(
+        "collective_sum", _infer_collective_sum, MADE_BY_PASSES, 1, _MEMBER, stateful=True, executed_by="communicator"
+    ),
 )
