@@ -115,14 +115,8 @@ def channel_sums(
         ("channel_sums", cut.grid, (address, scratch)),
         ("channel_totals", (cut.grid[0], 1, 1), (scratch, sums)),
     )
-    return in_order(
-        [
-            launch(
-                runtime.function(program, name),
-                grid,
-                [*map(np.uintp, addresses), *cut.arguments],
-                threads=THREADS,
-            )
-            for name, grid, addresses in steps
-        ]
-    )
+    calls = []
+    for name, grid, addresses in steps:
+        arguments = [*map(np.uintp, addresses), *cut.arguments]
+        calls.append(launch(runtime.function(program, name), grid, arguments, threads=THREADS))
+    return in_order(calls)

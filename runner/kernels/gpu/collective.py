@@ -14,7 +14,6 @@ from runner.kernels.gpu.runtime import DeviceMemory, Runtime, Stream, StreamCall
 
 LIBRARY = "nccl"
 
-ID_BYTES = 128
 _TURN_BYTES = 256
 _SUM = 0
 _TYPES = {"int32": 2, "int64": 4, "float32": 7, "float64": 8, "bfloat16": 9}

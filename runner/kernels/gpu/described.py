@@ -1,4 +1,4 @@
-"""A substitute for a GPU, with which kernels report their memory and layouts for a plan but cannot compute."""
+"""A description of a GPU, with which kernels can be arranged for a plan, but not bound."""
 
 from dataclasses import dataclass
 from typing import Any, cast
@@ -24,7 +24,6 @@ class DescribedGpu:
     """The facts of a GPU that ``arrange`` reads; see :class:`~runner.kernels.gpu.runtime.Runtime`."""
 
     name: str = "described GPU"
-    capability: int = 90
     multiprocessors: int = 132
 
     def library(self, name: str) -> Any:
@@ -33,5 +32,5 @@ class DescribedGpu:
 
 
 def described_gpu() -> Runtime:
-    """Return a runtime whose kernels can be arranged, but not bound."""
+    """Return a :class:`DescribedGpu` as a runtime."""
     return cast(Runtime, DescribedGpu())

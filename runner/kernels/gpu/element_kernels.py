@@ -122,13 +122,7 @@ def _flat_call(runtime: Runtime, elements: Elements, wide: tuple[bool, ...], cou
     blocks = blocks_for(runtime, -(-count // elements.pack))
     alone = launch(function, blocks, [*buffers.inputs, *buffers.outputs, np.int64(count)])
     addresses = tuple(operand.address for operand in (*buffers.inputs, *buffers.outputs))
-    return FlatCall(
-        alone.enqueue,
-        alone.keep,
-        batch=batch(elements, wide),
-        count=count,
-        addresses=addresses,
-    )
+    return FlatCall(alone.enqueue, alone.keep, batch=batch(elements, wide), count=count, addresses=addresses)
 
 
 def _along(loops: Broadcast) -> list[Argument]:

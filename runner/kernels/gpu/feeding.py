@@ -35,7 +35,7 @@ class PinnedStage:
 
 
 @dataclass
-class _Landing:
+class _Buffer:
     """GPU memory to which a value is copied before its step; the step then copies the value to the target."""
 
     stage: PinnedStage
@@ -50,7 +50,7 @@ class GpuWriter:
 
     allocate: allocates GPU memory. stage: pinned memory for values not copied by ``ahead``, shared by all writers of a
     device. copies: the stream of transfers from the host. main: the stream of the device's work. The first call of
-    ``ahead`` creates two landings that alternate, so that the next value is copied while the current value is used.
+    ``ahead`` creates two buffers that alternate, so that the next value is copied while the current value is used.
     """
 
     def __init__(
@@ -68,37 +68,37 @@ class GpuWriter:
         self._stage = stage
         self._copies = copies
         self._main = main
-        self._brought = 0
-        self._landings: list[_Landing] = []
+        self._uploads = 0
+        self._buffers: list[_Buffer] = []
 
     def __call__(self, value: Array) -> None:
-        """Copy a value to the target, for later calls: from a landing if ``ahead`` copied it, else from the host."""
-        if not self._landings or self._landings[0].value is not value:
+        """Copy a value to the target, for later calls: from a buffer if ``ahead`` copied it, else from the host."""
+        if not self._buffers or self._buffers[0].value is not value:
             self._upload(value)
             return
-        landing = self._landings[0]
-        self._runtime.wait(self._main, landing.arrived)
-        self._runtime.copy(self._target.address, landing.memory.address, value.nbytes, self._main)
-        self._runtime.record(landing.taken, self._main)
-        landing.value = None
-        self._landings.reverse()
+        buffer = self._buffers[0]
+        self._runtime.wait(self._main, buffer.arrived)
+        self._runtime.copy(self._target.address, buffer.memory.address, value.nbytes, self._main)
+        self._runtime.record(buffer.taken, self._main)
+        buffer.value = None
+        self._buffers.reverse()
 
     def _upload(self, value: Array) -> None:
         """Copy a value directly to the target. Values fed in every step get a separate stage, to avoid waiting."""
-        self._brought += 1
-        if self._brought == _OFTEN:
+        self._uploads += 1
+        if self._uploads == _OFTEN:
             self._stage = PinnedStage(self._runtime)
         self._stage.upload(value, self._target.address, self._main)
 
     def ahead(self, value: Array) -> None:
-        """Start to copy the next value to a landing, where it replaces an earlier value that was never used."""
-        self._landings = self._landings or [self._landing(), self._landing()]
-        landing = self._landings[0]
-        self._runtime.wait(self._copies, landing.taken)
-        landing.stage.upload(value, landing.memory.address, self._copies)
-        self._runtime.record(landing.arrived, self._copies)
-        landing.value = value
+        """Start to copy the next value to a buffer, where it replaces an earlier value that was never used."""
+        self._buffers = self._buffers or [self._buffer(), self._buffer()]
+        buffer = self._buffers[0]
+        self._runtime.wait(self._copies, buffer.taken)
+        buffer.stage.upload(value, buffer.memory.address, self._copies)
+        self._runtime.record(buffer.arrived, self._copies)
+        buffer.value = value
 
-    def _landing(self) -> _Landing:
+    def _buffer(self) -> _Buffer:
         runtime = self._runtime
-        return _Landing(PinnedStage(runtime), self._allocate(self._target.nbytes), runtime.event(), runtime.event())
+        return _Buffer(PinnedStage(runtime), self._allocate(self._target.nbytes), runtime.event(), runtime.event())

@@ -37,7 +37,6 @@ class GpuPlatform:
         self._streams = tuple(runtime.stream() for _ in range(BRANCHES))
         self._copies = runtime.stream()
         self._stage = PinnedStage(runtime)
-        self.allocated_bytes = 0
 
     @property
     def _main(self) -> Stream:
@@ -51,14 +50,12 @@ class GpuPlatform:
         """Allocate memory of the GPU; raises MemoryError with the free and total bytes."""
         self.enter()
         try:
-            found = self._allocated(nbytes)
+            return self._allocated(nbytes)
         except MemoryError as error:
             free, total = self._runtime.free_bytes()
             raise MemoryError(
                 f"GPU {self._gpu} ({self._runtime.name}) has {free:,} of {total:,} bytes free: {error}"
             ) from None
-        self.allocated_bytes += nbytes
-        return found
 
     def _allocated(self, nbytes: int) -> DeviceMemory:
         try:

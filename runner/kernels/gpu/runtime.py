@@ -69,15 +69,12 @@ class Function(Protocol):
 class Runtime(Protocol):
     """The GPUs of a process. Methods refer to the GPU that the calling thread uses.
 
-    name: product name. capability: compute capability, 90 for 9.0. multiprocessors: number of streaming
-    multiprocessors. All three describe the default GPU; the GPUs of one process are expected to be alike.
+    name: product name. multiprocessors: number of streaming multiprocessors. Both describe the default GPU; the GPUs of
+    one process are expected to be alike.
     """
 
     @property
     def name(self) -> str: ...
-
-    @property
-    def capability(self) -> int: ...
 
     @property
     def multiprocessors(self) -> int: ...
@@ -223,10 +220,3 @@ def power_of_two(least: int) -> int:
 def blocks_for(runtime: Runtime, count: int, threads: int = THREADS) -> int:
     """Return the number of blocks for a grid-stride loop over ``count`` elements, at most as many as fill the GPU."""
     return max(1, min(-(-count // threads), 16 * runtime.multiprocessors))
-
-
-def failures(runtime: Runtime, explain: Callable[[int], str]) -> Failures:
-    """Return a new status word."""
-    word = runtime.pinned(4).view(np.int32)
-    word[0] = 0
-    return Failures(word, explain)

@@ -51,7 +51,7 @@ def copy(runtime: Runtime, itemsize: int, axes: Iterable[Axis], source: int, tar
     count = math.prod(axis[0] for axis in block)
     same = all(near == far for _, near, far in block)
     if not count or (same and source == target):
-        return StreamCall(_nothing)
+        return StreamCall(lambda stream: None)
     if same and len(block) <= 1 and all(near == 1 for _, near, _ in block):
         return _straight(runtime, source, target, count * itemsize)
     unit, block = in_units(block, itemsize, (source, target))
@@ -86,10 +86,6 @@ def _straight(runtime: Runtime, source: int, target: int, nbytes: int) -> Stream
         runtime.copy(target, source, nbytes, stream)
 
     return StreamCall(enqueue)
-
-
-def _nothing(stream: Stream) -> None:
-    """Enqueue nothing."""
 
 
 def kernels(runtime: Runtime) -> list[Kernel]:

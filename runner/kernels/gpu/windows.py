@@ -12,7 +12,7 @@ from functools import partial
 
 import numpy as np
 
-from runner.kernels.contract import Arrange, Arrangement, Attributes, Buffers, Kernel, Layout, Offers, Spec, Specs
+from runner.kernels.contract import Arrange, Arrangement, Attributes, Buffers, Kernel, Offers, Specs
 from runner.kernels.elementwise import computed_in
 from runner.kernels.gpu.channels import channel_sums, sums_bytes
 from runner.kernels.gpu.layouts import CHANNELS_LAST, arrange_alike, innermost_channels
@@ -42,7 +42,6 @@ _LEAST_DEPTH, _MOST_DEPTH = 256, 1 << 16
 """Limits of the number of pixels that a block sums: enough for speed, few enough for the precision of float32 sums."""
 
 _MOST_SPLITS = 1024
-
 
 PACK_BYTES = 16
 """The maximum number of bytes that a thread reads at once."""
@@ -141,7 +140,7 @@ def _bind_forward(runtime: Runtime, attributes: Attributes, buffers: Buffers) ->
 def _weight_gradient(runtime: Runtime, attributes: Attributes, buffers: Buffers) -> StreamCall:
     """Return the call that computes dw, the first output, from dy and x, with partial sums in scratch memory."""
     (dy, x), dw = buffers.inputs, buffers.outputs[0]
-    geometry = _of_weight_gradient(attributes, dy.spec, x.spec, dw.spec, dw.layout)
+    geometry = Geometry(attributes, x.spec.shape, dw.spec.shape, dy.spec.shape, dw.layout.tag == CHANNELS_LAST)
     splits, depth = geometry.splits(runtime.multiprocessors)
     program = source(x.spec.dtype, dw.spec.dtype)
     partials = np.uintp(address_of(buffers.scratch))
@@ -165,7 +164,7 @@ def _arrange_gradients(
 ) -> Arrangement:
     alike = arrange_alike(attributes, inputs, outputs, offered)
     (dy, x), dw = inputs, outputs[0]
-    geometry = _of_weight_gradient(attributes, dy, x, dw, alike.outputs[0])
+    geometry = Geometry(attributes, x.shape, dw.shape, dy.shape, alike.outputs[0].tag == CHANNELS_LAST)
     itemsize = numpy_dtype(computed_in(dy.dtype)).itemsize
     weights = geometry.splits(multiprocessors)[0] * math.prod(dw.shape) * itemsize
     is_last = innermost_channels(dy, alike.inputs[0])
@@ -182,10 +181,6 @@ def _bind_gradients(runtime: Runtime, attributes: Attributes, buffers: Buffers) 
         is_last = innermost_channels(dy.spec, dy.layout)
         calls.append(channel_sums(runtime, dy.spec, is_last, dy.address, scratch, db.address, db.spec.dtype))
     return in_order(calls)
-
-
-def _of_weight_gradient(attributes: Attributes, dy: Spec, x: Spec, dw: Spec, layout: Layout) -> Geometry:
-    return Geometry(attributes, x.shape, dw.shape, dy.shape, layout.tag == CHANNELS_LAST)
 
 
 def _bind_input_gradient(runtime: Runtime, attributes: Attributes, buffers: Buffers) -> StreamCall:
@@ -217,17 +212,11 @@ def _bind_pooling(op: str, runtime: Runtime, attributes: Attributes, buffers: Bu
     channels = x_shape[1] if layout.tag == CHANNELS_LAST else 1
     pack = pack_of(spec.dtype, channels)
     count = math.prod(spec.shape) // pack
-    arguments: list[Argument] = [*buffers.inputs, *buffers.outputs, np.int64(count)]
-    arguments += _geometry(attributes, x_shape, y_shape, channels // pack)
+    top, _, left, _ = attributes["padding"]
+    windows = (*attributes["window"], *attributes["strides"], top, left)
+    sizes = map(np.int32, (*x_shape[2:], *y_shape[2:], channels // pack, *windows))
+    arguments: list[Argument] = [*buffers.inputs, *buffers.outputs, np.int64(count), *sizes]
     if "count_padding" in attributes:
         arguments.append(np.int32(attributes["count_padding"]))
     program = f"#define PACK {pack}\n{text('pooling', T=spec.dtype, C=computed_in(spec.dtype))}"
     return launch(runtime.function(program, op), blocks_for(runtime, count), arguments)
-
-
-def _geometry(
-    attributes: Attributes, x_shape: tuple[int, ...], y_shape: tuple[int, ...], channels: int
-) -> list[Argument]:
-    top, _, left, _ = attributes["padding"]
-    window, strides = attributes["window"], attributes["strides"]
-    return [np.int32(each) for each in (*x_shape[2:], *y_shape[2:], channels, *window, *strides, top, left)]

@@ -151,7 +151,6 @@ class EmulatedRuntime:
     """
 
     name = "emulated GPU"
-    capability = 90
     multiprocessors = 2
 
     def __init__(self, folder: Path, *, nbytes: int = 1 << 30, gpus: int = 1) -> None:

@@ -11,7 +11,8 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from runner.kernels.gpu.collective import ID_BYTES, NcclLibrary
+from runner.engine.cluster.worker_setup import ID_BYTES
+from runner.kernels.gpu.collective import NcclLibrary
 from tests.kernels.gpu.emulation import PATIENCE_S, WORKING, EmulatedRuntime, EmulatedStream
 
 _TYPES: dict[int, Any] = {2: np.int32, 4: np.int64, 7: np.float32, 8: np.float64, 9: ml_dtypes.bfloat16}

@@ -4,7 +4,7 @@ Each operand has separate GPU memory, which starts as garbage. Outputs are copie
 receives, so they are garbage if the kernel enqueues its work on another stream.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from runner.engine.graph.node import Node
 from runner.kernels.contract import Arrangement, Buffers, Choice, Kernel, Layout, Operand, Spec, plain
 from runner.kernels.gpu.layouts import CHANNELS_LAST, channels_last
-from runner.kernels.gpu.runtime import DeviceMemory, Runtime, Stream, StreamCall
+from runner.kernels.gpu.runtime import DeviceMemory, Failures, Runtime, Stream, StreamCall
 from runner.kernels.registry import Registry
 from tests.kernels import harness
 from tests.kernels.gpu.emulation import EmulatedRuntime
@@ -28,6 +28,13 @@ LayoutsOfInputs = str | Sequence[Layout | None] | None
 DTYPES = ("float32", "float64", "bfloat16")
 
 _INNERMOST_LAST, _INNERMOST_SECOND = (0, 2, 3, 1), (0, 3, 1, 2)
+
+
+def failures(runtime: Runtime, explain: Callable[[int], str]) -> Failures:
+    """Return a new status word without a failure."""
+    word = runtime.pinned(4).view(np.int32)
+    word[0] = 0
+    return Failures(word, explain)
 
 
 def registry_of(runtime: Runtime, *modules: ModuleType) -> Registry:

@@ -13,11 +13,11 @@ from runner.kernels.contract import Arrangement, Buffers, Operand, plain
 from runner.kernels.gpu import elementwise
 from runner.kernels.gpu.element_kernels import FlatCall
 from runner.kernels.gpu.element_loops import CHUNK
-from runner.kernels.gpu.runtime import DeviceMemory, Failures, StreamCall, blocks_for, failures, in_order, launch
+from runner.kernels.gpu.runtime import DeviceMemory, Failures, StreamCall, blocks_for, in_order, launch
 from runner.kernels.gpu.source import with_common
 from runner.kernels.gpu.streams import Touched, Turn, assign_streams, groups, together
 from tests.kernels.gpu.emulation import EmulatedRuntime, EmulatedStream
-from tests.kernels.gpu.running import Array, got, put, registry_of, require_close
+from tests.kernels.gpu.running import Array, failures, got, put, registry_of, require_close
 from tests.kernels.harness import Shaped, reference
 
 

@@ -95,7 +95,7 @@ __device__ Found of_splits(const Found *partials, int channel, int channels, int
 }
 
 // Return whether this thread writes the results of its channel.
-__device__ __forceinline__ bool speaks(int channel, int channels, int width) {
+__device__ __forceinline__ bool writes_results(int channel, int channels, int width) {
     return blockIdx.y == 0 && threadIdx.x < width && channel < channels;
 }
 
@@ -134,7 +134,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) channel_sums(const T *x, S
 extern "C" __global__ void __launch_bounds__(THREADS) channel_totals(const Sum *partials, R *sums, SHAPE) {
     Walk<1> at(GIVEN);
     Sum total = of_splits(partials, at.channel, channels, width_of(lanes, last), splits);
-    if (speaks(at.channel, channels, width_of(lanes, last))) sums[at.channel] = (R)total.value;
+    if (writes_results(at.channel, channels, width_of(lanes, last))) sums[at.channel] = (R)total.value;
 }
 
 // Each thread reads 8 values at a time, computes their moments about their own mean, and merges these into its total.
@@ -180,7 +180,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) batch_norm(const T *x, con
     Walk<8> at(GIVEN);
     Moments moments = of_splits(partials, at.channel, channels, width_of(lanes, last), splits);
     C found = moments.squares / moments.count;
-    if (speaks(at.channel, channels, width_of(lanes, last))) {
+    if (writes_results(at.channel, channels, width_of(lanes, last))) {
         mean[at.channel] = moments.mean;
         variance[at.channel] = found;
     }
@@ -239,7 +239,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) batch_norm_gradient(const 
             C epsilon, SHAPE) {
     Walk<4> at(GIVEN);
     Sums sums = of_splits(partials, at.channel, channels, width_of(lanes, last), splits);
-    if (speaks(at.channel, channels, width_of(lanes, last))) {
+    if (writes_results(at.channel, channels, width_of(lanes, last))) {
         dgamma[at.channel] = sums.dy_z;
         dbeta[at.channel] = sums.dy;
     }
