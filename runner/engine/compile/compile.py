@@ -75,17 +75,17 @@ def compile_placed(
             observe(name, result)
         return result
 
-    pruned, moved = prune(placed, signature.fetches, signature.targets, signature.feeds)
-    roots = Roots.of([moved.get(tensor, tensor) for tensor in signature.fetches], signature.targets)
+    pruned, fed = prune(placed, signature.fetches, signature.targets, signature.feeds)
+    roots = Roots.of([fed.get(tensor, tensor) for tensor in signature.fetches], signature.targets)
     # Earlier passes may merge or remove sums, but a sum must be collective on all devices or on none.
     passes = [*default_passes(registry)]
     if cluster.members:
         passes.append(Pass("collectives", partial(lower_collectives, members=cluster.members)))
     if cluster.compression == "high16" and not signature.exact:
         passes.append(COMPRESSION)
-    optimized, gone_to = optimize(seen("prune", pruned), roots, passes, observe)
+    optimized, moved = optimize(seen("prune", pruned), roots, passes, observe)
     cut = seen("transfers", insert_transfers(optimized))
-    lean = seen("recomputation", recompute_activations(cut, roots.after(gone_to).fetches))
+    lean = seen("recomputation", recompute_activations(cut, roots.after(moved).fetches))
     ordered = seen("writes", order_writes(lean))
     starts, step_s = schedule(ordered, cluster, seconds)
     graphs = split(ordered, gathered(ordered, list(starts)))
@@ -93,14 +93,14 @@ def compile_placed(
         seen(f"split {device}", part)
     location = {}
     for tensor in signature.fetches:
-        carrier = moved.get(tensor, tensor)
-        local = gone_to.get(carrier, carrier)
+        carrier = fed.get(tensor, tensor)
+        local = moved.get(carrier, carrier)
         location[tensor] = (optimized.nodes[local.node].device, local)
     parts = {
         device: Part(
             part,
             tuple(dict.fromkeys(local for owner, local in location.values() if owner == device)),
-            {fed: local for fed, local in moved.items() if local.node in part},
+            {tensor: local for tensor, local in fed.items() if local.node in part},
         )
         for device, part in graphs.items()
     }

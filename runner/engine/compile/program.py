@@ -32,7 +32,6 @@ class InputSource(Protocol):
         Each field, such as x, has shape (hi-lo, ...). index: (hi-lo,) int64 positions in the stream. mask: (hi-lo,) in
         the dtype of variables, 1 for an example and 0 for padding.
         """
-        ...
 
 
 @dataclass(frozen=True)

@@ -142,9 +142,9 @@ def stages(
     """Return a choice of devices, group -> device name, for each number of stages from 2 to the number of devices.
 
     Groups in which no node has inputs are omitted; the others are ordered by their first nodes with inputs. Stage k is
-    on device k; a group that cannot run there is on its first feasible device. The cost of a stage is
-    its compute time on the first device plus the time of the transfers, in both directions, across the cut before it.
-    The cuts minimize the largest cost. With G groups and D devices, the search takes O(D^2 G^2) time.
+    on device k; a group that cannot run there is on its first feasible device. The cost of a stage is the compute time
+    on the first device plus the time of the transfers, in both directions, across the cut before the stage. The cuts
+    minimize the largest cost. With G groups and D devices, the search takes O(D^2 G^2) time.
     """
     order = list(dict.fromkeys(groups[node.name] for node in graph if node.needed))
     compute = _seconds_of(graph, cluster, groups, order, seconds)

@@ -199,12 +199,12 @@ class _Simulation:
                 _, node, kind = heapq.heappop(self.events)
                 device = self.work.devices[node]
                 touched.add(device)
-                self._happen(device, node, kind, now)
+                self._handle(device, node, kind, now)
             for device in sorted(touched):
                 self._choose(device, now)
         return dict(sorted(self.starts.items(), key=lambda item: (item[1], self.turns[item[0]])))
 
-    def _happen(self, device: str, node: int, kind: int, now: float) -> None:
+    def _handle(self, device: str, node: int, kind: int, now: float) -> None:
         if kind == _END:
             running = self.running.get(device)
             # If the node was stopped after its end was queued, this event is outdated.

@@ -14,7 +14,6 @@ class Initializer(Protocol):
 
     def build(self, graph: Graph, spec: TensorSpec, *, seed: int, key: str) -> Tensor:
         """Add nodes that compute the whole, unsharded initial value."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -27,15 +27,12 @@ class Builder(Protocol):
         colocate_with: Iterable[str] = (),
     ) -> Node:
         """Append a node and return it."""
-        ...
 
     def spec(self, tensor: Tensor) -> TensorSpec:
         """Return the shape and dtype of a tensor of the graph."""
-        ...
 
     def name_scope(self, scope: str) -> AbstractContextManager[None]:
         """Prefix the names of nodes added inside the block with ``scope/``."""
-        ...
 
 
 Attributes = Mapping[str, Any]

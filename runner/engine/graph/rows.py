@@ -29,7 +29,7 @@ class Rows:
 
 Gradient = Tensor | Rows
 
-Of = TypeVar("Of")
+T = TypeVar("T")
 
 
 def joined(graph: Graph, parts: Sequence[Rows]) -> Rows:
@@ -49,7 +49,7 @@ def dense(graph: Graph, gradient: Gradient) -> Tensor:
         return ops.scatter_add(graph, gradient.indices, gradient.values, rows=gradient.whole.shape[0], name="dense")
 
 
-def all_dense(graph: Graph, gradients: Iterable[tuple[Of, Gradient]]) -> list[tuple[Of, Tensor]]:
+def all_dense(graph: Graph, gradients: Iterable[tuple[T, Gradient]]) -> list[tuple[T, Tensor]]:
     """Return pairs of variable and gradient in which each gradient is one tensor; see :func:`dense`."""
     return [(variable, dense(graph, gradient)) for variable, gradient in gradients]
 

@@ -162,7 +162,7 @@ class Variables:
     def declare(self, declared: Declaration, device: str) -> Variable:
         """Return the variable of a declaration; the first request creates it on ``device``. See :meth:`get`."""
         for held in self.parts(declared.name):
-            _expect_of_one(held, declared)
+            _expect_consistent(held, declared)
             if held.part == declared.part:
                 return held
         created = self._create(declared, device)
@@ -202,8 +202,8 @@ class Variables:
         return Variable(name, tensor, spec, initial.node, *attributes, source)
 
 
-def _expect_of_one(held: Variable, declared: Declaration) -> None:
-    """Raise ShapeError unless ``held`` and ``declared`` have one unsharded spec and are whole or cut along one axis."""
+def _expect_consistent(held: Variable, declared: Declaration) -> None:
+    """Raise ShapeError unless both have the same unsharded spec and are both whole or cut along the same axis."""
     if held.whole != declared.whole:
         raise ShapeError(f"variable {declared.name!r} is {held.whole}, but is requested as {declared.whole}")
     axes = [None if part is None else part.axis for part in (held.part, declared.part)]

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from runner.kernels.gpu import collective, cublas
 from runner.kernels.gpu.cudnn import library as cudnn
-from runner.kernels.gpu.nvrtc import KeptCode
+from runner.kernels.gpu.nvrtc import CachingCompiler
 from runner.kernels.gpu.runtime import DeviceMemory, Runtime, Size
 
 _OUT_OF_MEMORY = 2
@@ -53,7 +53,7 @@ def open_gpus(tf32: bool, *, compare_plans: bool = False, code_folder: str = "",
         raise GpusError("a GPU was requested, but CUDA finds none; check CUDA_VISIBLE_DEVICES and run `runner doctor`")
     if not 0 <= home < count:
         raise GpusError(_absence(home, count))
-    code = KeptCode(Path(code_folder) if code_folder else None)
+    code = CachingCompiler(Path(code_folder) if code_folder else None)
     return CudaRuntime(cupy, count, code, tf32=tf32, compare_plans=compare_plans, home=home)
 
 
@@ -110,7 +110,7 @@ class CudaRuntime:
     """
 
     def __init__(
-        self, cupy: Any, count: int, code: KeptCode, *, tf32: bool, compare_plans: bool = False, home: int = 0
+        self, cupy: Any, count: int, code: CachingCompiler, *, tf32: bool, compare_plans: bool = False, home: int = 0
     ) -> None:
         self._cupy = cupy
         self._cuda = cupy.cuda.runtime

@@ -77,8 +77,11 @@ class GpuFacts:
 
 @dataclass(frozen=True)
 class DriverFacts:
-    """The driver. release: version of the kernel module, or "" if unknown. cuda: newest supported CUDA version, 1000
-    major + 10 minor, or 0 without a driver. fault: the reason why there is no GPU, or ""."""
+    """The NVIDIA driver.
+
+    release: version of the kernel module, or "" if unknown. cuda: newest supported CUDA version, 1000 major + 10 minor,
+    or 0 without a driver. fault: the reason why there is no GPU, or "".
+    """
 
     release: str = ""
     cuda: int = 0
@@ -110,13 +113,13 @@ def ask_driver(
             # Closed sessions are reference cycles, whose GPU memory is freed only by the garbage collector.
             gc.collect()
         free = free_bytes([_uuid(driver, number) for number in numbers], management)
-    except _Refusal as refusal:
-        return DriverFacts(release, fault=str(refusal))
+    except _DriverError as error:
+        return DriverFacts(release, fault=str(error))
     known = (replace(gpu, free_bytes=each) for gpu, each in zip(gpus, free, strict=True))
     return DriverFacts(release, cuda, tuple(known), "" if gpus else "the driver finds no GPU")
 
 
-class _Refusal(Exception):
+class _DriverError(Exception):
     """The driver returned an error."""
 
 
@@ -150,6 +153,6 @@ def _call(driver: ctypes.CDLL, name: str, *arguments: Any) -> None:
     function: Callable[..., int] = getattr(driver, name)
     status = function(*arguments)
     if status == _NO_DEVICE:
-        raise _Refusal("the driver finds no GPU (CUDA_VISIBLE_DEVICES may hide them)")
+        raise _DriverError("the driver finds no GPU (CUDA_VISIBLE_DEVICES may hide them)")
     if status:
-        raise _Refusal(f"{name} of the driver fails with CUDA error {status}; `nvidia-smi` should list the GPUs")
+        raise _DriverError(f"{name} of the driver fails with CUDA error {status}; `nvidia-smi` should list the GPUs")

@@ -54,7 +54,7 @@ def options(source: str, capability: int) -> tuple[str, ...]:
     return f"-arch=sm_{capability}", "-std=c++17", f"-fmad={'true' if contract else 'false'}"
 
 
-class KeptCode:
+class CachingCompiler:
     """A compiler with a cache. folder: the cache, created when first used; None disables the cache."""
 
     def __init__(self, folder: Path | None) -> None:
@@ -71,10 +71,10 @@ class KeptCode:
         code = _read(path)
         if code is None:
             code = compiled(source, capability)
-            self._keep(path, code)
+            self._store(path, code)
         return code
 
-    def _keep(self, path: Path, code: bytes) -> None:
+    def _store(self, path: Path, code: bytes) -> None:
         """Write the code to a temporary file and rename it, so that other processes never read a partial file."""
         own = path.with_suffix(f".{os.getpid()}")
         try:

@@ -104,11 +104,12 @@ class GpuPlatform:
         return isinstance(call, StreamCall)
 
     def join(self, works: Sequence[Work], *, once: bool = False) -> Joined:
-        """Return one call that runs all works. Its first run is eager, which initializes libraries; its second run
-        captures a graph, which the second and all later runs replay.
+        """Return one call that runs all works.
 
-        With ``once``, or if a call cannot be captured, all runs are eager. Element-wise calls of one program are
-        combined into one launch where the reads and writes of the works allow it (see ``streams.groups``).
+        The first run is eager, because libraries are initialized by their first calls. The second run captures a graph;
+        the second and all later runs launch this graph. With ``once``, or if a call cannot be captured, all runs are
+        eager. Element-wise calls of one program are combined into one launch if their order permits it (see
+        ``streams.groups``).
         """
         parts = [[number] for number in range(len(works))] if once else _parts(works)
         calls = [self._one([_stream_call(works[number]) for number in part]) for part in parts]
@@ -220,7 +221,7 @@ def _stream_call(work: Work) -> StreamCall:
 
 
 def _parts(works: Sequence[Work]) -> list[list[int]]:
-    """Return the indices of the works that each launch runs, in the order of the launches."""
+    """Return, for each launch in order, the indices of the works that it runs."""
     calls = [_stream_call(work) for work in works]
     programs = [call.batch if isinstance(call, FlatCall) else None for call in calls]
     return groups([_touched([work]) for work in works], programs)

@@ -1,7 +1,7 @@
 """The schedule of a step: streams for independent branches, and one launch for many element-wise calls.
 
 Before the first run, streams and launches are chosen from the memory that each :class:`runner.kernels.platform.Work`
-reads and writes. If two works touch the same bytes and one of them writes, they keep their order, even if the bytes
+reads and writes. If two calls touch the same bytes and one of them writes, they keep their order, even if the bytes
 belong to different values. A launch costs some microseconds, however few elements it has. Calls whose results no later
 call of the step reads, such as updates of many small variables, can therefore be delayed and combined.
 """
@@ -24,7 +24,7 @@ Span = tuple[int, int]
 
 @dataclass(frozen=True)
 class Touched:
-    """The memory that one work reads and writes."""
+    """The memory that one call reads and writes."""
 
     reads: tuple[Span, ...]
     writes: tuple[Span, ...]
@@ -32,24 +32,24 @@ class Touched:
 
 @dataclass(frozen=True)
 class Turn:
-    """The stream of one work, and the earlier works of other streams that must finish first."""
+    """The stream of one call, and the earlier calls on other streams that must finish first."""
 
     stream: int
     after: tuple[int, ...]
 
 
 def assign_streams(works: Sequence[Touched], streams: int) -> list[Turn]:
-    """Return the turn of each work, in order; the first work is on stream 0.
+    """Return the turn of each call, in order; the first call is on stream 0.
 
-    If a work depends on the last work of one or more streams, it goes to the stream of the latest of these last works.
-    Otherwise, it goes to the stream whose last work is the earliest. Redundant waits are omitted.
+    If a call depends on the last calls of some streams, it runs on the stream of the latest of them. Otherwise, it runs
+    on the stream whose last call is the earliest. Redundant waits are omitted.
     """
     turns: list[Turn] = []
     last = [-1] * streams
     reached: list[list[int]] = []
     for number, needed in enumerate(_needs(works)):
         stream = _stream_for(needed, turns, last)
-        # For each stream, the latest work that is known to be complete before this work starts.
+        # For each stream, the latest call that is known to be complete before this call starts.
         seen = list(reached[last[stream]]) if last[stream] >= 0 else [-1] * streams
         after = []
         for each in sorted(needed, reverse=True):
@@ -72,7 +72,7 @@ def _stream_for(needed: set[int], turns: Sequence[Turn], last: Sequence[int]) ->
 
 
 def _needs(works: Sequence[Touched]) -> list[set[int]]:
-    """Return, for each work, the earlier works that it depends on; indirect dependencies may be missing."""
+    """Return, for each call, the earlier calls that it depends on; indirect dependencies may be missing."""
     writers, readers = _Latest(), _Latest()
     needs = []
     for number, work in enumerate(works):
@@ -88,7 +88,7 @@ def _needs(works: Sequence[Touched]) -> list[set[int]]:
 
 
 class _Latest:
-    """Spans of memory, each with the number of the work that touched it."""
+    """Spans of memory, each with the number of the call that touched it."""
 
     def __init__(self) -> None:
         self._spans: list[tuple[int, int, int]] = []
@@ -142,17 +142,16 @@ class _Places:
 
 @dataclass
 class _Home:
-    """A group that earlier works may join. written: memory written by its last member and by works visited later."""
+    """A group that earlier calls may join. written: memory written by its last member and by calls visited later."""
 
     members: list[int]
     written: _Places = field(default_factory=_Places)
 
 
 def groups(touched: Sequence[Touched], programs: Sequence[Hashable | None]) -> list[list[int]]:
-    """Return groups of works, each for one launch. Running the groups in order has the same results as running the
-    works in order.
+    """Divide calls into groups, each for one launch; in order, the groups have the same results as the calls.
 
-    programs: each work's program, or None. Works of one program may be combined; they run at the place of the last.
+    programs: each call's program, or None. Calls of one program may be combined; they run at the place of the last.
     """
     backwards: list[list[int]] = []
     homes: dict[Hashable, _Home] = {}

@@ -174,7 +174,9 @@ def test_graph_in_memory_is_refused_with_the_name_of_the_node() -> None:
     refused(changed(graph, "y", colocate_with=("ghost",)), "node 'y' is colocated with 'ghost', which is not in the")
     axes = {"axes": [0, 1], "keepdims": False}
     refused(changed(graph, "total", attributes=axes), r"node 'total': .*\[0, 1\].* canonical form")
-    refused(changed(graph, "total", attributes={"axes": (2,), "keepdims": False}), "'reduce_sum': expected rising axes")
+    refused(
+        changed(graph, "total", attributes={"axes": (2,), "keepdims": False}), "'reduce_sum': expected increasing axes"
+    )
     wide = Text.parse("x = input(1); b = broadcast_to(x, shape=(2,))").graph
     refused(changed(wide, "b", attributes={"shape": (-1,)}), r"node 'b': .*shape \(-1,\)")
 

@@ -11,7 +11,7 @@ import pytest
 
 from runner.kernels.gpu import cuda, nvrtc
 from runner.kernels.gpu.cuda import CudaRuntime, GpusError, open_gpus
-from runner.kernels.gpu.nvrtc import KeptCode
+from runner.kernels.gpu.nvrtc import CachingCompiler
 from tests.kernels.gpu.fake_cupy import CUDARuntimeError, FakeCudaRuntime, FakeCupy, FakeEvent, FakeStream
 
 SOURCE = 'extern "C" __global__ void nothing() {}'
@@ -26,7 +26,7 @@ def cupy() -> FakeCupy:
 @pytest.fixture
 def runtime(cupy: FakeCupy) -> CudaRuntime:
     """Return a runtime on the fake CuPy."""
-    return CudaRuntime(cupy, 2, KeptCode(None), tf32=False)
+    return CudaRuntime(cupy, 2, CachingCompiler(None), tf32=False)
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_a_missing_gpu_cannot_be_used(runtime: CudaRuntime) -> None:
 
 def test_used_gpus_get_access_to_each_other_if_possible() -> None:
     cupy = FakeCupy(4)
-    runtime = CudaRuntime(cupy, 4, KeptCode(None), tf32=False)
+    runtime = CudaRuntime(cupy, 4, CachingCompiler(None), tf32=False)
     for gpu in (0, 1, 2, 1):
         runtime.use(gpu)
         assert cupy.device == gpu
@@ -72,7 +72,7 @@ def test_used_gpus_get_access_to_each_other_if_possible() -> None:
 def test_a_thread_without_a_chosen_gpu_uses_the_home_gpu(cupy: FakeCupy, monkeypatch: pytest.MonkeyPatch) -> None:
     """The master process, which plans for its workers, must use memory of its home GPU only."""
     monkeypatch.setattr(nvrtc, "compiled", lambda *_: b"code")
-    CudaRuntime(cupy, 2, KeptCode(None), tf32=False, home=1).function(SOURCE, "nothing")
+    CudaRuntime(cupy, 2, CachingCompiler(None), tf32=False, home=1).function(SOURCE, "nothing")
     assert cupy.log == [("load", 1, b"code")]
 
 
@@ -80,7 +80,7 @@ def test_a_library_plans_for_the_home_gpu(cupy: FakeCupy, monkeypatch: pytest.Mo
     asked: list[Any] = []
     for library in (cuda.cudnn, cuda.cublas):
         monkeypatch.setattr(library, "open_library", lambda gpu, *_, **__: asked.append(gpu))
-    runtime = CudaRuntime(cupy, 2, KeptCode(None), tf32=False, home=1)
+    runtime = CudaRuntime(cupy, 2, CachingCompiler(None), tf32=False, home=1)
     runtime.library("cudnn"), runtime.library("cublas")
     with ThreadPoolExecutor(1) as fresh:
         assert [fresh.submit(gpu).result() for gpu in asked] == [1, 1]
@@ -94,7 +94,7 @@ def test_a_source_is_compiled_once_for_each_capability_and_loaded_once_on_each_g
     asked: list[int] = []
     monkeypatch.setattr(nvrtc, "compiled", lambda source, sm: asked.append(sm) or f"{source} for {sm}".encode())
     cupy = FakeCupy(3, capabilities={1: 80})
-    runtime = CudaRuntime(cupy, 3, KeptCode(None), tf32=False)
+    runtime = CudaRuntime(cupy, 3, CachingCompiler(None), tf32=False)
     for gpu in (0, 1, 2, 1, 0):
         runtime.use(gpu)
         runtime.function("a", "nothing")
@@ -202,7 +202,7 @@ def test_a_library_is_opened_once_and_compares_plans_if_requested(
 ) -> None:
     opened: list[object] = []
     monkeypatch.setattr(cuda.cudnn, "open_library", lambda gpu, lock, **options: opened.append(options) or object())
-    runtime = CudaRuntime(cupy, 1, KeptCode(None), tf32=compared, compare_plans=compared)
+    runtime = CudaRuntime(cupy, 1, CachingCompiler(None), tf32=compared, compare_plans=compared)
     assert runtime.library("cudnn") is runtime.library("cudnn")
     assert opened == [{"tf32": compared, "bench": runtime if compared else None}]
 

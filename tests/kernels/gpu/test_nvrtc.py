@@ -15,7 +15,7 @@ import pytest
 from runner.kernels.gpu import nvrtc
 from runner.kernels.gpu.layouts import CHANNELS_LAST
 from runner.kernels.gpu.loading import MODULES
-from runner.kernels.gpu.nvrtc import KeptCode
+from runner.kernels.gpu.nvrtc import CachingCompiler
 from runner.kernels.registry import Registry
 from tests.kernels.gpu.emulation import EmulatedRuntime
 from tests.kernels.gpu.running import DTYPES, bound_to, chosen, drawn_for, offers_for, registry_of
@@ -95,7 +95,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
 
 def test_another_process_uses_the_cached_code(tmp_path: Path, asked: Asked) -> None:
     folder = tmp_path / "not" / "there"
-    found = [KeptCode(folder).compiled(source, 90) for source in ("a", "b", "a")]
+    found = [CachingCompiler(folder).compiled(source, 90) for source in ("a", "b", "a")]
     assert found == [b"a for 90 by 13.5", b"b for 90 by 13.5", b"a for 90 by 13.5"]
     assert asked == [("a", 90), ("b", 90)]
     assert sorted(path.suffix for path in folder.iterdir()) == [".cubin", ".cubin"]
@@ -105,7 +105,7 @@ def test_another_process_uses_the_cached_code(tmp_path: Path, asked: Asked) -> N
 def test_the_cache_key_contains_capability_compiler_version_and_options(
     tmp_path: Path, asked: Asked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    code = KeptCode(tmp_path)
+    code = CachingCompiler(tmp_path)
     assert code.compiled("a", 90) != code.compiled("a", 80)
     monkeypatch.setattr(nvrtc, "version", lambda: "13.6")
     assert code.compiled("a", 90) == b"a for 90 by 13.6"
@@ -117,7 +117,7 @@ def test_the_cache_key_contains_capability_compiler_version_and_options(
 def test_a_damaged_file_is_compiled_again_with_a_warning(
     tmp_path: Path, asked: Asked, caplog: pytest.LogCaptureFixture
 ) -> None:
-    code = KeptCode(tmp_path)
+    code = CachingCompiler(tmp_path)
     good = code.compiled("a", 90)
     (path,) = tmp_path.iterdir()
     whole = path.read_bytes()
@@ -134,7 +134,7 @@ def test_if_the_cache_cannot_be_written_one_warning_is_logged(
     tmp_path: Path, asked: Asked, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "file").write_text("in the way")
-    code = KeptCode(tmp_path / "file" / "folder")
+    code = CachingCompiler(tmp_path / "file" / "folder")
     with caplog.at_level(logging.WARNING):
         assert [code.compiled(source, 90) for source in "ab"] == [b"a for 90 by 13.5", b"b for 90 by 13.5"]
     messages = [record.getMessage() for record in caplog.records if "cannot be cached" in record.getMessage()]
@@ -146,11 +146,11 @@ def test_a_full_disk_leaves_no_part_of_a_file(tmp_path: Path, asked: Asked, monk
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(Path, "replace", full)
-    assert KeptCode(tmp_path).compiled("a", 90) == b"a for 90 by 13.5"
+    assert CachingCompiler(tmp_path).compiled("a", 90) == b"a for 90 by 13.5"
     assert list(tmp_path.iterdir()) == []
 
 
 def test_without_a_folder_sources_are_compiled_each_time(asked: Asked) -> None:
-    code = KeptCode(None)
+    code = CachingCompiler(None)
     assert code.compiled("a", 90) == code.compiled("a", 90)
     assert len(asked) == 2

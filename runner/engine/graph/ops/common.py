@@ -75,7 +75,7 @@ def expect_rank(spec: TensorSpec, rank: int, role: str) -> None:
 def expect_axes(axes: Sequence[int], rank: int) -> None:
     """Require strictly increasing axes within 0..rank-1, the canonical form of axes in attributes."""
     canonical = list(axes) == sorted(set(axes)) and all(0 <= axis < rank for axis in axes)
-    expect(canonical, f"rising axes within 0..{rank - 1}", tuple(axes))
+    expect(canonical, f"increasing axes within 0..{rank - 1}", tuple(axes))
 
 
 def canonical_axis(axis: int, rank: int) -> int:

@@ -148,7 +148,7 @@ class _Best:
 
     value: Value
     position: Value
-    is_broken: Value
+    has_nan: Value
 
 
 @dataclass(frozen=True)
@@ -228,8 +228,8 @@ class _Loops:
         numbers = [self._load(lanes, lines[row], INDEX(column)) for row, column in product(range(tall), range(wide))]
         # One comparison checks two numbers for NaN.
         pairs = zip(numbers[::2], [*numbers[1::2], *numbers[-1:]], strict=False)
-        is_broken = reduce(self.builder.or_, [self.builder.fcmp_unordered("uno", a, b) for a, b in pairs])
-        best = _Best(numbers[0], lanes.integer(0), is_broken)
+        has_nan = reduce(self.builder.or_, [self.builder.fcmp_unordered("uno", a, b) for a, b in pairs])
+        best = _Best(numbers[0], lanes.integer(0), has_nan)
         for position, number in enumerate(numbers[1:], 1):
             best = self._better(best, number, lanes.integer(position))
         # If no number is above minus infinity, the position is that of the first pixel.
@@ -247,8 +247,8 @@ class _Loops:
                 candidate = self._load(lanes, line, index)
                 position = lanes.spread(b, b.trunc(b.add(first, index), ir.IntType(32)))
                 best = self._better(_Best(*values), candidate, position)
-                broken = b.or_(best.is_broken, b.fcmp_unordered("uno", candidate, candidate))
-                return [best.value, best.position, broken]
+                has_nan = b.or_(best.has_nan, b.fcmp_unordered("uno", candidate, candidate))
+                return [best.value, best.position, has_nan]
 
             return fold(b, *window.columns, 1, values, column)
 
@@ -269,11 +269,11 @@ class _Loops:
         b = self.builder
         greater = b.fcmp_ordered(">", candidate, best.value)
         value, found = b.select(greater, candidate, best.value), b.select(greater, position, best.position)
-        return _Best(value, found, best.is_broken)
+        return _Best(value, found, best.has_nan)
 
     def _store(self, lanes: Lanes, best: _Best, place: Value) -> None:
         b, dtype = self.builder, self.pooling.dtype
-        value = b.select(best.is_broken, lanes.constant(math.nan), best.value)
+        value = b.select(best.has_nan, lanes.constant(math.nan), best.value)
         lanes.store(b, dtype, value, self.y, place)
         kind = ir.IntType(8 if self.pooling.in_bytes else 32)
         position = b.trunc(best.position, lanes.of(kind)) if self.pooling.in_bytes else best.position

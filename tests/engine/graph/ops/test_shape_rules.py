@@ -37,8 +37,8 @@ add_n() -> at least one input, got none
 all_reduce(f4[2], f4[3], rank=0) -> parts of one shape, got [(2,), (3,)]
 all_reduce(f4[2], f4[2], rank=2) -> a rank from 0 to 1, got 2
 collective_sum(f4[2], rank=-1, size=2) -> a rank from 0 to 1, got -1
-reduce_sum(f4[2, 3], axes=(2,)) -> rising axes within 0..1, got (2,)
-reduce_max(f4[2, 3], axes=(1, 1)) -> rising axes within 0..1, got (1, 1)
+reduce_sum(f4[2, 3], axes=(2,)) -> increasing axes within 0..1, got (2,)
+reduce_max(f4[2, 3], axes=(1, 1)) -> increasing axes within 0..1, got (1, 1)
 reduce_mean(f4[0, 3], axes=(0,)) -> axes with at least one element, got float32[0,3]
 broadcast_to(f4[2, 3], shape=(3,)) -> an input that broadcasts to (3,), got float32[2,3]
 broadcast_to(f4[2, 3], shape=(2, 4)) -> an input that broadcasts to (2, 4), got float32[2,3]
