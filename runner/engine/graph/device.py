@@ -9,7 +9,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-_PATTERN = re.compile(r"(?:/job:([a-z_]+))?(?:/task:(\d+))?(?:/device:([a-z]+)(?::(\d+))?)?")
+_PATTERN = re.compile(r"(?:/job:([a-z_]+))?(?:/task:(\d+))?(?:/device:([a-z]+)(?::(\d+))?)?", re.ASCII)
 
 
 @dataclass(frozen=True, order=True)

@@ -92,7 +92,7 @@ class _Family:
             yield self._launch("backward", dtype, count, [*fixed, np.int32(step < steps - 1), np.int32(bool(more))])
             dense, target = (narrow, dh0.address) if step == 0 else (wide, later_h)
             yield self._multiplier.call(dense, _of_step(dinputs, step), weights.address, 0, target, rest)
-        convert = self._runtime.function(text("widen", T=computed_in(dtype), R=dtype), "widen")
+        convert = self._runtime.function(text("convert", T=computed_in(dtype), R=dtype), "convert")
         yield launch(convert, blocks_for(self._runtime, count), [np.uintp(later_c), dc0, np.int64(count)])
 
 

@@ -88,7 +88,7 @@ def _copy(runtime: Runtime, target: Operand, source: int, keep: object = None) -
 def _arrange_convert(attributes: Attributes, inputs: Specs, outputs: Specs, offered: Offers) -> Arrangement | None:
     """Arrange a conversion from the first offered layout to the second, or to the first if there is no second."""
     layouts = [layout or plain(inputs[0]) for layout in offered]
-    known = [plain(inputs[0]), *([channels_last(inputs[0])] if len(inputs[0].shape) == len("nchw") else [])]
+    known = [plain(inputs[0]), *([channels_last(inputs[0])] if len(inputs[0].shape) == 4 else [])]
     if any(layout not in known for layout in layouts):
         return None
     return Arrangement((layouts[0],), (layouts[-1],))

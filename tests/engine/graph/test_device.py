@@ -49,7 +49,7 @@ def test_full_names_have_all_parts(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["cpu:0", "/device", "/task:x", "/device:cpu/task:1", "/job:worker/", "/device:cpu:0 ", "/gpu:0"]
+    "text", ["cpu:0", "/device", "/task:x", "/task:٣", "/device:cpu/task:1", "/job:worker/", "/device:cpu:0 ", "/gpu:0"]
 )
 def test_malformed_name_is_refused_with_the_expected_form(text: str) -> None:
     with pytest.raises(ValueError, match=r"expected '/job:NAME/task:N/device:TYPE:N' or some of these parts"):

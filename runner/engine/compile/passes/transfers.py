@@ -124,7 +124,7 @@ class _Compression:
         self.result = Graph()
         self._travelling = _travelling(source)
         self._truncated: dict[Tensor, Tensor] = {}
-        self._widened: dict[tuple[Tensor, str], Tensor] = {}
+        self._restored: dict[tuple[Tensor, str], Tensor] = {}
 
     def copy(self, node: Node) -> None:
         """Append ``node`` with the inputs that its device reads."""
@@ -141,11 +141,11 @@ class _Compression:
                 self._truncated[tensor] = ops.truncate_to_bfloat16(
                     self.result, tensor, name=f"compress/{_flat(tensor)}"
                 )
-        if (tensor, device) not in self._widened:
+        if (tensor, device) not in self._restored:
             name = f"decompress/{_flat(tensor)}/{device_slug(device)}"
             with self.result.device(device), self.result.layer(producer.layer):
-                self._widened[tensor, device] = ops.cast(self.result, self._truncated[tensor], "float32", name=name)
-        return self._widened[tensor, device]
+                self._restored[tensor, device] = ops.cast(self.result, self._truncated[tensor], "float32", name=name)
+        return self._restored[tensor, device]
 
 
 def _travelling(graph: Graph) -> frozenset[Tensor]:

@@ -118,21 +118,21 @@ def _of_weights(runtime: Runtime, planner: CudnnLibrary, op: str) -> Kernel:
         plan = _planned(planner, _described(WEIGHT_GRADIENT, attributes, inputs, outputs))
         if plan is None:
             return None
-        scratch = _Scratch(plan.workspace_bytes, *_beside_workspace(inputs, outputs))
+        scratch = _Scratch(plan.workspace_bytes, *_other_parts(inputs, outputs))
         return Arrangement(_layouts(inputs), _layouts(outputs), scratch.nbytes)
 
     def bind(attributes: Attributes, arrangement: Arrangement, buffers: Buffers) -> StreamCall:
         (dy, x), dw = buffers.inputs, buffers.outputs[0]
         specs = buffers.specs
-        beside = _beside_workspace(*specs)
+        others = _other_parts(*specs)
         convolution = _described(WEIGHT_GRADIENT, attributes, *specs)
-        plan = _needed(planner, convolution, _Scratch.room(buffers, *beside))
-        workspace, narrow, slices = _Scratch(plan.workspace_bytes, *beside).within(buffers)
+        plan = _needed(planner, convolution, _Scratch.room(buffers, *others))
+        workspace, unconverted, slices = _Scratch(plan.workspace_bytes, *others).within(buffers)
         direct = dw.spec.dtype == x.spec.dtype
-        roles = {Role.X: x.address, Role.Y: dy.address, Role.W: dw.address if direct else narrow}
+        roles = {Role.X: x.address, Role.Y: dy.address, Role.W: dw.address if direct else unconverted}
         calls = [_execution(plan, roles, workspace)]
         if not direct:
-            calls.append(_widened(runtime, x.spec.dtype, narrow, dw))
+            calls.append(_converted(runtime, x.spec.dtype, unconverted, dw))
         for db in buffers.outputs[1:]:
             of, to = (dy.spec.dtype, dy.address), (db.spec.dtype, db.address)
             calls.append(reduce(runtime, "reduce_sum", _over_pixels(dy.spec), of, to, slices))
@@ -163,12 +163,12 @@ class _Scratch:
         return [start + end for end in (0, *self._ends[:-1])]
 
 
-def _beside_workspace(inputs: Specs, outputs: Specs) -> tuple[int, int]:
+def _other_parts(inputs: Specs, outputs: Specs) -> tuple[int, int]:
     """Return the bytes of scratch memory for unconverted filter gradients and for partial sums of the bias gradient."""
     (dy, x), (dw, *db) = inputs, outputs
-    narrow = dw.nbytes * numpy_dtype(x.dtype).itemsize // numpy_dtype(dw.dtype).itemsize
+    unconverted = dw.nbytes * numpy_dtype(x.dtype).itemsize // numpy_dtype(dw.dtype).itemsize
     slices = scratch_bytes(_over_pixels(dy), dy.dtype) if db else 0
-    return 0 if dw.dtype == x.dtype else narrow, slices
+    return 0 if dw.dtype == x.dtype else unconverted, slices
 
 
 def _over_pixels(dy: Spec) -> Reduction:
@@ -183,7 +183,7 @@ def _execution(plan: BuiltPlan, addresses: Mapping[Role, int], workspace: int) -
     return StreamCall(enqueue, plan)
 
 
-def _widened(runtime: Runtime, dtype: str, narrow: int, target: Operand) -> StreamCall:
+def _converted(runtime: Runtime, dtype: str, unconverted: int, target: Operand) -> StreamCall:
     count = target.layout.nbytes // numpy_dtype(target.spec.dtype).itemsize
-    function = runtime.function(text("widen", T=dtype, R=target.spec.dtype), "widen")
-    return launch(function, blocks_for(runtime, count), (np.uintp(narrow), target, np.int64(count)))
+    function = runtime.function(text("convert", T=dtype, R=target.spec.dtype), "convert")
+    return launch(function, blocks_for(runtime, count), (np.uintp(unconverted), target, np.int64(count)))

@@ -78,11 +78,6 @@ class CudnnLibrary:
         # The lock is reentrant, because plans are executed for comparison while the lock is held.
         self._lock = lock or threading.RLock()
 
-    @property
-    def version(self) -> str:
-        """The version of cuDNN (not of its front end), such as "9.28.0"."""
-        return str(self._cudnn.backend_version_string())
-
     def plan(self, convolution: Convolution, room: int = WORKSPACE_LIMIT) -> BuiltPlan | None:
         """Return the first of the allowed plans (with a bench, the fastest), or None if no plan is allowed.
 

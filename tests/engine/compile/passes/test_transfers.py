@@ -128,14 +128,14 @@ def seen(tensor: str, device: str, more: str = "") -> tuple[str, str]:
 TRUNCATED = "compress__x_0 = truncate_to_bfloat16(x, on='here')"
 STATE = "w = weights(3, on='here'); update = neg(w, on='here'); set = assign(w, update, on='here')"
 COMPRESSED = {
-    "a tensor is truncated once and widened once per device": Case(
+    "a tensor is truncated once and cast back once per device": Case(
         READ,
         f"""x = input(3, on='here'); {TRUNCATED}; {X_HERE}; home = identity({AT_HOME}, on='here')
         {X_THERE}; a = neg({AWAY}, on='there'); b = exp({AWAY}, on='there')
         {X_FAR}; c = concat({AFAR}, {AFAR}, axis=0, on='far')""",
         fetch="x home c",
     ),
-    "a tensor is widened only on devices that read it": Case(
+    "a tensor is cast back only on devices that read it": Case(
         "x = input(3, on='here'); a = neg(x, on='there')",
         f"x = input(3, on='here'); {TRUNCATED}; {X_THERE}; a = neg({AWAY}, on='there')",
     ),

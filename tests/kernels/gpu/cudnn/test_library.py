@@ -217,12 +217,9 @@ def test_all_gpus_take_the_plan_that_was_the_fastest_on_the_first() -> None:
     assert len(cudnn.executed) == 2
 
 
-def test_cudnn_is_opened_with_its_own_handles_and_reports_its_version(monkeypatch: pytest.MonkeyPatch) -> None:
-    front_end = SimpleNamespace(
-        backend_version=lambda: 92800, backend_version_string=lambda: "9.28.0", create_handle=lambda: "handle"
-    )
+def test_cudnn_is_opened_with_its_own_handles(monkeypatch: pytest.MonkeyPatch) -> None:
+    front_end = SimpleNamespace(backend_version=lambda: 92800, create_handle=lambda: "handle")
     monkeypatch.setitem(sys.modules, "cudnn", front_end)
     found = open_library(lambda: 0, tf32=False)
     assert found is not None
-    assert found.version == "9.28.0"
     assert found._open_target() == {"handle": "handle"}
