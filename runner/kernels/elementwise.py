@@ -1,7 +1,7 @@
 """A small language for element-wise programs, which the fusion pass creates and kernels of op ``elementwise`` run.
 
 A program is a list of steps over numbered values: first the inputs, then the result of each step. Every step is one
-correctly rounded operation, or in float32 a fixed sequence of such operations (:data:`DERIVED`), so the result of a
+correctly rounded operation or, in float32, a fixed sequence of such operations (:data:`DERIVED`). So the result of a
 program equals the result of separate nodes bit for bit.
 
 If its inputs are bfloat16, a program computes in float32, literals included, and rounds only its outputs to bfloat16.

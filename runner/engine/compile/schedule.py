@@ -1,8 +1,8 @@
 """The order in which each device runs its nodes: list scheduling on a virtual clock.
 
 The cost model simulates all devices and links together; each link carries one tensor at a time. Of the nodes whose
-inputs have arrived, a free device runs the node that is nearest (in estimated seconds) to a following Send, so that the
-gradient of a layer is sent as soon as it exists. Of equally near nodes, an update of a variable goes first, because
+inputs have arrived, a free device runs the node that is nearest, in estimated seconds, to a following Send. So the
+gradient of a layer is sent as soon as it exists. Of equally near nodes, an update of a variable runs first, because
 the update needs no additional memory and frees a gradient. Remaining ties follow the order of the graph.
 
 A device may wait for a nearer node whose input arrives soon, instead of starting a long node. Otherwise a chain of

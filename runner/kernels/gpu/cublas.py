@@ -1,7 +1,7 @@
 """Matrix products by cuBLAS on the GPUs of a process.
 
-CuPy's bindings create the handles. Products call cuBLAS directly, because the bindings would set the handle's stream to
-CuPy's current stream instead of the caller's stream, which would also reset the workspace.
+CuPy's bindings create the handles. Products call cuBLAS directly. The bindings would set the handle's stream to CuPy's
+current stream instead of the caller's stream, and setting the stream resets the workspace.
 """
 
 import ctypes

@@ -14,7 +14,7 @@ import numpy as np
 
 from runner.kernels.contract import Arrange, Arrangement, Attributes, Buffers, Kernel, Offers, Operand, Spec, Specs
 from runner.kernels.elementwise import computed_in
-from runner.kernels.gpu.channels import THREADS, Division, division, source, vector_dtype
+from runner.kernels.gpu.channels import THREADS, division, source, vector_dtype
 from runner.kernels.gpu.layouts import arrange_alike, innermost_channels
 from runner.kernels.gpu.runtime import (
     Argument,
@@ -101,7 +101,7 @@ def _bind_inference(runtime: Runtime, attributes: Attributes, buffers: Buffers) 
 
 def _launch(runtime: Runtime, name: str, buffers: Buffers, *arguments: Argument) -> StreamCall:
     x = buffers.inputs[0]
-    cut: Division = division(runtime.multiprocessors, x.spec, innermost_channels(x.spec, x.layout))
+    cut = division(runtime.multiprocessors, x.spec, innermost_channels(x.spec, x.layout))
     function = runtime.function(source(x.spec.dtype), name)
     return launch(function, cut.grid, [*arguments, *cut.arguments], threads=THREADS)
 

@@ -1,7 +1,8 @@
 """Gather, scatter and sums of rows without atomic additions, one-hot rows, softmax along rows, and cross-entropies.
 
 If an index or a label is out of range, a kernel sets a status. The indices may be overwritten before the host reads the
-status, so a second launch, which ends at once if all indices are valid, records the first invalid index."""
+status. Therefore, a second launch records the first invalid index; it ends at once if all indices are valid.
+"""
 
 import math
 from collections.abc import Sequence

@@ -1,7 +1,8 @@
 """Element-wise functions and programs, matrix multiplication, reductions, and broadcasting.
 
 NumPy adds elements in the order of their addresses. Sums and means first bring arrays into C order, so that the order
-of additions depends only on the shape."""
+of additions depends only on the shape.
+"""
 
 from collections.abc import Callable
 
@@ -12,14 +13,9 @@ from runner.kernels.elementwise import FUNCTIONS, computed_in, evaluate, parse
 from runner.kernels.memory import numpy_dtype
 from runner.kernels.registry import reference
 
-
-@reference("pow")
-def power(x: Array, *, exponent: float) -> Array:
-    return np.power(x, exponent)
-
-
 _FUNCTIONS: dict[str, Callable[..., Array]] = {
     **{op: function for op, (_, function) in FUNCTIONS.items()},
+    "pow": lambda x, exponent: np.power(x, exponent),
     "exp": np.exp,
     "log": np.log,
     "log1p": np.log1p,
@@ -30,6 +26,7 @@ _FUNCTIONS: dict[str, Callable[..., Array]] = {
     "less": np.less,
     "equal": np.equal,
     "select": np.where,
+    "broadcast_to": np.broadcast_to,
 }
 
 for _op, _function in _FUNCTIONS.items():
@@ -82,8 +79,3 @@ def reduce_max(x: Array, *, axes: tuple[int, ...], keepdims: bool) -> Array:
 @reference("argmax")
 def argmax(x: Array, *, axis: int) -> Array:
     return np.asarray(x.argmax(axis=axis), np.int64)
-
-
-@reference("broadcast_to")
-def broadcast_to(x: Array, *, shape: tuple[int, ...]) -> Array:
-    return np.broadcast_to(x, shape)

@@ -6,6 +6,7 @@ Random draws come from counter-based streams. Draws are computed in float64 and 
 import math
 from functools import reduce
 from itertools import accumulate
+from typing import Any
 
 import numpy as np
 
@@ -39,7 +40,8 @@ def constant(*, value: bytes, shape: tuple[int, ...], dtype: str) -> Array:
 
 
 @reference("add_n")
-def add_n(*terms: Array) -> Array:
+@reference("all_reduce")
+def add_n(*terms: Array, **attributes: Any) -> Array:
     return reduce(np.add, terms)
 
 
@@ -53,11 +55,6 @@ def truncate_to_bfloat16(x: Array) -> Array:
     high = (x.view(np.uint32) >> 16).astype(np.uint16)
     # Truncation may remove all bits that distinguish a NaN from an infinity.
     return np.where(np.isnan(x), high | QUIET, high).view(numpy_dtype("bfloat16"))
-
-
-@reference("all_reduce")
-def all_reduce(*parts: Array, group: str, rank: int) -> Array:
-    return reduce(np.add, parts)
 
 
 @reference("reshape")

@@ -53,7 +53,8 @@ BIAS_AND_RELU = tuple(
 )
 """Fusion of a convolution or matrix product with the bias, the residual and the ReLU of its layer.
 
-Matches are sought from the end of the graph: of two convolutions whose outputs are added, the later absorbs the sum.
+The search for matches starts at the end of the graph. So of two convolutions whose outputs are added, the later one
+is fused with the sum.
 """
 
 BIAS_GRADIENTS = (

@@ -54,7 +54,7 @@ Three passes move or fuse ReLU gradients: "normalization and relu", then "relu g
 
 
 COMPRESSION = Pass("compression", compress_transfers)
-"""The only pass that discards bits of float32 on purpose. The pass runs last, as its casts would prevent fusions."""
+"""The only pass that discards bits of float32 on purpose. The pass runs last: its casts would prevent fusions."""
 
 
 def default_passes(registry: Registry) -> tuple[Pass, ...]:

@@ -2,7 +2,7 @@
 
 The loop runs over blocks of units. Before the first step, a block's columns of the weights, for all four gates, are
 packed into panels without gaps. The sums of a block and the current part of a panel stay in the first-level cache until
-the gates are computed. A backward step t first computes dinputs[t + 1] W', the gradient of h[t] from step t + 1
+the gates are computed. Backward, step t first computes the gradient of h[t] from step t + 1, which is dinputs[t + 1] W'
 (W' is W transposed), and then the gradients of the gates.
 """
 
