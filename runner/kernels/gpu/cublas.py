@@ -1,7 +1,7 @@
 """Matrix products by cuBLAS on the GPUs of a process.
 
-CuPy's bindings create the handles. Products call cuBLAS directly. The bindings would set the handle's stream to CuPy's
-current stream instead of the caller's stream, and setting the stream resets the workspace.
+CuPy's bindings create the handles. Products call the C library directly. The bindings refuse a stream that is being
+captured, or set the handle's stream to CuPy's current stream, and setting the stream resets the workspace.
 """
 
 import ctypes
@@ -44,37 +44,25 @@ class Product:
     transpose_b: bool = False
 
 
-@dataclass(frozen=True)
-class Functions:
-    """Functions of cuBLAS that are called directly; each returns a status, 0 for success.
-
-    CuPy's bindings of these functions refuse a stream that is being captured or use CuPy's current stream. set_stream:
-    ``cublasSetStream_v2``. set_workspace: ``cublasSetWorkspace_v2``. gemm: ``cublasGemmEx``.
-    """
-
-    set_stream: Callable[[int, int], int]
-    set_workspace: Callable[[int, int, int], int]
-    gemm: Callable[..., int]
-
-
 class CublasLibrary:
     """cuBLAS for the GPUs of a process.
 
-    cublas: CuPy's module. current_gpu: returns the number of this thread's GPU. tf32: whether factors of float32
-    products may be rounded to 10 mantissa bits. lock: the lock held during cuBLAS calls; by default, a new one.
+    cublas: CuPy's module. library: the C library, whose functions return a status, 0 for success. current_gpu: returns
+    the number of this thread's GPU. tf32: whether factors of float32 products may be rounded to 10 mantissa bits. lock:
+    the lock held during cuBLAS calls; by default, a new one.
     """
 
     def __init__(
         self,
         cublas: Any,
-        functions: Functions,
+        library: Any,
         current_gpu: Callable[[], int],
         *,
         tf32: bool,
         lock: AbstractContextManager[object] | None = None,
     ) -> None:
         self._cublas = cublas
-        self._functions = functions
+        self._library = library
         self._current_gpu = current_gpu
         self._float32 = _COMPUTE_32F_FAST_TF32 if tf32 else _COMPUTE_32F
         self._handles: dict[int, int] = {}
@@ -94,12 +82,12 @@ class CublasLibrary:
         """
         with self._lock:
             handle = self._handle()
-            if status := self._functions.set_stream(handle, stream.handle):
+            if status := self._library.cublasSetStream_v2(handle, stream.handle):
                 raise RuntimeError(f"cublasSetStream of {stream.handle:#x}: status {status}")
             # Setting the stream resets the workspace to memory shared between streams, so the workspace is set last.
-            if status := self._functions.set_workspace(handle, workspace, WORKSPACE_BYTES):
+            if status := self._library.cublasSetWorkspace_v2(handle, workspace, WORKSPACE_BYTES):
                 raise RuntimeError(f"cublasSetWorkspace of {WORKSPACE_BYTES} bytes at {workspace:#x}: status {status}")
-            if status := self._functions.gemm(*self._arguments(handle, product, a, b, c)):
+            if status := self._library.cublasGemmEx(*self._arguments(handle, product, a, b, c)):
                 raise RuntimeError(f"cublasGemmEx of {product}: status {status}")
 
     def _handle(self) -> int:
@@ -144,14 +132,10 @@ def open_library(
         library = ctypes.CDLL(f"libcublas.so.{cuda}")
     except (ImportError, OSError):
         return None
-    return CublasLibrary(cublas, _functions(library), current_gpu, tf32=tf32, lock=lock)
-
-
-def _functions(library: ctypes.CDLL) -> Functions:
     pointer, number = ctypes.c_void_p, ctypes.c_int
     matrix: list[Any] = [pointer, number, number]
     library.cublasSetStream_v2.argtypes = [pointer, pointer]
     library.cublasSetWorkspace_v2.argtypes = [pointer, pointer, ctypes.c_size_t]
     shape: list[Any] = [number] * 5
     library.cublasGemmEx.argtypes = [pointer, *shape, pointer, *matrix, *matrix, pointer, *matrix, number, number]
-    return Functions(library.cublasSetStream_v2, library.cublasSetWorkspace_v2, library.cublasGemmEx)
+    return CublasLibrary(cublas, library, current_gpu, tf32=tf32, lock=lock)

@@ -48,22 +48,17 @@ class NumpyCublas:
     def setStream(self, handle: int, stream: int) -> None:  # noqa: N802
         raise NotImplementedError("CuPy's binding refuses a stream that is captured: call the library directly")
 
-    def set_stream(self, handle: int, stream: int) -> int:
+    def cublasSetStream_v2(self, handle: int, stream: int) -> int:  # noqa: N802
         self._stream, self._workspace = self.streams[stream], None
         return 0
 
-    @property
-    def functions(self) -> cublas.Functions:
-        """Functions of the library."""
-        return cublas.Functions(self.set_stream, self.set_workspace, self.gemm)
-
-    def set_workspace(self, handle: int, address: int, nbytes: int) -> int:
+    def cublasSetWorkspace_v2(self, handle: int, address: int, nbytes: int) -> int:  # noqa: N802
         assert address % ALIGNMENT == 0, f"workspace address {address:#x} is not a multiple of {ALIGNMENT}"
         self._workspace = address, nbytes
         self.lent.append(self._workspace)
         return 0
 
-    def gemm(self, handle: int, *arguments: int) -> int:
+    def cublasGemmEx(self, handle: int, *arguments: int) -> int:  # noqa: N802
         assert handle in self.handles
         assert all(type(each) is int for each in arguments), f"ctypes accepts only int: {arguments}"
         assert self._stream is not None
@@ -110,7 +105,7 @@ class GpuWithCublas(EmulatedRuntime):
     def __init__(self, *arguments: Any, tf32: bool = False, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self.native = NumpyCublas()
-        self._products = cublas.CublasLibrary(self.native, self.native.functions, lambda: 0, tf32=tf32)
+        self._products = cublas.CublasLibrary(self.native, self.native, lambda: 0, tf32=tf32)
 
     def stream(self) -> EmulatedStream:
         made = super().stream()
