@@ -93,6 +93,10 @@ class Operand:
         """Address of the first byte."""
         return address_of(self.data)
 
+    def entry(self, index: int) -> int:
+        """Return the address of entry ``index`` along the first axis of a tensor in C order."""
+        return self.address + self.spec.nbytes // self.spec.shape[0] * index
+
     @property
     def host(self) -> NDArray[np.uint8]:
         """The bytes in host memory; raises TypeError for GPU memory."""

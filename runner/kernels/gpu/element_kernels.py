@@ -10,7 +10,15 @@ import numpy as np
 
 from runner.kernels.contract import FLOATS, Arrangement, Attributes, Buffers, Kernel, Layout, Offers, Spec, Specs, plain
 from runner.kernels.gpu.element_loops import AXES, Elements, batch, flat, strided
-from runner.kernels.gpu.layouts import CHANNELS_LAST, Axis, channels_last, merged, offered_layout, strides
+from runner.kernels.gpu.layouts import (
+    CHANNELS_LAST,
+    Axis,
+    broadcast_strides,
+    channels_last,
+    merged,
+    offered_layout,
+    strides,
+)
 from runner.kernels.gpu.runtime import LIBRARY, Argument, Runtime, StreamCall, blocks_for, launch
 from runner.kernels.memory import numpy_dtype
 
@@ -41,15 +49,9 @@ def broadcast(inputs: Sequence[tuple[Spec, Layout]], result: tuple[Spec, Layout]
         # An input without elements is not a scalar.
         alike = [int(spec.shape == shape or not math.prod(spec.shape)) for spec, _ in inputs]
         return Broadcast(count, ((count, *alike),))
-    along = [_broadcast_strides(spec.shape, layout, len(shape)) for spec, layout in inputs]
+    along = [broadcast_strides(spec.shape, layout, len(shape)) for spec, layout in inputs]
     axes = merged(zip(shape, *along, strides(shape, result[1]), strict=True))
     return Broadcast(count, tuple(axis[:-1] for axis in reversed(axes)))
-
-
-def _broadcast_strides(shape: Sequence[int], layout: Layout, rank: int) -> tuple[int, ...]:
-    own = strides(shape, layout)
-    missing = (0,) * (rank - len(shape))
-    return (*missing, *(0 if extent == 1 else stride for extent, stride in zip(shape, own, strict=True)))
 
 
 _SMALL = 1 << 31

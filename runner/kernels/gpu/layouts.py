@@ -36,6 +36,12 @@ def strides_of(operand: Operand) -> tuple[int, ...]:
     return strides(operand.spec.shape, operand.layout)
 
 
+def broadcast_strides(shape: Sequence[int], layout: Layout, rank: int) -> tuple[int, ...]:
+    """Return the strides of a tensor that is broadcast to ``rank`` axes: 0 for axes along which it is repeated."""
+    own = zip(shape, strides(shape, layout), strict=True)
+    return (0,) * (rank - len(shape)) + tuple(0 if extent == 1 else stride for extent, stride in own)
+
+
 def offered_layout(spec: Spec, offered: Offers) -> Layout:
     """Return the layout with channels last if ``spec`` has four axes and one offer has this layout, else C order."""
     if len(spec.shape) == 4 and any(layout is not None and layout.tag == CHANNELS_LAST for layout in offered):

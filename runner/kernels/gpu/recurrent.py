@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from runner.kernels.contract import FLOATS, Arrangement, Attributes, Buffers, Kernel, Offers, Operand, Specs, all_plain
+from runner.kernels.contract import FLOATS, Arrangement, Attributes, Buffers, Kernel, Offers, Specs, all_plain
 from runner.kernels.elementwise import computed_in
 from runner.kernels.gpu.cublas import Product
 from runner.kernels.gpu.linear import Dense, OwnProducts, multipliers
@@ -67,10 +67,10 @@ class _Family:
         steps, rows, units = h.spec.shape
         count = rows * units
         for step in range(steps):
-            before = h0.address if step == 0 else _of_step(h, step - 1)
+            before = h0.address if step == 0 else h.entry(step - 1)
             yield self._multiplier.call(dense, before, weights.address, 0, product, rest)
-            cell = c0.address if step == 0 else _of_step(c, step - 1)
-            places = (product, _of_step(inputs, step), cell, *(_of_step(each, step) for each in (h, c, gates)))
+            cell = c0.address if step == 0 else c.entry(step - 1)
+            places = (product, inputs.entry(step), cell, *(each.entry(step) for each in (h, c, gates)))
             fixed: list[Argument] = [*map(np.uintp, places), np.int64(count), np.int64(units)]
             yield self._launch("forward", dtype, count, fixed)
 
@@ -82,20 +82,15 @@ class _Family:
         dtype, (steps, rows, units) = weights.spec.dtype, dh.spec.shape
         count = rows * units
         for step in reversed(range(steps)):
-            before = c0.address if step == 0 else _of_step(c, step - 1)
-            given = _of_step(more[0], step) if more else 0
+            before = c0.address if step == 0 else c.entry(step - 1)
+            given = more[0].entry(step) if more else 0
             places = (
-                *(later_h, later_c, _of_step(dh, step), _of_step(dc, step), before),
-                *(_of_step(c, step), _of_step(gates, step), given, _of_step(dinputs, step)),
+                *(later_h, later_c, dh.entry(step), dc.entry(step), before),
+                *(c.entry(step), gates.entry(step), given, dinputs.entry(step)),
             )
             fixed: list[Argument] = [*map(np.uintp, places), np.int64(count), np.int64(units)]
             yield self._launch("backward", dtype, count, [*fixed, np.int32(step < steps - 1), np.int32(bool(more))])
             dense, target = (narrow, dh0.address) if step == 0 else (wide, later_h)
-            yield self._multiplier.call(dense, _of_step(dinputs, step), weights.address, 0, target, rest)
+            yield self._multiplier.call(dense, dinputs.entry(step), weights.address, 0, target, rest)
         convert = self._runtime.function(text("convert", T=computed_in(dtype), R=dtype), "convert")
         yield launch(convert, blocks_for(self._runtime, count), [np.uintp(later_c), dc0, np.int64(count)])
-
-
-def _of_step(x: Operand, step: int) -> int:
-    """Return the address of the matrix of a step in x (T, N, K)."""
-    return x.address + x.spec.nbytes // x.spec.shape[0] * step

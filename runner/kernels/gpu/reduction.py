@@ -19,13 +19,12 @@ from runner.kernels.contract import (
     Kernel,
     Layout,
     Offers,
-    Spec,
     Specs,
     plain,
 )
 from runner.kernels.elementwise import computed_in
 from runner.kernels.gpu import shape
-from runner.kernels.gpu.layouts import Axis, arguments, merged, offered_layout, strides, strides_of
+from runner.kernels.gpu.layouts import Axis, arguments, broadcast_strides, merged, offered_layout, strides, strides_of
 from runner.kernels.gpu.runtime import (
     THREADS,
     Argument,
@@ -158,20 +157,14 @@ def _arrange_broadcast(attributes: Attributes, inputs: Specs, outputs: Specs, of
     (x,), (y,) = inputs, outputs
     layout = offered_layout(x, offered)
     out = offered_layout(y, offered) if len(x.shape) == len(y.shape) else plain(y)
-    block = zip(y.shape, _repeated(x, layout, y), strides(y.shape, out), strict=True)
+    block = zip(y.shape, broadcast_strides(x.shape, layout, len(y.shape)), strides(y.shape, out), strict=True)
     return Arrangement((layout,), (out,)) if shape.copyable(block) else None
 
 
 def _broadcast(runtime: Runtime, attributes: Attributes, buffers: Buffers) -> StreamCall:
     (x,), (y,) = buffers.inputs, buffers.outputs
-    block = zip(y.spec.shape, _repeated(x.spec, x.layout, y.spec), strides_of(y), strict=True)
+    block = zip(y.spec.shape, broadcast_strides(x.spec.shape, x.layout, len(y.spec.shape)), strides_of(y), strict=True)
     return shape.copy(runtime, numpy_dtype(x.spec.dtype).itemsize, block, x.address, y.address)
-
-
-def _repeated(x: Spec, layout: Layout, y: Spec) -> list[int]:
-    """Return the strides of x along the axes of y: 0 for axes along which x is repeated."""
-    own = [0 if extent == 1 else near for extent, near in zip(x.shape, strides(x.shape, layout), strict=True)]
-    return [0] * (len(y.shape) - len(x.shape)) + own
 
 
 def _across(kept: Sequence[Axis], reduced: Sequence[Axis], outputs: int, count: int) -> int:

@@ -12,6 +12,7 @@ from runner.kernels.cpu.machine_code.compiler import MachineCode, host
 from runner.kernels.cpu.machine_code.instructions import ITEMSIZE
 from runner.kernels.cpu.machine_code.loops import ElementLoop, write_module
 from runner.kernels.elementwise import FUNCTIONS, Operand, Program, Step, computed_in, parse, single, sum_of, written
+from runner.kernels.memory import ALIGNMENT
 from runner.kernels.registry import Registry
 
 Sign = int | None
@@ -145,7 +146,7 @@ def _bind(program_of: ProgramOf, attributes: Attributes, arrangement: Arrangemen
     wide = _wide([operand.spec for operand in buffers.inputs], result.spec)
     code = _compiled(program.text, program.inputs, program.outputs, result.spec.dtype, wide)
     itemsize = ITEMSIZE[result.spec.dtype]
-    count, grain = result.layout.nbytes // itemsize, threads.LINE_BYTES // itemsize
+    count, grain = result.layout.nbytes // itemsize, ALIGNMENT // itemsize
     return threads.over(code, (*buffers.inputs, *buffers.outputs), count, grain)
 
 

@@ -45,9 +45,9 @@ def _bind(attributes: Attributes, arrangement: Arrangement, buffers: Buffers) ->
     (rows, units), panels = h0.spec.shape, address_of(buffers.scratch)
     calls = [_packed(buffers, weights, panels, turned=False)]
     for step in range(h.spec.shape[0]):
-        before = [h0.address, c0.address] if step == 0 else [_of_step(each, step - 1) for each in (h, c)]
-        after = [_of_step(each, step) for each in (h, c, gates)]
-        places = [before[0], panels, _of_step(inputs, step), before[1], *after]
+        before = [h0.address, c0.address] if step == 0 else [each.entry(step - 1) for each in (h, c)]
+        after = [each.entry(step) for each in (h, c, gates)]
+        places = [before[0], panels, inputs.entry(step), before[1], *after]
         calls.append(_call(_compiled("forward", rows, units), places, units // _lanes(), buffers))
     return calls
 
@@ -59,18 +59,13 @@ def _bind_gradient(attributes: Attributes, arrangement: Arrangement, buffers: Bu
     calls = [_packed(buffers, weights, panels, turned=True)]
     for step in reversed(range(steps)):
         # Without a next step, the address is not read.
-        later = dinputs.address if step == steps - 1 else _of_step(dinputs, step + 1)
-        before = c0.address if step == 0 else _of_step(c, step - 1)
-        places = [later, panels, *(_of_step(each, step) for each in (dh, dc, c, gates, dinputs)), before, dc0.address]
+        later = dinputs.address if step == steps - 1 else dinputs.entry(step + 1)
+        before = c0.address if step == 0 else c.entry(step - 1)
+        places = [later, panels, *(each.entry(step) for each in (dh, dc, c, gates, dinputs)), before, dc0.address]
         kind = "last" if step == steps - 1 else "backward"
         calls.append(_call(_compiled(kind, rows, units), places, blocks, buffers))
     calls.append(_call(_compiled("product", rows, units), [dinputs.address, panels, dh0.address], blocks, buffers))
     return calls
-
-
-def _of_step(x: Operand, step: int) -> int:
-    """Return the address of the matrix of a step in x (T, N, K)."""
-    return x.address + x.spec.nbytes // x.spec.shape[0] * step
 
 
 def _packed(buffers: Buffers, weights: Operand, panels: int, *, turned: bool) -> NativeCall:

@@ -21,6 +21,7 @@ from runner.kernels.cpu.machine_code.instructions import INDEX, ITEMSIZE, STORED
 from runner.kernels.cpu.machine_code.loops import slice_module, sweep
 from runner.kernels.cpu.machine_code.rows import DTYPE, LANES, ONE, Row, bound, write_module
 from runner.kernels.functions import arrange_plain
+from runner.kernels.memory import ALIGNMENT
 from runner.kernels.registry import Registry
 
 LARGEST = 1 << 16
@@ -76,7 +77,7 @@ def _bind(squared: bool, attributes: Attributes, arrangement: Arrangement, buffe
         return _pairwise(squared, buffers)
     if _is_first(attributes, x):
         rows, columns = x.shape[0], math.prod(x.shape[1:])
-        grain = threads.LINE_BYTES // ITEMSIZE[DTYPE]
+        grain = ALIGNMENT // ITEMSIZE[DTYPE]
         return threads.over(_compiled_columns(rows, columns), operands, columns, grain)
     kept = len(x.shape) - len(attributes["axes"])
     shape = math.prod(x.shape[:kept]), math.prod(x.shape[kept:])

@@ -28,9 +28,6 @@ def load_openmp() -> dict[str, int] | None:
     return function_addresses(library, "GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads")
 
 
-LINE_BYTES = 64
-"""Bytes of a cache line."""
-
 PARALLEL_BYTES = 512 * 1024
 """The smallest number of bytes, read and written by a call, for which several threads are faster than one."""
 
