@@ -67,7 +67,7 @@ class Registry:
     ) -> Choice:
         """Return the first kernel by priority that supports the node; raises KernelError if none does."""
         wanted = FLOATS.intersection(spec.dtype for spec in (*inputs, *outputs))
-        for kernel in self._kernels.get((op, device_type), ()):
+        for kernel in self.of(op, device_type):
             if wanted <= kernel.dtypes:
                 arrangement = kernel.arrange(attributes, inputs, outputs, offered)
                 if arrangement is not None:

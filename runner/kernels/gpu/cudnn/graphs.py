@@ -91,7 +91,7 @@ def build(cudnn: Any, convolution: Convolution, target: Mapping[str, Any]) -> An
 
 
 def _computed(graph: Any, convolution: Convolution, inputs: dict[Role, Any]) -> Any:
-    """Append the convolution to the graph; return the result."""
+    """Append the convolution and its bias, residual and ReLU, if any, to the graph; return the result."""
     top, bottom, left, right = convolution.padding
     geometry = {
         "pre_padding": [top, left],
@@ -99,15 +99,11 @@ def _computed(graph: Any, convolution: Convolution, inputs: dict[Role, Any]) -> 
         "stride": list(convolution.strides),
         "dilation": list(convolution.dilations),
     }
-    if convolution.kind == FORWARD:
-        return _followed(graph, convolution, inputs, graph.conv_fprop(inputs[Role.X], inputs[Role.W], **geometry))
     if convolution.kind == INPUT_GRADIENT:
         return graph.conv_dgrad(inputs[Role.Y], inputs[Role.W], **geometry)
-    return graph.conv_wgrad(inputs[Role.X], inputs[Role.Y], **geometry)
-
-
-def _followed(graph: Any, convolution: Convolution, inputs: dict[Role, Any], y: Any) -> Any:
-    """Append the convolution's bias, residual and ReLU, if any, to ``y``; return the result."""
+    if convolution.kind == WEIGHT_GRADIENT:
+        return graph.conv_wgrad(inputs[Role.X], inputs[Role.Y], **geometry)
+    y = graph.conv_fprop(inputs[Role.X], inputs[Role.W], **geometry)
     for role in (Role.BIAS, Role.RESIDUAL):
         if role in inputs:
             y = graph.add(y, inputs[role])
