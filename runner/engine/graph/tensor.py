@@ -43,7 +43,7 @@ class Tensor(NamedTuple):
     def parse(cls, text: str) -> "Tensor":
         """Return the tensor that ``text`` names; raises ValueError if ``text`` is not of the form ``node:port``."""
         node, _, port = text.rpartition(":")
-        if not node or not port.isdigit():
+        if not node or not port.isdecimal():
             raise ValueError(f"tensor reference {text!r}: expected 'node:port' such as 'fc1/matmul:0'")
         return cls(node, int(port))
 

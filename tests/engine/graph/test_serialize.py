@@ -70,6 +70,7 @@ def place_of(field: str, node: str = "y") -> tuple[Any, ...]:
         (place_of("inputs"), ["x:0", "y:0"], "node 'y' refers to 'y', which is not in the graph yet"),
         (place_of("inputs"), ["x:0", "w:1"], "node 'y': tensor w:1: node 'w' .* has 1 outputs"),
         (place_of("inputs"), ["x", "w:0"], "tensor reference 'x': expected 'node:port'"),
+        (place_of("inputs"), ["x:²", "w:0"], "tensor reference 'x:²': expected 'node:port'"),
         (place_of("inputs"), ["x:00", "w:0"], r"\[2\]\.inputs\[0\]: tensor reference 'x:00', expected x:0"),
         (place_of("inputs"), ["x:0"], "node 'y': op 'matmul': expected 2 inputs, got 1"),
         (place_of("attributes"), {"transpose_a": False}, "unknown attributes .*, missing .*'transpose_b'"),
