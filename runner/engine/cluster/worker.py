@@ -150,6 +150,8 @@ class Worker:
                     return abandon
                 case messages.Shutdown() as shutdown:
                     raise Stopped(shutdown)
+                case messages.Moved():
+                    self._answer(request)
         raise error
 
     def _abandon(self, message: messages.Abandon) -> None:

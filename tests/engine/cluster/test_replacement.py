@@ -262,6 +262,17 @@ def test_worker_that_cannot_reach_another_one_waits_for_the_recovery(fed: Virtua
     expect_step_2(fed)
 
 
+def test_worker_that_waits_for_a_recovery_learns_a_new_address(fed: VirtualCluster) -> None:
+    fed.network.kill("worker-1")
+    fed.send(messages.Run("run", 1), ["worker-0"])
+    fed.answers(messages.Failed, ["worker-0"])
+    fed.send(messages.Moved({"worker-1": "tcp://10.0.0.9:5"}), ["worker-0"])
+    recover(fed, ["worker-0"], "worker-1")
+    fed.send(messages.Run("run", 2), ["worker-0"])
+    failed = fed.answers(messages.Failed, ["worker-0"])["worker-0"]
+    assert failed.text == "worker-0 cannot reach worker-1: no process listens on tcp://10.0.0.9:5"
+
+
 def test_worker_connects_again_to_a_process_that_was_replaced(start: Start) -> None:
     with start() as cluster:
         cluster.set_up()
