@@ -73,8 +73,8 @@ class Arena:
             for each in self._users:
                 each.release_memory()
             self._data = self._platform.allocate(0)
-            self._data = allocate(self._platform, nbytes, "the arena of a step")
             self.generation += 1
+            self._data = allocate(self._platform, nbytes, "the arena of a step")
         self._users.add(user)
         return self._data
 

@@ -16,7 +16,7 @@ from runner.engine.graph.op import ShapeError
 from runner.engine.graph.tensor import Tensor
 from runner.engine.run.calls import join_calls
 from runner.engine.run.recording import COMPUTE, INPUT, Recorder
-from runner.errors import NumericError, RunnerError
+from runner.errors import NumericError, ResourceError, RunnerError
 from runner.kernels.contract import NOT_YET, NativeCall
 from runner.kernels.platform import HostPlatform, Work
 from runner.kernels.registry import Registry
@@ -72,6 +72,9 @@ def test_variables_keep_their_values_when_the_arena_grows(registry: Registry) ->
     bench.run()
     bench.arena.at_least(10_000, bench.executor)
     assert bench.run()[Tensor("set")].tolist() == [2.0, 2.0]
+    with pytest.raises(ResourceError):
+        bench.arena.at_least(1 << 62, bench.executor)
+    assert bench.run()[Tensor("set")].tolist() == [3.0, 3.0]
 
 
 def assigned_from_feed() -> Graph:
