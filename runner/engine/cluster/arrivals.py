@@ -41,21 +41,20 @@ class Arrivals:
         """
         part = received.message
         assert isinstance(part, TensorPart)
-        transfer, nbytes = (part.plan, part.key), part.reference.length
+        transfer, nbytes, data = (part.plan, part.key), part.reference.length, received.frames[0]
         where = (
             f"tensor {printable(part.key)} of plan {printable(part.plan)}, step {part.step}: bytes from {part.start} on"
         )
         reader = self._readers.get(transfer)
         if reader is None or reader.spec.owner != received.source:
             raise SecurityError(f"{where} came from {received.source}, but no loaded plan receives the tensor from it")
+        reader.fill(sent_tensor(part.key), part.reference, part.start, data)
         step, missing = self._missing.get(transfer) or (part.step, set(range(0, max(1, nbytes), FRAME_BYTES)))
-        data = received.frames[0]
         if part.step != step or part.start not in missing or data.nbytes != min(FRAME_BYTES, nbytes - part.start):
             raise SecurityError(
                 f"{where} came from {received.source} in a part of {data.nbytes} bytes: expected a missing part of "
                 f"step {step}, with {FRAME_BYTES} bytes unless the part is the last"
             )
-        reader.fill(sent_tensor(part.key), part.reference, part.start, data)
         missing.remove(part.start)
         if missing:
             self._missing[transfer] = step, missing

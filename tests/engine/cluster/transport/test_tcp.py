@@ -16,7 +16,7 @@ import zmq
 from runner.engine.cluster.arrivals import Arrivals, send_parts
 from runner.engine.cluster.transport import zmq_sockets
 from runner.engine.cluster.transport.admission import Drop
-from runner.engine.cluster.transport.endpoint import Keys
+from runner.engine.cluster.transport.endpoint import Keys, Received
 from runner.engine.cluster.transport.messages import FRAME_BYTES, Hello, Load, Loaded, TensorPart, TensorReady, Welcome
 from runner.engine.cluster.transport.shared_memory import ArenaReader, ArenaSpec, ArenaWriter
 from runner.engine.cluster.transport.ticket import new_keys
@@ -251,6 +251,35 @@ def test_tensor_arrives_in_parts_over_all_lanes(hosts: Hosts, nbytes: int) -> No
     found = [arrivals.add(next_of(receiver)) for _ in range(max(1, -(-nbytes // FRAME_BYTES)))]
     assert [each for each in found if each is not None] == [ready]
     np.testing.assert_array_equal(reader.view("x", ready.reference), value)
+
+
+FORGED = {"shape": (2**62,), "length": 2**62}
+
+
+@pytest.mark.parametrize(
+    ("change", "nbytes", "source", "expected"),
+    [
+        ({"key": "y"}, 9, "worker-0", "tensor y of plan p, step 3: bytes from 0 on came from worker-0, but no loaded"),
+        ({}, 9, "worker-1", "tensor x of plan p, step 3: bytes from 0 on came from worker-1, but no loaded"),
+        ({"step": 4}, FRAME_BYTES, "worker-0", "step 4: .* a missing part of step 3"),
+        ({"start": FRAME_BYTES}, 9, "worker-0", f"from {FRAME_BYTES} on .* a missing part of step 3"),
+        ({}, 9, "worker-0", "in a part of 9 bytes: expected a missing part of step 3"),
+        ({"start": 2 * FRAME_BYTES}, 8, "worker-0", "sent bytes 524288 to 524296 of x, which has 524295 bytes"),
+        ({"reference": FORGED}, FRAME_BYTES, "worker-0", r"reference to .* 4611686018427387904\), expected .* 524295\)"),
+    ],
+)
+def test_wrong_part_of_a_tensor_is_refused(change: dict[str, Any], nbytes: int, source: str, expected: str) -> None:
+    size = 2 * FRAME_BYTES + 7
+    arrivals, ready = Arrivals(), ArenaWriter(spec(size)).put("x", np.zeros(size, np.uint8))
+    arrivals.expect("p", {"x": ArenaReader(spec(size))})
+    right = TensorPart("p", 3, "x", ready, FRAME_BYTES)
+    assert arrivals.add(Received("worker-0", right, (memoryview(bytes(FRAME_BYTES)),))) is None
+    fields = {"start": 0} | change
+    if "reference" in change:
+        arrivals.clear()
+        fields["reference"] = replace(ready, **change["reference"])
+    with pytest.raises(SecurityError, match=expected):
+        arrivals.add(Received(source, replace(right, **fields), (memoryview(bytes(nbytes)),)))
 
 
 def test_small_tensor_does_not_wait_for_the_large_one_before_it(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
