@@ -76,9 +76,9 @@ class LocalSession(Clients):
         planned = self._planned.client(client)
         ready = self._prepare(planned.signature)
         fed = session.expand_feeds(planned, feeds or {})
+        jobs = {device: self._feeds_of(ready, planned, device, step, fed) for device in ready.feeds}
         number = ready.begin()
         fetched: dict[tuple[str, Tensor], Array] = {}
-        jobs = {device: self._feeds_of(ready, planned, device, step, fed) for device in ready.feeds}
         for device, values in self._execute(ready, planned, step, jobs).items():
             fetched.update({(device, tensor): value for tensor, value in values.items()})
             self._sent[device] += ready.executors[device].plan.sent_bytes

@@ -192,6 +192,17 @@ def test_every_share_is_read_once_per_step_and_fed_to_its_device(registry: Regis
     assert {name: float(value) for name, value in fetched.items()} == expected
 
 
+def test_run_has_the_number_of_its_spans_after_a_failed_read(registry: Registry) -> None:
+    opened = LocalSession(shared_inputs(), TWO, registry, Counting(failing_step=4))
+    opened.start_trace(["run"])
+    with pytest.raises(OSError, match="the disk is gone"):
+        opened.run("run", step=4)
+    opened.run("run", step=4)
+    timeline = opened.stop_trace()
+    opened.close()
+    assert {each.number for each in (*timeline.runs, *timeline.spans)} == {0}
+
+
 def test_session_applies_check_finite_and_reports_libraries_and_peak_memory() -> None:
     kernels = Replaced(reference_registry(), {"exp": lambda value: value * np.nan})
     with (
