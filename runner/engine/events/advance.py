@@ -21,10 +21,10 @@ from runner.engine.events.unit_queue import joined, without_root
 
 @njit(cache=True)
 def advance(state: State) -> None:
-    """Process events until a watched activity has ended or no event is left. An instant is always completed.
+    """Process events until a watched activity has ended or no event is left; always process all events of an instant.
 
-    New activities that wait for no other activity start now. The watched activities that ended are in the row
-    ``WATCHED_ENDS``.
+    New activities that wait for no other activity start now. The row ``WATCHED_ENDS`` holds the watched activities that
+    have ended.
     """
     counters = state.counters[0]
     state.work[WATCHED_ENDS][0] = 0
@@ -42,8 +42,8 @@ def advance(state: State) -> None:
 def _complete_instant(state: State) -> None:
     """Process everything that happens at the present time.
 
-    A free unit starts a ready activity only after all other events of this time, and links are divided last. If nothing
-    is left to move in a flow because of rounding, the flow ends at this time too.
+    A free unit starts a ready activity only after all other events of this time, and links are divided last. A flow
+    that has nothing left to move, because of rounding, ends at this time too.
     """
     counters = state.counters[0]
     while True:
@@ -160,7 +160,7 @@ def _touch_link(state: State, number: int) -> None:
 
 @njit(cache=True)
 def _end(state: State, index: int) -> None:
-    """End an activity, free its unit, and make the dependents ready that wait for no other activity."""
+    """End an activity, free its unit, and make every dependent ready that waits for no other activity."""
     each = state.activities[index]
     each.end, each.state = state.counters[0].now, ENDED
     if each.watched == 1:

@@ -21,7 +21,7 @@ def predict(state: State, index: int, time: float) -> None:
 
 @njit(cache=True)
 def next_activity(state: State) -> int:
-    """Remove the earliest event and return its activity; of equally early events, that with the lowest index."""
+    """Remove the earliest event and return its activity. Of events at the same time, the lowest index is first."""
     index = state.queue[0].activity
     counters = state.counters[0]
     counters.queued -= 1

@@ -18,7 +18,6 @@ from runner.engine.events.storage import Block, Storage, block_of
 
 Floats = NDArray[np.float64]
 
-_NO_INDICES = np.zeros(0, np.int64)
 _FIRST = np.zeros(1, np.int64)
 
 
@@ -57,16 +56,11 @@ class EventLoop:
         """
         return self.add_block(block_of([(delay_s, amount, weight, unit, watched)], [links], [()]), rank, after, _FIRST)
 
-    def add_block(
-        self,
-        block: Block,
-        rank: float = 0.0,
-        after: Sequence[int] = (),
-        begins: NDArray[np.int64] = _NO_INDICES,
-    ) -> int:
+    def add_block(self, block: Block, rank: float, after: Sequence[int], begins: NDArray[np.int64]) -> int:
         """Add the activities of a block, which get consecutive numbers, and return the first number.
 
-        begins: positions in the block, in ascending order, of activities that also wait for those in ``after``.
+        rank: rank of all activities. after: numbers of earlier activities, each named once. begins: positions in the
+        block, in ascending order, of the activities that also wait for those in ``after``.
         """
         number = len(self)
         self._storage.append(block, rank, np.array(after, np.int64), begins)
@@ -88,14 +82,11 @@ class EventLoop:
         return bool((self._of_activities("state") == ENDED).all())
 
     def forget_before(self, number: int) -> None:
-        """Allow the loop to drop activities before ``number`` after their end; :meth:`times` then lacks them.
-
-        Without such calls, all activities are kept.
-        """
+        """Allow the loop to drop ended activities before ``number``. Without such calls, all activities are kept."""
         self._storage.kept_from = number
 
     def times(self, first: int, end: int) -> tuple[Floats, Floats]:
-        """Return start and end in seconds of the activities from ``first`` to ``end`` - 1; nan before they happen."""
+        """Return start and end in seconds of the activities from ``first`` to ``end`` - 1; nan for future times."""
         own = slice(first - self._storage.dropped, end - self._storage.dropped)
         return self._of_activities("start")[own].copy(), self._of_activities("end")[own].copy()
 
@@ -112,7 +103,7 @@ class EventLoop:
         state.links["carried"] = 0.0
 
     def require_ended(self) -> None:
-        """Raise ValueError, which names the first activity, if activities never end because they form a cycle."""
+        """Raise ValueError if activities can never end because they wait for one another."""
         left = np.flatnonzero(self._of_activities("state") != ENDED)
         if len(left):
             first = left[0] + self._storage.dropped

@@ -1,6 +1,6 @@
 """The growth of the arrays of a simulation: blocks of activities are appended, and ended activities can be dropped.
 
-Arrays double when they are full, so that n activities cost O(n) time however many blocks they arrive in.
+Arrays double when they are full, so that adding n activities takes O(n) time for any number of blocks.
 """
 
 from collections.abc import Sequence
@@ -138,9 +138,7 @@ class Storage:
 
 
 def _longer(array: NDArray[Any], length: int) -> NDArray[Any]:
-    longer = np.zeros(length, array.dtype)
-    longer[: len(array)] = array
-    return longer
+    return np.concatenate([array, np.zeros(length - len(array), array.dtype)])
 
 
 @njit(cache=True)

@@ -13,9 +13,6 @@ from runner.engine.graph.device import task_of
 from runner.engine.simulate.hosts import Share
 from runner.engine.simulate.network import Network
 
-Seconds = Callable[[DevicePlan, Instruction], float]
-"""A function that returns the seconds of an instruction of a plan."""
-
 
 @dataclass(frozen=True)
 class Transfer:
@@ -55,11 +52,17 @@ class Segment:
 
 
 def segments(
-    plan: DevicePlan, seconds: Seconds, *, together: bool = False, apart: bool = False, outside_s: float = 0.0
+    plan: DevicePlan,
+    seconds: Callable[[DevicePlan, Instruction], float],
+    *,
+    together: bool = False,
+    apart: bool = False,
+    outside_s: float = 0.0,
 ) -> list[Segment]:
     """Return the segments of a plan, in order; every instruction belongs to one of them.
 
-    Conversions of layouts between sends do not separate these sends. together: all transfers arrive before the first
+    Conversions of layouts between sends do not separate these sends. seconds: returns the seconds of an instruction of
+    a plan. together: all transfers arrive before the first
     segment, so that only sends end a segment. apart: a send that takes time ends its segment, so that the next send
     does not delay its transfer. outside_s: seconds before the first instruction of the plan.
     """
@@ -148,14 +151,7 @@ class Run:
         self._begins = np.array([position for position, row in enumerate(rows) if row.begins is not None], np.int64)
         self._devices = [row.begins for row in rows if row.begins is not None]
 
-    def add_to(
-        self,
-        loop: EventLoop,
-        *,
-        rank: float = 0.0,
-        delays_s: Mapping[str, float] | None = None,
-        after: Sequence[int] = (),
-    ) -> range:
+    def add_to(self, loop: EventLoop, *, rank: float, delays_s: Mapping[str, float], after: Sequence[int]) -> range:
         """Add the activities of one run and return their numbers.
 
         rank: see ``EventLoop.add``. delays_s: device -> seconds by which its first segment becomes longer. after:

@@ -28,8 +28,8 @@ class DeviceKind:
     flops_per_s: floating-point operations per second; bytes_per_s: memory traffic. convolutions, products: the fraction
     of flops_per_s that convolutions and matrix products reach; traffic: the fraction of bytes_per_s that is reached.
     multiprocessors: number of units that each compute one tile of a convolution or product at a time; null: tiles are
-    not modelled. tile: number of outputs of a tile. Outputs of more than one wave of tiles take whole waves (NVIDIA,
-    Matrix Multiplication Background, "Wave Quantization"); for fewer, kernels divide the sums among the units.
+    not modelled. tile: number of outputs of a tile. If the tiles of an op exceed one wave, the op takes whole waves
+    (NVIDIA, Matrix Multiplication Background, "Wave Quantization"); otherwise, its sums are divided among the units.
     launch_us: microseconds added to every instruction. copies: whether the device itself copies sent and received
     tensors, at the rate of its memory; otherwise, a copy engine copies them. memory_gib: its memory, null if unknown.
     profile: path of a file that `runner profile` wrote on such a device; the rates then apply only to ops that the file
@@ -56,8 +56,7 @@ class DeviceKind:
 class Group:
     """The devices of one role. kind: name of their kind. at: the place of each, as in "gpu[0-7]" or "worker*".
 
-    host: name of the machine whose cores all these devices share, as processes of one machine do. null: no device
-    slows another device.
+    host: name of the machine whose cores these devices share; null if no device slows another device.
     """
 
     kind: str

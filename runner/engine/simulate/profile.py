@@ -16,7 +16,6 @@ from runner.engine.compile.passes.transfers import TRANSFERS
 from runner.engine.compile.plan import DevicePlan, Instruction
 from runner.engine.compile.program import Client
 from runner.engine.graph import op as op_table
-from runner.engine.graph.op import Cost
 
 MEASURED, INTERPOLATED, EXTRAPOLATED, ROOFLINE = ORIGINS = ("measured", "interpolated", "extrapolated", "roofline")
 """Origins of a cost: measured in this shape; interpolated between measured shapes; extrapolated beyond them; computed
@@ -33,7 +32,7 @@ Shapes = tuple[tuple[int, ...], ...]
 
 class Signature(NamedTuple):
     """A planned instruction without its names. form: dtypes, layouts and attributes, as text. shapes: of the inputs,
-    then of the outputs. work: see :func:`work_of`."""
+    then of the outputs. work: bytes of memory traffic, plus one for every ``_FLOPS_PER_BYTE`` operations."""
 
     op: str
     library: str
@@ -115,8 +114,8 @@ class Profile:
         """Return the time of an instruction; None if no instruction of its op was measured with this many threads.
 
         A measured shape has its measured time. Between two shapes of one family, the time is linear in the work.
-        Outside of all shapes, the time is that of the nearest shape, scaled by the ratio of the work. If no family has
-        the same form, all families of the op serve as one, and the time is always marked as extrapolated.
+        Outside this range, the time of the nearest shape is scaled by the ratio of the work. If no family has the same
+        form, all families of the op are used as one family, and the origin is always ``EXTRAPOLATED``.
         """
         known = self._estimates
         if (signature, threads) not in known:
@@ -170,15 +169,19 @@ def _between(points: Sequence[Point], wanted: Signature) -> Estimate:
 def signature_of(plan: DevicePlan, instruction: Instruction) -> Signature:
     """Return the signature of a planned instruction."""
     slots = [[plan.slots[slot] for slot in each] for each in (instruction.inputs, instruction.outputs)]
-    specs = [[slot.spec for slot in each] for each in slots]
-    cost = instruction_cost(plan, instruction)
+    inputs, outputs = ([slot.spec for slot in each] for each in slots)
+    if instruction.op in TRANSFERS:
+        work = float(sum(spec.nbytes for spec in (*inputs, *outputs)))
+    else:
+        cost = op_table.lookup(instruction.op).cost(inputs, outputs, instruction.attributes)
+        work = cost.nbytes + cost.flops / _FLOPS_PER_BYTE
     attributes = {name: value for name, value in instruction.attributes.items() if not _is_name(name)}
     form = [
         *(" ".join(f"{slot.spec.dtype}:{slot.layout.tag}" for slot in each) for each in slots),
         *(f"{name}={_NUMBER.sub('#', str(value))}" for name, value in sorted(attributes.items())),
     ]
-    shapes = tuple(tuple(spec.shape) for each in specs for spec in each)
-    return Signature(instruction.op, instruction.library, "; ".join(form), shapes, work_of(cost))
+    shapes = tuple(tuple(spec.shape) for spec in (*inputs, *outputs))
+    return Signature(instruction.op, instruction.library, "; ".join(form), shapes, work)
 
 
 STEP = Signature("step", "", "", (), 0.0)
@@ -191,19 +194,6 @@ def input_signature(data: str, client: Client, plan: DevicePlan) -> Signature | 
     specs = [fed[slot.tensor] for slot in client.inputs if slot.tensor in fed]
     shapes = tuple(tuple(spec.shape) for spec in specs)
     return Signature("input", "", data, shapes, float(sum(spec.nbytes for spec in specs))) if specs else None
-
-
-def instruction_cost(plan: DevicePlan, instruction: Instruction) -> Cost:
-    """Return the floating-point operations of an instruction of a plan and the bytes that it moves."""
-    inputs, outputs = ([plan.slots[slot].spec for slot in each] for each in (instruction.inputs, instruction.outputs))
-    if instruction.op in TRANSFERS:
-        return Cost(0, sum(spec.nbytes for spec in (*inputs, *outputs)))
-    return op_table.lookup(instruction.op).cost(inputs, outputs, instruction.attributes)
-
-
-def work_of(cost: Cost) -> float:
-    """Return the work of an op in bytes; ``_FLOPS_PER_BYTE`` floating-point operations count as one byte."""
-    return cost.nbytes + cost.flops / _FLOPS_PER_BYTE
 
 
 def families_of(measured: Iterable[tuple[Signature, float]], threads: int) -> tuple[Family, ...]:

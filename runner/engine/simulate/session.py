@@ -20,7 +20,7 @@ from runner.engine.simulate.activities import Run, Segment, segments
 from runner.engine.simulate.costs import Costs, node_seconds_of
 from runner.engine.simulate.draws import Draws, InputReads
 from runner.engine.simulate.hardware import DeviceKind, Group, Hardware
-from runner.engine.simulate.hosts import Share, shared_hosts
+from runner.engine.simulate.hosts import shared_hosts
 from runner.engine.simulate.network import Network
 from runner.engine.simulate.spans import Executed, link_spans, timeline_of
 from runner.errors import RunnerError
@@ -56,7 +56,7 @@ class Totals:
 
 
 class SimulatedSession(Clients):
-    """Runs the clients of a program on an event loop; see :class:`~runner.engine.run.step_driver.Clients`.
+    """A session that runs the clients of a program on an event loop.
 
     Fetches are zeros, because no arrays are computed. recorded_s: seconds on the clock up to which the timeline has all
     runs; infinite until :meth:`stop_recording`.
@@ -95,7 +95,9 @@ class SimulatedSession(Clients):
         capacities, master = [link.bytes_per_s for link in self.network.links], 3 * len(self.devices)
         serial = [number for number, link in enumerate(self.network.links) if link.serial]
         self._serial = {number: master + 1 + unit for unit, number in enumerate(serial)}
-        self._shares, cores = self._shared_hosts(len(capacities), master)
+        host_of = {device: host for device in self.devices if (host := self._group(device).host) is not None}
+        costs = {device: self._costs(device) for device in host_of}
+        self._shares, cores = shared_hosts(host_of, costs, first_link=len(capacities), master_unit=master)
         self._loop = EventLoop([*capacities, *cores], master + 1 + len(serial))
         self._draws = Draws(hardware.disturbances, seed)
         self._reads: dict[str, InputReads] = {}
@@ -145,7 +147,7 @@ class SimulatedSession(Clients):
 
     @property
     def origins(self) -> dict[str, dict[str, float]]:
-        """Kind of device -> origin of costs -> fraction of the seconds of one run of each client except copies."""
+        """Kind of device -> origin -> fraction of the seconds of all clients except copies, each run once."""
         return {
             name: {
                 origin: seconds / sum(costs.origins.values()) for origin, seconds in costs.origins.items() if seconds
@@ -164,12 +166,6 @@ class SimulatedSession(Clients):
 
     def _costs(self, device: str) -> Costs:
         return self.costs[self._group(device).kind]
-
-    def _shared_hosts(self, first_link: int, master_unit: int) -> tuple[dict[str, Share], list[float]]:
-        """Return device -> share of a host's cores, and the capacities of the links that model the cores."""
-        host_of = {device: host for device in self.devices if (host := self._group(device).host) is not None}
-        costs_of = {device: self._costs(device) for device in host_of}
-        return shared_hosts(host_of, costs_of, first_link=first_link, master_unit=master_unit)
 
     def plans(self, client: str) -> Mapping[str, DevicePlan]:
         """Return the plans of a client by device; a copy has the plans of its original."""

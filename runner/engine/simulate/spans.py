@@ -80,11 +80,7 @@ def link_spans(executed: Sequence[Executed], network: Network) -> Iterator[LinkS
 
 
 def timeline_of(
-    executed: Sequence[Executed],
-    plans: Mapping[str, Mapping[str, DevicePlan]],
-    graph: Graph,
-    *,
-    detail: bool = True,
+    executed: Sequence[Executed], plans: Mapping[str, Mapping[str, DevicePlan]], graph: Graph, *, detail: bool
 ) -> Timeline:
     """Return the timeline of runs, as a session records it. plans: client -> device -> plan. graph: of the program.
 

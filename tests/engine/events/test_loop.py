@@ -256,7 +256,7 @@ def test_an_activity_can_be_added_when_another_has_ended() -> None:
 
 def test_activities_that_wait_for_each_other_are_reported() -> None:
     loop = EventLoop([], 0)
-    loop.add_block(block_of([(0.0, 0.0, 1, -1, False)] * 2, [(), ()], [(1,), (0,)]))
+    loop.add_block(block_of([(0.0, 0.0, 1, -1, False)] * 2, [(), ()], [(1,), (0,)]), 0.0, (), np.zeros(0, np.int64))
     loop.run()
     with pytest.raises(ValueError, match=r"^2 activities never end, the first is activity 0: they form a cycle$"):
         loop.require_ended()
