@@ -174,16 +174,12 @@ def _die_with_master(arguments: Sequence[str]) -> None:
 
 def _worker(arguments: Sequence[str], plugins: Mapping[str, str]) -> int:
     from runner.data.source import source_from_config
-    from runner.engine.cluster.worker_process import WorkerOptions
     from runner.engine.cluster.worker_process import main as worker_main
     from runner.records.summary import joining_facts
 
     options = _worker_options(arguments)
-    return worker_main(
-        WorkerOptions(options.join, options.key, options.spare, options.host),
-        joining_facts(plugins),
-        lambda description: source_from_config(**description),
-    )
+    given = (options.join, options.key, options.spare, options.host)
+    return worker_main(*given, joining_facts(plugins), lambda description: source_from_config(**description))
 
 
 WORKER = "worker"

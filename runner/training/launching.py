@@ -3,6 +3,7 @@
 import importlib.util
 from collections.abc import Mapping
 from functools import partial
+from typing import Any
 
 from runner.config.schema import HOSTS, LOCAL, RAY, LauncherConfig
 from runner.engine.cluster.command_launcher import RayLauncher, SlurmLauncher
@@ -34,34 +35,33 @@ def launcher_of(experiment: Experiment, directory: RunDirectory, environment: Ma
             spares=experiment.config.cluster.spares if experiment.config.train.restarts else 0,
         )
     keys = directory.path / "keys"
+    common: dict[str, Any] = {"options": options, "join_s": chosen.join_s, "lanes": lanes}
     if chosen.kind == HOSTS:
         names = process_names(experiment.program.workers, experiment.program.servers)
         places = [host for host, count in (chosen.hosts or {}).items() for _ in range(count)]
         return HostsLauncher(
-            _bind_address(chosen.address or ""),
-            dict(zip(names, places, strict=True)),
-            keys,
-            partial(print, flush=True),
-            options,
-            chosen.join_s,
-            lanes,
+            address=_bind_address(chosen.address or ""),
+            hosts=dict(zip(names, places, strict=True)),
+            keys=keys,
+            announce=partial(print, flush=True),
+            **common,
         )
+    common |= {"logs": directory.workers, "threads": threads}
     own = _bind_address(chosen.address) if chosen.address else None
     if chosen.kind == RAY:
         if importlib.util.find_spec("ray") is None:
             raise ConfigError("cluster/launcher=ray: Ray is not installed; pip install 'runner-dataflow[ray]'")
         cluster = chosen.ray or ""
         towards = ["127.0.0.1" if cluster == "local" else cluster.rpartition(":")[0]]
-        common = (own or interface_towards(towards), directory.workers, threads, options, chosen.join_s, lanes)
-        return RayLauncher(*common, cluster=cluster, placement=chosen.placement.upper())
+        address, placement = own or interface_towards(towards), chosen.placement.upper()
+        return RayLauncher(address=address, cluster=cluster, placement=placement, **common)
     if JOB not in environment:
         raise ConfigError(
             f"cluster/launcher=slurm: {JOB} is not set: expected an allocation of Slurm (salloc or sbatch). Only "
             "`runner KEY=VALUE ...` and `runner resume=DIR` submit themselves"
         )
     address = own or interface_towards(node_addresses(environment))
-    common = (address, directory.workers, threads, options, chosen.join_s, lanes)
-    return SlurmLauncher(*common, keys=keys, nodes=partial(living_nodes, environment))
+    return SlurmLauncher(address=address, keys=keys, nodes=partial(living_nodes, environment), **common)
 
 
 def _bind_address(text: str) -> str:

@@ -20,7 +20,7 @@ def send_parts(endpoint: Endpoint, peer: str, ready: TensorReady, memory: memory
 
 
 class Arrivals:
-    """A receiver of tensor parts, which copies their bytes into this process's copy of the sender's arena."""
+    """A receiver of tensor parts: it copies their bytes into this process's copy of the sender's arena."""
 
     def __init__(self) -> None:
         self._readers: dict[Transfer, ArenaReader] = {}

@@ -131,7 +131,7 @@ def sent_sizes(plan: DevicePlan, depth: int = 1, sharing: Collection[str] = ()) 
 
 
 def _bell_sizes(plan: DevicePlan, sharing: Collection[str]) -> dict[str, int]:
-    """Return arena key -> bytes of the doorbells to ``sharing``. Receivers check all booleans, which have none."""
+    """Return arena key -> bytes of the doorbells to ``sharing``. Booleans have none, because receivers check them."""
     sends = [send.attributes for send in _sends(plan) if plan.slots[send.inputs[0]].spec.dtype != "bool"]
     return {bell_key(send["key"]): BELL_BYTES for send in sends if peer_of(send["destination"]) in sharing}
 
@@ -158,7 +158,7 @@ def senders(plan: DevicePlan) -> dict[str, str]:
 
 
 def receivers(plan: DevicePlan, arena: Collection[str] = ()) -> set[str]:
-    """Return the processes to which this device sends messages. arena: keys of its arena, among them the doorbells."""
+    """Return the processes that get messages from this device. arena: its keys; a doorbell there replaces messages."""
     sends = [send.attributes for send in _sends(plan)]
     return {peer_of(send["destination"]) for send in sends if bell_key(send["key"]) not in arena}
 

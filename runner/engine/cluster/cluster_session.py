@@ -130,7 +130,7 @@ class ClusterSession(session.Session):
         """
         begun = time.monotonic()
         silence_s = 0.0 if self._started is None else self._started.silence_s(lost)
-        gone = [lost] if self._started is None else self._started.joined.beside(lost)
+        gone = [lost] if self._started is None else self._started.joined.on_host_of(lost)
         for each in (self._launched, self._by_plan, self._ended):
             each.clear()
         self._trace = None

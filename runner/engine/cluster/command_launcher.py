@@ -23,23 +23,16 @@ replacements may use the CPUs of lost tasks.
 _OWN_KEY = 'prefix=$1; shift; exec "$@" --key "$prefix$SLURM_PROCID.key" --host "$SLURMD_NODENAME"'
 """Shell script of an ``srun`` task. It reads the task number, which names the ticket, and the node from variables."""
 
-_RAY = "ray"
 
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class CommandLauncher(RemoteLauncher):
     """The common part of launchers that start processes by a command; see ``CommandProcess``.
 
-    logs: folder for the output of the commands. threads: threads of each process. options, join_s, lanes: as in
-    :class:`~runner.engine.cluster.launchers.HostsLauncher`.
+    logs: folder for the output of the commands. threads: threads of each process.
     """
 
-    address: str
     logs: Path
     threads: int
-    options: Sequence[str] = ()
-    join_s: float = 300.0
-    lanes: int = 2
 
     def _start_command(self, name: str, argv: Sequence[str], supervisor: Supervisor, tasks: Sequence[str]) -> None:
         environment = {**os.environ, **thread_budget(self.threads)}
@@ -115,12 +108,12 @@ class RayLauncher(CommandLauncher):
     placement: str
 
     def start(self, tickets: Tickets, address: str, supervisor: Supervisor, directory: Path, hosts: Hosts) -> None:
-        """Start the program, or order replacements from it. Raises ResourceError if it cannot be started."""
+        """Start the program, or request replacements from it. Raises ResourceError if it cannot be started."""
         supervisor.end_idle_commands()
         if not supervisor.commands:
             for number, ticket in enumerate(tickets.values()):
                 store_ticket(directory / f"{number}.key", ticket)
-            self._start_command(_RAY, self._command(directory, address, len(tickets)), supervisor, list(tickets))
+            self._start_command("ray", self._command(directory, address, len(tickets)), supervisor, list(tickets))
             return
         (program,) = supervisor.commands
         for name, ticket in tickets.items():

@@ -46,7 +46,7 @@ class CommandProcess(WorkerProcess):
     def add(self, worker: str) -> tuple[int, int]:
         """Return the number of a new task for a worker, and the number of the first task of this worker.
 
-        The caller then orders the new task from the command.
+        The caller then requests the new task from the command.
         """
         number, self._count = self._count, self._count + 1
         self._tasks[number] = worker

@@ -100,7 +100,7 @@ class Joined:
         """Return the name of a worker, with its host if the worker is not a process that the master started."""
         return f"{worker} on {self.place(worker)}" if self.place(worker) else worker
 
-    def beside(self, worker: str) -> list[str]:
+    def on_host_of(self, worker: str) -> list[str]:
         """Return the workers on the host of ``worker``, including ``worker``; none if no worker has this name."""
         host = self.place(worker)
         return [each for each in self.workers if each == worker or (host and self.place(each) == host)]

@@ -144,10 +144,17 @@ class LocalLauncher(Launcher):
         return {**os.environ, **thread_budget(self.threads)}
 
 
+@dataclass(frozen=True, kw_only=True)
 class RemoteLauncher(Launcher):
-    """The common part of launchers for other hosts. address: ``tcp://HOST:PORT``, with ``*`` for any free port."""
+    """The common part of launchers for other hosts.
+
+    address: ``tcp://HOST:PORT``, with ``*`` for any free port. options: as in :class:`LocalLauncher`.
+    """
 
     address: str
+    options: Sequence[str] = ()
+    join_s: float = 300.0
+    lanes: int = 2
     silence_s: ClassVar[float] = PEER_LOST_MS / 1000
     has_keys: ClassVar[bool] = True
     shares_memory: ClassVar[bool] = True
@@ -156,20 +163,16 @@ class RemoteLauncher(Launcher):
         return self.address
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class HostsLauncher(RemoteLauncher):
     """Prints the command that the user types, or a script runs, on each host.
 
     hosts: host of each process. keys: folder for the tickets, which the user copies. announce: prints a line.
     """
 
-    address: str
     hosts: Mapping[str, str]
     keys: Path
     announce: Callable[[str], None]
-    options: Sequence[str] = ()
-    join_s: float = 300.0
-    lanes: int = 2
 
     def start(self, tickets: Tickets, address: str, supervisor: Supervisor, directory: Path, hosts: Hosts) -> None:
         """Write the tickets and print the commands. Raises ResourceError if a ticket cannot be written."""

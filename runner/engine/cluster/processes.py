@@ -73,7 +73,7 @@ def tail(path: Path, lines: int = TAIL_LINES, begin: int = 0) -> list[str]:
 
 
 class End(Protocol):
-    """The end of a worker; see :class:`WorkerProcess`, which is the end of itself."""
+    """The interface of the end of a worker; see the properties of :class:`WorkerProcess`, which implements it."""
 
     @property
     def name(self) -> str: ...

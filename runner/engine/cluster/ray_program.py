@@ -1,6 +1,6 @@
 """A program that starts the processes of a run as actors of Ray, and replacements of lost ones.
 
-It has one placement group with a bundle for each process. A line ``NUMBER BUNDLE`` on its standard input orders the
+It has one placement group with a bundle for each process. A line ``NUMBER BUNDLE`` on its standard input requests the
 replacement of the process in a bundle: the program kills the actor there and starts another one, whose ticket is in
 the file NUMBER.key. If the node of the bundle is lost, Ray first moves the bundle to another node.
 
@@ -86,7 +86,7 @@ class Actors:
         future.add_done_callback(partial(report, number))
 
     def wait(self) -> None:
-        """Wait until the processes have ended that were not replaced."""
+        """Wait until all processes that were not replaced have ended."""
         wait(self._futures.values())
 
 
@@ -103,7 +103,7 @@ def report(number: int, ended: "Future[Any]") -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Start the processes and ordered replacements; when standard input ends, wait for the processes and return 0.
+    """Start the processes and requested replacements; when standard input ends, wait for the processes and return 0.
 
     Returns 1 if Ray has no room for the processes.
     """

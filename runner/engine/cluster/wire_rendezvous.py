@@ -57,12 +57,12 @@ class WireRendezvous:
         self._number = np.zeros(1, np.int64)
         self._platform = HostPlatform(self.registry.join)
         self._calls: dict[str, Callable[[], object] | None] = {}
-        self._finished: Callable[[], object] = _nothing
-        self._wait_for_receivers: Callable[[], object] = _nothing
+        self._finished: Callable[[], object] = lambda: None
+        self._wait_for_receivers: Callable[[], object] = lambda: None
         if FINISHED in self.writer.spec.sizes:
             self._finished = self._join([self._ring(FINISHED)])
-            waits = [self._wait(FINISHED, peer, "the end of the step") for peer in self.receivers]
-            self._wait_for_receivers = self._join(waits) if waits else _nothing
+            if waits := [self._wait(FINISHED, peer, "the end of the step") for peer in self.receivers]:
+                self._wait_for_receivers = self._join(waits)
         self._waiting: tuple[object, float] = (None, 0.0)
         self.restart()
 
@@ -166,10 +166,6 @@ class WireRendezvous:
         if now > max(self._waiting[1], self.mailbox.resumed_at) + RECEIVE_LIMIT_S:
             raise ClusterError(f"step {self._step}: {what} did not arrive from {sender} within {RECEIVE_LIMIT_S:g} s")
         self.mailbox.look(self._step, f"waiting for {what} from {sender}")
-
-
-def _nothing() -> None:
-    """Do nothing: there is no doorbell."""
 
 
 def _of_size(memory: NDArray[np.uint8], nbytes: int, what: str) -> NDArray[np.uint8]:

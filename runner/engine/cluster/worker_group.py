@@ -38,7 +38,7 @@ class WorkerGroup:
     directory: private directory of sockets and arenas. logs: folder for the workers' logs. facts: the master's facts;
     see ``joining``. clock: the clock that ``endpoint`` and ``monitor`` use. start: starts the processes of the given
     workers in an epoch; see :meth:`Launcher.start` for its last argument. add_spares: starts the missing spare
-    processes. absent: the workers that are being replaced.
+    processes. absent: lost workers whose replacements cannot run all plans yet.
     """
 
     workers: Sequence[str]
@@ -57,7 +57,7 @@ class WorkerGroup:
         self._checked_at = self._resumed_at = self.clock()
         self._next_check = self._checked_at + _CHECK_S
         self._unread: deque[Received] = deque()
-        self.absent: set[str] = set()  # lost workers whose replacements cannot run all plans yet
+        self.absent: set[str] = set()
         self.loading: set[tuple[str, str]] = set()  # (worker, plan) that was sent to a replacement and is not loaded
         self._failed = False
         self.joined = Joined(self.workers, self.facts, self.launcher, self.supervisor)

@@ -5,7 +5,6 @@ import os
 import signal
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
@@ -33,23 +32,11 @@ _SPINS = 2000  # number of reads of a doorbell before a wait sleeps, if the core
 _FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
-@dataclass(frozen=True)
-class WorkerOptions:
-    """The command-line options of a worker.
-
-    join: address of the master. key: file with the worker's ticket. spare: whether the worker, before it reads the
-    ticket, waits for the path of its log on standard input. host: name of this host for messages; "" for its own name.
-    """
-
-    join: str
-    key: Path
-    spare: bool = False
-    host: str = ""
-
-
-def main(options: WorkerOptions, facts: Mapping[str, str], make_source: SourceMaker) -> int:
+def main(master: str, key: Path, spare: bool, host: str, facts: Mapping[str, str], make_source: SourceMaker) -> int:
     """Run a worker until the master sends shutdown; return the exit code.
 
+    master: address of the master. key: file with the worker's ticket. spare: whether the worker, before it reads the
+    ticket, waits for the path of its log on standard input. host: name of this host for messages; "" for its own name.
     facts: see :mod:`~runner.engine.cluster.joining`. make_source: makes the input source from the master's description.
     Raises SecurityError if the ticket cannot be used, ClusterError if the master is unreachable or refuses the worker.
     """
@@ -57,9 +44,9 @@ def main(options: WorkerOptions, facts: Mapping[str, str], make_source: SourceMa
     interrupts = Interrupts()
     logging.basicConfig(level=logging.INFO, format=_FORMAT)
     registry = load_kernels()  # first, because thread limits apply only to loaded libraries
-    if options.spare and not _take_over():
+    if spare and not _take_over():
         return 0
-    ticket = read_ticket(options.key)
+    ticket = read_ticket(key)
     # A stopped master accepts no connection until it continues, so the time limit is long.
     identity, limits = ticket.identity, ticket.limits(connect_timeout_s=RECEIVE_LIMIT_S)
     progress = Progress()
@@ -67,17 +54,17 @@ def main(options: WorkerOptions, facts: Mapping[str, str], make_source: SourceMa
     connections = (2 + ticket.lanes) * len(processes) + 6
     with (
         open_context(connections, identity.keys, ticket.lanes) as context,
-        ZmqEndpoint(context, identity, own_address(options.join, identity.name), limits) as endpoint,
+        ZmqEndpoint(context, identity, own_address(master, identity.name), limits) as endpoint,
     ):
-        endpoint.join(messages.MASTER, options.join, {**host_facts(options.host), **facts})
+        endpoint.join(messages.MASTER, master, {**host_facts(host), **facts})
         _wait_for_welcome(endpoint)
-        options.key.unlink(missing_ok=True)
+        key.unlink(missing_ok=True)
 
         def open_heartbeat() -> Outbox:
             role = messages.heartbeat_role(identity.role)
             beat = Identity(identity.run, identity.epoch, role, identity.index, identity.token, identity.keys)
             outbox = Outbox(context, beat, limits)
-            outbox.connect(messages.MASTER, options.join)
+            outbox.connect(messages.MASTER, master)
             return outbox
 
         over_tcp = identity.keys is not None
@@ -88,7 +75,7 @@ def main(options: WorkerOptions, facts: Mapping[str, str], make_source: SourceMa
                 logging.getLogger().addHandler(_LinesToMaster(heartbeat))
                 log.info("%s has joined the run (pid %d)", identity.name, os.getpid())
             mailbox = Mailbox(endpoint)
-            given = (options.join, processes, make_source, registry, progress, heartbeat.lines, over_tcp)
+            given = (master, processes, make_source, registry, progress, heartbeat.lines, over_tcp)
             spins = _SPINS if len(processes) * ticket.threads <= usable_cores() else 0
             worker = Worker(endpoint, mailbox, *given, spins)
 

@@ -1,4 +1,4 @@
-"""Calls of a step. Instructions are fused into as few calls as possible, or each has a call, to be timed or checked.
+"""Calls of a step: as few as possible or, if instructions are timed or checked, one for each instruction.
 
 If a node's output is not finite, :class:`FiniteCheck` restores the node's variables and raises an error.
 """

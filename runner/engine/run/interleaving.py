@@ -50,9 +50,6 @@ class Interleaving(Protocol):
         """Return the next event; at least one client must be launched."""
 
 
-Seconds = Callable[[str, str, int], float]  # (client, device, step) -> duration of a part on the virtual clock
-
-
 @dataclass
 class _Part:
     """A part that has not begun. missing: senders whose parts have not begun. arrival: latest known arrival time."""
@@ -71,8 +68,8 @@ class VirtualTime:
     running client, internal time restarts at 0, so that later times and their rounding do not depend on earlier events.
     """
 
-    def __init__(self, part_s: Seconds, transfer_s: Callable[[int], float]) -> None:
-        """part_s: returns the duration of a part. transfer_s: bytes -> seconds."""
+    def __init__(self, part_s: Callable[[str, str, int], float], transfer_s: Callable[[int], float]) -> None:
+        """part_s: (client, device, step) -> seconds of a part. transfer_s: bytes -> seconds."""
         self._idle_at = 0.0
         self._now = 0.0
         self._part_s = part_s

@@ -61,7 +61,8 @@ class Limits:
     peers: number of peers of each role except parameter servers. servers: number of parameter servers.
     queued_messages: number of messages that one peer may send before the receiver reads. If a step sends at most this
     number, a send waits only for a peer that has ended. connect_timeout_s, send_timeout_s: seconds after which a peer
-    counts as unreachable. lanes: connections between two workers over TCP; of several, the first has no large tensors.
+    counts as unreachable. lanes: connections between two workers over TCP. If there are several, the first carries no
+    large tensors.
     """
 
     peers: int

@@ -124,7 +124,7 @@ class Hello(Message, kind="hello", senders=ROLES):
 
 
 @dataclass(frozen=True)
-class Refused(Message, kind="refused", senders=(MASTER_ROLE,)):
+class Refused(Message, kind="refused", senders=MASTERS):
     """The answer to a refused hello, sent back on the connection of the hello."""
 
     reason: Annotated[str, Text(MAX_ERROR_TEXT)]

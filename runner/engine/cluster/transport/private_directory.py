@@ -200,8 +200,8 @@ def own_address(address: str, name: str) -> str:
 def interface_towards(hosts: Sequence[str]) -> str:
     """Return ``tcp://IP:*`` for the network interface of this host that leads to ``hosts``, names or IP addresses.
 
-    The name of this host may lead to a loopback address; other addresses are preferred. Raises ResourceError
-    if no interface leads to one of the hosts.
+    The name of this host may lead to a loopback address; other addresses are preferred. Raises ResourceError if any
+    host cannot be reached through an interface.
     """
     try:
         found = [_address_towards(host) for host in hosts]

@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
-import ml_dtypes
+import ml_dtypes  # noqa: F401 - registers the dtype bfloat16 with NumPy
 import numpy as np
 from numpy.typing import NDArray
 
@@ -32,13 +32,7 @@ from runner.system.schema import MAX_INTEGER, Integer, ListOf, MapOf, OneOf, Tex
 from runner.system.text import printable
 
 DTYPES: dict[str, np.dtype[Any]] = {
-    "bool": np.dtype("?"),
-    "uint8": np.dtype("u1"),
-    "int32": np.dtype("<i4"),
-    "int64": np.dtype("<i8"),
-    "float32": np.dtype("<f4"),
-    "float64": np.dtype("<f8"),
-    "bfloat16": np.dtype(ml_dtypes.bfloat16),
+    name: np.dtype(name) for name in ("bool", "uint8", "int32", "int64", "float32", "float64", "bfloat16")
 }
 _NAMES = {dtype: name for name, dtype in DTYPES.items()}
 MAX_RANK = 8
