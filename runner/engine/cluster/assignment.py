@@ -90,18 +90,18 @@ def peer_of(device: str) -> str:
     return peer_name(name.job, name.task)
 
 
-def feed_key(tensor: Tensor, place: int = 0) -> str:
-    """Return the key of a fed value in the master's arena. place: number of the step in a series of steps."""
-    return f"feed {tensor}{_place(place)}"
+def feed_key(tensor: Tensor, index: int = 0) -> str:
+    """Return the key of a fed value in the master's arena. index: index of the step in a series of steps."""
+    return f"feed {tensor}{_suffix(index)}"
 
 
-def fetch_key(tensor: Tensor, place: int = 0) -> str:
-    """Return the key of a fetched value in the arena of the worker that computes it. place: see :func:`feed_key`."""
-    return f"fetch {tensor}{_place(place)}"
+def fetch_key(tensor: Tensor, index: int = 0) -> str:
+    """Return the key of a fetched value in the arena of the worker that computes it. index: see :func:`feed_key`."""
+    return f"fetch {tensor}{_suffix(index)}"
 
 
-def _place(place: int) -> str:
-    return f" {place}" if place else ""
+def _suffix(index: int) -> str:
+    return f" {index}" if index else ""
 
 
 def bell_key(key: str) -> str:
@@ -113,7 +113,7 @@ def feed_sizes(plan: DevicePlan, inputs: Sequence[InputSlot], depth: int = 1) ->
     """Return arena key -> bytes of every value that the master feeds to this device. depth: see :class:`Assignment`."""
     own = {slot.tensor for slot in inputs}
     fed = [feed for feed in plan.feeds if feed.tensor not in own]
-    return {feed_key(feed.tensor, place): feed.spec.nbytes for feed in fed for place in range(depth)}
+    return {feed_key(feed.tensor, index): feed.spec.nbytes for feed in fed for index in range(depth)}
 
 
 def sent_sizes(plan: DevicePlan, depth: int = 1, sharing: Collection[str] = ()) -> dict[str, int]:
@@ -126,7 +126,7 @@ def sent_sizes(plan: DevicePlan, depth: int = 1, sharing: Collection[str] = ()) 
     if depth > 1:
         sizes[FINISHED] = BELL_BYTES
     for tensor, slot in plan.fetches.items():
-        sizes.update(dict.fromkeys((fetch_key(tensor, place) for place in range(depth)), plan.slots[slot].spec.nbytes))
+        sizes.update(dict.fromkeys((fetch_key(tensor, index) for index in range(depth)), plan.slots[slot].spec.nbytes))
     return sizes | _bell_sizes(plan, sharing)
 
 

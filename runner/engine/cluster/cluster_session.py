@@ -239,8 +239,8 @@ class ClusterSession(session.Session):
         self, client: Client, plan: RemotePlan, first: int, feeds: Sequence[Mapping[str, Any]]
     ) -> list[dict[str, Array]]:
         begin_ns, count, number = time.monotonic_ns(), len(feeds), plan.begun
-        for place, values in enumerate(feeds):
-            plan.feed(session.expand_feeds(client, values), place)
+        for index, values in enumerate(feeds):
+            plan.feed(session.expand_feeds(client, values), index)
         plan.begun += count
         plan.send_feeds(self._group, first)
         for worker in plan.plans:
@@ -251,7 +251,7 @@ class ClusterSession(session.Session):
             self._add_statistics(worker, plan, answer, count)
         if self._trace is not None:
             self._trace.runs.add(client.name, number, first, begin_ns)
-        return [{name: plan.fetch(tensor, place) for name, tensor in client.fetches.items()} for place in range(count)]
+        return [{name: plan.fetch(tensor, index) for name, tensor in client.fetches.items()} for index in range(count)]
 
     def launch(self, client: str, *, step: int = 0, feeds: Mapping[str, Any] | None = None) -> None:
         planned = self._planned.client(client)

@@ -49,7 +49,7 @@ class Joined:
     hellos: dict[str, Hello] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._shared: set[str] = set()  # lost workers that have shared memory with the master
+        self._shared: set[str] = set()  # lost workers that shared memory with the master
         self._left: dict[str, str] = {}  # hosts of lost workers
 
     def remove(self, worker: str) -> None:
@@ -91,16 +91,16 @@ class Joined:
         """The workers whose processes the supervisor does not watch; they may be on other hosts."""
         return self.hellos.keys() - self.supervisor.workers.keys()
 
-    def place(self, worker: str) -> str:
+    def host_of(self, worker: str) -> str:
         """Return the host of a worker, as the user named it or as the joined worker reported it; "" if unknown."""
         reported = self.hellos[worker].facts.get(HOST, "") if worker in self.unwatched else ""
-        return self.launcher.place(worker) or reported
+        return self.launcher.host_of(worker) or reported
 
     def named(self, worker: str) -> str:
         """Return the name of a worker, with its host if the worker is not a process that the master started."""
-        return f"{worker} on {self.place(worker)}" if self.place(worker) else worker
+        return f"{worker} on {self.host_of(worker)}" if self.host_of(worker) else worker
 
     def on_host_of(self, worker: str) -> list[str]:
         """Return the workers on the host of ``worker``, including ``worker``; none if no worker has this name."""
-        host = self.place(worker)
-        return [each for each in self.workers if each == worker or (host and self.place(each) == host)]
+        host = self.host_of(worker)
+        return [each for each in self.workers if each == worker or (host and self.host_of(each) == host)]

@@ -63,7 +63,7 @@ class Launcher(Protocol):
         """Start processes in advance on this host, each of which :meth:`start` can use later. run: id of the run."""
         return
 
-    def place(self, name: str) -> str:
+    def host_of(self, name: str) -> str:
         """Return the host of the process ``name``, as the user named the host; "" if the user named none."""
         return ""
 
@@ -180,9 +180,9 @@ class HostsLauncher(RemoteLauncher):
             path = self._path(name)
             store_ticket(path, ticket)
             command = " ".join(["runner", *join_arguments(address, self.options, path)])
-            self.announce(f"{name}: copy {path} to {self.place(name)} with mode 0600, and run there\n  {command}")
+            self.announce(f"{name}: copy {path} to {self.host_of(name)} with mode 0600, and run there\n  {command}")
 
-    def place(self, name: str) -> str:
+    def host_of(self, name: str) -> str:
         return self.hosts[name]
 
     def close(self) -> None:

@@ -38,20 +38,20 @@ class LoadedPlan:
     fetches: Sequence[Mapping[Tensor, Array]]
     copied: bool
 
-    def run(self, step: int, place: int, endpoint: Endpoint, mailbox: Mailbox) -> None:
-        """Run one step. place: number of the step in the series that the master has requested."""
+    def run(self, step: int, index: int, endpoint: Endpoint, mailbox: Mailbox) -> None:
+        """Run one step. index: index of the step in the series that the master has requested."""
         # Some feeds are read from this worker's input source; the master has written the other feeds to its arena.
-        inputs, fed = self.inputs.read(step), self.feeds[place]
+        inputs, fed = self.inputs.read(step), self.feeds[index]
         if self.copied:
             for tensor in fed:
-                mailbox.tensor(self.name, step, feed_key(tensor, place))
-        self.rendezvous.begin(step, first=place == 0)
+                mailbox.tensor(self.name, step, feed_key(tensor, index))
+        self.rendezvous.begin(step, first=index == 0)
         fetched = self.inputs.run(step, {**inputs, **fed})
         self.rendezvous.finish()
-        for tensor, memory in self.fetches[place].items():
+        for tensor, memory in self.fetches[index].items():
             np.copyto(memory, fetched[tensor])
             if self.copied:
-                key = fetch_key(tensor, place)
+                key = fetch_key(tensor, index)
                 ready = messages.TensorReady(self.name, step, key, self.writer.put(key, memory))
                 send_parts(endpoint, messages.MASTER, ready, self.writer.memory(key).data)
 
@@ -61,8 +61,8 @@ def feeds_of(assignment: Assignment, master: ArenaReader) -> list[dict[Tensor, A
     own = {slot.tensor for slot in assignment.inputs}
     fed = {feed.tensor: feed.spec for feed in assignment.plan.feeds if feed.tensor not in own}
     return [
-        {tensor: master.read(feed_key(tensor, place), spec.dtype, spec.shape) for tensor, spec in fed.items()}
-        for place in range(assignment.depth)
+        {tensor: master.read(feed_key(tensor, index), spec.dtype, spec.shape) for tensor, spec in fed.items()}
+        for index in range(assignment.depth)
     ]
 
 
@@ -70,6 +70,6 @@ def fetches_of(assignment: Assignment, writer: ArenaWriter) -> list[dict[Tensor,
     """Return, for each step of a series, the places of the fetched values in this worker's arena."""
     returned = {tensor: assignment.plan.slots[slot].spec for tensor, slot in assignment.plan.fetches.items()}
     return [
-        {tensor: writer.array(fetch_key(tensor, place), spec.dtype, spec.shape) for tensor, spec in returned.items()}
-        for place in range(assignment.depth)
+        {tensor: writer.array(fetch_key(tensor, index), spec.dtype, spec.shape) for tensor, spec in returned.items()}
+        for index in range(assignment.depth)
     ]

@@ -77,8 +77,8 @@ class Actors:
         if bundle in self._actors:
             del self._futures[bundle]
             ray.kill(self._actors.pop(bundle))
-        place = PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=bundle)
-        settings = {"num_cpus": self._options.threads, "scheduling_strategy": place, "max_restarts": -1}
+        strategy = PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=bundle)
+        settings = {"num_cpus": self._options.threads, "scheduling_strategy": strategy, "max_restarts": -1}
         actor = self._starter.options(**settings).remote()
         ticket = (self._options.keys / f"{number}.key").read_bytes()
         future = actor.run.remote(ticket, self._options.arguments, self._environment).future()

@@ -28,7 +28,7 @@ from runner.kernels.contract import Array, Layout
 log = logging.getLogger(__name__)
 
 _SERIES_BYTES = 4096  # largest sum of fed and fetched bytes of a step in a series; the arenas hold those of all steps
-_QUESTIONS = 9  # number of round trips from which the offset of a clock is estimated
+_ROUND_TRIPS = 9  # number of round trips from which the offset of a clock is estimated
 
 
 class RemotePlan:
@@ -105,10 +105,13 @@ class RemotePlan:
         """Close the arenas. No worker can load a closed plan."""
         self._open.close()
 
-    def feed(self, values: Mapping[Tensor, Any], place: int = 0) -> None:
-        """Copy the feeds of step ``place`` of a series to the arena; raises RunnerError for a wrong shape or dtype."""
+    def feed(self, values: Mapping[Tensor, Any], index: int = 0) -> None:
+        """Copy the feeds of a step to the arena; raises RunnerError for a wrong shape or dtype.
+
+        index: index of the step in a series of steps.
+        """
         for tensor, spec in self._feeds.items():
-            key = feed_key(tensor, place)
+            key = feed_key(tensor, index)
             self._fed[key] = self._writer.put(key, fed_array(tensor, values[tensor], spec))
 
     def send_feeds(self, group: WorkerGroup, step: int) -> None:
@@ -125,11 +128,11 @@ class RemotePlan:
             keys = map(fetch_key, self.assignments[worker].plan.fetches)
             arrivals.expect(self.name, dict.fromkeys(keys, self._readers[worker]))
 
-    def fetch(self, tensor: Tensor, place: int = 0) -> Array:
-        """Return a copy of a fetched value, because later steps overwrite the arena. place: see :meth:`feed`."""
+    def fetch(self, tensor: Tensor, index: int = 0) -> Array:
+        """Return a copy of a fetched value, because later steps overwrite the arena. index: see :meth:`feed`."""
         device, local = self._compiled.location[tensor]
         spec = self._compiled.parts[device].graph.spec(local)
-        return self._readers[peer_of(device)].read(fetch_key(local, place), spec.dtype, spec.shape).copy()
+        return self._readers[peer_of(device)].read(fetch_key(local, index), spec.dtype, spec.shape).copy()
 
 
 class RemoteTrace:
@@ -178,7 +181,7 @@ class RemoteTrace:
         half the round trip. The shortest of several is used (Cristian 1989, "Probabilistic clock synchronization").
         """
         shortest, offset = math.inf, 0
-        for _ in range(_QUESTIONS):
+        for _ in range(_ROUND_TRIPS):
             self._group.send(worker, messages.AskTime(time.monotonic_ns()))
             while isinstance((found := self._group.next(messages.Done, messages.Time))[1], messages.Done):
                 ended.append((found[0], found[1]))

@@ -303,10 +303,10 @@ class Worker:
             self._replaced -= back
         if delay_s:
             loaded.executor.before_run(first, DELAY, lambda: self.mailbox.wait(delay_s, first))
-        for place, step in enumerate(steps):
-            if place:
+        for index, step in enumerate(steps):
+            if index:
                 self.progress.enter(messages.STEP, step)
-            loaded.run(step, place, self.endpoint, self.mailbox)
+            loaded.run(step, index, self.endpoint, self.mailbox)
         self.endpoint.send(messages.MASTER, messages.Done(plan, last, {PEAK_MEMORY: float(peak_rss_bytes()), **stats}))
         self.progress.enter(messages.IDLE, last)
 

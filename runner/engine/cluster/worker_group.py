@@ -324,8 +324,8 @@ class WorkerGroup:
         """Return the text of an error about a silent or stuck worker; make a worker of this host dump its stacks."""
         process = self.supervisor.workers.get(verdict.worker)
         if process is None:
-            place, log_path = self.joined.place(verdict.worker), self._log(verdict.worker)
-            return f"{verdict}; the host {place} may be stopped or disconnected; see the log {log_path}"
+            host, log_path = self.joined.host_of(verdict.worker), self._log(verdict.worker)
+            return f"{verdict}; the host {host} may be stopped or disconnected; see the log {log_path}"
         if verdict.reason is Reason.STOPPED:
             return f"{verdict}; a signal has stopped the process; see the log {process.log_path}"
         process.dump_stack()

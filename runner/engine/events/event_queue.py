@@ -10,12 +10,12 @@ from runner.engine.events.state import NONE, State
 @njit(cache=True)
 def predict(state: State, index: int, time: float) -> None:
     """Set the time of the next event of an activity."""
-    queue, at = state.queue, state.activities[index].place
+    queue, at = state.queue, state.activities[index].event
     if at == NONE:
         at = state.counters[0].queued
         state.counters[0].queued += 1
     queue[at].time, queue[at].activity = time, index
-    state.activities[index].place = at
+    state.activities[index].event = at
     _sink(state, _rise(state, at))
 
 
@@ -26,7 +26,7 @@ def next_activity(state: State) -> int:
     counters = state.counters[0]
     counters.queued -= 1
     _swap(state, 0, counters.queued)
-    state.activities[index].place = NONE
+    state.activities[index].event = NONE
     _sink(state, 0)
     return int(index)
 
@@ -64,5 +64,5 @@ def _swap(state: State, one: int, other: int) -> None:
     first, second = state.queue[one], state.queue[other]
     first.time, second.time = second.time, first.time
     first.activity, second.activity = second.activity, first.activity
-    state.activities[first.activity].place = one
-    state.activities[second.activity].place = other
+    state.activities[first.activity].event = one
+    state.activities[second.activity].event = other

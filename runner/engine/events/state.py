@@ -18,14 +18,14 @@ ACTIVITY = np.dtype(
     [
         *((name, _NUMBER) for name in ("delay_s", "amount", "rank", "start", "end", "left", "rate", "since")),
         *((name, _INDEX) for name in ("weight", "unit", "first_hop", "hops", "missing", "first_edge", "state")),
-        *((name, _INDEX) for name in ("place", "child", "sibling", "seen", "renewed", "watched", "first_wait")),
+        *((name, _INDEX) for name in ("event", "child", "sibling", "seen", "renewed", "watched", "first_wait")),
     ]
 )
 """One activity. delay_s, amount, weight, unit, rank: see :meth:`~runner.engine.events.loop.EventLoop.add`.
 
 start, end: seconds. left: the amount that remained at time ``since``; rate: amount per second from then on. first_hop,
 hops: first of its elements of :data:`HOP`, and their number. missing: number of activities that must end first.
-first_edge: its first element of :data:`EDGE`. place: its position in the queue of events, or ``NONE``. child, sibling:
+first_edge: its first element of :data:`EDGE`. event: index of its event in the queue, or ``NONE``. child, sibling:
 its first child and next sibling in the heap of its unit. seen: number of the last division that included it, negative
 once that division has set its rate. renewed: number of the last division that changed its rate. watched: 1 if the loop
 returns when it ends. first_wait: index of the first element of :data:`EDGE` whose dependent it is.

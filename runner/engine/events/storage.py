@@ -50,7 +50,7 @@ def block_of(
     activities["hops"] = [len(each) for each in links]
     for name in ("start", "end"):
         activities[name] = np.nan
-    for name in ("place", "child", "sibling", "first_edge"):
+    for name in ("event", "child", "sibling", "first_edge"):
         activities[name] = NONE
     waits = [(before, number) for number, each in enumerate(after) for before in each]
     flat = [link for each in links for link in each]

@@ -10,7 +10,7 @@ from runner.engine.events.loop import EventLoop
 from runner.engine.events.state import NONE
 from runner.engine.events.storage import block_of
 from runner.engine.graph.device import task_of
-from runner.engine.simulate.hosts import Share
+from runner.engine.simulate.hosts import HostShare
 from runner.engine.simulate.network import Network
 
 
@@ -92,7 +92,7 @@ def _sends(instructions: Sequence[Instruction], number: int) -> bool:
     return number < len(instructions) and instructions[number].op == "send"
 
 
-_Place = tuple[str, int]
+_SegmentKey = tuple[str, int]
 """A segment: its device and its number there."""
 
 
@@ -110,7 +110,7 @@ class _Row:
     weight: int = 1
 
 
-class Run:
+class ClientActivities:
     """The activities of one run of a client; :meth:`add_to` can add them to an event loop any number of times.
 
     The first activities are the segments of all devices, in order. arrivals: key of a transfer -> position of the
@@ -134,7 +134,7 @@ class Run:
         message_s: float = 0.0,
         in_order: bool = False,
         together: bool = False,
-        shares: Mapping[str, Share] | None = None,
+        shares: Mapping[str, HostShare] | None = None,
         serial: Mapping[int, int] | None = None,
     ) -> None:
         self.parts, self._network, self._units = parts, network, units
@@ -166,10 +166,10 @@ class Run:
 
     def _rows(self) -> list[_Row]:
         """Return the rows of all segments, then of all messages, and then of the master if it has work."""
-        places = [(device, number) for device, own in self.parts.items() for number in range(len(own))]
-        position = {place: k for k, place in enumerate(places)}
+        keys = [(device, number) for device, own in self.parts.items() for number in range(len(own))]
+        position = {key: k for k, key in enumerate(keys)}
         receivers = self._receivers()
-        after: dict[_Place, list[int]] = {
+        after: dict[_SegmentKey, list[int]] = {
             (device, number): [at - 1] if number else [] for (device, number), at in position.items()
         }
         others: list[_Row] = []
@@ -199,11 +199,11 @@ class Run:
         for device, share in remote.items():
             answer = add(_Row(share.latency_s, (position[device, len(self.parts[device]) - 1],)))
             add(replace(self._master(share), after=(answer,)))
-        return [*(self._segment(place, tuple(after[place])) for place in position), *others]
+        return [*(self._segment(key, tuple(after[key])) for key in position), *others]
 
-    def _segment(self, place: _Place, after: tuple[int, ...]) -> _Row:
+    def _segment(self, key: _SegmentKey, after: tuple[int, ...]) -> _Row:
         """Return the row of a segment: a delay, or an amount of work on a shared host."""
-        device, number = place
+        device, number = key
         spent, share = self.parts[device][number].duration_s, self._shares.get(device)
         row = _Row(spent, after, self._units[device], None if number else device)
         if share is None:
@@ -232,12 +232,12 @@ class Run:
             latency_s = 0.0
         yield _Row(latency_s, (), unit, amount=float(sum(each.nbytes for each in sent)), links=route.links)
 
-    def _master(self, share: Share) -> _Row:
+    def _master(self, share: HostShare) -> _Row:
         """Return the row of the master's work for one message: half of its work for one worker in one step."""
         assert share.messages is not None, "only processes exchange messages with the master"
         return _Row(0.0, (), share.master_unit, amount=0.5e-6 * share.messages.master, links=share.master)
 
-    def _receivers(self) -> dict[str, _Place]:
+    def _receivers(self) -> dict[str, _SegmentKey]:
         """Return, by key of a transfer, the segment that waits for the transfer."""
         return {
             key: (device, 0 if self._together else number)
@@ -246,11 +246,11 @@ class Run:
             for key in each.waits
         }
 
-    def _messages(self, segment: Segment, receivers: Mapping[str, _Place]) -> list[list[Transfer]]:
+    def _messages(self, segment: Segment, receivers: Mapping[str, _SegmentKey]) -> list[list[Transfer]]:
         """Return the transfers of each message that a segment sends."""
         if self._message_s or self._shares or self._serial:
             return [[each] for each in segment.sends]
-        found: dict[_Place, list[Transfer]] = {}
+        found: dict[_SegmentKey, list[Transfer]] = {}
         for each in segment.sends:
             found.setdefault(receivers[each.key], []).append(each)
         return [*found.values()]

@@ -13,7 +13,7 @@ from runner.engine.simulate.profile import MessageCosts
 
 
 @dataclass(frozen=True)
-class Share:
+class HostShare:
     """The use of a host's cores by one process.
 
     compute, relay: the links of the kernel threads, and of the threads that relay messages. threads: number of kernel
@@ -40,7 +40,7 @@ def shared_hosts(
     *,
     first_link: int,
     master_unit: int,
-) -> tuple[dict[str, Share], list[float]]:
+) -> tuple[dict[str, HostShare], list[float]]:
     """Return the share of each device, and the capacities of the new links, which are numbered from ``first_link``.
 
     host_of: device -> name of its host; the master is on the first of these hosts. costs_of: device -> its costs, whose
@@ -61,5 +61,5 @@ def shared_hosts(
     for device, host in host_of.items():
         costs, cpu = costs_of[device], of_host[host]
         compute, relay = (link(float(costs.threads)), cpu), (link(1.0), cpu)
-        shares[device] = Share(compute, relay, costs.threads, costs.messages, master, master_unit)
+        shares[device] = HostShare(compute, relay, costs.threads, costs.messages, master, master_unit)
     return shares, capacities

@@ -16,7 +16,7 @@ from runner.engine.events.loop import EventLoop, Floats
 from runner.engine.graph.device import Cluster, DeviceName, task_of
 from runner.engine.run.step_driver import Clients, Finished
 from runner.engine.run.timeline import LinkSpan, Timeline
-from runner.engine.simulate.activities import Run, Segment, segments
+from runner.engine.simulate.activities import ClientActivities, Segment, segments
 from runner.engine.simulate.costs import Costs, node_seconds_of
 from runner.engine.simulate.draws import Draws, InputReads
 from runner.engine.simulate.hardware import DeviceKind, Group, Hardware
@@ -102,7 +102,7 @@ class SimulatedSession(Clients):
         self._draws = Draws(hardware.disturbances, seed)
         self._reads: dict[str, InputReads] = {}
         self._begun: dict[str, list[float]] = {}
-        self._runs: dict[str, Run] = {}
+        self._runs: dict[str, ClientActivities] = {}
         self._segments: dict[str, dict[str, list[Segment]]] = {}
         self._fetches: dict[str, dict[str, Array]] = {}
         self._past = _Sums.of(self._loop)
@@ -288,10 +288,10 @@ class SimulatedSession(Clients):
         self._loop.forget_before(len(self._loop) if oldest is None else oldest.first)
         return found
 
-    def _run_of(self, client: str) -> Run:
+    def _run_of(self, client: str) -> ClientActivities:
         if client not in self._runs:
             message_s, together = 1e-6 * self._hardware.message_us, self.program.clients[client].deferred
-            self._runs[client] = Run(
+            self._runs[client] = ClientActivities(
                 self._parts(client),
                 self.network,
                 self._units,

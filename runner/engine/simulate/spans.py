@@ -13,7 +13,7 @@ from runner.engine.graph.device import DeviceName, task_of
 from runner.engine.graph.graph import Graph
 from runner.engine.run.recording import COMPUTE, INPUT, RECEIVE, SEND, WAIT, RawSpan
 from runner.engine.run.timeline import ClientRun, LinkSpan, RecordedPlan, Span, Timeline, spans_of
-from runner.engine.simulate.activities import Run, Segment
+from runner.engine.simulate.activities import ClientActivities, Segment
 from runner.engine.simulate.network import Network
 
 SESSION = "master"
@@ -34,7 +34,7 @@ class Executed:
     client: Client
     number: int
     step: int
-    run: Run
+    run: ClientActivities
     first: int
     inputs: Sequence[int]
     base: int
