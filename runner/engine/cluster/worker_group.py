@@ -69,15 +69,20 @@ class WorkerGroup:
 
         Raises ClusterError after any earlier failure, because the state of the workers is then unknown.
         """
-        if self._failed:
-            raise ClusterError(f"{message.kind!r} was not sent to {worker}: after an error, start a new session")
-        with self._mark_failure(), self._explain():
+        with self._sending(worker, message):
             self.endpoint.send(worker, message, documents)
 
     def send_tensor(self, worker: str, ready: messages.TensorReady, data: memoryview) -> None:
         """Send the bytes of a tensor. Raises the errors of :meth:`send`."""
-        with self._mark_failure(), self._explain():
+        with self._sending(worker, ready):
             send_parts(self.endpoint, worker, ready, data)
+
+    @contextmanager
+    def _sending(self, worker: str, message: messages.Message) -> Iterator[None]:
+        if self._failed:
+            raise ClusterError(f"{message.kind!r} was not sent to {worker}: after an error, start a new session")
+        with self._mark_failure(), self._explain():
+            yield
 
     def gather(
         self,

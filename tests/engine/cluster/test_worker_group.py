@@ -11,7 +11,19 @@ from runner.engine.cluster.processes import STACK_SIGNAL
 from runner.engine.cluster.supervisor import Supervisor
 from runner.engine.cluster.transport.endpoint import Received
 from runner.engine.cluster.transport.heartbeat import SILENCE_S
-from runner.engine.cluster.transport.messages import STEP, Bye, Done, Failed, Heartbeat, Hello, Loaded, Run, Shutdown
+from runner.engine.cluster.transport.messages import (
+    STEP,
+    Bye,
+    Done,
+    Failed,
+    Heartbeat,
+    Hello,
+    Loaded,
+    Run,
+    Shutdown,
+    TensorReady,
+)
+from runner.engine.cluster.transport.shared_memory import ArenaTensor
 from runner.errors import ClusterError, Interrupted, NonFiniteLossError, NumericError, RunnerError, WorkerLostError
 from tests.engine.cluster.stage import WORKERS, Stage
 from tests.engine.cluster.transport.conftest import identity, next_of
@@ -374,5 +386,8 @@ def test_nothing_is_sent_after_an_error(ready: Stage, break_off: Callable[[Stage
     expected = "'run' was not sent to worker-1: after an error, start a new session"
     with pytest.raises(ClusterError, match=expected):
         ready.group.send("worker-1", Run("p", 1))
+    tensor = TensorReady("p", 1, "x", ArenaTensor("uint8", (1,), "arena", 0, 1, 1))
+    with pytest.raises(ClusterError, match="'tensor' was not sent to worker-1: after an error, start a new session"):
+        ready.group.send_tensor("worker-1", tensor, memoryview(b"1"))
     ready.group.shut_down()
     assert ready.heard("worker-1") == []
