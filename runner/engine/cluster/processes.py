@@ -35,7 +35,6 @@ THREAD_VARIABLES = (
 """Environment variables that limit the threads of numerical libraries; a library reads its variable when loaded."""
 
 STACK_SIGNAL = signal.SIGUSR1
-TAIL_LINES = 20
 
 _TAIL_BYTES = 16 * 2**10
 _STACK_S = 0.5
@@ -60,7 +59,7 @@ def runner_command(module: str = "runner.__main__") -> list[str]:
     return [sys.executable, "-P", spec.origin]
 
 
-def tail(path: Path, lines: int = TAIL_LINES, begin: int = 0) -> list[str]:
+def tail(path: Path, lines: int = 20, begin: int = 0) -> list[str]:
     """Return the last lines of a log, from at most 16 KiB after its first ``begin`` bytes, escaped for a terminal."""
     try:
         with path.open("rb") as file:

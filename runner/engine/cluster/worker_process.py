@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 from collections.abc import Mapping
+from logging.handlers import QueueHandler
 from pathlib import Path
 from types import FrameType
 
@@ -72,7 +73,9 @@ def main(master: str, key: Path, spare: bool, host: str, facts: Mapping[str, str
         lost = _exit_without_master if over_tcp else lambda: None
         with HeartbeatThread(open_heartbeat, progress, lost=lost) as heartbeat, threadpool_limits(ticket.threads):
             if over_tcp:
-                logging.getLogger().addHandler(_LinesToMaster(heartbeat))
+                to_master = _LinesToMaster(heartbeat.lines)
+                to_master.setFormatter(logging.Formatter(_FORMAT))
+                logging.getLogger().addHandler(to_master)
                 log.info("%s has joined the run (pid %d)", identity.name, os.getpid())
             mailbox = Mailbox(endpoint)
             given = (master, processes, make_source, registry, progress, heartbeat.lines, over_tcp)
@@ -134,17 +137,12 @@ def _wait_for_welcome(endpoint: ZmqEndpoint) -> None:
             raise SecurityError(f"{received.message.kind!r} from {received.source}, expected a welcome")
 
 
-class _LinesToMaster(logging.Handler):
-    """A handler that sends log lines to the master, which keeps them with the other records of the run."""
+class _LinesToMaster(QueueHandler):
+    """A handler that queues log lines for the heartbeat thread, which sends them to the master."""
 
-    def __init__(self, heartbeat: HeartbeatThread) -> None:
-        super().__init__()
-        self.setFormatter(logging.Formatter(_FORMAT))
-        self._lines = heartbeat.lines
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Queue the text of a record for the heartbeat thread."""
-        self._lines.put(ascii_only(self.format(record))[: messages.MAX_ERROR_TEXT])
+    def prepare(self, record: logging.LogRecord) -> str:
+        """Return the text of a record."""
+        return ascii_only(self.format(record))[: messages.MAX_ERROR_TEXT]
 
 
 def _exit_without_master() -> None:

@@ -41,7 +41,6 @@ class DeviceExecutor:
 
     def __post_init__(self) -> None:
         self._platform: Platform = self.variables.platform
-        self._step = 0
         self._runs = 0
         self._generation = -1
         self._has_run = False
@@ -60,7 +59,6 @@ class DeviceExecutor:
         step raises RunnerError naming the feed, variable or node. An asynchronous device reports a failure at the next
         call or synchronization.
         """
-        self._step = step
         self._run = self._next(step)
         self._runs += 1
         try:
@@ -175,7 +173,7 @@ class DeviceExecutor:
         self._platform.synchronize()
         data = self.arena.at_least(plan.arena_bytes, self)
         self._generation = self.arena.generation
-        bound = Binding(plan, self.registry, self.variables, self.wires, data, lambda: self._step)
+        bound = Binding(plan, self.registry, self.variables, self.wires, data, lambda: self._run.step)
         self._feeds = [(feed, self._platform.writer(bound.operands[feed.slot])) for feed in plan.feeds]
         self._read = self._platform.reader([bound.operands[slot] for slot in plan.fetches.values()])
         self._call_groups = self._group_calls(bound)
@@ -190,7 +188,7 @@ class DeviceExecutor:
             timing = TimedCalls(self.plan, bound, self._platform, self._recorder, lambda: self._run)
             call_groups = [replace(each, call=timing.wrap(each.instructions[0], each.call)) for each in call_groups]
         if self.check_finite:
-            check = FiniteCheck(self.plan, bound, self._platform, lambda: self._step)
+            check = FiniteCheck(self.plan, bound, self._platform, lambda: self._run.step)
             call_groups = [replace(each, call=check.wrap(each.instructions[0], each.call)) for each in call_groups]
         return call_groups
 
@@ -210,4 +208,4 @@ class DeviceExecutor:
     def _failed(self, what: str, reason: str | BaseException | None) -> RunnerError:
         text = reason if isinstance(reason, str) else f"{type(reason).__name__}: {reason}"
         error = ResourceError if isinstance(reason, MemoryError) else RunnerError
-        return error(f"{what} on {self.plan.device} failed in step {self._step}: {text}")
+        return error(f"{what} on {self.plan.device} failed in step {self._run.step}: {text}")
