@@ -200,9 +200,9 @@ class Trainer:
             if every is not None and self.progress.done % every == 0:
                 self._save()
             self._saver.check()
-            if self._saver.is_due and self._step_driver.at_rest:
+            if self._saver.is_due and self._step_driver.is_synchronized:
                 self._save()
-            if self._recovery is not None and self._recovery.is_due and self._step_driver.at_rest:
+            if self._recovery is not None and self._recovery.is_due and self._step_driver.is_synchronized:
                 self._recovery.copy(self.progress)
             self._stop_if_requested()
         if self.progress.scores is None:

@@ -128,9 +128,9 @@ def test_variables_are_not_copied_within_a_round() -> None:
             return {}
 
     driver = bind(Rounds("average", steps=2), AtOnce())
-    found = [driver.at_rest]
+    found = [driver.is_synchronized]
     for step in range(3):
         driver.update(step, np.float64(0.1))
-        found.append(driver.at_rest)
+        found.append(driver.is_synchronized)
     driver.synchronize()
-    assert [*found, driver.at_rest] == [True, False, True, False, True]
+    assert [*found, driver.is_synchronized] == [True, False, True, False, True]

@@ -41,9 +41,10 @@ class ClusterSession(session.Session):
     heartbeats; None for a monitor with default limits. emulation: delays added to transfers and steps, or None.
     launcher: starts the workers; None for this machine. facts: equal in all processes; see ``joining``.
 
-    Raises ResourceError if the GPUs cannot set up a communicator. Raises WorkerLostError within two seconds of a
-    worker's death, with the worker's name, its exit code and the last lines of its log; :meth:`recover` then replaces
-    the worker. If a worker reports an error, the error is raised in its original class with the worker's name.
+    Raises ResourceError if the GPUs cannot set up a communicator. Raises WorkerLostError with the worker's name and log
+    if a worker has died or is silent: on this host, within two seconds of its death and with its exit code.
+    :meth:`recover` then replaces the worker. If a worker reports an error, the error is raised in its original class
+    with the worker's name.
     """
 
     def __init__(

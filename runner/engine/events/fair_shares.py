@@ -10,9 +10,9 @@ import numpy as np
 from numba import njit
 
 from runner.engine.events.state import (
+    BOTTLENECKS,
     CONNECTED_FLOWS,
     CONNECTED_LINKS,
-    NARROW_LINKS,
     NONE,
     TOUCHED_LINKS,
     State,
@@ -78,14 +78,14 @@ def _connect(state: State, number: int) -> None:
 @njit(cache=True)
 def _fix(state: State, share: float, number: int, now: float) -> int:
     """Set the rates of the flows through links whose share is the smallest; return the number of these flows."""
-    links, narrow, fixed = state.work[CONNECTED_LINKS], state.work[NARROW_LINKS], 0
-    narrow[0] = 0
+    links, bottlenecks, fixed = state.work[CONNECTED_LINKS], state.work[BOTTLENECKS], 0
+    bottlenecks[0] = 0
     for k in range(1, links[0] + 1):
         link = state.links[links[k]]
         if link.unfixed > 0 and link.free <= share * link.unfixed * (1.0 + EQUAL):
-            append(narrow, links[k])
-    for k in range(1, narrow[0] + 1):
-        hop = state.links[narrow[k]].first
+            append(bottlenecks, links[k])
+    for k in range(1, bottlenecks[0] + 1):
+        hop = state.links[bottlenecks[k]].first
         while hop != NONE:
             flow = state.activities[state.hops[hop].activity]
             # A flow whose rate is set has the negative number of this division.

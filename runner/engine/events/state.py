@@ -69,7 +69,7 @@ activities, edges, hops: the used lengths of these arrays, which have spare capa
 activities that the last run has seen; the others are new.
 """
 
-TOUCHED_LINKS, TOUCHED_UNITS, CONNECTED_LINKS, CONNECTED_FLOWS, NARROW_LINKS, WATCHED_ENDS = WORK_ROWS = range(6)
+TOUCHED_LINKS, TOUCHED_UNITS, CONNECTED_LINKS, CONNECTED_FLOWS, BOTTLENECKS, WATCHED_ENDS = WORK_ROWS = range(6)
 """Rows of the working memory. The first element of a row is the number of the elements that follow."""
 
 

@@ -32,7 +32,7 @@ PROCESS = "main"  # name of the process of a ``LocalSession``
 
 
 class LocalSession(Clients):
-    """A :class:`Session` in this process: a single device runs in the caller's thread, several in a thread each.
+    """A :class:`Session` in this process: a single device runs in the caller's thread, several in separate threads.
 
     check_finite: raise an error that names the first node whose output is not finite. interleaving: the order in which
     launched clients run on the devices; by default, a virtual clock with 1 s per run on a device and 0 s per transfer.

@@ -84,7 +84,7 @@ class StepDriver(ABC):
         """Wait for all launched clients; afterwards variables may be evaluated, saved and restored."""
 
     @property
-    def at_rest(self) -> bool:
+    def is_synchronized(self) -> bool:
         """Whether the variables can be saved now without waiting and without affecting later updates."""
         return False
 
@@ -160,7 +160,7 @@ class Synchronous(StepDriver):
         """Return at once, because no client is launched."""
 
     @property
-    def at_rest(self) -> bool:
+    def is_synchronized(self) -> bool:
         return True
 
 
@@ -197,7 +197,7 @@ class InRounds(Synchronous):
         return found
 
     @property
-    def at_rest(self) -> bool:
+    def is_synchronized(self) -> bool:
         return not self._in_round
 
     def synchronize(self) -> None:

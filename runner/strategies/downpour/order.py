@@ -112,11 +112,11 @@ class Downpour(StepDriver):
     def synchronize(self) -> None:
         """Start no further step, and wait until running steps and due pushes are finished."""
         self._synchronizing = True
-        while not self.at_rest:
+        while not self.is_synchronized:
             self._launch_ready(self._take(self._clients.finished()))
 
     @property
-    def at_rest(self) -> bool:
+    def is_synchronized(self) -> bool:
         """Whether no client is running. The servers' variables then lack only gradients that are not yet due."""
         return not any(each.computing or each.fetching or each.pushing for each in self._replicas)
 

@@ -156,11 +156,11 @@ class Dispatcher(LbfgsStepDriver):
 
     def synchronize(self) -> None:
         """Wait for late replicas."""
-        while not self.at_rest:
+        while not self.is_synchronized:
             self._take(self._clients.finished())
 
     @property
-    def at_rest(self) -> bool:
+    def is_synchronized(self) -> bool:
         """Whether no replica is late."""
         return not (self._busy or self._keeping)
 

@@ -136,6 +136,6 @@ class WholeBatch(LbfgsStepDriver):
         """Return at once, because every client has ended."""
 
     @property
-    def at_rest(self) -> bool:
+    def is_synchronized(self) -> bool:
         """True, because every client has ended."""
         return True

@@ -96,11 +96,11 @@ class FirstArrivals(StepDriver):
 
     def synchronize(self) -> None:
         """Wait for the shares of late workers, and drop them."""
-        while not self.at_rest:
+        while not self.is_synchronized:
             self._take(self._finished())
 
     @property
-    def at_rest(self) -> bool:
+    def is_synchronized(self) -> bool:
         """Whether no worker is late."""
         return not self._running
 
