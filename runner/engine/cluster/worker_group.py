@@ -216,9 +216,10 @@ class WorkerGroup:
         """
         if self._failed:
             return
-        for worker in self.absent:
+        absent, self.absent = self.absent, set()
+        for worker in absent:
             self._fence(worker)
-        present = [worker for worker in self.workers if worker not in self.absent]
+        present = [worker for worker in self.workers if worker not in absent]
         for worker in present:
             self.send(worker, messages.Shutdown())
             self.monitor.forget(worker)

@@ -295,6 +295,13 @@ def test_worker_may_be_silent_after_shutdown(supervisor: Supervisor, tmp_path: P
     assert [worker.exit and worker.exit.code for worker in supervisor.workers.values()] == [0, 0]
 
 
+def test_a_worker_that_does_not_leave_is_not_a_late_replacement(ready: Stage) -> None:
+    ready.group.absent.add("worker-1")
+    with pytest.raises(ClusterError, match="^no message 'bye' from worker-0 within 10 s") as caught:
+        ready.group.shut_down()
+    assert not isinstance(caught.value, WorkerLostError)
+
+
 def test_a_replacement_that_has_not_joined_ends_with_the_run(supervisor: Supervisor, tmp_path: Path) -> None:
     stage = Stage(supervisor, tmp_path, command=("/bin/true",))
     supervisor.expect_exits()
