@@ -187,9 +187,9 @@ def _emulated(config: Config, hardware: Hardware, program: Program) -> Iterator[
     rate = UNLIMITED_GBYTE_PER_S
     if cluster.bandwidth_mbit is not None:
         rate = 1e-9 * cluster.bandwidth_mbit * BYTES_PER_S_OF_MBIT
-    named = places(hardware.workers, program.workers)
+    named = places("workers", hardware.workers, program.workers)
     if hardware.servers is not None:
-        named += places(hardware.servers, program.servers)
+        named += places("servers", hardware.servers, program.servers)
     for one, other in combinations(named, 2):
         latency_us = 1e3 * (cluster.latency_ms or 0.0)
         yield Wire([one, other], rate, latency_us, serial=True, source=f"emulated {one} {other}")

@@ -52,7 +52,7 @@ class Launcher(Protocol):
         """Return the address of the master's inbox. directory: the private directory of the run."""
 
     def start(self, tickets: Tickets, address: str, supervisor: Supervisor, directory: Path, hosts: Hosts) -> None:
-        """Start processes, or print the commands that start them: first all of the run, later replacements of some.
+        """Start processes, or print the commands for it: first all processes of the run, later only replacements.
 
         tickets: process name -> ticket. address: address of the master's inbox. directory: as in :meth:`listen`. hosts:
         process name -> host on which the process runs or, for lost ones, ran last; empty at the first start. Raises

@@ -121,7 +121,7 @@ class Mailbox:
         return received
 
     def _dispatch(self, received: Received) -> Request | None:
-        """Store a tensor, ignore a greeting, and return any other message as a request."""
+        """Store a tensor, ignore a hello or a welcome, and return any other message as a request."""
         match received.message:
             case messages.TensorReady() as message:
                 self._store(received, message)

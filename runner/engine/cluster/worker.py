@@ -157,7 +157,7 @@ class Worker:
     def _abandon(self, message: messages.Abandon) -> None:
         """Begin a new epoch: drop all tensors, launched steps and spans, and the connections to lost processes.
 
-        This worker connects to a replacement in the next step that sends to it: the process has joined the run by then.
+        This worker connects to a replacement, which has joined the run by then, in the first step that sends to it.
         """
         if self._trace is not None:
             self._end_trace()

@@ -371,7 +371,7 @@ class WorkerGroup:
     def _handle_report(self, received: Received, now: float) -> RunnerError | None:
         """Handle a heartbeat, log lines or a part of a fetched tensor; return the error of a worker that failed.
 
-        Also notes which plans the replacements have loaded.
+        Also records which plans the replacements have loaded.
         """
         match received.message:
             case messages.Heartbeat(section=section, step=step):

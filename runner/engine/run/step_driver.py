@@ -120,14 +120,14 @@ def number_of(step: int) -> Array:
     return np.asarray(step, np.int64)
 
 
-Made = TypeVar("Made", bound=Callable[..., StepDriver])
+Maker = TypeVar("Maker", bound=Callable[..., StepDriver])
 _DRIVERS: dict[type[DriverSettings], Callable[..., StepDriver]] = {}
 
 
-def drives(settings: type[DriverSettings]) -> Callable[[Made], Made]:
+def drives(settings: type[DriverSettings]) -> Callable[[Maker], Maker]:
     """Register the decorated class or function (clients, settings) -> driver for programs with such settings."""
 
-    def register(make: Made) -> Made:
+    def register(make: Maker) -> Maker:
         _DRIVERS[settings] = make
         return make
 

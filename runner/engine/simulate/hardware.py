@@ -130,13 +130,13 @@ class Hardware:
         yield from (f"disturbances.{fault}" for fault in self.disturbances.faults())
 
 
-def places(group: Group, count: int) -> list[str]:
-    """Return the places of ``count`` devices; raises Violation if the group has fewer."""
+def places(role: str, group: Group, count: int) -> list[str]:
+    """Return the places of ``count`` devices; raises Violation if the group of this role has fewer."""
     if ANY in group.at:
         return [group.at.replace(ANY, str(number)) for number in range(count)]
     named = list(expanded(group.at))
     if count > len(named):
-        raise Violation(f"at={group.at!r} has {len(named)} places, expected {count} or more")
+        raise Violation(f"{role}.at={group.at!r} has {len(named)} places, expected {count} or more")
     return named[:count]
 
 

@@ -78,9 +78,10 @@ def network_of(hardware: Hardware, workers: int, servers: int) -> Network:
     """
     if servers and hardware.servers is None:
         raise Violation(f"servers=null: expected a kind and places for {servers} parameter servers")
-    place = dict(zip(map(worker_task, range(workers)), places(hardware.workers, workers), strict=True))
+    place = dict(zip(map(worker_task, range(workers)), places("workers", hardware.workers, workers), strict=True))
     if hardware.servers is not None:
-        place |= dict(zip(map(server_task, range(servers)), places(hardware.servers, servers), strict=True))
+        named = places("servers", hardware.servers, servers)
+        place |= dict(zip(map(server_task, range(servers)), named, strict=True))
     links: list[Link] = []
     neighbours: dict[str, list[tuple[str, int]]] = {}
     joined: dict[str, str] = {}

@@ -297,7 +297,7 @@ def test_worker_may_be_silent_after_shutdown(supervisor: Supervisor, tmp_path: P
 
 def test_a_worker_that_does_not_leave_is_not_a_late_replacement(ready: Stage) -> None:
     ready.group.absent.add("worker-1")
-    with pytest.raises(ClusterError, match="^no message 'bye' from worker-0 within 10 s") as caught:
+    with pytest.raises(ClusterError, match=r"^no message 'bye' from worker-0 within 10 s") as caught:
         ready.group.shut_down()
     assert not isinstance(caught.value, WorkerLostError)
 
