@@ -1,75 +1,60 @@
 """A plan that a worker has loaded, with everything that a step of the plan needs."""
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from runner.engine.cluster.arrivals import send_parts
 from runner.engine.cluster.assignment import Assignment, feed_key, fetch_key
-from runner.engine.cluster.mailbox import Mailbox
 from runner.engine.cluster.transport import messages
-from runner.engine.cluster.transport.endpoint import Endpoint
-from runner.engine.cluster.transport.shared_memory import ArenaReader, ArenaWriter
 from runner.engine.cluster.wire_rendezvous import WireRendezvous
-from runner.engine.graph.tensor import Tensor
 from runner.engine.run.executor import DeviceExecutor
 from runner.engine.run.inputs import ReadAhead
-from runner.kernels.contract import Array
 
 
-@dataclass(frozen=True)
+@dataclass
 class LoadedPlan:
     """A plan ready to run.
 
-    inputs: reader of the plan's inputs. writer: writer of this worker's arena. received: keys of the tensors that
-    messages announce. feeds: for each step of a series, the values from the master, in its arena. fetches: likewise,
-    the places of the fetched values in this worker's arena. copied: whether the master and this worker share no memory.
+    inputs: reader of the plan's inputs. received: keys of the tensors that messages announce.
     """
 
-    name: str
     assignment: Assignment
     executor: DeviceExecutor
     rendezvous: WireRendezvous
     inputs: ReadAhead
-    writer: ArenaWriter
     received: frozenset[str]
-    feeds: Sequence[Mapping[Tensor, Array]]
-    fetches: Sequence[Mapping[Tensor, Array]]
-    copied: bool
 
-    def run(self, step: int, index: int, endpoint: Endpoint, mailbox: Mailbox) -> None:
+    def __post_init__(self) -> None:
+        """For each step of a series, map the feeds in the master's arena and the fetches in this worker's arena."""
+        plan, steps = self.assignment.plan, range(self.assignment.depth)
+        master, writer = self.rendezvous.readers[messages.MASTER], self.rendezvous.writer
+        own = {slot.tensor for slot in self.assignment.inputs}
+        fed = {feed.tensor: feed.spec for feed in plan.feeds if feed.tensor not in own}
+        fetched = {tensor: plan.slots[slot].spec for tensor, slot in plan.fetches.items()}
+        self._feeds = [
+            {tensor: master.read(feed_key(tensor, index), spec.dtype, spec.shape) for tensor, spec in fed.items()}
+            for index in steps
+        ]
+        self._fetches = [
+            {tensor: writer.array(fetch_key(tensor, index), spec.dtype, spec.shape) for tensor, spec in fetched.items()}
+            for index in steps
+        ]
+
+    def run(self, step: int, index: int) -> None:
         """Run one step. index: index of the step in the series that the master has requested."""
         # Some feeds are read from this worker's input source; the master has written the other feeds to its arena.
-        inputs, fed = self.inputs.read(step), self.feeds[index]
-        if self.copied:
+        inputs, fed, rendezvous = self.inputs.read(step), self._feeds[index], self.rendezvous
+        copied = rendezvous.readers[messages.MASTER].spec.is_copy
+        if copied:
             for tensor in fed:
-                mailbox.tensor(self.name, step, feed_key(tensor, index))
-        self.rendezvous.begin(step, first=index == 0)
+                rendezvous.mailbox.tensor(rendezvous.plan, step, feed_key(tensor, index))
+        rendezvous.begin(step, first=index == 0)
         fetched = self.inputs.run(step, {**inputs, **fed})
-        self.rendezvous.finish()
-        for tensor, memory in self.fetches[index].items():
+        rendezvous.finish()
+        for tensor, memory in self._fetches[index].items():
             np.copyto(memory, fetched[tensor])
-            if self.copied:
+            if copied:
                 key = fetch_key(tensor, index)
-                ready = messages.TensorReady(self.name, step, key, self.writer.put(key, memory))
-                send_parts(endpoint, messages.MASTER, ready, self.writer.memory(key).data)
-
-
-def feeds_of(assignment: Assignment, master: ArenaReader) -> list[dict[Tensor, Array]]:
-    """Return, for each step of a series, the values from the master, in its arena."""
-    own = {slot.tensor for slot in assignment.inputs}
-    fed = {feed.tensor: feed.spec for feed in assignment.plan.feeds if feed.tensor not in own}
-    return [
-        {tensor: master.read(feed_key(tensor, index), spec.dtype, spec.shape) for tensor, spec in fed.items()}
-        for index in range(assignment.depth)
-    ]
-
-
-def fetches_of(assignment: Assignment, writer: ArenaWriter) -> list[dict[Tensor, Array]]:
-    """Return, for each step of a series, the places of the fetched values in this worker's arena."""
-    returned = {tensor: assignment.plan.slots[slot].spec for tensor, slot in assignment.plan.fetches.items()}
-    return [
-        {tensor: writer.array(fetch_key(tensor, index), spec.dtype, spec.shape) for tensor, spec in returned.items()}
-        for index in range(assignment.depth)
-    ]
+                ready = messages.TensorReady(rendezvous.plan, step, key, rendezvous.writer.put(key, memory))
+                send_parts(rendezvous.endpoint, messages.MASTER, ready, rendezvous.writer.memory(key).data)

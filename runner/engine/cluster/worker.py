@@ -16,7 +16,7 @@ from typing import Any
 
 from runner.engine.cluster.assignment import Assignment, bell_key, feed_sizes, peer_of, receivers, recv_specs, senders
 from runner.engine.cluster.emulation import Links
-from runner.engine.cluster.loaded_plan import LoadedPlan, feeds_of, fetches_of
+from runner.engine.cluster.loaded_plan import LoadedPlan
 from runner.engine.cluster.mailbox import WAIT_S, LaunchQueue, Mailbox, QueuedLaunch, Request, StepAbandoned, Stopped
 from runner.engine.cluster.transport import messages
 from runner.engine.cluster.transport.encoding import decode_document, encode_document
@@ -268,11 +268,7 @@ class Worker:
         sources = received | dict.fromkeys(feed_sizes(assignment.plan, assignment.inputs), messages.MASTER)
         copied = {key: readers[owner] for key, owner in sources.items() if readers[owner].spec.is_copy}
         self.mailbox.expect(plan, received | {key: sources[key] for key in copied}, copied)
-        master = readers[messages.MASTER]
-        arrays = (feeds_of(assignment, master), fetches_of(assignment, writer), master.spec.is_copy)
-        self._plans[plan] = LoadedPlan(
-            plan, assignment, executor, rendezvous, inputs, writer, frozenset(received), *arrays
-        )
+        self._plans[plan] = LoadedPlan(assignment, executor, rendezvous, inputs, frozenset(received))
         self.endpoint.send(messages.MASTER, messages.Loaded(plan))
         self.progress.enter(messages.IDLE, 0)
 
@@ -306,7 +302,7 @@ class Worker:
         for index, step in enumerate(steps):
             if index:
                 self.progress.enter(messages.STEP, step)
-            loaded.run(step, index, self.endpoint, self.mailbox)
+            loaded.run(step, index)
         self.endpoint.send(messages.MASTER, messages.Done(plan, last, {PEAK_MEMORY: float(peak_rss_bytes()), **stats}))
         self.progress.enter(messages.IDLE, last)
 

@@ -17,7 +17,7 @@ from runner.kernels.registry import Registry
 class Binding:
     """A plan with memory for every slot. operands: one operand for each slot.
 
-    data: the device's arena (see ``storage``). step: returns the number of the current step, for sends and receives.
+    data: the device's arena (see ``storage``). step: returns the number of the current step.
     """
 
     plan: DevicePlan

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from runner.engine.compile.plan import DevicePlan
 from runner.engine.run.binding import Binding
 from runner.engine.run.recording import COMPUTE, RECEIVE, SEND, WAIT, PlanRun, Recorder
 from runner.engine.run.storage import allocate
@@ -75,33 +74,31 @@ def _call_group(platform: Platform, works: Sequence[tuple[int, Work]], *, once: 
 class TimedCalls:
     """Functions that time each call of one device's bound plan. current_run: returns the current run of the plan."""
 
-    plan: DevicePlan
     bound: Binding
-    platform: Platform
     recorder: Recorder
     current_run: Callable[[], PlanRun]
 
     def wrap(self, position: int, call: Call) -> Call:
         """Return the timed call of an instruction. For a receive, the wait is a separate span."""
-        op = self.plan.instructions[position].op
+        op = self.bound.plan.instructions[position].op
         if op == "recv":
             return self._receive(position)
-        kind = SEND if op == "send" else COMPUTE
+        kind, platform = SEND if op == "send" else COMPUTE, self.bound.variables.platform
 
         def done() -> int | None:
             status = call()
-            self.platform.finish()
+            platform.finish()
             return status
 
         return lambda: self.recorder.timed(self.current_run(), position, kind, done)
 
     def _receive(self, position: int) -> Callable[[], None]:
         """Return a receive whose two parts are timed: the wait for the tensor, and its check or copy."""
-        wait, take, _ = self.bound.receiver(self.plan.instructions[position])
+        wait, take, _ = self.bound.receiver(self.bound.plan.instructions[position])
 
         def finish_receive(value: Any) -> None:
             take(value)
-            self.platform.finish()
+            self.bound.variables.platform.finish()
 
         def receive() -> None:
             run = self.current_run()
@@ -113,20 +110,18 @@ class TimedCalls:
 
 @dataclass
 class FiniteCheck:
-    """A check that all node outputs of one device's bound plan are finite. step: returns the current step's number.
+    """A check that all node outputs of one device's bound plan are finite.
 
     A node may write its output directly into a variable's memory. The check copies such a variable before the node
     runs, and restores it if the output is not finite. Raises ResourceError if there is no memory for the copies.
     """
 
-    plan: DevicePlan
     bound: Binding
-    platform: Platform
-    step: Callable[[], int]
 
     def __post_init__(self) -> None:
-        sizes = [sum(data.nbytes for data in self._variables(k)) for k in range(len(self.plan.instructions))]
-        self._copies = allocate(self.platform, max(sizes, default=0), "copies of variables for the finiteness check")
+        self._plan, self._platform = self.bound.plan, self.bound.variables.platform
+        sizes = [sum(data.nbytes for data in self._variables(k)) for k in range(len(self._plan.instructions))]
+        self._copies = allocate(self._platform, max(sizes, default=0), "copies of variables for the finiteness check")
 
     def wrap(self, position: int, call: Call) -> Call:
         """Return the call of an instruction followed by the check; the check raises NumericError naming the node."""
@@ -154,17 +149,17 @@ class FiniteCheck:
 
     def _variables(self, position: int) -> list[Bytes]:
         """Return the memory of the variables that an instruction overwrites with its outputs."""
-        outputs = self.plan.instructions[position].outputs
-        return [self.bound.operands[slot].data for slot in outputs if self.plan.places[slot].variable is not None]
+        outputs = self._plan.instructions[position].outputs
+        return [self.bound.operands[slot].data for slot in outputs if self._plan.places[slot].variable is not None]
 
     def _copy(self, target: Bytes, source: Bytes) -> Call:
-        call = self.platform.copier(target, source)
-        return call if callable(call) else self.platform.join([Work(call, (source,), (target,))], once=True).call
+        call = self._platform.copier(target, source)
+        return call if callable(call) else self._platform.join([Work(call, (source,), (target,))], once=True).call
 
     def _refuse_non_finite(self, position: int) -> None:
-        instruction = self.plan.instructions[position]
+        instruction = self._plan.instructions[position]
         for port, slot in enumerate(instruction.outputs):
-            spec, data = self.plan.slots[slot].spec, self.platform.snapshot(self.bound.operands[slot].data)
+            spec, data = self._plan.slots[slot].spec, self._platform.snapshot(self.bound.operands[slot].data)
             if not spec.is_float or data.nbytes % np.dtype(spec.dtype).itemsize:
                 continue
             value = data.view(spec.dtype)
@@ -172,6 +167,6 @@ class FiniteCheck:
                 bad = int(value.size - np.isfinite(value).sum())
                 raise NumericError(
                     f"node {instruction.node!r} (op {instruction.op!r}), output {port}: {bad} of "
-                    f"{spec.size} values are not finite in step {self.step()}; no earlier node produced "
+                    f"{spec.size} values are not finite in step {self.bound.step()}; no earlier node produced "
                     "such values"
                 )

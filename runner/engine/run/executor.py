@@ -185,10 +185,10 @@ class DeviceExecutor:
         together = not self.check_finite and (self._recorder is None or self._fused)
         call_groups = (join_calls if together else separate_calls)(self._platform, works)
         if self._recorder is not None:
-            timing = TimedCalls(self.plan, bound, self._platform, self._recorder, lambda: self._run)
+            timing = TimedCalls(bound, self._recorder, lambda: self._run)
             call_groups = [replace(each, call=timing.wrap(each.instructions[0], each.call)) for each in call_groups]
         if self.check_finite:
-            check = FiniteCheck(self.plan, bound, self._platform, lambda: self._run.step)
+            check = FiniteCheck(bound)
             call_groups = [replace(each, call=check.wrap(each.instructions[0], each.call)) for each in call_groups]
         return call_groups
 
