@@ -78,11 +78,6 @@ class Arena:
         self._users.add(user)
         return self._data
 
-    @property
-    def nbytes(self) -> int:
-        """The current size in bytes."""
-        return int(self._data.nbytes)
-
 
 def allocate(platform: Platform, nbytes: int, what: str) -> Bytes:
     """Allocate device memory for ``what``. Raises ResourceError naming ``what`` if there is not enough memory."""

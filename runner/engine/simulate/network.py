@@ -16,10 +16,9 @@ from runner.system.schema import Violation
 class Link:
     """One link. name: "from -> to", or "a -- b" if both directions share it. latency_s: seconds for each message.
 
-    wire: name of the description of the link. serial: whether messages use the link one after the other.
+    serial: whether messages use the link one after the other.
     """
 
-    wire: str
     name: str
     bytes_per_s: float
     latency_s: float
@@ -98,7 +97,7 @@ def network_of(hardware: Hardware, workers: int, servers: int) -> Network:
             for source, target in ((one, other), (other, one)):
                 if not wire.shared or source == one:
                     name = f"{one} -- {other}" if wire.shared else f"{source} -> {target}"
-                    links.append(Link(key, name, 1e9 * wire.gbyte_per_s, 1e-6 * wire.latency_us, wire.serial))
+                    links.append(Link(name, 1e9 * wire.gbyte_per_s, 1e-6 * wire.latency_us, wire.serial))
                 neighbours.setdefault(source, []).append((target, len(links) - 1))
     return Network(tuple(links), place, neighbours)
 
