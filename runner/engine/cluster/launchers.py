@@ -4,6 +4,7 @@ Every process runs ``runner worker --join ADDRESS --key FILE``, where the file i
 """
 
 import os
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -179,7 +180,7 @@ class HostsLauncher(RemoteLauncher):
         for name, ticket in tickets.items():
             path = self._path(name)
             store_ticket(path, ticket)
-            command = " ".join(["runner", *join_arguments(address, self.options, path)])
+            command = shlex.join(["runner", *join_arguments(address, self.options, path)])
             self.announce(f"{name}: copy {path} to {self.host_of(name)} with mode 0600, and run there\n  {command}")
 
     def host_of(self, name: str) -> str:

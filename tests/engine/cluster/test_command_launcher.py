@@ -1,6 +1,7 @@
-"""Commands that start workers on other hosts: reports of ended tasks, and the nodes of replacements."""
+"""Commands that start workers on other hosts: their text, reports of ended tasks, and the nodes of replacements."""
 
 import os
+import shlex
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,10 +10,12 @@ import pytest
 
 from runner.engine.cluster.command_launcher import placed
 from runner.engine.cluster.command_process import CommandProcess
+from runner.engine.cluster.launchers import HostsLauncher
 from runner.engine.cluster.supervisor import Supervisor
 from runner.errors import ClusterError
 from runner.system import slurm
 from tests.engine.cluster.test_processes import wait_until_dead
+from tests.engine.cluster.transport.test_ticket import PLAIN
 from tests.integration.command import wait_until
 
 REPEATS = "import sys\nfor line in sys.stdin: print(line, end='', flush=True)\nraise SystemExit({code})"
@@ -67,6 +70,16 @@ def test_command_without_workers_is_ended(supervisor: Supervisor, tmp_path: Path
     supervisor.end_idle_commands()
     assert supervisor.workers == {}
     assert command.exit is not None
+
+
+def test_printed_command_can_be_typed_although_its_folder_has_a_space(supervisor: Supervisor, tmp_path: Path) -> None:
+    keys, lines = tmp_path / "my run", list[str]()
+    hosts = {"worker-0": "first"}
+    launcher = HostsLauncher(address="tcp://10.0.0.1:*", hosts=hosts, keys=keys, announce=lines.append)
+    launcher.start({"worker-0": PLAIN}, "tcp://10.0.0.1:5", supervisor, tmp_path, {})
+    _, command = lines[0].splitlines()
+    expected = ["runner", "worker", "--join", "tcp://10.0.0.1:5", "--key", str(keys / "worker-0.key")]
+    assert shlex.split(command) == expected
 
 
 @pytest.mark.parametrize(
