@@ -256,15 +256,18 @@ class Worker:
         self._connect(receivers(assignment.plan, assignment.arenas[own_name].sizes))
         readers = {owner: ArenaReader(spec) for owner, spec in assignment.arenas.items() if owner != own_name}
         writer = ArenaWriter(assignment.arenas[own_name])
-        ends = (recv_specs(assignment.plan), sorted(receivers(assignment.plan)))
-        wire = (self.endpoint, self.mailbox, writer, readers, *ends)
-        rendezvous = WireRendezvous(plan, *wire, self.registry, self._links, self.spins)
-        memory = (self._variables, self._arena, wires_of(self._variables.platform, rendezvous))
-        executor = DeviceExecutor(assignment.plan, self.registry, *memory, check_finite=self._check_finite)
+        specs, targets = recv_specs(assignment.plan), sorted(receivers(assignment.plan))
+        rendezvous = WireRendezvous(
+            plan, self.endpoint, self.mailbox, writer, readers, specs, targets, self.registry, self._links, self.spins
+        )
+        wires = wires_of(self._variables.platform, rendezvous)
+        executor = DeviceExecutor(
+            assignment.plan, self.registry, self._variables, self._arena, wires, check_finite=self._check_finite
+        )
         shared = SharedReading(self._source, {assignment.device: assignment.inputs})
         inputs = ReadAhead(executor, partial(shared.read, assignment.device))
-        bells = {key for owner in readers for key in readers[owner].spec.sizes}
-        received = {key: peer for key, peer in senders(assignment.plan).items() if bell_key(key) not in bells}
+        arena_keys = {key for reader in readers.values() for key in reader.spec.sizes}
+        received = {key: peer for key, peer in senders(assignment.plan).items() if bell_key(key) not in arena_keys}
         sources = received | dict.fromkeys(feed_sizes(assignment.plan, assignment.inputs), messages.MASTER)
         copied = {key: readers[owner] for key, owner in sources.items() if readers[owner].spec.is_copy}
         self.mailbox.expect(plan, received | {key: sources[key] for key in copied}, copied)
