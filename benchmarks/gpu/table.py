@@ -35,12 +35,12 @@ def page(store: Store, command: str) -> str:
 def heading(store: Store, command: str) -> str:
     """Describe the GPU and the measurement."""
     versions = {n: v for each in store.results.values() for s in each.result.subjects for n, v in s.versions.items()}
-    told = ", ".join(f"{name} {version}" for name, version in sorted(versions.items())) or NOT_RUN
+    named = ", ".join(f"{name} {version}" for name, version in sorted(versions.items())) or NOT_RUN
     return "\n".join(
         [
             f"# Measurements on {store.facts['device']}",
             "",
-            listed({**store.facts, "versions": told, "command": f"`{command}`, run until all results are measured"}),
+            listed({**store.facts, "versions": named, "command": f"`{command}`, run until all results are measured"}),
             "",
             "Each implementation (runner, and each mode of PyTorch) runs in a separate process with the same initial "
             "values and the same batch, which stays on the GPU. All are warmed up one by one and then take turns. A "

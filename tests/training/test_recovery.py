@@ -150,19 +150,19 @@ def test_a_run_goes_on_after_it_lost_a_process(
         assert summary.final["test/loss"] == expected.final["test/loss"]
     lines = [record for record in read_metrics(tmp_path / "run" / "metrics.jsonl") if "train/loss" in record.values]
     assert [record.step for record in lines] == list(range(1, 9))
-    (told,) = recoveries_of(tmp_path / "run")
-    assert (told["worker"], told["epoch"], told["replaced"]) == (process, 2, [process])
-    assert told["state_from"] == ("memory of the master" if boundary == MEMORY else "initial values")
-    assert told["seconds"] == pytest.approx(told["fenced_s"] + told["started_s"] + told["state_s"])
-    assert told["found_s"] > 0
-    assert told["redone_s"] is None or told["redone_s"] > 0, "None if only an evaluation was interrupted"
-    assert told["step"] >= 6, "other processes may finish steps before the loss is noticed"
+    (recorded,) = recoveries_of(tmp_path / "run")
+    assert (recorded["worker"], recorded["epoch"], recorded["replaced"]) == (process, 2, [process])
+    assert recorded["state_from"] == ("memory of the master" if boundary == MEMORY else "initial values")
+    assert recorded["seconds"] == pytest.approx(recorded["fenced_s"] + recorded["started_s"] + recorded["state_s"])
+    assert recorded["found_s"] > 0
+    assert recorded["redone_s"] is None or recorded["redone_s"] > 0, "None if only an evaluation was interrupted"
+    assert recorded["step"] >= 6, "other processes may finish steps before the loss is noticed"
     if boundary == START:
-        assert told["continued_from"] == 0
+        assert recorded["continued_from"] == 0
     elif strategy in ("async_data", "sandblaster"):  # whose clients surely end together only at the evaluation
-        assert told["continued_from"] >= 4
+        assert recorded["continued_from"] >= 4
     else:
-        assert told["step"] - told["continued_from"] <= 1
+        assert recorded["step"] - recorded["continued_from"] <= 1
     assert processes_of(summary.run_id) == []
     with RunDirectory.open(tmp_path / "run", resume=True) as directory:
         assert directory.epoch == 3
@@ -236,8 +236,8 @@ def test_a_run_goes_on_with_fewer_workers(tmp_path: Path, monkeypatch: pytest.Mo
         no_room_for_a_replacement(patched)
         patched.setattr(Recovery, "is_due", True)
         summary = train(tmp_path / "run", fewer, lost)
-    (told,) = recoveries_of(tmp_path / "run")
-    assert (told["worker"], told["replaced"], told["remaining"]) == ("worker-1", [], 2)
+    (recorded,) = recoveries_of(tmp_path / "run")
+    assert (recorded["worker"], recorded["replaced"], recorded["remaining"]) == ("worker-1", [], 2)
     assert lost.steps == list(range(1, 9))
     assert (summary.status, summary.steps, summary.recoveries) == ("finished", 8, 1)
     stored = load_stored(tmp_path / "run" / "config.yaml")
@@ -245,7 +245,7 @@ def test_a_run_goes_on_with_fewer_workers(tmp_path: Path, monkeypatch: pytest.Mo
     assert stored.init_from == str(tmp_path / "first" / "checkpoints" / "step-3")
     assert "cluster.workers was 3 and is 2 from now on" in (tmp_path / "run" / "run.log").read_text()
     alone = (*three, "cluster.one_process=true")
-    train(tmp_path / "other", (*alone, f"train.steps={told['continued_from']}"))
+    train(tmp_path / "other", (*alone, f"train.steps={recorded['continued_from']}"))
     resumed = small_config(*alone, "train.steps=8", "parallelism.workers=2")
     assert summary.weights_sha256 == run(resumed, tmp_path / "other", overrides=(), resume=True).weights_sha256
 
@@ -267,9 +267,9 @@ def test_a_failed_run_keeps_its_state(fewest: str, ends: str, tmp_path: Path, mo
     lost = Disturbance({6: ("worker-1", signal.SIGKILL)})
     with pytest.raises(ClusterError, match=ends):
         train(tmp_path / "run", (*THREE, "train.steps=8", *typed(f"cluster.min_workers={fewest}")), lost)
-    (told,) = recoveries_of(tmp_path / "run")
+    (recorded,) = recoveries_of(tmp_path / "run")
     checkpoints = tmp_path / "run" / "checkpoints"
-    assert newest(checkpoints) == checkpoints / f"step-{told['continued_from']}"
+    assert newest(checkpoints) == checkpoints / f"step-{recorded['continued_from']}"
 
 
 BACKED = (
@@ -289,15 +289,15 @@ def test_a_run_does_not_wait_for_a_backup_worker(tmp_path: Path, monkeypatch: py
     lost = Disturbance({4: ("worker-2", signal.SIGKILL)})
     summary = train(tmp_path / "run", (*BACKED, *WORKER_0_LATE), lost)
     assert (summary.status, summary.steps, summary.recoveries) == ("finished", 16, 1)
-    (told,) = recoveries_of(tmp_path / "run")
-    assert (told["worker"], told["replaced"], told["started_s"]) == ("worker-2", ["worker-2"], None)
-    assert told["seconds"] == pytest.approx(told["fenced_s"] + told["state_s"])
-    assert told["step"] < 8
-    assert told["rejoined_step"] == 8
+    (recorded,) = recoveries_of(tmp_path / "run")
+    assert (recorded["worker"], recorded["replaced"], recorded["started_s"]) == ("worker-2", ["worker-2"], None)
+    assert recorded["seconds"] == pytest.approx(recorded["fenced_s"] + recorded["state_s"])
+    assert recorded["step"] < 8
+    assert recorded["rejoined_step"] == 8
     contributors = tmp_path / "run" / "contributors.jsonl"
     lines = {line["step"]: line for line in read_decisions(contributors)}
     assert list(lines) == list(range(16))
-    for step in range(told["continued_from"], 8):
+    for step in range(recorded["continued_from"], 8):
         assert (lines[step]["contributors"], lines[step]["dropped"]) == ([0, 1], [])
     assert any(2 in lines[step]["contributors"] for step in range(8, 16))
     again = train(tmp_path / "again", (*BACKED, f"parallelism.replay={contributors}"))
@@ -313,8 +313,8 @@ def test_a_backup_worker_that_does_not_join_again_ends_the_run(tmp_path: Path, m
     monkeypatch.setattr(ClusterSession, "_wait_for_absent", none_joins)
     with pytest.raises(NotStartedAgainError, match=r"^no 'hello' from worker-2$"):
         train(tmp_path / "run", BACKED, Disturbance({4: ("worker-2", signal.SIGKILL)}))
-    (told,) = recoveries_of(tmp_path / "run")
-    assert (told["replaced"], told["remaining"], told["rejoined_step"]) == ([], 2, None)
+    (recorded,) = recoveries_of(tmp_path / "run")
+    assert (recorded["replaced"], recorded["remaining"], recorded["rejoined_step"]) == ([], 2, None)
 
 
 class StopAtSix(Callback):

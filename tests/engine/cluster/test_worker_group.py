@@ -321,7 +321,7 @@ def bye(worker: int, after_s: float) -> Event:
 
 
 @pytest.mark.parametrize(
-    ("events", "told", "ended_s"),
+    ("events", "informed", "ended_s"),
     [
         ([bye(0, 0.5), bye(1, 0.25)], WORKERS, 0.5),
         ([bye(0, 0.5)], WORKERS, 2.0),
@@ -332,13 +332,13 @@ def bye(worker: int, after_s: float) -> Event:
     ids=["both end", "one does not answer", "one is gone", "one reported an error", "one breaks the protocol"],
 )
 def test_workers_of_other_hosts_learn_why_the_run_has_ended(
-    elsewhere: Stage, events: Sequence[Event], told: Sequence[str], ended_s: float
+    elsewhere: Stage, events: Sequence[Event], informed: Sequence[str], ended_s: float
 ) -> None:
     for event in events:
         event(elsewhere)
     elsewhere.group.dismiss(INTERRUPTED)
     assert elsewhere.network.clock.now == ended_s
-    assert [worker for worker in WORKERS if Shutdown in elsewhere.heard(worker)] == list(told)
+    assert [worker for worker in WORKERS if Shutdown in elsewhere.heard(worker)] == list(informed)
 
 
 def test_silence_of_a_host_is_the_cause_of_connections_that_others_lost_before(elsewhere: Stage) -> None:
