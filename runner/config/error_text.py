@@ -11,7 +11,7 @@ from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException, Vali
 
 from runner.callback import CALLBACKS
 from runner.config.conf_dir import conf_dir, nested_groups
-from runner.config.groups import GROUPS, group_of, known_keys
+from runner.config.groups import GROUPS, group_of, known_keys, optional_sections
 from runner.config.schema import Config
 
 _NO_SCHEMA = "Could not load 'schema/"
@@ -31,6 +31,11 @@ _OWN_FILES = "; for an option in your own YAML files, give --config-dir DIR"
 _NO_NEW_ENTRY = (
     "The command line changes the values of entries; to add an entry, write it in a YAML file of its group and give "
     "--config-dir DIR"
+)
+
+_NO_NEW_SECTION = (
+    "The command line changes only sections that are not null; choose an option of the group that sets the section, or "
+    "write the section in a YAML file of the group and give --config-dir DIR"
 )
 
 _LEAST_SIMILARITY = 0.75
@@ -100,6 +105,19 @@ def unknown_command_line_option(option: str, following: str | None) -> str:
     instead = " or ".join(f"{key}={value}" for key in keys)
     advice = f"write {instead}" if keys else "keys are set by KEY=VALUE; see `runner --help` and `runner --hydra-help`"
     return f"{option}: no such option; {advice}"
+
+
+def null_section(arguments: Iterable[str]) -> str | None:
+    """Return a message for overrides of sections that can be null; None if no argument is such an override.
+
+    For such an override of a section that is null, OmegaConf raises errors of Python that name no key.
+    """
+    lines, sections = [], sorted(optional_sections(), key=len, reverse=True)
+    for argument in arguments:
+        key = f"{argument.lstrip('+').partition('=')[0]}."
+        if section := next((each for each in sections if key.startswith(f"{each}.")), ""):
+            lines.append(f"{argument}: {section}, or a section that contains it, is null")
+    return "\n".join([*lines, _NO_NEW_SECTION]) if lines else None
 
 
 def _without_group(found: re.Match[str]) -> str:

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Iterator, Mapping
+from typing import get_args
 
 from runner.config.schema import CLUSTERS, Config
 from runner.data import DATASETS
@@ -44,6 +45,24 @@ def group_of(schema: object) -> tuple[str, str] | None:
     """Return the group and the option that have this schema; None for a section or a nested section."""
     options = ((group, name, each) for group, table in GROUPS.items() for name, each in table.items())
     return next(((group, name) for group, name, each in options if each is schema), None)
+
+
+def optional_sections() -> list[str]:
+    """Return the dotted keys of the sections that can be null."""
+    found = list(_optional_sections(Config))
+    for group, options in GROUPS.items():
+        found += [f"{group}.{key}" for schema in options.values() for key in _optional_sections(schema)]
+    return list(dict.fromkeys(found))
+
+
+def _optional_sections(schema: type) -> Iterator[str]:
+    for field in dataclasses.fields(schema):
+        of_type = get_args(field.type)
+        can_be_null = type(None) in of_type
+        section = of_type[0] if can_be_null else field.type
+        if dataclasses.is_dataclass(section):
+            yield from [field.name] if can_be_null else []
+            yield from (f"{field.name}.{key}" for key in _optional_sections(section))  # type: ignore[arg-type]
 
 
 def _keys(schema: type) -> Iterator[str]:

@@ -31,7 +31,7 @@ from runner.config import hydra_sweep
 from runner.config.command_line import overrides_first, quoting_hint
 from runner.config.conf_dir import conf_dir
 from runner.config.configuration import from_composed, release_other_limit, structured, to_plain
-from runner.config.error_text import describe, unknown_command_line_option, unknown_option
+from runner.config.error_text import describe, null_section, unknown_command_line_option, unknown_option
 from runner.config.groups import GROUPS
 from runner.config.launcher import BASIC, Launcher, SweepPlace
 from runner.config.schema import Config
@@ -343,7 +343,8 @@ def _translated(error: Exception, arguments: Sequence[str]) -> RunnerError:
             f"cannot write {error.filename}: {error.strerror}; choose a writable directory with "
             "hydra.run.dir=DIR (hydra.sweep.dir=DIR for a sweep)"
         )
-    return ConfigError(f"{' '.join(arguments)}: {error}")
+    is_null = isinstance(error, AttributeError | AssertionError) and "None" in str(error)
+    return ConfigError((null_section(arguments) if is_null else None) or f"{' '.join(arguments)}: {error}")
 
 
 def overridden(

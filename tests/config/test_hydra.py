@@ -121,6 +121,27 @@ def test_an_entry_that_no_file_has_is_refused_with_advice(override: str, complai
         composed("cluster=k20x8", override)
 
 
+INPUT = "cluster.hardware.disturbances.input"
+
+
+@pytest.mark.parametrize(
+    ("override", "section"),
+    [
+        (f"{INPUT}={{at:w,examples_per_s:100}}", INPUT),
+        (f"+{INPUT}={{at:w,examples_per_s:100}}", INPUT),
+        (f"{INPUT}.at=w", INPUT),
+        ("cluster=local cluster.hardware.step_us=3", "cluster.hardware"),
+        ("cluster=local cluster.hardware.workers.kind=cpu", "cluster.hardware"),
+        ("cluster=local cluster.hardware={step_us:3}", "cluster.hardware"),
+    ],
+)
+def test_a_section_that_is_null_is_not_changed_and_the_error_says_what_to_do(override: str, section: str) -> None:
+    *chosen, changed = override.split()
+    complaint = rf"^{re.escape(f'{changed}: {section}')}, or .* is null\nThe command line .* give --config-dir DIR$"
+    with pytest.raises(ConfigError, match=complaint):
+        composed(*(chosen or ["cluster=k20x8"]), "seed=3", changed)
+
+
 def test_a_folder_without_options_is_no_group(tmp_path: Path) -> None:
     (tmp_path / "group" / "empty").mkdir(parents=True)
     (tmp_path / "group" / "option.yaml").write_text("defaults: [empty: none]\n")
