@@ -73,6 +73,12 @@ class Experiment:
         return one_process is not None and one_process.clock is not None
 
     @property
+    def spares(self) -> int:
+        """The number of spare processes; 0 if lost processes are not replaced, or if there are no worker processes."""
+        config = self.config
+        return config.cluster.spares if config.train.restarts and self.program.one_process is None else 0
+
+    @property
     def eval_every(self) -> int:
         """The number of steps between evaluations: ``train.eval_every`` or, if it is not set, an epoch."""
         return self.config.train.eval_every or max(1, round(self.steps_per_epoch))

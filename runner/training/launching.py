@@ -32,7 +32,7 @@ def launcher_of(experiment: Experiment, directory: RunDirectory, environment: Ma
             options,
             chosen.over_tcp,
             lanes=lanes if chosen.over_tcp else 1,
-            spares=experiment.config.cluster.spares if experiment.config.train.restarts else 0,
+            spares=experiment.spares,
         )
     keys = directory.path / "keys"
     common: dict[str, Any] = {"options": options, "join_s": chosen.join_s, "lanes": lanes}

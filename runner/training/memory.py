@@ -55,7 +55,8 @@ class ProcessMemory:
 def planned_memory(experiment: Experiment, planned: ProgramPlans) -> list[ProcessMemory]:
     """Return the planned memory of every process on this machine; the master, which computes nothing, comes first.
 
-    Variables and arenas of devices with a GPU are not counted, because they are in GPU memory.
+    Spare processes, which hold only their program until they take the place of a lost process, come last. Variables and
+    arenas of devices with a GPU are not counted, because they are in GPU memory.
     """
     program = experiment.program
     own_process = program.one_process is not None
@@ -76,7 +77,7 @@ def planned_memory(experiment: Experiment, planned: ProgramPlans) -> list[Proces
         )
     saver, copies = ("main", CHECKPOINT_COPIES) if own_process else ("master", CHECKPOINT_COPIES + BOUNDARY_COPIES)
     found[saver] = replace(found[saver], checkpoint=copies * _variable_bytes(program))
-    return list(found.values())
+    return [*found.values(), *(ProcessMemory(f"spare-{number}") for number in range(experiment.spares))]
 
 
 def memory_of(experiment: Experiment) -> list[ProcessMemory]:
@@ -174,8 +175,9 @@ def most_bytes(experiment: Experiment) -> int:
     program = experiment.program
     values = sum(spec.nbytes for node in program.graph for spec in node.outputs)
     processes = 1 if program.one_process is not None else program.workers + program.servers + 1
+    spares = experiment.spares * PROGRAM_BYTES
     saved = (CHECKPOINT_COPIES + BOUNDARY_COPIES + _FETCH_COPIES) * _variable_bytes(program)
-    return values + saved + processes * (dataset_bytes(experiment) + PROGRAM_BYTES)
+    return values + saved + spares + processes * (dataset_bytes(experiment) + PROGRAM_BYTES)
 
 
 def _variable_bytes(program: Program) -> int:

@@ -56,6 +56,20 @@ def test_every_process_holds_its_variables_and_the_data() -> None:
     assert found["ps-0"].sent + found["ps-1"].sent > 2 * servers_hold, "for checkpoints and in steps"
 
 
+def test_spare_processes_hold_their_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    spares = ("parallelism=sync_data", "parallelism.workers=2", "cluster.spares=2")
+    found = planned(*spares)
+    assert list(found) == ["master", "worker-0", "worker-1", "spare-0", "spare-1"]
+    assert found["spare-1"].total == PROGRAM_BYTES
+    assert list(planned(*spares, "train.restarts=0")) == ["master", "worker-0", "worker-1"]
+    limit = 2 * (memory.most_bytes(build(small_config(*spares[:2]))) + PROGRAM_BYTES)
+    monkeypatch.setattr(memory, "usable_memory", lambda: limit)
+    monkeypatch.setattr(memory, "planned_memory", lambda *_: [ProcessMemory("spare-0", step=limit)])
+    memory.require_memory(build(small_config(*spares[:2])))
+    with pytest.raises(ResourceError, match="the run needs"):
+        memory.require_memory(build(small_config(*spares)))
+
+
 def test_a_larger_batch_needs_more_step_memory_and_fewer_examples_need_less_data_memory() -> None:
     small, large = planned("train.batch_size=32"), planned("train.batch_size=1024")
     assert large["main"].step > small["main"].step
