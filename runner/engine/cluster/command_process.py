@@ -62,7 +62,9 @@ class CommandProcess(WorkerProcess):
         return [TaskEnd(self, self._tasks[each], *self._reported.get(each, ("", ""))) for each in (*known, *others)]
 
     def _read_reports(self) -> None:
-        """Read the complete lines that the log has received since the last call."""
+        """Read the complete lines that the log has received since the last call, if it has grown."""
+        if self.log_path.stat().st_size == self._read:
+            return
         with self.log_path.open("rb") as file:
             file.seek(self._read)
             lines = file.read().split(b"\n")[:-1]

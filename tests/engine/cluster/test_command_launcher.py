@@ -28,12 +28,16 @@ def command_of(supervisor: Supervisor, folder: Path, code: int = 0) -> CommandPr
     return supervisor.start_command("srun", argv, folder / "srun.log", os.environ, NAMES)
 
 
-def test_ended_task_of_a_running_command_is_noticed_and_can_be_replaced(supervisor: Supervisor, tmp_path: Path) -> None:
+def test_ended_task_of_a_running_command_is_noticed_and_can_be_replaced(
+    supervisor: Supervisor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     command = command_of(supervisor, tmp_path)
     assert supervisor.failure() is None
     command.write_line("srun: error: n2: tasks 1-2: Killed")
     wait_until(lambda: supervisor.failure() is not None)
-    assert supervisor.ended == ["worker-1", "worker-2"]
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "open", lambda *_: pytest.fail("a log that has not grown was read"))
+        assert supervisor.ended == ["worker-1", "worker-2"]
     assert supervisor.has_crashed
     text = str(supervisor.failure())
     assert text.startswith("worker-1 on n2: killed\nsrun (pid ")
