@@ -170,13 +170,14 @@ class Outbox:
                 if unanswered == 1 < attempts:
                     log.warning("%s waits for %s on %s, which does not answer", own, peer, address)
                 continue
-            # A process that dies can end one handshake. The next connection to its address is refused.
+            # A process that is killed can end one handshake, because the next connection to its address is refused. A
+            # process that closes its connections before it ends can end more of them.
             ended += 1
             if ended == _ENDED_HANDSHAKES:
                 raise SecurityError(
-                    f"the process on {address} ended {ended} handshakes, because its key is not the key of {peer} in "
-                    f"the key file of {own}; check the address, and use the key file that the current start of the run "
-                    "has written"
+                    f"the process on {address} ended {ended} handshakes: its key is not the key of {peer} in the key "
+                    f"file of {own}, or it was just ending; check the address, use the key file that the current start "
+                    f"of the run has written, and see whether {peer} has ended"
                 )
         raise ClusterError(f"{own} cannot reach {peer} on {address}: no answer within {limit_s:g} s")
 
