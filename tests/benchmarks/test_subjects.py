@@ -6,14 +6,16 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from benchmarks.alternate import SETTLING, Contestant, alternate
 from benchmarks.environments import REQUIREMENTS, MissingEnvironmentError, python_of
+from benchmarks.prepare import prepare
 from benchmarks.process import SubjectError, SubjectProcess
 from benchmarks.protocol import peak_memory_mib
 from benchmarks.results import SubjectResult
-from benchmarks.subjects import EXCHANGE_PEERS, PEERS, SubjectSpec
+from benchmarks.subjects import DDP, EXCHANGE_PEERS, PEERS, SubjectSpec
 from runner.system.machine import usable_cores
 
 CORES = usable_cores()
@@ -105,6 +107,25 @@ def test_an_environment_is_found_if_it_was_completed_with_these_versions(
 
 def test_runner_as_a_subject_needs_no_environment(tmp_path: Path) -> None:
     assert python_of("", tmp_path) == Path(sys.executable)
+
+
+@pytest.mark.slow
+def test_data_parallel_steps_of_pytorch_are_those_of_one_process(tmp_path: Path) -> None:
+    """Both ranks have the same batch, so the mean of their gradients is the gradient of one process."""
+    try:
+        python_of(DDP.environment)
+    except MissingEnvironmentError as error:
+        pytest.skip(str(error))
+    prepare(["model=mlp", "optimizer=momentum", "train.batch_size=32", "cluster.threads_per_worker=1"], tmp_path)
+    folder, losses = str(tmp_path), []
+    for spec in (PEERS[0].on(folder), DDP.on(folder)):
+        with SubjectProcess(spec, threads=1, log=tmp_path / f"{spec.name}.log", pinned=False, timeout_s=100) as process:
+            process.ask("load")
+            losses.append(process.ask("run", phase="step", times=5)["losses"])
+        assert not [each for each in psutil.process_iter(["cmdline"]) if folder in (each.info["cmdline"] or ())]
+    alone, parallel = losses
+    assert parallel == pytest.approx(alone, rel=1e-5)
+    assert alone[-1] < alone[0]
 
 
 def test_every_peer_has_an_environment_of_fixed_versions() -> None:
