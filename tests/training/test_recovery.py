@@ -16,11 +16,8 @@ import pytest
 from runner.callback import Callback, StopTraining
 from runner.checkpoint import newest
 from runner.config.configuration import load_stored
-from runner.engine.cluster.cluster_session import ClusterSession
 from runner.engine.cluster.launchers import LocalLauncher
-from runner.engine.cluster.worker_group import WorkerGroup
-from runner.errors import ClusterError, Interrupted, NotStartedAgainError
-from runner.records.decisions import read_decisions
+from runner.errors import ClusterError, Interrupted
 from runner.records.record import Record
 from runner.records.run_directory import RunDirectory
 from runner.records.summary import Summary
@@ -270,51 +267,6 @@ def test_a_failed_run_keeps_its_state(fewest: str, ends: str, tmp_path: Path, mo
     (recorded,) = recoveries_of(tmp_path / "run")
     checkpoints = tmp_path / "run" / "checkpoints"
     assert newest(checkpoints) == checkpoints / f"step-{recorded['continued_from']}"
-
-
-BACKED = (
-    *STRATEGIES["servers"],
-    *typed("parallelism.backup_workers=1 checkpoint.every_steps=2 train.eval_every=8 train.steps=16"),
-)
-"""Two of three workers count in each update; all take part in the evaluations, after updates 8 and 16."""
-WORKER_0_LATE = typed(
-    "cluster.emulate=true cluster.stragglers.distribution=constant cluster.stragglers.median_ms=40 "
-    "cluster.stragglers.workers=[0]"
-)
-
-
-def test_a_run_does_not_wait_for_a_backup_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The new process joins only in the evaluation after update 8, and counts from then on, because it is in time."""
-    monkeypatch.setattr(WorkerGroup, "has_joined", False)
-    lost = Disturbance({4: ("worker-2", signal.SIGKILL)})
-    summary = train(tmp_path / "run", (*BACKED, *WORKER_0_LATE), lost)
-    assert (summary.status, summary.steps, summary.recoveries) == ("finished", 16, 1)
-    (recorded,) = recoveries_of(tmp_path / "run")
-    assert (recorded["worker"], recorded["replaced"], recorded["started_s"]) == ("worker-2", ["worker-2"], None)
-    assert recorded["seconds"] == pytest.approx(recorded["fenced_s"] + recorded["state_s"])
-    assert recorded["step"] < 8
-    assert recorded["rejoined_step"] == 8
-    contributors = tmp_path / "run" / "contributors.jsonl"
-    lines = {line["step"]: line for line in read_decisions(contributors)}
-    assert list(lines) == list(range(16))
-    for step in range(recorded["continued_from"], 8):
-        assert (lines[step]["contributors"], lines[step]["dropped"]) == ([0, 1], [])
-    assert any(2 in lines[step]["contributors"] for step in range(8, 16))
-    again = train(tmp_path / "again", (*BACKED, f"parallelism.replay={contributors}"))
-    assert again.weights_sha256 == summary.weights_sha256
-
-
-def test_a_backup_worker_that_does_not_join_again_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def none_joins(session: ClusterSession) -> None:
-        raise NotStartedAgainError("no 'hello' from worker-2", 2)
-
-    monkeypatch.setattr(WorkerGroup, "has_joined", False)
-    monkeypatch.setattr(Recovery, "is_due", False)
-    monkeypatch.setattr(ClusterSession, "_wait_for_absent", none_joins)
-    with pytest.raises(NotStartedAgainError, match=r"^no 'hello' from worker-2$"):
-        train(tmp_path / "run", BACKED, Disturbance({4: ("worker-2", signal.SIGKILL)}))
-    (recorded,) = recoveries_of(tmp_path / "run")
-    assert (recorded["replaced"], recorded["remaining"], recorded["rejoined_step"]) == ([], 2, None)
 
 
 class StopAtSix(Callback):

@@ -54,7 +54,7 @@ class WorkerGroup:
     add_spares: Callable[[], None] = lambda: None
 
     def __post_init__(self) -> None:
-        self._checked_at = self._resumed_at = self.clock()
+        self._checked_at = self._resumed_at = self._replaced_at = self.clock()
         self._next_check = self._checked_at + _CHECK_S
         self._unread: deque[Received] = deque()
         self.absent: set[str] = set()
@@ -129,6 +129,7 @@ class WorkerGroup:
         with self._mark_failure():
             self.endpoint.advance(epoch, absent)
             self.start(absent, epoch, self.joined.hosts)
+        self._replaced_at = self.clock()
         others = [worker for worker in self.workers if worker not in self.absent]
         for worker in others:
             self.send(worker, messages.Abandon(epoch, tuple(absent)))
@@ -273,16 +274,7 @@ class WorkerGroup:
                 self._check_workers()
             now = self.clock()
             if limit_s is not None and not self._unread and now > max(begun, self._resumed_at) + limit_s:
-                late = sorted(missing)
-                logs = ", ".join(str(self._log(worker)) for worker in late)
-                names = ", ".join(map(self.joined.named, late))
-                text = f"no message {kinds[0].kind!r} from {names} within {limit_s:g} s; see {logs}"
-                if not self.absent:
-                    raise ClusterError(text)
-                if late[0] in self.supervisor.workers:
-                    raise WorkerLostError(late[0], "did not join the run again", text, by_chance=True)
-                left = set(self.workers) - self.absent
-                raise NotStartedAgainError(text, messages.count_role(left, messages.WORKER_ROLE))
+                raise self._late(sorted(missing), kinds[0].kind, limit_s)
             received = self._unread.popleft() if self._unread else self._receive(max(0.0, self._next_check - now))
             if received is None:
                 self._next_check = now  # Check now: the next check is due, or a process has died.
@@ -290,6 +282,18 @@ class WorkerGroup:
                 yield received.source, received.message, received.frames
             elif isinstance(received.message, messages.Hello) and received.source in self.absent:
                 self._welcomes(received.source, received.message)
+
+    def _late(self, late: Sequence[str], kind: str, limit_s: float) -> ClusterError:
+        """Return the error for workers that have not sent a message of ``kind`` in time."""
+        logs = ", ".join(str(self._log(worker)) for worker in late)
+        names = ", ".join(map(self.joined.named, late))
+        text = f"no message {kind!r} from {names} within {limit_s:g} s; see {logs}"
+        if not self.absent:
+            return ClusterError(text)
+        if late[0] in self.supervisor.workers:
+            return WorkerLostError(late[0], "did not join the run again", text, by_chance=True)
+        left = set(self.workers) - self.absent
+        return NotStartedAgainError(text, messages.count_role(left, messages.WORKER_ROLE))
 
     def _receive(self, timeout_s: float) -> Received | None:
         """Return the next message, or None if none arrives in time. Raises the error of a worker that has failed."""
@@ -311,6 +315,11 @@ class WorkerGroup:
                 self._unread.append(received)
         if (death := self.supervisor.failure()) is not None:
             raise self._root_cause(death)
+        # The run goes on without absent workers. On other hosts, users or the cluster may start them at any time.
+        hellos = {each.source for each in self._unread if isinstance(each.message, messages.Hello)}
+        late = self.absent & self.supervisor.workers.keys() - self.joined.hellos.keys() - hellos
+        if late and now > max(self._replaced_at, self._resumed_at) + self.launcher.join_s:
+            raise self._late(sorted(late), messages.Hello.kind, self.launcher.join_s)
         # Pass the time read above: if the master was stopped since then, the next check notices the gap.
         if (lost := self._silent_or_stuck(now)) is not None:
             raise lost

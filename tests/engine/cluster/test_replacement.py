@@ -3,6 +3,7 @@
 import signal
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, nullcontext
+from pathlib import Path
 from threading import Timer
 
 import psutil
@@ -12,6 +13,7 @@ from runner.data.source import source_from_config
 from runner.engine.cluster.cluster_session import ClusterSession
 from runner.engine.cluster.joining import MEMORY
 from runner.engine.cluster.launchers import LocalLauncher
+from runner.engine.cluster.supervisor import Supervisor
 from runner.engine.cluster.transport import messages
 from runner.engine.cluster.worker_group import WorkerGroup
 from runner.engine.compile import program_plans
@@ -23,7 +25,7 @@ from runner.kernels.registry import Registry
 from runner.optimizers.sgd import Momentum
 from runner.strategies.sync_data import SyncData
 from tests.engine.cluster.conftest import PROGRAM, SERVED, SOURCE, Sessions, Start, expect_same_losses, losses, train
-from tests.engine.cluster.stage import Stage
+from tests.engine.cluster.stage import SLEEPS, Stage
 from tests.engine.cluster.test_worker import RESULT_OF_STEP_2
 from tests.engine.cluster.transport.conftest import identity, next_of
 from tests.engine.cluster.transport.fake_network import FakeEndpoint, Faults
@@ -298,12 +300,17 @@ def test_traces_end_with_a_recovery(cluster: VirtualCluster) -> None:
     expect_step_2(cluster)
 
 
-def joins_again(stage: Stage, facts: dict[str, str], own_address: str) -> FakeEndpoint:
-    """Replace worker-1 in epoch 2; return the endpoint of its new process, whose hello is on the wire."""
+def replace_worker_1(stage: Stage) -> None:
+    """Replace worker-1 in epoch 2, which worker-0 has begun."""
     stage.peers["worker-0"].advance(2)  # type: ignore[attr-defined]
     stage.send("worker-0", messages.Abandoned())
     assert stage.group.replace("worker-1", 2) == ["worker-1"]
     stage.heard("worker-0")
+
+
+def joins_again(stage: Stage, facts: dict[str, str], own_address: str) -> FakeEndpoint:
+    """Replace worker-1 in epoch 2; return the endpoint of its new process, whose hello is on the wire."""
+    replace_worker_1(stage)
     new = stage.network.endpoint(identity("worker-1", epoch=2), peers=2)
     new.connect(messages.MASTER, facts=facts, own_address=own_address)
     return new
@@ -314,6 +321,24 @@ def test_others_learn_the_address_of_a_replacement(elsewhere: Stage) -> None:
     elsewhere.group.set_up(lambda addresses: b"", ["worker-1"])
     assert next_of(elsewhere.peers["worker-0"]).message == messages.Moved({"worker-1": "tcp://10.0.0.9:5"})
     assert [next_of(new).message.kind for _ in range(3)] == ["hello", "welcome", "setup"]
+
+
+@pytest.mark.parametrize("suspended_s", [0.0, 600.0])
+def test_replacement_that_hangs_before_it_joins_is_lost_while_the_others_work(
+    supervisor: Supervisor, tmp_path: Path, suspended_s: float
+) -> None:
+    """The master may be suspended in the meantime. Heartbeats of the other worker arrive until the loss is noticed."""
+    stage = Stage(supervisor, tmp_path).set_up()
+    stage.group.start = lambda names, epoch, hosts: [
+        supervisor.start(name, SLEEPS, tmp_path / f"{name}.log", {}) for name in names
+    ]
+    replace_worker_1(stage)
+    stage.network.clock.advance(suspended_s)
+    stage.beat(0, messages.STEP, 7, *range(100))
+    with pytest.raises(WorkerLostError, match=r"^no message 'hello' from worker-1 within 60 s; see ") as lost:
+        stage.group.gather(["worker-0"], messages.Done)
+    assert (lost.value.worker, lost.value.by_chance) == ("worker-1", True)
+    assert 60.0 < stage.network.clock.now - suspended_s < 61.0
 
 
 def test_worker_whose_plans_are_in_shared_memory_is_not_replaced_from_another_host(elsewhere: Stage) -> None:
