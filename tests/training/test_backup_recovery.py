@@ -7,13 +7,16 @@ from typing import Any
 
 import pytest
 
+from runner.callback import Callback
 from runner.engine.cluster.cluster_session import ClusterSession
+from runner.engine.cluster.command_process import CommandProcess
 from runner.engine.cluster.launchers import LocalLauncher, Tickets
 from runner.engine.cluster.supervisor import Supervisor
 from runner.engine.cluster.worker_group import WorkerGroup
-from runner.errors import NotStartedAgainError
+from runner.errors import ClusterError, NotStartedAgainError
 from runner.records.decisions import read_decisions
 from runner.training.recovery import Recovery
+from tests.engine.cluster.test_processes import wait_until_dead
 from tests.small_runs import typed
 from tests.training.test_recovery import STRATEGIES, Disturbance, recoveries_of, train
 
@@ -62,6 +65,7 @@ def test_a_backup_worker_that_does_not_join_again_ends_the_run(tmp_path: Path, m
     assert (recorded["replaced"], recorded["remaining"], recorded["rejoined_step"]) == ([], 2, None)
 
 
+@pytest.mark.slow
 def test_a_backup_worker_that_hangs_before_it_joins_is_lost_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -93,3 +97,67 @@ def test_a_backup_worker_that_hangs_before_it_joins_is_lost_again(
     assert (second["worker"], second["cause"]) == ("worker-2", "did not join the run again")
     assert second["step"] < 16, "the loss is noticed before the evaluation"
     assert second["rejoined_step"] is not None
+
+
+class FailingStarts(Callback):
+    """Starts of single processes by a command that fails: at once, or when the run has gone on by a step.
+
+    fails: number of starts that fail; -1 for all.
+    """
+
+    def __init__(self, fails: int, monkeypatch: pytest.MonkeyPatch, *, at_once: bool = False) -> None:
+        self._commands: list[CommandProcess] = []
+        start, replace = LocalLauncher.start, WorkerGroup.replace
+
+        def starts(launcher: LocalLauncher, tickets: Tickets, address: str, supervisor: Supervisor, *rest: Any) -> None:
+            supervisor.end_idle_commands()
+            if len(tickets) > 1 or len(self._commands) == fails:
+                start(launcher, tickets, address, supervisor, *rest)
+                return
+            name, script = f"srun-{len(self._commands)}", "read line; echo 'srun: error: Unable to create step'; exit 1"
+            argv = ("/bin/sh", "-c", script)
+            command = supervisor.start_command(name, argv, launcher.logs / name, os.environ, list(tickets))
+            self._commands.append(command)
+
+        def fails_at_once(group: WorkerGroup, lost: str, epoch: int) -> list[str]:
+            replaced = replace(group, lost, epoch)
+            self.on_step(0, 0.0)
+            wait_until_dead(self._commands[-1])
+            group._check_workers()
+            return replaced
+
+        monkeypatch.setattr(LocalLauncher, "start", starts)
+        if at_once:
+            monkeypatch.setattr(WorkerGroup, "replace", fails_at_once)
+
+    def on_step(self, step: int, loss: float) -> None:
+        if self._commands and self._commands[-1].exit is None:
+            self._commands[-1].write_line("")
+
+
+def test_a_start_that_fails_after_the_run_has_gone_on_costs_a_restart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lost = Disturbance({4: ("worker-2", signal.SIGKILL)})
+    summary = train(tmp_path / "run", (*BACKED, *WORKER_0_LATE), lost, FailingStarts(1, monkeypatch))
+    assert (summary.status, summary.steps, summary.recoveries) == ("finished", 16, 2)
+    first, second = recoveries_of(tmp_path / "run")
+    assert (first["replaced"], first["rejoined_step"]) == (["worker-2"], None)
+    assert (second["worker"], second["cause"], second["replaced"]) == ("srun-0", "exited with code 1", ["worker-2"])
+    assert second["rejoined_step"] is not None
+
+
+@pytest.mark.parametrize("at_once", [pytest.param(False, marks=pytest.mark.slow), True])
+def test_starts_that_always_fail_end_the_run_when_no_restart_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: bool
+) -> None:
+    lost = Disturbance({4: ("worker-2", signal.SIGKILL)})
+    ends = (
+        r"(?s)^srun-2 \(pid \d+\) exited with code 1 after .*\| srun: error: Unable to create step\n"
+        r".*already restarted 3 times"
+    )
+    given = (*BACKED, *WORKER_0_LATE, "train.eval_every=32")
+    with pytest.raises(ClusterError, match=ends):
+        train(tmp_path / "run", given, lost, FailingStarts(-1, monkeypatch, at_once=at_once))
+    if not at_once:
+        assert [each["worker"] for each in recoveries_of(tmp_path / "run")] == ["worker-2", "srun-0", "srun-1"]

@@ -125,9 +125,10 @@ class ClusterSession(session.Session):
         lost: name of the worker. epoch: number of this start of the run; messages of earlier epochs are dropped.
         can_go_on: called after the start of the new process; if it returns True, this method does not wait until the
         process has joined, and :meth:`is_available` takes the process into the run later.
-        Launched clients and an active trace are dropped. Raises WorkerLostError if a worker is lost meanwhile; call
-        this method again for that worker. Raises NotStartedAgainError if new workers cannot be started for lack of
-        cores or hosts, or if no user starts them; otherwise, the same errors as the first start.
+        Launched clients and an active trace are dropped. Raises WorkerLostError if a worker is lost meanwhile, or if
+        the start of the new process fails and the run can go on; call this method again for that worker. Raises
+        NotStartedAgainError if new workers cannot be started for lack of cores or hosts, or if no user starts them;
+        otherwise, the same errors as the first start.
         """
         begun = time.monotonic()
         silence_s = 0.0 if self._started is None else self._started.silence_s(lost)
@@ -149,7 +150,9 @@ class ClusterSession(session.Session):
                     return Recovered(tuple(replaced), silence_s, fenced - begun, None)
                 self._wait_for_absent()
         except ClusterError as error:
-            lost_meanwhile = isinstance(error, WorkerLostError) and error.worker in self._workers
+            # A command such as ``srun`` may have failed to start the process, without which the run may go on.
+            can_be_absent = self._started is not None and not self._started.has_joined and can_go_on()
+            lost_meanwhile = isinstance(error, WorkerLostError) and (error.worker in self._workers or can_be_absent)
             if lost_meanwhile or isinstance(error, NotStartedAgainError):
                 raise
             raise NotStartedAgainError(str(error), self._remaining(gone)) from error

@@ -114,7 +114,10 @@ class TaskEnd:
         """Return the error that this end causes. later: sentences about workers that ended later."""
         if not self.cause:
             assert self.command.exit is not None
-            return self.command.exit.error(self.command.name, self.command.report())
+            error = self.command.exit.error(self.command.name, self.command.report())
+            if isinstance(error, WorkerLostError):
+                error.by_chance = True  # the start of two replacements can fail in one step
+            return error
         text = "\n".join([f"{self.name} on {self.host}: {self.cause}", self.command.report(), *later])
         by_chance, out_of_memory = self.cause in REPORTED_BY_CHANCE, self.cause.lower() == "out of memory"
         return WorkerLostError(self.name, self.cause, text, by_chance=by_chance, out_of_memory=out_of_memory)

@@ -12,7 +12,7 @@ from runner.engine.cluster.command_launcher import placed
 from runner.engine.cluster.command_process import CommandProcess
 from runner.engine.cluster.launchers import HostsLauncher
 from runner.engine.cluster.supervisor import Supervisor
-from runner.errors import ClusterError
+from runner.errors import ClusterError, WorkerLostError
 from runner.system import slurm
 from tests.engine.cluster.test_processes import wait_until_dead
 from tests.engine.cluster.transport.test_ticket import PLAIN
@@ -53,14 +53,18 @@ def test_ended_task_of_a_running_command_is_noticed_and_can_be_replaced(
 
 
 @pytest.mark.parametrize("replaced", [False, True])
-def test_exit_code_of_a_replaced_task_is_no_failure_at_the_end(
+def test_exit_code_of_a_replaced_task_is_no_failure_only_at_the_end(
     supervisor: Supervisor, tmp_path: Path, replaced: bool
 ) -> None:
     command = command_of(supervisor, tmp_path, code=137)
     if replaced:
         supervisor.remove("worker-1")
-    supervisor.expect_exits()
+    command.end_input()
     wait_until_dead(command)
+    failure = supervisor.failure()
+    assert isinstance(failure, WorkerLostError)
+    assert (failure.worker, failure.cause, failure.by_chance) == ("srun", "exited with code 137", True)
+    supervisor.expect_exits()
     assert (supervisor.failure() is None) == replaced
 
 
