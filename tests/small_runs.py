@@ -14,7 +14,7 @@ from tests.gpus import NO_DRIVER
 
 SMALL = ("tracking=none", "tracking.pictures=false", "parallelism=single", "train.steps=3")
 SMALL_MODEL = ("model=mlp", "model.hidden=[8]")
-LARGE_PRESETS = ("cifar100", "imagenet", "inception")
+LARGE_PRESETS = ("cifar100", "imagenet", "inception", "lm1b")
 """Beginnings of the names of presets in conf/experiment whose networks take seconds to build."""
 
 

@@ -167,7 +167,7 @@ def test_a_run_goes_on_after_it_lost_a_process(
 
 INSIDE = [
     ("sync_data", "worker-1"),
-    ("model", "worker-0"),
+    pytest.param("model", "worker-0", marks=pytest.mark.slow),
     pytest.param("all_reduce", "worker-0", marks=pytest.mark.slow),
     pytest.param("ring_all_reduce", "worker-1", marks=pytest.mark.slow),
     pytest.param("servers", "worker-1", marks=pytest.mark.slow),

@@ -60,7 +60,7 @@ def without_worker_2(sessions: Sessions, *, over_tcp: bool = False) -> Iterator[
         yield session
 
 
-@pytest.mark.parametrize("over_tcp", [False, True])
+@pytest.mark.parametrize("over_tcp", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_others_make_updates_until_the_replacement_takes_part(
     sessions: Sessions, over_tcp: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -74,7 +74,7 @@ def test_a_series_of_steps_equals_single_steps(sessions: Sessions, registry: Reg
         assert session.sent_bytes() == local.sent_bytes()
 
 
-@pytest.mark.parametrize("lanes", [1, 3])
+@pytest.mark.parametrize("lanes", [pytest.param(1, marks=pytest.mark.slow), 3])
 def test_workers_without_shared_memory_compute_the_same(sessions: Sessions, expected: Expected, lanes: int) -> None:
     """Over TCP, no process maps memory of another one."""
     with sessions.new(launcher=LocalLauncher(sessions.logs, 1, over_tcp=True, lanes=lanes)) as session:

@@ -135,10 +135,17 @@ def expected_of_three(registry: Registry) -> list[Weights]:
         return losses(session)
 
 
-@pytest.mark.parametrize("after", ["init", "a recovery"])
-@pytest.mark.parametrize("late", [pytest.param(None, marks=pytest.mark.slow), 0, 1])
+@pytest.mark.parametrize(
+    ("late", "after"),
+    [
+        (0, "a recovery"),
+        (1, "init"),
+        *(pytest.param(*case, marks=pytest.mark.slow) for case in ((0, "init"), (1, "a recovery"))),
+        *(pytest.param(None, after, marks=pytest.mark.slow) for after in ("init", "a recovery")),
+    ],
+)
 def test_loss_while_the_others_load_or_connect_is_recovered(
-    sessions: Sessions, expected_of_three: list[Weights], after: str, late: int | None
+    sessions: Sessions, expected_of_three: list[Weights], late: int | None, after: str
 ) -> None:
     """late: index of a worker that loads the plan, or connects to a replacement, after the master noticed the loss."""
     with sessions.new({**SOURCE, "batch_size": 6}, program=THREE) as session:
@@ -208,7 +215,7 @@ def test_launched_clients_are_dropped_and_can_be_launched_again(sessions: Sessio
         assert min(min(each.turns.values()) for each in endings) == 0, "turns are counted from the recovery"
 
 
-@pytest.mark.parametrize("over_tcp", [False, True])
+@pytest.mark.parametrize("over_tcp", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_spare_process_takes_over(sessions: Sessions, over_tcp: bool) -> None:
     with sessions.new(launcher=LocalLauncher(sessions.logs, 1, spares=1, over_tcp=over_tcp)) as session:
         expected = losses(session)
