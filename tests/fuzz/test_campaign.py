@@ -46,7 +46,7 @@ KEPT: list[bytes] = []
 
 
 def _keep(data: bytes, folder: Path) -> None:
-    KEPT.append(bytes(b"x" * 4 * 2**20))
+    KEPT.append(bytes(b"x" * 32 * 2**20))
 
 
 @pytest.mark.parametrize(
@@ -61,5 +61,5 @@ def _keep(data: bytes, folder: Path) -> None:
 )
 def test_a_fault_of_a_reader_is_found(read: Read, finding: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(campaign, "LONGEST_S", 0.5)
-    outcome = run(Target(lambda folder: [b"a"], read), 40, seed=1)
+    outcome = run(Target(lambda folder: [b"a"], read), 5, seed=1)
     assert finding in outcome.findings[0].error
