@@ -133,7 +133,7 @@ def places(figure: Figure) -> list[tuple[str, Bbox]]:
     return found + [(text.get_text(), text.get_window_extent()) for text in texts if text.get_text()]
 
 
-@pytest.mark.parametrize("seed", [2, 3, 5, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (0, 1, 4))])
+@pytest.mark.parametrize("seed", [3, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (0, 1, 2, 4, 5))])
 def test_no_text_of_a_picture_overlaps_another_or_is_cut_off(seed: int) -> None:
     picture = random_picture(random.Random(seed))
     figure = table_figure(picture)
