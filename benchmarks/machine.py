@@ -24,9 +24,11 @@ from runner.engine.run.local_session import LocalSession
 GEMM_SIDE = 3072
 GEMM_MULTIPLY_ADDS = GEMM_SIDE**3
 
-IMAGES = (32, 256, 28, 28)
-FILTERS = (256, 256, 3, 3)
-CONV_MULTIPLY_ADDS = 32 * 256 * 28 * 28 * 256 * 3 * 3
+IMAGES = (12, 256, 28, 28)
+FILTERS = (256, 256, 5, 5)
+"""Filters of 5x5, because a convolution with 3x3 filters takes fewer multiply-adds than its direct sum."""
+
+CONV_MULTIPLY_ADDS = 12 * 256 * 28 * 28 * 256 * 5 * 5
 
 ADDED = 48 << 20
 ADD_BYTES = 3 * 4 * ADDED
@@ -89,7 +91,7 @@ def convolution(precision: str) -> Program:
             ops.assign(graph, operand, ops.fill(graph, 1.0, graph.spec(operand).shape, precision)).node
             for operand in operands
         ]
-        y = ops.conv2d(graph, *operands, padding=(1, 1, 1, 1))
+        y = ops.conv2d(graph, *operands, padding=(2, 2, 2, 2))
     clients = (Client("init", targets=tuple(initial)), Client("train", targets=(y.node,)))
     return Program(graph, {client.name: client for client in clients}, {}, workers=1)
 

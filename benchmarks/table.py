@@ -19,7 +19,7 @@ def method() -> str:
             f"Discarded runs at the start of each turn: {SETTLING}.",
             "A run ends when its loss is available. Times are medians, with quartiles, in ms.",
             "Phases: forward (loss only), gradients (loss and all gradients), step (gradients and momentum update).",
-            "Limit: multiply-adds / best rate; for the step, plus bytes that the optimizer moves / memory bandwidth.",
+            "Limit: multiply-adds of direct sums / best rate; in a step, plus optimizer bytes / memory bandwidth.",
             "Memory: peak resident set size after the steps, including compilation; in parentheses, before loading.",
             method_of_losses(PRECISIONS),
         ]

@@ -67,11 +67,12 @@ def register_machine_code(registry: Registry) -> tuple[str, str]:
         products,
         recurrent,
         sums,
+        winograd,
     )
 
     registry.join = compiler.join
     registry.doorbells = doorbells.DOORBELLS if doorbells.is_supported() else None
-    for family in (elementwise, classification, sums, indexing, pooling, products, recurrent):
+    for family in (elementwise, classification, sums, indexing, pooling, products, recurrent, winograd):
         family.register(registry)
     return version, ""
 

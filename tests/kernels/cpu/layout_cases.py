@@ -32,10 +32,22 @@ LAYERS: dict[str, tuple[Shape, Shape, Attributes]] = {
         ("dilated with strides", (2, 20, 11, 12), (24, 20, 3, 2), (2, 1), (1, 0, 2, 1), 1, 2, 3),
         ("dilated in groups", (2, 32, 9, 9), (32, 16, 3, 3), (1, 1), (3, 3, 3, 3), 2, 3, 3),
         ("dilated depthwise", (2, 32, 9, 9), (32, 1, 3, 3), (1, 1), (2, 2, 2, 2), 32, 2, 2),
+        ("tiles", (2, 32, 16, 14), (48, 32, 3, 3), (1, 1), (1, 1, 1, 1), 1),
+        ("tiles beyond the edges", (3, 16, 13, 15), (32, 16, 3, 3), (1, 1), (0, 2, 1, 0), 1),
+        ("tiles and wide padding", (2, 16, 14, 13), (16, 16, 3, 3), (1, 1), (3, 3, 4, 2), 1),
         ("dilated with few channels", (2, 3, 12, 12), (16, 3, 3, 3), (2, 2), (2, 2, 2, 2), 1, 2, 2),
     ]
 }
-FUSED = ("few channels", "whole blocks", "asymmetric", "1x1 with strides", "two groups", "depthwise", "dilated")
+FUSED = (
+    "few channels",
+    "whole blocks",
+    "asymmetric",
+    "1x1 with strides",
+    "two groups",
+    "depthwise",
+    "dilated",
+    "tiles beyond the edges",
+)
 """Names of the layers that are tested with every combination of bias, residual and ReLU."""
 
 POOLS: tuple[tuple[Shape, Shape, Shape, Shape], ...] = (

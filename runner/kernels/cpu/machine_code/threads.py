@@ -28,6 +28,11 @@ def load_openmp() -> dict[str, int] | None:
     return function_addresses(library, "GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads")
 
 
+def count() -> int:
+    """Return the number of threads of a parallel :func:`call` that this Python thread runs."""
+    return int(ctypes.CDLL(LIBRARY).omp_get_max_threads()) if load_openmp() else 1
+
+
 PARALLEL_BYTES = 512 * 1024
 """The smallest number of bytes, read and written by a call, for which several threads are faster than one."""
 

@@ -1,0 +1,230 @@
+"""Tiles of images for convolutions by minimal filtering (Winograd 1980; Lavin and Gray 2016, sections 4.1 and 4.3).
+
+The results of an image are divided into tiles of 4x4. In each direction, the 6 pixels below a tile and the 3 numbers of
+a filter are polynomials; both are evaluated at 6 points. The products at a point, summed over the channels, are values
+of the results' polynomial, from which the 4 results are interpolated. A tile takes 36 multiplications per channel and
+filter; a direct sum takes 144.
+
+Memory, with blocks of the C channels that fill a vector: images (N, blocks, H, W, C); tiles at points (36, blocks,
+chunk, C); filters at points (36, outer blocks, inner channels, C).
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from itertools import chain
+
+from llvmlite import ir
+
+from runner.kernels.cpu.machine_code.instructions import INDEX, STORED, Lanes, Value, element, repeat
+
+DTYPE = "float32"
+RESULTS = 4
+"""Rows and columns of a tile."""
+
+TAPS = 3
+"""Rows and columns of a filter."""
+
+POINTS = RESULTS + TAPS - 1
+"""Number of points in each direction: 0, A, -A, B, -B and infinity."""
+
+A, B = 0.625, 1.5
+"""With these points, rounding errors are 0.4 times those with 1 and 2. They and their squares are exact in float32."""
+
+SIZES = (
+    "inner",  # blocks of channels of the image
+    "outer",  # blocks of channels of the result
+    "height",  # of the image
+    "width",
+    "result_height",
+    "result_width",
+    "top",  # padding before the first row
+    "left",
+    "tile_rows",  # per image
+    "tile_columns",
+    "tiles",  # of all images
+    "chunk",  # most tiles in work at one time
+    "share",  # tiles of a worker
+)
+"""The sizes of a convolution, in the order in which compiled functions receive them."""
+
+_POINTER = ir.PointerType()
+Square = Sequence[Sequence[Value]]
+
+
+@dataclass(frozen=True)
+class Polynomials:
+    """Instructions for polynomials of degree 5 or less, in the numbers of one direction."""
+
+    builder: ir.IRBuilder
+    lanes: Lanes
+
+    def evaluate_image(self, d: Sequence[Value]) -> list[Value]:
+        """Return the values of 6 pixels at the points, times the factors that :meth:`evaluate_filter` leaves out."""
+        aa, bb = A * A, B * B
+        first, last = (self._plus(self._plus(d[k + 4], -aa - bb, d[k + 2]), aa * bb, d[k]) for k in (0, 1))
+        pairs = []
+        for point, other in ((A, bb), (B, aa)):
+            even, odd = (self._plus(d[k + 2], -other, d[k]) for k in (2, 1))
+            pairs += self._sum_and_difference(even, self._times(point, odd))
+        return [first, *pairs, last]
+
+    def evaluate_filter(self, g: Sequence[Value]) -> list[Value]:
+        """Return the values of 3 or 4 numbers at the points, divided by the products of differences of points."""
+        aa, bb = A * A, B * B
+        values = [self._times(1 / (aa * bb), g[0])]
+        for point, divisor in ((A, 2 * aa * (aa - bb)), (B, 2 * bb * (bb - aa))):
+            square = point * point
+            even = self._plus(g[0], square, g[2])
+            odd = self._plus(g[1], square, g[3]) if len(g) > TAPS else g[1]
+            values += self._sum_and_difference(self._times(1 / divisor, even), self._times(point / divisor, odd))
+        return [*values, g[-1]]
+
+    def interpolate(self, count: int, m: Sequence[Value]) -> list[Value]:
+        """Return the ``count`` results whose polynomial has the values ``m`` at the points."""
+        b = self.builder
+        even = [b.fadd(m[k], m[k + 1]) for k in (1, 3)]
+        odd = [b.fsub(m[k], m[k + 1]) for k in (1, 3)]
+        results = []
+        for power in range(count):
+            at_a, at_b = odd if power % 2 else even
+            results.append(self._plus(self._times(A**power, at_a), B**power, at_b))
+        results[0] = b.fadd(results[0], m[0])
+        results[-1] = b.fadd(results[-1], m[-1])
+        return results
+
+    def _plus(self, x: Value, factor: float, y: Value) -> Value:
+        """Return x + factor * y, rounded once."""
+        if factor == 1:
+            return self.builder.fadd(x, y)
+        return self.lanes.intrinsic(self.builder, "fma", self.lanes.constant(factor), y, x)
+
+    def _times(self, factor: float, x: Value) -> Value:
+        return x if factor == 1 else self.builder.fmul(self.lanes.constant(factor), x)
+
+    def _sum_and_difference(self, even: Value, odd: Value) -> list[Value]:
+        return [self.builder.fadd(even, odd), self.builder.fsub(even, odd)]
+
+
+def both_ways(change: Callable[[Sequence[Value]], list[Value]], square: Square) -> list[list[Value]]:
+    """Apply a change to each column, then to each row."""
+    columns = [change(column) for column in zip(*square, strict=True)]
+    return [change(row) for row in zip(*columns, strict=True)]
+
+
+class Part:
+    """A function of the module: name(pointers..., numbers..., sizes). It is compiled once per module."""
+
+    def __init__(self, module: ir.Module, lanes: Lanes, name: str, pointers: int, numbers: int) -> None:
+        kinds = [_POINTER] * pointers + [INDEX] * numbers + [_POINTER]
+        self.function = ir.Function(module, ir.FunctionType(ir.VoidType(), kinds), name)
+        self.function.linkage = "internal"
+        self.function.attributes.add("noinline")
+        *self.arguments, self._sizes = self.function.args
+        self.builder, self.lanes = ir.IRBuilder(self.function.append_basic_block("entry")), lanes
+
+    def sizes(self, *names: str) -> list[Value]:
+        """Load some of the sizes."""
+        return load_sizes(self.builder, self._sizes, *names)
+
+    def finish(self) -> ir.Function:
+        """Append the return; return the function."""
+        self.builder.ret_void()
+        return self.function
+
+    def load(self, base: Value, index: Value) -> Value:
+        return self.lanes.load(self.builder, DTYPE, base, index)
+
+    def store(self, value: Value, base: Value, index: Value) -> None:
+        self.lanes.store(self.builder, DTYPE, value, base, index)
+
+    def index(self, positions: Sequence[Value | int], extents: Sequence[Value | int]) -> Value:
+        """Return the index of a vector in an array in C order. extents: of all axes but the first and the lanes."""
+        return index_of(self.builder, [*positions, 0], [*extents, self.lanes.count])
+
+
+def index_of(builder: ir.IRBuilder, positions: Sequence[Value | int], extents: Sequence[Value | int]) -> Value:
+    """Return the index of an element in an array in C order. extents: of all axes but the first."""
+    index, *rest = (INDEX(each) if isinstance(each, int) else each for each in positions)
+    for position, extent in zip(rest, extents, strict=True):
+        index = builder.mul(index, INDEX(extent) if isinstance(extent, int) else extent)
+        index = builder.add(index, position)
+    return index
+
+
+def load_sizes(builder: ir.IRBuilder, sizes: Value, *names: str) -> list[Value]:
+    return [builder.load(element(builder, sizes, INDEX, INDEX(SIZES.index(name))), typ=INDEX) for name in names]
+
+
+@dataclass(frozen=True)
+class Window:
+    """The pixels of an image, or of its results, that belong to a tile; some of them may lie outside."""
+
+    part: Part
+    image: Value
+    rows: list[Value]
+    columns: list[Value]
+    height: Value
+    width: Value
+
+    @classmethod
+    def of(cls, part: Part, tile: Value, extent: int, edges: Sequence[str], before: Sequence[Value]) -> "Window":
+        """Return ``extent`` rows and columns. edges: sizes with height and width. before: padding before the image."""
+        b = part.builder
+        height, width, rows, columns = part.sizes(*edges, "tile_rows", "tile_columns")
+        row, column = b.udiv(tile, columns), b.urem(tile, columns)
+        image, row = b.udiv(row, rows), b.urem(row, rows)
+        starts = [b.sub(b.mul(each, INDEX(RESULTS)), gap) for each, gap in zip((row, column), before, strict=True)]
+        down, across = ([b.add(start, INDEX(k)) for k in range(extent)] for start in starts)
+        return cls(part, image, down, across, height, width)
+
+    def pixels(self, blocks: Value, block: Value) -> list[list[tuple[Value, Value]]]:
+        """Return (index, whether inside) of each pixel in a block of channels."""
+        b = self.part.builder
+        start = self.part.index([self.image, block, 0, 0], [blocks, self.height, self.width])
+        # A number below 0 is a large unsigned number.
+        down = [b.icmp_unsigned("<", row, self.height) for row in self.rows]
+        across = [b.icmp_unsigned("<", column, self.width) for column in self.columns]
+        return [
+            [
+                (b.add(start, self.part.index([row, column], [self.width])), b.and_(down[i], across[j]))
+                for j, column in enumerate(self.columns)
+            ]
+            for i, row in enumerate(self.rows)
+        ]
+
+
+def write_evaluation(part: Part, extent: int, blocks: str, edges: Sequence[str], padding: Sequence[str]) -> None:
+    """Write the function (x, zeros, tiles at points[, totals], first, count): evaluate tiles at all points.
+
+    extent: rows and columns of a tile, 6 for pixels, or 4 for gradients of results. totals: the sum over the pixels of
+    all tiles is added to this array, one number per channel.
+    """
+    b, (x, zeros, points, *totals, first, count) = part.builder, part.arguments
+    total, chunk = part.sizes(blocks, "chunk")
+    before = part.sizes(*padding) if padding else [INDEX(0), INDEX(0)]
+    polynomials = Polynomials(b, part.lanes)
+    evaluate = polynomials.evaluate_image if extent == POINTS else polynomials.evaluate_filter
+
+    def load(place: Value, inside: Value) -> Value:
+        return part.lanes.load(b, DTYPE, b.select(inside, element(b, x, STORED[DTYPE], place), zeros))
+
+    def tile(number: Value) -> None:
+        window = Window.of(part, b.add(first, number), extent, edges, before)
+
+        def of_block(block: Value) -> None:
+            numbers = [[load(*pixel) for pixel in row] for row in window.pixels(total, block)]
+            for each in totals:
+                place = part.index([block], [])
+                part.store(reduce(b.fadd, chain(*numbers), part.load(each, place)), each, place)
+            for point, value in enumerate(chain(*both_ways(evaluate, numbers))):
+                part.store(value, points, part.index([point, block, number], [total, chunk]))
+
+        repeat(b, INDEX(0), total, 1, of_block)
+
+    repeat(b, INDEX(0), count, 1, tile)
+
+
+def load_points(part: Part, base: Value, place: Callable[[int], Value]) -> list[list[Value]]:
+    """Load the values at all pairs of points. place: (number of the pair) -> index."""
+    return [[part.load(base, place(row * POINTS + column)) for column in range(POINTS)] for row in range(POINTS)]
