@@ -79,5 +79,5 @@ def test_all_images_of_a_domain_are_both_splits(tmp_path: Path) -> None:
         assert split["x"].shape == (2, 3, 4, 4)
     assert Office31(domain="webcam").facts().train_examples == 795
     assert Office31().facts().classes == 31
-    with pytest.raises(ConfigError, match=r"data\.domain=caltech: expected one of amazon, dslr, webcam"):
+    with pytest.raises(ConfigError, match=r"data\.domain='caltech': expected one of amazon, dslr, webcam"):
         Office31(domain="caltech")
