@@ -28,8 +28,8 @@ def load_openmp() -> dict[str, int] | None:
     return function_addresses(library, "GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads")
 
 
-def count() -> int:
-    """Return the number of threads of a parallel :func:`call` that this Python thread runs."""
+def thread_count() -> int:
+    """Return the number of OpenMP threads of a parallel :func:`call` made by the current Python thread."""
     return int(ctypes.CDLL(LIBRARY).omp_get_max_threads()) if load_openmp() else 1
 
 

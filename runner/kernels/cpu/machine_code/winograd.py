@@ -1,12 +1,13 @@
 """Convolutions with 3x3 filters, and both gradients, with a quarter of the multiplications (see ``winograd_tiles``).
 
-The rounding errors of float32 results are about three times those of oneDNN's direct sums. An infinite pixel makes its
-whole tile NaN. Images and weights are in oneDNN's blocks of channels. Only the gradient of the weights depends on the
-number of threads, because each thread sums a share of the tiles.
+The rounding errors of float32 results are about three times those of oneDNN's direct sums. An infinite pixel can make
+every result NaN in the tiles that read the pixel, up to four; an infinite weight, every result of its filter. Pixels or
+weights near the largest float32 number can overflow. Images and weights are in oneDNN's blocks of channels. Gradients
+of weights and biases depend on the number of threads, because each thread sums a share of the tiles.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -35,7 +36,7 @@ from runner.kernels.cpu.machine_code.winograd_loops import (
     write_convolution,
     write_filter_gradient,
     write_filters,
-    write_interpolation,
+    write_gradient_results,
 )
 from runner.kernels.cpu.machine_code.winograd_tiles import DTYPE, POINTS, RESULTS, TAPS
 from runner.kernels.memory import address_of
@@ -48,24 +49,28 @@ FEWEST_CHANNELS = 16
 """With fewer channels, evaluation and interpolation take longer than the multiplications that they save."""
 
 FEWEST_TILES = 32
-"""With fewer tiles, evaluating the filters takes longer than the multiplications that are saved."""
+"""Fewest tiles per thread. With fewer, the transform of the filters takes longer than the saved multiplications."""
 
 MOST_TILES_PER_RESULT = 2 / RESULTS**2
-"""Of all tiles together, at least half must lie inside the images."""
+"""At least half of the results in all tiles that are computed must lie inside the images."""
 
-MOST_SUMS_BYTES = 256 << 20
-"""Largest total size of the sums of a gradient of weights; each thread has its own sums."""
+MOST_SCRATCH_BYTES = 256 << 20
+"""Largest scratch memory of a call; oneDNN computes the convolutions that need more."""
 
 BLOCKS = {64: ((14, 2), (8, 2)), 32: ((6, 2), (4, 2))}
 """Vector bytes -> (rows, vectors) that are summed in registers: for images, and for the gradient of weights."""
 
 CHUNK = 2
-"""Tiles that a thread processes at a time, in rows of a block; their values stay in the second-level cache."""
+"""Blocks of tiles in a chunk. A thread transforms, multiplies and stores one chunk at a time. With larger chunks,
+filters are read less often, but the scratch memory is larger."""
 
 
 def register(registry: Registry) -> None:
-    """Add the kernels if the CPU has a fused multiply-add instruction and vectors of 8 or 16 numbers."""
-    if not host().multiplies_and_adds or host().vector_bytes not in BLOCKS:
+    """Add the kernels if oneDNN, which converts images and weights to blocks, is loaded, and the CPU has fused
+    multiply-adds and vectors of 8 or 16 numbers.
+    """
+    can_convert = any(kernel.library == "onednn" for kernel in registry.of("convert", "cpu"))
+    if not can_convert or not host().multiplies_and_adds or host().vector_bytes not in BLOCKS:
         return
     for op, arrange, bind in (
         ("conv2d", _arrange_forward, _bind_forward),
@@ -79,11 +84,15 @@ def register(registry: Registry) -> None:
 
 @dataclass(frozen=True)
 class _Convolution:
-    """A convolution of stride 1: x (N, C, H, W) -> y (N, K, H', W'). padding: before the first row and column."""
+    """A convolution of stride 1: x (N, C, H, W) -> y (N, K, H', W'), computed by ``workers`` threads.
+
+    padding: before the first row and column.
+    """
 
     x: tuple[int, ...]
     y: tuple[int, ...]
     padding: tuple[int, int]
+    workers: int
 
     @property
     def tile_counts(self) -> tuple[int, int]:
@@ -96,13 +105,29 @@ class _Convolution:
         return self.x[0] * math.prod(self.tile_counts)
 
     @property
+    def share(self) -> int:
+        """Largest number of tiles of a worker."""
+        return -(-self.tiles // self.workers)
+
+    @property
+    def blocks(self) -> int:
+        """Largest number of blocks of tiles of a worker."""
+        return -(-self.share // _rows())
+
+    @property
+    def chunk(self) -> int:
+        """Largest number of tiles that a worker processes at a time."""
+        return _rows() * min(CHUNK, self.blocks)
+
+    @property
     def is_faster(self) -> bool:
         """Whether there are enough channels and tiles, the channels fill vectors, and the tiles lie in the images."""
         channels, results = (self.x[1], self.y[1]), self.x[0] * math.prod(self.y[2:])
         return (
             min(channels) >= FEWEST_CHANNELS
             and not any(each % _lanes().count for each in channels)
-            and FEWEST_TILES <= self.tiles <= MOST_TILES_PER_RESULT * results
+            and self.tiles >= FEWEST_TILES * self.workers
+            and self.workers * self.blocks * _rows() <= MOST_TILES_PER_RESULT * results
         )
 
     @property
@@ -112,47 +137,54 @@ class _Convolution:
 
     @property
     def filters_bytes(self) -> int:
-        """Size of all filters at points."""
+        """Size of all transformed filters."""
         return POINTS**2 * self.x[1] * self.y[1] * ITEMSIZE[DTYPE]
 
     @property
-    def tiles_bytes(self) -> int:
-        """Size of a thread's tiles of x and y at points."""
-        return POINTS**2 * _chunk() * (self.x[1] + self.y[1]) * ITEMSIZE[DTYPE]
+    def scratch_bytes(self) -> int:
+        """Size of the transformed filters, and of a chunk of transformed tiles of x and y for each worker."""
+        return self.filters_bytes + self.workers * self._tiles_bytes
 
     @property
-    def sums_bytes(self) -> int:
-        """Size of a thread's sums for the gradients of weights and bias."""
-        return self.filters_bytes + self.y[1] * ITEMSIZE[DTYPE]
+    def gradient_scratch_bytes(self) -> int:
+        """Size, for each worker, of its sums for weights and bias and of a chunk of transformed tiles of x and dy."""
+        return self.workers * (self.filters_bytes + self.y[1] * ITEMSIZE[DTYPE] + self._tiles_bytes)
+
+    @property
+    def _tiles_bytes(self) -> int:
+        return POINTS**2 * self.chunk * (self.x[1] + self.y[1]) * ITEMSIZE[DTYPE]
 
     def sizes(self) -> NDArray[np.int64]:
         """Return the values of ``winograd_tiles.SIZES``."""
         blocks = [channels // _lanes().count for channels in (self.x[1], self.y[1])]
-        share = -(-self.tiles // threads.count())
-        sizes = [*blocks, *self.x[2:], *self.y[2:], *self.padding, *self.tile_counts, self.tiles, _chunk(), share]
-        return np.array(sizes, np.int64)
+        counts = [*self.tile_counts, self.tiles, self.chunk, self.share, self.workers]
+        return np.array([*blocks, *self.x[2:], *self.y[2:], *self.padding, *counts], np.int64)
 
 
 def _lanes() -> Lanes:
     return Lanes.filling(DTYPE, host().vector_bytes)
 
 
-def _chunk() -> int:
-    return CHUNK * BLOCKS[host().vector_bytes][0][0]
+def _rows() -> int:
+    """Return the number of tiles in a block."""
+    return BLOCKS[host().vector_bytes][0][0]
 
 
-def _convolution(attributes: Attributes, x: Spec, w: Spec, y: Spec, *, turned: bool = False) -> _Convolution | None:
-    """Return the convolution x, w -> y or, turned, y, w -> x; None if its kind is not supported or it is not faster.
+def _supported(
+    attributes: Attributes, x: Spec, w: Spec, y: Spec, *, is_input_gradient: bool = False
+) -> _Convolution | None:
+    """Return the convolution x, w -> y or, for the gradient of x, y, w -> x; None if oneDNN should compute it.
 
-    The gradient of x is a convolution of the gradient of y with the filters turned by 180 degrees.
+    The gradient of x is a convolution of the gradient of y with the filters rotated by 180 degrees.
     """
     dense = attributes["groups"] == 1 and {*attributes["strides"], *attributes["dilations"]} == {1}
-    if {x.dtype, w.dtype, y.dtype} != {DTYPE} or not dense or tuple(w.shape[2:]) != (TAPS, TAPS):
+    if not dense or tuple(w.shape[2:]) != (TAPS, TAPS):
         return None
-    top, _, left, _ = attributes["padding"]
-    found = _Convolution(tuple(x.shape), tuple(y.shape), (top, left))
-    if turned:
-        found = _Convolution(found.y, found.x, (TAPS - 1 - top, TAPS - 1 - left))
+    (top, _, left, _), workers = attributes["padding"], threads.thread_count()
+    if is_input_gradient:
+        found = _Convolution(tuple(y.shape), tuple(x.shape), (TAPS - 1 - top, TAPS - 1 - left), workers)
+    else:
+        found = _Convolution(tuple(x.shape), tuple(y.shape), (top, left), workers)
     return found if found.is_faster else None
 
 
@@ -166,99 +198,99 @@ def _weights(spec: Spec, innermost: str) -> Layout:
     return Layout(f"ABcd{width}{other}{width}{innermost}", spec.nbytes)
 
 
+def _arranged(inputs: Sequence[Layout], outputs: Sequence[Layout], scratch_bytes: int) -> Arrangement | None:
+    if scratch_bytes > MOST_SCRATCH_BYTES:
+        return None
+    return Arrangement(tuple(inputs), tuple(outputs), scratch_bytes)
+
+
 def _arrange_forward(attributes: Attributes, inputs: Specs, outputs: Specs, offered: Offers) -> Arrangement | None:
     (x, w, *added), (y,) = inputs, outputs
-    found = _convolution(attributes, x, w, y)
-    if found is None:
+    convolution = _supported(attributes, x, w, y)
+    if convolution is None:
         return None
     layouts = [_image(each) if len(each.shape) == len(y.shape) else plain(each) for each in added]
-    return Arrangement((_image(x), _weights(w, "a"), *layouts), (_image(y),), _scratch_bytes(found))
+    return _arranged([_image(x), _weights(w, "a"), *layouts], [_image(y)], convolution.scratch_bytes)
 
 
 def _bind_forward(attributes: Attributes, arrangement: Arrangement, buffers: Buffers) -> Bound:
     (x, w, *added), (y,) = buffers.inputs, buffers.outputs
-    found = _convolution(attributes, x.spec, w.spec, y.spec)
+    convolution = _supported(attributes, x.spec, w.spec, y.spec)
     code = _compiled_convolution(*(bool(attributes.get(name)) for name in ("bias", "residual", "relu")))
-    return _convolve(found, buffers, [x, w, y, *added], _compiled_filters(turned=False), code)
+    return _convolve(convolution, buffers, [x, w, y, *added], _compiled_filters(False), code)
 
 
 def _arrange_input_gradient(
     attributes: Attributes, inputs: Specs, outputs: Specs, offered: Offers
 ) -> Arrangement | None:
     (dy, w), (dx,) = inputs, outputs
-    found = _convolution(attributes, dx, w, dy, turned=True)
-    if found is None:
+    convolution = _supported(attributes, dx, w, dy, is_input_gradient=True)
+    if convolution is None:
         return None
-    return Arrangement((_image(dy), _weights(w, "b")), (_image(dx),), _scratch_bytes(found))
+    return _arranged([_image(dy), _weights(w, "b")], [_image(dx)], convolution.scratch_bytes)
 
 
 def _bind_input_gradient(attributes: Attributes, arrangement: Arrangement, buffers: Buffers) -> Bound:
     (dy, w), (dx,) = buffers.inputs, buffers.outputs
-    found = _convolution(attributes, dx.spec, w.spec, dy.spec, turned=True)
+    convolution = _supported(attributes, dx.spec, w.spec, dy.spec, is_input_gradient=True)
     code = _compiled_convolution(bias=False, residual=False, relu=False)
-    return _convolve(found, buffers, [dy, w, dx], _compiled_filters(turned=True), code)
+    return _convolve(convolution, buffers, [dy, w, dx], _compiled_filters(True), code)
 
 
 def _arrange_weight_gradient(
     attributes: Attributes, inputs: Specs, outputs: Specs, offered: Offers
 ) -> Arrangement | None:
     (dy, x), (dw, *db) = inputs, outputs
-    found = _convolution(attributes, x, dw, dy)
-    if found is None or threads.count() * found.sums_bytes > MOST_SUMS_BYTES:
+    convolution = _supported(attributes, x, dw, dy)
+    if convolution is None:
         return None
-    return Arrangement((_image(dy), _image(x)), (_weights(dw, "a"), *map(plain, db)), _gradient_scratch_bytes(found))
+    results = [_weights(dw, "a"), *map(plain, db)]
+    return _arranged([_image(dy), _image(x)], results, convolution.gradient_scratch_bytes)
 
 
 def _bind_weight_gradient(attributes: Attributes, arrangement: Arrangement, buffers: Buffers) -> Bound:
     (dy, x), (dw, *db) = buffers.inputs, buffers.outputs
-    found = _convolution(attributes, x.spec, dw.spec, dy.spec)
-    assert found is not None  # arranged for these shapes
-    scratch = _checked(buffers, _gradient_scratch_bytes(found))
-    sizes = found.sizes()
-    places = [x.address, dy.address, address_of(_zeros()), scratch, address_of(sizes)]
+    convolution = _checked(
+        _supported(attributes, x.spec, dw.spec, dy.spec), buffers, lambda each: each.gradient_scratch_bytes
+    )
+    scratch, sizes = address_of(buffers.scratch), convolution.sizes()
+    addresses = [x.address, dy.address, address_of(_zeros()), scratch, address_of(sizes)]
     results = [scratch, address_of(sizes), dw.address, *(each.address for each in db)]
     keep = (buffers, sizes)
     return [
-        _call(_compiled_filter_gradient(bool(db)), places, threads.count(), keep),
-        _call(_compiled_interpolation(threads.count(), bool(db)), results, found.pairs, keep),
+        _call(_compiled_filter_gradient(bool(db)), addresses, convolution.workers, keep),
+        _call(_compiled_gradient_results(bool(db)), results, convolution.pairs, keep),
     ]
-
-
-def _scratch_bytes(found: _Convolution) -> int:
-    return found.filters_bytes + threads.count() * found.tiles_bytes
-
-
-def _gradient_scratch_bytes(found: _Convolution) -> int:
-    return threads.count() * (found.sums_bytes + found.tiles_bytes)
 
 
 def _convolve(
-    found: _Convolution | None, buffers: Buffers, tensors: Sequence[Operand], evaluation: MachineCode, code: MachineCode
+    found: _Convolution | None, buffers: Buffers, tensors: Sequence[Operand], filters: MachineCode, code: MachineCode
 ) -> list[NativeCall]:
-    """Return the calls that evaluate the filters and compute the result. tensors: x, w, y and what is added to y."""
-    assert found is not None  # arranged for these shapes
+    """Return the calls that transform the filters and compute y. tensors: x, w, y and what is added to y."""
+    convolution = _checked(found, buffers, lambda each: each.scratch_bytes)
     x, w, y, *added = (tensor.address for tensor in tensors)
-    filters, sizes = _checked(buffers, _scratch_bytes(found)), found.sizes()
-    places = [x, filters, address_of(_zeros()), filters + found.filters_bytes, address_of(sizes), y, *added]
+    scratch, sizes = address_of(buffers.scratch), convolution.sizes()
+    tiles = scratch + convolution.filters_bytes
     keep = (buffers, sizes)
     return [
-        _call(evaluation, [w, filters, address_of(sizes)], found.pairs, keep),
-        _call(code, places, threads.count(), keep),
+        _call(filters, [w, scratch, address_of(sizes)], convolution.pairs, keep),
+        _call(code, [x, scratch, address_of(_zeros()), tiles, address_of(sizes), y, *added], convolution.workers, keep),
     ]
 
 
-def _checked(buffers: Buffers, needed: int) -> int:
-    """Return the address of the scratch memory; raises ValueError if it has fewer than ``needed`` bytes."""
-    if buffers.host_scratch.nbytes < needed:
+def _checked(found: _Convolution | None, buffers: Buffers, needed: Callable[[_Convolution], int]) -> _Convolution:
+    """Return the convolution; raises ValueError if the scratch memory was planned for another number of threads."""
+    given = buffers.host_scratch.nbytes
+    if found is None or needed(found) > given:
         raise ValueError(
-            f"a convolution with {threads.count()} threads needs {needed} bytes of scratch memory, got "
-            f"{buffers.host_scratch.nbytes}: planned for another thread count; plan and bind with the same thread count"
+            f"a convolution for {threads.thread_count()} threads got {given} bytes of scratch memory, planned for "
+            "another thread count; plan and bind with the same thread count"
         )
-    return address_of(buffers.scratch)
+    return found
 
 
-def _call(code: MachineCode, places: Sequence[int], count: int, keep: object) -> NativeCall:
-    return threads.call(code, places, count, 1, keep, parallel=True)
+def _call(code: MachineCode, addresses: Sequence[int], count: int, keep: object) -> NativeCall:
+    return threads.call(code, addresses, count, 1, keep, parallel=True)
 
 
 @cache
@@ -273,8 +305,8 @@ def _compiled_convolution(bias: bool, residual: bool, relu: bool) -> MachineCode
 
 
 @cache
-def _compiled_filters(turned: bool) -> MachineCode:
-    return MachineCode(write_filters(_lanes(), turned))
+def _compiled_filters(is_input_gradient: bool) -> MachineCode:
+    return MachineCode(write_filters(_lanes(), is_input_gradient))
 
 
 @cache
@@ -283,5 +315,5 @@ def _compiled_filter_gradient(bias: bool) -> MachineCode:
 
 
 @cache
-def _compiled_interpolation(workers: int, bias: bool) -> MachineCode:
-    return MachineCode(write_interpolation(_lanes(), workers, bias))
+def _compiled_gradient_results(bias: bool) -> MachineCode:
+    return MachineCode(write_gradient_results(_lanes(), bias))

@@ -1,8 +1,8 @@
 """Machine code for convolutions with 3x3 filters and their gradients; see ``winograd_tiles`` for the method.
 
-The sums over the channels, at one of the 36 pairs of points, are a matrix product of tiles and filters. The gradient of
-the filters is a convolution too: sums over tiles of 4x4 gradients, which take the place of the filter, and the 6x6
-pixels below them have 3x3 results.
+The products at each of the 36 pairs of points, summed over the channels, are a matrix product of transformed tiles and
+filters. The gradient of the filters is a convolution too: a tile of 4x4 gradients takes the place of the filter and,
+with the 6x6 pixels below it, gives 3x3 results, which are summed over the tiles.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,13 +19,13 @@ from runner.kernels.cpu.machine_code.winograd_tiles import (
     RESULTS,
     TAPS,
     Part,
-    Polynomials,
+    Transforms,
     Window,
     both_ways,
     index_of,
-    load_points,
     load_sizes,
-    write_evaluation,
+    load_square,
+    write_transform,
 )
 
 FORWARD = ("x", "filters", "zeros", "scratch", "sizes", "y")
@@ -36,11 +36,12 @@ _UNROLLED = 4  # channels in the innermost loop; unrolling more takes longer to 
 
 
 def _write_products(part: Part, rows: int, vectors: int) -> None:
-    """Write the function (tiles at points, filters at points, sums, count): sums over the inner channels.
+    """Write the function (transformed tiles, transformed filters, sums, count): sums over the inner channels.
 
-    ``rows`` tiles and ``vectors`` vectors of filters are added up in registers. Rows from ``count`` on are not used.
+    ``rows`` tiles and ``vectors`` vectors of filters are added up in registers. The last rows may lie beyond tile
+    ``count``; they are computed from unspecified values and not read. ``chunk`` is a multiple of ``rows``.
     """
-    b, lanes, (points, filters, sums, count) = part.builder, part.lanes, part.arguments
+    b, lanes, (tiles, filters, sums, count) = part.builder, part.lanes, part.arguments
     inner, outer, chunk = part.sizes("inner", "outer", "chunk")
 
     def of_rows(point: Value, vectors: int, block: Value, tile: Value) -> None:
@@ -56,7 +57,7 @@ def _write_products(part: Part, rows: int, vectors: int) -> None:
                     offset = b.mul(k, INDEX(lanes.count))
                     w = [part.load(filters, b.add(column, offset)) for column in columns]
                     x = [b.add(b.add(at, INDEX(row * lanes.count)), k) for row in range(rows)]
-                    x = [lanes.spread(b, _ONE.load(b, DTYPE, points, place)) for place in x]
+                    x = [lanes.spread(b, _ONE.load(b, DTYPE, tiles, index)) for index in x]
                     pairs = zip(places, totals, strict=True)
                     totals = [lanes.intrinsic(b, "fma", x[row], w[vector], total) for (row, vector), total in pairs]
                 return totals
@@ -86,20 +87,20 @@ def _in_blocks(builder: ir.IRBuilder, count: Value, most: int, body: Callable[[i
 
 
 def _write_results(part: Part, bias: bool, residual: bool, relu: bool) -> None:
-    """Write the function (sums, y[, bias][, residual], first, count): interpolate, add and apply ReLU."""
+    """Write the function (sums, y[, bias][, residual], first, count): transform, add and apply ReLU."""
     b, lanes, (sums, y, *added, first, count) = part.builder, part.lanes, part.arguments
     outer, chunk = part.sizes("outer", "chunk")
-    interpolate = partial(Polynomials(b, lanes).interpolate, RESULTS)
+    transform = partial(Transforms(b, lanes).transform_products, RESULTS)
 
     def of_block(number: Value, window: Window, block: Value) -> None:
-        values = load_points(part, sums, lambda point: part.index([point, block, number], [outer, chunk]))
-        results = chain(*both_ways(interpolate, values))
+        products = load_square(lambda point: part.load(sums, part.index([point, block, number], [outer, chunk])))
+        results = chain(*both_ways(transform, products))
         shift = part.load(added[0], part.index([block], [])) if bias else None
-        for result, (place, inside) in zip(results, chain(*window.pixels(outer, block)), strict=True):
+        for result, (index, inside) in zip(results, chain(*window.pixels(outer, block)), strict=True):
             value = b.fadd(result, shift) if bias else result
             with b.if_then(inside, likely=True):
-                value = b.fadd(value, part.load(added[-1], place)) if residual else value
-                part.store(EMIT["relu"](b, lanes, value) if relu else value, y, place)
+                value = b.fadd(value, part.load(added[-1], index)) if residual else value
+                part.store(EMIT["relu"](b, lanes, value) if relu else value, y, index)
 
     def tile(number: Value) -> None:
         window = Window.of(part, b.add(first, number), RESULTS, ("result_height", "result_width"), [INDEX(0), INDEX(0)])
@@ -137,10 +138,7 @@ def _each_chunk(
 
 def _areas(b: ir.IRBuilder, scratch: Value, worker: Value, extents: Sequence[Value]) -> list[Value]:
     """Return the addresses of a worker's areas of scratch memory. extents: sizes of the areas in elements."""
-    whole = extents[0]
-    for extent in extents[1:]:
-        whole = b.add(whole, extent)
-    areas = [element(b, scratch, STORED[DTYPE], b.mul(worker, whole))]
+    areas = [element(b, scratch, STORED[DTYPE], b.mul(worker, reduce(b.add, extents)))]
     for extent in extents[:-1]:
         areas.append(element(b, areas[-1], STORED[DTYPE], extent))
     return areas
@@ -152,23 +150,23 @@ def write_convolution(lanes: Lanes, rows: int, vectors: int, bias: bool, residua
 
     def write(b: ir.IRBuilder, bases: list[Value], begin: Value, end: Value) -> None:
         x, filters, zeros, scratch, sizes, y, *rest = bases
-        image = Part(b.module, lanes, "evaluate_image", 3, 2)
-        write_evaluation(image, POINTS, "inner", ("height", "width"), ("top", "left"))
+        image = Part(b.module, lanes, "transform_image", 3, 2)
+        write_transform(image, POINTS, "inner", ("height", "width"), ("top", "left"))
         products = Part(b.module, lanes, "multiply", 3, 1)
         _write_products(products, rows, vectors)
-        results = Part(b.module, lanes, "interpolate", 2 + added, 2)
+        results = Part(b.module, lanes, "transform_products", 2 + added, 2)
         _write_results(results, bias, residual, relu)
-        evaluate, multiply, interpolate = (part.finish() for part in (image, products, results))
+        transform_image, multiply, transform_products = (part.finish() for part in (image, products, results))
         inner, outer, chunk = load_sizes(b, sizes, "inner", "outer", "chunk")
-        at_points = b.mul(chunk, INDEX(POINTS**2 * lanes.count))
+        per_block = b.mul(chunk, INDEX(POINTS**2 * lanes.count))
 
         def start(worker: Value) -> Callable[[Value, Value], None]:
-            points, sums = _areas(b, scratch, worker, [b.mul(at_points, blocks) for blocks in (inner, outer)])
+            tiles, sums = _areas(b, scratch, worker, [b.mul(per_block, blocks) for blocks in (inner, outer)])
 
             def work(first: Value, count: Value) -> None:
-                b.call(evaluate, [x, zeros, points, first, count, sizes])
-                b.call(multiply, [points, filters, sums, count, sizes])
-                b.call(interpolate, [sums, y, *rest, first, count, sizes])
+                b.call(transform_image, [x, zeros, tiles, first, count, sizes])
+                b.call(multiply, [tiles, filters, sums, count, sizes])
+                b.call(transform_products, [sums, y, *rest, first, count, sizes])
 
             return work
 
@@ -177,32 +175,32 @@ def write_convolution(lanes: Lanes, rows: int, vectors: int, bias: bool, residua
     return slice_module("winograd", len(FORWARD) + added, write)
 
 
-def write_filters(lanes: Lanes, turned: bool) -> str:
-    """Return the module whose ``slice([w, filters, sizes], begin, end)`` evaluates pairs of blocks of filters.
+def write_filters(lanes: Lanes, is_input_gradient: bool) -> str:
+    """Return the module whose ``slice([w, filters, sizes], begin, end)`` transforms pairs of blocks of filters.
 
-    w: blocks (outer, inner, 9, inner channels, outer channels); turned: (inner, outer, ...) with the taps in reverse
-    order, as for the gradient of the image. filters: filters at points.
+    w: blocks (outer, inner, 9, inner channels, outer channels). For the gradient of the images, the blocks are in the
+    order (inner, outer, ...), and the filters are rotated by 180 degrees. filters: transformed filters.
     """
 
     def write(b: ir.IRBuilder, bases: list[Value], begin: Value, end: Value) -> None:
         w, filters, sizes = bases
-        evaluate = Polynomials(b, lanes).evaluate_filter
+        transform = Transforms(b, lanes).transform_filter
         inner, outer = load_sizes(b, sizes, "inner", "outer")
         square, width = TAPS**2, lanes.count
 
         def pair(number: Value) -> None:
-            to, of = b.udiv(number, inner), b.urem(number, inner)
-            stored = index_of(b, [of, to], [outer]) if turned else number
+            outer_block, inner_block = b.udiv(number, inner), b.urem(number, inner)
+            stored = index_of(b, [inner_block, outer_block], [outer]) if is_input_gradient else number
 
             def channel(k: Value) -> None:
                 taps = [
                     lanes.load(b, DTYPE, w, index_of(b, [stored, tap, k, 0], [square, width, width]))
-                    for tap in (reversed(range(square)) if turned else range(square))
+                    for tap in (reversed(range(square)) if is_input_gradient else range(square))
                 ]
                 rows = [taps[row * TAPS : (row + 1) * TAPS] for row in range(TAPS)]
-                for point, value in enumerate(chain(*both_ways(evaluate, rows))):
-                    place = index_of(b, [point, to, of, k, 0], [outer, inner, width, width])
-                    lanes.store(b, DTYPE, value, filters, place)
+                for point, value in enumerate(chain(*both_ways(transform, rows))):
+                    index = index_of(b, [point, outer_block, inner_block, k, 0], [outer, inner, width, width])
+                    lanes.store(b, DTYPE, value, filters, index)
 
             repeat(b, INDEX(0), INDEX(width), 1, channel)
 
@@ -212,11 +210,11 @@ def write_filters(lanes: Lanes, turned: bool) -> str:
 
 
 def _write_sums_over_tiles(part: Part, rows: int, vectors: int) -> None:
-    """Write the function (x at points, dy at points, sums, count): add the products of ``count`` tiles to the sums.
+    """Write the function (transformed x, transformed dy, sums, count): add the products of ``count`` tiles to the sums.
 
     ``rows`` channels of the image and ``vectors`` vectors of filters are added up in registers.
     """
-    b, lanes, (points, gradients, sums, count) = part.builder, part.lanes, part.arguments
+    b, lanes, (tiles, gradients, sums, count) = part.builder, part.lanes, part.arguments
     inner, outer, chunk = part.sizes("inner", "outer", "chunk")
 
     def of_rows(point: Value, vectors: int, block: Value, group: Value) -> None:
@@ -235,7 +233,7 @@ def _write_sums_over_tiles(part: Part, rows: int, vectors: int) -> None:
             offset = b.mul(tile, INDEX(lanes.count))
             dy = [part.load(gradients, b.add(at, offset)) for at in dy_starts]
             at = b.add(x_start, offset)
-            x = [lanes.spread(b, _ONE.load(b, DTYPE, points, b.add(at, INDEX(row)))) for row in range(rows)]
+            x = [lanes.spread(b, _ONE.load(b, DTYPE, tiles, b.add(at, INDEX(row)))) for row in range(rows)]
             pairs = zip(places, totals, strict=True)
             return [lanes.intrinsic(b, "fma", x[row], dy[vector], total) for (row, vector), total in pairs]
 
@@ -258,29 +256,29 @@ def _write_sums_over_tiles(part: Part, rows: int, vectors: int) -> None:
 def write_filter_gradient(lanes: Lanes, rows: int, vectors: int, bias: bool) -> str:
     """Return the module whose ``slice`` sums the tiles of some workers. Arrays: x, dy, zeros, scratch, sizes.
 
-    The scratch memory of a worker begins with its sums: filters at points and, with ``bias``, a number per filter.
+    The scratch memory of a worker begins with its sums: a transformed gradient of the filters, and a number per filter.
     """
 
     def write(b: ir.IRBuilder, bases: list[Value], begin: Value, end: Value) -> None:
         x, dy, zeros, scratch, sizes = bases
-        image = Part(b.module, lanes, "evaluate_image", 3, 2)
-        write_evaluation(image, POINTS, "inner", ("height", "width"), ("top", "left"))
-        gradient = Part(b.module, lanes, "evaluate_gradient", 3 + bias, 2)
-        write_evaluation(gradient, RESULTS, "outer", ("result_height", "result_width"), ())
+        image = Part(b.module, lanes, "transform_image", 3, 2)
+        write_transform(image, POINTS, "inner", ("height", "width"), ("top", "left"))
+        gradient = Part(b.module, lanes, "transform_gradient", 3 + bias, 2)
+        write_transform(gradient, RESULTS, "outer", ("result_height", "result_width"), ())
         products = Part(b.module, lanes, "add_products", 3, 1)
         _write_sums_over_tiles(products, rows, vectors)
-        evaluate_image, evaluate_gradient, add_products = (part.finish() for part in (image, gradient, products))
+        transform_image, transform_gradient, add_products = (part.finish() for part in (image, gradient, products))
         extents = _gradient_areas(b, lanes, sizes)
 
         def start(worker: Value) -> Callable[[Value, Value], None]:
-            sums, totals, points, gradients = _areas(b, scratch, worker, extents)
+            sums, totals, tiles, gradients = _areas(b, scratch, worker, extents)
             zero, ends = lanes.constant(0.0), b.add(*extents[:2])
             repeat(b, INDEX(0), ends, lanes.count, lambda index: lanes.store(b, DTYPE, zero, sums, index))
 
             def work(first: Value, count: Value) -> None:
-                b.call(evaluate_image, [x, zeros, points, first, count, sizes])
-                b.call(evaluate_gradient, [dy, zeros, gradients, *[totals] * bias, first, count, sizes])
-                b.call(add_products, [points, gradients, sums, count, sizes])
+                b.call(transform_image, [x, zeros, tiles, first, count, sizes])
+                b.call(transform_gradient, [dy, zeros, gradients, *[totals] * bias, first, count, sizes])
+                b.call(add_products, [tiles, gradients, sums, count, sizes])
 
             return work
 
@@ -290,14 +288,14 @@ def write_filter_gradient(lanes: Lanes, rows: int, vectors: int, bias: bool) -> 
 
 
 def _gradient_areas(b: ir.IRBuilder, lanes: Lanes, sizes: Value) -> list[Value]:
-    """Return the extents of a worker's areas: sums for filters and for biases, x at points and dy at points."""
+    """Return the extents of a worker's areas: sums for filters and biases, transformed x, transformed dy."""
     inner, outer, chunk = load_sizes(b, sizes, "inner", "outer", "chunk")
-    at_points = b.mul(chunk, INDEX(POINTS**2 * lanes.count))
+    per_block = b.mul(chunk, INDEX(POINTS**2 * lanes.count))
     filters = b.mul(b.mul(inner, outer), INDEX((POINTS * lanes.count) ** 2))
-    return [filters, b.mul(outer, INDEX(lanes.count)), b.mul(at_points, inner), b.mul(at_points, outer)]
+    return [filters, b.mul(outer, INDEX(lanes.count)), b.mul(per_block, inner), b.mul(per_block, outer)]
 
 
-def write_interpolation(lanes: Lanes, workers: int, bias: bool) -> str:
+def write_gradient_results(lanes: Lanes, bias: bool) -> str:
     """Return the module whose ``slice([scratch, sizes, dw[, db]], begin, end)`` adds the sums of all workers.
 
     begin, end: a range of pairs of blocks. dw: blocks (outer, inner, 9, inner channels, outer channels). db: (outer
@@ -307,21 +305,23 @@ def write_interpolation(lanes: Lanes, workers: int, bias: bool) -> str:
     def write(b: ir.IRBuilder, bases: list[Value], begin: Value, end: Value) -> None:
         scratch, sizes, dw, *db = bases
         extents = _gradient_areas(b, lanes, sizes)
-        inner, outer = load_sizes(b, sizes, "inner", "outer")
-        interpolate = partial(Polynomials(b, lanes).interpolate, TAPS)
+        inner, outer, workers = load_sizes(b, sizes, "inner", "outer", "workers")
+        transform = partial(Transforms(b, lanes).transform_products, TAPS)
         stride, width = reduce(b.add, extents), lanes.count
 
         def add_up(index: Value) -> Value:
-            indices = [b.add(index, b.mul(stride, INDEX(worker))) for worker in range(workers)]
-            return reduce(b.fadd, [lanes.load(b, DTYPE, scratch, each) for each in indices])
+            def add(worker: Value, totals: Sequence[Value]) -> Sequence[Value]:
+                more = lanes.load(b, DTYPE, scratch, b.add(index, b.mul(stride, worker)))
+                return [b.fadd(*totals, more)]
+
+            return fold(b, INDEX(1), workers, 1, [lanes.load(b, DTYPE, scratch, index)], add)[0]
 
         def pair(number: Value) -> None:
             def channel(k: Value) -> None:
-                def load(point: int) -> Value:
-                    return add_up(index_of(b, [point, number, k, 0], [b.mul(inner, outer), width, width]))
-
-                values = [[load(row * POINTS + column) for column in range(POINTS)] for row in range(POINTS)]
-                for tap, value in enumerate(chain(*both_ways(interpolate, values))):
+                products = load_square(
+                    lambda point: add_up(index_of(b, [point, number, k, 0], [b.mul(inner, outer), width, width]))
+                )
+                for tap, value in enumerate(chain(*both_ways(transform, products))):
                     lanes.store(b, DTYPE, value, dw, index_of(b, [number, tap, k, 0], [TAPS**2, width, width]))
 
             repeat(b, INDEX(0), INDEX(width), 1, channel)
@@ -332,4 +332,4 @@ def write_interpolation(lanes: Lanes, workers: int, bias: bool) -> str:
 
         repeat(b, begin, end, 1, pair)
 
-    return slice_module("winograd_interpolation", 3 + bias, write)
+    return slice_module("winograd_gradient_results", 3 + bias, write)

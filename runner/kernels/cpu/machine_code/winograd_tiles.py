@@ -1,12 +1,13 @@
 """Tiles of images for convolutions by minimal filtering (Winograd 1980; Lavin and Gray 2016, sections 4.1 and 4.3).
 
-The results of an image are divided into tiles of 4x4. In each direction, the 6 pixels below a tile and the 3 numbers of
-a filter are polynomials; both are evaluated at 6 points. The products at a point, summed over the channels, are values
-of the results' polynomial, from which the 4 results are interpolated. A tile takes 36 multiplications per channel and
-filter; a direct sum takes 144.
+The results of an image are divided into tiles of 4x4, each of which depends on 6x6 pixels. In each direction, the 4
+results are the transpose of a product of two polynomials, so 6 multiplications suffice: the 3 numbers of a filter are
+evaluated at 6 points; pixels and products are transformed by the transposes of interpolation and evaluation. The
+products are summed over the channels before their transform. A tile takes 36 multiplications per channel and filter; a
+direct sum takes 144.
 
-Memory, with blocks of the C channels that fill a vector: images (N, blocks, H, W, C); tiles at points (36, blocks,
-chunk, C); filters at points (36, outer blocks, inner channels, C).
+Memory, with blocks of the C channels that fill a vector: images (N, blocks, H, W, C); transformed tiles (36, blocks,
+chunk, C); transformed filters (36, outer blocks, inner channels, C).
 """
 
 from collections.abc import Callable, Sequence
@@ -26,7 +27,7 @@ TAPS = 3
 """Rows and columns of a filter."""
 
 POINTS = RESULTS + TAPS - 1
-"""Number of points in each direction: 0, A, -A, B, -B and infinity."""
+"""Number of points in each direction: 0, A, -A, B, -B and infinity; also the number of pixels."""
 
 A, B = 0.625, 1.5
 """With these points, rounding errors are 0.4 times those with 1 and 2. They and their squares are exact in float32."""
@@ -43,8 +44,9 @@ SIZES = (
     "tile_rows",  # per image
     "tile_columns",
     "tiles",  # of all images
-    "chunk",  # most tiles in work at one time
-    "share",  # tiles of a worker
+    "chunk",  # largest number of tiles that a worker processes at a time
+    "share",  # largest number of tiles of a worker
+    "workers",
 )
 """The sizes of a convolution, in the order in which compiled functions receive them."""
 
@@ -53,14 +55,14 @@ Square = Sequence[Sequence[Value]]
 
 
 @dataclass(frozen=True)
-class Polynomials:
-    """Instructions for polynomials of degree 5 or less, in the numbers of one direction."""
+class Transforms:
+    """Instructions for the transforms of one direction (Lavin and Gray 2016, equation 6)."""
 
     builder: ir.IRBuilder
     lanes: Lanes
 
-    def evaluate_image(self, d: Sequence[Value]) -> list[Value]:
-        """Return the values of 6 pixels at the points, times the factors that :meth:`evaluate_filter` leaves out."""
+    def transform_pixels(self, d: Sequence[Value]) -> list[Value]:
+        """Return the transform of 6 pixels, B' d in the paper."""
         aa, bb = A * A, B * B
         first, last = (self._plus(self._plus(d[k + 4], -aa - bb, d[k + 2]), aa * bb, d[k]) for k in (0, 1))
         pairs = []
@@ -69,8 +71,8 @@ class Polynomials:
             pairs += self._sum_and_difference(even, self._times(point, odd))
         return [first, *pairs, last]
 
-    def evaluate_filter(self, g: Sequence[Value]) -> list[Value]:
-        """Return the values of 3 or 4 numbers at the points, divided by the products of differences of points."""
+    def transform_filter(self, g: Sequence[Value]) -> list[Value]:
+        """Return the transform of 3 or 4 numbers, G g: values at the points, divided by differences of points."""
         aa, bb = A * A, B * B
         values = [self._times(1 / (aa * bb), g[0])]
         for point, divisor in ((A, 2 * aa * (aa - bb)), (B, 2 * bb * (bb - aa))):
@@ -80,8 +82,8 @@ class Polynomials:
             values += self._sum_and_difference(self._times(1 / divisor, even), self._times(point / divisor, odd))
         return [*values, g[-1]]
 
-    def interpolate(self, count: int, m: Sequence[Value]) -> list[Value]:
-        """Return the ``count`` results whose polynomial has the values ``m`` at the points."""
+    def transform_products(self, count: int, m: Sequence[Value]) -> list[Value]:
+        """Return ``count`` results from 6 products m, A' m in the paper."""
         b = self.builder
         even = [b.fadd(m[k], m[k + 1]) for k in (1, 3)]
         odd = [b.fsub(m[k], m[k + 1]) for k in (1, 3)]
@@ -194,20 +196,20 @@ class Window:
         ]
 
 
-def write_evaluation(part: Part, extent: int, blocks: str, edges: Sequence[str], padding: Sequence[str]) -> None:
-    """Write the function (x, zeros, tiles at points[, totals], first, count): evaluate tiles at all points.
+def write_transform(part: Part, extent: int, blocks: str, edges: Sequence[str], padding: Sequence[str]) -> None:
+    """Write the function (x, zeros, transformed tiles[, totals], first, count): transform ``count`` tiles.
 
     extent: rows and columns of a tile, 6 for pixels, or 4 for gradients of results. totals: the sum over the pixels of
     all tiles is added to this array, one number per channel.
     """
-    b, (x, zeros, points, *totals, first, count) = part.builder, part.arguments
+    b, (x, zeros, transformed, *totals, first, count) = part.builder, part.arguments
     total, chunk = part.sizes(blocks, "chunk")
     before = part.sizes(*padding) if padding else [INDEX(0), INDEX(0)]
-    polynomials = Polynomials(b, part.lanes)
-    evaluate = polynomials.evaluate_image if extent == POINTS else polynomials.evaluate_filter
+    transforms = Transforms(b, part.lanes)
+    transform = transforms.transform_pixels if extent == POINTS else transforms.transform_filter
 
-    def load(place: Value, inside: Value) -> Value:
-        return part.lanes.load(b, DTYPE, b.select(inside, element(b, x, STORED[DTYPE], place), zeros))
+    def load(index: Value, inside: Value) -> Value:
+        return part.lanes.load(b, DTYPE, b.select(inside, element(b, x, STORED[DTYPE], index), zeros))
 
     def tile(number: Value) -> None:
         window = Window.of(part, b.add(first, number), extent, edges, before)
@@ -215,16 +217,16 @@ def write_evaluation(part: Part, extent: int, blocks: str, edges: Sequence[str],
         def of_block(block: Value) -> None:
             numbers = [[load(*pixel) for pixel in row] for row in window.pixels(total, block)]
             for each in totals:
-                place = part.index([block], [])
-                part.store(reduce(b.fadd, chain(*numbers), part.load(each, place)), each, place)
-            for point, value in enumerate(chain(*both_ways(evaluate, numbers))):
-                part.store(value, points, part.index([point, block, number], [total, chunk]))
+                index = part.index([block], [])
+                part.store(b.fadd(part.load(each, index), reduce(b.fadd, chain(*numbers))), each, index)
+            for point, value in enumerate(chain(*both_ways(transform, numbers))):
+                part.store(value, transformed, part.index([point, block, number], [total, chunk]))
 
         repeat(b, INDEX(0), total, 1, of_block)
 
     repeat(b, INDEX(0), count, 1, tile)
 
 
-def load_points(part: Part, base: Value, place: Callable[[int], Value]) -> list[list[Value]]:
-    """Load the values at all pairs of points. place: (number of the pair) -> index."""
-    return [[part.load(base, place(row * POINTS + column)) for column in range(POINTS)] for row in range(POINTS)]
+def load_square(load: Callable[[int], Value]) -> list[list[Value]]:
+    """Load the 6x6 products of a tile. load: (number of the product) -> its value."""
+    return [[load(row * POINTS + column) for column in range(POINTS)] for row in range(POINTS)]
