@@ -32,7 +32,7 @@ FORWARD = ("x", "filters", "zeros", "scratch", "sizes", "y")
 """Arrays of :func:`write_convolution`, before ``bias`` and ``residual``."""
 
 _ONE = Lanes(DTYPE, 1)
-_UNROLLED = 4  # channels in the innermost loop; unrolling more takes longer to compile and is not faster
+_UNROLLED = 4  # channels in the innermost loop; more would take longer to compile
 
 
 def _write_products(part: Part, rows: int, vectors: int) -> None:
