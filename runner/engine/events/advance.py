@@ -3,7 +3,7 @@
 from numba import njit
 
 from runner.engine.events.event_queue import next_activity, predict
-from runner.engine.events.fair_shares import divide
+from runner.engine.events.fair_shares import divide, release
 from runner.engine.events.state import (
     CONNECTED_FLOWS,
     DELAYED,
@@ -148,7 +148,10 @@ def _end_flow(state: State, index: int) -> None:
         if own.after != NONE:
             state.hops[own.after].before = own.before
         link.carried += each.amount * each.weight
+        # Without flows, no rounding remains.
+        link.used = 0.0 if link.first == NONE else link.used - each.rate * each.weight
         _touch_link(state, own.link)
+    release(state, each)
 
 
 @njit(cache=True)

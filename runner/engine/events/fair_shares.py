@@ -2,6 +2,10 @@
 
 The rates of all flows grow together until a link is full. The flows of this link keep their rate, and the others
 continue to grow (Bertsekas and Gallager, Data Networks, section 6.5.2). A flow of weight w counts as w equal flows.
+
+The rates are max-min fair if and only if every flow has a bottleneck: a full link on which no flow is faster. A change
+therefore divides only some links again, with the other flows as they are, and includes further links until every flow
+has a bottleneck.
 """
 
 from typing import Any
@@ -25,60 +29,98 @@ EQUAL = 1e-12
 
 @njit(cache=True)
 def divide(state: State) -> None:
-    """Set the rates of all flows that use a touched link or are connected with one through other flows.
+    """Set the rates of the flows whose rates can have changed since the last division.
 
     Afterwards, these flows are in the row ``CONNECTED_FLOWS``. If the rate of a flow has changed, its field ``renewed``
     has the number of this division.
     """
-    counters = state.counters[0]
-    counters.divisions += 1
-    number, now = counters.divisions, counters.now
-    _connect(state, number)
-    links = state.work[CONNECTED_LINKS]
-    unfixed = state.work[CONNECTED_FLOWS][0]
+    state.counters[0].divisions += 1
+    _collect(state)
+    while True:
+        _fill(state)
+        if not _include_more(state):
+            break
+    _set_rates(state)
+
+
+@njit(cache=True)
+def _collect(state: State) -> None:
+    """Collect the new flows and the touched links that are bottlenecks; empty the row of touched links."""
+    touched = state.work[TOUCHED_LINKS]
+    state.work[CONNECTED_LINKS][0] = state.work[CONNECTED_FLOWS][0] = 0
+    for k in range(1, touched[0] + 1):
+        link = state.links[touched[k]]
+        link.touched = 0
+        if link.limits > 0:
+            _include(state, touched[k])
+            continue
+        hop = link.first
+        while hop != NONE and state.activities[state.hops[hop].activity].bottleneck == NONE:  # new flows are the first
+            _add_flow(state, state.hops[hop].activity)
+            hop = state.hops[hop].after
+    touched[0] = 0
+
+
+@njit(cache=True)
+def _include(state: State, number: int) -> None:
+    """Divide a link among all its flows."""
+    division = state.counters[0].divisions
+    _add_link(state, number)
+    state.links[number].divided = division
+    hop = state.links[number].first
+    while hop != NONE:
+        _add_flow(state, state.hops[hop].activity)
+        hop = state.hops[hop].after
+
+
+@njit(cache=True)
+def _add_flow(state: State, index: int) -> None:
+    """Collect a flow and its links, which other flows may use too."""
+    flow = state.activities[index]
+    if abs(flow.seen) != state.counters[0].divisions:
+        flow.seen = state.counters[0].divisions
+        append(state.work[CONNECTED_FLOWS], index)
+        for hop in range(flow.first_hop, flow.first_hop + flow.hops):
+            _add_link(state, state.hops[hop].link)
+
+
+@njit(cache=True)
+def _add_link(state: State, number: int) -> None:
+    if state.links[number].seen != state.counters[0].divisions:
+        state.links[number].seen = state.counters[0].divisions
+        append(state.work[CONNECTED_LINKS], number)
+
+
+@njit(cache=True)
+def _fill(state: State) -> None:
+    """Compute the shares of the collected flows; the other flows keep their rates."""
+    links, flows, division = state.work[CONNECTED_LINKS], state.work[CONNECTED_FLOWS], state.counters[0].divisions
+    for k in range(1, links[0] + 1):
+        link = state.links[links[k]]
+        link.unfixed, link.free = 0, link.capacity - (0.0 if link.divided == division else link.used)
+    for k in range(1, flows[0] + 1):
+        flow = state.activities[flows[k]]
+        flow.seen = division
+        for hop in range(flow.first_hop, flow.first_hop + flow.hops):
+            link = state.links[state.hops[hop].link]
+            link.unfixed += flow.weight
+            if link.divided != division:
+                link.free += flow.rate * flow.weight
+    unfixed = flows[0]
     while unfixed > 0:
         share = np.inf
         for k in range(1, links[0] + 1):
             link = state.links[links[k]]
             if link.unfixed > 0:
-                share = min(share, link.free / link.unfixed)
-        unfixed -= _fix(state, share, number, now)
+                share = min(share, max(0.0, link.free) / link.unfixed)
+        unfixed -= _fix(state, share)
 
 
 @njit(cache=True)
-def _connect(state: State, number: int) -> None:
-    """Collect the links and flows that are connected with a touched link, and empty the row of touched links."""
-    touched, links, flows = state.work[TOUCHED_LINKS], state.work[CONNECTED_LINKS], state.work[CONNECTED_FLOWS]
-    links[0] = flows[0] = 0
-    for k in range(1, touched[0] + 1):
-        state.links[touched[k]].touched = 0
-        state.links[touched[k]].seen = number
-        append(links, touched[k])
-    touched[0] = 0
-    at = 0
-    while at < links[0]:
-        at += 1
-        link = state.links[links[at]]
-        link.free, link.unfixed = link.capacity, 0
-        hop = link.first
-        while hop != NONE:
-            flow = state.activities[state.hops[hop].activity]
-            link.unfixed += flow.weight
-            if flow.seen != number:
-                flow.seen = number
-                append(flows, state.hops[hop].activity)
-                for each in range(flow.first_hop, flow.first_hop + flow.hops):
-                    other = state.hops[each].link
-                    if state.links[other].seen != number:
-                        state.links[other].seen = number
-                        append(links, other)
-            hop = state.hops[hop].after
-
-
-@njit(cache=True)
-def _fix(state: State, share: float, number: int, now: float) -> int:
-    """Set the rates of the flows through links whose share is the smallest; return the number of these flows."""
+def _fix(state: State, share: float) -> int:
+    """Set the share of the flows through links whose share is the smallest; return the number of these flows."""
     links, bottlenecks, fixed = state.work[CONNECTED_LINKS], state.work[BOTTLENECKS], 0
+    division = state.counters[0].divisions
     bottlenecks[0] = 0
     for k in range(1, links[0] + 1):
         link = state.links[links[k]]
@@ -88,22 +130,80 @@ def _fix(state: State, share: float, number: int, now: float) -> int:
         hop = state.links[bottlenecks[k]].first
         while hop != NONE:
             flow = state.activities[state.hops[hop].activity]
-            # A flow whose rate is set has the negative number of this division.
-            if flow.seen == number:
-                flow.seen = -number
+            # A flow whose share is set has the negative number of this division.
+            if flow.seen == division:
+                flow.seen, flow.share, flow.filled = -division, share, bottlenecks[k]
                 fixed += 1
-                _set_rate(flow, share, number, now)
                 for each in range(flow.first_hop, flow.first_hop + flow.hops):
                     link = state.links[state.hops[each].link]
                     link.unfixed -= flow.weight
-                    link.free = max(0.0, link.free - share * flow.weight)
+                    link.free = link.free - share * flow.weight
             hop = state.hops[hop].after
     return fixed
 
 
 @njit(cache=True)
-def _set_rate(flow: Any, rate: float, number: int, now: float) -> None:
-    """Account for the amount that has been moved, and set the new rate."""
-    if abs(rate - flow.rate) > EQUAL * rate:
-        flow.left = max(0.0, flow.left - flow.rate * (now - flow.since))
-        flow.since, flow.rate, flow.renewed = now, rate, number
+def _include_more(state: State) -> bool:
+    """Include the links on which a flow that kept its rate may have lost its bottleneck; return whether there are any.
+
+    They are the links that limit a flow and whose use has changed, and those that became full with a faster flow.
+    """
+    flows, division, more = state.work[CONNECTED_FLOWS], state.counters[0].divisions, False
+    for k in range(1, flows[0] + 1):
+        flow = state.activities[flows[k]]
+        changed = not _equal(flow.share, flow.rate)
+        for hop in range(flow.first_hop, flow.first_hop + flow.hops):
+            number = state.hops[hop].link
+            link = state.links[number]
+            if link.divided == division:
+                continue
+            if (changed and link.limits > 0) or (flow.filled == number and _has_faster(state, number, flow.share)):
+                _include(state, number)
+                more = True
+    return more
+
+
+@njit(cache=True)
+def _has_faster(state: State, number: int, share: float) -> bool:
+    """Return whether a link has a flow that was not collected and has a rate above ``share``."""
+    hop, division = state.links[number].first, state.counters[0].divisions
+    while hop != NONE:
+        flow = state.activities[state.hops[hop].activity]
+        if abs(flow.seen) != division and flow.rate > share * (1.0 + EQUAL):
+            return True
+        hop = state.hops[hop].after
+    return False
+
+
+@njit(cache=True)
+def _set_rates(state: State) -> None:
+    """Give the collected flows their shares as rates, and account for the amounts that they have moved."""
+    links, flows, division = state.work[CONNECTED_LINKS], state.work[CONNECTED_FLOWS], state.counters[0].divisions
+    for k in range(1, links[0] + 1):
+        if state.links[links[k]].divided == division:
+            state.links[links[k]].used = 0.0
+    for k in range(1, flows[0] + 1):
+        flow, now = state.activities[flows[k]], state.counters[0].now
+        before = flow.rate
+        if not _equal(flow.share, flow.rate):
+            flow.left = max(0.0, flow.left - flow.rate * (now - flow.since))
+            flow.since, flow.rate, flow.renewed = now, flow.share, division
+        for hop in range(flow.first_hop, flow.first_hop + flow.hops):
+            link = state.links[state.hops[hop].link]
+            link.used += flow.weight * (flow.rate - (0.0 if link.divided == division else before))
+        if flow.bottleneck != flow.filled:
+            release(state, flow)
+            flow.bottleneck = flow.filled
+            state.links[flow.bottleneck].limits += 1
+
+
+@njit(cache=True)
+def release(state: State, flow: Any) -> None:
+    """Let the bottleneck of a flow, if it has one, no longer limit the flow."""
+    if flow.bottleneck != NONE:
+        state.links[flow.bottleneck].limits -= 1
+
+
+@njit(cache=True)
+def _equal(rate: float, other: float) -> bool:
+    return abs(rate - other) <= EQUAL * rate

@@ -56,7 +56,9 @@ class EventLoop:
         """
         return self.add_block(block_of([(delay_s, amount, weight, unit, watched)], [links], [()]), rank, after, _FIRST)
 
-    def add_block(self, block: Block, rank: float, after: Sequence[int], begins: NDArray[np.int64]) -> int:
+    def add_block(
+        self, block: Block, rank: float = 0.0, after: Sequence[int] = (), begins: NDArray[np.int64] = _FIRST
+    ) -> int:
         """Add the activities of a block, which get consecutive numbers, and return the first number.
 
         rank: rank of all activities. after: numbers of earlier activities, each named once. begins: positions in the

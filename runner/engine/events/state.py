@@ -16,9 +16,10 @@ _NUMBER, _INDEX = "f8", "i8"
 
 ACTIVITY = np.dtype(
     [
-        *((name, _NUMBER) for name in ("delay_s", "amount", "rank", "start", "end", "left", "rate", "since")),
+        *((name, _NUMBER) for name in ("delay_s", "amount", "rank", "start", "end", "left", "rate", "since", "share")),
         *((name, _INDEX) for name in ("weight", "unit", "first_hop", "hops", "missing", "first_edge", "state")),
         *((name, _INDEX) for name in ("event", "child", "sibling", "seen", "renewed", "watched", "first_wait")),
+        *((name, _INDEX) for name in ("bottleneck", "filled")),
     ]
 )
 """One activity. delay_s, amount, weight, unit, rank: see :meth:`~runner.engine.events.loop.EventLoop.add`.
@@ -27,8 +28,9 @@ start, end: seconds. left: the amount that remained at time ``since``; rate: amo
 hops: first of its elements of :data:`HOP`, and their number. missing: number of activities that must end first.
 first_edge: its first element of :data:`EDGE`. event: index of its event in the queue, or ``NONE``. child, sibling:
 its first child and next sibling in the heap of its unit. seen: number of the last division that included it, negative
-once that division has set its rate. renewed: number of the last division that changed its rate. watched: 1 if the loop
-returns when it ends. first_wait: index of the first element of :data:`EDGE` whose dependent it is.
+once that division has computed its share. renewed: number of the last division that changed its rate. watched: 1 if the
+loop returns when it ends. first_wait: index of the first element of :data:`EDGE` whose dependent it is. bottleneck: the
+full link that limits its rate, ``NONE`` if it has no rate yet. share, filled: its next rate and bottleneck.
 """
 
 EDGE = np.dtype([("dependent", _INDEX), ("following", _INDEX)])
@@ -39,15 +41,16 @@ HOP = np.dtype([("link", _INDEX), ("activity", _INDEX), ("before", _INDEX), ("af
 
 LINK = np.dtype(
     [
-        *((name, _NUMBER) for name in ("capacity", "free", "carried")),
-        *((name, _INDEX) for name in ("first", "unfixed", "seen", "touched")),
+        *((name, _NUMBER) for name in ("capacity", "used", "free", "carried")),
+        *((name, _INDEX) for name in ("first", "limits", "unfixed", "seen", "divided", "touched")),
     ]
 )
 """A link. capacity: amount per second. first: first element of its list of flows in ``hops``.
 
-free, unfixed: the capacity that a division has not assigned yet, and the weight of the flows without a rate. carried:
-amount of all ended flows. seen: number of the last division that included the link. touched: 1 if its flows have
-changed at this instant.
+used: sum of the rates of its flows. limits: number of flows whose bottleneck it is. free, unfixed: the capacity that a
+division has not assigned yet, and the weight of the collected flows without a share. carried: amount of all ended
+flows. seen: number of the last division that collected the link. divided: number of the last division that collected
+all its flows. touched: 1 if its flows have changed at this instant.
 """
 
 UNIT = np.dtype([("running", _INDEX), ("queue", _INDEX), ("busy_s", _NUMBER), ("touched", _INDEX)])

@@ -50,7 +50,7 @@ def block_of(
     activities["hops"] = [len(each) for each in links]
     for name in ("start", "end"):
         activities[name] = np.nan
-    for name in ("event", "child", "sibling", "first_edge"):
+    for name in ("event", "child", "sibling", "first_edge", "bottleneck"):
         activities[name] = NONE
     waits = [(before, number) for number, each in enumerate(after) for before in each]
     flat = [link for each in links for link in each]
@@ -88,12 +88,11 @@ class Storage:
 
         begins: positions in the block, in ascending order, of activities that also wait for the numbers in ``after``.
         """
-        edges = len(block.waits) + len(after) * len(begins)
-        needed = {"activities": len(block.activities), "edges": edges, "hops": len(block.links)}
-        if any(self._missing(name, count) for name, count in needed.items()):
+        if not insert(self.state, block, rank, after - self.dropped, begins):
+            edges = len(block.waits) + len(after) * len(begins)
             self.drop()
-            self._grow(needed)
-        insert(self.state, block, rank, after - self.dropped, begins)
+            self._grow({"activities": len(block.activities), "edges": edges, "hops": len(block.links)})
+            insert(self.state, block, rank, after - self.dropped, begins)
 
     def drop(self) -> None:
         """Remove the activities before the first that is still needed, if they are at least half of all activities."""
@@ -118,15 +117,12 @@ class Storage:
         counters["considered"] -= first
         self.dropped += first
 
-    def _missing(self, name: str, count: int) -> bool:
-        return int(self.state.counters[0][name]) + count > len(getattr(self.state, name))
-
     def _grow(self, needed: dict[str, int]) -> None:
         """Double the arrays that lack room for more rows. needed: name of an array -> number of additional rows."""
         grown: dict[str, NDArray[Any]] = {}
         for name, count in needed.items():
             array, used = getattr(self.state, name), int(self.state.counters[0][name])
-            if self._missing(name, count):
+            if used + count > len(array):
                 grown[name] = _longer(array, max(2 * len(array), used + count))
         if "activities" in grown:
             length = len(grown["activities"])
@@ -142,9 +138,18 @@ def _longer(array: NDArray[Any], length: int) -> NDArray[Any]:
 
 
 @njit(cache=True)
-def insert(state: State, block: Block, rank: float, after: NDArray[np.int64], begins: NDArray[np.int64]) -> None:
-    """Append a block to arrays with enough room; see :meth:`Storage.append`. after: indices, negative if dropped."""
+def insert(state: State, block: Block, rank: float, after: NDArray[np.int64], begins: NDArray[np.int64]) -> bool:
+    """Append a block; return False, without a change, if an array lacks room.
+
+    See :meth:`Storage.append`. after: indices, negative if dropped.
+    """
     counters = state.counters[0]
+    if (
+        counters.activities + len(block.activities) > len(state.activities)
+        or counters.edges + len(block.waits) + len(after) * len(begins) > len(state.edges)
+        or counters.hops + len(block.links) > len(state.hops)
+    ):
+        return False
     first, hop, wait, begin = counters.activities, counters.hops, 0, 0
     for k in range(len(block.activities)):
         state.activities[first + k] = block.activities[k]
@@ -163,6 +168,7 @@ def insert(state: State, block: Block, rank: float, after: NDArray[np.int64], be
                 _wait_for(state, before, first + k)
     counters.hops = hop
     counters.activities += len(block.activities)
+    return True
 
 
 @njit(cache=True)

@@ -47,8 +47,8 @@ class Segment:
 
     def on(self, device: Callable[[str], str]) -> "Segment":
         """Return the segment with other devices. device: name of a device -> the device that takes its place."""
-        sends = [replace(each, source=device(each.source), destination=device(each.destination)) for each in self.sends]
-        return replace(self, sends=sends)
+        sends = [Transfer(each.key, device(each.source), device(each.destination), each.nbytes) for each in self.sends]
+        return Segment(self.first, self.waits, self.seconds, sends, self.computes, self.outside_s)
 
 
 def segments(
@@ -144,15 +144,17 @@ class ClientActivities:
         self._shares, self._serial = shares or {}, serial or {}
         rows = self._rows()
         self._block = block_of(
-            [(row.delay_s, row.amount, row.weight, row.unit, False) for row in rows],
+            [(row.delay_s, row.amount, row.weight, row.unit, row is rows[-1]) for row in rows],
             [row.links for row in rows],
             [row.after for row in rows],
         )
         self._begins = np.array([position for position, row in enumerate(rows) if row.begins is not None], np.int64)
         self._devices = [row.begins for row in rows if row.begins is not None]
 
-    def add_to(self, loop: EventLoop, *, rank: float, delays_s: Mapping[str, float], after: Sequence[int]) -> range:
-        """Add the activities of one run and return their numbers.
+    def add_to(
+        self, loop: EventLoop, *, rank: float, delays_s: Mapping[str, float], after: Sequence[int]
+    ) -> tuple[int, int]:
+        """Add the activities of one run; return the number of the first and of the last, which ends the run.
 
         rank: see ``EventLoop.add``. delays_s: device -> seconds by which its first segment becomes longer. after:
         activities before the first segment of each device.
@@ -162,10 +164,10 @@ class ClientActivities:
             block = block._replace(activities=block.activities.copy())
             block.activities["delay_s"][self._begins] += [delays_s.get(device, 0.0) for device in self._devices]
         first = loop.add_block(block, rank, after, self._begins)
-        return range(first, first + len(block.activities))
+        return first, first + len(block.activities) - 1
 
     def _rows(self) -> list[_Row]:
-        """Return the rows of all segments, then of all messages, and then of the master if it has work."""
+        """Return the rows of all segments, of all messages, of the master if it has work, and of the end of the run."""
         keys = [(device, number) for device, own in self.parts.items() for number in range(len(own))]
         position = {key: k for k, key in enumerate(keys)}
         receivers = self._receivers()
@@ -199,7 +201,9 @@ class ClientActivities:
         for device, share in remote.items():
             answer = add(_Row(share.latency_s, (position[device, len(self.parts[device]) - 1],)))
             add(replace(self._master(share), after=(answer,)))
-        return [*(self._segment(key, tuple(after[key])) for key in position), *others]
+        rows = [*(self._segment(key, tuple(after[key])) for key in position), *others]
+        last = sorted(set(range(len(rows))).difference(*(row.after for row in rows)))
+        return [*rows, _Row(0.0, tuple(last), begins=None if rows else "")]
 
     def _segment(self, key: _SegmentKey, after: tuple[int, ...]) -> _Row:
         """Return the row of a segment: a delay, or an amount of work on a shared host."""

@@ -13,6 +13,8 @@ from runner.engine.compile.plan import DevicePlan
 from runner.engine.compile.program import Client, Program
 from runner.engine.compile.program_plans import ProgramPlans
 from runner.engine.events.loop import EventLoop, Floats
+from runner.engine.events.state import NONE
+from runner.engine.events.storage import block_of
 from runner.engine.graph.device import Cluster, DeviceName, task_of
 from runner.engine.run.step_driver import Clients, Finished
 from runner.engine.run.timeline import LinkSpan, Timeline
@@ -99,6 +101,7 @@ class SimulatedSession(Clients):
         costs = {device: self._costs(device) for device in host_of}
         self._shares, cores = shared_hosts(host_of, costs, first_link=len(capacities), master_unit=master)
         self._loop = EventLoop([*capacities, *cores], master + 1 + len(serial))
+        self._host_work = block_of([(1e-6 * hardware.step_us, 0.0, 1, NONE, False)], [()], [()])
         self._draws = Draws(hardware.disturbances, seed)
         self._reads: dict[str, InputReads] = {}
         self._begun: dict[str, list[float]] = {}
@@ -236,13 +239,12 @@ class SimulatedSession(Clients):
     def _begin(self, name: str, step: int) -> None:
         client, run = self.program.clients[name], self._run_of(name)
         plans = self.plans(name) if self._hardware.disturbances.any else {}
-        host = self._loop.add(1e-6 * self._hardware.step_us)
+        host = self._loop.add_block(self._host_work)
         begin = [*self._batches(client, plans, host)] or [host]
         rank, late = float(self._launches), self._delays_s(client, plans, step)
-        numbers = run.add_to(self._loop, rank=rank, delays_s=late, after=begin)
-        end = self._loop.add(after=numbers or begin, watched=True)
+        base, end = run.add_to(self._loop, rank=rank, delays_s=late, after=begin)
         self._launched[end] = Executed(
-            client, self._launches, step, run, host, begin, numbers.start, end, self._past.now, self._records
+            client, self._launches, step, run, host, begin, base, end, self._past.now, self._records
         )
         self._launches += 1
 
