@@ -26,7 +26,7 @@ from runner.system.files import create_directory
 from runner.system.machine import usable_cores
 from runner.system.text import duration, text_table
 from runner.tables.cells import FAILS, HOLDS, state_of
-from runner.tables.checking import with_synthetic_data
+from runner.tables.checking import estimated_s
 from runner.tables.measured import (
     begun,
     count_sizes,
@@ -42,7 +42,6 @@ from runner.tables.rendering import FORMATS, as_markdown
 from runner.tables.results import BEGUN, BEGUN_FILE, RunResults, folder_of, result_name, write_result
 from runner.tables.table import BENCHMARK, COMPUTED, COUNT
 from runner.training.build import build
-from runner.training.first_steps import first_steps
 from runner.training.memory import require_gpu_memory, require_memory
 
 
@@ -213,26 +212,24 @@ class TableSweep:
     def _seconds(self, trial: Trial) -> tuple[float | None, str]:
         """Return the estimated seconds of a trial, and an error message about missing data, "" if none are missing.
 
-        The estimate is the longest time of the run's other seeds. Without other seeds, it follows from the time of a
-        few updates, on synthetic data if the dataset is missing. It is None if no data can replace the dataset.
-        Raises ResourceError or ConfigError if this machine cannot run the trial.
+        The message also says if the memory is too small. The estimate is the longest time of the run's other seeds, and
+        without other seeds that of :func:`estimated_s`. Raises ResourceError or ConfigError if this machine lacks a
+        device of the trial, or memory for its variables.
         """
         lacking = lacking_data(trial.config)
         found = found_gpus(trial.config.cluster)
         config = fix_machine_values(trial.config, usable_cores())
         require_devices(config, found)
         experiment = build(config)
-        if lacking:
-            stand_in = with_synthetic_data(experiment, [config.train.batch_size])
-            if isinstance(stand_in, str):
-                return None, lacking
-            experiment = stand_in
-        require_memory(experiment)
-        require_gpu_memory(experiment, found.gpus)
+        try:
+            require_memory(experiment)
+            require_gpu_memory(experiment, found.gpus)
+        except ResourceError as error:
+            lacking = "; ".join(filter(None, (lacking, str(error))))
         others = self.files.results()[trial.run].current.values()
         if others:
             return max(result.origin.seconds for result in others), lacking
-        return first_steps(experiment).step_s * experiment.total_steps, lacking
+        return estimated_s(experiment, found.gpus, synthetic=bool(lacking)), lacking
 
     def _frozen(self, trials: Sequence[Trial], plan: Plan) -> Plan:
         """Write the configurations of new jobs; write and return the plan of the new and the earlier jobs."""

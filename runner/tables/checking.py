@@ -10,6 +10,7 @@ from runner.data.settings import DatasetSettings
 from runner.data.synthetic import Synthetic, SyntheticText
 from runner.data.text import TextSettings
 from runner.errors import ConfigError, DataError, ResourceError, RunnerError
+from runner.kernels.gpu.driver import GpuFacts
 from runner.system.machine import usable_cores, usable_memory
 from runner.tables.measured import (
     count_sizes,
@@ -25,7 +26,7 @@ from runner.tables.table import BENCHMARK, COMPUTED, COUNT, SIMULATED, Table
 from runner.training.build import build
 from runner.training.experiment import Experiment
 from runner.training.first_steps import first_steps
-from runner.training.memory import gib, memory_of
+from runner.training.memory import gib, memory_of, require_gpu_memory, require_memory
 
 CURRENT, UNCHECKED, STALE, REFUSED = "current", "unchecked", "stale", "refused"
 """States of a run.
@@ -111,6 +112,25 @@ def with_synthetic_data(experiment: Experiment, batches: Sequence[int]) -> Exper
         except ConfigError as error:
             refusal = str(error)
     return refusal
+
+
+def estimated_s(experiment: Experiment, gpus: Sequence[GpuFacts], *, synthetic: bool) -> float | None:
+    """Return the seconds of all updates of a run, estimated by its first updates; None if they cannot be made here.
+
+    A batch that does not fit into the memory of this machine is halved until it fits, and the time of an update is
+    multiplied accordingly. synthetic: whether to replace the dataset; None is returned if no data can replace it.
+    """
+    batch = whole = experiment.config.train.batch_size
+    tried: Experiment | str = with_synthetic_data(experiment, [whole]) if synthetic else experiment
+    while not isinstance(tried, str):
+        try:
+            require_memory(tried)
+            require_gpu_memory(tried, gpus)
+            return first_steps(tried).step_s * experiment.total_steps * whole / batch
+        except ResourceError:
+            batch //= 2
+            tried = with_synthetic_data(experiment, [batch]) if batch else "not even one example fits"
+    return None
 
 
 def _synthetic(data: DatasetSettings, examples: int) -> DatasetSettings | None:

@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,11 +20,13 @@ from runner.commands.table_run import TableSweep
 from runner.config.configuration import to_plain
 from runner.data.synthetic import Synthetic
 from runner.engine.run.kernel_table import load_kernels
-from runner.errors import ConfigError
+from runner.errors import ConfigError, ResourceError
 from runner.records.summary import Summary
 from runner.tables.measured import data_digest, weight_difference
 from runner.tables.results import Result, folder_of, write_result
 from runner.tables.table_file import table_names
+from runner.training.experiment import Experiment
+from runner.training.first_steps import FirstSteps
 from tests.plugin_tables import restored_tables
 from tests.refusal import Capture, refused
 from tests.tables.own_table import TABLE, changed, command, refused_run, run, trained
@@ -156,6 +159,34 @@ def test_missing_runs_are_listed(own: Path, tmp_path: Path, monkeypatch: pytest.
     assert listed(own) == f"measured  2 of 4  0 of 2  5  {known} 3  1 worker with 1 thread, data=mnist"
     assert run(own, "--cells", "parts", "--budget", "1h") == 0, "missing data are replaced for the estimate only"
     assert listed(own) == "measured  2 of 4  0 of 2  3  about N s  1 worker with 1 thread, data=mnist"
+
+
+@pytest.mark.parametrize(("most", "expected"), [(8, 8), (7, 4), (3, 2), (0, None)])
+def test_the_time_of_a_run_that_does_not_fit_follows_from_a_smaller_batch(
+    own: Path, capsys: Capture, most: int, expected: int | None
+) -> None:
+    tried = []
+
+    def require(experiment: Experiment) -> None:
+        if experiment.config.train.batch_size > most:
+            raise ResourceError("too little memory")
+
+    def steps(experiment: Experiment) -> FirstSteps:
+        tried.append(experiment.config.train.batch_size)
+        return FirstSteps("", 2.0, (1.0,))
+
+    with ExitStack() as patched:
+        patched.enter_context(patch("runner.tables.checking.require_memory", require))
+        patched.enter_context(patch("runner.commands.table_run.require_memory", require))
+        patched.enter_context(patch("runner.tables.checking.first_steps", steps))
+        assert run(own, "--cells", "whole", "--budget", "0s") == 0
+    assert tried == ([] if expected is None else [expected])
+    assert ("skipped: too little memory" in capsys.readouterr().err) == (most < 8)
+    estimates = own.parents[2] / "results" / "mine" / "estimates.json"
+    assert estimates.exists() == (expected is not None)
+    if expected is not None:
+        [estimate] = json.loads(estimates.read_text())["runs"].values()
+        assert estimate["seconds"] == 4 * 2.0 * 8 / expected, "four updates of 2 s with a fraction of 8 examples"
 
 
 def listed(own: Path) -> str:
