@@ -14,6 +14,7 @@ VERBS: Mapping[str, str] = {
     "language": "benchmarks.language",
     "gpu": "benchmarks.gpu.command",
     "null_step": "benchmarks.null_step",
+    "tcp": "benchmarks.tcp",
     "simulator": "benchmarks.simulator",
     "table": "benchmarks.paper_table",
 }

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks import collectives, overlap
+from benchmarks import collectives, overlap, tcp
 from benchmarks.alternate import Contestant
 from benchmarks.environments import ROOT
 from benchmarks.exchange import exchange_program
@@ -235,3 +235,10 @@ def test_variants_differ_only_in_waits_and_delayed_transfers(combine: str) -> No
     assert free.emulation is None
     assert blocking.emulation == overlapped.emulation is not None
     assert len(blocking.program.graph) > len(overlapped.program.graph)
+
+
+@pytest.mark.slow
+def test_tensors_over_tcp_arrive_whole_from_every_subject(capsys: pytest.CaptureFixture[str]) -> None:
+    assert tcp.main(["--rounds=1", "--tensors=2"]) == 0
+    table = capsys.readouterr().out
+    assert all(int(cells(table, subject)[1]) > 0 for subject in tcp.SUBJECTS)
