@@ -42,6 +42,7 @@ from runner.tables.rendering import FORMATS, as_markdown
 from runner.tables.results import BEGUN, BEGUN_FILE, RunResults, folder_of, result_name, write_result
 from runner.tables.table import BENCHMARK, COMPUTED, COUNT
 from runner.training.build import build
+from runner.training.experiment import Experiment
 from runner.training.memory import require_gpu_memory, require_memory
 
 
@@ -221,15 +222,19 @@ class TableSweep:
         config = fix_machine_values(trial.config, usable_cores())
         require_devices(config, found)
         experiment = build(config)
-        try:
+
+        def require_fit(experiment: Experiment) -> None:
             require_memory(experiment)
             require_gpu_memory(experiment, found.gpus)
+
+        try:
+            require_fit(experiment)
         except ResourceError as error:
             lacking = "; ".join(filter(None, (lacking, str(error))))
         others = self.files.results()[trial.run].current.values()
         if others:
             return max(result.origin.seconds for result in others), lacking
-        return estimated_s(experiment, found.gpus, synthetic=bool(lacking)), lacking
+        return estimated_s(experiment, require_fit, synthetic=bool(lacking)), lacking
 
     def _frozen(self, trials: Sequence[Trial], plan: Plan) -> Plan:
         """Write the configurations of new jobs; write and return the plan of the new and the earlier jobs."""

@@ -1,7 +1,7 @@
 """The check of a table: each run is planned and makes two steps on synthetic data; stored results are verified."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from runner.config.configuration import fix_machine_values
@@ -10,7 +10,6 @@ from runner.data.settings import DatasetSettings
 from runner.data.synthetic import Synthetic, SyntheticText
 from runner.data.text import TextSettings
 from runner.errors import ConfigError, DataError, ResourceError, RunnerError
-from runner.kernels.gpu.driver import GpuFacts
 from runner.system.machine import usable_cores, usable_memory
 from runner.tables.measured import (
     count_sizes,
@@ -26,7 +25,7 @@ from runner.tables.table import BENCHMARK, COMPUTED, COUNT, SIMULATED, Table
 from runner.training.build import build
 from runner.training.experiment import Experiment
 from runner.training.first_steps import first_steps
-from runner.training.memory import gib, memory_of, require_gpu_memory, require_memory
+from runner.training.memory import gib, memory_of
 
 CURRENT, UNCHECKED, STALE, REFUSED = "current", "unchecked", "stale", "refused"
 """States of a run.
@@ -114,18 +113,18 @@ def with_synthetic_data(experiment: Experiment, batches: Sequence[int]) -> Exper
     return refusal
 
 
-def estimated_s(experiment: Experiment, gpus: Sequence[GpuFacts], *, synthetic: bool) -> float | None:
+def estimated_s(experiment: Experiment, require_fit: Callable[[Experiment], None], *, synthetic: bool) -> float | None:
     """Return the seconds of all updates of a run, estimated by its first updates; None if they cannot be made here.
 
     A batch that does not fit into the memory of this machine is halved until it fits, and the time of an update is
-    multiplied accordingly. synthetic: whether to replace the dataset; None is returned if no data can replace it.
+    multiplied accordingly. require_fit: raises ResourceError if an experiment does not fit. synthetic: whether to replace
+    the dataset; None is returned if no data can replace it.
     """
     batch = whole = experiment.config.train.batch_size
     tried: Experiment | str = with_synthetic_data(experiment, [whole]) if synthetic else experiment
     while not isinstance(tried, str):
         try:
-            require_memory(tried)
-            require_gpu_memory(tried, gpus)
+            require_fit(tried)
             return first_steps(tried).step_s * experiment.total_steps * whole / batch
         except ResourceError:
             batch //= 2

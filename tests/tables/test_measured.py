@@ -176,7 +176,6 @@ def test_the_time_of_a_run_that_does_not_fit_follows_from_a_smaller_batch(
         return FirstSteps("", 2.0, (1.0,))
 
     with ExitStack() as patched:
-        patched.enter_context(patch("runner.tables.checking.require_memory", require))
         patched.enter_context(patch("runner.commands.table_run.require_memory", require))
         patched.enter_context(patch("runner.tables.checking.first_steps", steps))
         assert run(own, "--cells", "whole", "--budget", "0s") == 0
