@@ -2,7 +2,7 @@
 
 The data pipeline and the worker processes are included. The phases are "step", which returns the loss;
 "evaluations", which returns the number of times that the step computed its batch; and "series", which makes as many
-steps at once as a training run would and returns their number.
+steps together as a training run would and returns their number.
 """
 
 import sys

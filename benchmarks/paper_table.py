@@ -51,7 +51,7 @@ class Turn:
 
 
 def measure_table(files: TableFiles) -> list[str]:
-    """Measure the missing rounds, each written at once; return the failures, whose rounds remain missing.
+    """Measure the missing rounds, and write each one immediately; return the failures, whose rounds remain missing.
 
     Raises ConfigError if the table is no benchmark or if a run or a library cannot be measured,
     MissingEnvironmentError, DirectoryInUseError if another process measures the table.

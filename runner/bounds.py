@@ -93,7 +93,7 @@ def section_of(hint: Any) -> tuple[type | None, bool]:
 def sections(value: object, named: bool) -> dict[str, Mapping[str, Any]]:
     """Return name -> section for the value of a field; if the field is one section, its name is "".
 
-    None and a missing value, the text "???", are no sections. OmegaConf has refused values of other types.
+    None and a missing value (the text "???") are not sections. OmegaConf has refused values of other types.
     """
     found = value if named and isinstance(value, Mapping) else {"": value}
     return {str(name): each for name, each in found.items() if isinstance(each, Mapping)}

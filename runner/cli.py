@@ -1,6 +1,6 @@
 """The command ``runner``: dispatch of its verbs. Without a verb, runner trains the configuration that Hydra composes.
 
-Slow modules are imported only when they are needed, so that ``runner --help`` answers at once.
+Slow modules are imported only when they are needed, so that ``runner --help`` answers immediately.
 """
 
 import argparse
@@ -203,7 +203,7 @@ VERBS = {
     "data": "list the datasets, fetch one, convert one to records, or inspect one",
     "ui": "show the recorded runs in the browser (MLflow, on this machine only)",
     "sync": "write records that wait in run directories (DIR...) to the tracking store",
-    "doctor": "report what this machine and this installation offer, and what is missing",
+    "doctor": "list the usable hardware, the installed libraries and the missing ones",
     "new": "write a template of your own task, model, optimizer, strategy, callback, table, ...",
     WORKER: "",
 }

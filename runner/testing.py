@@ -123,7 +123,7 @@ def check_equals_single(
     """Train with a strategy and with ``single`` in float64; require equal losses of all steps and equal variables.
 
     model: None for two dense layers; for a function and its fields, see :func:`check_gradients`. optimizer: None for
-    momentum; its ``lr`` is the learning rate of all steps. batch_size: over all workers. tolerance: absolute.
+    momentum; ``optimizer.lr`` is the learning rate of all steps. batch_size: over all workers. tolerance: absolute.
     """
     network, trained_by = _network(Mlp(hidden=[8]) if model is None else model, classes), optimizer or Momentum()
     read = fields or _fields(shape, classes)

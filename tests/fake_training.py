@@ -26,7 +26,7 @@ class Call:
 class FakeTraining:
     """A replacement of ``runner.training.run.run``.
 
-    act: a function called in each run; its exception ends the run. metric: the only metric of the summary.
+    act: a function called in each run. An exception of ``act`` ends the run. metric: the only metric of the summary.
     """
 
     act: Callable[[Call], None] = lambda call: None

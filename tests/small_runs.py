@@ -39,7 +39,7 @@ def composed_config(*overrides: str, config_dir: Path | None = None) -> Config:
 
 @functools.cache
 def _composer(schemas: tuple[type, ...], config_dir: Path | None) -> RunComposer:
-    """Return a composer that keeps what it read: a composition by Hydra takes a quarter of a second."""
+    """Return a composer that caches compositions: one composition by Hydra takes a quarter of a second."""
     return RunComposer(config_dir)
 
 

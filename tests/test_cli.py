@@ -99,7 +99,7 @@ def test_an_unknown_verb_is_refused_with_the_known_ones(folder: Path, capsys: Ca
     assert f"unknown verb 'explian': did you mean 'explain'? Expected one of {verbs}, or overrides" in message
 
 
-def test_a_reader_that_closes_the_pipe_is_no_error():
+def test_a_reader_that_closes_the_pipe_is_not_an_error():
     reader, writer = os.pipe()
     os.close(reader)
     command = [sys.executable, "-m", "runner", "--help"]

@@ -1,4 +1,4 @@
-"""Completion of command lines: the words that runner offers, and what a press of the tabulator does in real shells."""
+"""Completion of command lines: the words that runner offers, and the effect of the tabulator key in real shells."""
 
 import fcntl
 import os

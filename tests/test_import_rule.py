@@ -215,7 +215,7 @@ def targets(statement: ast.stmt, known: Mapping[str, Path]) -> Iterator[str]:
     if isinstance(statement, ast.Import):
         yield from (alias.name for alias in statement.names)
     elif isinstance(statement, ast.ImportFrom):
-        assert statement.level == 0, "relative imports are not used: a reader sees at once where a name is from"
+        assert statement.level == 0, "relative imports are not used: an absolute import names the package"
         base = statement.module or ""
         for alias in statement.names:
             inner = f"{base}.{alias.name}".removeprefix("runner.")

@@ -29,7 +29,7 @@ ASKS_BY_TYPE = {"isinstance", "issubclass", "getattr", "hasattr", "type"}
 
 
 def faults(source: Path) -> list[str]:
-    """Return every place in a package that depends on a strategy, as ``module:line: what it does``."""
+    """Return every place in a package that depends on a strategy, as ``module:line: kind of dependence``."""
     known = modules(source)
     texts = {name: path.read_text() for name, path in known.items() if not below(name, "strategies")}
     trees = {name: ast.parse(text) for name, text in texts.items() if SUSPECT.search(text)}

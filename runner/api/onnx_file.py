@@ -106,7 +106,7 @@ class Translation:
         return helper.make_model(graph, opset_imports=[opset], ir_version=helper.find_min_ir_version_for([opset]))
 
     def _normalise(self, x: Tensor) -> None:
-        """Add the normalisation of the input, x * factor - offset for each channel; integers stay as they are."""
+        """Add the normalisation of the input, x * factor - offset for each channel; integers are unchanged."""
         if not self.graph.spec(x).is_float:
             self._emit("Identity", [INPUT], _name(x))
             return

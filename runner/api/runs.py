@@ -166,8 +166,8 @@ class Run:
     def export(self, path: str | os.PathLike[str], which: str | None = None) -> Path:
         """Write the network to ``FILE.safetensors`` (the weights) or ``FILE.onnx`` (inference); return the path.
 
-        An ONNX file needs the packages of the extra "onnx"; its input is in the units of the training data. which: see
-        :meth:`weights`. Raises ConfigError for another kind of file or a missing package.
+        An ONNX file needs the packages of the extra "onnx". The input of the ONNX network is in the units of the
+        training data. which: see :meth:`weights`. Raises ConfigError for another kind of file or a missing package.
         """
         file = Path(path)
         match file.suffix:

@@ -123,7 +123,7 @@ def find(path: Path, which: str | None = None) -> Path:
 
 
 def _best(folder: Path, latest: Path, *, required: bool) -> Path:
-    """Return the best checkpoint, whose step ``latest`` stores; ``latest`` if the best is unusable and not required."""
+    """Return the best checkpoint that ``latest`` names; ``latest`` if the best one is unusable and not required."""
     step = load(latest).manifest.meta.best_step
     best = None if step is None else layout.committed_path(folder, step)
     if best == latest:
@@ -132,7 +132,7 @@ def _best(folder: Path, latest: Path, *, required: bool) -> Path:
     if best is not None and not fault:
         return best
     if required:
-        raise CheckpointError(f"{folder}: {fault}; a run with checkpoint.keep_best=true keeps one. Use {NEWEST!r}")
+        raise CheckpointError(f"{folder}: {fault}; only runs with checkpoint.keep_best=true keep it. Use {NEWEST!r}")
     if best is not None:
         _log.warning("%s: %s; using %s", folder, fault, latest.name)
     return latest
@@ -188,7 +188,7 @@ def _read_manifest(path: Path, directory: int) -> Manifest:
     refuse_foreign(MANIFEST_FILE, raw)
     found = decode(raw)
     if layout.step_of(path) not in (None, found.step):
-        raise CheckpointError(f"the manifest is of step {found.step}, but the directory is named {path.name}")
+        raise CheckpointError(f"the manifest is for step {found.step}, but the directory is named {path.name}")
     return found
 
 

@@ -1,4 +1,4 @@
-"""``runner doctor``: report what this machine and this installation offer to a run, and what is missing."""
+"""``runner doctor``: list the usable hardware, the installed libraries and the missing ones."""
 
 import importlib.metadata
 import os
@@ -33,7 +33,7 @@ MIN_DISK = 1 << 30
 
 MIN_LIBZMQ = (4, 3, 5)
 _GIB = 2**30
-_DESCRIPTION = "Report what this machine and this installation offer, and what is missing."
+_DESCRIPTION = "List the usable hardware, the installed libraries and the missing ones."
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from runner.training.experiment import Experiment
 from runner.training.layers import layer_rows
 from runner.training.memory import GpuMemory, ProcessMemory
 
-_PEAK = "Planned peak: largest sum of activations, gradients and inputs alive at once in a step, without variables."
+_PEAK = "Planned peak: largest total size of activations, gradients and inputs during a step, without variables."
 
 _OVERLAPPING = """\
 The clients of this strategy run at the same time. Each is counted as often as it runs on average if all workers are

@@ -141,7 +141,7 @@ def probability_text(probability: float) -> str:
 
 
 def _table(predictions: Sequence[Prediction], score: str | None) -> str:
-    """Return a table. score: what the scores of classes are ("probability"); None for a task without classes."""
+    """Return a table. score: the name of the scores of classes ("probability"); None for a task without classes."""
     first = predictions[0].values
     if score is not None:
         titles = ("file", f"class and {score}", *(f"{place}." for place in range(2, len(first) + 1)))

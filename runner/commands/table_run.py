@@ -171,7 +171,7 @@ class TableSweep:
         return found is None or (reference is not None and found.against != reference.origin.weights_sha256)
 
     def _outcome(self, trial: Trial, plan: Plan) -> Outcome | None:
-        """Return the outcome of a trial's job; None if there is none, or if it is no result (:func:`is_result`)."""
+        """Return the outcome of a trial's job; None if there is no result (:func:`is_result`)."""
         job = self._job_of(trial, plan)
         outcome = None if job is None else read_outcome(job, self.directory)
         return outcome if outcome is not None and is_result(outcome) else None

@@ -121,7 +121,7 @@ _TIMEOUT_S = 3.0
 def store_answer() -> str:
     """Return, as text, whether the store answers. MLflow is not used, because it takes seconds to import.
 
-    A run trains even if the store does not answer; its records then wait in the run directory.
+    A run trains even if the store does not answer; the run directory then keeps the records.
     """
     uri = store_uri()
     database = sqlite_path(uri)

@@ -70,7 +70,7 @@ def _length(config: Config) -> Iterator[str]:
 
 def _parallelism(config: Config) -> Iterator[str]:
     train, strategy, present = config.train, config.parallelism, config.cluster.workers
-    if strategy.workers < 1:  # a plugin's field may declare no bounds
+    if strategy.workers < 1:  # a plugin's field may have no declared bounds
         yield f"parallelism.workers={strategy.workers}: expected 1 or more"
     yield from strategy.faults(training_facts(config))
     if train.microbatches > train.batch_size:

@@ -9,7 +9,7 @@ import yaml
 
 from runner.errors import ResourceError
 
-TABLES = "table"  # the folder of tables among the YAML files; it is not a group
+TABLES = "table"  # the folder of tables among the YAML files, which is not a group
 
 
 def conf_dir() -> Path:

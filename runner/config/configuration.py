@@ -121,7 +121,7 @@ def fix_machine_values(config: Config, cores: int, find: FindGpus = discover, sh
     A run stores the result, so a resumed run with the same threads and devices computes equal values bit for bit.
     ``cluster.filled_in`` names the keys that were null before. cores: number of cores that the run may use. find:
     function that finds the GPUs. share: the job's share of the GPUs if other jobs run at the same time.
-    A simulated run depends on no machine, so its configuration is returned as it is. Raises ResourceError for a
+    A simulated run depends on no machine, so its configuration is returned unchanged. Raises ResourceError for a
     requested GPU that does not exist.
     """
     if config.simulate.updates is not None:

@@ -123,7 +123,7 @@ def assign_devices(config: Config, find: FindGpus = discover, share: GpuShare = 
         if found.obstacle and cluster.device == AUTO:
             raise ResourceError(
                 f"cluster.gpus={cluster.gpus}: expected a GPU that can be used, but {found.obstacle}. `runner doctor` "
-                "lists what is available; cluster.gpus=null leaves the choice to cluster.device=auto"
+                "lists the available GPUs; cluster.gpus=null leaves the choice to cluster.device=auto"
             )
         cluster = replace(cluster, device=GPU)
     if taken is None:
@@ -186,7 +186,7 @@ def require_devices(config: Config, found: Found) -> None:
         begun = "" if cluster.device == GPU else " with cluster.device_taken=gpu, as when the run began"
         raise ResourceError(
             f"cluster.device={cluster.device}{begun}: expected a GPU that can be used, but {found.obstacle}. `runner "
-            "doctor` lists what is available; cluster.device=cpu uses no GPU, and its results differ in the last bits"
+            "doctor` lists the available GPUs; cluster.device=cpu uses no GPU, and its results differ in the last bits"
         )
     if absent := _absent_gpus(cluster, found):
         raise ResourceError(

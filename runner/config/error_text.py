@@ -18,7 +18,7 @@ _NO_SCHEMA = "Could not load 'schema/"
 _MISSING_PLUGIN = "There is no such option: correct the name, or give the --plugin that defines it."
 
 _MISLEADING = ("To append to your config use +", "To append to your default list use +")
-"""Hydra's advice for an unknown key or group; it is wrong here, because keys outside the schema are always refused."""
+"""Hydra's advice for an unknown key or group. The advice is wrong here, because keys outside the schema are refused."""
 
 _NO_MATCH = re.compile(r"Could not override '([^']+)'\. No match in the defaults list\.")
 """Hydra's message for a nested group that exists but belongs to no chosen option."""

@@ -1,6 +1,6 @@
 """Configurations composed by Hydra: the command line, sweeps, completion, errors, overrides of stored configurations.
 
-Hydra composes configurations and creates directories; it does not determine the exit code. An error before the start
+Hydra composes configurations and creates directories, but does not determine the exit code. An error before the start
 of a job is raised as a ConfigError or a ResourceError; an error in a job keeps its class.
 """
 
@@ -147,7 +147,7 @@ def _jobs_of_application(arguments: Sequence[str], run_batch: RunBatch) -> list[
         with hydra_sweep.application_arguments(overrides_first(arguments, last=last)):
             application()
     except SystemExit as stop:
-        # Hydra exits with 1 after it has printed an error about one of its own options.
+        # Hydra exits with 1 after it has printed an error about one of Hydra's options.
         raise SystemExit(ConfigError.exit_code if stop.code == 1 else stop.code) from stop
     return composer.jobs
 

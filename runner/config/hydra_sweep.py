@@ -198,8 +198,8 @@ def launch_planned(
     """Make ``launcher`` call ``task`` once for every job, in this or another process. All errors are raised.
 
     No YAML file is read: the primary configuration is made here and passed to the launcher, so that later changes to
-    the files have no effect. task: a function at the top level of a module, because other processes find it by name;
-    its argument is ``settings`` with the job's number as ``job``. jobs: number -> absolute directory.
+    the files have no effect. task: a function at the top level of a module, because other processes find it by name.
+    The argument of ``task`` is ``settings`` with the job's number as ``job``. jobs: number -> absolute directory.
     """
     # Files that Hydra and its launchers write are kept apart from the record of the sweep.
     record = sweep_dir / ".launch"

@@ -40,7 +40,7 @@ class SweepPlace:
 class Launcher:
     """The name of an installed launcher, and its settings; neither refers to code.
 
-    settings: plain values, such as n_jobs. batch: largest number of jobs given to the launcher at once, None
+    settings: plain values, such as n_jobs. batch: largest number of jobs in one call of the launcher, None
     for all. environment: environment variables that a job has in addition to those of the sweep. in_job_directory:
     whether the working directory of every job is the directory of the job.
     """

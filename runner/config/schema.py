@@ -158,7 +158,7 @@ class LauncherConfig:
     """Who starts the processes of a run, and how they are connected; see ``docs/many-machines.md``."""
 
     kind: str = key(LOCAL, "who starts processes: local: the run; hosts: users, on listed hosts; slurm: srun; ray: Ray")
-    over_tcp: bool = key(False, "kind=local: connect over loopback TCP with CURVE and share no memory")
+    over_tcp: bool = key(False, "kind=local: connect over loopback TCP with CURVE, without shared memory")
     address: str | None = key(
         None,
         "address of this host that other hosts reach, HOST or HOST:PORT; null: found by the run (not with kind=hosts)",
@@ -227,7 +227,7 @@ class LocalCluster:
         None, "names of keys that were null and were filled in when the run started; null: not yet"
     )
     spares: Annotated[int, Bounds(0, 64)] = key(
-        0, "processes started in advance, each of which can replace a lost process at once"
+        0, "processes started in advance, each of which can replace a lost process immediately"
     )
     min_workers: SmallCount | None = key(
         None, "fewest workers with which a run continues if lost workers cannot be restarted; null: all workers"

@@ -8,7 +8,7 @@ from runner.kernels import philox
 Images = NDArray[np.uint8]
 
 _IMAGES_AT_ONCE = 1000
-"""The number of images whose noise is drawn at once, which bounds the working memory."""
+"""The number of images whose noise is drawn in one call, which bounds the working memory."""
 
 
 def resized(images: Images, size: int) -> Images:

@@ -40,7 +40,7 @@ class Arrays(NormalisedFiles):
     layout: the order of four axes, "nchw" or "nhwc"; null to detect it if only one of axes 1 and 3 is 4 or shorter.
 
     stream: false to load all arrays; true to map x from the file into memory, so that only the examples of a batch are
-    read. The arrays must not be compressed; their checksums are not verified.
+    read. The arrays must not be compressed. The checksums of the arrays are not verified.
     """
 
     name: str = "arrays"

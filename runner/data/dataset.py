@@ -134,7 +134,7 @@ class Normalisation:
 
 
 class Examples(ABC):
-    """The examples of a split, in memory or read when a batch needs them. Several threads may read them at once."""
+    """The examples of a split, in memory or read when a batch needs them. Threads may read concurrently."""
 
     @abstractmethod
     def __len__(self) -> int:
@@ -258,7 +258,7 @@ class UndecodableImageError(DataError):
 
 
 class Preprocessing(ABC):
-    """The conversion of encoded images to arrays of one shape. Several threads may call the methods at once."""
+    """The conversion of encoded images to arrays of one shape. Several threads may call the methods concurrently."""
 
     @property
     @abstractmethod

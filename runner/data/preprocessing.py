@@ -111,7 +111,7 @@ class PreprocessingSettings:
     other keys replace a part of the recipe; null keeps it. sides: shortest and longest random length of the shorter
     side. area: smallest and largest random fraction of the area. aspect: smallest and largest width / height. flip:
     whether to mirror images at random. colour: "full", "fast", "pca" or "none". evaluated_side: length of the shorter
-    side in evaluations, in pixels; it must not be less than the size of the images.
+    side in evaluations, in pixels: at least the size of the images.
     """
 
     name: str = "fit"

@@ -1,4 +1,4 @@
-"""A worker's input source, built from the data section of the configuration; it reads ahead."""
+"""A worker's input source, which is built from the data section of the configuration and reads ahead."""
 
 import logging
 import time

@@ -30,7 +30,7 @@ def function_kernel(
 
 
 def update_kernel(op: str, function: Callable[..., None]) -> Kernel:
-    """Return a CPU kernel for a function that changes its first array in place; this array is the output.
+    """Return a CPU kernel for a function that changes the first array, the output, in place.
 
     If the output does not share memory with the first input, the input is copied first and is not changed.
     """

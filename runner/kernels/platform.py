@@ -158,11 +158,11 @@ class HostPlatform:
         return raw[start : start + nbytes]
 
     def writer(self, target: Operand) -> Writer:
-        """Return a writer that copies at once."""
+        """Return a writer that copies immediately."""
         return _HostWriter(target.array)
 
     def reader(self, sources: Sequence[Operand]) -> Callable[[], list[Array]]:
-        """Return a reader that copies at once."""
+        """Return a reader that copies immediately."""
         arrays = [source.array for source in sources]
         return lambda: [array.copy() for array in arrays]
 

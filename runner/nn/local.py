@@ -54,7 +54,7 @@ def local_contrast_normalization(
     """Add (x - m) / sqrt(v + epsilon), with the mean and the variance of ``size`` x ``size`` pixels and all channels.
 
     Jarrett et al. 2009, section 2, with equal instead of Gaussian weights. x: (N, C, H, W). A window is centred at each
-    pixel; its pixels outside the image do not count. size: an odd number.
+    pixel; pixels outside the image do not count. size: an odd number.
     """
     with new_layer(net, name, "norm"):
 

@@ -102,7 +102,8 @@ class _Search:
 def between(low: Point, high: Point) -> float:
     """Return the step that minimizes the cubic with the values and slopes of two points (equation 3.59).
 
-    If no step does, or the step is outside the bracket or within :data:`MARGIN` of an end, return the middle.
+    If the cubic has no minimum, or the step is outside the bracket or within :data:`MARGIN` of an end, return the
+    middle.
     """
     middle = 0.5 * (low.step + high.step)
     width = high.step - low.step

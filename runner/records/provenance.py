@@ -137,7 +137,7 @@ class Provenance:
 
     command_line: arguments of the process, quoted for a shell, without secrets. working_directory: the directory in
     which the process started. cores, memory_bytes: usable cores and memory. code: the repositories, if any, that hold
-    the working directory and the package; their changes are in ``code.diff``.
+    the working directory and the package; ``code.diff`` has the uncommitted changes.
     """
 
     command_line: str

@@ -45,9 +45,9 @@ def in_stale_parts(workload: Workload, device: str) -> Program:
     """Return the program of one copy that updates after each of ``workload.microbatches`` parts.
 
     All gradients are computed at the step's initial weights, as in the concurrent steps of TensorFlow's Figure 9
-    (whitepaper 2016, section 7): n small steps run at once on the same devices, as in asynchronous data parallelism,
-    and no small step waits for another's update. Here the small steps start together and their updates are applied in a
-    fixed order, so that the result is deterministic.
+    (whitepaper 2016, section 7): n small steps run concurrently on the same devices, as in asynchronous data
+    parallelism, and no small step waits for another's update. Here the small steps start together and their updates are
+    applied in a fixed order, so that the result is deterministic.
 
     Staleness: let w_0 be the weights at the start of a step. Part i of n (i = 0..n-1) computes its gradient g_i at w_0,
     and its update is w_(i+1) = U(w_i, g_i). The staleness of g_i is therefore i updates: 0 for the first part, n - 1

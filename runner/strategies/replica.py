@@ -69,7 +69,7 @@ class Gradients:
     """The results of one copy on its share of the batch, already divided by the size of the whole batch.
 
     The sums of the results over all shares are the loss, metrics, gradients and statistics of the batch. settled:
-    updates of moving averages whose values are final and equal in all copies; these values are not summed.
+    updates of moving averages whose values are final and equal in all copies, and therefore are not summed.
     """
 
     metrics: Mapping[str, Tensor]

@@ -87,7 +87,7 @@ def run_frozen_job(
 
 @contextmanager
 def _prepared(job: PlannedJob, sweep_dir: Path, at_once: int, find: FindGpus) -> Iterator[Work]:
-    """Yield the job to train; its share of the GPUs is reserved until the block ends.
+    """Yield the job to train. The job's share of the GPUs is reserved until the block ends.
 
     A resumed run keeps its number of threads and its devices, so that its results equal those of an uninterrupted run.
     """

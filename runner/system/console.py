@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 from runner.errors import ConfigError, RunnerError
 from runner.system.redaction import SecretlessFormatter, redact_text
 
-DEBUG_OPTION = "--debug"  # the option that prints tracebacks; it may be anywhere on a command line
+DEBUG_OPTION = "--debug"  # the option that prints tracebacks, anywhere on a command line
 SUPERVISE_OPTION = "--supervise"  # the option that starts a killed run again; it may be anywhere on a command line
 SUPERVISOR_OPTION = "--supervisor"  # the option with which a supervising process passes on its process id
 _FILE_ONLY = "file_only"
@@ -76,7 +76,8 @@ Advice = Callable[[str, str | None], str]  # a function (unknown option, next ar
 def verb_parser(verb: str, description: str, epilog: str, advice: Advice | None = None) -> argparse.ArgumentParser:
     """Return the parser of ``runner VERB``; the line breaks of description and epilog are kept.
 
-    Parsing raises ConfigError for wrong arguments. advice: makes the message for an option that resembles no known one.
+    Parsing raises ConfigError for wrong arguments. advice: returns the error message for an unknown option that is not
+    similar to a known option.
     """
     return _VerbParser(prog=f"runner {verb}", description=description, epilog=epilog, advice=advice)
 
@@ -84,7 +85,7 @@ def verb_parser(verb: str, description: str, epilog: str, advice: Advice | None 
 def add_yaml_options(parser: argparse.ArgumentParser, use: str = "", *, primary: bool = False) -> None:
     """Add Hydra's option --config-dir and, if ``primary`` is true, --config-path and --config-name.
 
-    Without --config-name, the parsed arguments have no ``config_name``. use: the end of the help of each option.
+    Without --config-name, the parsed arguments have no ``config_name``. use: text at the end of each option's help.
     """
     parser.add_argument("--config-dir", "-cd", type=Path, metavar="DIR", help=f"your own YAML files{use}")
     if primary:
@@ -110,7 +111,7 @@ def parse_subcommand(parser: argparse.ArgumentParser, arguments: Sequence[str]) 
 class _VerbParser(argparse.ArgumentParser):
     """A parser that raises ConfigError, and that reports unknown options before all other errors.
 
-    The parsers of subcommands have the same class. A subcommand follows the options of its verb.
+    The parsers of subcommands have the same class. On the command line, a subcommand follows the options of its verb.
     """
 
     def __init__(self, *, advice: Advice | None = None, **settings: Any) -> None:

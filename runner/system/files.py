@@ -37,7 +37,7 @@ def read_regular(path: Path, limit: int, directory: int | None = None) -> bytes:
         if not stat.S_ISREG(status.st_mode):
             raise SecurityError(f"{path} is not a regular file")
         with open(descriptor, "rb", closefd=False) as file:
-            # read() allocates the requested size at once, so request at most one byte more than the file has.
+            # read() allocates the requested size immediately, so request at most one byte more than the file has.
             return file.read(min(status.st_size, limit) + 1)
     finally:
         os.close(descriptor)
@@ -56,7 +56,7 @@ def open_regular(path: Path) -> BinaryIO:
 
 @contextmanager
 def writing(what: str, advice: str) -> Iterator[None]:
-    """Turn an OSError in the block into a ResourceError that states what was written, the reason and the advice."""
+    """Turn an OSError in the block into a ResourceError with the name of the file, the reason and the advice."""
     try:
         yield
     except OSError as error:

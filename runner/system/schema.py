@@ -146,7 +146,7 @@ class AnyFloat:
 
 @dataclass(frozen=True)
 class Plain(_Scalar):
-    """A value of one of ``types``, or of any type if ``types`` is empty; its typed and plain forms are the same."""
+    """A value of one of ``types``, or of any type if ``types`` is empty. The typed and the plain form are the same."""
 
     types: tuple[type, ...] = ()
 

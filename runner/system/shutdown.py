@@ -34,7 +34,7 @@ class StopRequest:
 
     def _note(self, signum: int, frame: FrameType | None) -> None:
         if self.signum is not None:
-            raise Interrupted(signum, "stopped at once by a second signal; the last checkpoint is intact")
+            raise Interrupted(signum, "stopped immediately by a second signal; the last checkpoint is intact")
         self.signum = signum
 
 

@@ -89,7 +89,7 @@ class Result:
 
 
 BEGUN_FILE = "begun.json"
-"""The file in the directory of a job with the origin of its result, as far as it is known before the run."""
+"""The file in the directory of a job with the origin of its result, except facts known only after the run."""
 
 BEGUN: JsonFile[ResultOrigin] = JsonFile(
     LenientRecord(ResultOrigin, complete=False), DataError, "delete the directory to run the job again"

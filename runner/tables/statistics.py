@@ -98,9 +98,9 @@ def median_interval(sample: Sample) -> Interval | None:
 def against_published(sample: Sample, published: float, tolerance: float, statistic: str = "mean") -> str:
     """Return the verdict on a cell with a published value: "passes", "fails", "inconclusive at N seeds", "no verdict".
 
-    The cell passes if the interval of the statistic lies inside published ± tolerance, bounds included; it fails if the
-    interval lies outside, and is inconclusive if the interval lies across a bound. If the true mean lies on a bound of
-    a wide tolerance, 2.5 % of the cells pass and 2.5 % fail.
+    The cell passes if the interval of the statistic lies inside published ± tolerance, bounds included. The value fails
+    if the interval lies outside, and is inconclusive if the interval contains a bound. If the true mean lies on a bound
+    of a wide tolerance, 2.5 % of the cells pass and 2.5 % fail.
 
     * mean: the t-interval. One seed gives no interval, so the cell neither passes nor fails.
     * median: ``median_interval``. With fewer than six values there is no verdict.

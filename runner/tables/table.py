@@ -213,7 +213,7 @@ class Table:
         return any(column.read in SPEEDS for column in self.columns.values())
 
 
-_ONLY_RATIOS = {SMALL: "a value in small supports", BENCHMARK: "times on two machines support"}
+_ONLY_RATIOS = {SMALL: "a value of a reduced configuration supports", BENCHMARK: "times on two machines support"}
 """Kind of tables whose values are not compared with published ones -> the reason."""
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
@@ -252,7 +252,7 @@ def _faults_of_runs(table: Table) -> Iterator[str]:
     if len(set(table.seeds)) < len(table.seeds):
         yield f"seeds: {list(table.seeds)}, expected each seed once"
     if (table.kind == SMALL) != bool(table.reduced):
-        yield f"reduced: {table.reduced!r}, expected what is smaller than in the paper, for the kind {SMALL} only"
+        yield f"reduced: {table.reduced!r}, expected a list of the smaller sizes, for the kind {SMALL} only"
     used = {row.run for row in table.rows.values()}
     used |= {run.against for run in table.runs.values()} | {column.relative_to for column in table.columns.values()}
     earlier: list[str] = []
@@ -267,7 +267,7 @@ def _faults_of_runs(table: Table) -> Iterator[str]:
 def _faults_of_column(column: Column, table: Table) -> Iterator[str]:
     is_metric = METRIC.fullmatch(column.read) is not None
     if bool(column.read) == bool(column.missing):
-        yield f"read: {column.read!r}, expected what the cells read, or instead the reason `missing`"
+        yield f"read: {column.read!r}, expected the value that cells read, or the key `missing` with a reason"
     elif column.missing:
         return
     readable = {

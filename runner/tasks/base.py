@@ -71,7 +71,7 @@ class Metric:
 
 @dataclass
 class Task(ABC):
-    """The base class of all tasks; its dataclass fields are the settings of the task.
+    """The base class of all tasks. The dataclass fields of a subclass are the settings of the task.
 
     fields: the names of the dataset's fields that the network reads. monitor: the metric by which checkpoints and runs
     are compared unless ``train.monitor`` is set. ranked: whether an answer has a score for each class, by which

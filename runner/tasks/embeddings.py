@@ -32,11 +32,11 @@ _DRAWS = "float64"
 class Embeddings(Task):
     """Skip-gram with negative sampling (Mikolov et al. 2013, equation 4) over the words x (N, T) of a text.
 
-    Two words of an example that are at most ``window`` words apart form two pairs, in which each is once the centre
-    and once the context. ``negatives`` words are drawn for each pair. The loss of a pair, with vectors v of centres and
-    vectors u of the table of contexts, is -log s(u_context v) - sum of log s(-u_drawn v), with the logistic function s.
-    The loss of an example is the mean over its pairs, so that gradients do not grow with T; pairs with padding do not
-    count. Unlike in word2vec, the window size is fixed and frequent words are not subsampled.
+    Two words of an example that are at most ``window`` words apart form two pairs: each word is the centre of one pair
+    and the context of the other. ``negatives`` words are drawn for each pair. The loss of a pair, with vectors v of
+    centres and vectors u of the table of contexts, is -log s(u_context v) - sum of log s(-u_drawn v), with the logistic
+    function s. The loss of an example is the mean over its pairs, so that gradients do not grow with T; pairs with
+    padding do not count. Unlike in word2vec, the window size is fixed and frequent words are not subsampled.
 
     power: the probability of drawing a word is proportional to count ** power, with counts of the training split. Draws
     depend on the run's seed, the step and the example; in evaluations, on the seed and the example. Drawn words
@@ -62,7 +62,7 @@ class Embeddings(Task):
     def outputs(self, fields: Mapping[str, Field]) -> int:
         x = fields["x"]
         if x.dtype != LABEL or len(x.shape) != 1 or not x.names or x.shape[0] < 2:
-            expected = "the numbers of T words, int64[T] with T of 2 or more, and the names of the words"
+            expected = "the ids of T words, int64[T] with T of 2 or more, and the names of the words"
             advice = "use data=shakespeare, text or lm1b"
             raise ConfigError(f"task={self.name}: the field x of the dataset is {x}; expected {expected}; {advice}")
         return len(x.names)
@@ -80,7 +80,8 @@ class Embeddings(Task):
         if not isinstance(model, SkipGram):
             expected = "vectors of words; use model=skip_gram"
             raise ConfigError(f"task={self.name} with model={model.name}: expected {expected}")
-        # To plan a network without the counts of a text, Zipf's law gives weights in order of falling frequency.
+        # Without the counts of a text, plan the network with weights of Zipf's law, because words are sorted by
+        # frequency.
         counts = fields["x"].counts or 1.0 / np.arange(1, words + 1)
         noise = _Noise.of(np.array(counts, np.float64) ** self.power)
 
@@ -91,7 +92,7 @@ class Embeddings(Task):
 
     def score(self, net: NetworkBuilder, prediction: Tensor, batch: Mapping[str, Tensor]) -> Outputs:
         """Raise ConfigError: the loss needs both tables, so :meth:`network` adds all layers."""
-        raise ConfigError(f"task={self.name} scores no prediction (N, outputs); expected network() in place of score()")
+        raise ConfigError(f"task={self.name} has no score() of a prediction (N, outputs); call network() instead")
 
     def _scored(
         self, net: NetworkBuilder, model: SkipGram, words: int, noise: "_Noise", batch: Mapping[str, Tensor]

@@ -84,7 +84,7 @@ class Language(Task):
 
     def score(self, net: NetworkBuilder, prediction: Tensor, batch: Mapping[str, Tensor]) -> Outputs:
         """Raise ConfigError: the output layer is a part of this task, so :meth:`network` adds all layers."""
-        raise ConfigError(f"task={self.name} scores no prediction (N, outputs); expected network() in place of score()")
+        raise ConfigError(f"task={self.name} has no score() of a prediction (N, outputs); call network() instead")
 
     def answers(self, prediction: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the probability that each word follows the last word of an example."""

@@ -60,7 +60,7 @@ class Segment:
 
 
 def critical_path(index: TimelineIndex, update: Update) -> list[Segment]:
-    """Return the segments from the beginning to the end of one update; they neither overlap nor leave gaps."""
+    """Return the segments from the beginning to the end of one update, without overlaps and gaps."""
     walk = _Walk(index, update)
     while walk.now > walk.start:
         walk.step_back()

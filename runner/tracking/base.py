@@ -59,7 +59,7 @@ class SweepResult:
 class Tracker:
     """A recorder of one run: call ``start``, then ``log_*`` and ``set_tags`` any number of times, then ``finish``.
 
-    This class records nothing: every method returns at once. Subclasses override the methods to write to a store.
+    This class records nothing: every method returns immediately. Subclasses override the methods to write to a store.
     """
 
     def start(self, run: RunInfo) -> None:

@@ -117,7 +117,7 @@ def _truncate(path: Path, first_step: int) -> None:
                 if record.step < first_step:
                     file.write(_line(record.step, record.time_ms / 1000, record.values))
         except ValueError as error:
-            # A power cut can leave any bytes after the last sync(); they must not prevent a resume.
+            # A power cut can leave any bytes after the last sync(). Such bytes must not prevent a resume.
             _log.warning("%s; this line and all later lines are dropped", error)
         file.flush()
         os.fsync(file.fileno())

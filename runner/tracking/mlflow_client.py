@@ -49,7 +49,7 @@ _ENVIRONMENT = {
 }
 """Environment variables of MLflow's client -> values to use if the variables are not set."""
 _IMPORTING = threading.Lock()
-"""Lock for the import of MLflow: if two writer threads imported it at once, one would get an incomplete module."""
+"""Lock for the import of MLflow: if two writer threads imported it concurrently, one would get an incomplete module."""
 
 
 def resolve_uri(uri: str | None, folder: Path, environment: Mapping[str, str] = os.environ) -> str:
@@ -160,7 +160,7 @@ def _client(uri: str) -> Any:
     logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)
     path = sqlite_path(uri)
     if path is not None:
-        # This fails at once if SQLite cannot open the file; MLflow would retry for minutes.
+        # This fails immediately if SQLite cannot open the file; MLflow would retry for minutes.
         with closing(sqlite3.connect(path)) as database:
             database.execute("PRAGMA schema_version")
     return client_class(tracking_uri=uri)

@@ -141,7 +141,7 @@ Series = dict[str, dict[str, list[float]]]
 def metric_over_keys(panels: Mapping[str, Series], metric: str, out_path: Path) -> Path:
     """Draw a metric over each key, one panel per key, and return ``out_path``.
 
-    panels: key -> lines. A point is the mean over repetitions; its error bar is the sample standard deviation.
+    panels: key -> lines. A point is the mean over repetitions; an error bar is the sample standard deviation.
     """
     figure = new_figure(5.0 * len(panels), 4.0)
     for axes, (key, series) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True):

@@ -69,7 +69,7 @@ class Replay:
             try:
                 store.write(records)
             except StoreUnavailableError as error:
-                # A store that opens but refuses a write at once is not skipped: it may accept other runs.
+                # A store that opens but refuses a write immediately is not skipped: it may accept other runs.
                 if time.monotonic() - began_s >= self._patience_s:
                     self._unavailable[address] = str(error)
                 raise

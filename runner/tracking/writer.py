@@ -33,7 +33,7 @@ class Store(Protocol):
         """Open the store and create or find the run; called again until it succeeds."""
 
     def write(self, records: Sequence[Record]) -> None:
-        """Write records in order. After a failure, the same records are passed again; this must not duplicate them."""
+        """Write records in order. Do not duplicate records that are passed again after a failure."""
 
 
 @dataclass(frozen=True)

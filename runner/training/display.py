@@ -16,7 +16,7 @@ def create_display() -> "Display":
 
 
 def _in_notebook() -> bool:
-    """Return whether this process is the kernel of a notebook; this check does not import IPython."""
+    """Return whether this process is the kernel of a notebook, without importing IPython."""
     ipython = sys.modules.get("IPython")
     return ipython is not None and getattr(ipython.get_ipython(), "kernel", None) is not None
 

@@ -75,9 +75,10 @@ def evaluate(clients: Clients, task: Task, *, batches: int, classes: int, split:
 class BestMetric:
     """The best value of the monitored metric so far, and the number of evaluations without improvement.
 
-    best, best_step: the best value and the number of updates after which it was first reached; None before any value.
-    reference: the value of the last counted evaluation (see :meth:`updated`) that was an improvement; None before any.
-    waited: number of counted evaluations since that evaluation. A value that is not finite is never an improvement.
+    best, best_step: the best value and the number of updates after which it was first reached; None before the first
+    value. reference: the value of the last improvement in a counted evaluation (see :meth:`updated`); None before the
+    first improvement. waited: number of counted evaluations since this improvement. A value that is not finite is never
+    an improvement.
     """
 
     best: float | None = None
@@ -89,8 +90,8 @@ class BestMetric:
     def at_start(cls, config: Config, progress: Mapping[str, float]) -> "BestMetric":
         """Return the state at the start of a process. progress: from the checkpoint of a resumed run, else empty.
 
-        If the best checkpoint is kept from now on but was not kept before, the state is empty, because no checkpoint
-        with the best value exists.
+        If this process keeps the best checkpoint but the earlier process did not, the state is empty, because no
+        checkpoint with the best value exists.
         """
         if keeps_best(config) and BEST_STEP not in progress:
             return cls()
@@ -110,8 +111,8 @@ class BestMetric:
     def updated(self, config: Config, done: int, value: float, *, counted: bool) -> "BestMetric":
         """Return the state for a metric that has ``value`` after ``done`` updates.
 
-        counted: whether ``train.patience`` counts this evaluation. Without patience, no evaluation counts, so
-        the count begins at zero if a resumed run sets ``train.patience``.
+        counted: whether ``train.patience`` counts this evaluation. Without ``train.patience``, the count stays 0, so a
+        resumed run that sets ``train.patience`` starts to count at 0.
         """
         monitor, train = monitor_of(config), config.train
         finite, new = math.isfinite(value), self

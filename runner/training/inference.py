@@ -48,7 +48,7 @@ class ForwardPasses(Strategy):
     name: str = "forward_passes"
 
     def build(self, workload: Workload) -> Program:
-        """Return a program for one device; its only variables are the weights of the network.
+        """Return a program for one device, whose only variables are the weights of the network.
 
         The program has the usual clients except "train", and also "validate" and "predict". The client "predict"
         fetches "prediction" (N, outputs) for an evaluation batch of N examples of split "test".
@@ -101,7 +101,7 @@ def score(
 ) -> dict[str, Scores]:
     """Score a checkpoint of the network of ``device`` on the test split and any validation split of a dataset.
 
-    settings: the dataset; its fields must match those of training. normalised_as: the normalisation used
+    settings: the dataset, whose fields must match those of training. normalised_as: the normalisation used
     in training. Raises CheckpointError if the checkpoint does not hold the network, ConfigError if the pixels are not
     in the units of training, DataError if data cannot be read, ResourceError if a GPU cannot hold a batch.
     """
@@ -268,7 +268,8 @@ def weights_in(path: Path, config: Any, specs: Mapping[str, TensorSpec]) -> dict
 def renormalised(settings: DatasetSettings, known: Normalisation, trained_on: str) -> Dataset:
     """Load a dataset within its limits, to be normalised by its own pixel range and the mean and std of training.
 
-    Raises ConfigError if only this dataset or only the training dataset has a pixel range; their units then differ.
+    Raises ConfigError if only this dataset or only the training dataset has a pixel range, because the units then
+    differ.
     """
     dataset = load_limited(settings)
     own = dataset.normalisation

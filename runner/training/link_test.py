@@ -1,6 +1,6 @@
 """Measurement of the costs of messages between worker processes of this machine, for a profile.
 
-A chain sends a small tensor back and forth between two workers; its time per hop is the time of a message. The latency
+A chain sends a small tensor back and forth between two workers; the time per hop is the time of a message. The latency
 is the time per hop minus the CPU time of both processes per hop.
 """
 

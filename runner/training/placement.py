@@ -137,7 +137,7 @@ def read_layers(path: Path) -> dict[str, str]:
 
 
 def _task_named(device: str) -> str:
-    """Return the task in a device name. Any other text is returned unchanged; it matches no device."""
+    """Return the task in a device name. Any other text is returned unchanged and matches no device."""
     try:
         return task_of(device)
     except ValueError:

@@ -31,9 +31,9 @@ class RestartBudget:
     def admit(self, lost: WorkerLostError, step: int, saved_step: int | None, series: int = 1) -> None:
         """Count a fault; raise ClusterError if no restart is left, or if the same fault occurred in this step before.
 
-        A recurring fault is due to the input, not to the machine; its error has the report of the first fault. Raises
-        ResourceError for a second process that was killed for lack of memory, because a third would follow. step:
-        number of updates before the fault. saved_step: step of the newest checkpoint; None without a checkpoint.
+        A recurring fault is due to the input, not to the machine. The error contains the report of the first fault.
+        Raises ResourceError for a second process that was killed for lack of memory, because a third would follow.
+        step: number of updates before the fault. saved_step: step of the newest checkpoint; None without a checkpoint.
         series: number of updates in the interrupted series, which begins with update ``step``.
         """
         steps = range(step, step + series)

@@ -174,7 +174,7 @@ def variants_on(hardware: Hardware, strategy: type[Strategy], workers: int) -> I
     """Yield the variants of a strategy for a number of workers of described hardware.
 
     Variants for hosts are left out if hosts have one worker each. If the hardware does not fit the number of workers,
-    the variants have one host: their simulation then raises the same error as the other variants.
+    the variants have one host, and simulating a variant raises the error.
     """
     try:
         per_host = workers_per_host(network_of(hardware, workers, 0), workers)
@@ -186,7 +186,7 @@ def variants_on(hardware: Hardware, strategy: type[Strategy], workers: int) -> I
 
 
 def _run_updates(session: SimulatedSession, config: Config, steps: int, announce: Announce | None) -> list[Totals]:
-    """Make updates; return the totals after the first update and after each of ``steps`` further updates."""
+    """Simulate updates; return the totals after the first update and after each of ``steps`` further updates."""
     driver = bind(session.program.step_driver, session)
     optimizer = config.optimizer.for_batch(config.train.batch_size)
     rates = np.zeros(optimizer.rate_shape, state_dtype(config.precision))
@@ -197,7 +197,7 @@ def _run_updates(session: SimulatedSession, config: Config, steps: int, announce
         for step in range(1, steps + 1):
             driver.update(step, rates)
             if step == steps and not any(client.deferred for client in session.program.training):
-                driver.synchronize()  # ends a round; with deferred clients, it would also add parts of later updates
+                driver.synchronize()  # ends a round; deferred clients would then also run later updates
             marks.append(session.totals())
             if session.recorded >= RECORDED_RUNS:
                 session.stop_recording()
@@ -242,7 +242,7 @@ def hardware_of(config: Config) -> Hardware:
 
 
 def described_cluster(hardware: Hardware, program: Program, network: Network) -> Cluster:
-    """Return the devices of a program with the rates of the described hardware, for its plans."""
+    """Return the devices of a program with the rates of the described hardware; the compiler plans with these rates."""
     devices = [_device(hardware.kinds[hardware.workers.kind], worker_device, k) for k in range(program.workers)]
     if hardware.servers is not None:
         devices += [_device(hardware.kinds[hardware.servers.kind], server_device, k) for k in range(program.servers)]

@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 
 
 class Trainer:
-    """The training loop of one experiment on one session; it starts from the current values of the variables."""
+    """The training loop of one experiment on one session. Training starts from the current values of the variables."""
 
     def __init__(
         self,

@@ -41,7 +41,7 @@ def test_a_list_is_an_axis_only_in_a_sweep() -> None:
         "optimizer=adam,sgd",
     ]
     settings = arguments("sweep", (), (), {"model": Mlp(hidden=[7, 3])}, swept=True)
-    assert "model.hidden=[7,3]" in settings.overrides, "the settings of an object are no axes"
+    assert "model.hidden=[7,3]" in settings.overrides, "the settings of an object are not axes"
 
 
 @pytest.mark.parametrize(

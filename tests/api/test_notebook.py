@@ -73,4 +73,4 @@ def test_a_notebook_shows_one_bar(monkeypatch: pytest.MonkeyPatch, capsys: pytes
     assert handle.shown[-1].endswith("<br>step 3: accuracy &lt; 1")
     assert capsys.readouterr() == ("", "")
     ipython.get_ipython = lambda: SimpleNamespace()
-    assert type(create_display()) is Display, "IPython in a terminal is no notebook"
+    assert type(create_display()) is Display, "IPython in a terminal is not a notebook"

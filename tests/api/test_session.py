@@ -105,7 +105,7 @@ class Mlp(runner.Model):
 
 
 class Undecorated(SmallNet):
-    """A class that is no dataclass."""
+    """A class that is not a dataclass."""
 
 
 @pytest.mark.parametrize(

@@ -167,7 +167,7 @@ def test_a_round_in_which_a_library_fails_remains_missing(
     [
         ({"columns__jax__read": "jax-nwhc"}, "columns.jax.read: 'jax-nwhc', expected one of runner, torch-eager"),
         ({"columns__jax__read": "test/loss"}, "columns.jax.read: 'test/loss', expected a library such as torch-eager"),
-        ({"columns__jax__missing": "x"}, "columns.jax.read: 'jax-nhwc', expected what the cells read, or instead"),
+        ({"columns__jax__missing": "x"}, "columns.jax.read: 'jax-nhwc', expected the value that cells read, or the"),
         ({"rows__two__cells__jax": {"published": [{"printed": "8 ms", "paper": "book", "confidence": "S"}]}}, ""),
         (
             {
@@ -240,4 +240,4 @@ def test_the_networks_of_the_slides_have_their_batches_and_omissions(
     assert (workload.batch_size, *workload.fields["x"].shape) == shape
     program = experiment.program
     assert multiply_adds(program.graph, program.clients[CLIENTS["forward"]]) == shape[0] * multiplications
-    assert forward_layers(workload), "layers that are no part of a problem, such as dropout, are refused"
+    assert forward_layers(workload), "layers that a problem cannot contain, such as dropout, are refused"

@@ -97,7 +97,7 @@ def test_a_layer_is_described(label: str) -> None:
     assert described(network)[expected.name] == expected
 
 
-def test_a_sum_of_branches_is_no_bias_and_is_the_last_use_of_both() -> None:
+def test_a_sum_of_branches_is_not_a_bias_and_is_the_last_use_of_both() -> None:
     def network(net: NetworkBuilder, x: Tensor) -> Tensor:
         h = nn.relu(net, x, name="relu1")
         return ops.add(net.graph, nn.conv(net, h, 3, 3, padding="same", name="conv1"), h, name="sum")

@@ -97,7 +97,7 @@ def test_newest_returns_none_when_all_are_damaged(checkpoint: Path) -> None:
 def test_a_renamed_checkpoint_loads_unless_its_name_has_another_step(checkpoint: Path) -> None:
     renamed = checkpoint.rename(checkpoint.with_name("best"))
     assert load(renamed).step == 3
-    with pytest.raises(CheckpointError, match="the manifest is of step 3, but the directory is named"):
+    with pytest.raises(CheckpointError, match="the manifest is for step 3, but the directory is named"):
         load(renamed.rename(checkpoint.with_name("step-9")))
 
 
@@ -183,7 +183,7 @@ def test_a_damaged_newest_checkpoint_is_skipped(tmp_path: Path, caplog: pytest.L
 def test_an_unusable_best_is_replaced(best: int, fault: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     run = run_with(tmp_path, 4, 5, best=best)
     (run / "checkpoints" / "step-4" / "variables.safetensors").write_bytes(b"")
-    with pytest.raises(CheckpointError, match=rf"{fault}; a run with .* keeps one.*Use 'newest'"):
+    with pytest.raises(CheckpointError, match=rf"{fault}; only runs with .* keep it.*Use 'newest'"):
         find(run, BEST)
     with caplog.at_level(logging.WARNING):
         assert find(run).name == "step-5"

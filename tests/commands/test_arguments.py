@@ -201,7 +201,7 @@ def test_pickles_are_not_loaded(fake_training: FakeTraining, capsys: Capture, op
 def test_a_missing_gpu_is_a_resource_error(verb: tuple[str, ...], folder: Path, capsys: Capture) -> None:
     message = refused([*verb, *SMALL_RUN, "cluster.device=gpu"], capsys, code=4)
     assert "cluster.device=gpu: expected a GPU that can be used, but " in message
-    assert "`runner doctor` lists what is available; cluster.device=cpu uses no GPU" in message
+    assert "`runner doctor` lists the available GPUs; cluster.device=cpu uses no GPU" in message
     assert list(folder.glob("outputs/**/run.json")) == [], "nothing was begun"
 
 

@@ -68,7 +68,7 @@ def test_a_new_strategy_has_its_defaults_and_the_cores_are_divided_again(fake_tr
     assert (config.cluster.workers, config.cluster.threads_per_worker, config.cluster.cores_per_worker) == (3, 2, 2.0)
     assert fake_training.only.overrides == overrides
     kept, expected = (dataclasses.replace(each, parallelism=0, cluster=0, train=0) for each in (config, before))
-    assert kept == expected, "what is computed stays"
+    assert kept == expected, "the computation is unchanged"
 
 
 @pytest.mark.parametrize(

@@ -167,7 +167,7 @@ def test_the_description_is_the_first_sentence_of_the_leading_comment(text: str,
 
 @pytest.fixture
 def left(folder: Path) -> Path:
-    """Return the directory of a run with a tracking record that is not yet sent; its configuration names no store."""
+    """Return the directory of a run whose configuration names no store, with a tracking record that is not yet sent."""
     run = folder / "outputs" / "run"
     run.mkdir(parents=True)
     (run / "config.yaml").write_text("tracking: {uri: null}\n")
@@ -192,7 +192,7 @@ def test_records_that_could_not_be_written_stay_pending(left: Path, capsys: Capt
     assert (left / SPOOL_FILE).exists()
 
 
-def test_a_run_that_is_still_running_is_no_failure(left: Path, capsys: Capture):
+def test_a_run_that_is_still_running_is_not_a_failure(left: Path, capsys: Capture):
     with RunDirectory.open(left, resume=False):
         assert main(["sync", "outputs"]) == 0
     assert capsys.readouterr().out == f"skipped, still running: {left}\n"
@@ -237,7 +237,7 @@ def test_everything_that_a_run_needs_is_reported(report: Report) -> None:
     assert text.endswith("\nno problems found\n")
 
 
-def test_gpus_are_listed_with_their_libraries_and_no_gpu_is_no_trouble(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpus_are_listed_with_their_libraries_and_no_gpu_is_not_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "discover", lambda: machine(gpu(0), gpu(1)))
     assert findings(doctor._gpus) == [
         "gpu: 2 gpu(s), used by cluster.device=auto",
@@ -295,7 +295,7 @@ def test_doctor_reports_the_state_of_the_machine(
 
 
 @pytest.mark.parametrize("error", [OSError("no"), subprocess.TimeoutExpired("git", 10)])
-def test_git_that_does_not_answer_is_no_trouble(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_git_that_does_not_answer_is_not_an_error(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor.shutil, "which", lambda name: "git")
     monkeypatch.setattr(doctor.subprocess, "run", Mock(side_effect=error))
     assert findings(doctor._git) == [f"git: does not answer: {error}; runs are recorded without a commit"]

@@ -69,7 +69,7 @@ def test_a_requested_gpu_that_does_not_exist_is_an_error() -> None:
         taken(NO_DRIVER, "cluster.device=gpu")
     assert str(refusal.value) == (
         "cluster.device=gpu: expected a GPU that can be used, but there is no NVIDIA driver: no libcuda. `runner "
-        "doctor` lists what is available; cluster.device=cpu uses no GPU, and its results differ in the last bits"
+        "doctor` lists the available GPUs; cluster.device=cpu uses no GPU, and its results differ in the last bits"
     )
     assert refusal.value.exit_code == 4
 
@@ -84,7 +84,7 @@ def test_requested_gpus_can_be_shared_and_must_exist() -> None:
         taken(NO_DRIVER, "cluster.gpus=[1,1]")
     assert str(refusal.value) == (
         "cluster.gpus=[1, 1]: expected a GPU that can be used, but there is no NVIDIA driver: no libcuda. "
-        "`runner doctor` lists what is available; cluster.gpus=null leaves the choice to cluster.device=auto"
+        "`runner doctor` lists the available GPUs; cluster.gpus=null leaves the choice to cluster.device=auto"
     )
     stored = taken(NO_DRIVER)
     message = r"gpus=\[0, 0\]: .* on the CPU, .*; use cluster\.device=gpu, or cluster\.gpus=null"

@@ -142,7 +142,7 @@ def test_a_section_that_is_null_is_not_changed_and_the_error_says_what_to_do(ove
         composed(*(chosen or ["cluster=k20x8"]), "seed=3", changed)
 
 
-def test_a_folder_without_options_is_no_group(tmp_path: Path) -> None:
+def test_a_folder_without_options_is_not_a_group(tmp_path: Path) -> None:
     (tmp_path / "group" / "empty").mkdir(parents=True)
     (tmp_path / "group" / "option.yaml").write_text("defaults: [empty: none]\n")
     assert list(nested_groups(tmp_path)) == []
@@ -288,7 +288,7 @@ EXPERIMENTS = sorted(path.stem for path in (conf_dir() / "experiment").glob("*.y
 
 @pytest.mark.parametrize("experiment", EXPERIMENTS)
 def test_presets_fit_every_experiment(experiment: str) -> None:
-    """The tests of ``training`` build the programs; this test checks the data and the lengths of the experiments."""
+    """Check the data and the lengths of the experiments. The tests of ``training`` build the programs."""
     for preset, steps in (("fast", 25), ("overfit", 300), ("profile", 30)):
         config = composed(f"+debug={preset}", f"experiment={experiment}")
         examples = limited_facts(config.data).train_examples

@@ -101,7 +101,7 @@ def test_an_archive_that_cannot_be_used_is_refused_and_nothing_is_stored(
     assert not (tmp_path / "escaped").exists()
 
 
-def test_a_cache_that_cannot_be_written_is_an_error_at_once(tmp_path: Path) -> None:
+def test_a_cache_that_cannot_be_written_is_an_error_immediately(tmp_path: Path) -> None:
     (tmp_path / "cache").write_text("a file where a folder should be")
     with pytest.raises(ResourceError, match=f"cannot write the data cache {tmp_path / 'cache'}"):
         fetched(tmp_path / "cache", serve(ARCHIVE))
@@ -161,7 +161,7 @@ def test_tar_members_are_found_with_and_without_leading_dot() -> None:
     assert read_tar(io.BytesIO(data), {"usr/a": 5, "usr/b": 6}) == {"usr/a": b"first", "usr/b": b"second"}
 
 
-def test_a_file_that_is_no_tar_or_too_large_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_is_not_a_tar_or_too_large_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a.tgz").write_bytes(b"<html>sign in first</html>")
     with pytest.raises(DataError, match=r"a\.tgz is damaged"):
         read_tar(tmp_path / "a.tgz", {})

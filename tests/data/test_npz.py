@@ -102,7 +102,7 @@ def test_text_of_any_language_is_read(tmp_path: Path, names: np.ndarray) -> None
     np.testing.assert_array_equal(read_array(tmp_path / "file.npz", "names"), names, strict=True)
 
 
-def test_members_that_are_no_arrays_and_too_many_arrays_are_refused(tmp_path: Path) -> None:
+def test_members_that_are_not_arrays_and_too_many_arrays_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "file.npz"
     with zipfile.ZipFile(path, "w") as file:
         file.writestr("notes.txt", "hello")

@@ -127,7 +127,7 @@ def test_an_array_that_does_not_fit_is_refused(tmp_path: Path, array: np.ndarray
     ("name", "reason"),
     [("a.png", "cannot be decoded: cannot identify image file"), ("a.npy", "a NumPy array"), ("a.gif", "ends in")],
 )
-def test_a_file_that_is_no_image_is_refused(tmp_path: Path, name: str, reason: str) -> None:
+def test_a_file_that_is_not_an_image_is_refused(tmp_path: Path, name: str, reason: str) -> None:
     (tmp_path / name).write_text("text")
     with pytest.raises(DataError, match=reason):
         read(tmp_path / name)

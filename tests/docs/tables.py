@@ -1,4 +1,4 @@
-"""The page docs/tables.md; `python -m tests.docs.tables` renews its tables, which are made of the committed results."""
+"""The page docs/tables.md; `python -m tests.docs.tables` writes the tables again from the committed results."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ from tests.tables.own_table import FILES, committed
 
 PAGE = Path(__file__).parents[2] / "docs" / "tables.md"
 
-_MARK = "<!-- The rest of this page is made of the committed results by `python -m tests.docs.tables`. -->\n"
+_MARK = "<!-- `python -m tests.docs.tables` writes the rest of this page from the committed results. -->\n"
 
 
 def page() -> str:

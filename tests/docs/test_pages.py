@@ -96,7 +96,7 @@ def test_the_commands_of_a_page_run(page: Path, tmp_path: Path) -> None:
                     (tmp_path / "outputs").rename(tmp_path / f"outputs-{tried}")
                 tried += 1
         elif (block.kind, block.language) != ("run", "python"):
-            assert block.kind == "not run", f"{page.name}: a block of {block.language!r} is no command and no file"
+            assert block.kind == "not run", f"{page.name}: a block of {block.language!r} is not a command or file"
             assert block.said, f"{page.name}: a block that is not run needs a reason"
     assert bool(tried) == (page.stem not in WITHOUT_COMMANDS)
 

@@ -1,4 +1,4 @@
-"""A campaign: many mutated inputs for one target, in a process of its own that may crash, hang or run out of memory."""
+"""A campaign: many mutated inputs for one target, in a separate process that may crash, hang or run out of memory."""
 
 import ctypes
 import logging
@@ -45,7 +45,7 @@ class Outcome:
 
 
 def input_of(target: Target, seeds: Any, seed: int, number: int) -> bytes:
-    """Return an input of a campaign; it depends on nothing but the arguments."""
+    """Return an input of a campaign, which depends on the arguments only."""
     return target.input(seeds, Random(f"{seed} {number}"))
 
 

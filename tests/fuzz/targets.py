@@ -68,10 +68,9 @@ Read = Callable[[bytes, Path], object]
 class Target:
     """A reader of input from outside.
 
-    seeds: returns valid inputs; its argument is an empty folder. read: reads one input; its second argument is a folder
-    for files. refusals: the errors that ``read`` may raise. encode: encodes seeds that are plain data, which are then
-    mutated as data and as bytes; None if seeds are bytes. share: part of the inputs of a
-    campaign.
+    seeds: takes an empty folder and returns valid inputs. read: takes one input, which is read, and a folder for files.
+    refusals: the errors that ``read`` may raise. encode: encodes seeds that are plain data, which are then mutated as
+    data and as bytes; None if seeds are bytes. share: part of the inputs of a campaign.
     """
 
     seeds: Callable[[Path], Sequence[Any]]

@@ -67,7 +67,7 @@ def _compiled(request: pytest.FixtureRequest) -> Path:
 
 @pytest.fixture(scope="session")
 def _gpus() -> Callable[[bool], Runtime]:
-    """Return a cached function that opens the real GPU; its argument says whether tf32 is allowed."""
+    """Return a cached function that opens the real GPU. The function takes whether tf32 is allowed."""
     return cache(partial(open_gpus, code_folder=str(gpu_code_folder())))
 
 

@@ -82,7 +82,7 @@ def of_cpus(name: str) -> list[float]:
 
 
 TOLERANCE = 1e-3
-"""Relative tolerance of float32 losses without tf32; that of the first loss, before any update, is 1/100 of this."""
+"""Relative tolerance of float32 losses without tf32. The first loss, before any update, has 1/100 of this tolerance."""
 
 NEAR = {"tf32": 0.02, "bfloat16": 0.05}
 """Relative tolerances of the losses if the factors of products are rounded."""

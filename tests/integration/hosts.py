@@ -85,7 +85,7 @@ class Host:
         return [line for line in lines if line and not line.startswith("sleep infinity")]
 
     def close(self) -> None:
-        """End all processes of the host at once, like a power failure, and remove the host."""
+        """End all processes of the host at the same time, like a power failure, and remove the host."""
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGKILL)
         self._holder.wait(LIMIT_S)
@@ -96,7 +96,7 @@ class Host:
 
 
 class HostCommand:
-    """A command on a host; its output is in ``output`` while the command runs."""
+    """A command on a host. The attribute ``output`` has the output so far, also while the command runs."""
 
     def __init__(self, host: Host, argv: list[str]) -> None:
         self._log = host.path(f"/home/me/output-{len(host.commands)}")

@@ -232,7 +232,7 @@ def submitted(command: Command) -> str:
 def test_preempted_run_continues_with_the_weights_of_an_undisturbed_one(
     way: str, cluster: Slurm, start: Start, trained: Callable[..., str | None], tmp_path: Path
 ) -> None:
-    """Slurm either gives notice by SIGTERM to the batch script, or ends all processes at once."""
+    """Slurm either gives notice by SIGTERM to the batch script, or ends all processes immediately."""
     length = (*SYNC, *LENGTH)
     outside = Launched(
         (sys.executable, "-m", "runner"),

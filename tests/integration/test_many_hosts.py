@@ -101,7 +101,7 @@ def expect_nothing_left(host: Host) -> None:
 
 
 @pytest.mark.slow
-def test_processes_of_different_hosts_share_no_memory_and_those_of_one_host_do(net: Network) -> None:
+def test_processes_of_different_hosts_have_no_shared_memory_but_those_of_one_host_have(net: Network) -> None:
     hosts = net.hosts[:2]
     for host in hosts:
         shutil.rmtree(host.path("/home/me/run"), ignore_errors=True)

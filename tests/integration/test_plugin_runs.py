@@ -167,7 +167,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with the installed wheel of this project; its dependencies come from this environment."""
+    """Return a folder with the installed wheel of this project. The dependencies come from this environment."""
     folder = tmp_path_factory.mktemp("site")
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
     subprocess.run([*pip, "wheel", "--no-deps", "--wheel-dir", folder / "dist", ROOT], check=True)

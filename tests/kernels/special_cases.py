@@ -1,6 +1,6 @@
 """Inputs on which kernels often fail: special values, ties, empty tensors, and sizes close to those of tiles and packs.
 
-A GPU thread reads a pack of elements at once. Gradients are checked only on the cases of ``tests/op_cases.py``.
+A GPU thread reads a pack of elements in one access. Gradients are checked only on the cases of ``tests/op_cases.py``.
 """
 
 import itertools

@@ -29,7 +29,7 @@ RATE = 0.5
 
 
 class Built:
-    """A language model in a graph of its own: one copy over whole batches."""
+    """A language model in a separate graph: one copy over whole batches."""
 
     def __init__(self, task: Language, *, training: bool = True, dtype: str = "float64", **model: Any) -> None:
         graph = Graph()
@@ -189,7 +189,7 @@ def test_a_task_and_a_model_that_do_not_fit_are_refused() -> None:
     with pytest.raises(ConfigError, match="task=language with model=mlp: expected a model of sequences; use model=lst"):
         Language().network(Mlp(), FIELDS)
     net = Built(Language()).net
-    with pytest.raises(ConfigError, match=r"scores no prediction \(N, outputs\); expected network\(\) in place of"):
+    with pytest.raises(ConfigError, match=r"has no score\(\) of a prediction \(N, outputs\); call network\(\) instead"):
         Language().score(net, net.step, {})
     with pytest.raises(ConfigError, match="task=language: the fields x and y of the dataset are float"):
         Language().outputs({**FIELDS, "x": Field((STEPS,))})

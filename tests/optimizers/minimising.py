@@ -51,7 +51,7 @@ def minimised(
 
 
 def rosenbrock(x: Vector) -> tuple[float, Vector]:
-    """Rosenbrock's chained valley; its minimum is 0, where every element is 1."""
+    """Rosenbrock's chained valley. The minimum is 0, where every element is 1."""
     ahead, behind = x[1:], x[:-1]
     gradient = np.zeros_like(x)
     gradient[:-1] = -400.0 * behind * (ahead - behind**2) - 2.0 * (1.0 - behind)
@@ -60,7 +60,7 @@ def rosenbrock(x: Vector) -> tuple[float, Vector]:
 
 
 def beale(x: Vector) -> tuple[float, Vector]:
-    """Beale's function; its minimum is 0 at (3, 0.5)."""
+    """Beale's function. The minimum is 0 at (3, 0.5)."""
     a, b = x
     powers = np.array([b, b**2, b**3])
     rest = np.array([1.5, 2.25, 2.625]) - a + a * powers
@@ -69,7 +69,7 @@ def beale(x: Vector) -> tuple[float, Vector]:
 
 
 def booth(x: Vector) -> tuple[float, Vector]:
-    """Booth's function; its minimum is 0 at (1, 3)."""
+    """Booth's function. The minimum is 0 at (1, 3)."""
     matrix = np.array([[1.0, 2.0], [2.0, 1.0]])
     rest = matrix @ x - np.array([7.0, 5.0])
     return float(rest @ rest), 2.0 * matrix.T @ rest

@@ -1,4 +1,4 @@
-"""L-BFGS on problems with known minima, compared with SciPy; its commands; line searches under the Wolfe conditions."""
+"""L-BFGS on problems with known minima, compared with SciPy; the commands of L-BFGS; line searches."""
 
 import math
 from collections.abc import Callable

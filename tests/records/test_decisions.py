@@ -45,7 +45,7 @@ def test_a_new_run_keeps_no_earlier_decisions(tmp_path: Path) -> None:
     assert read_decisions(tmp_path / "x.jsonl") == LINES
 
 
-def test_the_first_line_identifies_the_run_and_is_no_decision(tmp_path: Path) -> None:
+def test_the_first_line_identifies_the_run_and_is_not_a_decision(tmp_path: Path) -> None:
     Decisions(tmp_path, 0, "abc").write({"x": LINES})
     assert outcome_of(tmp_path / "x.jsonl") == "abc"
     assert (tmp_path / "x.jsonl").read_text().splitlines()[0] == '{"version": 1, "outcome": "abc"}'
@@ -179,7 +179,7 @@ def test_no_link_to_endings_is_followed(path: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "first", ["", "[1]", first_line(version=2), first_line(first_step=False), first_line(devices=["a", "a"])]
 )
-def test_a_file_that_is_no_record_is_refused(path: Path, first: str) -> None:
+def test_a_file_that_is_not_a_record_is_refused(path: Path, first: str) -> None:
     path.write_text(first and first + "\n")
     with pytest.raises(ConfigError, match=rf"^{path}: .*expected a record of version 1"):
         read_endings(path, "abc")

@@ -115,7 +115,7 @@ def test_a_document_of_wrong_fields_is_refused(without: str, changes: dict[str, 
         *((text, "schema_version") for text in ("[]", *(f'{{"schema_version": {n}}}' for n in ('"1"', "0", "true")))),
     ],
 )
-def test_a_file_that_is_no_summary_is_refused(text: str | None, message: str, path: Path) -> None:
+def test_a_file_that_is_not_a_summary_is_refused(text: str | None, message: str, path: Path) -> None:
     if text is not None:
         path.write_text(text)
     with pytest.raises(DataError, match=rf"summary\.json: {message}"):

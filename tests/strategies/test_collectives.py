@@ -114,7 +114,7 @@ def sum_of(parts: Parts, combine: Combine, sent: Callable[[Array], Array]) -> Ar
 
 
 def sum_at(owner: int, parts: Parts, sent: Callable[[Array], Array]) -> Array:
-    """Return the sum in worker order that the owner computes from its part and from what it receives."""
+    """Return the sum in worker order that the owner computes from its part and from the received parts."""
     return np.asarray(reduce(np.add, [part if k == owner else sent(part) for k, part in enumerate(parts)]))
 
 

@@ -49,7 +49,7 @@ def regression(net: NetworkBuilder, batch: Batch) -> Outputs:
 
 
 def two_headed(net: NetworkBuilder, batch: Batch) -> Outputs:
-    """Build a network with two outputs and a loss of its own: the sum of both losses, with a metric of each output."""
+    """Build a network with two outputs. The loss is the sum of both losses; each output has a metric."""
     h = nn.relu(net, nn.dense(net, batch["x"], 7, name="fc1"), name="relu1")
     numbers, logits = (nn.dense(net, h, 2, name=name) for name in ("numbers", "logits"))
     with net.layer("loss", "loss"):

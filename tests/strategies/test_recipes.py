@@ -90,7 +90,7 @@ def test_averages_start_at_the_initial_weights() -> None:
 
 
 def test_a_replica_descends_by_the_rates_of_rules() -> None:
-    """Between fetches, a replica's own copy of a frozen variable stays as it is."""
+    """Between fetches, a replica's own copy of a frozen variable does not change."""
     rules = [{"match": "fc?/*", "lr_factor": 0.0}]
     strategy = AsyncData(workers=1, loop="overlapped", n_fetch=3, n_push=3, virtual_time=True)
     copies = Client("copies", {name: Tensor(f"replica_0/read/{name}") for name in ("fc1/weights", "conv1/weights")})

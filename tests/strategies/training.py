@@ -136,7 +136,7 @@ def opened(
     interleaving: Interleaving | None = None,
     **more: Client,
 ) -> Iterator[Trainer]:
-    """Yield a trainer of a strategy's program; its variables are not initialised.
+    """Yield a trainer of a strategy's program, with variables that are not initialised.
 
     registry: the available kernels; None for those of the host. compression: the format of transfers. source: the
     examples; None for :class:`Examples`. gpus: whether all devices are on the first GPU. interleaving: the order of

@@ -238,7 +238,7 @@ def test_an_additional_swept_key_adds_jobs(fake_training: FakeTraining, folder: 
     assert [call.run_dir.name for call in fake_training.calls] == ["0", "1", "2", "3"]
 
 
-def test_the_same_grid_with_another_launcher_is_no_change(interrupted: FakeTraining, folder: Path):
+def test_the_same_grid_with_another_launcher_is_not_a_change(interrupted: FakeTraining, folder: Path):
     assert main([*RESUME, "seed=1,2,3,4", "hydra.sweeper.max_batch_size=1"]) == 0
     assert len(interrupted.calls) == 3
     assert plan(folder)["launcher"]["batch"] == 1

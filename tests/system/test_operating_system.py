@@ -68,7 +68,7 @@ def test_neither_an_existing_file_nor_the_target_of_a_link_is_overwritten(tmp_pa
     assert not (tmp_path / "target").exists()
 
 
-def test_replacing_takes_effect_at_once_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_replacing_takes_effect_immediately_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "file"
     replace_durably(path, b"old")
     for call in ("posix_fallocate", "fsync", "rename"):
@@ -167,7 +167,7 @@ def test_a_failure_of_the_final_action_is_raised_or_logged_after_an_error(caplog
     assert caplog.messages == ["noting failed too, after ZeroDivisionError: no space"]
 
 
-def test_the_first_signal_is_recorded_and_the_second_one_stops_at_once() -> None:
+def test_the_first_signal_is_recorded_and_the_second_one_stops_immediately() -> None:
     before = signal.getsignal(signal.SIGTERM)
     with StopRequest() as stop:
         assert stop.signum is None

@@ -122,7 +122,7 @@ def of_rounds(a: list[float], b: list[float]) -> Sample:
 @pytest.mark.parametrize("shift", [-1.0, 0.0, 0.3])
 def test_rounds_are_compared_as_scipy_and_statsmodels_compare_pairs(n: int, shift: float) -> None:
     rng = np.random.default_rng(n)
-    a = rng.normal(5, 2, n)  # what a round has in common is larger than the difference
+    a = rng.normal(5, 2, n)  # rounds vary more than the configurations differ
     b = a - shift + rng.normal(0, 0.3, n)
     pairs = of_rounds(a.tolist(), b.tolist())
     expected = stats.ttest_rel(a, b)

@@ -1,4 +1,4 @@
-"""Tables whose process is killed, and two processes that run one table at once."""
+"""Tables whose process is killed, and two processes that run one table concurrently."""
 
 import os
 import signal
@@ -17,7 +17,7 @@ LONG = ["train.steps=400", "train.eval_every=100", "checkpoint.every_steps=50"]
 
 
 def started(path: Path) -> subprocess.Popen[bytes]:
-    """Start ``runner table run`` in a process group of its own."""
+    """Start ``runner table run`` in a separate process group."""
     words = [*runner_command(), *command(path, "run")]
     return subprocess.Popen(words, start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 

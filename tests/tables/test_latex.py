@@ -1,4 +1,4 @@
-"""The LaTeX of a table: its whole text, values as they are printed, and escaped titles."""
+"""The LaTeX of a table: the complete text, the format of values, and escaped titles."""
 
 import math
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Tables of training runs: what is run, stored and refused, on one small table."""
+"""Tables of training runs: running, storing and refusing jobs of one small table."""
 
 import json
 import re

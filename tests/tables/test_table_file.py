@@ -1,4 +1,4 @@
-"""The file of a table: its faults are named by their place, all at once."""
+"""The file of a table: the error message lists all faults with their keys."""
 
 import math
 from pathlib import Path
@@ -21,7 +21,7 @@ ONE = {"printed": "1", "paper": "book", "confidence": "S"}
     [
         ({"seeds": []}, "seeds: [], expected a list such as [1, 2, 3, 4, 5]"),
         ({"seeds": [1, 1]}, "seeds: [1, 1], expected each seed once"),
-        ({"kind": "small"}, "reduced: '', expected what is smaller than in the paper"),
+        ({"kind": "small"}, "reduced: '', expected a list of the smaller sizes"),
         ({"columns__loss__read": "loss"}, "columns.loss.read: 'loss', expected a metric such as test/accuracy, or one"),
         ({"columns__early__at": {"epochs": 1}}, "columns.early.at: {'epochs': 1}, expected {updates: N} or {examples"),
         ({"columns__loss__relative_to": "x"}, "columns.loss.relative_to: 'x', expected one of the runs whole, parts"),
@@ -41,7 +41,7 @@ ONE = {"printed": "1", "paper": "book", "confidence": "S"}
         ({"claims__lower__relation": "below"}, "relation: 'below', expected one of ascending, lowest, highest"),
         (
             {"kind": "small", "reduced": "all", "rows__whole__cells__loss__published": [{**ONE, "tolerance": "1"}]},
-            "rows.whole.cells.loss.published[0].tolerance: '1', expected none: a value in small",
+            "rows.whole.cells.loss.published[0].tolerance: '1', expected none: a value of a reduced",
         ),
         ({"rows__whole__cells__loss__tolerance": "1"}, "unknown ['tolerance']"),
         ({"runs__../evil": {}}, "runs: '../evil', expected a name of letters, digits and _ . -"),

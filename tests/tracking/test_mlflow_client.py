@@ -38,7 +38,7 @@ from tests.tracking.recorded import a_run, opened, recording
 
 
 def test_one_thread_at_a_time_imports_mlflow(monkeypatch: pytest.MonkeyPatch) -> None:
-    """If two threads import MLflow at once, one of them may get a partly imported package."""
+    """If two threads import MLflow concurrently, one of them may get a partly imported package."""
     held: list[bool] = []
     monkeypatch.setattr(mlflow_client, "_client_class", lambda: held.append(mlflow_client._IMPORTING.locked()))
     with mlflow_client.store_errors("sqlite:///mlflow.db"):

@@ -163,9 +163,9 @@ def test_a_deleted_experiment_is_named_with_advice(uri: str, client: Any, tmp_pa
         # MLflow's own message begins with the driver's name, and appears after 100 s of retries.
         (None, "OperationalError: unable to open database file"),
     ],
-    ids=["a file that is no database", "a folder"],
+    ids=["a file that is not a database", "a folder"],
 )
-def test_a_database_that_cannot_be_opened_fails_at_once(content: str | None, message: str, tmp_path: Path) -> None:
+def test_a_database_that_cannot_be_opened_fails_immediately(content: str | None, message: str, tmp_path: Path) -> None:
     path = tmp_path / "mlflow.db"
     path.mkdir() if content is None else path.write_text(content)
     with pytest.raises(StoreUnavailableError, match=message):

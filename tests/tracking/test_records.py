@@ -48,7 +48,7 @@ def test_lines_are_strict_json_even_if_values_are_not_finite() -> None:
     "line",
     ["{", "[]", '{"kind": "shell"}', '{"kind": "tags"}', '{"kind": "metrics", "step": 1, "time_ms": 1, "values": 3}'],
 )
-def test_a_line_that_is_no_record_is_refused(line: str) -> None:
+def test_a_line_that_is_not_a_record_is_refused(line: str) -> None:
     with pytest.raises(ValueError, match=r"expected|Expecting"):
         from_line(line)
 
@@ -119,7 +119,7 @@ def test_values_that_are_not_finite_are_written_as_strict_json(path: Path) -> No
     ],
     ids=lambda line: repr(line[:40]),
 )
-def test_a_line_that_is_no_record_is_refused_with_name_and_line(line: bytes, path: Path) -> None:
+def test_a_line_that_is_not_a_record_is_refused_with_name_and_line(line: bytes, path: Path) -> None:
     path.write_bytes(b'{"step": 1, "time": 1.0, "values": {}}\n' + line + b"\n")
     with pytest.raises(ValueError, match=r"metrics\.jsonl:2: .*is not a metrics record"):
         list(read_metrics(path))
@@ -186,7 +186,7 @@ def test_a_later_process_continues_the_spool_without_an_incomplete_line(spool_pa
     assert spool.head(None)[0] == _tags([1, 2])
 
 
-def test_a_line_that_is_no_record_is_dropped_and_named(spool_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_line_that_is_not_a_record_is_dropped_and_named(spool_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     spool_path.write_text("what is this\n")
     spool = Spool(spool_path)
     spool.append(_tags([1]))

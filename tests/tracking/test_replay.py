@@ -112,7 +112,7 @@ def test_a_store_that_did_not_answer_is_not_tried_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("patience_s", "tried_again"), [(0.0, False), (100.0, True)], ids=["slowly", "at once"])
-def test_a_store_that_refuses_one_run_is_tried_for_the_next_only_if_it_answered_at_once(
+def test_a_store_that_refuses_one_run_is_tried_for_the_next_only_if_it_answered_immediately(
     tmp_path: Path, patience_s: float, tried_again: bool
 ) -> None:
     first, second = ended_run(tmp_path / "0"), ended_run(tmp_path / "1")

@@ -61,7 +61,8 @@ def _value(feature: Any) -> Value:
     """Return the value of a Feature; an empty Feature is an empty list of byte strings."""
     match feature.WhichOneof("kind"):
         case "float_list":
-            # The numbers are the end of the serialized list. Reading them one by one is a hundred times slower.
+            # The serialized list ends with its numbers. Reading these bytes is 100 times faster than a loop over the
+            # numbers.
             numbers = len(feature.float_list.value) * _FLOAT.itemsize
             packed = feature.float_list.SerializeToString()
             return np.frombuffer(packed[len(packed) - numbers :], _FLOAT)
@@ -79,7 +80,7 @@ def encode(features: Mapping[str, Value]) -> bytes:
             kind = feature.bytes_list
         else:
             kind = feature.float_list if value.dtype.kind == "f" else feature.int64_list
-        kind.SetInParent()  # an empty list has a kind too
+        kind.SetInParent()  # sets the kind also for an empty list
         kind.value.extend(value if isinstance(value, list) else value.ravel().tolist())
     serialized: bytes = example.SerializeToString(deterministic=True)
     return serialized

@@ -222,7 +222,7 @@ def _cached(path: Path, source: FileState) -> ShardIndex | None:
 
 
 def _write(path: Path, content: Callable[[BinaryIO], object]) -> None:
-    """Replace a cache file atomically, so that several processes can write it at once. Raises ResourceError."""
+    """Replace a cache file atomically, so that several processes can write it concurrently. Raises ResourceError."""
     with writing(f"the index of records {path}", "set data.cache_dir to a writable folder with free space"):
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}-", delete=False) as file:

@@ -12,7 +12,7 @@ INPUT, COMPUTE, SEND, RECEIVE, WAIT, DELAY = KINDS = ("input", "compute", "send"
 tensor; waiting for a tensor; delaying a step to emulate a slow worker."""
 
 MAX_PLANS = 2**16  # largest number of plans of one device in a trace
-MAX_SPANS = 2**20  # largest number of spans of one device in a trace; this many spans fit into one document
+MAX_SPANS = 2**20  # largest number of spans of one device in a trace, all of which fit into one document
 
 T = TypeVar("T")
 

@@ -27,7 +27,7 @@ class Finished:
 
 
 class Clients(Protocol):
-    """An object that runs the clients of a program, one by one or several at once."""
+    """An object that runs the clients of a program, one by one or concurrently."""
 
     def run(self, client: str, *, step: int = 0, feeds: Mapping[str, Any] | None = None) -> dict[str, Array]:
         """Run one step of a client and return its fetches by name; raises RunnerError while launched clients run."""
@@ -48,8 +48,8 @@ class Clients(Protocol):
     def launch(self, client: str, *, step: int = 0, feeds: Mapping[str, Any] | None = None) -> None:
         """Begin one step of a client whose ``deferred`` is true, and return without waiting for the end of the step.
 
-        Several clients may run at once, but only one step of each. On every device, runs begin in launch order. While a
-        run waits for tensors, later runs may begin.
+        Several clients may run concurrently, but only one step of each. On every device, runs begin in launch order.
+        While a run waits for tensors, later runs may begin.
         """
 
     def finished(self) -> Finished:
@@ -157,7 +157,7 @@ class Synchronous(StepDriver):
         return self._clients.run_series("train", first, feeds)
 
     def synchronize(self) -> None:
-        """Return at once, because no client is launched."""
+        """Return immediately, because no client is launched."""
 
     @property
     def is_synchronized(self) -> bool:

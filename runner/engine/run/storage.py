@@ -30,7 +30,7 @@ class VariableStore:
             self._variables[name] = _Variable(slot, allocate(self.platform, slot.layout.nbytes, f"variable {name!r}"))
         found = self._variables[name]
         if found.slot != slot:
-            raise RunnerError(f"variable {name!r} is stored as {found.slot}, but a plan takes it as {slot}")
+            raise RunnerError(f"variable {name!r} is stored as {found.slot}, but a plan requires {slot}")
         return found.data
 
     def require(self, names: frozenset[str]) -> None:

@@ -1,6 +1,6 @@
 """The timeline (the spans of all devices on one clock, each with its layer or transfer) and its recording.
 
-Clients (``compile.program.Client``) run one by one or, if launched, several at once. Each run of a client has the same
+Clients (``compile.program.Client``) run one by one or, if launched, concurrently. Each run of a client has the same
 number on all devices. This number identifies the spans of one run, and the receive of each send.
 """
 
@@ -122,7 +122,7 @@ class Timeline:
 
 @dataclass(frozen=True)
 class RecordedPlan:
-    """The plan of a recorded client on one device. graph: the graph of the plan; its nodes name their layers."""
+    """The plan of a recorded client on one device. graph: the graph of the plan, whose nodes name their layers."""
 
     client: str
     plan: DevicePlan

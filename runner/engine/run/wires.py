@@ -13,7 +13,7 @@ from runner.kernels.memory import Bytes, address_of
 from runner.kernels.platform import HostPlatform, Platform, Work
 from runner.kernels.registry import Registry
 
-Send = Callable[[int], None]  # a function that sends a value; its argument is the number of the step
+Send = Callable[[int], None]  # a function that takes the number of a step and sends a value
 
 
 class Receive(NamedTuple):
@@ -129,7 +129,7 @@ class GpuWires:
 class _PeerCopy:
     """A function that copies a neighbour's value into this GPU's memory. A new source needs a new copy call.
 
-    The value is received with the point in the neighbour's work after which it is complete.
+    A received value includes a mark: the point in the neighbour's work after which the value is complete.
     """
 
     platform: Platform

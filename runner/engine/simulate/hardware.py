@@ -1,6 +1,6 @@
 """The description of a cluster's hardware: kinds of devices, their places, and the links between places.
 
-The dataclasses are the schema of ``cluster.hardware``; they are not frozen, so that OmegaConf can check their types.
+The dataclasses are the schema of ``cluster.hardware`` and are not frozen, so that OmegaConf can check types.
 """
 
 import re

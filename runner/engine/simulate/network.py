@@ -42,9 +42,10 @@ class Network:
     neighbours: Mapping[str, Sequence[tuple[str, int]]]
 
     def route(self, source: str, destination: str) -> Route:
-        """Return the route with the fewest links between two tasks; a tie goes to the links listed first.
+        """Return the route with the fewest links between two tasks.
 
-        Tasks at one place need no link. Raises Violation if no route exists.
+        If several routes have the fewest links, return the route whose links are listed first. Tasks at one place need
+        no link. Raises Violation if no route exists.
         """
         start, end = self.place[source], self.place[destination]
         if end not in self._routes_from(start):
@@ -103,9 +104,10 @@ def network_of(hardware: Hardware, workers: int, servers: int) -> Network:
 
 
 def workers_per_host(network: Network, workers: int) -> int | None:
-    """Return the number of successive workers with links to the same places; None unless it groups all workers equally.
+    """Return the number of workers per host; None if hosts have different numbers of workers.
 
-    Groups of one worker, and one group of all workers, are not counted as hosts.
+    A host is a group of successive workers with links to the same places. The result is also None if each host has one
+    worker, or if one host has all workers.
     """
     nearest = [[place for place, _ in network.neighbours[network.place[worker_task(k)]]] for k in range(workers)]
     groups = [len(list(group)) for _, group in groupby(nearest)]
@@ -120,7 +122,7 @@ def _joined(joined: dict[str, str], place: str) -> str:
 
 
 def _pairs(key: str, wire: Wire, devices: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Yield the two places of each link of a wire. devices: the places of devices, which a star can stand for."""
+    """Yield the two places of each link of a wire. devices: the places of devices, which a star matches."""
     first, second = (_named(name, devices) for name in wire.between)
     if len(first) != len(second) and 1 not in (len(first), len(second)):
         raise Violation(

@@ -16,7 +16,7 @@ import numpy as np
 from runner.kernels.gpu.runtime import Stream
 
 WORKSPACE_BYTES = 32 << 20
-"""The size recommended by NVIDIA for Hopper. Every call has a separate workspace, because calls can run at once."""
+"""The size recommended by NVIDIA for Hopper. Every call has a separate workspace: calls can run concurrently."""
 
 _KEEP, _TRANSPOSE = 0, 1
 _TYPES = {"float32": 0, "float64": 1, "bfloat16": 14}

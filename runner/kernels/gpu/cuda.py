@@ -162,7 +162,7 @@ class CudaRuntime:
             self._cuda._deviceEnsurePeerAccess(other)
 
     def function(self, source: str, name: str) -> CudaFunction:
-        """Return a kernel for this thread's GPU; its source is compiled on first use."""
+        """Return a kernel for this thread's GPU. The source is compiled on first use."""
         key = gpu, _ = self._current(), source
         with self._lock:
             if key not in self._modules:
@@ -224,7 +224,7 @@ class CudaRuntime:
         stream.native.synchronize()
 
     def wait_on_host(self, event: Any) -> None:
-        """Wait on the host for an event; returns at once if the event was never recorded."""
+        """Wait on the host for an event; returns immediately if the event was never recorded."""
         event.synchronize()
 
     def capture(self, stream: OwnStream, work: Callable[[], None]) -> CudaGraph:

@@ -1,8 +1,8 @@
 """CUDA sources of loops over elements, generated from the operation on one element.
 
-A flat loop reads and writes adjacent elements, 16 bytes at once, and reads each scalar input once. There is one source
-for single calls and one for combined calls (:mod:`runner.kernels.gpu.streams`). A strided loop finds the elements of
-broadcast inputs by strides along up to :data:`AXES` axes.
+A flat loop reads and writes adjacent elements, 16 bytes per access, and reads each scalar input once. There is one
+source for single calls and one for combined calls (:mod:`runner.kernels.gpu.streams`). A strided loop finds the
+elements of broadcast inputs by strides along up to :data:`AXES` axes.
 """
 
 from collections.abc import Callable, Sequence
@@ -118,7 +118,7 @@ def _names(elements: Elements) -> list[str]:
 
 
 def _packs(elements: Elements) -> str:
-    """Return, for each dtype, a C++ type of adjacent elements that are read and written at once."""
+    """Return, for each dtype, a C++ type of adjacent elements that are read or written in one access."""
     sizes = {dtype: elements.pack * numpy_dtype(dtype).itemsize for dtype in (*elements.inputs, *elements.outputs)}
     return "".join(
         f"struct alignas({size}) pack_{dtype} {{ {_c(dtype)} e[{elements.pack}]; }};\n"

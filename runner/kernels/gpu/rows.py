@@ -1,7 +1,7 @@
 """Gather, scatter and sums of rows without atomic additions, one-hot rows, softmax along rows, and cross-entropies.
 
 If an index or a label is out of range, a kernel sets a status. The indices may be overwritten before the host reads the
-status. Therefore, a second launch records the first invalid index; it ends at once if all indices are valid.
+status. Therefore, a second launch, which ends immediately if all indices are valid, records the first invalid index.
 """
 
 import math

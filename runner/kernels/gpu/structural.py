@@ -75,7 +75,7 @@ def _bind_copy(runtime: Runtime, attributes: Attributes, buffers: Buffers) -> St
 
 
 def _copy(runtime: Runtime, target: Operand, source: int, keep: object = None) -> StreamCall:
-    """Return the call that copies bytes; it does nothing for 0 bytes or if source and target are equal."""
+    """Return the call that copies bytes. The call does nothing for 0 bytes or if source and target are equal."""
     nbytes, address = target.layout.nbytes, target.address
 
     def enqueue(stream: Stream) -> None:

@@ -44,7 +44,7 @@ _LEAST_DEPTH, _MOST_DEPTH = 256, 1 << 16
 _MOST_SPLITS = 1024
 
 PACK_BYTES = 16
-"""The maximum number of bytes that a thread reads at once."""
+"""The maximum number of bytes that a thread reads in one access."""
 
 
 def kernels(runtime: Runtime) -> list[Kernel]:

@@ -17,7 +17,7 @@ from runner.strategies.replica import Share
 from runner.strategies.servers import CopiedVariables, ReadVariables, ServedVariables
 
 _NEVER = float(1 << 53)
-"""A push count that no shard reaches; it marks a replica that has made no step since its last push."""
+"""A push count that no shard reaches. The count marks a replica that has made no step since its last push."""
 
 
 class ModelReplica:
@@ -25,7 +25,7 @@ class ModelReplica:
 
     A replica that fetches no copies reads the servers' variables.
 
-    begin: assign nodes that reset the accumulated gradients; they run before the first step.
+    begin: assign nodes that reset the accumulated gradients before the first step.
     """
 
     def __init__(

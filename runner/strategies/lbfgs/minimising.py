@@ -133,7 +133,7 @@ class WholeBatch(LbfgsStepDriver):
         return self._clients.run(client, feeds=feeds)
 
     def synchronize(self) -> None:
-        """Return at once, because every client has ended."""
+        """Return immediately, because every client has ended."""
 
     @property
     def is_synchronized(self) -> bool:

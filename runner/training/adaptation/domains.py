@@ -52,8 +52,8 @@ class DomainProgram:
     "eval" reads the test split of the target. "statistics/target" fetches the mean and the variance of the batch at
     each batch normalization, by the names of the moving averages; each layer normalises by the batch, without dropout.
     "moments/DOMAIN" fetches the mean and the variance of the outputs of layers, computed as in an evaluation, as
-    LAYER/mean and LAYER/variance. "features/DOMAIN" fetches "features", the input of the classifier, and "y"; this
-    client is missing if ``classifier`` is None.
+    LAYER/mean and LAYER/variance. "features/DOMAIN" fetches "features", the input of the classifier, and "y"; there is
+    no such client if ``classifier`` is None.
 
     normalised: variable of a variance -> variable of its mean. layers: layer -> number of its neurons.
     """
@@ -213,7 +213,7 @@ class DomainSession:
 def opened_domains(
     device: OneDevice, normalisation: Normalisation, target: DatasetSettings, batch_size: int
 ) -> Iterator[DomainSession]:
-    """Yield a session for the domain of the training data and for ``target``; its variables have no values yet.
+    """Yield a session for the domain of the training data and for ``target``, with variables that have no values yet.
 
     normalisation: as in training, for both domains. batch_size: largest number of examples in a train batch.
     Raises ConfigError if the pixels of the domains have different units, DataError if data cannot be read,

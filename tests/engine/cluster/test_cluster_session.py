@@ -179,7 +179,7 @@ def test_memory_and_libraries_are_reported_and_the_token_is_hidden(shared: Share
         assert secret not in sessions.worker(index).environ().values()
 
 
-def test_two_sessions_run_at_once(sessions: Sessions, expected: Expected, session: ClusterSession) -> None:
+def test_two_sessions_run_concurrently(sessions: Sessions, expected: Expected, session: ClusterSession) -> None:
     with sessions.new() as other:
         for each in (session, other):
             each.run("init")

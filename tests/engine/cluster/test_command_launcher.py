@@ -53,7 +53,7 @@ def test_ended_task_of_a_running_command_is_noticed_and_can_be_replaced(
 
 
 @pytest.mark.parametrize("replaced", [False, True])
-def test_exit_code_of_a_replaced_task_is_no_failure_only_at_the_end(
+def test_exit_code_of_a_replaced_task_is_not_a_failure_only_at_the_end(
     supervisor: Supervisor, tmp_path: Path, replaced: bool
 ) -> None:
     command = command_of(supervisor, tmp_path, code=137)

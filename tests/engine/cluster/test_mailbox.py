@@ -80,7 +80,7 @@ def test_tensor_is_not_delivered_before_it_is_due(due: float) -> None:
     inbox.tensor(due=due)
     inbox.clock.advance_to(190.0)
     inbox.take()
-    assert inbox.clock.now == 190.0, "an overdue tensor is delivered at once"
+    assert inbox.clock.now == 190.0, "an overdue tensor is delivered immediately"
 
 
 def test_other_tensors_are_stored_while_waiting() -> None:

@@ -69,7 +69,7 @@ ARENA: dict[str, Case] = {
     "fetched values keep their memory to the end": case(
         "a = neg(x); b = neg(a); c = neg(b); i = identity(c); d = neg(c)", "neg=1 neg=1 neg=2 neg=3 | 4", "x b i d", NEG
     ),
-    "a value that no node reads frees its memory at once": case(
+    "a value that no node reads frees its memory immediately": case(
         "a = neg(x); b = neg(x); c = neg(x)", "neg=1 neg=1 neg=1 | 2"
     ),
     "an alias keeps memory in use": case(
@@ -264,7 +264,7 @@ NAMES = ("a", "b", "c")
 
 
 class _Sketch:
-    """A random step under construction; its instructions need not correspond to a graph.
+    """A random step under construction, whose instructions need not correspond to a graph.
 
     open: the names of the variables that are not assigned yet and therefore may be read.
     """

@@ -161,7 +161,7 @@ def graph() -> Graph:
 
 
 class Machine:
-    """A fake library that joins machine-code calls, records how many it runs at once, and can make one fail."""
+    """A fake library that joins machine-code calls, records the number of calls in each run, and can make one fail."""
 
     def __init__(self, *native: str, calls: int = 1) -> None:
         """Create kernels for the ops ``native``, each of which makes ``calls`` machine-code calls."""

@@ -56,7 +56,7 @@ def test_value_is_received_once_by_step_and_key() -> None:
         rendezvous.receive(0, "a", "peer")
 
 
-def test_sender_may_reuse_its_memory_at_once() -> None:
+def test_sender_may_reuse_its_memory_immediately() -> None:
     rendezvous = LocalRendezvous()
     value = VALUE.copy()
     rendezvous.send(0, "a", "peer", value)

@@ -94,7 +94,7 @@ def test_variable_has_the_same_memory_for_every_plan() -> None:
 def test_variable_in_another_layout_or_shape_is_refused(other: Slot) -> None:
     store = VariableStore()
     store.memory("w", SLOT)
-    expected = f"variable 'w' is stored as {SLOT}, but a plan takes it as {other}"
+    expected = f"variable 'w' is stored as {SLOT}, but a plan requires {other}"
     with pytest.raises(RunnerError, match=f"^{re.escape(expected)}$"):
         store.memory("w", other)
 

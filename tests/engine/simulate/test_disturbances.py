@@ -27,7 +27,7 @@ def disturbed(strategy: str, steps: int = 4, *, seed: int = 1, **disturbances: A
 
 
 def all_of(found: Simulated) -> tuple[object, ...]:
-    """Return what a simulation found, in a form that can be compared."""
+    """Return the results of a simulation, in a form that can be compared."""
     timeline = found.timeline
     numbers = {name: value for name, value in vars(found).items() if name not in ("timeline", "make_timeline")}
     return numbers, timeline.index.timeline, timeline.links, timeline.updates

@@ -1,4 +1,4 @@
-"""Doorbells between two processes: what was written before a ring is read after the wait, in order and without loss."""
+"""Doorbells between two processes: bytes written before a ring are read after the wait, in order and without loss."""
 
 import mmap
 import os

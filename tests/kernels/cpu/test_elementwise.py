@@ -20,7 +20,7 @@ from tests.kernels.harness import Shaped, arranged, call_bound, filled, holding,
 DTYPES = ["float32", "bfloat16"]
 WITH_SCALARS_ALONE = [*DTYPES, "float64"]
 PARALLEL = PARALLEL_BYTES // 4 + 5
-"""A number of elements that every program divides among threads and that is no multiple of the vector length."""
+"""A number of elements that every program divides among threads, not a multiple of the vector length."""
 
 MOMENTUM = parse("mul 1 #0.9; mul 2 3; sub 4 5; add 0 6", 4, (6, 7))
 """Inputs: parameters, velocity, gradient, learning rate. Outputs: velocity, parameters."""

@@ -68,7 +68,7 @@ class EmulatedStream:
     def drain(self, until: int) -> None:
         """Run the queue up to position ``until``. Threads take turns, because compiled kernels share state.
 
-        Work that waits for other threads lets them run works of other streams; its own stream stays blocked.
+        Work that waits for other threads lets other streams run and blocks only its own stream.
         """
         me = threading.get_ident()
         with WORKING:
@@ -120,7 +120,7 @@ class EmulatedFunction:
     def __call__(self, stream: EmulatedStream, grid: Size, block: Size, arguments: Sequence[Argument]) -> None:
         assert self.gpu == stream.gpu, f"{self.name} of GPU {self.gpu} on a stream of GPU {stream.gpu}"
         for argument in arguments:
-            assert isinstance(argument, np.generic), f"{self.name}: {argument!r} is no NumPy scalar"
+            assert isinstance(argument, np.generic), f"{self.name}: {argument!r} is not a NumPy scalar"
         assert 1 <= block[0] * block[1] * block[2] <= 1024, f"{self.name}: block {block}"
         assert min(grid) >= 1, f"{self.name}: grid {grid}"
         assert max(grid[1:]) <= 65535, f"{self.name}: grid {grid}"

@@ -1,4 +1,4 @@
-"""A fake of the part of CuPy that the kernels use; it records its calls in order."""
+"""A fake of the part of CuPy that the kernels use. The fake records all calls in order."""
 
 from dataclasses import dataclass, field
 from itertools import count

@@ -125,7 +125,7 @@ int cublasGemmEx(void *handle, int transa, int transb, int m, int n, int k, cons
     for (int i = 0; i < 19; i++) received[2 + i] = all[i];
     return 0; }
 """
-"""Functions declared as in cublas_api.h; they store their arguments in ``received``."""
+"""Functions that are declared as in cublas_api.h and store their arguments in ``received``."""
 
 HANDLE, STREAM, A, B, C, WORKSPACE = (number << 40 for number in range(1, 7))
 """Addresses that do not fit into a C int, so that an argument declared as int changes them."""

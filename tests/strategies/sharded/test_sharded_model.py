@@ -135,7 +135,7 @@ def test_products_of_rows_are_summed_in_the_order_of_the_workers_and_the_bias_is
 
 
 def read_twice(net: NetworkBuilder, batch: Batch) -> Outputs:
-    """Build a dense layer that two other dense layers read; their outputs are added."""
+    """Build a dense layer and the sum of two other dense layers that read its output."""
     h = nn.dense(net, nn.flatten(net, batch["x"], name="flat"), 6, name="first")
     left, right = (nn.dense(net, h, CLASSES, name=name) for name in ("left", "right"))
     return classify(net, nn.add(net, left, right, name="sum"), batch["y"])

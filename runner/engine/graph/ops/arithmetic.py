@@ -44,7 +44,7 @@ erf = unary(
 sqrt = unary("sqrt", "Add the square root of x.", lambda dy, y, x: 0.5 * dy / y)
 square = unary("square", "Add x * x.", lambda dy, y, x: dy * (2.0 * x), NUMERIC)
 abs = unary(  # noqa: A001 - the op's name
-    "abs", "Add |x|; its derivative is sign(x), which is 0 at 0.", lambda dy, y, x: dy * x.sign(), NUMERIC
+    "abs", "Add |x|. The derivative is sign(x), which is 0 at 0.", lambda dy, y, x: dy * x.sign(), NUMERIC
 )
 sign = unary(
     "sign",

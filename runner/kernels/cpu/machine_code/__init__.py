@@ -10,5 +10,5 @@ Read in this order:
 * ``winograd_tiles``, ``winograd_loops``, ``winograd``: convolutions with 3x3 filters.
 * ``activations``: logistic function and tanh. ``recurrent_loops``, ``recurrent``: long short-term memory.
 * ``doorbells``: notification between two processes that share memory.
-* ``colours``, ``resizing``: image transformations for the input pipeline; they are not ops.
+* ``colours``, ``resizing``: image transformations for the input pipeline, which are not ops.
 """

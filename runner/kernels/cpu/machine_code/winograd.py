@@ -266,7 +266,7 @@ def _bind_weight_gradient(attributes: Attributes, arrangement: Arrangement, buff
 def _convolve(
     found: _Convolution | None, buffers: Buffers, tensors: Sequence[Operand], filters: MachineCode, code: MachineCode
 ) -> list[NativeCall]:
-    """Return the calls that transform the filters and compute y. tensors: x, w, y and what is added to y."""
+    """Return the calls that transform the filters and compute y. tensors: x, w, y and tensors to add to y."""
     convolution = _checked(found, buffers, lambda each: each.scratch_bytes)
     x, w, y, *added = (tensor.address for tensor in tensors)
     scratch, sizes = address_of(buffers.scratch), convolution.sizes()

@@ -39,7 +39,7 @@ def _write_products(part: Part, rows: int, vectors: int) -> None:
     """Write the function (transformed tiles, transformed filters, sums, count): sums over the inner channels.
 
     ``rows`` tiles and ``vectors`` vectors of filters are added up in registers. The last rows may lie beyond tile
-    ``count``; they are computed from unspecified values and not read. ``chunk`` is a multiple of ``rows``.
+    ``count``: these rows are computed from unspecified values and not read. ``chunk`` is a multiple of ``rows``.
     """
     b, lanes, (tiles, filters, sums, count) = part.builder, part.lanes, part.arguments
     inner, outer, chunk = part.sizes("inner", "outer", "chunk")

@@ -96,7 +96,7 @@ def _product(library: Library, node: Node) -> Product:
     turned = (node.attributes["transpose_a"], node.attributes["transpose_b"])
     (rows, columns), large = node.outputs[0].shape, math.prod(node.inputs[1].shape) >= LARGE
     if turned == (False, False) and large:
-        # oneDNN's matrix product would reorder large weights in every step; its inner product does not. The inner
+        # oneDNN's matrix product would reorder large weights in every step; oneDNN's inner product does not. The inner
         # product reads weights as (outputs, inputs), so the axes of our weights are exchanged.
         a, b = _matrix(library, node.inputs[0]), _matrix(library, node.inputs[1], turned=True)
         return _forward(library, node, "inner_product_forward", (dnnl.FORWARD_TRAINING,), a, b, (columns,))

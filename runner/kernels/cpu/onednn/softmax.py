@@ -96,7 +96,7 @@ def _cross_entropy(
 ) -> Callable[[], None]:
     """Return the function that computes probabilities, by ``normalise``, and then the loss.
 
-    loss = (largest logit - logit of the label) - log(probability of the largest logit); this form does not overflow.
+    loss = (largest logit - logit of the label) - log(probability of the largest logit), which does not overflow.
     """
     count, classes = logits.shape
     unsigned = labels.view(f"u{labels.dtype.itemsize}")  # a negative label, read as unsigned, is out of range

@@ -20,7 +20,7 @@ WEIGHT_GRADIENT = "weight_gradient"
 
 
 class Role(IntEnum):
-    """A tensor's role in a convolution; its value is the tensor's uid in cuDNN. A gradient has its tensor's role."""
+    """A tensor's role in a convolution, with the tensor's uid in cuDNN. A gradient has its tensor's role."""
 
     X = 1
     W = 2

@@ -82,7 +82,7 @@ def test_keys_of_another_run_are_refused_with_a_reason(hosts: Hosts) -> None:
 
 
 def test_other_server_than_the_master_is_not_trusted(hosts: Hosts) -> None:
-    """With another key of the master, as in the file of an earlier start, the handshake ends at once."""
+    """With another key of the master, as in the file of an earlier start, the handshake ends immediately."""
     own = hosts.keys["worker-1"]
     fooled = hosts.endpoint("worker-1", Keys(own.secret, {**own.public, "master-0": own.public["worker-0"]}))
     with pytest.raises(SecurityError, match="is not the key of master-0 in the key file of worker-1"):
@@ -99,7 +99,7 @@ def test_other_server_than_the_master_is_not_trusted(hosts: Hosts) -> None:
     ],
     ids=["no process", "process that dies during the handshake", "process of another program or that is ending"],
 )
-def test_end_of_handshakes_is_reported_at_once(hosts: Hosts, ends: int, error: type[Exception], text: str) -> None:
+def test_end_of_handshakes_is_reported_immediately(hosts: Hosts, ends: int, error: type[Exception], text: str) -> None:
     """ends: number of connections that the process accepts and closes before it ends.
 
     The listener is closed before the last connection, as the kernel does for a process that dies. In the other order
@@ -125,7 +125,7 @@ def test_end_of_handshakes_is_reported_at_once(hosts: Hosts, ends: int, error: t
 
 
 def test_first_message_with_a_valid_key_that_is_not_accepted_is_answered(hosts: Hosts) -> None:
-    """A key file of another run with the keys of this one is no accident, but another version of runner can be one."""
+    """A key file of another run with this run's keys is deliberate; another version of runner can be an accident."""
     worker = hosts.endpoint("worker-1", run="other")
     hosts.join(worker)
     assert hosts.master.receive(0.05) is None

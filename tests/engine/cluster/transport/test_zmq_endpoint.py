@@ -69,7 +69,7 @@ def test_messages_both_ways(master: ZmqEndpoint, worker: ZmqEndpoint, worker_add
     assert next_of(worker).message == Welcome()
     received = next_of(worker)
     assert (received.message, len(received.frames), received.frames[0].readonly) == (Load("p"), 1, True)
-    assert set(bytes(received.frames[0])) == {ord("a")}, "the sender may reuse its memory at once"
+    assert set(bytes(received.frames[0])) == {ord("a")}, "the sender may reuse its memory immediately"
     worker.send("master-0", Done("train", 0, {"step_s": 0.5}))
     assert next_of(master) == Received("worker-0", Done("train", 0, {"step_s": 0.5}))
 

@@ -42,7 +42,7 @@ def parts_on(graph: Graph, devices: Sequence[str], name: str = "part") -> list[T
 
 
 def summed(graph: Graph, parts: Sequence[Tensor], group: str, devices: Sequence[str] = GPUS) -> list[Tensor]:
-    """Add one all-reduce of all parts on each device; these nodes form one group."""
+    """Add one all-reduce of all parts on each device, as one group of nodes."""
     totals = []
     for k, device in enumerate(devices):
         with graph.device(device):

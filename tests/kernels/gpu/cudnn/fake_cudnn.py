@@ -1,4 +1,4 @@
-"""A fake of the part of cuDNN's front end that the kernels use; it records its calls."""
+"""A fake of the part of cuDNN's front end that the kernels use. The fake records all calls."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
