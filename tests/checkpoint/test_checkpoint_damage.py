@@ -191,7 +191,7 @@ def test_an_unusable_best_is_replaced(best: int, fault: str, tmp_path: Path, cap
 
 
 def test_requesting_the_best_checkpoint_of_a_run_without_one_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match=r"no best checkpoint; a run with checkpoint\.keep_best=true keeps"):
+    with pytest.raises(CheckpointError, match=r"no best checkpoint; only runs with checkpoint\.keep_best=true keep it"):
         find(run_with(tmp_path, 1), BEST)
 
 
