@@ -200,7 +200,7 @@ class Translation:
         raise ConfigError(f"ONNX: op {node.op!r} of node {node.name!r} cannot be exported; use a .safetensors file")
 
     def _axis_of_examples(self, node: Node) -> int | None:
-        """Return the axis of examples in a node's outputs, which the node may move; None if there is no such axis."""
+        """Return the axis of examples in a node's outputs, possibly another than in its inputs; None without one."""
         axis = next((self.batch_axis[tensor] for tensor in self._inputs(node) if tensor in self.batch_axis), None)
         if axis is not None and node.op == "transpose":
             return int(node.attributes["perm"].index(axis))

@@ -69,10 +69,10 @@ def from_state_dict(
     """Return a ``state_dict`` of PyTorch as weights, for ``runner.run(init_from=...)``; the inverse of `state_dict`.
 
     state: name -> tensor or array. names: layer -> module; other modules are layers of the same name. tables: layers
-    whose matrix is a table, which are embeddings and the layer "softmax" of task=language. The matrix of any other
-    layer is read as dense weights. If an LSTM has several layers, they are numbered: LAYER1, LAYER2. A run takes the
-    weights whose names and shapes fit its network, and logs the weights that do not fit.
-    Raises ConfigError for a module of ``names`` without tensors.
+    whose matrix is a table: embeddings and, for task=language, the layer "softmax". The matrix of any other layer is
+    read as dense weights. If an LSTM has several layers, they are numbered: LAYER1, LAYER2. A run takes the weights
+    whose names and shapes fit its network, and logs the weights that do not fit. Raises ConfigError for a module of
+    ``names`` without tensors.
     """
     layers = {module: layer for layer, module in (names or {}).items()}
     _require_layers(layers, {name.rpartition(".")[0] for name in state})

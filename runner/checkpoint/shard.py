@@ -29,7 +29,7 @@ def plain(name: str, value: Array) -> Array:
         DTYPE.write(array.dtype.name, f"checkpoint dtype of {name}")
     except Violation as violation:
         raise CheckpointError(str(violation)) from None
-    # Not ascontiguousarray: it turns a 0-d array into one of shape (1,).
+    # numpy.ascontiguousarray would turn a 0-d array into an array of shape (1,).
     return np.asarray(array, dtype=array.dtype.newbyteorder("<"), order="C")
 
 
@@ -49,10 +49,10 @@ def weights_sha256(variables: Mapping[str, Array]) -> str:
     """Return one SHA-256 (64 hex digits) of all variables, to compare two runs bit for bit.
 
     ``variables`` maps unsharded names to arrays of any memory layout. The hash covers the variables, sorted by name (by
-    code point). Each contributes the ASCII text ``name newline dtype newline shape newline``, then its elements in C
-    order, little endian, a bool as one byte. dtype is NumPy's name, such as ``float32``; shape is the sizes in
-    decimal, joined by commas (empty for a scalar). There is no separator between variables: the text determines how
-    many bytes follow. Raises CheckpointError for a name or element type that a checkpoint cannot hold.
+    code point). Each variable contributes the ASCII text ``name newline dtype newline shape newline``, then its
+    elements in C order, little endian, a bool as one byte. dtype is NumPy's name, such as ``float32``; shape is the
+    sizes in decimal, joined by commas (empty for a scalar). There is no separator between variables: the text
+    determines how many bytes follow. Raises CheckpointError for a name or element type that a checkpoint cannot hold.
     """
     digest = hashlib.sha256()
     for name in sorted(variables):

@@ -1,8 +1,8 @@
 """Commit a checkpoint: at every moment and after any failure, the newest ``step-N`` on the disk is complete.
 
 The order of the calls guarantees this: the free space is checked, the shard and then the manifest are written and
-flushed in a temporary directory, that directory is flushed and renamed, its parent is flushed, and the checkpoint is
-read back from the disk. Only then are older checkpoints deleted.
+flushed in a temporary directory, that directory is flushed and renamed, its parent is flushed, the checkpoint is read
+back from the disk, and older checkpoints are deleted.
 """
 
 import logging

@@ -1,4 +1,4 @@
-"""The verb ``compare``: print how two runs differ in configuration, code, versions, machine and results."""
+"""The verb ``compare``: print the differences of two runs in configuration, code, versions, machine and results."""
 
 import json
 import re

@@ -93,7 +93,7 @@ def _gpus() -> Iterator[Finding]:
 
 def _shared_memory() -> Iterator[Finding]:
     if not SHARED_MEMORY.is_dir():
-        yield Finding("shared memory", "none", f"{SHARED_MEMORY} is missing: workers exchange tensors through it")
+        yield Finding("shared memory", "none", f"{SHARED_MEMORY} is missing: workers exchange tensors there")
         return
     free = shutil.disk_usage(SHARED_MEMORY).free
     lacking = f"{SHARED_MEMORY} has less than {MIN_SHARED_MEMORY // 2**20} MiB free: workers exchange tensors there"

@@ -42,8 +42,8 @@ examples:
 def main(arguments: Sequence[str]) -> int:
     parser = verb_parser(
         "eval",
-        "Score a trained network on the test split, and on the validation split if there is one, on one "
-        f"device, whichever strategy trained it. Inputs are normalised as in training.\n{stored_network.DEVICE_HELP}.",
+        "Score a trained network on the test split, and on the validation split if there is one. "
+        f"The evaluation uses one device. Inputs are normalised as in training.\n{stored_network.DEVICE_HELP}.",
         _EXAMPLE,
     )
     stored_network.add_arguments(parser)

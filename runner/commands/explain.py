@@ -25,8 +25,8 @@ from runner.training.memory import GpuMemory, ProcessMemory
 _PEAK = "Planned peak: largest total size of activations, gradients and inputs during a step, without variables."
 
 _OVERLAPPING = """\
-The clients of this strategy run at the same time. Each is counted as often as it runs on average if all workers are
-equally fast. The time saved by the overlap is not estimated."""
+The clients of this strategy run at the same time. The table counts the average number of runs of each client if all
+workers are equally fast. The time saved by the overlap is not estimated."""
 
 _MEASURED_BATCH = 64  # largest number of examples in each batch that is read to measure the input stages
 _EVALUATION = "Bytes and messages are for one evaluation of the batch. An update needs two or more evaluations."

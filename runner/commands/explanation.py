@@ -53,7 +53,7 @@ def training_plans(experiment: Experiment, planned: ProgramPlans) -> dict[str, l
 
 
 def device_lines(experiment: Experiment, found: Found) -> list[str]:
-    """Return lines on the devices, why they are used, and whether they share a process. found: the local GPUs."""
+    """Return lines on the devices, the reason for their choice, and their processes. found: the local GPUs."""
     cluster = experiment.config.cluster
     texts = device_texts({device.name: device.gpu for device in experiment.cluster.devices}, found)
     counts = Counter(texts.values())

@@ -61,8 +61,8 @@ class PlannedSweep:
         """Run the jobs that have a frozen configuration. Jobs without one had an invalid configuration.
 
         earlier, later: number of jobs of other batches, see :class:`~runner.sweeps.progress.Progress`. If the launcher
-        fails after some jobs have ended, the other jobs are launched again. Raises ResourceError if it fails before
-        any job has ended, or returns without an error before all jobs have ended.
+        fails after some jobs have ended, the other jobs are launched again. Raises ResourceError if the launcher fails
+        before any job has ended, or returns without an error before all jobs have ended.
         """
         frozen = [job for job in jobs if (self.directory / job.directory / FROZEN_FILE).exists()]
         earlier += len(jobs) - len(frozen)

@@ -24,9 +24,10 @@ from runner.tracing.parts import COMMUNICATION, PARTS
 from runner.training.simulation import Simulated, hardware_of, simulate, variants_on
 
 _DESCRIPTION = """\
-Simulate every strategy that can train this model on this cluster, with the variants of its settings and some numbers of
-workers. The strategies are ranked by the time of an example; the column "updates" has their ranks by the time of an
-update. Strategies make different updates, so the fastest strategy need not be the first to reach an accuracy."""
+Simulate every strategy that can train this model on this cluster, with the variants of its settings and with several
+numbers of workers. The strategies are ranked by the time of an example; the column "updates" has their ranks by the
+time of an update. Strategies make different updates, so the fastest strategy need not be the first to reach an
+accuracy."""
 
 _EXAMPLE = "example: runner recommend model=alexnet data=imagenet train.batch_size=128 cluster=k20x8"
 
@@ -81,7 +82,7 @@ def _counts(text: str) -> list[int]:
 
 
 def worker_counts(hardware: Hardware) -> list[int]:
-    """Return the powers of two from 2 up to the number of places (at most 8), and that number unless it is 1."""
+    """Return the powers of two up to the number of places (at most 8), and the number of places, without 1."""
     at = hardware.workers.at
     places = MOST_WORKERS if ANY in at else min(MOST_WORKERS, len(list(expanded(at))))
     return sorted({count for count in (2, 4, 8, places) if 1 < count <= places})
@@ -106,7 +107,7 @@ def _config(composer: RunComposer, overrides: Sequence[str]) -> Config:
 
 
 def _tried(composer: RunComposer, overrides: Sequence[str], candidate: Sequence[str]) -> Candidate:
-    """Simulate a candidate; the message of a ConfigError or ResourceError becomes its reason."""
+    """Simulate a candidate. If a ConfigError or ResourceError is raised, the message becomes the candidate's reason."""
     try:
         return Candidate(candidate, simulate(_config(composer, [*overrides, *candidate]), UPDATES))
     except (ConfigError, ResourceError) as error:
@@ -114,7 +115,7 @@ def _tried(composer: RunComposer, overrides: Sequence[str], candidate: Sequence[
 
 
 def limit_of(found: Simulated) -> str:
-    """Return what limits a strategy, as text: the longest part of an update, its share, and the busiest link."""
+    """Return the bottleneck of a strategy as text: the longest part of an update, its share, and the busiest link."""
     workers = [parts for device, parts in found.parts.items() if DeviceName.parse(device).job == "worker"]
     share = {part: fmean(parts[part] for parts in workers) / found.step_s for part in PARTS}
     part = max(share, key=share.__getitem__)

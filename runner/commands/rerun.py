@@ -36,7 +36,7 @@ class Repetition:
 
 
 def repetition_here(config: Config, run: StoredRun, find: FindGpus = discover) -> Repetition:
-    """Return how to repeat a run on this machine; if this machine has other devices, no record is replayed.
+    """Return the plan to repeat a run on this machine. If this machine has other devices, no record is replayed.
 
     Raises ResourceError if a requested GPU is not available, and the errors of :func:`repetition_of`.
     """
@@ -50,7 +50,7 @@ def repetition_here(config: Config, run: StoredRun, find: FindGpus = discover) -
 
 
 def repetition_of(config: Config, run: StoredRun) -> Repetition:
-    """Return how to repeat a run whose last configuration is ``config``; if its workers raced, replay their record.
+    """Return the plan to repeat a run with ``config``, its last configuration. A record of racing workers is replayed.
 
     Raises ConfigError or SecurityError if the configuration of an earlier start cannot be read.
     """

@@ -213,9 +213,9 @@ class TableSweep:
     def _seconds(self, trial: Trial) -> tuple[float | None, str]:
         """Return the estimated seconds of a trial, and an error message about missing data, "" if none are missing.
 
-        The message also says if the memory is too small. The estimate is the longest time of the run's other seeds, and
-        without other seeds that of :func:`estimated_s`. Raises ResourceError or ConfigError if this machine lacks a
-        device of the trial, or memory for its variables.
+        The message also says if the memory is too small. The estimate is the longest time of the run's other seeds.
+        Without other seeds, :func:`estimated_s` returns the estimate. Raises ResourceError or ConfigError if this
+        machine lacks a device of the trial, or memory for its variables.
         """
         lacking = lacking_data(trial.config)
         found = found_gpus(trial.config.cluster)

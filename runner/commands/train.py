@@ -177,7 +177,7 @@ def results_table(summary: Summary) -> str:
 
 
 def _metric_text(summary: Summary, name: str) -> str:
-    """Return a metric of the network that the run keeps, followed by the last or the best value if it differs."""
+    """Return a metric of the kept network and, if they differ, the last or the best value."""
     last, best, kept = significant(summary.final[name]), summary.best.get(name), summary.headline.get(name)
     if summary.best_checkpoint is None:
         if best is None or significant(best) == last:

@@ -41,7 +41,7 @@ from runner.errors import ConfigError, ResourceError, RunnerError
 CONFIG_NAME = "config"
 
 PLAN_IN_PROCESS = "+hydra.callbacks.runner={_target_: runner.config.hydra_sweep.PlanInProcess}"
-"""The override that makes Hydra compose the jobs of a sweep in this process, whichever launcher runs them later."""
+"""The override that makes Hydra compose the jobs of a sweep in this process, for every launcher."""
 
 RunBatch = Callable[[Sequence["Job"]], Sequence[float | RunnerError]]
 """A function that runs a batch of jobs, on which later jobs depend, and returns the value or the error of each job."""

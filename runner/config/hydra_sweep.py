@@ -1,4 +1,4 @@
-"""Running Hydra's application and sweeps: jobs are composed in this process, whichever launcher runs them later."""
+"""Running Hydra's application and sweeps: jobs are composed in this process, even if a launcher runs them in others."""
 
 import logging
 import sys

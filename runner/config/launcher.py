@@ -92,7 +92,7 @@ def variables(values: Mapping[str, str]) -> Iterator[None]:
 
 
 def jobs_at_once(launcher: Launcher, jobs: int, cores: int) -> int:
-    """Return how many jobs the launcher runs at a time, of ``jobs`` in all, on a machine with ``cores`` cores.
+    """Return the number of jobs that run at the same time on ``cores`` cores. jobs: the number of all jobs.
 
     The result is 1 for a launcher that requests machines from a cluster, because no two jobs share a machine's cores.
     Ray starts as many jobs on a node as its CPUs allow; a job takes ``num_cpus`` CPUs, by default 1.
@@ -105,7 +105,7 @@ def jobs_at_once(launcher: Launcher, jobs: int, cores: int) -> int:
     if launcher.name != JOBLIB:
         return 1
     processes = int(launcher.settings.get("n_jobs") or 1)
-    if processes < 0:  # in joblib, -1 means all cores and -2 all but one
+    if processes < 0:  # in joblib, -1 means all cores, and -2 means all cores except one
         processes = cores + 1 + processes
     return max(1, min(processes, batch))
 

@@ -138,10 +138,10 @@ def defaults_of(schema: type) -> Mapping[str, Any]:
 def changes(config: Config) -> list[str]:
     """Return "KEY=VALUE", without secrets, for each key whose value is not a default; values are JSON or bare text.
 
-    The defaults come from ``config.yaml``. If a group has another option than by default, its remaining keys are
-    compared with the defaults of the chosen option: "model.name=mlp" stands for all these defaults. Keys of the cluster
-    that were filled in when the run started are left out. The YAML files are read directly, because Hydra would compose
-    the whole configuration a second time. Raises OSError if a YAML file of the project cannot be read.
+    The defaults come from ``config.yaml``. If a group does not have its default option, its other keys are compared
+    with the defaults of the chosen option: "model.name=mlp" stands for all these defaults. Keys of the cluster that
+    were filled in when the run started are left out. The YAML files are read directly, because Hydra would compose the
+    whole configuration a second time. Raises OSError if a YAML file of the project cannot be read.
     """
     plain = redact(to_plain(config))
     primary: dict[str, Any] = _content(conf_dir() / "config.yaml")
@@ -158,7 +158,7 @@ def changes(config: Config) -> list[str]:
     return list(_differences(plain, defaults, ""))
 
 
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # PyYAML's loader in C is faster, but need not exist
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # PyYAML's loader in C is faster, but not always available
 
 
 def _content(path: Path) -> Any:

@@ -66,7 +66,7 @@ class CheckpointConfig:
         "seconds between further checkpoints, more if saving takes over 2 % of the time; null, or asynchronous "
         "workers: none",
     )
-    # With fewer kept, damage to the checkpoint that is being written could leave none intact.
+    # With fewer checkpoints, a damaged new checkpoint could leave the run without an intact one.
     keep: Annotated[int, Bounds(3, 10**9)] = key(3, "newest checkpoints kept, 3 or more")
     keep_best: bool | None = key(
         None, "also keep the best checkpoint by train.monitor; null: if monitor, patience or data.val_fraction is set"
@@ -155,9 +155,9 @@ SBATCH_OPTIONS = (
 
 @dataclass
 class LauncherConfig:
-    """Who starts the processes of a run, and how they are connected; see ``docs/many-machines.md``."""
+    """The program that starts the processes of a run, and their connections; see ``docs/many-machines.md``."""
 
-    kind: str = key(LOCAL, "who starts processes: local: the run; hosts: users, on listed hosts; slurm: srun; ray: Ray")
+    kind: str = key(LOCAL, "processes are started by local: the run; hosts: users, on hosts; slurm: srun; ray: Ray")
     over_tcp: bool = key(False, "kind=local: connect over loopback TCP with CURVE, without shared memory")
     address: str | None = key(
         None,
@@ -170,7 +170,7 @@ class LauncherConfig:
     )
     sbatch: Any = key(None, "kind=slurm: sbatch options, such as {nodes: 2, time: 60}, for a run outside an allocation")
     ray: str | None = key(None, "kind=ray: HOST:PORT of a running Ray cluster, or local to start one on this machine")
-    placement: str = key("pack", f"kind=ray: how Ray places the processes: {', '.join(PLACEMENTS)}")
+    placement: str = key("pack", f"kind=ray: placement of the processes: {', '.join(PLACEMENTS)}")
 
     def __post_init__(self) -> None:
         where = "cluster.launcher"

@@ -47,11 +47,11 @@ class EncodedFiles(NormalisedFiles):
         return ImagePreprocessing(self.preprocessing.recipe(self.size, self.channels))
 
     def known_normalisation(self) -> Normalisation | None:
-        """Return the normalisation of the settings or of the preprocessing; None if none is set."""
+        """Return the normalisation of the settings or of the preprocessing; None if both are unset."""
         return super().known_normalisation() or self.image_preprocessing().recipe.normalisation
 
     def normalisation_of_examples(self, train: Examples, preprocessing: ImagePreprocessing | None) -> Normalisation:
-        """Return the known normalisation or one that gives train examples mean 0 and standard deviation 1.
+        """Return the known normalisation; without one, compute it so that train examples have mean 0 and std 1.
 
         At most ``MOST_MEASURED`` examples are read, spread evenly over the split, preprocessed as in evaluations.
         Raises DataError if an example cannot be read, too many images cannot be decoded, or a channel is constant.

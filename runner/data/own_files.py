@@ -41,7 +41,7 @@ class OwnFiles(DatasetSettings):
     def facts(self) -> Facts:
         """Return the facts of the files or, without a path, of the published dataset.
 
-        Raises ConfigError if there is neither, DataError for invalid files.
+        Raises ConfigError without a path for a dataset that is not published, DataError for invalid files.
         """
         if self.path:
             return self.facts_of_files()
@@ -104,7 +104,7 @@ class NormalisedFiles(OwnFiles):
         return super().normalisation() if known is None else known
 
     def normalisation_of(self, images: NDArray[Any]) -> Normalisation:
-        """Return the known normalisation or, if there is none, one that gives the train ``images`` mean 0 and std 1.
+        """Return the known normalisation; without one, compute it so that the train ``images`` have mean 0 and std 1.
 
         Raises DataError if a channel is constant.
         """

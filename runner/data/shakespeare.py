@@ -10,7 +10,7 @@ from runner.errors import DataError
 
 _SHA256 = "305573b15ca3892bb0e2c554aaafb3692d76ee9a99be7621552ad659581f3dcb"
 SHAKESPEARE = PublishedFiles("shakespeare", (CachedArray("works-idx1-ubyte", (5_057_239,), _SHA256),))
-"""All works in ASCII; the character form feed separates them."""
+"""All works in ASCII, separated by form feeds."""
 
 WORKS = (
     "alls_well_that_ends_well antony_and_cleopatra as_you_like_it comedy_of_errors coriolanus cymbeline hamlet "
@@ -30,7 +30,7 @@ _TRAIN_TOKENS, _TEST_TOKENS = 1_183_892, 132_036
 class Shakespeare(LineSettings):
     """42 plays and poems, fetched with ``runner data fetch``; the last tenth of the lines of each work is for testing.
 
-    Before the dataset is fetched, its facts have numbers in place of words.
+    Before the dataset is fetched, the names of the words in its facts are numbers.
     """
 
     name: str = "shakespeare"
@@ -59,5 +59,5 @@ class Shakespeare(LineSettings):
         return words(text)
 
     def stamp(self) -> tuple[object, ...]:
-        """Return the cache folder; the content of the dataset is fixed."""
+        """Return the cache folder, because the content of the dataset never changes."""
         return (str(cache_root(self.cache_dir)),)

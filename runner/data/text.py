@@ -256,5 +256,5 @@ class Lm1b(Text):
     vocabulary: Annotated[int, Bounds(3, 10**7)] = 40_000
 
     def published_facts(self) -> Facts:
-        """Return the facts of the benchmark, with numbers in place of the words."""
+        """Return the facts of the benchmark, with numbers as the names of the words."""
         return self.facts_for(tuple(map(str, range(self.vocabulary))), 768_648_884 + 30_301_028, 159_658)

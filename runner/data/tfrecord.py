@@ -86,7 +86,7 @@ class TFRecord(EncodedFiles):
         return Dataset(self._described().name, train, test, normalisation, preprocessing, self.skip_errors)
 
     def known_normalisation(self) -> Normalisation | None:
-        """Return the normalisation of the settings, the preprocessing or dataset.json; None if none is set."""
+        """Return the normalisation of the settings, the preprocessing or dataset.json; None if all are unset."""
         return super().known_normalisation() or self._described().normalisation
 
     def _described(self) -> Description:

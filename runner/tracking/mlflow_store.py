@@ -103,7 +103,7 @@ class MlflowStore:
         return None if self._writer is None else self._writer.run_id
 
     def open(self) -> None:
-        """Find or create the run; on a resume, restore the values below ``first_step`` that the store lacks."""
+        """Find or create the run; on a resume, add missing values of steps before ``first_step``."""
         self._client, experiment_id = connect(self._uri, self._experiment)
         with store_errors(self._uri):
             run_id = self._find_run(experiment_id) or self._create_run(experiment_id)

@@ -36,7 +36,7 @@ def test_arrays_written_by_numpy_are_read(tmp_path: Path, save) -> None:
 
 
 def member(shape: tuple[int, ...], descr: object = "<f4", payload: bytes = b"") -> bytes:
-    """Return the bytes of a .npy file with this header and this payload, which need not match."""
+    """Return the bytes of a .npy file with this header and this payload, which can contradict each other."""
     file = io.BytesIO()
     npy.write_array_header_1_0(file, {"descr": descr, "fortran_order": False, "shape": shape})
     return file.getvalue() + payload

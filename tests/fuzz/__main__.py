@@ -15,7 +15,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description="Read mutated inputs.")
     parser.add_argument("targets", nargs="*", metavar="TARGET", help=f"{', '.join(TARGETS)}; default: all")
     parser.add_argument(
-        "--inputs", type=int, default=1_000_000, help="number of wire messages; other targets scale with it"
+        "--inputs", type=int, default=1_000_000, help="number of wire messages; other numbers are proportional"
     )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--number", type=int, help="read only the input of this number, in this process")

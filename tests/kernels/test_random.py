@@ -63,7 +63,7 @@ def test_draws_fill_their_interval_and_have_the_expected_moments() -> None:
 @pytest.mark.parametrize("axis", [0, 1])
 def test_a_part_has_the_draws_of_the_whole(shape: tuple[int, ...], axis: int) -> None:
     stream = {**STREAM, "dtype": "float32", "low": -2.0, "high": 3.0}
-    # One block of draws without chunks is the definition.
+    # The expected values are computed in one block, without chunks.
     draws = philox.uniform(philox.key(STREAM["seed"], STREAM["key"]), np.zeros(1, np.int64), math.prod(shape))
     whole = (-2.0 + 5.0 * draws).astype(np.float32).reshape(shape)
     np.testing.assert_array_equal(random_uniform(shape=shape, **stream), whole)

@@ -16,7 +16,8 @@ Tensor = torch.Tensor
 class TorchResNet:
     """The network of ``model``.
 
-    state: ``state_dict``; without running statistics, the network trains. masks: layer -> mask of its dropout.
+    state: ``state_dict``; without running statistics, the network is in training mode. masks: layer -> mask of its
+    dropout.
     """
 
     model: ResNetCifar | ResNetImageNet

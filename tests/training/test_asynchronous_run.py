@@ -188,7 +188,7 @@ def test_an_emulated_network_and_a_run_of_only_warm_start_are_refused(settings: 
 
 def test_explain_describes_a_step_of_overlapping_clients() -> None:
     text = explain(small_config(*ASYNC))
-    assert "Each is counted as often as it runs on average if all workers are" in text
+    assert "The table counts the average number of runs of each client" in text
     assert "one evaluation" not in text
     experiment = build(small_config(*ASYNC))
     plans = training_plans(experiment, plans_of(experiment))

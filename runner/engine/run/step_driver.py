@@ -1,8 +1,8 @@
 """Step drivers, which make each update with the client ``train``, or with several clients that overlap.
 
-A step driver bases its decisions only on the clients that the session reports as finished or as available, and reads
-no clock. The same order of finished clients, all of them available, thus leads to the same decisions on a cluster, on a
-virtual clock and in a repeated run.
+A step driver bases its decisions only on the clients that the session reports as finished or as available, and reads no
+clock. If clients finish in the same order and are all available, the decisions are therefore the same on a cluster, on
+a virtual clock and in a repeated run.
 """
 
 from abc import ABC, abstractmethod
@@ -18,7 +18,7 @@ from runner.kernels.contract import Array
 
 @dataclass(frozen=True)
 class Finished:
-    """A step of a launched client that has finished. turns: device -> launched runs that it began before this one."""
+    """A finished step of a launched client. turns: device -> number of launched runs that the device began earlier."""
 
     client: str
     step: int

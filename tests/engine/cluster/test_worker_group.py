@@ -173,7 +173,7 @@ OTHERS: list[tuple[BaseException, str]] = [
         *((kind("node 'fc1' broke"), kind, "worker-1: node 'fc1' broke") for kind in OWN_CLASSES),
         # The connection between two workers is lost, so new processes can repeat the step.
         (ClusterError("cannot reach worker-0"), WorkerLostError, "worker-1: cannot reach worker-0"),
-        # Of a class that a message cannot name, the nearest class above is raised.
+        # If a message cannot name the class of an error, the nearest base class is raised.
         (NonFiniteLossError(3, "not of a worker"), NumericError, "worker-1: not of a worker"),
         *(
             (error, RunnerError, f"{text}\nThe traceback is in the log of worker-1: LOGS/worker-1.log")
