@@ -17,7 +17,7 @@ class Field:
 
     shape: without the axis of examples. dtype: None for floats, whose dtype the precision of a run decides. names: the
     names of the classes if the field is a label, or of the K numbers if the shape is (K,); () if there are no names.
-    counts: how often each of the named values occurs in the training split, if this is known; otherwise ().
+    counts: number of occurrences of each named value in the training split; () if unknown.
     """
 
     shape: tuple[int, ...]

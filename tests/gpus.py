@@ -26,7 +26,10 @@ def gpu(
 
 
 def machine(*gpus: GpuFacts, obstacle: str = "") -> Found:
-    """Return the result of discovery on a machine with these GPUs. obstacle: why no GPU can be used, or ""."""
+    """Return the result of discovery on a machine with these GPUs.
+
+    obstacle: the reason why no GPU can be used, or "".
+    """
     return Found(DriverFacts("580.1", 13000, gpus), (Library("CuPy", "14.2.0 (cupy-cuda13x)", ""),), obstacle)
 
 

@@ -174,7 +174,7 @@ def _seconds(text: str) -> float:
 def _options(arguments: Sequence[str]) -> argparse.Namespace:
     parser = verb_parser("table", "Published tables next to the values of stored configurations.", _EXAMPLE)
     verbs = parser.add_subparsers(dest="verb", required=True)
-    listed = verbs.add_parser("list", help="list the tables, how many of their values exist and how many claims hold")
+    listed = verbs.add_parser("list", help="list the tables with the numbers of existing values and of claims")
     shown = verbs.add_parser("show", help="print a table")
     ran = verbs.add_parser("run", help="compute the missing values of a table", description=_RUN)
     checked = verbs.add_parser("check", help="plan each run, make two steps, and compare stored results with this code")

@@ -21,7 +21,7 @@ DRAWS_PER_IMAGE = 3
 class Augmentation(ABC):
     """The base class of augmentations from plugins; the fields are the settings.
 
-    draws: how many random numbers are drawn for each example. The numbers depend only on the seed, the step and the
+    draws: number of random numbers for each example. The numbers depend only on the seed, the step and the
     position of the example in the stream, so neither the number of workers nor a resume changes the numbers.
     """
 

@@ -16,7 +16,7 @@ Integers = NDArray[np.int64]
 
 
 def held_out(examples: int, fraction: float) -> int:
-    """Return how many of ``examples`` (2 or more) to hold out: ``fraction`` of them, rounded; at least 1, not all."""
+    """Return the number of ``examples`` (2 or more) to hold out: ``fraction`` of them, rounded; at least 1, not all."""
     return min(max(round(examples * fraction), 1), examples - 1)
 
 

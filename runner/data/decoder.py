@@ -25,7 +25,7 @@ class Decoder:
     """
 
     def __init__(self, preprocessing: Preprocessing, tolerated: int, key: philox.Key = (0, 0)) -> None:
-        """tolerated: largest number of undecodable images. key: of the random draws, which evaluations do not need."""
+        """tolerated: largest number of undecodable images. key: key of the random draws; evaluations need no draws."""
         self._preprocessing = preprocessing
         self._key = key
         self._tolerated = tolerated

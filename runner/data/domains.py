@@ -40,7 +40,7 @@ class Domains(DatasetSettings):
         return Facts(found[first].fields, *map(sum, counts))
 
     def normalisation(self) -> Normalisation:
-        """Return the normalisation of the first source. Raises DataError if it must read data and cannot."""
+        """Return the normalisation of the first source. Raises DataError if required data cannot be read."""
         return next(iter(self._datasets().values())).normalisation()
 
     def require_present(self) -> None:

@@ -12,11 +12,11 @@ from runner.kernels import philox
 
 @dataclass
 class Shuffle:
-    """How the examples of an epoch are shuffled.
+    """The settings for shuffling the examples of an epoch.
 
     window: null to permute all examples, which reads a file at random places; or a number W, for disks that are slow at
     random reads. With W, the files are visited in a random order, and then no example moves by W places or more.
-    interleave: how many files are read in turn, one example each; used with a window only.
+    interleave: number of files that are read in turn, one example each; used with a window only.
     """
 
     window: Count | None = None

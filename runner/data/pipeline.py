@@ -61,7 +61,7 @@ class Pipeline:
 
         eval_batch_size: size of "test" and "val" batches; None for ``batch_size``. val_fraction: fraction of the train
         split that becomes the split "val"; 0 for no split "val". shuffle: None for a permutation of all examples.
-        threads: how many threads make the parts of a share; ``close`` ends them.
+        threads: number of threads that make the parts of a share; ``close`` ends the threads.
         """
         self._dataset = dataset
         self._seed = seed

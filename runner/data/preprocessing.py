@@ -41,9 +41,9 @@ class Recipe:
     distortion; "" for none. Without ``sides`` and ``area``, images are cropped to the largest centred square.
 
     Evaluations crop the centre. evaluated_side: length to which the shorter side is resized before a square is cropped.
-    evaluated_fraction: fraction of each side that is used if ``evaluated_side`` is None. view: which of the 10 views of
-    ``ten_views`` is used instead of the centre. Each is None if it is not used. mean, std: the normalisation of RGB
-    pixels of 0 to 1.
+    evaluated_fraction: fraction of each side that is used if ``evaluated_side`` is None. view: number of the view of
+    ``ten_views`` that is used instead of the centre. Keys that are not used are None. mean, std: the normalisation of
+    RGB pixels of 0 to 1.
     """
 
     size: int = 224

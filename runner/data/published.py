@@ -116,7 +116,10 @@ def is_cached(published: PublishedFiles, root: Path) -> bool:
 
 
 def require_cached(published: PublishedFiles, cache_dir: str | None) -> Path:
-    """Return the folder of a dataset. If there is none, raises DataError with the command that fetches the dataset."""
+    """Return the folder of a dataset.
+
+    If it does not exist, raises DataError with the command that fetches the dataset.
+    """
     folder = cache_root(cache_dir) / published.name
     if not folder.is_dir():
         advice = f"get it with: {_remedy(published, cache_dir)}"

@@ -17,14 +17,17 @@ _NOTABLE = 0.2
 
 @dataclass(frozen=True)
 class StageTime:
-    """The work of one stage so far. seconds: summed over threads. examples: how many the stage has made."""
+    """The work of one stage so far.
+
+    seconds: summed over threads. examples: number of examples that the stage has made.
+    """
 
     seconds: float = 0.0
     examples: int = 0
 
     @property
     def per_example(self) -> float:
-        """Seconds for one example on one thread; 0 if the stage has made none."""
+        """Seconds for one example on one thread; 0 without examples."""
         return self.seconds / self.examples if self.examples else 0.0
 
 

@@ -69,7 +69,8 @@ def tokens(lines: Lines, vocabulary: Sequence[str]) -> NDArray[np.int32]:
 def examples(stream: NDArray[np.int32], steps: int, *, whole: bool) -> Split:
     """Return a stream of tokens (L,) as the examples of ``steps`` tokens that the module docstring describes.
 
-    whole: whether to leave out a last example that is not full; if false, it is padded, with PADDING as targets.
+    whole: whether to leave out a last example that is not full; if false, the example is padded, with PADDING as
+    targets.
     """
     count = example_count(len(stream), steps, whole=whole)
     padded = stream
@@ -132,7 +133,7 @@ class TextSettings(DatasetSettings):
     def facts_for(self, vocabulary: tuple[str, ...], train: int, test: int, word_counts: tuple[int, ...] = ()) -> Facts:
         """Return the facts for a vocabulary and numbers of tokens. Raises ConfigError if a split has no example.
 
-        word_counts: how often each word occurs in the training split; () if this is not known.
+        word_counts: number of occurrences of each word in the training split; () if unknown.
         """
         counts = [example_count(count, self.steps, whole=whole) for count, whole in ((train, True), (test, False))]
         if min(counts) < 1:

@@ -78,7 +78,10 @@ class TFRecord(EncodedFiles):
         return 255.0 if fields.shape is None or fields.dtype == "uint8" else 1.0
 
     def load(self) -> Dataset:
-        """Return splits that read records; only their index is in memory. Raises DataError for invalid files."""
+        """Return splits that read records; only the index of the records is in memory.
+
+        Raises DataError for invalid files.
+        """
         fields = self._fields()
         train, test = (Records(shards, fields) for shards in self._indexed())
         preprocessing = self.image_preprocessing() if fields.shape is None else None

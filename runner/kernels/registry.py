@@ -65,7 +65,7 @@ class Registry:
         outputs: Sequence[Spec],
         offered: Offers,
     ) -> Choice:
-        """Return the first kernel by priority that supports the node; raises KernelError if none does."""
+        """Return the kernel of highest priority that supports the node; raises KernelError if there is none."""
         wanted = FLOATS.intersection(spec.dtype for spec in (*inputs, *outputs))
         for kernel in self.of(op, device_type):
             if wanted <= kernel.dtypes:

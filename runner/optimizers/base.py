@@ -281,8 +281,8 @@ class Optimizer(ABC):
         """Return the scalar factor that clips the gradients, in their dtype; None if there is no limit or no gradient.
 
         gradients: pairs of variable and gradient, possibly on several devices; the norm is taken over all gradients, in
-        this order. counted: the gradients whose norm is taken instead, if some of ``gradients`` are copies of others.
-        Raises ShapeError if a gradient differs from its variable in shape or dtype.
+        this order. counted: the gradients from which the norm is computed if some of ``gradients`` are copies of
+        others. Raises ShapeError if a gradient differs from its variable in shape or dtype.
         """
         for variable, gradient in gradients:
             # Arithmetic broadcasts, so a gradient of another shape would not be detected later.
@@ -339,7 +339,10 @@ def global_norm(graph: Graph, tensors: Sequence[Gradient]) -> Tensor:
 
 
 def _squares(graph: Graph, gradient: Gradient) -> Tensor:
-    """Return the squares of the elements; of rows with equal indices, the first has the squared sum, the others 0."""
+    """Return the squares of the elements.
+
+    Of rows with equal indices, the first becomes the squared sum; the others become 0.
+    """
     if not isinstance(gradient, Rows):
         return ops.square(graph, gradient)
     totals, first = ops.add_equal_rows(graph, gradient.indices, gradient.values)

@@ -154,7 +154,7 @@ def difference(now: Facts, then: Facts) -> str:
 
 
 def changes(now: DataRecord, then: DataRecord) -> str:
-    """Describe how the data ``now`` differ from the data ``then``, at the start of a run; "" if they are equal."""
+    """Describe the differences of the data ``now`` from the data ``then``, at the start of a run; "" if equal."""
     return difference(now.facts, then.facts) or "; ".join([*_counts(now.facts, then.facts), *_rescaled(now, then)])
 
 

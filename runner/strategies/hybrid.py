@@ -31,11 +31,11 @@ class Hybrid(Strategy):
     layers below are on every worker, as in ``sync_data``. With default options and no batch normalisation, an update
     equals that of ``single`` up to rounding.
 
-    scheme: how the inputs of the first dense layer (the boundary) go through the dense layers. ``a``: one pass; every
-    worker gathers the inputs of the whole batch. ``b``: K passes; in each, a different worker sends the inputs of its
-    examples to all others. ``c``: K passes, each with 1/K of every worker's examples. In b and c, the inputs of later
-    passes are sent during a pass; a pass of b waits for one worker's inputs, a pass of c for all inputs. turns: for
-    scheme b, whether a worker sends its inputs only after it has received those of the previous pass, so that one
+    scheme: the way of the inputs of the first dense layer (the boundary) through the dense layers. ``a``: one pass;
+    every worker gathers the inputs of the whole batch. ``b``: K passes; in each, a different worker sends the inputs of
+    its examples to all others. ``c``: K passes, each with 1/K of every worker's examples. In b and c, the inputs of
+    later passes are sent during a pass; a pass of b waits for one worker's inputs, a pass of c for all inputs. turns:
+    for scheme b, whether a worker sends its inputs only after it has received those of the previous pass, so that one
     worker at a time sends, as in the paper. Otherwise, all workers send at the same time, which uses all links.
     fc_batch: number of examples per update of the dense layers. If null or the batch size, the gradients of all passes
     are summed for one update. A smaller value, for schemes b and c only, must divide the batch size: each of batch /

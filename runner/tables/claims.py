@@ -43,9 +43,9 @@ class Comparison:
 
     seeds: the smaller number of seeds of the cells. difference: the first mean minus the second mean. deviations: the
     standard deviations of the two cells; for rounds, the deviation of the differences, and 0. interval: the t-interval
-    of the difference. effect: Hedges' g; None for rounds. margin: the margin of an equivalence claim. reason: why the
-    claim cannot be tested, or "". parts: the claims that a conjunction joins; the conjunction has no difference and no
-    effect. repetition: as in :class:`~runner.tables.statistics.Sample`.
+    of the difference. effect: Hedges' g; None for rounds. margin: the margin of an equivalence claim. reason: the
+    reason why the claim cannot be tested, or "". parts: the claims that a conjunction joins; the conjunction has no
+    difference and no effect. repetition: as in :class:`~runner.tables.statistics.Sample`.
     """
 
     test: str

@@ -138,5 +138,5 @@ def seeds_text(number: int, repetition: str = SEED) -> str:
 
 
 def not_finite_text(sample: Sample) -> str:
-    """Return, as text, how many values of a sample are not finite."""
+    """Return a text with the number of values of a sample that are not finite."""
     return f"{sample.not_finite} of {sample.n} values not finite"

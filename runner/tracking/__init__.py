@@ -8,7 +8,7 @@ Read in this order:
   writes records to the store. ``spool``: a file of records that are not yet in the store. ``system_monitor``:
   samples of the machine's load.
 * ``mlflow_tracker``, ``mlflow_store``, ``mlflow_run``, ``mlflow_client``: MLflow.
-* ``origin``, ``replay``: how another process writes the spooled records to MLflow.
+* ``origin``, ``replay``: writing spooled records to MLflow from another process.
 * ``tensorboard``: event files.
 """
 

@@ -1,4 +1,4 @@
-"""Images from files: how they are converted, and which files are refused."""
+"""Images from files: conversions and refused files."""
 
 import os
 import struct

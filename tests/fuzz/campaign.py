@@ -27,7 +27,10 @@ _WARM_UP = 0.1
 
 @dataclass(frozen=True)
 class Finding:
-    """An input that a target neither accepted nor refused. number: of the input. error: what happened instead."""
+    """An input that a target neither accepted nor refused.
+
+    number: of the input. error: the unexpected exception or event.
+    """
 
     number: int
     error: str

@@ -44,7 +44,7 @@ def require_hosts() -> None:
 class Host:
     """One host: its own network, mounts, host name, IPC and processes. ``root``: its file system, seen from outside.
 
-    clock_s: how far the monotonic clock of the host is ahead of that of the machine.
+    clock_s: seconds by which the monotonic clock of the host is ahead of that of the machine.
     """
 
     def __init__(self, name: str, number: int, clock_s: int = 0) -> None:

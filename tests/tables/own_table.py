@@ -90,7 +90,7 @@ def run(own: Path, *arguments: str) -> int:
 
 
 def trained(capsys: Capture) -> int:
-    """Return how many jobs were started since the last call."""
+    """Return the number of jobs that were started since the last call."""
     return capsys.readouterr().err.count("jobs ended")
 
 

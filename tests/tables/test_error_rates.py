@@ -1,4 +1,4 @@
-"""Simulated experiments with known effects: how often verdicts are wrong.
+"""Error rates of verdicts in simulated experiments with known effects.
 
 The seeds are fixed. Each rate lies within three standard deviations of the binomial distribution of its expectation.
 Other tests compare each p-value, interval and power with SciPy and statsmodels.
@@ -17,7 +17,7 @@ from runner.tables.two_samples import differences
 
 
 def rates(experiment: Callable[[np.random.Generator], str], count: int) -> Counter[str]:
-    """Return how often each outcome occurs among ``count`` experiments, as fractions."""
+    """Return the frequency of each outcome among ``count`` experiments, as a fraction."""
     rng = np.random.default_rng(16)
     found = Counter(experiment(rng) for _ in range(count))
     return Counter({outcome: number / count for outcome, number in found.items()})

@@ -1,4 +1,4 @@
-"""The trace window: which steps are recorded, and when their files are written."""
+"""The trace window: the recorded steps, and the time at which their files are written."""
 
 import json
 from collections.abc import Iterator

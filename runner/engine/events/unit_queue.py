@@ -45,6 +45,6 @@ def _detach(state: State, index: int) -> int:
 
 @njit(cache=True)
 def _before(state: State, one: int, other: int) -> bool:
-    """Return whether a unit runs ``one`` before ``other``: by rank, then by the order in which they were added."""
+    """Return whether a unit runs ``one`` before ``other``: by rank, then in the order of addition."""
     first, second = state.activities[one], state.activities[other]
     return bool(first.rank < second.rank or (first.rank == second.rank and one < other))

@@ -114,7 +114,7 @@ class DeviceExecutor:
         self._bind()
 
     def count_again(self) -> None:
-        """Number the next run 0, as the other devices of the plan do after a recovery."""
+        """Number the next run 0, like the other devices of the plan after a recovery."""
         self._runs = 0
 
     def before_run(self, step: int, kind: str, call: Callable[[], T]) -> T:

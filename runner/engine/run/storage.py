@@ -19,7 +19,7 @@ class _Variable:
 
 @dataclass
 class VariableStore:
-    """The variables of one device by node name, which outlive steps and plans. Once assigned, they stay assigned."""
+    """The variables of one device by node name, which outlive steps and plans. An assigned variable stays assigned."""
 
     platform: Platform = field(default_factory=HostPlatform)
     _variables: dict[str, _Variable] = field(default_factory=dict)

@@ -13,7 +13,10 @@ _PACKAGES = ("cffi", "llvmlite")
 
 @dataclass(frozen=True)
 class NativeLibrary:
-    """A library of fast kernels. version: includes the file or CPU. missing: why the library is not used, or ""."""
+    """A library of fast kernels.
+
+    version: includes the file or CPU. missing: the reason why the library is not used, or "".
+    """
 
     name: str
     version: str

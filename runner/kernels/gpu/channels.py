@@ -70,7 +70,7 @@ class Division:
 
 
 def division(multiprocessors: int, spec: Spec, channels_last: bool) -> Division:
-    """Return how a tensor (N, C) or (N, C, H, W) is divided. The division depends on the GPU and affects rounding."""
+    """Return the division of a tensor (N, C) or (N, C, H, W). The division depends on the GPU and affects rounding."""
     rows, channels, pixels = spec.shape[0], spec.shape[1], math.prod(spec.shape[2:])
     if channels_last:
         lanes = min(power_of_two(channels), _LINE_BYTES // numpy_dtype(spec.dtype).itemsize)

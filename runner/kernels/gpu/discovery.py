@@ -114,7 +114,10 @@ def _obstacle(driver: DriverFacts, present: Mapping[str, str]) -> str:
 
 
 def _unfit_cupy(driver: DriverFacts, names: Sequence[str], present: Mapping[str, str]) -> str:
-    """Return why the installed CuPy cannot use the GPUs, or "". names: the installed distributions of CuPy."""
+    """Return the reason why the installed CuPy cannot use the GPUs, or "".
+
+    names: the installed distributions of CuPy.
+    """
     if not names:
         return f"CuPy is not installed; {INSTALL}"
     if len(names) > 1:

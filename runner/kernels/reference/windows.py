@@ -45,7 +45,7 @@ def inner(image: Array, padding: Ints) -> Array:
 
 
 def window_counts(image: Array, window: Ints, strides: Ints) -> Ints:
-    """Return how many windows a padded image has vertically and horizontally."""
+    """Return the numbers of windows of a padded image, vertically and horizontally."""
     rows = (image.shape[2] - window[0]) // strides[0] + 1
     columns = (image.shape[3] - window[1]) // strides[1] + 1
     return rows, columns

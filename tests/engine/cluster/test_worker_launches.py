@@ -54,7 +54,7 @@ def launch(cluster: VirtualCluster, client: str, *workers: str, delay_s: float =
 
 
 def done(cluster: VirtualCluster, worker: str) -> tuple[str, int]:
-    """Return the plan of the next step that a worker finishes, and how many launched steps it began before this one."""
+    """Return the plan of the next step that a worker finishes, and the number of launched steps that began earlier."""
     answer = cluster.answers(Done, [worker])[worker]
     return answer.plan, int(answer.stats["turn"])
 

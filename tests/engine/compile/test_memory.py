@@ -1,4 +1,4 @@
-"""Places of values in memory: which values may share bytes, and which values must not.
+"""Places of values in memory: values that may share bytes, and values that must not.
 
 The text of a plan is ``OP=PLACE ... | SIZE``: instructions with the places of their outputs, then the arena's size.
 A place is an offset in the arena, a variable, or a ``Wire`` (``~KEY``). Offsets and sizes are in 64-byte cache lines.

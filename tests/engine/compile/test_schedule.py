@@ -185,7 +185,7 @@ def test_no_device_waits_for_a_tensor_that_arrives_later_than_estimated(wire_s: 
 
 
 def idle_s(graph: Graph, order: Sequence[str], cluster: Cluster) -> dict[str, float]:
-    """Return how many seconds each device waits at receives if it runs its nodes in the given order."""
+    """Return the seconds for which each device waits at receives if it runs its nodes in the given order."""
     ends: dict[str, float] = {}
     now, idle = defaultdict[str, float](float), defaultdict[str, float](float)
     for node in map(graph.nodes.__getitem__, order):

@@ -25,7 +25,10 @@ LINE = 8
 
 
 class Side:
-    """One of two processes that write numbers for each other in turn. path: the shared file; first: who begins."""
+    """One of two processes that write numbers for each other in turn.
+
+    path: the shared file; first: the process that begins.
+    """
 
     def __init__(self, path: Path, *, first: bool, spins: int) -> None:
         nbytes = 8 * (2 * LINE + 2 * VALUES)

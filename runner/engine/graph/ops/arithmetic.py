@@ -48,7 +48,7 @@ abs = unary(  # noqa: A001 - the op's name
 )
 sign = unary(
     "sign",
-    "Add the sign of x: -1, 0 or 1. Its derivative is 0 wherever it exists, so no gradient flows.",
+    "Add the sign of x: -1, 0 or 1. The derivative is 0 or undefined, so no gradient flows.",
     lambda dy, y, x: None,
     NUMERIC,
 )

@@ -127,7 +127,7 @@ def expect_window_attributes(strides: Sequence[int], padding: Sequence[int]) -> 
 def window_counts(
     image: TensorSpec, window: Sequence[int], strides: Sequence[int], padding: Sequence[int]
 ) -> tuple[int, int]:
-    """Return how many windows fit down and across an (N, C, H, W) image; raises ShapeError if one of the counts is 0.
+    """Return the numbers of windows down and across an (N, C, H, W) image; raises ShapeError if one of them is 0.
 
     Windows slide over the padded image. strides: (rows, columns); padding: (top, bottom, left, right). A window that
     would extend beyond the padded image does not count: count = (extent + padding - window) // stride + 1 per axis.

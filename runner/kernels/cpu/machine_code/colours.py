@@ -43,7 +43,8 @@ def changed(pixels: Pixels | Bytes, changes: Sequence[Change]) -> Pixels:
     is_bytes = pixels.dtype == np.uint8
     source: Any = _adjacent(pixels) if is_bytes else np.ascontiguousarray(pixels, np.float32)
     out = np.empty(pixels.shape, np.float32)
-    # Contrast needs the mean of float32 numbers. If it is the first change of bytes, an empty loop converts them first.
+    # Contrast needs the mean of float32 numbers. If a contrast is the first change of bytes, an empty loop converts the
+    # bytes first.
     begins = [place for place, (name, _) in enumerate(changes) if name == "contrast" and (place or is_bytes)]
     for begin, end in pairwise([0, *begins, len(changes)]):
         names = tuple(name for name, _ in changes[begin:end])

@@ -53,12 +53,12 @@ def _arrange(attributes: Attributes, inputs: Specs, outputs: Specs, offered: Off
 
 
 def _columns(layout: Layout, x: Spec) -> int:
-    """Return how many numbers all images together store per pixel position, including the padding of blocks."""
+    """Return the count of numbers that all images store per pixel position, including the padding of blocks."""
     return layout.nbytes // (ITEMSIZE[x.dtype] * math.prod(x.shape[2:]))
 
 
 def _inner(layout: Layout, x: Spec) -> int:
-    """Return how many numbers of one pixel are adjacent in memory, or 0 if the layout is unknown."""
+    """Return the count of numbers of one pixel that are adjacent in memory, or 0 if the layout is unknown."""
     if layout.is_plain:
         return 1
     if layout.tag == _CHANNELS_LAST:
@@ -79,7 +79,7 @@ def _bind(attributes: Attributes, arrangement: Arrangement, buffers: Buffers) ->
 
 
 def _lanes(inner: int) -> int:
-    """Return how many numbers are computed together, at most one vector."""
+    """Return the count of numbers that are computed together, at most one vector."""
     most = host().vector_bytes // ITEMSIZE["float32"]
     return min(most, 1 << (inner.bit_length() - 1))
 
@@ -102,7 +102,7 @@ _COMPUTED = "float32"
 class Pooling:
     """A pooling to compile.
 
-    inner: how many numbers of one pixel are adjacent in memory. lanes: length of the vectors. in_bytes: whether
+    inner: count of numbers of one pixel that are adjacent in memory. lanes: length of the vectors. in_bytes: whether
     positions are stored as uint8; otherwise they are stored as int32.
     """
 

@@ -140,7 +140,7 @@ def _pairwise(squared: bool, buffers: Buffers) -> list[NativeCall]:
 
 @cache
 def _parts(count: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return how NumPy's pairwise sum of ``count`` numbers divides into parts of at most ``PART`` numbers.
+    """Return the parts of at most ``PART`` numbers into which NumPy's pairwise sum divides ``count`` numbers.
 
     The first array has the start of each part, and the end of the last. The second array has pairs of parts (a, b) in
     the order in which the sum of b is added to that of a.

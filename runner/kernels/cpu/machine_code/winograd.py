@@ -1,9 +1,10 @@
 """Convolutions with 3x3 filters, and both gradients, with a quarter of the multiplications (see ``winograd_tiles``).
 
-Rounding errors are larger than those of direct sums: about a millionth of the results. An infinite pixel can make every
-result NaN in the tiles that read the pixel, up to four; an infinite weight, every result of its filter. Pixels or
-weights near the largest float32 number can overflow. Images and weights are in oneDNN's blocks of channels. Gradients
-of weights and biases depend on the number of threads, because each thread sums a share of the tiles.
+Rounding errors are larger than those of direct sums: about a millionth of the results. An infinite pixel can turn all
+results of the tiles that read the pixel (up to four) into NaN. An infinite weight can turn all results of its filter
+into NaN. Pixels or weights near the largest float32 number can overflow. Images and weights are in oneDNN's blocks of
+channels. Gradients of weights and biases depend on the number of threads, because each thread sums a share of the
+tiles.
 """
 
 import math

@@ -30,7 +30,7 @@ POINTS = RESULTS + TAPS - 1
 """Number of points in each direction: 0, A, -A, B, -B and infinity; also the number of pixels."""
 
 A, B = 0.625, 1.5
-"""Points with smaller rounding errors than 1 and 2. They and their squares are exact in float32."""
+"""Points with smaller rounding errors than 1 and 2. The points and their squares are exact in float32."""
 
 SIZES = (
     "inner",  # blocks of channels of the image

@@ -98,10 +98,10 @@ _Step = tuple[Spec, Layout, Spec, Layout]
 
 
 def _steps(library: Library, x: Spec, source: Layout, y: Spec, wanted: Layout) -> list[_Step]:
-    """Return the reorders that convert ``x`` into ``y``: one, or two by way of C order if oneDNN's one is slow.
+    """Return the reorders that convert ``x`` into ``y``: one, or two through C order if a single reorder is slow.
 
     For some pairs of the blocked layouts that AMX needs, oneDNN 3.2 has only a scalar loop: 73 ms for the weights of
-    AlexNet's fourth convolution, and 0.4 ms by way of C order.
+    AlexNet's fourth convolution, and 0.4 ms through C order.
     """
     direct = (x, source, y, wanted)
     if source.is_plain or wanted.is_plain or _reorder(library, *direct)[0].implementation != "simple:any":

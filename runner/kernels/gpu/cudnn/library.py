@@ -16,7 +16,7 @@ WORKSPACE_LIMIT = 1 << 30
 """The workspace limit in bytes. A plan that copies the windows of a convolution needs hundreds of megabytes."""
 
 COMPARED, COMPILED = 8, 2
-"""The maximum number of plans compared per convolution, and how many of them cuDNN may compile at run time."""
+"""The maximum number of plans compared per convolution, and the maximum number of plans compiled at run time."""
 
 Target = Mapping[str, Any]
 """The target of a graph: the ``handle`` of a GPU or, to plan without a GPU, a ``device_property``."""

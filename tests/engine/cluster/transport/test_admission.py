@@ -1,4 +1,4 @@
-"""Admission of messages: which messages are delivered, dropped or refused."""
+"""Admission of messages: delivered, dropped and refused messages."""
 
 from dataclasses import replace
 from typing import Any

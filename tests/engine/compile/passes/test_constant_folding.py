@@ -1,4 +1,4 @@
-"""Constant folding: which nodes become constants, and the limit on the size of stored tables."""
+"""Constant folding: the nodes that become constants, and the limit on the size of stored tables."""
 
 import math
 from functools import partial

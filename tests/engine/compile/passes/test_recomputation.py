@@ -1,4 +1,4 @@
-"""Recomputation of activations: which nodes are copied, where the copies run, and which nodes read them."""
+"""Recomputation of activations: the copied nodes, the positions of the copies, and the nodes that read the copies."""
 
 from collections.abc import Sequence
 from dataclasses import replace

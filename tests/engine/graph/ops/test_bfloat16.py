@@ -1,4 +1,4 @@
-"""Ops on bfloat16: which tensors stay float32, how results are rounded, and how float32 is truncated."""
+"""Ops on bfloat16: tensors that stay float32, the rounding of results, and the truncation of float32."""
 
 import numpy as np
 import pytest
