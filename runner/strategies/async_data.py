@@ -58,11 +58,11 @@ class AsyncData(Strategy):
     receives P b + 8 S. The average per step is (P b + 8 S) / n_fetch + ((P + M) b + 8 S) / n_push.
 
     A checkpoint holds the shards' variables at a time when no fetch or push is running. Before a checkpoint, each
-    replica pushes the gradients that it holds, P_j b + 8 bytes to shard j; this push does not advance moving averages.
-    After a checkpoint, in the same process or after a resume, all replicas fetch, and each continues with its share of
-    the next update's batch. The push count of each shard, which the optimizer and the staleness depend on, restarts at
-    updates * workers / n_push. A resumed run in virtual time therefore ends with the weights of the uninterrupted run.
-    Two real-time runs of one configuration differ; each run records the order of its events.
+    replica pushes the gradients that it holds, P_j b + 8 bytes to shard j. Such a push does not advance moving
+    averages. After a checkpoint, in the same process or after a resume, all replicas fetch, and each continues with its
+    share of the next update's batch. The push count of each shard, which the optimizer and the staleness depend on,
+    restarts at updates * workers / n_push. A resumed run in virtual time therefore ends with the weights of the
+    uninterrupted run. Two real-time runs of one configuration differ; each run records the order of its events.
 
     Raises ConfigError if settings contradict each other or if there are more servers than variables.
     """

@@ -29,8 +29,8 @@ def sharded_reduce(graph: Graph, parts: Sequence[Tensor], devices: Sequence[str]
     receives slice j of every other worker's tensor, sums the K slices in worker order and sends the sum to all other
     workers. Returns K tensors of the same shape, on all workers equal bit for bit to ((p0 + p1) + p2) + ...
 
-    Two workers send each other the whole tensor, and each adds both tensors: the same number of bytes and equal sums,
-    with one exchange instead of two and without copies of slices.
+    Two workers exchange whole tensors instead, and each adds both tensors. The bytes and the sums are the same, but one
+    exchange replaces two, and no slices are copied.
 
     Bytes on the wire, for n elements of b bytes, n_k of them in slice k: worker k sends (n - n_k) b of its own tensor
     and (K - 1) n_k b of the sum of slice k; all workers together send 2 (K - 1) n b.

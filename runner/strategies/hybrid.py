@@ -31,16 +31,17 @@ class Hybrid(Strategy):
     layers below are on every worker, as in ``sync_data``. With default options and no batch normalisation, an update
     equals that of ``single`` up to rounding.
 
-    scheme: the way of the inputs of the first dense layer (the boundary) through the dense layers. ``a``: one pass;
-    every worker gathers the inputs of the whole batch. ``b``: K passes; in each, a different worker sends the inputs of
-    its examples to all others. ``c``: K passes, each with 1/K of every worker's examples. In b and c, the inputs of
-    later passes are sent during a pass; a pass of b waits for one worker's inputs, a pass of c for all inputs. turns:
-    for scheme b, whether a worker sends its inputs only after it has received those of the previous pass, so that one
-    worker at a time sends, as in the paper. Otherwise, all workers send at the same time, which uses all links.
-    fc_batch: number of examples per update of the dense layers. If null or the batch size, the gradients of all passes
-    are summed for one update. A smaller value, for schemes b and c only, must divide the batch size: each of batch /
-    fc_batch passes is followed by an update, and the next pass uses new weights; other layers are updated once a batch.
-    dense_lr_factor: factor by which the learning rate of dense layers, and of layers between them, is multiplied.
+    scheme: the order in which the inputs of the first dense layer (the boundary) pass through the dense layers. ``a``:
+    one pass; every worker gathers the inputs of the whole batch. ``b``: K passes; in each, a different worker sends the
+    inputs of its examples to all others. ``c``: K passes, each with 1/K of every worker's examples. In b and c, the
+    inputs of later passes are sent during a pass; a pass of b waits for one worker's inputs, a pass of c for all
+    inputs. turns: for scheme b, whether a worker sends its inputs only after it has received those of the previous
+    pass, so that one worker at a time sends, as in the paper. Otherwise, all workers send at the same time, which uses
+    all links. fc_batch: number of examples per update of the dense layers. If null or the batch size, the gradients of
+    all passes are summed for one update. A smaller value, for schemes b and c only, must divide the batch size: each of
+    batch / fc_batch passes is followed by an update, and the next pass uses new weights; other layers are updated once
+    a batch. dense_lr_factor: factor by which the learning rate of dense layers, and of layers between them, is
+    multiplied.
 
     The loss may be that of a classifier or of a regression, or a loss of several outputs and fields whose ops
     :class:`~runner.strategies.sharded.dense_loss.DenseLoss` can split by units. ``build`` rejects any other loss, a
@@ -49,10 +50,10 @@ class Hybrid(Strategy):
     across the boundary, and the result is pure model parallelism.
 
     combine, workers_per_host, bucket_bytes, statistics: as in ``sync_data``, for the layers below the dense layers.
-    Batch normalisation between dense layers uses the statistics of all examples of a pass; its moving averages are
-    updated once a step with the mean of the passes' statistics. With ``statistics=pooled``, such a layer requires one
-    pass over the whole batch. The optimizer's ``clip_norm`` applies to all gradients of an update; if dense layers are
-    updated several times in a step, their gradients are clipped separately.
+    Batch normalisation between dense layers uses the statistics of all examples of a pass. Moving averages are updated
+    once a step with the mean of the passes' statistics. With ``statistics=pooled``, such a layer requires one pass over
+    the whole batch. The optimizer's ``clip_norm`` applies to all gradients of an update; if dense layers are updated
+    several times in a step, their gradients are clipped separately.
 
     Bytes on the wire in a step, for values of b bytes and N examples. Across the boundary of F features: (K - 1) N F b
     forward and as much backward, in every scheme, if each worker has units of the first dense layer. From a dense layer

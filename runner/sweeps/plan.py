@@ -32,8 +32,8 @@ FROZEN_FILE = "frozen.yaml"
 class PlannedJob:
     """One job. Its number and its directory are never reused, even if a later grid does not include the job.
 
-    directory: path relative to the sweep. overrides: the overrides that identify the job. swept: key -> value,
-    as text, of the overrides that vary. in_grid: False if a later grid omits the job; then it is neither run nor shown.
+    directory: path relative to the sweep. overrides: the overrides that identify the job. swept: key -> value, as text,
+    of the overrides that vary. in_grid: False if a later grid omits the job, which is then neither run nor shown.
     """
 
     number: int

@@ -231,7 +231,7 @@ def faults_of(table: Table) -> Iterator[str]:
         if row.run and row.run not in table.runs:
             yield f"rows.{name}.run: {row.run!r}, expected one of the runs {', '.join(table.runs)}"
         if bool(row.run) == bool(row.missing):
-            yield f"rows.{name}: expected a run, or the reason `missing` why there is none"
+            yield f"rows.{name}: expected the key `run`, or the key `missing` with a reason"
         for column_name in row.cells.keys() - table.columns.keys():
             yield f"rows.{name}.cells.{column_name}: expected one of the columns {', '.join(table.columns)}"
     for row_name, column_name, cell in table.cells():

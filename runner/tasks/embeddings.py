@@ -137,7 +137,7 @@ def _pair_losses(centre: Expr, near: Expr, far: Expr, context: Expr, drawn: Expr
     """Return the loss of each pair, (N, P).
 
     centre, near: vectors (N, P, features) of the centres and of the contexts. far: vectors (N, P, K, features) of drawn
-    words. context (N, P), drawn (N, P, K): numbers of the words.
+    words. context (N, P), drawn (N, P, K): ids of the words.
     """
     rows, pairs, features = centre.spec.shape
     score = apply(ops.reduce_sum, centre * near, axes=(2,))

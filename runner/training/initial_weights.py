@@ -1,4 +1,4 @@
-"""Initial weights from another run (``init_from``): the weights that are taken, and the reasons why others are not."""
+"""Initial weights from another run (``init_from``): the weights taken, and the reasons why others are not taken."""
 
 import fnmatch
 from collections.abc import Mapping

@@ -59,7 +59,7 @@ def test_a_wrong_file_of_runs_is_refused(edits: dict[str, Any], message: str, tm
         ({"kind": "guess"}, ["kind: 'guess', expected one of count, simulated, measured, small"]),
         ({"columns__all__read": "seconds"}, ["columns.all.read: 'seconds', expected one of parameters, multiply_adds"]),
         ({"rows__one__run": "four"}, ["rows.one.run: 'four', expected one of the runs one, two", "runs.one: no row"]),
-        ({"rows__three__missing": ""}, ["rows.three: expected a run, or the reason `missing` why there is none"]),
+        ({"rows__three__missing": ""}, ["rows.three: expected the key `run`, or the key `missing` with a reason"]),
         ({"rows__one__cells__more": {}}, ["rows.one.cells.more: expected one of the columns all, macs"]),
         (
             {"rows__one__cells__macs__published": [{**ONE, "paper": "film"}]},

@@ -7,7 +7,10 @@ from runner.engine.compile.plan import DevicePlan
 
 @dataclass
 class _Block:
-    """A tensor in the arena. last: position of the last instruction that uses it or a tensor in the same memory."""
+    """A tensor in the arena.
+
+    last: position of the last instruction that uses the tensor or another tensor in the same memory.
+    """
 
     name: str
     nbytes: int

@@ -249,7 +249,7 @@ class SimulatedSession(Clients):
         self._launches += 1
 
     def _delays_s(self, client: Client, plans: Mapping[str, DevicePlan], step: int) -> dict[str, float]:
-        """Return device -> seconds by which a step begins late on it."""
+        """Return device -> seconds by which a step begins late on the device."""
         if not client.slowed:
             return {}
         now = self.now

@@ -25,9 +25,9 @@ class Portions:
 
     The assignment depends only on the order of the method calls. Every worker has a range of consecutive portions and
     computes them in order. The range is the same in each evaluation, so that its examples may still be cached. A worker
-    that has finished its range gets the last portion of the longest remaining range. If all portions are assigned, it
-    repeats the unfinished portion that the fewest workers compute; ties go to the portion assigned first. A worker
-    requests a portion only after it has finished its previous one, so no worker repeats its own portion.
+    that has finished its range gets the last portion of the longest remaining range. If all portions are assigned, the
+    worker repeats the unfinished portion that the fewest workers compute; of equal portions, the one assigned first. A
+    worker requests a portion only after it has finished its previous one, so no worker repeats its own portion.
     """
 
     def __init__(self, count: int, workers: int) -> None:
