@@ -78,7 +78,7 @@ def test_what_is_correct_is_accepted(label: str) -> None:
 
 @dataclass
 class Overflowing(Optimizer):
-    """Divides by the gradient's square."""
+    """An optimizer that divides by the square of the gradient."""
 
     power: int = 0
 

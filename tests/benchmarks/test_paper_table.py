@@ -55,7 +55,7 @@ TABLE: dict[str, Any] = {
 
 
 class Turns:
-    """Stands in for the turns of libraries: a step takes one second more than that of the turn before.
+    """Stands in for the turns of libraries: a step takes one second more than in the previous turn.
 
     losses: name -> loss; 2 by default. failing: a name, whose turns fail.
     """
@@ -77,7 +77,7 @@ class Turns:
 
 @pytest.fixture
 def turns(monkeypatch: pytest.MonkeyPatch) -> Turns:
-    """Replace the turns of all libraries, whose environments are taken to be installed."""
+    """Replace the turns of all libraries, whose environments count as installed."""
     found = Turns()
     monkeypatch.setattr(paper_table, "prepare", lambda overrides, folder: found.prepared.append(overrides[-2:]))
     monkeypatch.setattr(paper_table, "take_turn", found)

@@ -1,4 +1,7 @@
-"""Run a chaos campaign: ``python -m tests.chaos --help``. Started again with the same file, it goes on."""
+"""Run a chaos campaign: ``python -m tests.chaos --help``.
+
+If the campaign is started again with the same file, it continues.
+"""
 
 import argparse
 import json

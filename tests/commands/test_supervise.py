@@ -70,7 +70,7 @@ def test_other_commands_are_refused(
 
 @pytest.mark.slow
 def test_a_watched_run_continues_from_its_checkpoint_and_stops_with_its_watch(tmp_path: Path) -> None:
-    """The master is killed once; then the watching process is, whose end stops the run after a checkpoint."""
+    """First the master is killed; then the watching process is killed, which stops the run after a checkpoint."""
     length = ("train.steps=4000", "train.log_every=1", "checkpoint.every_steps=100", "model=mlp", *QUIET)
     command = Command(tmp_path, *length, "hydra.run.dir=run", "--supervise")
     run_dir = tmp_path / "run"

@@ -18,7 +18,7 @@ from tests.plugin_tables import example, restored_tables
 
 
 class Grown(Augmentation):
-    """An augmentation that returns an image too many."""
+    """An augmentation that returns one image too many."""
 
     def apply(self, x: NDArray[Any], draws: NDArray[np.float64]) -> NDArray[Any]:
         return np.concatenate([x, x[:1]])

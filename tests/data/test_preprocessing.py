@@ -68,7 +68,7 @@ def test_a_random_square_reaches_every_corner() -> None:
     bottom_right = random_square(image, (256, 256), 224, np.array([0, last, last]))
     assert top_left == Region(0, 0, 448, 448)
     assert bottom_right == Region(64, 576, 448, 448)
-    # Of the central square, columns 256 to 768, only.
+    # Only columns 256 to 768, the central square.
     assert random_square(image, (256, 256), 224, np.zeros(3), of_square=True).left == 256
 
 

@@ -25,7 +25,7 @@ def by_pillow(pixels: Bytes, box: Box, height: int, width: int) -> Bytes:
 
 SIDE = st.integers(1, 60)
 BOUNDS = st.tuples(st.floats(0, 0.9), st.floats(0.01, 1))
-"""Where a region begins, and which part of the rest it contains."""
+"""The start of a region, and the fraction of the remaining length that the region contains."""
 
 
 @given(st.integers(0, 999), st.tuples(SIDE, SIDE), st.tuples(SIDE, SIDE), BOUNDS, BOUNDS)

@@ -173,7 +173,7 @@ def test_sandblaster_makes_the_same_iterations_as_on_cpus(gpu: Gpu, workers: int
 
 @pytest.mark.parametrize("optimizer", [momentum(), Adam(lr=0.01)], ids=["momentum", "adam"])
 def test_repeated_runs_are_equal_bit_for_bit(gpu: Gpu, optimizer: Optimizer) -> None:
-    """Each reduction adds its terms in a fixed order, which does not depend on how the GPU schedules threads."""
+    """Each reduction adds its terms in a fixed order, which does not depend on the scheduling of threads."""
     registry, workload = gpu.registry(), workload_for("batch_normalised", "float32", optimizer=optimizer)
     first, second = (trained(Single(), workload, STEPS, registry=registry, gpus=True) for _ in range(2))
     expect_same_bits(first[0], second[0])

@@ -109,7 +109,7 @@ class HostCommand:
 
     @property
     def output(self) -> str:
-        """What the command has printed until now."""
+        """The output of the command so far."""
         self._kept.seek(0)
         return self._kept.read()
 

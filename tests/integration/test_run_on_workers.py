@@ -1,4 +1,4 @@
-"""Runs on worker processes: however a run ends, no checkpoint is lost and no process is left."""
+"""Runs on worker processes: after any end of a run, no checkpoint is lost and no process is left."""
 
 import json
 import os

@@ -162,7 +162,7 @@ KINDS = {
     "sandblaster": {"compute", "fetch", "gather"},
     "backups": {"read", "share", "apply"},
 }
-"""Kinds of clients that run in the recorded steps no matter how fast the workers are."""
+"""Kinds of clients that run in the recorded steps at any speed of the workers."""
 SERVERS = {"synchronous": 0, "overlapped": 2, "direct": 2, "sandblaster": 1, "backups": 1}
 WORKERS = {**dict.fromkeys(TRACED_LAUNCHES, 2), "backups": 3}
 

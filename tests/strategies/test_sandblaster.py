@@ -1,4 +1,4 @@
-"""``sandblaster`` equals ``single`` bit for bit, however fast replicas are and whichever portions they compute."""
+"""``sandblaster`` equals ``single`` bit for bit, for any speeds of the replicas and any assignment of portions."""
 
 from collections import Counter
 from collections.abc import Sequence

@@ -27,7 +27,7 @@ TRIALS = [*OPTUNA, "hydra.sweeper.n_trials=3", "seed=range(1,9)"]
 
 @pytest.fixture(autouse=True)
 def without_logging() -> None:
-    """Optuna would write to the standard error of the first test, which is closed in later ones."""
+    """Disable the log of Optuna, which would write to the closed standard error of an earlier test."""
     import optuna
 
     optuna.logging.disable_default_handler()

@@ -65,7 +65,7 @@ def test_the_rate_of_verdicts_on_a_median() -> None:
 
 
 def test_pairs_of_rounds_show_a_difference_that_independent_samples_hide() -> None:
-    """What two cells of a round have in common is ten times the other noise."""
+    """The common noise of two cells in a round is ten times the other noise."""
 
     def experiment(rng: np.random.Generator) -> str:
         common = rng.lognormal(0, 0.3, 5)

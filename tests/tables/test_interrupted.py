@@ -31,7 +31,7 @@ def wait_for(path: Path, pattern: str, count: int) -> None:
 
 
 def outcomes(path: Path) -> dict[tuple[str, int | None], tuple[object, ...]]:
-    """Return (run, seed) -> what does not depend on time, for each result of a table."""
+    """Return (run, seed) -> the facts that do not depend on time, for each result of a table."""
     found = {}
     for name, results in current(table_files(path)).results.items():
         for seed, result in results.current.items():

@@ -51,7 +51,7 @@ def test_written_bytes_equal_those_of_tensorflow(tmp_path: Path) -> None:
     records = contents(index(FIXTURES / "tensorflow.tfrecord", tmp_path))
     assert b"".join(map(framed, records)) == plain
     features = decode(records[1])
-    del features["none"]  # an empty Feature has no type, which a list of bytes has
+    del features["none"]  # an empty Feature has no type, unlike a list of bytes
     assert decode(encode(features)).keys() == features.keys()
     again = decode(encode(features), ("signed", "floats"))
     np.testing.assert_array_equal(again["signed"], features["signed"], strict=True)
@@ -89,7 +89,7 @@ def test_any_bytes_are_an_example_or_a_value_error(data: bytes) -> None:
 
 
 def test_unpacked_numbers_are_read() -> None:
-    # Two fields 1 of wire type 0 and 5, as writers without packing make them.
+    # Two fields with number 1, of wire types 0 and 5, as for lists that are not packed.
     integers = bytes([0x0A, 14, 0x0A, 12, 0x0A, 1, ord("n"), 0x12, 7, 0x1A, 5, 0x08, 5, 0x08, 0x96, 0x01])
     np.testing.assert_array_equal(decode(integers)["n"], [5, 150])
     floats = bytes([0x0A, 14, 0x0A, 12, 0x0A, 1, ord("f"), 0x12, 7, 0x12, 5, 0x0D, *struct.pack("<f", 1.5)])

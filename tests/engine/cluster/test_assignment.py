@@ -1,4 +1,4 @@
-"""Assignments (what one worker runs of a client of a program): documents, feeds, fetches and transfers."""
+"""Assignments (the part of a client that one worker runs): documents, feeds, fetches and transfers."""
 
 from collections.abc import Mapping
 from contextlib import suppress

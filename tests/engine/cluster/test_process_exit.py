@@ -1,4 +1,4 @@
-"""Causes of the ends of processes: signals, lack of memory, and what the command of a launcher reports."""
+"""Causes of the ends of processes: signals, lack of memory, and reports of a launcher's command."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""A step computes the reference result whatever layouts kernels request and whatever memory they overwrite.
+"""A step computes the reference result for any layouts that kernels request and any memory that they overwrite.
 
 Random graphs run on random kernels that overwrite all memory that they are allowed to overwrite (see
 :mod:`tests.engine.run.fake_kernels`). A value read from a wrong place, too late or in a wrong layout is garbage.

@@ -19,9 +19,10 @@ class Stuck(Exception):
 
 @dataclass
 class Played:
-    """Fake clients. They end in the given order; after it, they end in launch order or, if ``strict``, raise Stuck.
+    """Fake clients, which end in the given order.
 
-    noted: names of clients with a prefix for each event: run (!), launched (+), reported as ended (-).
+    After the last of these ends, clients end in launch order or, if ``strict``, Stuck is raised. noted: names of
+    clients with a prefix for each event: run (!), launched (+), reported as ended (-).
     """
 
     order: list[str] = field(default_factory=list)

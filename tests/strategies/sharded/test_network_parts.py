@@ -1,4 +1,4 @@
-"""How hybrid parallelism splits networks and batches, and which layers model parallelism shards."""
+"""The division of networks and batches by hybrid parallelism, and the layers that model parallelism shards."""
 
 from collections.abc import Sequence
 from dataclasses import replace
