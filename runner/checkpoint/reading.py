@@ -86,7 +86,7 @@ def load(path: str | os.PathLike[str], expected: Expected | None = None) -> Chec
 def newest(directory: str | os.PathLike[str]) -> Path | None:
     """Return the path of the newest checkpoint in ``directory`` that can be loaded; None if there is none.
 
-    Each candidate is read in full; a damaged one is skipped with a warning that names the reason.
+    Each candidate is read in full. A damaged checkpoint is skipped with a warning that names the reason.
     """
     directory = Path(directory)
     with _naming(directory):

@@ -136,7 +136,7 @@ def _largest(row: NDArray[np.float64], names: Sequence[str], top: int) -> tuple[
 
 
 def probability_text(probability: float) -> str:
-    """Return a probability with four decimals; "<0.0001" for a positive one that would round to 0.0000."""
+    """Return a probability with four decimals; "<0.0001" for a positive number that would round to 0.0000."""
     return "<0.0001" if 0 < probability < 0.00005 else f"{probability:.4f}"
 
 

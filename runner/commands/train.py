@@ -87,7 +87,7 @@ def _continued(stored: Config, overrides: Sequence[str]) -> Config:
 
 
 def _with_later_keys(stored: Config) -> Config:
-    """Add values that earlier versions did not store: CPU for ``device_taken``, FILLED_IN for ``filled_in``."""
+    """Add values that earlier versions lacked: CPU for ``device_taken``, FILLED_IN for ``filled_in``."""
     cluster = stored.cluster
     if cluster.device == AUTO and cluster.device_taken is None:
         cluster = dataclasses.replace(cluster, device_taken=CPU)

@@ -187,7 +187,7 @@ def _most_similar(name: str, known: Iterable[str]) -> str:
 
 
 def _keys_like(name: str) -> list[str]:
-    """Return the dotted keys that are, or end with, this name; if there are none, those with the most similar name."""
+    """Return the dotted keys that are, or end with, this name; otherwise, the keys with the most similar name."""
     known = known_keys()
     if name in known:
         return [name]

@@ -20,7 +20,7 @@ _Batch = Mapping[str, NDArray[Any]]
 class Decoder:
     """A decoder of the images of a dataset, which counts the images that cannot be decoded.
 
-    In a train batch, the following example of the split replaces an undecodable one, so the batch remains a pure
+    In a train batch, the following example of the split replaces an undecodable example, so the batch remains a pure
     function of the step. In an evaluation, an undecodable image counts as padding.
     """
 
@@ -50,7 +50,10 @@ class Decoder:
         draws: NDArray[np.float64],
         fields: dict[str, NDArray[Any]],
     ) -> Iterator[NDArray[Any]]:
-        """Yield distorted images. If another example replaces an undecodable one, its values go into ``fields``."""
+        """Yield distorted images.
+
+        If an undecodable example is replaced, the values of the other example are written to ``fields``.
+        """
         for place, own in enumerate(draws):
             example = int(examples[place])
             pixels = self._or_skip(self._preprocessing.train, found["x"][place], own)

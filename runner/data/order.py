@@ -39,7 +39,7 @@ def epoch_order(shuffle: Shuffle, shards: NDArray[np.int64], seed: int, stream: 
 
 
 def _interleaved(shards: NDArray[np.int64], lanes: int, visited: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the examples of all shards, read from ``lanes`` shards in turn; the next shard replaces a finished one.
+    """Return the examples of all shards, read from ``lanes`` shards in turn; the next shard replaces a finished shard.
 
     visited: the order of the shards.
     """

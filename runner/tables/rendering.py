@@ -207,7 +207,7 @@ def _below(state: TableState) -> Iterator[str]:
 
 
 def _tally(verdicts: Iterable[str]) -> str:
-    return ", ".join(f"{count} {word}" for word, count in Counter(verdicts).items())
+    return ", ".join(f"{word} ({count})" for word, count in Counter(verdicts).items())
 
 
 def _origins(state: TableState) -> Iterator[str]:

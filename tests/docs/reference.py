@@ -1,4 +1,4 @@
-"""The page docs/layers-and-ops.md; `python -m tests.docs.reference` writes its tables of signatures and docstrings again."""
+"""The page docs/layers-and-ops.md; `python -m tests.docs.reference` writes its tables of signatures and docstrings."""
 
 import inspect
 import re

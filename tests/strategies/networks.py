@@ -112,7 +112,7 @@ class Source:
         raise NotImplementedError
 
     def read(self, split: str, step: int, lo: int, hi: int) -> dict[str, NDArray[Any]]:
-        """Return rows lo..hi-1 of the whole batch; the examples do not depend on the division of the batch into shares."""
+        """Return rows lo..hi-1 of the whole batch; the examples do not depend on the division into shares."""
         test = split == "test"
         size = self.test_batch if test else self.batch_size
         batch = self.draw(np.random.default_rng([step, test]), size, step, test)

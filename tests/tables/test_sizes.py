@@ -158,7 +158,7 @@ def test_the_list_and_exports(own: Path, tmp_path: Path, capsys: Capture, monkey
     page = (tmp_path / "md").read_text()
     assert "| One layer | parameters | count | 235 | 235 | A book [S] | +0.00% | passes |" in page
     assert "| Two layers | parameters | count | 233 | 1 K | A book, p. 3 [S] | -76.70% |  |" in page
-    assert "1 passes, 1 differs, 1 missing." in page
+    assert "passes (1), differs (1), missing (1)." in page
     with (tmp_path / "csv").open() as file:
         assert [float(row["ours"] or "nan") for row in csv.DictReader(file)][:4] == [235, 222, 233, 218]
     assert "---" in (tmp_path / "text").read_text()

@@ -96,7 +96,7 @@ class VirtualTime:
     def next(self) -> Begin | End:
         ends = {client: self._ends[client] for client, left in self._running.items() if left == 0}
         first = min(ends, key=ends.__getitem__, default=None)
-        # Of several parts that can begin at the same time, the one launched first begins.
+        # If several parts can begin at the same time, the first launched part begins.
         part = min((part for part in self._waiting if not part.missing), key=self._start, default=None)
         if part is not None and (first is None or self._start(part) < ends[first]):
             return self._begin(part)

@@ -51,7 +51,7 @@ class Span:
         return self.end_ns - self.begin_ns
 
     def earlier(self, offset_ns: int) -> "Span":
-        """Return the span on a clock that is ``offset_ns`` behind the one on which it was recorded."""
+        """Return the span on another clock, which is ``offset_ns`` behind the clock of the recording."""
         return replace(self, begin_ns=self.begin_ns - offset_ns, end_ns=self.end_ns - offset_ns)
 
 

@@ -227,7 +227,7 @@ class SimulatedSession(Clients):
             self._loop.restart()
 
     def _repeat(self, client: str, step: int) -> None:
-        """Account for a step that takes the same time as an earlier one."""
+        """Account for a step that takes the same time as an earlier step."""
         sums, first = self._repeats[client]
         if client in self._begun:
             self._begun[client].append(self.now)

@@ -2,7 +2,7 @@
 
 Before the first run, streams and launches are chosen from the memory that each :class:`runner.kernels.platform.Work`
 reads and writes. If two calls touch the same bytes and one of them writes, they keep their order, even if the bytes
-belong to different values. A launch costs some microseconds, however few elements it has. Calls whose results no later
+belong to different values. A launch costs some microseconds, even for few elements. Calls whose results no later
 call of the step reads, such as updates of many small variables, can therefore be delayed and combined.
 """
 

@@ -136,7 +136,7 @@ def test_first_message_with_a_valid_key_that_is_not_accepted_is_answered(hosts: 
 
 
 def test_receiver_that_reads_nothing_stops_the_sender(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The receiver's memory is bounded by bytes, however many messages the sender may queue."""
+    """The receiver's memory is bounded in bytes, for any number of messages that the sender queues."""
     credit, count = 8, 1000
     monkeypatch.setattr(zmq_sockets, "CREDIT_BYTES", credit * FRAME_BYTES)
     sender, receiver = hosts.endpoint("worker-0"), hosts.endpoint("worker-1", queued_messages=10 * count)
