@@ -68,7 +68,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def starting_point(kind: str, name: str) -> dict[Path, str]:
-    """Return path below the working directory -> text, of the YAML file and, except for a table, of the Python file."""
+    """Return path in the working directory -> text of the YAML file and, except for a table, of the Python file."""
     group, option = KINDS[kind].group, name + KINDS[kind].suffix
     words = {"name": name, "cls": string.capwords(name, "_").replace("_", ""), "group": group, "option": option}
     code = {} if kind == TABLES else {Path(f"{name}.py"): _template(f"{kind}.py.txt").substitute(words)}

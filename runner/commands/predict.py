@@ -99,10 +99,10 @@ def predict(
 ) -> list[Prediction]:
     """Return the predictions for the images in ``files``, or for the next word after each text in ``files``.
 
-    See :func:`~runner.data.pictures.read_pictures` and :meth:`~runner.data.text.TextSettings.contexts`. device: the
-    device on which the network runs. resize: whether to crop and resize images; for a network trained on image files,
-    this is always done. Raises DataError if a file does not fit the network, CheckpointError if the checkpoint does not
-    fit it.
+    See :func:`~runner.data.pictures.read_pictures` and :meth:`~runner.data.text.TextSettings.contexts`.
+    device: the device on which the network runs. resize: whether to crop and resize images; for a network trained on
+    image files, this is always done. Raises DataError if a file does not fit the network, CheckpointError if the
+    checkpoint does not fit it.
     """
     data = network.config.data
     facts, task = data.facts(), network.config.task

@@ -35,7 +35,8 @@ def place(
 
     There are (size + padding - window) / stride + 1 windows along a side, rounded down. ceil: whether to round up, as
     in Caffe and cuda-convnet, with more zeros at the bottom and the right; no window starts beyond the last pixel.
-    Raises ConfigError, which names the smallest possible image, if the image is too small. where: begins its message.
+    Raises ConfigError, which names the smallest possible image, if the image is too small.
+    where: the beginning of the message.
     """
     rows, columns = size = sides(window)
     before, after = zip(*(_zeros(image[i], size[i], stride, padding, axis=i) for i in (0, 1)), strict=True)

@@ -37,7 +37,7 @@ class SyncData(Strategy):
     workers_per_host: number of workers of each host for ``hierarchical``; must be null for other values of ``combine``.
     servers: number of parameter servers, 1 by default; must be null for other values of ``combine``.
     bucket_bytes: neighbouring gradients share a message (bucket) of at most this size; a larger gradient has a separate
-    bucket, and with 0 every gradient has one. The last buckets are smaller
+    bucket; with 0, every gradient has a separate bucket. The last buckets are smaller
     (:func:`~runner.strategies.collectives.in_buckets`). The exchange of a bucket starts as soon as its last gradient
     exists. Statistics are sent with the last gradients. Buckets do not depend on the speed of links, so that the sums
     of a ring are equal bit for bit on a slower, faster or emulated network. Parameter servers receive every gradient as

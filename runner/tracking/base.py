@@ -25,8 +25,8 @@ class RunInfo:
     name: the name in the store's user interface; a job of a sweep is named by its swept values (``job_name``).
     run_dir: the run's directory, which holds the spool.
     tags: facts about the run that are not configuration, such as the git commit.
-    first_step: lowest step that this process will log, 0 for a new run. On a resume, metric values below ``first_step``
-        that the store lacks are restored from ``history``; values that the store has are not written again.
+    first_step: lowest step that this process will log, 0 for a new run. On a resume, the tracker restores
+        metric values of steps before ``first_step`` from ``history`` if the store does not hold them.
     history: the run's metrics.jsonl, or None to restore nothing.
     sweep_dir, sweep_name: directory and name of the sweep of which this run is a job; None and "" for a single run.
     """

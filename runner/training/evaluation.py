@@ -76,9 +76,10 @@ class BestMetric:
     """The best value of the monitored metric so far, and the number of evaluations without improvement.
 
     best, best_step: the best value and the number of updates after which it was first reached; None before the first
-    value. reference: the value of the last improvement in a counted evaluation (see :meth:`updated`); None before the
-    first improvement. waited: number of counted evaluations since this improvement. A value that is not finite is never
-    an improvement.
+    value.
+    reference: the value of the last improvement in a counted evaluation (see :meth:`updated`); None before the first
+    improvement.
+    waited: number of counted evaluations since this improvement. A value that is not finite is never an improvement.
     """
 
     best: float | None = None

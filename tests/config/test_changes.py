@@ -45,7 +45,7 @@ def test_changes_are_the_set_keys_without_those_that_the_machine_filled_in(overr
 
 @pytest.mark.parametrize("group", GROUPS)
 def test_an_option_without_further_keys_changes_only_the_name(group: str):
-    """The defaults that are computed from YAML files and dataclasses are those that Hydra composes."""
+    """The defaults that are computed from YAML files and dataclasses equal the defaults that Hydra composes."""
     usual = getattr(composed(), group).name
     for name in option_files(group):
         try:

@@ -13,7 +13,7 @@ from runner.engine.graph.op import OPS
 PAGE = Path(__file__).parents[2] / "docs" / "layers-and-ops.md"
 
 _TABLES = "## Layers\n"
-"""The heading from which on the page is made of signatures and docstrings."""
+"""The heading at which the generated part of the page begins: signatures and docstrings."""
 
 
 def page() -> str:

@@ -91,11 +91,12 @@ class Hardware:
 
     kinds: name -> kind of device. links: name -> links between places. routes: "tree" if there is exactly one route
     between two places, so that links form no cycle; "shortest" for the route with the fewest links, as in a torus; of
-    equal routes, the one whose links are listed first. about: a note on the description. message_us: microseconds that
-    the sending device's host spends on every message, one message after the other. in_order: whether the messages of a
-    step from one device to another are transferred one after the other, as over one connection; otherwise they share
-    the links. step_us: microseconds of serial work of the host before every step, during which no device computes.
-    disturbances: see :mod:`runner.engine.simulate.disturbances`.
+    equal routes, the one whose links are listed first. about: a note on the description.
+    message_us: microseconds that the sending device's host spends on every message, one message after the other.
+    in_order: whether the messages of a step from one device to another are transferred one after the other, as over one
+    connection; otherwise they share the links.
+    step_us: microseconds of serial work of the host before every step, during which no device computes. disturbances:
+    see :mod:`runner.engine.simulate.disturbances`.
     """
 
     kinds: dict[str, DeviceKind]

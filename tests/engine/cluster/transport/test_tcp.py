@@ -102,8 +102,8 @@ def test_other_server_than_the_master_is_not_trusted(hosts: Hosts) -> None:
 def test_end_of_handshakes_is_reported_immediately(hosts: Hosts, ends: int, error: type[Exception], text: str) -> None:
     """ends: number of connections that the process accepts and closes before it ends.
 
-    The listener is closed before the last connection, as the kernel does for a process that dies. In the other order
-    the worker could connect once more between the two.
+    The listener is closed before the last connection, as the kernel does for a process that dies. If the listener were
+    closed last, the worker could connect once more.
     """
 
     def end_handshakes() -> None:
@@ -125,7 +125,7 @@ def test_end_of_handshakes_is_reported_immediately(hosts: Hosts, ends: int, erro
 
 
 def test_first_message_with_a_valid_key_that_is_not_accepted_is_answered(hosts: Hosts) -> None:
-    """A key file of another run with this run's keys is deliberate; another version of runner can be an accident."""
+    """A message of another run with the keys of this run is an attack; another version of runner can be a mistake."""
     worker = hosts.endpoint("worker-1", run="other")
     hosts.join(worker)
     assert hosts.master.receive(0.05) is None
@@ -301,7 +301,8 @@ def test_small_tensor_does_not_wait_for_the_large_one_before_it(hosts: Hosts, mo
         message = next_of(receiver).message
         order += [message.key] if isinstance(message, TensorPart) else []
     assert order.index("small") < parts
-    # The first lane has sent hello and the small tensor; each other lane, hello and every second part of the large one.
+    # The first lane has sent hello and the small tensor; each other lane has sent hello and every second part of the
+    # large tensor.
     lanes = [connection.sequence for connection in sender._connections["worker-1"]]
     assert lanes == [2, 1 + parts // 2, 1 + parts // 2]
 

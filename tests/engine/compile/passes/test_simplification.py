@@ -187,7 +187,7 @@ PRUNED = {
         fetch="late",
         feed="x a y",
     ),
-    "colocation is no reason to run a node": Case(
+    "a colocation does not make a node run": Case(
         f"{GRAPH}; n = neg(a, beside='v a')", f"{FED_X}; n = neg(a, beside='a')", fetch="n", feed="x"
     ),
     "an assign writes its variable even if the variable is fed": Case(
