@@ -16,9 +16,9 @@ class Callback:
 
     The methods are called in the process that started the run, between two steps, so the next step waits for them.
 
-    If a method raises :class:`StopTraining`, the current step becomes the last one: it is evaluated and saved, and the
+    If a method raises :class:`StopTraining`, the current step becomes the last step, is evaluated and saved, and the
     run ends with status "finished" and the reason in ``summary.stopped``. If ``on_checkpoint`` raises StopTraining
-    after a step without an evaluation, the next step is the last one, because an evaluation precedes the checkpoint of
+    after a step without an evaluation, the next step is the last step, because an evaluation precedes the checkpoint of
     its step. Any other exception ends the run with status "failed"; a checkpoint that was written before is kept.
 
     If the run recovers from a lost worker, the methods are not called again for the steps that the run repeats.

@@ -249,7 +249,7 @@ def breaches(found: list[Import]) -> list[str]:
 
 
 def between_folders(found: list[Import], source: Path) -> list[tuple[str, str]]:
-    """Return the imports between folders, except those between a folder and a folder inside it."""
+    """Return the imports between folders, without imports between a folder and a folder inside it."""
     folders = {name: ".".join(path.parent.relative_to(source).parts) for name, path in modules(source).items()}
     pairs = [(folders[importer], folders.get(target, target)) for importer, target in inside(found)]
     return [(a, b) for a, b in pairs if a and b and not below(a, b) and not below(b, a)]

@@ -119,7 +119,7 @@ class Run:
     def evaluate(
         self, overrides: Sequence[str] = (), /, *rest: object, which: str | None = None, **keywords: Any
     ) -> dict[str, float]:
-        """Return metrics, such as "test/accuracy", on the dataset of the run or on another one, such as data="mnist".
+        """Return metrics, such as "test/accuracy", on the dataset of the run or another dataset, such as data="mnist".
 
         overrides, keywords: may set data, train.eval_batch_size and the device. which: see :meth:`weights`.
         """

@@ -73,7 +73,7 @@ def install(arguments: Sequence[str]) -> int:
 
 
 def complete(arguments: Sequence[str], verbs: Sequence[str]) -> int:
-    """Print the completions of the text before the cursor, also those of Hydra if an override can follow; return 0."""
+    """Print the completions of the text before the cursor, Hydra's included if an override can follow; return 0."""
     line, cursor = os.environ.get(LINE, ""), os.environ.get(CURSOR, "")
     line = line[: int(cursor)] if cursor.isdecimal() else line
     before = line.split()[1:]
@@ -96,7 +96,7 @@ def complete(arguments: Sequence[str], verbs: Sequence[str]) -> int:
 
 
 def _words(before: Sequence[str], word: str, verb: str | None, verbs: Sequence[str]) -> Iterator[str]:
-    """Yield the words, except those of Hydra, that can follow ``before``. word: the typed part of the next argument."""
+    """Yield the words that can follow ``before``, except Hydra's words. word: the typed part of the next argument."""
     for key in KEYS:
         if word.startswith(key) and verb is None:
             yield from (key + path for path in _directories(word.removeprefix(key), (RUN_FILE,)))

@@ -131,7 +131,7 @@ def _dependencies() -> Iterator[Finding]:
 
 
 def _requirements() -> list[Requirement]:
-    """Return the requirements of the installed distribution or, without one, those of pyproject.toml."""
+    """Return the requirements of the installed distribution or, if none is installed, of pyproject.toml."""
     try:
         lines = importlib.metadata.requires(DISTRIBUTION) or []
     except importlib.metadata.PackageNotFoundError:

@@ -31,7 +31,7 @@ def split_plugins(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def install_plugins(references: Sequence[str]) -> dict[str, str]:
-    """Load the plugins of the command line, then those of installed packages; see :func:`runner.plugin.install`.
+    """Load the plugins of the command line, then the plugins of installed packages; see :func:`runner.plugin.install`.
 
     Returns reference -> SHA-256 of the source for the plugins of this process that another process can load.
     """
@@ -48,7 +48,7 @@ def install_plugins(references: Sequence[str]) -> dict[str, str]:
 def require_session_classes(run_dir: Path, given: Collection[str] = ()) -> None:
     """Raise ConfigError if a run's configuration names classes of a Python session that this process does not have.
 
-    given: the references of classes that the caller has, besides those that are installed.
+    given: the references of classes that the caller has in addition to installed plugins.
     """
     from runner.plugin import provenance
     from runner.plugin.session import OPTION_CLASS

@@ -287,7 +287,7 @@ def _require_values(value: object, place: str) -> None:
     elif isinstance(value, list):
         for item in value:
             _require_values(item, place)
-    elif isinstance(value, int) and value.bit_length() >= sys.float_info.max_exp:  # bounds refuse smaller ones
+    elif isinstance(value, int) and value.bit_length() >= sys.float_info.max_exp:  # bounds refuse smaller values
         raise ConfigError(f"{place}: found a whole number of {value.bit_length()} bits, expected a 64-bit number")
     elif value == MISSING:
         raise ConfigError(f"{place}: missing value")

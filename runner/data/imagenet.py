@@ -17,8 +17,8 @@ class ImageNet(ImageFolder):
 
     The published validation split is the test split. Without a path, runs can be planned and explained. The settings
     are those of :class:`~runner.data.image_folder.ImageFolder`. By default, images are decoded when a batch needs them.
-    If neither the settings nor the preprocessing have mean and std, the usual ones of ImageNet are used. For records of
-    ImageNet, see :class:`~runner.data.tfrecord.TFRecord`.
+    If neither the settings nor the preprocessing have mean and std, the usual values for ImageNet are used. For records
+    of ImageNet, see :class:`~runner.data.tfrecord.TFRecord`.
     """
 
     SPLITS: ClassVar[tuple[str, str]] = ("train", "val")

@@ -32,7 +32,7 @@ class Pipeline:
     order(epoch)[p % n]. Step s takes the ``batch_size`` positions from s * batch_size on, so no example is dropped. If
     the examples have K domains, each domain has a separate stream, and step s takes batch s // K of domain s % K: batch
     normalization then uses the statistics of one domain (AdaBN, arXiv 1603.04779, section 3.2). Batches of "test" and
-    "val" go through their split in order; the last one is padded. The validation split is drawn from the train split,
+    "val" go through their split in order; the last batch is padded. The validation split is drawn from the train split,
     by seed and dataset name, and is not part of the stream. Preprocessing and augmentation depend only on the seed, the
     step and the position. The number of shares has no effect, and threads can make parts of a share independently. The
     only state is caches and statistics.

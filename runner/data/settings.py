@@ -20,7 +20,7 @@ class DatasetSettings(ABC):
 
     cache_dir: folder of fetched datasets and of indices of records; None for the user's cache.
     train_limit, test_limit: largest number of examples to use from a split; None for all. The examples used are spread
-    evenly over the split. If examples continue each other, the first ones are used.
+    evenly over the split. If examples continue each other, the first examples are used.
     val_fraction: fraction of every class of the train split that becomes the validation split, drawn with the run's
     seed; 0 for no validation split. If examples continue each other, the last part of the train split is used.
     shuffle: the order of the examples of an epoch. threads: number of threads that prepare batches in each process.

@@ -140,7 +140,7 @@ class RunDirectory:
         """
         stored = self.config_yaml
         if stored.exists() and (earlier := stored.read_bytes()) != text:
-            mode = stat.S_IMODE(stored.stat().st_mode)  # the earlier text may contain a secret that the new one lacks
+            mode = stat.S_IMODE(stored.stat().st_mode)  # the earlier text may contain a secret that the new text lacks
             replace_durably(self.path / f"config-{self.epoch - 1}.yaml", earlier, mode)
         replace_durably(stored, text, 0o600 if private else 0o666)
 

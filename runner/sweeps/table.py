@@ -95,7 +95,7 @@ def sweep_table(outcomes: Sequence[Outcome], monitor: Monitor) -> SweepTable:
 
     The kept network is the one of the best checkpoint if the run keeps a best checkpoint, otherwise of the last step.
     Jobs are sorted by the metric of ``monitor``, then by the loss on the same split; jobs that did not finish come
-    last. Metrics that no job has are left out, and so is the column of errors if no job has an error.
+    last. Metrics that no job has are left out. If no job has an error, the column of errors is left out.
     """
     swept = swept_values(outcomes)
     keys = list(dict.fromkeys(key for values in swept for key in values))

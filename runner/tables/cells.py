@@ -274,7 +274,7 @@ def _of_two(claim: Claim, table: Table, a: _Values, b: _Values) -> Comparison:
 def _with_evidence(claim: Claim, found: ClaimVerdict) -> Decided:
     compared = found.comparison
     facts = [compared.reason or f"{compared.test}, p = {found.p_adjusted:.2g} after Holm's correction"]
-    sign = -1 if claim.relation == HIGHEST else 1  # the first cell minus the other one
+    sign = -1 if claim.relation == HIGHEST else 1  # the first cell minus the other cell
     if compared.difference is not None:
         facts.append(f"difference {sign * compared.difference:.3g}")
     if compared.interval is not None:

@@ -61,7 +61,7 @@ def count_sizes(config: Config, columns: Mapping[str, Column], origin: ResultOri
 
 
 SIMULATED_UPDATES = 5
-"""The number of counted updates of a simulation in a table, unless its configuration states another one."""
+"""The number of counted updates of a simulation in a table, unless its configuration states another number."""
 
 
 def simulated_times(config: Config, origin: ResultOrigin) -> Result:

@@ -36,7 +36,7 @@ def recorded_steps(first: int, total: int, skip: int, count: int) -> range:
 class TraceWindow:
     """A recorder that writes the timeline of some updates. The training loop calls it before and after each update.
 
-    All spans that overlap the time from the beginning of the first recorded update to the end of the last one are
+    All spans that overlap the time from the beginning of the first recorded update to the end of the last update are
     written, even if they belong to a run of a client that extends over several updates. clients: the names of the
     clients to record. announce: function that is called with the path of each written file.
     """

@@ -49,7 +49,7 @@ def require_data_on_workers(experiment: Experiment) -> None:
 
 
 def notes_on_resume(config: Config, run_dir: Path) -> list[str]:
-    """Return notes on changes since the last start of a run; raise ConfigError or DataError for those not allowed."""
+    """Return notes on changes since the last start of a run; raise ConfigError or DataError for forbidden changes."""
     notes = [*require_same_plugins(run_dir), *require_same_data(config, run_dir)]
     return [*notes, *changed_machine_values(config, run_dir)]
 

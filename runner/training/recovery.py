@@ -55,7 +55,8 @@ _REDONE, _REJOINED = "redone_s", "rejoined_step"
 class _Unfinished:
     """A recovery whose interrupted step is not yet repeated, or whose new processes do not take part yet.
 
-    begun: time.monotonic() when the state was restored. facts: the facts to record; those not known yet are None.
+    begun: time.monotonic() when the state was restored. facts: the facts to record; facts that are not known yet are
+    None.
     """
 
     step: int

@@ -131,7 +131,7 @@ def test_pixels_of_another_range_are_scaled_to_the_range_of_training(folder: Pat
     run(small_config(), folder / "run", overrides=[])
     same = ["data=synthetic", "data.shape=[1,8,8]", "data.classes=10", "data.test_examples=50"]
     found = evaluated("run", *same)
-    # Pixels of digits are divided by 16, their largest value, and those of synthetic images by 255.
+    # Pixels of digits are divided by 16, their largest value; pixels of synthetic images are divided by 255.
     config: Any = small_config(*same)
     test = config.data.load().test
     expected = cross_entropy(test["x"].reshape(50, 64) / 255, test["y"])

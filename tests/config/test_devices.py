@@ -1,4 +1,4 @@
-"""The devices of a run: the requested devices, those that the machine has, and those in a stored configuration."""
+"""The devices of a run: requested devices, devices of the machine, and devices in a stored configuration."""
 
 from dataclasses import replace
 from functools import cache

@@ -79,7 +79,7 @@ def ar(members: Mapping[str, bytes]) -> bytes:
 def serve(data: bytes, *, size: int | None = None, checksum: str | None = None, place: str = "fake place") -> Origin:
     """Return an origin of TINY that decodes the members ``package/FILENAME`` of its only archive, ``data``.
 
-    size, checksum: those of the archive according to the origin; None for the true values.
+    size, checksum: the values that the origin states for the archive; None for the true values.
     """
     true_checksum = f"sha256:{hashlib.sha256(data).hexdigest()}"
     filename = f"{place.replace(' ', '-')}.tgz"

@@ -84,7 +84,7 @@ def run(target: Target, inputs: int, seed: int) -> Outcome:
 
 
 def _run_until_fault(target: Target, seeds: Any, numbers: range, seed: int, outcome: Outcome) -> int:
-    """Read the inputs of some numbers in a new process; return the number after the last one that was tried."""
+    """Read the inputs of some numbers in a new process; return the number after the last number that was tried."""
     fork, first = multiprocessing.get_context("fork"), numbers.start
     number = fork.Value("q", first - 1, lock=False)
     ours, theirs = fork.Pipe(duplex=False)

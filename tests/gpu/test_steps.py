@@ -50,7 +50,7 @@ def begun(strategy: Strategy, registry: Registry) -> Iterator[Trainer]:
 
 @pytest.mark.small
 def test_a_replayed_step_equals_an_eager_step(gpu: Gpu) -> None:
-    """The first step of a session runs eagerly, the second is captured, and later ones are replayed."""
+    """The first step of a session runs eagerly, the second is captured, and later steps are replayed."""
     registry = gpu.registry()
     with begun(Single(), registry) as replaying:
         history = replaying.train(range(STEPS))

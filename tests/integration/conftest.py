@@ -1,4 +1,4 @@
-"""A fixture that starts commands and kills those that still run at the end of the test."""
+"""A fixture that starts commands and, at the end of the test, kills the commands that still run."""
 
 from collections.abc import Callable, Iterator
 from typing import Any

@@ -80,7 +80,7 @@ class Host:
         return self.root / inside.lstrip("/")
 
     def processes(self) -> list[str]:
-        """Return the command lines of the processes of the host except its first one."""
+        """Return the command lines of the processes of the host except its first process."""
         lines = [path.read_bytes().replace(b"\0", b" ").decode() for path in self.root.glob("proc/[0-9]*/cmdline")]
         return [line for line in lines if line and not line.startswith("sleep infinity")]
 
@@ -184,7 +184,7 @@ def _at(host: Host, command: str) -> None:
 
 @dataclass(frozen=True)
 class JoinCommand:
-    """A command that a run has printed. arguments: those of ``runner``. key: the key file on the host, from outside."""
+    """A command that a run has printed. arguments: for ``runner``. key: the key file on the host, from outside."""
 
     host: Host
     arguments: list[str]
@@ -202,7 +202,7 @@ def train_on(hosts: list[Host], per_host: list[int], *overrides: str) -> tuple[H
 
 
 def announced(hosts: list[Host], per_host: list[int], *overrides: str) -> tuple[HostCommand, list[JoinCommand]]:
-    """Start a run on the first host and copy the key files; return its command and those that it has printed."""
+    """Start a run on the first host and copy the key files; return its command and the commands that it has printed."""
     master = hosts[0]
     counted = ", ".join(f"{host.name}: {count}" for host, count in zip(hosts, per_host, strict=True))
     run = master.start(

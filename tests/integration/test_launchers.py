@@ -53,7 +53,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., str | Non
 
 @dataclass(frozen=True)
 class Launched:
-    """The launcher with which the tests start ``runner``. overrides: those of the launcher."""
+    """The launcher with which the tests start ``runner``. overrides: overrides that choose the launcher."""
 
     executable: tuple[str, ...]
     environment: Mapping[str, str]

@@ -221,7 +221,7 @@ def test_processes_that_do_not_fit_are_refused_with_a_reason(net: Network) -> No
 
 @pytest.mark.slow
 def test_timeline_of_hosts_with_different_clocks_is_aligned() -> None:
-    """The clock of the second host is 1,000 s ahead; no tensor is received before it is sent, but for the error."""
+    """The clock of the second host is 1,000 s ahead; within the error, no tensor is received before it is sent."""
     with network(2, clocks_s=(0, 1000)) as net:
         traced = ("trace=true", "trace_skip=1", "trace_steps=3", "train.steps=6")
         run, joined = train_on(net.hosts, [1, 1], *COMMON, *SYNC, *traced)

@@ -142,7 +142,7 @@ def test_a_model_that_exceeds_the_resource_limits_of_a_process_is_refused(tmp_pa
     assert not list(tmp_path.glob("**/run.json"))
 
 
-# No accuracy improves by more than 1, so patience counts six evaluations after the first one.
+# No accuracy improves by more than 1, so patience counts six evaluations after the first evaluation.
 WAITING = (
     *QUIET,
     *typed(

@@ -28,7 +28,7 @@ def read_events(run: Path) -> list[Event]:
 
 
 def complete(events: list[Event], *categories: str) -> list[Event]:
-    """Return the events that have a duration: those of the given categories, or all if none is given."""
+    """Return the events of the given categories, by default of all categories, that have a duration."""
     return [event for event in events if event["ph"] == "X" and (not categories or event["cat"] in categories)]
 
 

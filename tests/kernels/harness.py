@@ -165,7 +165,7 @@ def is_float(dtype: str) -> bool:
 
 
 def once_each(pairs: Iterable[tuple[int, int]]) -> dict[int, int]:
-    """Return input -> output of the pairs that a planner chooses: those whose input and output no chosen pair has."""
+    """Return input -> output of the pairs that a planner chooses: pairs without a tensor of an earlier pair."""
     chosen: dict[int, int] = {}
     for i, o in pairs:
         if i not in chosen and o not in chosen.values():

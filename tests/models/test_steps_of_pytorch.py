@@ -80,7 +80,7 @@ def test_losses_and_gradients_of_steps_equal_those_of_pytorch(label: str) -> Non
 
 
 def _of_pytorch(name: str, value: Array) -> Array:
-    """Return the value of a variable with the axes that PyTorch gives it: those of dense weights are swapped."""
+    """Return the value of a variable with the axes of PyTorch, which swaps the axes of dense weights."""
     return value.T.copy() if name.endswith("/weights") and value.ndim == 2 else value
 
 

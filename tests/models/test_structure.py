@@ -119,7 +119,8 @@ ORDERS = {
         *(("bottleneck", "original", f"stage{i}_unit2", "", f"stage{i}_unit1_relu3") for i in (1, 2, 3)),
         ("bottleneck", "original", "stage1_unit1", "shortcut shortcut_norm", "relu1"),
         ("bottleneck", "original", "stage2_unit1", "shortcut shortcut_norm", "stage1_unit2_relu3"),
-        # The first unit's shortcut reads the activated input, as its branch does; later ones without weights do not.
+        # The first unit's shortcut reads the activated input, as its branch does; later shortcuts without weights
+        # read the unit's input.
         ("basic", "preactivation", "stage1_unit1", "", "stage1_unit1_relu1"),
         ("basic", "preactivation", "stage1_unit2", "", "stage1_unit1_add"),
         ("basic", "preactivation", "stage2_unit1", "shortcut", "stage1_unit2_add"),

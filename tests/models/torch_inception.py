@@ -10,7 +10,7 @@ Tensor = torch.Tensor
 
 
 def norm(state: Mapping[str, Tensor], name: str, x: Tensor, eps: float = 1e-5) -> Tensor:
-    """Return x normalized with the running statistics or, if ``state`` has none, with those of the batch."""
+    """Return x normalized with the running statistics or, if ``state`` has none, with the statistics of the batch."""
     mean, variance, gamma, beta = (
         state.get(f"{name}.{part}") for part in ("running_mean", "running_var", "weight", "bias")
     )
@@ -21,8 +21,8 @@ def norm(state: Mapping[str, Tensor], name: str, x: Tensor, eps: float = 1e-5) -
 class TorchInceptionV3:
     """Inception v3, without dropout.
 
-    state: ``state_dict``; without running statistics, those of the batch are used. auxiliary_weight: of the second
-    loss.
+    state: ``state_dict``; without running statistics, the statistics of the batch are used. auxiliary_weight: weight of
+    the second loss.
     """
 
     state: Mapping[str, Tensor]

@@ -190,7 +190,7 @@ def test_same_padding_makes_size_over_stride_windows(side: int, window: int, str
 
 @given(SIDES, WINDOWS, STRIDES, st.integers(0, 3))
 def test_ceil_counts_windows_as_cuda_convnet_does(side: int, window: int, stride: int, padding: int) -> None:
-    # There are 1 + ceil((in + 2 * pad - filter) / stride) windows if the last one touches the image.
+    # There are 1 + ceil((in + 2 * pad - filter) / stride) windows if the last window touches the image.
     assume(window <= side + 2 * padding)
     windows = 1 + math.ceil((side + 2 * padding - window) / stride)
     assume((windows - 1) * stride < side + padding)

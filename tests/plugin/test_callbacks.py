@@ -87,7 +87,7 @@ def test_the_command_line_and_files_choose_callbacks_in_an_order(
 
 
 def test_a_run_calls_its_callbacks_in_order_and_stores_them(plugin: str) -> None:
-    """A repeated and a resumed run use the stored settings, not those that the run has changed."""
+    """A repeated and a resumed run use the stored settings, not the settings that the run has changed."""
     assert main([f"--plugin={plugin}", "callbacks={limit: {steps: 3}, first: {}}", *FEW, "hydra.run.dir=run"]) == 0
     calls = ["21", "11", "2!2", "1!2", "2!!3", "1!!3"]
     assert Path("calls").read_text().split() == calls

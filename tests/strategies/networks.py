@@ -93,7 +93,7 @@ def workload_of(
     example_shape: tuple[int, ...] = EXAMPLE_SHAPE,
     seed: int = 7,
 ) -> Workload:
-    """Return a workload of a network or of the one with a name, by default on images of 6x6 pixels."""
+    """Return a workload of a network, given as a function or by its name, by default on images of 6x6 pixels."""
     network = NETWORKS[network] if isinstance(network, str) else network
     return Workload(network, optimizer, labelled(example_shape), dtype, seed, batch_size, TEST_BATCH, microbatches)
 

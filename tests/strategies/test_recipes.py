@@ -1,4 +1,4 @@
-"""Rules by name with schedules, and averaged weights, equal those of ``single`` under every strategy."""
+"""Optimizer rules by name with schedules, and averaged weights: every strategy gives the results of ``single``."""
 
 from dataclasses import replace
 from typing import Any

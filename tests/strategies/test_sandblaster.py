@@ -214,7 +214,7 @@ def test_untrainable_tasks_are_refused(strategy: Strategy, workload: Workload, m
     [
         pytest.param(6, 2, "1:3 0:0 0:1 1:4 0:2 1:5", id="a range of consecutive portions for each worker"),
         pytest.param(9, 3, "2:6 2:7 2:8 0:0 0:1 2:5 2:4 1:3", id="the last portion of the longest range"),
-        pytest.param(3, 3, "1:1 0:0 2:2 -2 2:1 -0 0:1", id="the oldest unfinished portion, then the only one left"),
+        pytest.param(3, 3, "1:1 0:0 2:2 -2 2:1 -0 0:1", id="the oldest unfinished portion, then the only portion left"),
         pytest.param(5, 5, "1:1 0:0 2:2 3:3 4:4 -3 -4 3:1 4:0 -0 0:2 4:1", id="fewest workers first"),
         pytest.param(2, 2, "0:0 1:1 -1 1:0 -0 !0 0:None", id="the first worker to finish counts"),
     ],

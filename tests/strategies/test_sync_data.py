@@ -189,7 +189,7 @@ def parts(combine: str, network: str, *, overlap: bool) -> list[Graph]:
 
 
 def sends_of_gradients(part: Graph) -> list[int]:
-    """Return the positions of the worker's sends, except those of loss and accuracy."""
+    """Return the positions of the worker's sends, without the sends of loss and accuracy."""
     scores = ("/train/loss_", "/train/accuracy_")
     return [i for i, node in enumerate(part) if node.op == "send" and not any(each in node.name for each in scores)]
 

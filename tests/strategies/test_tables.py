@@ -1,4 +1,4 @@
-"""Tables of which a batch looks up a few rows: results like those of whole gradients, under all strategies."""
+"""Tables of which a batch looks up a few rows: under all strategies, results agree with those of whole gradients."""
 
 from dataclasses import replace
 from typing import Any

@@ -110,7 +110,7 @@ def test_the_changed_keys_are_those_of_the_nearest_earlier_design() -> None:
 
 
 def test_claims_of_a_benchmark_are_decided_by_pairs_of_rounds() -> None:
-    """Two libraries in slow and fast rounds; the second one is always a little slower."""
+    """Two libraries in slow and fast rounds; the second library is always a little slower."""
     cells: dict[str, Any] = {"a": {}, "b": {}}
     document = {
         "title": "t",

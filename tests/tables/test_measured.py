@@ -255,7 +255,7 @@ def test_the_digest_of_the_data_is_that_of_its_contents() -> None:
 
 @pytest.mark.slow
 def test_results_are_stored_as_jobs_of_another_process_end(own: Path, capsys: Capture) -> None:
-    """Two processes run four jobs; the results of the first jobs are stored before the last one ends."""
+    """Two processes run four jobs; the results of the first jobs are stored before the last job ends."""
     counts = []
     collect = TableSweep._collect
 

@@ -121,7 +121,7 @@ def random_picture(draw: random.Random) -> TablePicture:
 
 
 def places(figure: Figure) -> list[tuple[str, Bbox]]:
-    """Return the texts of a figure with the rectangles in pixels that they occupy, and those of the axes of panels."""
+    """Return the rectangle, in pixels, of each text of a figure, and of the axes of each panel."""
     FigureCanvasAgg(figure).draw()
     page, *panels = figure.axes
     [table] = page.tables

@@ -69,7 +69,7 @@ def test_a_backup_worker_that_does_not_join_again_ends_the_run(tmp_path: Path, m
 def test_a_backup_worker_that_hangs_before_it_joins_is_lost_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The time limit of the first new process, which never joins, ends immediately. The second one joins."""
+    """The time limit of the first new process, which never joins, ends immediately. The second new process joins."""
     hung: list[str] = []
     start, replace = LocalLauncher.start, WorkerGroup.replace
 

@@ -202,7 +202,7 @@ def test_a_spare_process_takes_over(undisturbed: Undisturbed, tmp_path: Path) ->
     assert summary.weights_sha256 == undisturbed("sync_data").weights_sha256
     assert recoveries_of(tmp_path / "run")[0]["replaced"] == ["worker-1"]
     logs = {path.name: path.read_text() for path in (tmp_path / "run" / "workers").glob("spare-*.log")}
-    assert logs.keys() == {"spare-0.log", "spare-1.log"}, "the first one was used, so that another one was started"
+    assert logs.keys() == {"spare-0.log", "spare-1.log"}, "the first was used, so another was started"
     assert "Traceback" not in logs["spare-0.log"]
     assert processes_of(summary.run_id) == []
 

@@ -218,8 +218,8 @@ class ClientActivities:
         """Yield the rows of a message; each row waits for the previous one.
 
         The first row is the work on the sender's host, if any. The last row is the transfer. The latency is a separate
-        row if the message uses a serial link, which is free during the latency, or if the message follows another one
-        between the same devices, whose transfer ends first.
+        row if the message uses a serial link, which is free during the latency, or if the message follows another
+        message between the same devices, whose transfer ends first.
         """
         source = sent[0].source
         route, share = self._network.route(task_of(source), task_of(sent[0].destination)), self._shares.get(source)

@@ -49,7 +49,7 @@ class CublasLibrary:
 
     cublas: CuPy's module. library: the C library, whose functions return a status, 0 for success. current_gpu: returns
     the number of this thread's GPU. tf32: whether factors of float32 products may be rounded to 10 mantissa bits. lock:
-    the lock held during cuBLAS calls; by default, a new one.
+    the lock held during cuBLAS calls; by default, a new lock.
     """
 
     def __init__(

@@ -152,7 +152,7 @@ def groups(touched: Sequence[Touched], programs: Sequence[Hashable | None]) -> l
     """Divide calls into groups, each for one launch; in order, the groups have the same results as the calls.
 
     programs: each call's program, or None. Calls of one program may be combined; combined calls run at the position of
-    the last one.
+    the last call.
     """
     backwards: list[list[int]] = []
     homes: dict[Hashable, _Home] = {}

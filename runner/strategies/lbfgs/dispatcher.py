@@ -116,7 +116,7 @@ class Dispatcher(LbfgsStepDriver):
 
     A server begins clients in the order in which they are launched, unless they wait for input. A replica's next client
     is launched after the client that stores its last gradient; :data:`GATHER` is launched after all storing clients.
-    Therefore a gradient is stored before the next one overwrites it and before the gradients are summed.
+    Therefore a gradient is stored before the next gradient overwrites it and before the gradients are summed.
     """
 
     def __init__(self, clients: Clients, settings: PortionedMinimisation) -> None:

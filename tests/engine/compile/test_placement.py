@@ -53,7 +53,7 @@ def devices(text: str, cluster: Cluster = FOUR) -> dict[str, str]:
                 ("/job:worker", "cpu0"),
             )
         ),
-        # A node is placed on a device with a kernel for its op, and so are all nodes of its colocation group.
+        # A node and all nodes of its colocation group are placed on a device with kernels for their ops.
         (f"a = {source(CPU_0)}; p = matmul(a, a)", {"a": "cpu0", "p": "gpu0"}),
         (f"a = {source('/task:1')}; p = matmul(a, a, beside='a')", {"a": "gpu1", "p": "gpu1"}),
         # A chain of colocations is one group; only devices that are allowed for all its nodes are feasible.

@@ -45,7 +45,7 @@ class Side:
         self.wait = join([DOORBELLS.wait(bells[1], self.number, spins)])
 
     def play(self) -> None:
-        """Take turns; every turn writes ``VALUES`` equal numbers, each one more than those received before."""
+        """Take turns; every turn writes ``VALUES`` equal numbers, larger by 1 than the numbers received before."""
         for turn in range(1, ROUNDS + 1):
             self.number[0] = turn
             if self.first:

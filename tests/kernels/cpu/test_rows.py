@@ -64,7 +64,7 @@ def test_large_logits_do_not_overflow(library: str) -> None:
 
 def test_the_loss_of_a_certain_prediction_is_small_but_not_zero(library: str) -> None:
     loss, _ = losses(library, np.array([[0, 8], [0, 12], [0, 30]], np.float32), np.array([1, 1, 1]))
-    # oneDNN rounds probabilities near 1 to multiples of 6e-8, and so are these losses.
+    # oneDNN rounds probabilities near 1, and therefore these losses, to multiples of 6e-8.
     tolerance = {"llvm": {"rtol": 3e-3}, "onednn": {"rtol": 0, "atol": 1.2e-7}}[library]
     np.testing.assert_allclose(loss, np.log1p(np.exp([-8.0, -12.0, -30.0])), **tolerance)
 

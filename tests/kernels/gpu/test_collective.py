@@ -137,7 +137,7 @@ def test_errors_of_the_library_name_gpu_and_rank(gpus: EmulatedRuntime) -> None:
 
 
 def test_a_background_failure_is_raised_before_the_next_sum_and_aborts_running_sums(gpus: EmulatedRuntime) -> None:
-    """Without the abort, running sums would wait for other GPUs forever, and so would a synchronization."""
+    """Without the abort, running sums and a synchronization would wait for other GPUs forever."""
     nccl = joined(gpus, 2)
     gpus.use(0)
     part = operand(gpus, np.ones(2, np.float32))

@@ -122,7 +122,7 @@ def _gathered_bytes(inputs: Specs, outputs: Specs) -> int:
 
 
 def _put_bytes(inputs: Specs, outputs: Specs) -> int:
-    """Return the bytes of the indices plus twice those of the new rows, which are read and written to the table."""
+    """Return the bytes of the indices plus twice the bytes of the new rows, which are read and written to the table."""
     return inputs[1].nbytes + 2 * inputs[2].nbytes
 
 

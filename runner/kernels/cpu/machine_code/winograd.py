@@ -47,7 +47,7 @@ PRIORITY = 25
 """Higher than the priority of the oneDNN kernels."""
 
 FEWEST_CHANNELS = 16
-"""Fewest channels for which the kernels were faster than those of oneDNN; fewer were not measured."""
+"""Fewest channels for which the kernels were faster than oneDNN's kernels; fewer channels were not measured."""
 
 FEWEST_TILES = 32
 """Fewest tiles per thread. With fewer, the transform of the filters takes longer than the saved multiplications."""
