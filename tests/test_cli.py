@@ -93,7 +93,7 @@ def test_the_version_is_that_of_the_project(capsys: Capture):
     assert capsys.readouterr().out == f"runner {versions()['runner']}\n"
 
 
-def test_an_unknown_verb_is_refused_with_the_known_ones(folder: Path, capsys: Capture):
+def test_an_unknown_verb_is_refused_with_the_known_verbs(folder: Path, capsys: Capture):
     message = refused(["explian"], capsys)
     verbs = ", ".join(name for name, text in VERBS.items() if text)
     assert f"unknown verb 'explian': did you mean 'explain'? Expected one of {verbs}, or overrides" in message

@@ -29,7 +29,7 @@ def main(arguments: Sequence[str]) -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     fetching = commands.add_parser("fetch", help="download a dataset into the cache")
     fetching.add_argument("name", choices=ORIGINS, metavar="NAME", help=", ".join(ORIGINS))
-    listing = commands.add_parser("list", help="show all datasets and which are in the cache")
+    listing = commands.add_parser("list", help="show all datasets and their locations")
     for command in (fetching, listing):
         command.add_argument("--cache-dir", help=f"folder of fetched datasets (default: {cache_root(None)})")
     converting = commands.add_parser("convert", help="write a dataset as TFRecord shards")

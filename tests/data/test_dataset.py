@@ -190,7 +190,7 @@ def test_a_validation_split_keeps_the_shares_of_the_classes(sizes: list[int], da
     shares = np.array(sizes) * examples / len(labels)
     excess, able = counts - shares, counts + 1 < np.array(sizes)
     assert (excess > -1).all()
-    # Otherwise, an example of another class in place of one of the first would lower the largest excess over a share.
+    # If another class gave an example in place of the class with the largest excess, the largest excess would not fall.
     assert excess.max() <= min(excess[able] + 1, default=len(labels)) + 1e-9
 
 

@@ -1,4 +1,4 @@
-"""The table of :mod:`tests.tables.own_table` in an own folder."""
+"""The table of :mod:`tests.tables.own_table` in a separate folder."""
 
 import shutil
 from pathlib import Path

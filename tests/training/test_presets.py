@@ -18,7 +18,7 @@ ALIKE = (
     *("imagenet_batch_256_128", "imagenet_batch_512_128"),
     *("inception_v3_batch_4096", "inception_v3_batch_16384", "inception_v3_2015"),
 )
-"""Presets for ImageNet that differ from a tested one only in numbers of examples, rates or the schedule."""
+"""Presets for ImageNet that differ from a tested preset only in numbers of examples, rates or the schedule."""
 PRESETS = [name for name in options(conf_dir())["experiment"] if name not in ALIKE]
 OWN = {
     "mnist_sandblaster": [],
@@ -35,7 +35,10 @@ CASES = [
         [("own", False)] if preset in OWN else [("single", number % 2 == 1), ("sync_data", number % 2 == 0)]
     )
 ]
-"""Each preset with each strategy. One of the two is slow, in turn: other tests train every network with both."""
+"""Each preset with each strategy. Presets in turn have a slow case with ``sync_data`` or with ``single``.
+
+Other tests train every network with both strategies.
+"""
 
 
 def built(preset: str, strategy: str) -> Experiment:

@@ -25,8 +25,8 @@ from runner.kernels.platform import HostPlatform
 from runner.kernels.registry import Registry
 
 WARM_UP, REPEATS, LEAST_REPEATS, LONGEST_S = 2, 15, 3, 2.0
-"""Number of untimed runs; number of timed runs, of which the median is taken; and the smallest number of timed runs,
-used if more runs would take longer than ``LONGEST_S`` seconds."""
+"""Number of untimed runs; largest number of timed runs, of which the median is taken; smallest number of timed runs,
+after which no run begins later than ``LONGEST_S`` seconds after the first."""
 
 
 def instruction_seconds(plan: DevicePlan, initial: DevicePlan | None, registry: Registry, threads: int) -> list[float]:
