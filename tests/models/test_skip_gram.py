@@ -163,7 +163,7 @@ def test_other_models_and_data_are_refused() -> None:
         ConfigError, match="task=embeddings with model=mlp: expected vectors of words; use model=skip_gr"
     ):
         TASK.network(Mlp(), FIELDS)
-    with pytest.raises(ConfigError, match=r"the field x of the dataset is float\[3\]; expected the numbers of T words"):
+    with pytest.raises(ConfigError, match=r"the field x of the dataset is float\[3\]; expected the ids of T words"):
         TASK.outputs({"x": Field((3,)), "y": Field((3,))})
     with pytest.raises(ConfigError, match="model=skip_gram has vectors of words; expected task=embeddings"):
         SkipGram().forward(None, None, 3)  # type: ignore[arg-type]
