@@ -59,7 +59,7 @@ class Language(Task):
         x, y = fields["x"], fields["y"]
         if not (x.dtype == y.dtype == LABEL and len(x.shape) == 1 and x.shape == y.shape and y.names):
             fault = f"the fields x and y of the dataset are {x} and {y}"
-            expected = "the numbers of T words each, int64[T], with the names of the words"
+            expected = "the ids of T words each, int64[T], with the names of the words"
             raise ConfigError(f"task={self.name}: {fault}; expected {expected}; use data=shakespeare, text or lm1b")
         return len(y.names)
 
