@@ -117,8 +117,8 @@ def estimated_s(experiment: Experiment, require_fit: Callable[[Experiment], None
     """Return the seconds of all updates of a run, estimated by its first updates; None if they cannot be made here.
 
     A batch that does not fit into the memory of this machine is halved until it fits, and the time of an update is
-    multiplied accordingly. require_fit: raises ResourceError if an experiment does not fit. synthetic: whether to replace
-    the dataset; None is returned if no data can replace it.
+    multiplied accordingly. require_fit: raises ResourceError for an experiment that does not fit. synthetic: whether to
+    replace the dataset; None is returned if no data can replace it.
     """
     batch = whole = experiment.config.train.batch_size
     tried: Experiment | str = with_synthetic_data(experiment, [whole]) if synthetic else experiment
