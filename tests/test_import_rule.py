@@ -19,7 +19,8 @@ MAY_IMPORT = {
     "callback": "",
     "errors": "",
     "system": "errors",
-    # Arrays: NumPy, and no module of runner outside ``kernels``. A reference kernel registers itself.
+    # Arrays: NumPy, and no module of runner outside ``kernels`` but those that store compiled code. A reference kernel
+    # registers itself.
     "kernels": "",
     "kernels.philox": "",
     "kernels.platform": "kernels.contract kernels.memory",
@@ -35,11 +36,11 @@ MAY_IMPORT = {
     "kernels.cpu.onednn": "kernels.memory kernels.contract kernels.registry kernels.reference.rows"
     " kernels.cpu.dispatch",
     "kernels.cpu.machine_code": "kernels.contract kernels.memory kernels.functions kernels.registry kernels.elementwise"
-    " kernels.reference.rows kernels.cpu.dispatch",
+    " kernels.reference.rows kernels.cpu.dispatch system.code_cache system.files",
     "kernels.cpu.loading": "kernels.registry kernels.cpu.onednn kernels.cpu.machine_code kernels.cpu.dispatch",
     # Kernels of a GPU: they use CUDA through one protocol, except for the module that implements it.
     "kernels.gpu": "kernels.memory kernels.contract kernels.functions kernels.registry kernels.platform"
-    " kernels.elementwise kernels.philox",
+    " kernels.elementwise kernels.philox system.code_cache",
     # The engine: a folder imports only folders that are inside it or listed above it. A graph describes the
     # computation, and a plan describes its execution.
     "engine": "",

@@ -20,11 +20,12 @@ _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-def read_regular(path: Path, limit: int, directory: int | None = None) -> bytes:
+def read_regular(path: Path, limit: int, directory: int | None = None, *, private: bool = False) -> bytes:
     """Read a regular file; if it is longer than ``limit`` bytes, return the first ``limit`` + 1 bytes.
 
-    directory: descriptor of the folder from which a relative ``path`` starts. Raises SecurityError if ``path`` is not a
-    regular file. A symbolic link is not accepted either, because it could lead to any file.
+    directory: descriptor of the folder from which a relative ``path`` starts. private: whether only this user may be
+    able to change the file. Raises SecurityError if ``path`` is not a regular file, or not private. A symbolic link is
+    not accepted either, because it could lead to any file.
     """
     try:
         descriptor = os.open(path, _READ, dir_fd=directory)
@@ -36,6 +37,8 @@ def read_regular(path: Path, limit: int, directory: int | None = None) -> bytes:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
             raise SecurityError(f"{path} is not a regular file")
+        if private and (status.st_uid != os.geteuid() or status.st_mode & 0o022):
+            raise SecurityError(f"{path} can be changed by another user: expected a file of user {os.geteuid()}")
         with open(descriptor, "rb", closefd=False) as file:
             # read() allocates the requested size immediately, so request at most one byte more than the file has.
             return file.read(min(status.st_size, limit) + 1)
@@ -129,3 +132,8 @@ def user_cache_folder() -> Path:
 def gpu_code_folder() -> Path:
     """Return the cache folder of machine code that was compiled for GPUs."""
     return user_cache_folder() / "gpu_code"
+
+
+def cpu_code_folder() -> Path:
+    """Return the cache folder of machine code that was compiled for CPUs; raises RuntimeError if no home is known."""
+    return user_cache_folder() / "machine_code"

@@ -1,18 +1,12 @@
 """Compilation of CUDA C++ sources by the run-time compiler NVRTC, which needs no GPU, and a cache of machine code.
 
-With the cache, only the first run of a network compiles. The name of a cached file is a hash of the source, the options
-and the version of the compiler. A file starts with a digest of its code. Files may be deleted at any time.
+With the cache, only the first run of a network compiles.
 """
 
-import hashlib
 import logging
-import os
-from contextlib import suppress
 from pathlib import Path
 
-log = logging.getLogger(__name__)
-
-_DIGEST_BYTES = hashlib.sha256().digest_size
+from runner.system.code_cache import CodeCache, code_name
 
 CONTRACT = "// fmad"
 """A line that marks sources whose products and sums may be contracted to fused multiply-adds."""
@@ -58,52 +52,15 @@ class CachingCompiler:
     """A compiler with a cache. folder: the cache, created when first used; None disables the cache."""
 
     def __init__(self, folder: Path | None) -> None:
-        self._folder = folder
+        self._cache = CodeCache(folder, logging.WARNING) if folder else None
 
     def compiled(self, source: str, capability: int) -> bytes:
-        """Return the machine code of a source for a compute capability; raises the errors of :func:`compiled`.
-
-        Damaged files are replaced. If files cannot be written, the cache is disabled. Both events are logged.
-        """
-        if self._folder is None:
+        """Return the machine code of a source for a compute capability; raises the errors of :func:`compiled`."""
+        if self._cache is None:
             return compiled(source, capability)
-        path = self._folder / f"{_name(source, capability)}.cubin"
-        code = _read(path)
+        name = code_name(source, *options(source, capability), version())
+        code = self._cache.read(name)
         if code is None:
             code = compiled(source, capability)
-            self._store(path, code)
+            self._cache.write(name, code)
         return code
-
-    def _store(self, path: Path, code: bytes) -> None:
-        """Write the code to a temporary file and rename it, so that other processes never read a partial file."""
-        own = path.with_suffix(f".{os.getpid()}")
-        try:
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            own.write_bytes(hashlib.sha256(code).digest() + code)
-            own.replace(path)
-        except OSError as error:
-            log.warning("compiled GPU code cannot be cached, so every run compiles it: %s", error)
-            self._folder = None
-            with suppress(OSError):  # A full disk leaves a partial file.
-                own.unlink()
-
-
-def _name(source: str, capability: int) -> str:
-    parts = [source, *options(source, capability), version()]
-    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
-
-
-def _read(path: Path) -> bytes | None:
-    """Return the code of a file, or None if it is missing or damaged."""
-    try:
-        found = path.read_bytes()
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        log.warning("cached GPU code cannot be read and is compiled again: %s", error)
-        return None
-    digest, code = found[:_DIGEST_BYTES], found[_DIGEST_BYTES:]
-    if hashlib.sha256(code).digest() != digest:
-        log.warning("%s is damaged and is compiled again", path)
-        return None
-    return code

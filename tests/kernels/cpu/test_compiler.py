@@ -7,6 +7,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from pathlib import Path
 
 import cffi
 import numpy as np
@@ -21,6 +22,7 @@ from runner.kernels.cpu.machine_code.compiler import CompilerUnavailable, Machin
 from runner.kernels.cpu.machine_code.loops import slice_module
 from runner.kernels.memory import allocate
 from runner.kernels.registry import Registry
+from runner.system.code_cache import CodeCache
 from tests.kernels.cpu.onednn.checking import library
 
 ANSWER = "define i32 @answer() {\n ret i32 42\n}"
@@ -116,6 +118,83 @@ def test_the_option_avx2_hides_wider_instructions(request: pytest.FixtureRequest
 def test_the_error_for_an_unknown_function_names_it() -> None:
     with pytest.raises(KeyError, match=r"no function 'question' in the module; it has \['answer'\]"):
         MachineCode(ANSWER).address("question")
+
+
+class Recorder(CodeCache):
+    """A cache that records the names of code that was compiled."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.compiled: list[str] = []
+
+    def write(self, name: str, code: bytes) -> None:
+        self.compiled.append(name)
+        super().write(name, code)
+
+
+@pytest.fixture
+def recorder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Recorder:
+    """Return the cache that the test uses instead of the user's."""
+    recorder = Recorder(tmp_path)
+    monkeypatch.setattr(compiler, "code_cache", lambda: recorder)
+    return recorder
+
+
+def call(code: MachineCode, name: str) -> int:
+    """Return the result of a function without arguments."""
+    return int(cffi.FFI().cast("int32_t (*)()", code.address(name))())
+
+
+def test_equal_text_is_compiled_once_and_loaded_with_other_externals(recorder: Recorder) -> None:
+    inner = [MachineCode(ANSWER.replace("42", str(number))) for number in (5, 6)]
+    text = (
+        "declare i32 @elsewhere()\n"
+        "define i32 @outer() {\n %x = call i32 @elsewhere()\n %y = mul i32 %x, 7\n ret i32 %y\n}"
+    )
+    outer = [MachineCode(text, {"elsewhere": each.address("answer")}) for each in inner]
+    assert [call(each, "outer") for each in outer] == [35, 42]
+    assert len(recorder.compiled) == 3
+    with pytest.raises(KeyError, match="no function 'question'"):
+        outer[1].address("question")
+
+
+def test_a_damaged_file_is_compiled_again(recorder: Recorder, tmp_path: Path) -> None:
+    for _ in range(2):
+        assert call(MachineCode(ANSWER), "answer") == 42
+        (path,) = tmp_path.iterdir()
+        path.write_bytes(path.read_bytes()[:100])
+    assert len(recorder.compiled) == 2
+
+
+@pytest.mark.parametrize(
+    ("place", "name", "value"),
+    [
+        (binding, "get_host_cpu_name", lambda: "x86-64-v2"),
+        (binding, "get_host_cpu_features", lambda: binding.targets.FeatureMap({"sse2": True})),
+        (binding, "llvm_version_info", (1, 2, 3)),
+        (compiler.llvmlite, "__version__", "1.2.3"),
+        (compiler, "_LEVEL", 1),
+        (compiler, "_FORMAT", "none"),
+    ],
+)
+@pytest.mark.usefixtures("forgetful")
+def test_code_for_another_cpu_or_of_another_compiler_is_not_loaded(
+    place: object, name: str, value: object, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    MachineCode(ANSWER)
+    monkeypatch.setattr(place, name, value)
+    compiler.host.cache_clear()
+    MachineCode(ANSWER)
+    assert len(set(recorder.compiled)) == 2
+
+
+def test_without_a_home_code_is_compiled_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(compiler, "cpu_code_folder", refuse)
+    monkeypatch.setattr(compiler, "code_cache", compiler.code_cache.__wrapped__)
+    assert call(MachineCode(ANSWER), "answer") == 42
 
 
 def test_external_functions_are_called_at_their_addresses() -> None:

@@ -3,8 +3,6 @@
 No GPU is needed.
 """
 
-import errno
-import logging
 from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
@@ -98,7 +96,7 @@ def test_another_process_uses_the_cached_code(tmp_path: Path, asked: Asked) -> N
     found = [CachingCompiler(folder).compiled(source, 90) for source in ("a", "b", "a")]
     assert found == [b"a for 90 by 13.5", b"b for 90 by 13.5", b"a for 90 by 13.5"]
     assert asked == [("a", 90), ("b", 90)]
-    assert sorted(path.suffix for path in folder.iterdir()) == [".cubin", ".cubin"]
+    assert len(list(folder.iterdir())) == 2
     assert folder.stat().st_mode & 0o077 == 0
 
 
@@ -114,40 +112,18 @@ def test_the_cache_key_contains_capability_compiler_version_and_options(
     assert len(asked) == 4
 
 
-def test_a_damaged_file_is_compiled_again_with_a_warning(
+def test_damage_and_an_unusable_folder_are_warnings(
     tmp_path: Path, asked: Asked, caplog: pytest.LogCaptureFixture
 ) -> None:
     code = CachingCompiler(tmp_path)
     good = code.compiled("a", 90)
     (path,) = tmp_path.iterdir()
-    whole = path.read_bytes()
-    for damaged in (b"", whole[:-1], whole[:10], bytes([whole[0] ^ 1]) + whole[1:], whole[:-1] + b"?"):
-        path.write_bytes(damaged)
-        caplog.clear()
-        assert code.compiled("a", 90) == good
-        assert f"{path} is damaged and is compiled again" in caplog.text
-        assert path.read_bytes() == whole
-    assert len(asked) == 6
-
-
-def test_if_the_cache_cannot_be_written_one_warning_is_logged(
-    tmp_path: Path, asked: Asked, caplog: pytest.LogCaptureFixture
-) -> None:
-    (tmp_path / "file").write_text("in the way")
-    code = CachingCompiler(tmp_path / "file" / "folder")
-    with caplog.at_level(logging.WARNING):
-        assert [code.compiled(source, 90) for source in "ab"] == [b"a for 90 by 13.5", b"b for 90 by 13.5"]
-    messages = [record.getMessage() for record in caplog.records if "cannot be cached" in record.getMessage()]
-    assert len(messages) == 1
-
-
-def test_a_full_disk_leaves_no_part_of_a_file(tmp_path: Path, asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(path: Path, target: Path) -> Path:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(Path, "replace", full)
-    assert CachingCompiler(tmp_path).compiled("a", 90) == b"a for 90 by 13.5"
-    assert list(tmp_path.iterdir()) == []
+    path.write_bytes(b"")
+    assert code.compiled("a", 90) == good
+    tmp_path.chmod(0o777)
+    assert code.compiled("a", 90) == good
+    assert asked == [("a", 90)] * 3
+    assert [record.levelname for record in caplog.records] == ["WARNING"] * 2
 
 
 def test_without_a_folder_sources_are_compiled_each_time(asked: Asked) -> None:

@@ -11,6 +11,11 @@ import llvmlite
 from llvmlite import binding
 
 from runner.kernels.contract import NativeCall
+from runner.system.code_cache import CodeCache, code_name
+from runner.system.files import cpu_code_folder
+
+_FORMAT = "1"
+"""Version of cached code. It must change if :class:`MachineCode` compiles the same text in another way."""
 
 _LEVEL = 2  # The input is vectorized already; level 3 takes longer and gives the same instructions.
 
@@ -54,11 +59,29 @@ def host() -> Host:
     return Host(binding.get_host_cpu_name(), features, width, bool(found.get("fma") or found.get("neon")))
 
 
+@cache
+def code_cache() -> CodeCache | None:
+    """Return the cache of machine code that earlier processes of this user compiled; None if the user has no home."""
+    try:
+        return CodeCache(cpu_code_folder())
+    except RuntimeError:
+        return None
+
+
+def _name(text: str, triple: str) -> str:
+    """Return the name of cached code, which depends on everything that determines the code."""
+    target = (triple, host().cpu_model, host().features)
+    return code_name(text, *target, str(_LEVEL), str(binding.llvm_version_info), llvmlite.__version__, _FORMAT)
+
+
 class MachineCode:
     """The compiled functions of one module. Callers must keep this object while they use its functions."""
 
     def __init__(self, text: str, externals: Mapping[str, int] | None = None) -> None:
-        """Compile a module of LLVM assembly. externals: addresses of the functions that the module declares."""
+        """Compile a module of LLVM assembly, or load its code from the cache.
+
+        externals: addresses of the functions that the module declares.
+        """
         for_host = host()
         module = binding.parse_assembly(text)
         module.verify()
@@ -67,8 +90,17 @@ class MachineCode:
         self._engine = binding.create_mcjit_compiler(module, machine)
         for name, address in (externals or {}).items():
             self._engine.add_global_mapping(module.get_function(name), address)
-        self._engine.finalize_object()
+        self._compile(_name(text, target.triple))
         self._names = frozenset(function.name for function in module.functions if not function.is_declaration)
+
+    def _compile(self, name: str) -> None:
+        """Load the code of this name from the cache, or compile the module and store its code."""
+        kept, compiled = code_cache(), list[bytes]()
+        stored = kept.read(name) if kept else None
+        self._engine.set_object_cache(lambda module, code: compiled.append(code), lambda module: stored)
+        self._engine.finalize_object()
+        if kept and compiled:
+            kept.write(name, compiled[0])
 
     def address(self, name: str) -> int:
         """Return the address of a function; raises KeyError if the module has no function of this name."""
