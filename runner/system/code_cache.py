@@ -32,7 +32,7 @@ def code_name(*parts: str) -> str:
 class CodeCache:
     """Compiled code by name, in a folder of mode 0700. Threads and processes may read and write at the same time.
 
-    If the folder cannot be used, the reason is logged once, nothing is found and nothing is stored.
+    If files cannot be read or written, the first reason is logged, and the code must be compiled.
     """
 
     def __init__(self, folder: Path, level: int = logging.DEBUG, limit: int = LIMIT_BYTES) -> None:
@@ -76,7 +76,7 @@ class CodeCache:
     def _report(self, error: Exception) -> None:
         if not self._reported:
             self._reported = True
-            log.log(self._level, "compiled code cannot be cached, so every run compiles it: %s", error)
+            log.log(self._level, "the cache of compiled code was not used: %s", error)
 
 
 def _digest(name: str, code: bytes) -> bytes:

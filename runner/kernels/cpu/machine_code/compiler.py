@@ -95,12 +95,13 @@ class MachineCode:
 
     def _compile(self, name: str) -> None:
         """Load the code of this name from the cache, or compile the module and store its code."""
-        kept, compiled = code_cache(), list[bytes]()
-        stored = kept.read(name) if kept else None
+        files, compiled = code_cache(), list[bytes]()
+        stored = files.read(name) if files else None
+        # LLVM calls these functions, and their exceptions are lost. Therefore they read and write no files.
         self._engine.set_object_cache(lambda module, code: compiled.append(code), lambda module: stored)
         self._engine.finalize_object()
-        if kept and compiled:
-            kept.write(name, compiled[0])
+        if files and compiled:
+            files.write(name, compiled[0])
 
     def address(self, name: str) -> int:
         """Return the address of a function; raises KeyError if the module has no function of this name."""
