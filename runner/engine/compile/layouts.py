@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from runner.engine.compile.passes.rewriting import ALIASES, viewed_tensors
+from runner.engine.compile.passes.rewriting import ALIASES, viewed
 from runner.engine.compile.passes.transfers import sent_tensor
 from runner.engine.compile.plan import Feed, Instruction, Slot
 from runner.engine.graph.device import DeviceName
@@ -94,8 +94,7 @@ class _Arranging:
     def keep_old_values(self, part: Graph, fetches: Sequence[Tensor]) -> None:
         """Record fetched variables that the step overwrites: a fetch returns the value at the start of the step."""
         overwritten = {node.inputs[0] for node in part if node.op == "assign"}
-        viewed = viewed_tensors(part)
-        self.kept = overwritten.intersection(viewed[tensor] for tensor in fetches)
+        self.kept = overwritten.intersection(viewed(part, tensor) for tensor in fetches)
 
     def feed(self, node: Node, fed: Tensor) -> None:
         """Create the slot of a fed value."""

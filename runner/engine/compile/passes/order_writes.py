@@ -74,8 +74,9 @@ def _with_copies_of_assigned_variables(graph: Graph) -> tuple[Graph, Mapping[str
 
 def _may_write(producer: Node, assign: Node, consumers: Iterable[Node]) -> bool:
     """Return whether the assigned value can be computed in the variable's memory once all reads have run."""
-    only_assigned = all(node.op == "assign" for node in consumers)
-    return producer.op in UPDATES and producer.device == assign.device and only_assigned
+    is_update = producer.op in UPDATES and producer.device == assign.device
+    # Checked last, because a constant can be the initial value of thousands of variables.
+    return is_update and all(node.op == "assign" for node in consumers)
 
 
 @dataclass
@@ -131,6 +132,8 @@ class _Order:
 
     def sorted_graph(self) -> Graph:
         """Return the graph with the added edges; of several ready nodes, the first in the old order comes next."""
+        if not self.added:
+            return self.graph
         nodes = {node.name: self._waiting(node) for node in self.graph}
         order = sorted_by_need({name: set(node.needed) for name, node in nodes.items()}, self.position)
         return Graph.of(nodes[name] for name in order)

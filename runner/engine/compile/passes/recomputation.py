@@ -16,7 +16,7 @@ of a residual unit except its sum are recomputed, each unit is a segment.
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
-from runner.engine.compile.passes.rewriting import ALIASES, Moved, fresh_name, rewired, viewed_tensors
+from runner.engine.compile.passes.rewriting import ALIASES, Moved, fresh_name, rewired, viewed
 from runner.engine.graph import op as op_table
 from runner.engine.graph.graph import Graph
 from runner.engine.graph.node import Node
@@ -35,18 +35,17 @@ def recompute_activations(graph: Graph, fetches: Collection[Tensor]) -> Graph:
 
 def _recomputed_nodes(graph: Graph, fetches: Collection[Tensor]) -> set[str]:
     """Return the names of the nodes to recompute, and of the forward nodes that view their outputs."""
-    viewed = viewed_tensors(graph)
     in_transfers = {tensor for node in graph if node.op == "send" for tensor in node.inputs}
-    whole_step = {viewed[tensor] for tensor in (*fetches, *in_transfers)}
-    in_backward_pass = {viewed[tensor] for node in graph if node.backward for tensor in node.inputs}
+    whole_step = {viewed(graph, tensor) for tensor in (*fetches, *in_transfers)}
+    in_backward_pass = {viewed(graph, tensor) for node in graph if node.backward for tensor in node.inputs}
     found: set[str] = set()
 
     def in_memory(tensor: Tensor) -> bool:
         return (
             tensor.node in found
             or not graph.nodes[tensor.node].inputs
-            or viewed[tensor] in in_backward_pass
-            or viewed[tensor] in whole_step
+            or viewed(graph, tensor) in in_backward_pass
+            or viewed(graph, tensor) in whole_step
         )
 
     for node in graph:

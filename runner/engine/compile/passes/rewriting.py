@@ -68,12 +68,11 @@ class Uses:
         return {name: i for i, name in enumerate(self.graph.nodes)}
 
 
-def viewed_tensors(graph: Graph) -> dict[Tensor, Tensor]:
-    """Return tensor -> the tensor whose memory it shares: the input of a chain of views, or the tensor itself."""
-    viewed: dict[Tensor, Tensor] = {}
-    for node in graph:
-        viewed.update((tensor, viewed[node.inputs[0]] if node.op in ALIASES else tensor) for tensor in node.tensors)
-    return viewed
+def viewed(graph: Graph, tensor: Tensor) -> Tensor:
+    """Return the tensor whose memory a tensor shares: the input of a chain of views, or the tensor itself."""
+    while (node := graph.nodes[tensor.node]).op in ALIASES:
+        tensor = node.inputs[0]
+    return tensor
 
 
 def needed_part(graph: Graph, roots: Iterable[str], effects: Collection[str] = ()) -> Graph:
