@@ -105,7 +105,7 @@ def confusion_matrix(counts: NDArray[np.integer], classes: Sequence[str], out_pa
         _number_cells(axes, counts, shares)
         for place, recall in enumerate(recalls):
             text = "no example" if math.isnan(recall) else f"{recall:.1%}"
-            bars.text(0.03, place, text, va="center", fontsize=8)
+            bars.text(0.03, place, text, va="center", fontsize=8, in_layout=False)
     return save_figure(figure, out_path)
 
 
@@ -127,7 +127,7 @@ def _number_cells(axes: "Axes", counts: NDArray[np.integer], shares: NDArray[np.
     for (row, column), count in np.ndenumerate(counts):
         if count:
             colour = "white" if shares[row, column] > 0.5 else "black"
-            axes.text(column, row, str(count), ha="center", va="center", color=colour, fontsize=8)
+            axes.text(column, row, str(count), ha="center", va="center", color=colour, fontsize=8, in_layout=False)
 
 
 _MOST_LABELLED = 8
