@@ -1,6 +1,7 @@
 """The facts and the examples of a dataset, and functions that split it into parts with the same class proportions."""
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -25,9 +26,8 @@ def stratified_split(labels: Integers, fraction: float, seed: int, name: str) ->
 
     name: the name of the dataset. The examples of each class are drawn separately, by a pure function of the arguments.
     """
-    classes, counts = np.unique(labels, return_counts=True)
-    taken = [held_out(int(count), fraction) for count in counts]
-    return _drawn(labels, dict(zip(classes.tolist(), taken, strict=True)), seed, f"{name}/split")
+    taken = {label: held_out(count, fraction) for label, count in Counter(labels.tolist()).items()}
+    return _drawn(labels, taken, seed, f"{name}/split")
 
 
 def validation_split(labels: Integers, examples: int, seed: int, name: str) -> tuple[Integers, Integers]:

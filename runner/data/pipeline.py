@@ -183,9 +183,9 @@ class Pipeline:
         stream = self._streams[domain]
         epochs, offsets = np.divmod(positions, len(stream))
         examples = np.empty_like(positions)
-        for epoch in np.unique(epochs):
+        for epoch in sorted(set(epochs.tolist())):
             chosen = epochs == epoch
-            examples[chosen] = self._epoch_order(int(epoch), domain)[offsets[chosen]]
+            examples[chosen] = self._epoch_order(epoch, domain)[offsets[chosen]]
         return stream.indices[examples]
 
     def _draw_epoch_order(self, epoch: int, domain: int) -> NDArray[np.int64]:
@@ -197,7 +197,7 @@ class Pipeline:
 def _streams(train: Examples) -> list[Subset]:
     """Return the train examples of each domain."""
     domains = train.domains
-    return [Subset(train, np.flatnonzero(domains == number)) for number in np.unique(domains)]
+    return [Subset(train, np.flatnonzero(domains == number)) for number in np.flatnonzero(np.bincount(domains))]
 
 
 def _parts(dataset: Dataset, val_fraction: float, seed: int) -> dict[str, Examples]:
