@@ -158,7 +158,6 @@ def _worker_options(arguments: Sequence[str]) -> argparse.Namespace:
         "--key", required=True, metavar="FILE", type=Path, help="key file of mode 0600, written by the run"
     )
     parser.add_argument("--parent", type=int, help="process id of the run, if the run started this process")
-    parser.add_argument("--spare", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--host", default="", help=argparse.SUPPRESS)
     return parser.parse_args(arguments)
 
@@ -178,7 +177,7 @@ def _worker(arguments: Sequence[str], plugins: Mapping[str, str]) -> int:
     from runner.records.summary import joining_facts
 
     options = _worker_options(arguments)
-    given = (options.join, options.key, options.spare, options.host)
+    given = (options.join, options.key, options.host)
     return worker_main(*given, joining_facts(plugins), lambda description: source_from_config(**description))
 
 

@@ -5,7 +5,7 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from runner.config.schema import SLURM, Config, server_processes, worker_processes
+from runner.config.schema import SLURM, Config, server_processes, spare_processes, worker_processes
 from runner.engine.cluster.processes import runner_command
 from runner.plugin import pinned_references
 from runner.records.run_directory import CONFIG_FILE, RUN_FILE
@@ -53,7 +53,7 @@ def submit_run(config: Config, run_dir: Path, arguments: Sequence[str], later: S
     threads = config.cluster.threads_per_worker
     options: dict[str, object] = {
         "job-name": "runner",
-        "ntasks": worker_processes(config) + server_processes(config),
+        "ntasks": worker_processes(config) + server_processes(config) + spare_processes(config),
         **({"cpus-per-task": threads} if threads else {}),
         "signal": f"B:TERM@{_NOTICE_S}",
         **(launcher.sbatch or {}),
@@ -61,6 +61,7 @@ def submit_run(config: Config, run_dir: Path, arguments: Sequence[str], later: S
         "open-mode": "append",
     }
     given = [f"--{name}" if value is True else f"--{name}={value}" for name, value in options.items()]
-    kept = [] if config.cluster.min_workers is None else ["--no-kill"]  # the job survives the loss of a node
+    goes_on = config.cluster.min_workers is not None or spare_processes(config) > 0
+    kept = ["--no-kill"] if goes_on else []  # the job survives the loss of a node
     job = submit(script, ["--requeue", *kept, *given])
     return f"submitted as job {job} of Slurm\nrun directory  {run_dir}\noutput         {log}"

@@ -146,12 +146,12 @@ def _emulation(config: Config) -> Iterator[str]:
 
 
 def _spares(config: Config) -> Iterator[str]:
-    cluster, kind = config.cluster, config.cluster.launcher.kind
+    cluster = config.cluster
     if not cluster.spares:
         return
     chosen = f"cluster.spares={cluster.spares}"
-    if kind != LOCAL:
-        yield f"{chosen} with cluster/launcher={kind}: this launcher starts no processes in advance; use 0"
+    if cluster.launcher.kind in (HOSTS, RAY):
+        yield f"{chosen} with cluster/launcher={cluster.launcher.kind}: use slurm or a local cluster, or spares=0"
     if cluster.one_process:
         yield f"{chosen} with cluster.one_process=true: there is no worker process to replace; use 0"
 

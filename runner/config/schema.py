@@ -302,6 +302,11 @@ def worker_processes(config: Config) -> int:
     return int(config.parallelism.processes.workers)
 
 
+def spare_processes(config: Config) -> int:
+    """Return the number of spare processes of a run; 0 if lost processes are not replaced."""
+    return config.cluster.spares if config.train.restarts else 0
+
+
 def key_help(schema: type) -> dict[str, str]:
     """Return key -> help line for the documented keys of a schema dataclass, in order of declaration."""
     return {f.name: f.metadata["help"] for f in dataclasses.fields(schema) if "help" in f.metadata}

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from runner.config.schema import Config
+from runner.config.schema import Config, spare_processes
 from runner.data.dataset import Facts
 from runner.engine.cluster.emulation import Emulation
 from runner.engine.compile.program import Program
@@ -75,8 +75,7 @@ class Experiment:
     @property
     def spares(self) -> int:
         """The number of spare processes; 0 if lost processes are not replaced, or if there are no worker processes."""
-        config = self.config
-        return config.cluster.spares if config.train.restarts and self.program.one_process is None else 0
+        return spare_processes(self.config) if self.program.one_process is None else 0
 
     @property
     def eval_every(self) -> int:

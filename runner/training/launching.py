@@ -24,7 +24,7 @@ def launcher_of(experiment: Experiment, directory: RunDirectory, environment: Ma
     """
     chosen: LauncherConfig = experiment.config.cluster.launcher
     options = [f"--plugin={reference}" for reference in pinned_references()]
-    lanes, threads = 1 + chosen.connections, experiment.threads_per_worker
+    lanes, threads, spares = 1 + chosen.connections, experiment.threads_per_worker, experiment.spares
     if chosen.kind == LOCAL:
         return LocalLauncher(
             directory.workers,
@@ -32,7 +32,7 @@ def launcher_of(experiment: Experiment, directory: RunDirectory, environment: Ma
             options,
             chosen.over_tcp,
             lanes=lanes if chosen.over_tcp else 1,
-            spares=experiment.spares,
+            spares=spares,
         )
     keys = directory.path / "keys"
     common: dict[str, Any] = {"options": options, "join_s": chosen.join_s, "lanes": lanes}
@@ -46,7 +46,7 @@ def launcher_of(experiment: Experiment, directory: RunDirectory, environment: Ma
             announce=partial(print, flush=True),
             **common,
         )
-    common |= {"logs": directory.workers, "threads": threads}
+    common |= {"logs": directory.workers, "threads": threads, "spares": spares}
     own = _bind_address(chosen.address) if chosen.address else None
     if chosen.kind == RAY:
         if importlib.util.find_spec("ray") is None:

@@ -149,6 +149,34 @@ def test_worker_that_dies_or_freezes_is_replaced_or_ends_the_run_with_node_and_r
     wait_until(lambda: not processes_with(str(tmp_path)), "the end of all processes of the run")
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("launcher", ["slurm"])
+def test_spare_process_takes_the_place_of_a_lost_one(
+    launcher: str,
+    request: pytest.FixtureRequest,
+    start: Start,
+    trained: Callable[..., str | None],
+    tmp_path: Path,
+) -> None:
+    if launcher == "slurm":
+        launched = in_allocation(request.getfixturevalue("cluster"), 3, 3)
+    else:
+        launched = request.getfixturevalue("nodes_of_ray")
+    length = (*SYNC, *LENGTH)
+    command = begin(start, launched, tmp_path, *length, "cluster.spares=1")
+    workers = tmp_path / "run" / "workers"
+    spare, worker = (workers / f"{name}.log" for name in ("spare-0", "worker-1"))
+    wait_until(lambda: spare.exists() and JOINED.search(spare.read_text()) is not None, "the log of the spare process")
+    (waiting,), (lost,) = (JOINED.findall(log.read_text()) for log in (spare, worker))
+    os.kill(int(lost), signal.SIGKILL)
+    assert command.finish() == 0, command.errors
+    assert summary_of(tmp_path / "run").weights_sha256 == trained(*length)
+    expect_only_replaced(tmp_path / "run", "worker-1")
+    assert JOINED.findall(worker.read_text()) == [lost, waiting]
+    wait_until(lambda: not processes_with(str(tmp_path)), "the end of all processes of the run")
+
+
 def expect_only_replaced(run: Path, lost: str) -> None:
     """Expect one recovery at the first attempt, in which all processes but ``lost`` have continued."""
     (recovery,) = map(json.loads, (run / "recoveries.jsonl").read_text().splitlines())

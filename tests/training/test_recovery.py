@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
@@ -24,6 +25,7 @@ from runner.records.summary import Summary
 from runner.tracking import RunInfo, Tracker, read_metrics
 from runner.training.recovery import Recovery
 from runner.training.run import run
+from tests.engine.cluster.conftest import wait_for_spares
 from tests.integration.command import processes_of
 from tests.small_runs import small_config, typed
 
@@ -196,14 +198,15 @@ def test_others_survive_a_kill_in_a_step(strategy: str, process: str, undisturbe
     assert processes_of(summary.run_id) == []
 
 
-def test_a_spare_process_takes_over(undisturbed: Undisturbed, tmp_path: Path) -> None:
+def test_a_spare_process_takes_over(undisturbed: Undisturbed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wait_for_spares(monkeypatch)
     lost = Disturbance({6: ("worker-1", signal.SIGKILL)})
     summary = train(tmp_path / "run", [*SYNC, "cluster.spares=1"], lost)
     assert summary.weights_sha256 == undisturbed("sync_data").weights_sha256
     assert recoveries_of(tmp_path / "run")[0]["replaced"] == ["worker-1"]
-    logs = {path.name: path.read_text() for path in (tmp_path / "run" / "workers").glob("spare-*.log")}
-    assert logs.keys() == {"spare-0.log", "spare-1.log"}, "the first was used, so another was started"
-    assert "Traceback" not in logs["spare-0.log"]
+    logs = {name: (tmp_path / "run" / "workers" / f"{name}.log").read_text() for name in ("spare-0", "worker-1")}
+    assert {name: len(re.findall("has joined the run", text)) for name, text in logs.items()} == dict.fromkeys(logs, 2)
+    assert "Traceback" not in logs["spare-0"]
     assert processes_of(summary.run_id) == []
 
 

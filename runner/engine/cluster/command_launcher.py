@@ -8,6 +8,7 @@ from pathlib import Path
 from runner.engine.cluster.launchers import Hosts, RemoteLauncher, Tickets, join_arguments, store_ticket
 from runner.engine.cluster.processes import THREAD_VARIABLES, runner_command, thread_budget
 from runner.engine.cluster.supervisor import Supervisor
+from runner.engine.cluster.transport.messages import is_spare
 from runner.errors import ClusterError
 
 SRUN = (
@@ -41,7 +42,7 @@ class CommandLauncher(RemoteLauncher):
 
 @dataclass(frozen=True, kw_only=True)
 class SlurmLauncher(CommandLauncher):
-    """Starts all processes by one ``srun`` in the allocation of the job, and replacements by a further ``srun``.
+    """Starts all workers by one ``srun`` in the allocation of the job, and other processes by a further ``srun``.
 
     keys: folder for the tickets, which all nodes read. nodes: returns node -> CPUs of the job, for the nodes of the
     allocation that have not failed.
@@ -56,10 +57,10 @@ class SlurmLauncher(CommandLauncher):
         epoch = next(iter(tickets.values())).epoch
         name, tasks = "srun", [f"--ntasks={len(tickets)}", f"--cpus-per-task={self.threads}"]
         if hosts:
-            name = f"srun-{epoch}"
+            name = f"srun-{epoch}" + "-spares" * is_spare(next(iter(tickets)))
             nodes = placed(list(tickets), hosts, self.nodes(), self.threads)
             tasks += ["--distribution=arbitrary", f"--nodelist={','.join(nodes)}"]
-        prefix = self.keys / f"{epoch}-"
+        prefix = self.keys / f"{name}-"
         for number, ticket in enumerate(tickets.values()):
             store_ticket(Path(f"{prefix}{number}.key"), ticket)
         script = ["sh", "-c", _OWN_KEY, "sh", str(prefix)]
@@ -71,24 +72,24 @@ class SlurmLauncher(CommandLauncher):
             path.unlink(missing_ok=True)
 
 
-def placed(lost: Sequence[str], hosts: Hosts, cpus: Mapping[str, int], threads: int) -> list[str]:
-    """Return the node for the replacement of each lost process: its last node or, if that has failed, a node with room.
+def placed(names: Sequence[str], hosts: Hosts, cpus: Mapping[str, int], threads: int) -> list[str]:
+    """Return the node of each process to start: its last node or, if it had none or the node has failed, one with room.
 
     hosts: process -> its node, or its last node if it is lost. cpus: node -> CPUs, for the nodes that have not failed.
     threads: CPUs of each process. Raises ClusterError if there is no room.
     """
     free = {node: count // threads for node, count in cpus.items()}
-    for node in [hosts[name] for name in hosts.keys() - set(lost)] + [hosts.get(name, "") for name in lost]:
+    for node in [hosts[name] for name in hosts.keys() - set(names)] + [hosts.get(name, "") for name in names]:
         if node in free:
             free[node] -= 1
     chosen = []
-    for name in lost:
+    for name in names:
         node = hosts.get(name, "")
         if node not in free:
             node = next((each for each, count in free.items() if count > 0), "")
             if not node:
                 raise ClusterError(
-                    f"{name} cannot be started again: no node of the allocation has {threads} CPUs left for it "
+                    f"{name} cannot be started: no node of the allocation has {threads} CPUs left for it "
                     f"({', '.join(cpus)} have not failed)"
                 )
             free[node] -= 1
@@ -108,7 +109,7 @@ class RayLauncher(CommandLauncher):
     placement: str
 
     def start(self, tickets: Tickets, address: str, supervisor: Supervisor, directory: Path, hosts: Hosts) -> None:
-        """Start the program, or request replacements from it. Raises ResourceError if it cannot be started."""
+        """Start the program, or request processes from it. Raises ResourceError if it cannot be started."""
         supervisor.end_idle_commands()
         if not supervisor.commands:
             for number, ticket in enumerate(tickets.values()):

@@ -15,7 +15,7 @@ _REPORT = re.compile(rb"\w+: error: (.+?): tasks? (\d[-,\d]*): (.+)")
 
 
 class CommandProcess(WorkerProcess):
-    """A command that runs until all of its tasks have ended. Each task is the process of one worker.
+    """A command that runs until all of its tasks have ended. Each task is one worker or spare process.
 
     When a task fails, the command writes ``NAME: error: HOST: task NUMBER: REASON`` into its log, and goes on.
     """
@@ -23,10 +23,10 @@ class CommandProcess(WorkerProcess):
     def __init__(
         self, name: str, argv: Sequence[str], log_path: Path, environment: Mapping[str, str], tasks: Sequence[str]
     ) -> None:
-        """Start the command; raises the errors of :class:`WorkerProcess`. tasks: names of the workers, by number."""
+        """Start the command; raises the errors of :class:`WorkerProcess`. tasks: names of the processes, by number."""
         super().__init__(name, argv, log_path, environment, has_input=True)
         self._tasks = dict(enumerate(tasks))
-        self._first = list(tasks)
+        self._places = {name: number for number, name in enumerate(tasks)}
         self._count = len(tasks)
         self._read = self._log_begin
         self._reported: dict[int, tuple[str, str]] = {}
@@ -34,7 +34,7 @@ class CommandProcess(WorkerProcess):
 
     @property
     def tasks(self) -> list[str]:
-        """Names of the workers whose processes this command has started, without those that were given up."""
+        """Names of the processes that this command has started, without those that were given up."""
         return list(self._tasks.values())
 
     def give_up(self, worker: str) -> None:
@@ -44,13 +44,22 @@ class CommandProcess(WorkerProcess):
         self.has_replaced = True
 
     def add(self, worker: str) -> tuple[int, int]:
-        """Return the number of a new task for a worker, and the number of the first task of this worker.
+        """Return the number of a new task for a worker, and its place: the number of the first task of this worker.
 
-        The caller then requests the new task from the command.
+        A process that is new to the command has the first free place. The caller then requests the new task from the
+        command.
         """
         number, self._count = self._count, self._count + 1
         self._tasks[number] = worker
-        return number, self._first.index(worker)
+        return number, self._places.setdefault(worker, len(self._places))
+
+    def rename(self, spare: str, worker: str) -> None:
+        """Make the task of a spare process the task of a worker; the next spare process has the worker's old place."""
+        number = next(number for number, name in self._tasks.items() if name == spare)
+        self._tasks[number] = worker
+        places = self._places
+        if worker in places:
+            places[spare], places[worker] = places[worker], places[spare]
 
     @property
     def ends(self) -> "Sequence[TaskEnd]":

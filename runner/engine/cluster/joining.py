@@ -2,12 +2,13 @@
 
 import os
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from runner.engine.cluster.launchers import Launcher
 from runner.engine.cluster.supervisor import Supervisor
+from runner.engine.cluster.transport.heartbeat import Reason, Verdict
 from runner.engine.cluster.transport.messages import Hello
 from runner.engine.cluster.transport.private_directory import SHARED_MEMORY
 
@@ -40,13 +41,14 @@ def difference(found: Mapping[str, str], expected: Mapping[str, str]) -> str:
 
 @dataclass
 class Joined:
-    """The workers that have joined a run, by their hellos. facts: the master's facts."""
+    """The workers that have joined a run, by their hellos. facts: the master's facts. spares: the spare processes."""
 
     workers: Sequence[str]
     facts: Mapping[str, str]
     launcher: Launcher
     supervisor: Supervisor
     hellos: dict[str, Hello] = field(default_factory=dict)
+    spares: dict[str, Hello] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._shared: set[str] = set()  # lost workers that shared memory with the master
@@ -59,10 +61,23 @@ class Joined:
         if worker in self.hellos:
             self._left[worker] = self.hellos.pop(worker).facts.get(HOST, "")
 
+    def take_spare(self, worker: str, ready: Collection[str]) -> str | None:
+        """Return the spare process of ``ready`` that replaces a lost worker, if possible one on the host of the worker.
+
+        It is no longer a spare process. Returns None if no spare process may join as ``worker``.
+        """
+        able = [spare for spare, hello in self.spares.items() if spare in ready and not self.refusal(worker, hello)]
+        if not able:
+            return None
+        host = self._left.get(worker)
+        spare = next((each for each in able if self.spares[each].facts.get(HOST, "") == host), able[0])
+        self._left[worker] = self.spares.pop(spare).facts.get(HOST, "")
+        return spare
+
     @property
     def hosts(self) -> dict[str, str]:
-        """Worker -> host that its newest process has reported, for all workers that have ever joined."""
-        return self._left | {worker: hello.facts.get(HOST, "") for worker, hello in self.hellos.items()}
+        """Process -> host that it has reported, for all spare processes, and for all workers that have ever joined."""
+        return self._left | {name: each.facts.get(HOST, "") for name, each in {**self.hellos, **self.spares}.items()}
 
     def refusal(self, worker: str, hello: Hello) -> str:
         """Return the reason why a process may not join as ``worker``, or "".
@@ -99,6 +114,17 @@ class Joined:
     def named(self, worker: str) -> str:
         """Return the name of a worker, with its host if the worker is not a process that the master started."""
         return f"{worker} on {self.host_of(worker)}" if self.host_of(worker) else worker
+
+    def describe(self, verdict: Verdict, log_path: Path) -> str:
+        """Return the text of an error about a silent or stuck worker; make a worker of this host dump its stacks."""
+        process = self.supervisor.workers.get(verdict.worker)
+        if process is None:
+            host = self.host_of(verdict.worker)
+            return f"{verdict}; the host {host} may be stopped or disconnected; see the log {log_path}"
+        if verdict.reason is Reason.STOPPED:
+            return f"{verdict}; a signal has stopped the process; see the log {log_path}"
+        process.dump_stack()
+        return f"{verdict}; the stacks of its threads are in the log {log_path}, unless the process is stopped"
 
     def on_host_of(self, worker: str) -> list[str]:
         """Return the workers on the host of ``worker``, including ``worker``; none if no worker has this name."""

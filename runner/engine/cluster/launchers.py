@@ -49,20 +49,21 @@ class Launcher(Protocol):
     def silence_s(self) -> float:
         """Seconds without a heartbeat after which a process counts as silent."""
 
+    @property
+    def spares(self) -> int:
+        """Number of spare processes, which :meth:`start` starts after the workers, and again after one was used."""
+
     def listen(self, directory: Path) -> str:
         """Return the address of the master's inbox. directory: the private directory of the run."""
 
     def start(self, tickets: Tickets, address: str, supervisor: Supervisor, directory: Path, hosts: Hosts) -> None:
-        """Start processes, or print the commands for it: first all processes of the run, later only replacements.
+        """Start processes, or print the commands for it.
 
-        tickets: process name -> ticket. address: address of the master's inbox. directory: as in :meth:`listen`. hosts:
-        process name -> host on which the process runs or, for lost ones, ran last; empty at the first start. Raises
-        ResourceError if a process cannot be started; ClusterError if no host has room for a replacement.
+        The first call starts all workers and parameter servers. Later calls start either replacements or spare
+        processes. tickets: process name -> ticket. address: address of the master's inbox. directory: as in
+        :meth:`listen`. hosts: process name -> host on which the process runs or, for lost ones, ran last; empty at the
+        first call. Raises ResourceError if a process cannot be started; ClusterError if no host has room for one.
         """
-
-    def add_spares(self, run: str, address: str, supervisor: Supervisor, directory: Path) -> None:
-        """Start processes in advance on this host, each of which :meth:`start` can use later. run: id of the run."""
-        return
 
     def host_of(self, name: str) -> str:
         """Return the host of the process ``name``, as the user named the host; "" if the user named none."""
@@ -93,7 +94,7 @@ class LocalLauncher(Launcher):
     """Starts all processes on this host. logs: folder for their logs. threads: kernel threads of each process.
 
     over_tcp: connect all processes over loopback TCP and share no memory, as if they were on different hosts. options:
-    additional command-line options, without secrets. spares: number of processes to start in advance.
+    additional command-line options, without secrets.
     """
 
     logs: Path
@@ -117,32 +118,14 @@ class LocalLauncher(Launcher):
         return LOOPBACK if self.over_tcp else inbox_address(directory, MASTER)
 
     def start(self, tickets: Tickets, address: str, supervisor: Supervisor, directory: Path, hosts: Hosts) -> None:
-        """Start the processes, or use available spare processes. Raises ResourceError if one cannot be started."""
-        for name, ticket in tickets.items():
-            log_path = self.logs / f"{name}.log"
-            spare = supervisor.take_spare(name)
-            path = directory / f"{ticket.run}.{spare or name}.key"
-            store_ticket(path, ticket)
-            if spare is not None:
-                supervisor.workers[name].take_over(log_path)
-            else:
-                supervisor.start(name, self._command(address, path), log_path, self._environment)
-
-    def add_spares(self, run: str, address: str, supervisor: Supervisor, directory: Path) -> None:
-        """Start spare processes until there are ``spares`` of them. Raises ResourceError if one cannot be started."""
-        supervisor.drop_ended_spares()
-        while len(supervisor.spares) < self.spares:
-            name = supervisor.next_spare()
-            argv = [*self._command(address, directory / f"{run}.{name}.key"), "--spare"]
-            supervisor.start_spare(name, argv, self.logs / f"{name}.log", self._environment)
-
-    def _command(self, address: str, ticket: Path) -> list[str]:
+        """Start the processes. Raises ResourceError if one cannot be started."""
         options = ["--parent", str(os.getpid()), *self.options]
-        return [*runner_command(), *join_arguments(address, options, ticket)]
-
-    @property
-    def _environment(self) -> dict[str, str]:
-        return {**os.environ, **thread_budget(self.threads)}
+        environment = {**os.environ, **thread_budget(self.threads)}
+        for name, ticket in tickets.items():
+            path = directory / f"{ticket.run}.{name}.key"
+            store_ticket(path, ticket)
+            command = [*runner_command(), *join_arguments(address, options, path)]
+            supervisor.start(name, command, self.logs / f"{name}.log", environment)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,6 +139,7 @@ class RemoteLauncher(Launcher):
     options: Sequence[str] = ()
     join_s: float = 300.0
     lanes: int = 2
+    spares: int = 0
     silence_s: ClassVar[float] = PEER_LOST_MS / 1000
     has_keys: ClassVar[bool] = True
     shares_memory: ClassVar[bool] = True

@@ -101,7 +101,7 @@ class WorkerProcess:
     ) -> None:
         """Start the process. Raises ResourceError if it cannot be started or its log cannot be opened.
 
-        has_input: whether :meth:`write_line` will be called.
+        has_input: whether the standard input of the process is a pipe.
         """
         self.name = name
         self.log_path = log_path
@@ -138,12 +138,15 @@ class WorkerProcess:
         """Return the pidfd, which becomes readable when the process dies."""
         return self._pidfd
 
-    def take_over(self, log_path: Path) -> None:
-        """Make a spare process read its ticket, join the run and switch its log."""
-        self.log_path = log_path
+    @property
+    def tasks(self) -> Sequence[str]:
+        """Names of the workers and spare processes of this process: its own name."""
+        return [self.name]
+
+    def take_name(self, name: str, log_path: Path) -> None:
+        """Give a spare process the name and the log of a worker."""
+        self.name, self.log_path = name, log_path
         self._log_begin = log_path.stat().st_size if log_path.exists() else 0
-        self.write_line(str(log_path))
-        self.end_input()
 
     def write_line(self, line: str) -> None:
         """Write a line to the standard input of the process. If the process has ended, ``poll`` reports its end."""

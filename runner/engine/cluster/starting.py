@@ -69,42 +69,40 @@ def start_workers(
     Raises ResourceError if a process cannot be started, and the errors of :meth:`WorkerGroup.gather`.
     """
     servers = messages.count_role(workers, messages.SERVER_ROLE)
-    peers, lanes = len(workers) - servers, launcher.lanes
-    keys = new_keys([messages.MASTER, *workers]) if launcher.has_keys else {}
+    peers, lanes, spares = len(workers) - servers, launcher.lanes, launcher.spares
+    keys = new_keys([messages.MASTER, *workers, *messages.spare_names(spares)]) if launcher.has_keys else {}
     identity = replace(identity, keys=keys.get(messages.MASTER))
     if launcher.has_keys:
-        limits = Limits(peers, servers, queued_messages)
+        limits = Limits(peers, servers, queued_messages, spares=spares)
     else:
-        limits = Limits(peers, servers, SPARE_MESSAGES, send_timeout_s=SEND_TIMEOUT_S)
+        limits = Limits(peers, servers, SPARE_MESSAGES, send_timeout_s=SEND_TIMEOUT_S, spares=spares)
 
-    def ticket(worker: str, epoch: int) -> Ticket:
-        named = (identity.run, epoch, *messages.split_name(worker), identity.token)
-        own = keys.get(worker)
+    def ticket(name: str, epoch: int) -> Ticket:
+        named = (identity.run, epoch, *messages.split_name(name), identity.token)
+        own = keys.get(name)
         secret, public = (None, {}) if own is None else (own.secret, own.public)
         return Ticket(*named, secret, public, peers, servers, queued_messages, lanes, threads)
 
     with (
         private_directory() as directory,
-        open_context((2 + lanes) * len(workers) + 4, identity.keys, lanes, arenas) as context,
+        open_context((2 + lanes) * (len(workers) + spares) + 4, identity.keys, lanes, arenas) as context,
         ZmqEndpoint(context, identity, launcher.listen(directory), limits) as endpoint,
         closing(launcher),
         Supervisor() as supervisor,
     ):
 
         def start(names: Collection[str], epoch: int, hosts: Mapping[str, str]) -> None:
-            tickets = {name: ticket(name, epoch) for name in names}
-            launcher.start(tickets, endpoint.address, supervisor, directory, hosts)
+            if names:
+                tickets = {name: ticket(name, epoch) for name in names}
+                launcher.start(tickets, endpoint.address, supervisor, directory, hosts)
             endpoint.wake_on(supervisor.pidfds)
 
-        def add_spares() -> None:
-            launcher.add_spares(identity.run, endpoint.address, supervisor, directory)
-
         given = (workers, directory, endpoint, supervisor, monitor, logs, launcher, facts)
-        group = WorkerGroup(*given, start=start, add_spares=add_spares)
+        group = WorkerGroup(*given, start=start, ticket=lambda name, epoch: ticket(name, epoch).to_bytes())
         start(workers, identity.epoch, {})
         try:
             group.set_up(setup)
-            add_spares()
+            group.spares.start_missing()
             yield group
         except BaseException as error:
             group.dismiss(messages.Shutdown.of(error))

@@ -3,11 +3,11 @@
 import signal
 import time
 from collections.abc import Mapping, Sequence
-from itertools import count
 from pathlib import Path
 
 from runner.engine.cluster.command_process import CommandProcess
 from runner.engine.cluster.processes import KILL_S, End, WorkerProcess, wait_for_any
+from runner.engine.cluster.transport.messages import is_spare
 from runner.errors import ClusterError
 
 _TASK_REPORT_S = 2.0
@@ -15,10 +15,10 @@ _REPORT_S = 0.2
 
 
 class Supervisor:
-    """All workers of a run. A context manager that ends all processes on exit.
+    """All processes of a run. A context manager that ends all processes on exit.
 
-    workers: name -> process on this host: a worker, or a command that starts workers on other hosts.
-    spares: name -> spare process, which waits to take the place of a worker. If a spare process ends, the run goes on.
+    workers: name -> process on this host: a worker, a spare process, or a command that starts these on other hosts.
+    The end of a spare process is no failure: the run goes on.
 
     Use a supervisor in one thread only. This thread must live as long as the workers, because the kernel sends the
     signal of :func:`~runner.engine.cluster.processes.die_with_parent` when the *thread* that started a process ends.
@@ -27,8 +27,6 @@ class Supervisor:
     def __init__(self, grace_s: float = 2.0) -> None:
         """``grace_s``: seconds between SIGTERM and SIGKILL on exit."""
         self.workers: dict[str, WorkerProcess] = {}
-        self.spares: dict[str, WorkerProcess] = {}
-        self._spare_numbers = count()
         self._grace_s = grace_s
         self._ended: list[End] = []
         self._leaving = False
@@ -68,38 +66,20 @@ class Supervisor:
             wait_for_any([command], KILL_S)
             self.remove(command.name)
 
-    def next_spare(self) -> str:
-        """Return a name that no spare process of this supervisor has had."""
-        return f"spare-{next(self._spare_numbers)}"
+    def rename(self, spare: str, worker: str, log_path: Path) -> str:
+        """Make a spare process the process of ``worker``, which was removed.
 
-    def start_spare(self, name: str, argv: Sequence[str], log_path: Path, environment: Mapping[str, str]) -> None:
-        """Start a process that waits until it takes the place of a worker."""
-        self.spares[name] = WorkerProcess(name, argv, log_path, environment, has_input=True)
-
-    def drop_ended_spares(self) -> None:
-        """Forget the spare processes that have ended."""
-        for name, process in list(self.spares.items()):
-            if process.poll() is not None:
-                process.close()
-                del self.spares[name]
-
-    def take_spare(self, worker: str) -> str | None:
-        """Make a spare process the process of ``worker`` and return the spare's name; None if there is no spare.
-
-        The caller then writes a ticket for the spare process and calls :meth:`WorkerProcess.take_over`.
+        Returns ``log_path``, the log of the worker, if the spare process is on this host and must now write there;
+        else "".
         """
-        while self.spares:
-            name, process = next(iter(self.spares.items()))
-            del self.spares[name]
-            if process.poll() is None and not process.is_stopped:
-                process.name = worker
-                self.workers[worker] = process
-                return name
-            process.kill()
-            wait_for_any([process], KILL_S)
-            process.poll()
-            process.close()
-        return None
+        for command in self.commands:
+            if spare in command.tasks:
+                command.rename(spare, worker)
+        if (process := self.workers.pop(spare, None)) is None:
+            return ""
+        self.workers[worker] = process
+        process.take_name(worker, log_path)
+        return str(log_path)
 
     @property
     def report_s(self) -> float:
@@ -108,8 +88,8 @@ class Supervisor:
 
     @property
     def pidfds(self) -> list[int]:
-        """One descriptor per worker, which becomes readable when the worker dies."""
-        return [worker.fileno() for worker in self.workers.values()]
+        """One descriptor per process that runs workers, which becomes readable when the process dies."""
+        return [process.fileno() for process in self.workers.values() if not all(map(is_spare, process.tasks))]
 
     def expect_exits(self) -> None:
         """Allow all processes to exit: from now on, an exit with code 0 does not count as a failure."""
@@ -140,7 +120,7 @@ class Supervisor:
 
     @property
     def ended(self) -> list[str]:
-        """Names of the workers that have ended."""
+        """Names of the workers and spare processes that have ended."""
         self._update()
         return [end.name for end in self._ended]
 
@@ -163,7 +143,7 @@ class Supervisor:
     def _failures(self) -> list[End]:
         """Return the unexpected ends of workers, the likely cause first."""
         self._update()
-        return [end for end in self._ended if not (self._leaving and end.is_regular)]
+        return [end for end in self._ended if not (is_spare(end.name) or (self._leaving and end.is_regular))]
 
     def wait_for_exit(self, timeout_s: float) -> bool:
         """Wait at most ``timeout_s`` seconds for all workers to end; return whether all have ended."""
@@ -191,15 +171,9 @@ class Supervisor:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for spare in self.spares.values():
-            spare.kill()
         self.terminate_all(self._grace_s)
-        for spare in self.spares.values():
-            wait_for_any([spare], KILL_S)
-            spare.poll()
-        for process in (*self.workers.values(), *self.spares.values()):
+        for process in self.workers.values():
             process.close()
-        self.spares.clear()
 
     def _update(self) -> list[WorkerProcess]:
         """Record the ends of workers since the last call, likely cause first; return the processes that still run."""

@@ -13,10 +13,11 @@ from runner.engine.cluster.arrivals import Arrivals, send_parts
 from runner.engine.cluster.joining import HOST, Joined
 from runner.engine.cluster.launchers import Launcher
 from runner.engine.cluster.process_exit import reported_error, reported_lines
+from runner.engine.cluster.spares import Spares
 from runner.engine.cluster.supervisor import Supervisor
 from runner.engine.cluster.transport import messages
 from runner.engine.cluster.transport.endpoint import Endpoint, Received
-from runner.engine.cluster.transport.heartbeat import HeartbeatMonitor, Reason, Verdict
+from runner.engine.cluster.transport.heartbeat import HeartbeatMonitor, Reason
 from runner.engine.cluster.transport.private_directory import inbox_address, inbox_path
 from runner.errors import ClusterError, NotStartedAgainError, ResourceError, RunnerError, WorkerLostError
 
@@ -36,9 +37,9 @@ class WorkerGroup:
     """Started workers, addressed by name. Created by :func:`~runner.engine.cluster.starting.start_workers`.
 
     directory: private directory of sockets and arenas. logs: folder for the workers' logs. facts: the master's facts;
-    see ``joining``. clock: the clock that ``endpoint`` and ``monitor`` use. start: starts the processes of the given
-    workers in an epoch; see :meth:`Launcher.start` for its last argument. add_spares: starts the missing spare
-    processes. absent: lost workers whose replacements cannot run all plans yet.
+    see ``joining``. clock: the clock that ``endpoint`` and ``monitor`` use. start: starts the processes with the given
+    names in an epoch; see :meth:`Launcher.start` for its last argument. ticket: see :class:`Spares`. absent: lost
+    workers whose replacements cannot run all plans yet.
     """
 
     workers: Sequence[str]
@@ -51,7 +52,7 @@ class WorkerGroup:
     facts: Mapping[str, str] = field(default_factory=dict)
     clock: Callable[[], float] = time.monotonic
     start: Callable[[Collection[str], int, Mapping[str, str]], None] = lambda names, epoch, hosts: None
-    add_spares: Callable[[], None] = lambda: None
+    ticket: Callable[[str, int], bytes] = lambda worker, epoch: b""
 
     def __post_init__(self) -> None:
         self._checked_at = self._resumed_at = self._replaced_at = self.clock()
@@ -61,6 +62,8 @@ class WorkerGroup:
         self.loading: set[tuple[str, str]] = set()  # (worker, plan) that was sent to a replacement and is not loaded
         self._failed = False
         self.joined = Joined(self.workers, self.facts, self.launcher, self.supervisor)
+        given = (self.joined, self.directory, self.endpoint, self.supervisor, self.monitor, self.logs, self.clock)
+        self.spares = Spares(*given, self.start, self.ticket)
         self._lost: set[str] = set()
         self.arrivals = Arrivals()
 
@@ -114,6 +117,8 @@ class WorkerGroup:
     def replace(self, lost: str, epoch: int) -> list[str]:
         """Kill a lost worker, start another process in its place, and make all others drop the interrupted step.
 
+        A spare process takes the place of the worker if there is one.
+
         Also replaces every worker that has ended, is silent, or whose replacement is not complete. Returns the names of
         all replaced workers when the other workers are in the new epoch. The caller then calls :meth:`set_up`, loads
         the plans on the replacements and calls :meth:`complete`; until then, the other workers can run the plans in
@@ -128,7 +133,8 @@ class WorkerGroup:
             each.clear()
         with self._mark_failure():
             self.endpoint.advance(epoch, absent)
-            self.start(absent, epoch, self.joined.hosts)
+            new = [worker for worker in absent if not self.spares.take(worker, epoch)]
+            self.start(new, epoch, self.joined.hosts)
         self._replaced_at = self.clock()
         others = [worker for worker in self.workers if worker not in self.absent]
         for worker in others:
@@ -140,8 +146,8 @@ class WorkerGroup:
         """End a replacement after all plans are loaded. If a spare process cannot be started, log a warning."""
         self.absent.clear()
         try:
-            self.add_spares()
-        except ResourceError as error:
+            self.spares.start_missing()
+        except (ClusterError, ResourceError) as error:
             log.warning("no new spare process can be started: %s", error)
 
     @property
@@ -224,6 +230,7 @@ class WorkerGroup:
         for worker in present:
             self.send(worker, messages.Shutdown())
             self.monitor.forget(worker)
+        self.spares.end(messages.Shutdown())
         self.supervisor.expect_exits()
         self.gather(present, messages.Bye, limit_s=_BYE_S)
         self.supervisor.wait_for_exit(_EXIT_S)
@@ -233,6 +240,7 @@ class WorkerGroup:
 
         The supervisor ends the workers that it started. A worker that has lost the master ends itself.
         """
+        self.spares.end(shutdown)
         others = self.joined.unwatched - self._lost
         waiting = {worker for worker in others if self.endpoint.offer(worker, shutdown)}
         deadline = self.clock() + _DISMISS_S
@@ -327,24 +335,14 @@ class WorkerGroup:
 
     def _silent_or_stuck(self, now: float) -> WorkerLostError | None:
         """Return the error for the first worker that is lost according to its heartbeats; None if there is none."""
-        verdicts = self.monitor.tick(now, self.supervisor.is_stopped)
+        verdicts = self.spares.without_lost(self.monitor.tick(now, self.supervisor.is_stopped))
         if not verdicts:
             return None
         self._lost.update(verdict.worker for verdict in verdicts)
         name, reason = verdicts[0].worker, verdicts[0].reason
         by_chance = reason is not Reason.STUCK
-        return WorkerLostError(name, f"is {reason}", self._describe(verdicts[0]), by_chance=by_chance)
-
-    def _describe(self, verdict: Verdict) -> str:
-        """Return the text of an error about a silent or stuck worker; make a worker of this host dump its stacks."""
-        process = self.supervisor.workers.get(verdict.worker)
-        if process is None:
-            host, log_path = self.joined.host_of(verdict.worker), self._log(verdict.worker)
-            return f"{verdict}; the host {host} may be stopped or disconnected; see the log {log_path}"
-        if verdict.reason is Reason.STOPPED:
-            return f"{verdict}; a signal has stopped the process; see the log {process.log_path}"
-        process.dump_stack()
-        return f"{verdict}; the stacks of its threads are in the log {process.log_path}, unless the process is stopped"
+        text = self.joined.describe(verdicts[0], self._log(name))
+        return WorkerLostError(name, f"is {reason}", text, by_chance=by_chance)
 
     def _log(self, worker: str) -> Path:
         return self.logs / f"{worker}.log"
@@ -385,6 +383,8 @@ class WorkerGroup:
         match received.message:
             case messages.Heartbeat(section=section, step=step):
                 self.monitor.heartbeat(messages.process_of(received.source), section, step, now)
+            case messages.Hello() as hello if messages.is_spare(received.source):
+                self.spares.welcome(received.source, hello)
             case messages.Failed() as failed:
                 if failed.error != ClusterError.__name__:  # after a ClusterError, the worker still waits for a recovery
                     self._lost.add(received.source)

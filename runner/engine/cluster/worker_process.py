@@ -1,24 +1,31 @@
-"""The process of a worker or parameter server: it joins the run, sends heartbeats and runs the main loop."""
+"""The process of a worker or parameter server: it joins the run, sends heartbeats and runs the main loop.
+
+A spare process also joins the run and sends heartbeats. When the master sends it the ticket of a lost process, it joins
+again as that process.
+"""
 
 import logging
 import os
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from logging.handlers import QueueHandler
 from pathlib import Path
+from queue import SimpleQueue
 from types import FrameType
 
 from threadpoolctl import threadpool_limits
 
 from runner.engine.cluster.joining import host_facts
-from runner.engine.cluster.mailbox import RECEIVE_LIMIT_S, Mailbox
+from runner.engine.cluster.mailbox import RECEIVE_LIMIT_S, WAIT_S, Mailbox
 from runner.engine.cluster.processes import dump_stacks_on_signal
 from runner.engine.cluster.transport import messages
 from runner.engine.cluster.transport.endpoint import Identity
 from runner.engine.cluster.transport.heartbeat import HeartbeatThread, Progress
 from runner.engine.cluster.transport.private_directory import own_address
-from runner.engine.cluster.transport.ticket import read_ticket
+from runner.engine.cluster.transport.ticket import Ticket, read_ticket
 from runner.engine.cluster.transport.zmq_endpoint import Outbox, ZmqEndpoint
 from runner.engine.cluster.transport.zmq_sockets import open_context
 from runner.engine.cluster.worker import SourceMaker, Worker
@@ -33,33 +40,61 @@ _SPINS = 2000  # number of reads of a doorbell before a wait sleeps, if the core
 _FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
-def main(master: str, key: Path, spare: bool, host: str, facts: Mapping[str, str], make_source: SourceMaker) -> int:
-    """Run a worker until the master sends shutdown; return the exit code.
+def main(master: str, key: Path, host: str, facts: Mapping[str, str], make_source: SourceMaker) -> int:
+    """Run a worker or a spare process until the master sends shutdown; return the exit code.
 
-    master: address of the master. key: file with the worker's ticket. spare: whether the worker, before it reads the
-    ticket, waits for the path of its log on standard input. host: name of this host for messages; "" for its own name.
-    facts: see :mod:`~runner.engine.cluster.joining`. make_source: makes the input source from the master's description.
-    Raises SecurityError if the ticket cannot be used, ClusterError if the master is unreachable or refuses the worker.
+    master: address of the master. key: file with the ticket of the process. host: name of this host for messages; ""
+    for its own name. facts: see :mod:`~runner.engine.cluster.joining`. make_source: makes the input source from the
+    master's description. Raises SecurityError if the ticket cannot be used, ClusterError if the master is unreachable
+    or refuses the process.
     """
     dump_stacks_on_signal()
     interrupts = Interrupts()
     logging.basicConfig(level=logging.INFO, format=_FORMAT)
     registry = load_kernels()  # first, because thread limits apply only to loaded libraries
-    if spare and not _take_over():
+
+    def work(joined: _Joined, ticket: Ticket) -> int:
+        processes = messages.process_names(ticket.peers, ticket.servers)
+        given = (master, processes, make_source, registry, joined.progress, joined.lines, joined.over_tcp)
+        spins = _SPINS if len(processes) * ticket.threads <= usable_cores() else 0
+        return Worker(joined.endpoint, Mailbox(joined.endpoint), *given, spins).serve(joined.check)
+
+    ticket, facts = read_ticket(key), {**host_facts(host), **facts}
+    with _joined(master, ticket, facts, interrupts) as joined:
+        key.unlink(missing_ok=True)
+        if ticket.role != messages.SPARE_ROLE:
+            return work(joined, ticket)
+        replaced = _wait_for_replacement(joined)
+    if replaced is None:
         return 0
-    ticket = read_ticket(key)
+    with _joined(master, replaced, facts, interrupts) as joined:
+        return work(joined, replaced)
+
+
+@dataclass(frozen=True)
+class _Joined:
+    """A process that has joined the run. lines: log lines for the master. check: raises an error of another thread."""
+
+    endpoint: ZmqEndpoint
+    progress: Progress
+    lines: SimpleQueue[str]
+    over_tcp: bool
+    check: Callable[[], None]
+
+
+@contextmanager
+def _joined(master: str, ticket: Ticket, facts: Mapping[str, str], interrupts: "Interrupts") -> Iterator[_Joined]:
+    """Join the run under the name in a ticket, and send heartbeats while the block runs."""
     # A stopped master accepts no connection until it continues, so the time limit is long.
     identity, limits = ticket.identity, ticket.limits(connect_timeout_s=RECEIVE_LIMIT_S)
     progress = Progress()
-    processes = messages.process_names(ticket.peers, ticket.servers)
-    connections = (2 + ticket.lanes) * len(processes) + 6
+    connections = (2 + ticket.lanes) * (ticket.peers + ticket.servers) + 6
     with (
         open_context(connections, identity.keys, ticket.lanes) as context,
         ZmqEndpoint(context, identity, own_address(master, identity.name), limits) as endpoint,
     ):
-        endpoint.join(messages.MASTER, master, {**host_facts(host), **facts})
+        endpoint.join(messages.MASTER, master, facts)
         _wait_for_welcome(endpoint)
-        key.unlink(missing_ok=True)
 
         def open_heartbeat() -> Outbox:
             role = messages.heartbeat_role(identity.role)
@@ -71,22 +106,18 @@ def main(master: str, key: Path, spare: bool, host: str, facts: Mapping[str, str
         over_tcp = identity.keys is not None
         # On one host, the kernel ends a worker whose master has ended.
         lost = _exit_without_master if over_tcp else lambda: None
-        with HeartbeatThread(open_heartbeat, progress, lost=lost) as heartbeat, threadpool_limits(ticket.threads):
-            if over_tcp:
-                to_master = _LinesToMaster(heartbeat.lines)
-                to_master.setFormatter(logging.Formatter(_FORMAT))
-                logging.getLogger().addHandler(to_master)
-                log.info("%s has joined the run (pid %d)", identity.name, os.getpid())
-            mailbox = Mailbox(endpoint)
-            given = (master, processes, make_source, registry, progress, heartbeat.lines, over_tcp)
-            spins = _SPINS if len(processes) * ticket.threads <= usable_cores() else 0
-            worker = Worker(endpoint, mailbox, *given, spins)
+        with (
+            HeartbeatThread(open_heartbeat, progress, lost=lost) as heartbeat,
+            threadpool_limits(ticket.threads),
+            _lines_to(heartbeat.lines) if over_tcp else nullcontext(),
+        ):
+            log.info("%s has joined the run (pid %d)", identity.name, os.getpid())
 
             def check() -> None:
                 heartbeat.check()
                 interrupts.check()
 
-            return worker.serve(check)
+            yield _Joined(endpoint, progress, heartbeat.lines, over_tcp, check)
 
 
 class Interrupts:
@@ -112,17 +143,35 @@ class Interrupts:
         raise KeyboardInterrupt
 
 
-def _take_over() -> bool:
-    """Wait to take the place of a lost worker, and redirect output to its log; return False if the run has ended."""
-    path = sys.stdin.readline().rstrip("\n")
-    if not path:
-        return False
+def _wait_for_replacement(joined: _Joined) -> Ticket | None:
+    """Wait as a spare process for the ticket of a lost process, and return it; return None if the run has ended.
+
+    Then writes to the log of the lost process if that log is on this host.
+    """
+    joined.progress.enter(messages.IDLE, 0)
+    while True:
+        joined.check()
+        received = joined.endpoint.receive(WAIT_S)
+        match None if received is None else received.message:
+            case messages.Replace(log=path):
+                assert received is not None
+                if path:
+                    _redirect_output(path)
+                return Ticket.from_bytes(received.frames[0], "ticket")
+            case messages.Shutdown():
+                return None
+            case None | messages.Hello():
+                continue
+            case other:
+                raise SecurityError(f"{other.kind!r} to {joined.endpoint.name}: unexpected message")
+
+
+def _redirect_output(path: str) -> None:
     log_file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
         os.dup2(log_file, stream.fileno())
     os.close(log_file)
-    return True
 
 
 def _wait_for_welcome(endpoint: ZmqEndpoint) -> None:
@@ -137,8 +186,20 @@ def _wait_for_welcome(endpoint: ZmqEndpoint) -> None:
             raise SecurityError(f"{received.message.kind!r} from {received.source}, expected a welcome")
 
 
-class _LinesToMaster(QueueHandler):
-    """A handler that queues log lines for the heartbeat thread, which sends them to the master."""
+@contextmanager
+def _lines_to(queue: SimpleQueue[str]) -> Iterator[None]:
+    """While the block runs, queue log lines for the heartbeat thread, which sends them to the master."""
+    handler = _LineQueueHandler(queue)
+    handler.setFormatter(logging.Formatter(_FORMAT))
+    logging.getLogger().addHandler(handler)
+    try:
+        yield
+    finally:
+        logging.getLogger().removeHandler(handler)
+
+
+class _LineQueueHandler(QueueHandler):
+    """A handler that puts each log line into a queue."""
 
     def prepare(self, record: logging.LogRecord) -> str:
         """Return the text of a record."""

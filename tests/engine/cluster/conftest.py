@@ -13,7 +13,9 @@ import pytest
 from runner.data.source import source_from_config
 from runner.engine.cluster import starting
 from runner.engine.cluster.cluster_session import ClusterSession
+from runner.engine.cluster.spares import Spares
 from runner.engine.cluster.supervisor import Supervisor
+from runner.engine.cluster.transport import messages
 from runner.engine.cluster.transport.private_directory import private_directory
 from runner.engine.compile.program import Program
 from runner.engine.graph.device import local_cluster
@@ -43,6 +45,22 @@ SOURCE: Description = {
     "eval_batch_size": TEST_BATCH,
     "dtype": "float64",
 }
+
+
+def wait_for_spares(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make the master wait, whenever it starts spare processes, until they have joined the run."""
+    start_missing = Spares.start_missing
+
+    def joined(spares: Spares) -> None:
+        start_missing(spares)
+        while spares.started - spares.joined.spares.keys():
+            received = spares.endpoint.receive(1.0)
+            if received is None or not messages.is_spare(received.source):
+                continue  # a hello or a heartbeat of a heartbeat thread
+            assert isinstance(received.message, messages.Hello)
+            spares.welcome(received.source, received.message)
+
+    monkeypatch.setattr(Spares, "start_missing", joined)
 
 
 class Sessions:

@@ -16,6 +16,7 @@ from tests.engine.cluster.transport.fake_network import FakeEndpoint, FakeNetwor
 SOON_S = 10.0
 SLEEPS = ("/bin/sleep", "60")
 WORKERS = ("worker-0", "worker-1")
+SPARES = 2
 
 
 class Stage:
@@ -28,7 +29,7 @@ class Stage:
         self.monitor = HeartbeatMonitor()
         clock = self.network.clock
         master = self._endpoint(MASTER)
-        given = (WORKERS, logs, master, supervisor, self.monitor, logs, LocalLauncher(logs, 1))
+        given = (WORKERS, logs, master, supervisor, self.monitor, logs, LocalLauncher(logs, 1, spares=SPARES))
         self.group = WorkerGroup(*given, clock=lambda: clock.now)
         self.peers = {name: self._endpoint(name) for name in (*WORKERS, "worker_heartbeat-0", "worker_heartbeat-1")}
         for name, peer in self.peers.items():
@@ -45,7 +46,7 @@ class Stage:
         return self
 
     def _endpoint(self, name: str) -> FakeEndpoint:
-        return self.network.endpoint(identity(name), peers=2)
+        return self.network.endpoint(identity(name), peers=2, spares=SPARES)
 
     def send(self, name: str, *sent: Message, after_s: float = 0.0) -> None:
         """Send messages from a peer; each arrives after ``after_s`` seconds."""

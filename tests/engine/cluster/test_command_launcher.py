@@ -112,7 +112,7 @@ def test_replacement_is_on_its_node_or_on_one_with_room(
     if expected is not None:
         assert placed(lost, hosts, living, threads=2) == expected
     else:
-        with pytest.raises(ClusterError, match=r"^worker-1 cannot be started again: no node .* 2 CPUs .*\(n1 have"):
+        with pytest.raises(ClusterError, match=r"^worker-1 cannot be started: no node .* 2 CPUs .*\(n1 have"):
             placed(lost, hosts, living, threads=2)
 
 

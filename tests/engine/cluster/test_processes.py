@@ -302,41 +302,22 @@ def test_removed_process_is_dead_and_its_name_is_free(supervisor: Supervisor, st
     assert not supervisor.has_crashed
 
 
-SPARE = "import sys; print('ready', flush=True); print('path', sys.stdin.readline().strip(), flush=True)"
-
-
-def test_living_spare_process_takes_a_name(supervisor: Supervisor, tmp_path: Path) -> None:
+def test_spare_process_takes_a_name(supervisor: Supervisor, start: Start, tmp_path: Path) -> None:
     for name in ("spare-0", "spare-1"):
-        supervisor.start_spare(name, [sys.executable, "-c", SPARE], tmp_path / name, os.environ)
-    dead, spare = supervisor.spares.values()
-    for process in (dead, spare):
-        wait_for_log(process, "ready")
-    dead.kill()
-    wait_until_dead(dead)
+        start(name, WAITS)
+    ended, spare = supervisor.workers.values()
+    ended.kill()
+    wait_until_dead(ended)
+    assert supervisor.pidfds == [], "a wait for messages does not end because a spare process has ended"
     assert supervisor.failure() is None
-    assert supervisor.take_spare("worker-3") == "spare-1"
-    assert supervisor.take_spare("worker-4") is None
-    assert supervisor.workers == {"worker-3": spare}
-    (tmp_path / "worker-3.log").write_text("of the lost process\n")
-    spare.take_over(tmp_path / "worker-3.log")
+    assert supervisor.ended == ["spare-0"]
+    log_path = tmp_path / "worker-3.log"
+    log_path.write_text("of the lost process\n")
+    assert supervisor.rename("spare-1", "worker-3", log_path) == str(log_path)
+    assert supervisor.pidfds == [spare.fileno()]
+    spare.kill()
     wait_until_dead(spare)
-    assert f"path {tmp_path}/worker-3.log" in (tmp_path / "spare-1").read_text()
     failure = supervisor.failure()
     assert failure is not None
     assert str(failure).startswith("worker-3 (pid ")
     assert "Its log is empty." in str(failure)
-
-
-def test_spare_process_without_a_ticket_has_the_name_of_its_worker(supervisor: Supervisor, tmp_path: Path) -> None:
-    supervisor.start_spare("spare-0", [sys.executable, "-c", SPARE], tmp_path / "spare-0", os.environ)
-    assert supervisor.take_spare("worker-3") == "spare-0"
-    supervisor.terminate_all(SOON_S)
-    assert supervisor.ended == ["worker-3"]
-
-
-def test_spare_processes_end_with_the_supervisor(tmp_path: Path) -> None:
-    with Supervisor() as supervisor:
-        supervisor.start_spare("spare-0", [sys.executable, "-c", SPARE], tmp_path / "spare-0", os.environ)
-        (spare,) = supervisor.spares.values()
-    assert not psutil.pid_exists(spare.pid)
-    assert supervisor.spares == {}

@@ -24,14 +24,24 @@ from runner.errors import NotStartedAgainError, RunnerError, WorkerLostError
 from runner.kernels.registry import Registry
 from runner.optimizers.sgd import Momentum
 from runner.strategies.sync_data import SyncData
-from tests.engine.cluster.conftest import PROGRAM, SERVED, SOURCE, Sessions, Start, expect_same_losses, losses, train
+from tests.engine.cluster.conftest import (
+    PROGRAM,
+    SERVED,
+    SOURCE,
+    Sessions,
+    Start,
+    expect_same_losses,
+    losses,
+    train,
+    wait_for_spares,
+)
 from tests.engine.cluster.stage import SLEEPS, Stage
 from tests.engine.cluster.test_worker import RESULT_OF_STEP_2
 from tests.engine.cluster.transport.conftest import identity, next_of
 from tests.engine.cluster.transport.fake_network import FakeEndpoint, Faults
 from tests.engine.cluster.virtual_cluster import VirtualCluster
 from tests.engine.run.launched_programs import expect_matching_transfers, pushed, tally
-from tests.integration.command import wait_until
+from tests.integration.command import processes_of, wait_until
 from tests.strategies.networks import NETWORKS, workload_of
 from tests.strategies.training import Weights
 
@@ -216,24 +226,31 @@ def test_launched_clients_are_dropped_and_can_be_launched_again(sessions: Sessio
 
 
 @pytest.mark.parametrize("over_tcp", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_spare_process_takes_over(sessions: Sessions, over_tcp: bool) -> None:
-    with sessions.new(launcher=LocalLauncher(sessions.logs, 1, spares=1, over_tcp=over_tcp)) as session:
+def test_spare_process_takes_over(sessions: Sessions, over_tcp: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    wait_for_spares(monkeypatch)
+    with sessions.new(launcher=LocalLauncher(sessions.logs, 1, spares=2, over_tcp=over_tcp)) as session:
         expected = losses(session)
-        expect_processes(sessions, "worker-0", "worker-1", "spare-0")
-        before = sessions.pids
-        lost = lose(session, psutil.Process(before["worker-1"]))
+        processes = {name: psutil.Process(pid) for name, pid in sessions.pids.items()}
+        assert processes.keys() == {"worker-0", "worker-1", "spare-0", "spare-1"}
+        lost = lose(session, processes["worker-1"])
         session.recover(lost.worker, epoch=2)
-        expect_processes(sessions, "worker-0", "spare-0", "spare-1")  # a new spare process waits
-        after = sessions.pids
-        assert [after[name] for name in ("worker-0", "spare-0")] == [before[name] for name in ("worker-0", "spare-0")]
+        supervised = session._group.supervisor.workers
+        waited = {processes[name].pid: name for name in ("spare-0", "spare-1")}
+        taken = waited.pop(supervised["worker-1"].pid)
+        (other,) = waited.values()
+        assert supervised["worker-0"].pid == processes["worker-0"].pid
+        newest = psutil.Process(supervised[taken].pid)
+        assert newest not in processes.values(), "a new spare process waits"
         expect_same_losses(losses(session), expected)
-        psutil.Process(after["spare-1"]).kill()
-        lost = lose(session, psutil.Process(after["spare-0"]))
+        processes[other].kill()
+        lost = lose(session, processes[taken])
         assert lost.worker == "worker-1"
         session.recover(lost.worker, epoch=3)
-        expect_processes(sessions, "worker-0", "worker-1", "spare-2")  # the dead spare process was not used
+        assert supervised["worker-1"].pid == newest.pid, "the dead spare process was not used"
+        assert len(processes_of(sessions.run_ids[-1])) == 4
         expect_same_losses(losses(session), expected)
-    assert "epoch 3 begins with a replacement for worker-1" in (sessions.logs / "worker-0.log").read_text()
+    log = (sessions.logs / "worker-1.log").read_text()
+    assert f"worker-1 has joined the run (pid {newest.pid})" in log
 
 
 @pytest.mark.parametrize("seed", range(12))

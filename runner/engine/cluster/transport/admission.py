@@ -22,13 +22,13 @@ from runner.system.text import printable
 log = logging.getLogger(__name__)
 
 CALLERS = {
-    messages.MASTER_ROLE: (*messages.DEVICE_ROLES, *messages.HEARTBEAT_ROLES),
+    messages.MASTER_ROLE: (*messages.STARTED_ROLES, *messages.HEARTBEAT_ROLES),
     **dict.fromkeys(messages.DEVICE_ROLES, (messages.MASTER_ROLE, *messages.DEVICE_ROLES)),
+    messages.SPARE_ROLE: (messages.MASTER_ROLE,),
 }
 """Role of an inbox -> the roles that may connect to it."""
 
 Frames = Sequence[memoryview]
-_SERVER_ROLES = (messages.SERVER_ROLE, messages.heartbeat_role(messages.SERVER_ROLE))
 
 
 class Drop(StrEnum):
@@ -58,14 +58,15 @@ class Admission:
     ``connection`` is the transport's identifier of a connection; it is never used as a peer name.
     """
 
-    def __init__(self, identity: Identity, peers: int, servers: int = 0) -> None:
-        """``servers``: number of parameter servers. ``peers``: number of peers of every other role."""
+    def __init__(self, identity: Identity, peers: int, servers: int = 0, spares: int = 0) -> None:
+        """``peers``, ``servers``, ``spares``: numbers of workers, parameter servers and spare processes."""
         self.drops: Counter[Drop] = Counter()
         self.refused: list[tuple[bytes, str]] = []  # (connection, reason) of each dropped first message, for the caller
         self._last_drop = ""
         self._identity = identity
+        counts = {messages.SERVER_ROLE: servers, messages.SPARE_ROLE: spares}
+        self._counts = counts | {messages.heartbeat_role(role): count for role, count in counts.items()}
         self._peers = peers
-        self._servers = servers
         self._callers: dict[bytes, _Caller] = {}
         self._joined_after: dict[str, int] = {}  # replaced process -> epoch in which its replacement was started
         self._oldest = identity.epoch
@@ -123,7 +124,7 @@ class Admission:
     def _identify(self, envelope: Envelope, hello: messages.Hello, frames: Frames, process: str) -> str:
         """Return the name of a caller with the right token; raises SecurityError if the caller breaks the protocol."""
         allowed = CALLERS[self._identity.role]
-        indices = self._servers if hello.role in _SERVER_ROLES else self._peers
+        indices = self._counts.get(hello.role, self._peers)
         # Check before building the name: a peer name has room for only six digits.
         if hello.role not in allowed or hello.index >= indices:
             raise SecurityError(

@@ -58,7 +58,7 @@ class Identity:
 class Limits:
     """The limits of an endpoint's traffic; all are enforced.
 
-    peers: number of peers of each role except parameter servers. servers: number of parameter servers.
+    peers: number of workers. servers, spares: numbers of parameter servers and spare processes.
     queued_messages: number of messages that one peer may send before the receiver reads. If a step sends at most this
     number, a send waits only for a peer that has ended. connect_timeout_s, send_timeout_s: seconds after which a peer
     counts as unreachable. lanes: connections between two workers over TCP. If there are several, the first carries no
@@ -71,6 +71,7 @@ class Limits:
     connect_timeout_s: float = 10.0
     send_timeout_s: float = 1.0
     lanes: int = 1
+    spares: int = 0
 
 
 SEND_TIMEOUT_S = 0.05  # ``Limits.send_timeout_s`` on one host, where the connection to an ended process closes at once

@@ -3,8 +3,9 @@
 :mod:`runner.engine.cluster.transport.encoding` encodes a message as a header and, for some kinds, one document frame.
 
 Peers are named ``<role>-<index>``, such as ``master-0``, ``worker-3`` and ``ps-0``. A process that runs a device is
-named after the device's job and task: ``/job:ps/task:0`` runs in ``ps-0``. The heartbeat thread of a process is a
-separate peer, such as ``ps_heartbeat-0``, because the thread has a separate connection.
+named after the device's job and task: ``/job:ps/task:0`` runs in ``ps-0``. A spare process, such as ``spare-0``, runs
+no device until it takes the name of a lost process. The heartbeat thread of a process is a separate peer, such as
+``ps_heartbeat-0``, because the thread has a separate connection.
 """
 
 import re
@@ -21,9 +22,11 @@ MASTER_ROLE = "master"
 WORKER_ROLE = "worker"
 SERVER_ROLE = "ps"
 DEVICE_ROLES = (WORKER_ROLE, SERVER_ROLE)  # roles of the processes that run devices; both run the same program
+SPARE_ROLE = "spare"
+STARTED_ROLES = (*DEVICE_ROLES, SPARE_ROLE)  # roles of the processes that a launcher starts
 _HEARTBEAT = "_heartbeat"
-HEARTBEAT_ROLES = tuple(role + _HEARTBEAT for role in DEVICE_ROLES)
-ROLES = (MASTER_ROLE, *DEVICE_ROLES, *HEARTBEAT_ROLES)
+HEARTBEAT_ROLES = tuple(role + _HEARTBEAT for role in STARTED_ROLES)
+ROLES = (MASTER_ROLE, *STARTED_ROLES, *HEARTBEAT_ROLES)
 MASTER = f"{MASTER_ROLE}-0"
 _NAME = re.compile(rf"({'|'.join(ROLES)})-(0|[1-9][0-9]{{0,5}})")
 
@@ -52,6 +55,16 @@ def process_names(workers: int, servers: int = 0) -> list[str]:
     """Return the names of all processes of a run except the master: workers first, then parameter servers."""
     counts = {WORKER_ROLE: workers, SERVER_ROLE: servers}
     return [peer_name(role, index) for role, count in counts.items() for index in range(count)]
+
+
+def spare_names(count: int) -> list[str]:
+    """Return the names of the spare processes of a run."""
+    return [peer_name(SPARE_ROLE, index) for index in range(count)]
+
+
+def is_spare(name: str) -> bool:
+    """Return whether ``name`` is the name of a spare process."""
+    return name.startswith(f"{SPARE_ROLE}-")
 
 
 def heartbeat_role(role: str) -> str:
@@ -133,6 +146,16 @@ class Refused(Message, kind="refused", senders=MASTERS):
 @dataclass(frozen=True)
 class Welcome(Message, kind="welcome", senders=MASTERS):
     """The notice that the master has accepted this worker."""
+
+
+@dataclass(frozen=True)
+class Replace(Message, kind="replace", senders=MASTERS, has_document=True):
+    """The request to a spare process to join the run again in place of a lost process, whose new ticket follows.
+
+    log: path of the log to which the spare process writes from now on; "" if its output is not redirected.
+    """
+
+    log: Annotated[str, Text(4096)] = ""
 
 
 @dataclass(frozen=True)
@@ -281,7 +304,7 @@ class Heartbeat(Message, kind="heartbeat", senders=HEARTBEAT_ROLES):
 
 
 @dataclass(frozen=True)
-class Log(Message, kind="log", senders=(*DEVICE_ROLES, *HEARTBEAT_ROLES)):
+class Log(Message, kind="log", senders=(*STARTED_ROLES, *HEARTBEAT_ROLES)):
     """Log lines of a worker over TCP. The heartbeat thread sends them; the main loop sends the last ones."""
 
     lines: Annotated[str, Text(MAX_ERROR_TEXT)]

@@ -2,7 +2,8 @@
 
 The master writes one ticket for each process, in a file of mode 0600. A ticket contains everything that the process
 needs before its first message, including its role, its index and its secrets. Secrets are never in arguments or the
-environment, because other processes can read these. A process removes its ticket when the master has accepted it.
+environment, because other processes can read these. A process removes its ticket when the master has accepted it. A
+spare process that replaces a lost one receives the ticket of the lost process in a message.
 
 Over ``ipc://``, the run's token authenticates a process. Over ``tcp://``, every process also has a CURVE key pair, new
 in every start of a run, and accepts connections only from the public keys in its ticket.
@@ -20,7 +21,7 @@ import zmq
 
 from runner.engine.cluster.transport.encoding import MAX_DOCUMENT_BYTES, decode_document, encode_document
 from runner.engine.cluster.transport.endpoint import SEND_TIMEOUT_S, Identity, Keys, Limits
-from runner.engine.cluster.transport.messages import DEVICE_ROLES, MAX_LANES, MAX_PROCESSES
+from runner.engine.cluster.transport.messages import MAX_LANES, MAX_PROCESSES, STARTED_ROLES
 from runner.errors import SecurityError
 from runner.system.schema import Integer, MapOf, Maybe, OneOf, Record, Text, read_untrusted
 
@@ -50,7 +51,7 @@ class Ticket:
 
     run: Annotated[str, Text(64)]
     epoch: Annotated[int, Integer()]
-    role: Annotated[str, OneOf(DEVICE_ROLES)]
+    role: Annotated[str, OneOf(STARTED_ROLES)]
     index: Annotated[int, Integer(high=MAX_PROCESSES - 1)]
     token: Annotated[str, _TOKEN] = field(repr=False)
     secret_key: Annotated[str | None, Maybe(_KEY)] = field(repr=False)
@@ -72,6 +73,16 @@ class Ticket:
         send_s = SEND_TIMEOUT_S if self.secret_key is None else Limits.send_timeout_s
         return Limits(self.peers, self.servers, self.queued_messages, connect_timeout_s, send_s, self.lanes)
 
+    def to_bytes(self) -> bytes:
+        """Return the encoded ticket."""
+        return encode_document(_TICKET.write(self, "ticket"))
+
+    @classmethod
+    def from_bytes(cls, content: memoryview, what: str) -> "Ticket":
+        """Decode a ticket; raises SecurityError, which names ``what``, if it is malformed."""
+        ticket: Ticket = read_untrusted(_TICKET, decode_document(content), what)
+        return ticket
+
 
 _TICKET = Record(Ticket)
 
@@ -80,7 +91,7 @@ def write_ticket(path: Path, ticket: Ticket) -> None:
     """Write a new file of mode 0600. Raises FileExistsError if ``path`` exists."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
     with open(descriptor, "wb") as file:
-        file.write(encode_document(_TICKET.write(ticket, "ticket")))
+        file.write(ticket.to_bytes())
 
 
 def read_ticket(path: Path) -> Ticket:
@@ -101,5 +112,4 @@ def read_ticket(path: Path) -> Ticket:
                 f"expected a regular file with mode 0600 of user {os.geteuid()}"
             )
         content = file.read(MAX_DOCUMENT_BYTES + 1)
-    ticket: Ticket = read_untrusted(_TICKET, decode_document(memoryview(content)), f"key file {path}")
-    return ticket
+    return Ticket.from_bytes(memoryview(content), f"key file {path}")

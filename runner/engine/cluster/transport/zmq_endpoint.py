@@ -216,7 +216,7 @@ class ZmqEndpoint(Outbox, Endpoint):
         """
         super().__init__(context, identity, limits)
         check_bind_address(address, has_keys=identity.keys is not None)
-        self._admission = Admission(identity, limits.peers, limits.servers)
+        self._admission = Admission(identity, limits.peers, limits.servers, limits.spares)
         self._path = inbox_path(address) if address.startswith("ipc://") else None
         if self._path is not None and self._path.exists():
             # Without this check, libzmq would silently replace the socket of the process that listens there.

@@ -93,7 +93,7 @@ Socket = zmq.Socket[bytes]
 
 def configure_inbox(socket: Socket, limits: Limits, keys: Keys | None = None) -> None:
     """Set the options of a ROUTER that receives from all peers; call this function before the socket is bound."""
-    connections = (CONNECTIONS_PER_PEER + limits.lanes - 1) * (limits.peers + limits.servers)
+    connections = (CONNECTIONS_PER_PEER + limits.lanes - 1) * (limits.peers + limits.servers + limits.spares)
     unread = limits.queued_messages
     if keys is not None:
         secure_inbox(socket, keys)

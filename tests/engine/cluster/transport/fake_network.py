@@ -69,9 +69,9 @@ class FakeNetwork:
         self.isolated = ""
         self.present: set[str] = set()
 
-    def endpoint(self, identity: Identity, peers: int, servers: int = 0) -> "FakeEndpoint":
-        """Return a new endpoint that expects the given numbers of workers and servers."""
-        return FakeEndpoint(self, identity, peers, servers)
+    def endpoint(self, identity: Identity, peers: int, servers: int = 0, spares: int = 0) -> "FakeEndpoint":
+        """Return a new endpoint that expects the given numbers of workers, servers and spare processes."""
+        return FakeEndpoint(self, identity, peers, servers, spares)
 
     def kill(self, name: str) -> None:
         """Remove a peer: messages that it has sent still arrive, but sending from and to the peer fails."""
@@ -120,10 +120,10 @@ def check_state(admission: Admission) -> None:
 class FakeEndpoint(Endpoint):
     """An :class:`~runner.engine.cluster.transport.endpoint.Endpoint`. Waiting advances the network's clock."""
 
-    def __init__(self, network: FakeNetwork, identity: Identity, peers: int, servers: int = 0) -> None:
+    def __init__(self, network: FakeNetwork, identity: Identity, peers: int, servers: int = 0, spares: int = 0) -> None:
         self._network = network
         self._identity = identity
-        self._admission = Admission(identity, peers, servers)
+        self._admission = Admission(identity, peers, servers, spares)
         self._connections: dict[str, bytes] = {}
         self.refusals: list[tuple[str, str]] = []
         network.present.add(identity.name)

@@ -25,6 +25,7 @@ EXAMPLES: tuple[messages.Message, ...] = (
     messages.Hello("worker", 1, 99, "t" * 64, 2, "tcp://127.0.0.1:5", {"cpu": "x86_64"}),
     messages.Refused("too late"),
     messages.Welcome(),
+    messages.Replace("/run/workers/worker-1.log"),
     messages.Setup(),
     messages.Load("plan"),
     messages.Loaded("plan"),
@@ -250,6 +251,6 @@ def test_every_process_has_a_heartbeat_peer(process: str) -> None:
     "name", ["worker", "worker-", "worker-01", "worker--1", "slave-0", "heartbeat-0", "ps", "ps-01", "worker-1\n", ""]
 )
 def test_malformed_name_is_refused(name: str) -> None:
-    expected = "expected <role>-<index> with a role of master, worker, ps, worker_heartbeat, ps_heartbeat"
+    expected = f"expected <role>-<index> with a role of {', '.join(messages.ROLES)}"
     with pytest.raises(ValueError, match=re.escape(expected)):
         messages.split_name(name)

@@ -1,0 +1,113 @@
+"""Spare processes: they have joined the run in advance, and wait until they take the places of lost workers."""
+
+import logging
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from runner.engine.cluster.joining import HOST, Joined, difference
+from runner.engine.cluster.supervisor import Supervisor
+from runner.engine.cluster.transport import messages
+from runner.engine.cluster.transport.endpoint import Endpoint
+from runner.engine.cluster.transport.heartbeat import STOPPED_S, HeartbeatMonitor, Verdict
+from runner.engine.cluster.transport.private_directory import inbox_address, inbox_path
+from runner.errors import ClusterError, SecurityError
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class Spares:
+    """The spare processes of a worker group, whose attributes have the same meaning.
+
+    joined: the processes that have joined the run. ticket: returns the encoded ticket of a worker for an epoch.
+    """
+
+    joined: Joined
+    directory: Path
+    endpoint: Endpoint
+    supervisor: Supervisor
+    monitor: HeartbeatMonitor
+    logs: Path
+    clock: Callable[[], float] = time.monotonic
+    start: Callable[[Collection[str], int, Mapping[str, str]], None] = lambda names, epoch, hosts: None
+    ticket: Callable[[str, int], bytes] = lambda worker, epoch: b""
+    started: set[str] = field(default_factory=set)
+
+    def start_missing(self) -> None:
+        """Start spare processes in place of those that were used or have ended.
+
+        Raises ResourceError if a process cannot be started, ClusterError if no host has room for it.
+        """
+        for name in self.started.intersection(self.supervisor.ended):
+            self.remove(name)
+        missing = [each for each in messages.spare_names(self.joined.launcher.spares) if each not in self.started]
+        if missing:
+            epoch = self.endpoint.epoch
+            self.endpoint.advance(epoch, missing)  # forgets the connections of the earlier processes
+            self.start(missing, epoch, self.joined.hosts)
+            self.started.update(missing)
+
+    def welcome(self, name: str, hello: messages.Hello) -> None:
+        """Accept a spare process. If it may not join or cannot be reached, log a warning: the run goes on without."""
+        where = f"{name} on {hello.facts.get(HOST, 'an unknown host')} (pid {hello.pid})"
+        if reason := difference(hello.facts, self.joined.facts):
+            log.warning("%s was refused: %s", where, reason)
+            self.endpoint.refuse(name, reason)
+            return
+        try:
+            self.endpoint.connect(name, hello.address or inbox_address(self.directory, name))
+            self.endpoint.send(name, messages.Welcome())
+        except (ClusterError, SecurityError) as error:
+            log.warning("%s cannot be used: %s", where, error)
+            return
+        self.joined.spares[name] = hello
+        self.monitor.watch(name, self.clock())
+
+    def take(self, worker: str, epoch: int) -> bool:
+        """Give the place of a lost worker, which was fenced, to a spare process; return False if there is none."""
+        while (spare := self.joined.take_spare(worker, self._ready)) is not None:
+            self.started.discard(spare)
+            self.monitor.forget(spare)
+            own_log = self.supervisor.rename(spare, worker, self.logs / f"{worker}.log")
+            try:
+                self.endpoint.send(spare, messages.Replace(own_log), [self.ticket(worker, epoch)])
+            except ClusterError as error:
+                log.warning("%s", error)
+                self.supervisor.remove(worker)
+                continue
+            log.info("%s takes the place of %s", spare, worker)
+            return True
+        return False
+
+    @property
+    def _ready(self) -> set[str]:
+        """The spare processes that have not ended, and that have recently sent a heartbeat."""
+        now, lost = self.clock(), set(self.supervisor.ended)
+        heard = {name for name in self.joined.spares if self.monitor.silence_s(name, now) <= STOPPED_S}
+        return {name for name in heard - lost if not self.supervisor.is_stopped(name)}
+
+    def remove(self, name: str) -> None:
+        """End a spare process of this host or give it up, and forget it."""
+        self.supervisor.remove(name)
+        self.monitor.forget(name)
+        inbox_path(inbox_address(self.directory, name)).unlink(missing_ok=True)
+        self.joined.spares.pop(name, None)
+        self.started.discard(name)
+
+    def without_lost(self, verdicts: Sequence[Verdict]) -> list[Verdict]:
+        """Remove the spare processes that are lost according to their heartbeats; return the verdicts about workers."""
+        for verdict in verdicts:
+            if messages.is_spare(verdict.worker):
+                log.warning("%s, so the run goes on without this spare process", verdict)
+                self.remove(verdict.worker)
+        return [verdict for verdict in verdicts if not messages.is_spare(verdict.worker)]
+
+    def end(self, shutdown: messages.Shutdown) -> None:
+        """Make the spare processes exit, and end those that have not joined yet."""
+        for name in self.joined.spares:
+            self.endpoint.offer(name, shutdown)
+        for name in self.started - self.joined.spares.keys():
+            self.remove(name)
+        self.supervisor.end_idle_commands()

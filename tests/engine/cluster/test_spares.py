@@ -1,0 +1,130 @@
+"""Spare processes: which one takes the place of a lost worker, and what a fault of a spare process does to the run."""
+
+import re
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+
+import pytest
+
+from runner.engine.cluster.joining import HOST, MEMORY, Joined
+from runner.engine.cluster.launchers import LocalLauncher
+from runner.engine.cluster.supervisor import Supervisor
+from runner.engine.cluster.transport import messages
+from runner.engine.cluster.transport.messages import MASTER, Heartbeat, Hello
+from runner.errors import ClusterError
+from tests.engine.cluster.stage import Stage
+from tests.engine.cluster.transport.conftest import identity, next_of
+from tests.engine.cluster.transport.fake_network import FakeEndpoint
+
+
+def hello(host: str, memory: str) -> Hello:
+    return Hello("worker", 0, 1, "", facts={HOST: host, MEMORY: memory})
+
+
+@pytest.mark.parametrize(
+    ("ready", "shared", "expected"),
+    [
+        ({"spare-0", "spare-1"}, False, "spare-1"),
+        ({"spare-0"}, False, "spare-0"),
+        (set(), False, None),
+        ({"spare-0", "spare-1"}, True, "spare-0"),
+        ({"spare-1"}, True, None),
+    ],
+)
+def test_spare_process_on_the_host_of_the_lost_worker_is_preferred(
+    ready: Collection[str], shared: bool, expected: str | None, supervisor: Supervisor, tmp_path: Path
+) -> None:
+    """If the lost worker shared memory with the master, only a process that shares it too can read the plans."""
+    joined = Joined(["worker-0"], {MEMORY: "m"}, LocalLauncher(tmp_path, 1), supervisor)
+    joined.hellos["worker-0"] = hello("b", "m" if shared else "n")
+    joined.spares.update({"spare-0": hello("a", "m"), "spare-1": hello("b", "n")})
+    joined.remove("worker-0")
+    assert joined.take_spare("worker-0", ready) == expected
+    taken = {None: "b", "spare-0": "a", "spare-1": "b"}
+    others = {name: host for name, host in (("spare-0", "a"), ("spare-1", "b")) if name != expected}
+    assert joined.hosts == {"worker-0": taken[expected], **others}
+
+
+Started = list[list[str]]
+
+
+@pytest.fixture
+def started(elsewhere: Stage) -> Started:
+    """Return the names of the processes that the group starts, for each call."""
+    calls: Started = []
+    spares = elsewhere.group.spares
+    elsewhere.group.start = spares.start = lambda names, epoch, hosts: calls.append(list(names))
+    spares.ticket = lambda worker, epoch: f"{worker} in epoch {epoch}".encode()
+    return calls
+
+
+def join(stage: Stage, facts: Mapping[str, str]) -> FakeEndpoint:
+    """Start the spare processes; the first one joins and sends a heartbeat. Return its endpoint."""
+    stage.group.spares.start_missing()
+    spare = stage.network.endpoint(identity("spare-0"), peers=2)
+    spare.connect(MASTER, facts=facts, own_address="tcp://10.0.0.9:5")
+    beats = stage.peers["spare_heartbeat-0"] = stage.network.endpoint(identity("spare_heartbeat-0"), peers=2)
+    beats.connect(MASTER)
+    wait(stage, 0.5)
+    beats.send(MASTER, Heartbeat(messages.IDLE, 0))
+    wait(stage, 0.5)
+    return spare
+
+
+def wait(stage: Stage, seconds: float) -> None:
+    """Let the master read for some seconds, in which both workers send heartbeats."""
+    for worker in (0, 1):
+        stage.beat(worker, messages.STEP, 7, *range(round(seconds) + 1))
+    with pytest.raises(ClusterError, match="no message 'done'"):
+        stage.group.gather(["worker-0"], messages.Done, limit_s=seconds)
+
+
+def lose_worker_1(stage: Stage) -> None:
+    stage.peers["worker-0"].advance(2)
+    stage.send("worker-0", messages.Abandoned())
+    assert stage.group.replace("worker-1", 2) == ["worker-1"]
+
+
+def test_spare_process_gets_the_ticket_of_the_lost_worker(elsewhere: Stage, started: Started) -> None:
+    spare = join(elsewhere, {})
+    lose_worker_1(elsewhere)
+    received = [next_of(spare) for _ in range(3)]
+    assert [type(each.message) for each in received] == [messages.Hello, messages.Welcome, messages.Replace]
+    assert bytes(received[-1].frames[0]) == b"worker-1 in epoch 2"
+    assert started == [["spare-0", "spare-1"], []]
+    new = elsewhere.network.endpoint(identity("worker-1", epoch=2), peers=2)
+    new.connect(MASTER, own_address="tcp://10.0.0.9:6")
+    elsewhere.group.set_up(lambda addresses: b"", ["worker-1"])
+    elsewhere.group.complete()
+    assert started == [["spare-0", "spare-1"], [], ["spare-0"]], "the other spare process may still join"
+    again = elsewhere.network.endpoint(identity("spare-0", epoch=2), peers=2)
+    again.connect(MASTER, own_address="tcp://10.0.0.9:7")
+    wait(elsewhere, 0.5)
+    assert [type(next_of(again).message) for _ in range(2)] == [messages.Hello, messages.Welcome]
+
+
+FAULTS: dict[str, tuple[Mapping[str, str], Callable[[Stage], object], str]] = {
+    "other facts": ({"numpy": "1"}, lambda stage: None, "spare-0 .* was refused: numpy is 1, expected none"),
+    "ended": ({}, lambda stage: stage.network.kill("spare-0"), "could not send 'replace' to spare-0"),
+    "no recent heartbeat": ({}, lambda stage: wait(stage, 2.0), ""),
+    "silent": ({}, lambda stage: wait(stage, 12.0), "spare-0 is silent: .* without this spare process"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_spare_process_that_cannot_take_over_is_not_used(
+    fault: str, elsewhere: Stage, started: Started, caplog: pytest.LogCaptureFixture
+) -> None:
+    facts, disturb, warning = FAULTS[fault]
+    spare = join(elsewhere, facts)
+    disturb(elsewhere)
+    lose_worker_1(elsewhere)
+    assert started == [["spare-0", "spare-1"], ["worker-1"]]
+    assert re.search(warning, caplog.text)
+    assert messages.Replace not in [type(each.message) for each in iter(lambda: spare.receive(0), None)]
+
+
+def test_spare_processes_end_with_the_run(elsewhere: Stage, started: Started) -> None:
+    spare = join(elsewhere, {})
+    elsewhere.group.dismiss(messages.Shutdown(7, "why"))
+    assert [next_of(spare).message for _ in range(3)][-1] == messages.Shutdown(7, "why")
