@@ -150,8 +150,8 @@ def _spares(config: Config) -> Iterator[str]:
     if not cluster.spares:
         return
     chosen = f"cluster.spares={cluster.spares}"
-    if cluster.launcher.kind in (HOSTS, RAY):
-        yield f"{chosen} with cluster/launcher={cluster.launcher.kind}: use slurm or a local cluster, or spares=0"
+    if cluster.launcher.kind == HOSTS:
+        yield f"{chosen} with cluster/launcher=hosts: users start the processes; use slurm or ray, or spares=0"
     if cluster.one_process:
         yield f"{chosen} with cluster.one_process=true: there is no worker process to replace; use 0"
 

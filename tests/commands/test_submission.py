@@ -47,6 +47,10 @@ def test_a_run_without_allocation_submits_itself(commands: Path, fake_training: 
     assert shlex.quote(f"resume={run_dir}") in script
     assert main([*SLURM, "cluster.min_workers=1"]) == 0
     assert "--no-kill" in (commands / "sbatch.args").read_text().splitlines()
+    assert main([*SLURM, "cluster.spares=2"]) == 0
+    assert {"--no-kill", "--ntasks=4"} <= set((commands / "sbatch.args").read_text().splitlines())
+    assert main([*SLURM, "cluster.spares=2", "train.restarts=0"]) == 0
+    assert "--ntasks=2" in (commands / "sbatch.args").read_text().splitlines()
 
 
 def test_an_allocation_is_used(commands: Path, fake_training: FakeTraining, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -124,7 +124,7 @@ class RayLauncher(CommandLauncher):
 
     def _command(self, folder: Path, address: str, count: int) -> list[str]:
         options = [f"--address={self.cluster}", f"--placement={self.placement}", f"--threads={self.threads}"]
-        options += [f"--join-s={self.join_s}", f"--count={count}", f"--keys={folder}"]
+        options += [f"--join-s={self.join_s}", f"--count={count}", f"--spares={self.spares}", f"--keys={folder}"]
         options += [f"--variables={','.join(THREAD_VARIABLES)}"]
         program = runner_command("runner.engine.cluster.ray_program")
         return [*program, *options, "--", *join_arguments(address, self.options)]

@@ -1,8 +1,8 @@
 """A program that starts the processes of a run as actors of Ray, and replacements of lost ones.
 
-It has one placement group with a bundle for each process. A line ``NUMBER BUNDLE`` on its standard input requests the
-replacement of the process in a bundle: the program kills the actor there and starts another one, whose ticket is in
-the file NUMBER.key. If the node of the bundle is lost, Ray first moves the bundle to another node.
+It has one placement group with a bundle for each process, including spare processes. A line ``NUMBER BUNDLE`` on its
+standard input requests a process in a bundle: the program kills the actor there, if there is one, and starts an actor,
+whose ticket is in the file NUMBER.key. If the node of the bundle is lost, Ray first moves the bundle to another node.
 
 The program is a script in a separate process. It imports nothing of runner, because Ray sends the class of the actors
 to its nodes by value. Ray places and watches the processes; their messages and tensors do not go through Ray.
@@ -116,7 +116,7 @@ def main(arguments: Sequence[str]) -> int:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # read when Ray is imported
     import ray
 
-    described: dict[str, Any] = {"num_cpus": options.count * options.threads} if own else {}
+    described: dict[str, Any] = {"num_cpus": (options.count + options.spares) * options.threads} if own else {}
     ray.init(address=options.address, include_dashboard=False if own else None, log_to_driver=False, **described)
     try:
         return _run(options)
@@ -127,13 +127,14 @@ def main(arguments: Sequence[str]) -> int:
 def _run(options: argparse.Namespace) -> int:
     from ray.util.placement_group import placement_group
 
-    bundles = [{"CPU": options.threads}] * options.count
+    count = options.count + options.spares
+    bundles = [{"CPU": options.threads}] * count
     group = placement_group(bundles, strategy=options.placement)
     if not group.wait(options.join_s):
         print(
-            f"ray: no free CPUs for {options.count} processes with {options.threads} CPUs each "
+            f"ray: no free CPUs for {count} processes with {options.threads} CPUs each "
             f"(cluster.launcher.placement={options.placement.lower()}) within {options.join_s:g} s; add nodes to the "
-            "Ray cluster, or use fewer workers or threads",
+            "Ray cluster, or use fewer workers, spares or threads",
             file=sys.stderr,
         )
         return 1
@@ -155,7 +156,8 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--join-s", required=True, type=float, help="time limit in seconds for the reservation of the CPUs"
     )
-    parser.add_argument("--count", required=True, type=int, help="number of processes")
+    parser.add_argument("--count", required=True, type=int, help="number of processes to start at once")
+    parser.add_argument("--spares", required=True, type=int, help="number of bundles for spare processes")
     parser.add_argument("--keys", required=True, type=Path, help="folder with the files NUMBER.key")
     parser.add_argument("--variables", required=True, help="names of the environment variables of each process")
     parser.add_argument("arguments", nargs="*", help="arguments of runner")

@@ -52,6 +52,35 @@ def test_ended_task_of_a_running_command_is_noticed_and_can_be_replaced(
     assert not supervisor.has_crashed
 
 
+def test_spare_task_takes_the_name_and_gives_its_place_to_the_next_one(supervisor: Supervisor, tmp_path: Path) -> None:
+    command = command_of(supervisor, tmp_path)
+    assert command.add("spare-0") == (4, 4)
+    command.write_line("srun: error: n2: task 4: Killed")
+    wait_until(lambda: supervisor.ended == ["spare-0"])
+    assert (supervisor.failure(), supervisor.has_crashed) == (None, False)
+    supervisor.remove("spare-0")
+    assert command.add("spare-0") == (5, 4)
+    supervisor.remove("worker-1")
+    assert supervisor.rename("spare-0", "worker-1", tmp_path / "worker-1.log") == ""
+    assert command.add("spare-0") == (6, 1)
+    supervisor.remove("worker-1")
+    assert command.add("worker-1") == (7, 4)
+    command.write_line("srun: error: n2: task 7: Killed")
+    wait_until(lambda: supervisor.failure() is not None)
+    assert str(supervisor.failure()).startswith("worker-1 on n2: killed\n")
+
+
+def test_end_of_a_command_with_spare_tasks_alone_is_no_failure(supervisor: Supervisor, tmp_path: Path) -> None:
+    argv = [sys.executable, "-c", REPEATS.format(code=137)]
+    command = supervisor.start_command("srun-2", argv, tmp_path / "srun.log", os.environ, ["spare-0"])
+    assert supervisor.pidfds == []
+    command.end_input()
+    wait_until_dead(command)
+    assert (supervisor.failure(), supervisor.ended) == (None, ["spare-0"])
+    supervisor.rename("spare-0", "worker-1", tmp_path / "worker-1.log")
+    assert supervisor.pidfds == [command.fileno()]
+
+
 @pytest.mark.parametrize("replaced", [False, True])
 def test_exit_code_of_a_replaced_task_is_not_a_failure_only_at_the_end(
     supervisor: Supervisor, tmp_path: Path, replaced: bool

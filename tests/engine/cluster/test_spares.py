@@ -1,6 +1,7 @@
 """Spare processes: which one takes the place of a lost worker, and what a fault of a spare process does to the run."""
 
 import re
+import signal
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
@@ -12,9 +13,10 @@ from runner.engine.cluster.supervisor import Supervisor
 from runner.engine.cluster.transport import messages
 from runner.engine.cluster.transport.messages import MASTER, Heartbeat, Hello
 from runner.errors import ClusterError
-from tests.engine.cluster.stage import Stage
+from tests.engine.cluster.stage import SLEEPS, Stage
 from tests.engine.cluster.transport.conftest import identity, next_of
 from tests.engine.cluster.transport.fake_network import FakeEndpoint
+from tests.integration.command import wait_until
 
 
 def hello(host: str, memory: str) -> Hello:
@@ -103,9 +105,18 @@ def test_spare_process_gets_the_ticket_of_the_lost_worker(elsewhere: Stage, star
     assert [type(next_of(again).message) for _ in range(2)] == [messages.Hello, messages.Welcome]
 
 
+def end_process(stage: Stage, signum: int) -> None:
+    """Start a process of this host as that of the spare process, and send it a signal; its connection stays open."""
+    process = stage.supervisor.start("spare-0", SLEEPS, stage.group.logs / "spare-0.log", {})
+    process.send_signal(signal.Signals(signum))
+    wait_until(lambda: process.is_stopped or process.poll() is not None)
+
+
 FAULTS: dict[str, tuple[Mapping[str, str], Callable[[Stage], object], str]] = {
     "other facts": ({"numpy": "1"}, lambda stage: None, "spare-0 .* was refused: numpy is 1, expected none"),
-    "ended": ({}, lambda stage: stage.network.kill("spare-0"), "could not send 'replace' to spare-0"),
+    "lost connection": ({}, lambda stage: stage.network.kill("spare-0"), "could not send 'replace' to spare-0"),
+    "killed": ({}, lambda stage: end_process(stage, signal.SIGKILL), ""),
+    "stopped": ({}, lambda stage: end_process(stage, signal.SIGSTOP), ""),
     "no recent heartbeat": ({}, lambda stage: wait(stage, 2.0), ""),
     "silent": ({}, lambda stage: wait(stage, 12.0), "spare-0 is silent: .* without this spare process"),
 }
@@ -121,6 +132,7 @@ def test_spare_process_that_cannot_take_over_is_not_used(
     lose_worker_1(elsewhere)
     assert started == [["spare-0", "spare-1"], ["worker-1"]]
     assert re.search(warning, caplog.text)
+    assert bool(elsewhere.group.endpoint.refusals) == bool(facts)  # type: ignore[attr-defined]
     assert messages.Replace not in [type(each.message) for each in iter(lambda: spare.receive(0), None)]
 
 
