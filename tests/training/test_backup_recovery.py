@@ -123,7 +123,7 @@ class FailingStarts(Callback):
             replaced = replace(group, lost, epoch)
             self.on_step(0, 0.0)
             wait_until_dead(self._commands[-1])
-            group._check_workers()
+            group._check_workers(())
             return replaced
 
         monkeypatch.setattr(LocalLauncher, "start", starts)

@@ -131,7 +131,7 @@ class ClusterSession(session.Session):
         otherwise, the same errors as the first start.
         """
         begun = time.monotonic()
-        silence_s = 0.0 if self._started is None else self._started.silence_s(lost)
+        silence_s = self._monitor.silence_s(lost, begun)
         gone = [lost] if self._started is None else self._started.joined.on_host_of(lost)
         for each in (self._launched, self._by_plan, self._ended):
             each.clear()

@@ -57,6 +57,11 @@ class Supervisor:
         """The commands that start workers."""
         return [process for process in self.workers.values() if isinstance(process, CommandProcess)]
 
+    @property
+    def started(self) -> set[str]:
+        """Names of all workers and spare processes that this supervisor or one of its commands has started."""
+        return {name for process in self.workers.values() for name in process.tasks}
+
     def end_idle_commands(self) -> None:
         """End the commands whose workers have all been given up, and free their names."""
         idle = [command for command in self.commands if not command.tasks]

@@ -155,10 +155,6 @@ class WorkerGroup:
         """Whether the replacements of all absent workers have joined the run, so that :meth:`set_up` does not wait."""
         return self.absent <= self.joined.hellos.keys()
 
-    def silence_s(self, worker: str) -> float:
-        """Return the seconds since the last heartbeat of a worker."""
-        return self.monitor.silence_s(worker, self.clock())
-
     def _fence(self, worker: str) -> None:
         """Kill a worker of this host or give it up; remove its inbox, and forget its heartbeats and its hello."""
         self.supervisor.remove(worker)
@@ -279,7 +275,7 @@ class WorkerGroup:
         begun = self.clock()
         while True:
             if self.clock() >= self._next_check:
-                self._check_workers()
+                self._check_workers(missing if messages.Hello in kinds else ())
             now = self.clock()
             if limit_s is not None and not self._unread and now > max(begun, self._resumed_at) + limit_s:
                 raise self._late(sorted(missing), kinds[0].kind, limit_s)
@@ -291,14 +287,14 @@ class WorkerGroup:
             elif isinstance(received.message, messages.Hello) and received.source in self.absent:
                 self._welcomes(received.source, received.message)
 
-    def _late(self, late: Sequence[str], kind: str, limit_s: float) -> ClusterError:
-        """Return the error for workers that have not sent a message of ``kind`` in time."""
+    def _late(self, late: Sequence[str], kind: str, limit_s: float, *, goes_on: bool = False) -> ClusterError:
+        """Return the error for workers without a message of ``kind``. goes_on: whether the run does not wait for it."""
         logs = ", ".join(str(self._log(worker)) for worker in late)
         names = ", ".join(map(self.joined.named, late))
         text = f"no message {kind!r} from {names} within {limit_s:g} s; see {logs}"
         if not self.absent:
             return ClusterError(text)
-        if late[0] in self.supervisor.workers:
+        if goes_on or late[0] in self.supervisor.workers:
             return WorkerLostError(late[0], "did not join the run again", text, by_chance=True)
         left = set(self.workers) - self.absent
         return NotStartedAgainError(text, messages.count_role(left, messages.WORKER_ROLE))
@@ -310,8 +306,8 @@ class WorkerGroup:
             raise self._root_cause(error, received.source)
         return received
 
-    def _check_workers(self) -> None:
-        """Read and keep the messages that have arrived, then raise if a worker has died, is silent or is stuck."""
+    def _check_workers(self, awaited: Collection[str]) -> None:
+        """Read and keep the messages that have arrived, then raise if a worker has died, is silent, stuck or late."""
         now = self.clock()
         if now - self._checked_at > self.monitor.gap_s:
             # The master was stopped or busy. Heartbeats sent meanwhile may still be on the way.
@@ -323,11 +319,13 @@ class WorkerGroup:
                 self._unread.append(received)
         if (death := self.supervisor.failure()) is not None:
             raise self._root_cause(death)
-        # The run goes on without absent workers. On other hosts, users or the cluster may start them at any time.
+        # The run goes on without absent workers. Users may start them at any time. The cluster may be short of nodes,
+        # so the wait for awaited workers on other hosts has its own limit.
         hellos = {each.source for each in self._unread if isinstance(each.message, messages.Hello)}
-        late = self.absent & self.supervisor.workers.keys() - self.joined.hellos.keys() - hellos
+        limited = self.supervisor.workers.keys() | self.supervisor.started.difference(awaited)
+        late = self.absent & limited - self.joined.hellos.keys() - hellos
         if late and now > max(self._replaced_at, self._resumed_at) + self.launcher.join_s:
-            raise self._late(sorted(late), messages.Hello.kind, self.launcher.join_s)
+            raise self._late(sorted(late), messages.Hello.kind, self.launcher.join_s, goes_on=True)
         # Pass the time read above: if the master was stopped since then, the next check notices the gap.
         if (lost := self._silent_or_stuck(now)) is not None:
             raise lost

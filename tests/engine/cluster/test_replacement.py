@@ -1,7 +1,7 @@
 """Lost workers are replaced: the others keep their processes, and the results are those of an undisturbed session."""
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 from threading import Timer
@@ -20,7 +20,7 @@ from runner.engine.compile import program_plans
 from runner.engine.compile.program import Program
 from runner.engine.graph.device import local_cluster
 from runner.engine.run.local_session import LocalSession
-from runner.errors import NotStartedAgainError, RunnerError, WorkerLostError
+from runner.errors import ClusterError, NotStartedAgainError, RunnerError, WorkerLostError
 from runner.kernels.registry import Registry
 from runner.optimizers.sgd import Momentum
 from runner.strategies.sync_data import SyncData
@@ -347,22 +347,46 @@ def test_others_learn_the_address_of_a_replacement(elsewhere: Stage) -> None:
     assert [next_of(new).message.kind for _ in range(3)] == ["hello", "welcome", "setup"]
 
 
+def hang(supervisor: Supervisor, folder: Path, by_command: bool) -> Stage:
+    """Replace worker-1 by a process that never joins, started by the supervisor or by a command such as ``srun``."""
+    stage = Stage(supervisor, folder).set_up()
+
+    def start(names: Collection[str], epoch: int, hosts: Mapping[str, str]) -> None:
+        if by_command:
+            supervisor.start_command("srun-2", SLEEPS, folder / "srun-2.log", {}, list(names))
+        else:
+            supervisor.start("worker-1", SLEEPS, folder / "worker-1.log", {})
+
+    stage.group.start = start
+    replace_worker_1(stage)
+    return stage
+
+
+@pytest.mark.parametrize("by_command", [False, True])
 @pytest.mark.parametrize("suspended_s", [0.0, 600.0])
 def test_replacement_that_hangs_before_it_joins_is_lost_while_the_others_work(
-    supervisor: Supervisor, tmp_path: Path, suspended_s: float
+    supervisor: Supervisor, tmp_path: Path, suspended_s: float, by_command: bool
 ) -> None:
     """The master may be suspended in the meantime. Heartbeats of the other worker arrive until the loss is noticed."""
-    stage = Stage(supervisor, tmp_path).set_up()
-    stage.group.start = lambda names, epoch, hosts: [
-        supervisor.start(name, SLEEPS, tmp_path / f"{name}.log", {}) for name in names
-    ]
-    replace_worker_1(stage)
+    stage = hang(supervisor, tmp_path, by_command)
     stage.network.clock.advance(suspended_s)
     stage.beat(0, messages.STEP, 7, *range(100))
     with pytest.raises(WorkerLostError, match=r"^no message 'hello' from worker-1 within 60 s; see ") as lost:
         stage.group.gather(["worker-0"], messages.Done)
     assert (lost.value.worker, lost.value.by_chance) == ("worker-1", True)
     assert 60.0 < stage.network.clock.now - suspended_s < 61.0
+
+
+@pytest.mark.parametrize("by_command", [False, True])
+def test_replacement_that_hangs_while_the_others_wait_is_lost_or_not_started(
+    supervisor: Supervisor, tmp_path: Path, by_command: bool
+) -> None:
+    """A command may wait for a node that the cluster does not have, so the run can go on with fewer workers."""
+    stage = hang(supervisor, tmp_path, by_command)
+    stage.beat(0, messages.IDLE, 7, *range(100))
+    with pytest.raises(ClusterError, match=r"^no message 'hello' from worker-1 within 60 s; see ") as caught:
+        stage.group.set_up(lambda addresses: b"", ["worker-1"])
+    assert isinstance(caught.value, NotStartedAgainError if by_command else WorkerLostError)
 
 
 def test_worker_whose_plans_are_in_shared_memory_is_not_replaced_from_another_host(elsewhere: Stage) -> None:
