@@ -124,6 +124,10 @@ class Recovery:
         except NotStartedAgainError:
             self._unfinished = _Unfinished(steps[0], time.monotonic(), facts)
             raise
+        except WorkerLostError as again:
+            failed = {"replaced": [], "failed": f"{again.worker} {again.cause}"}
+            append_recovery(self._directory.recoveries_jsonl, facts | failed)
+            raise
         restored = time.monotonic()
         waited = recovered.started_s is not None
         seconds = recovered.fenced_s + (recovered.started_s or 0.0) + restored - begun

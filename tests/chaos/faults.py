@@ -119,7 +119,7 @@ def _processes(process: "subprocess.Popen[bytes]") -> dict[str, psutil.Process]:
 def _recoveries(directory: Path, sent: float) -> list[float]:
     path = directory / "recoveries.jsonl"
     lines = map(json.loads, path.read_text().splitlines()) if path.exists() else ()
-    return [line["time"] - sent for line in lines if line["worker"] != MASTER]
+    return [line["time"] - sent for line in lines if line["worker"] != MASTER and "failed" not in line]
 
 
 def _weights(directory: Path) -> str:

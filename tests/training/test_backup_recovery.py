@@ -159,5 +159,7 @@ def test_starts_that_always_fail_end_the_run_when_no_restart_is_left(
     given = (*BACKED, *WORKER_0_LATE, "train.eval_every=32")
     with pytest.raises(ClusterError, match=ends):
         train(tmp_path / "run", given, lost, FailingStarts(-1, monkeypatch, at_once=at_once))
-    if not at_once:
-        assert [each["worker"] for each in recoveries_of(tmp_path / "run")] == ["worker-2", "srun-0", "srun-1"]
+    recoveries = recoveries_of(tmp_path / "run")
+    assert [each["worker"] for each in recoveries] == ["worker-2", "srun-0", "srun-1"]
+    failed = [f"srun-{number} exited with code 1" for number in range(3)]
+    assert [each.get("failed") for each in recoveries] == (failed if at_once else [None] * 3)
