@@ -16,7 +16,8 @@ from runner.engine.run.inputs import ReadAhead
 class LoadedPlan:
     """A plan ready to run.
 
-    inputs: reader of the plan's inputs. received: keys of the tensors that messages announce.
+    inputs: reader of the plan's inputs. received: keys of the tensors that messages announce. peers: the processes to
+    which the plan sends messages.
     """
 
     assignment: Assignment
@@ -24,6 +25,7 @@ class LoadedPlan:
     rendezvous: WireRendezvous
     inputs: ReadAhead
     received: frozenset[str]
+    peers: frozenset[str]
 
     def __post_init__(self) -> None:
         """For each step of a series, map the feeds in the master's arena and the fetches in this worker's arena."""

@@ -78,7 +78,6 @@ class Worker:
         self._plans: dict[str, LoadedPlan] = {}
         self._trace: tuple[Recorder, list[DeviceExecutor]] | None = None
         self._launched = LaunchQueue(self.mailbox)
-        self._replaced: set[str] = set()
         self._leave_communicator: Callable[[], None] = lambda: None
 
     def serve(self, check_heartbeat: Callable[[], None]) -> int:
@@ -165,8 +164,7 @@ class Worker:
         self._launched = LaunchQueue(self.mailbox)
         for loaded in self._plans.values():
             loaded.executor.count_again()
-        self._replaced |= self._connected & set(message.lost)
-        self._connected -= self._replaced
+        self._connected.difference_update(message.lost)
         self.endpoint.advance(message.begins, message.lost)
         for loaded in self._plans.values():
             loaded.rendezvous.restart()
@@ -253,7 +251,8 @@ class Worker:
         own_name = self.endpoint.name
         if peer_of(assignment.device) != own_name:
             raise SecurityError(f"plan {plan!r} refused: for {assignment.device}, expected the device of {own_name}")
-        self._connect(receivers(assignment.plan, assignment.arenas[own_name].sizes))
+        peers = receivers(assignment.plan, assignment.arenas[own_name].sizes)
+        self._connect(peers)
         readers = {owner: ArenaReader(spec) for owner, spec in assignment.arenas.items() if owner != own_name}
         writer = ArenaWriter(assignment.arenas[own_name])
         specs, targets = recv_specs(assignment.plan), sorted(receivers(assignment.plan))
@@ -271,7 +270,7 @@ class Worker:
         sources = received | dict.fromkeys(feed_sizes(assignment.plan, assignment.inputs), messages.MASTER)
         copied = {key: readers[owner] for key, owner in sources.items() if readers[owner].spec.is_copy}
         self.mailbox.expect(plan, received | {key: sources[key] for key in copied}, copied)
-        self._plans[plan] = LoadedPlan(assignment, executor, rendezvous, inputs, frozenset(received))
+        self._plans[plan] = LoadedPlan(assignment, executor, rendezvous, inputs, frozenset(received), frozenset(peers))
         self.endpoint.send(messages.MASTER, messages.Loaded(plan))
         self.progress.enter(messages.IDLE, 0)
 
@@ -297,9 +296,8 @@ class Worker:
         loaded = self._plan(plan, first)
         if len(steps) > loaded.assignment.depth:
             raise SecurityError(f"{len(steps)} steps of {plan!r} refused: expected at most {loaded.assignment.depth}")
-        if back := self._replaced & set(loaded.rendezvous.receivers):
-            self._connect(back)
-            self._replaced -= back
+        if not loaded.peers <= self._connected:  # a peer was replaced
+            self._connect(loaded.peers)
         if delay_s:
             loaded.executor.before_run(first, DELAY, lambda: self.mailbox.wait(delay_s, first))
         for index, step in enumerate(steps):
