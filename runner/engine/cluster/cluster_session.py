@@ -4,7 +4,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Self
@@ -13,7 +13,7 @@ from runner.engine.cluster.assignment import messages_of, peer_of
 from runner.engine.cluster.emulation import Emulation
 from runner.engine.cluster.joining import host_facts
 from runner.engine.cluster.launchers import Launcher, LocalLauncher
-from runner.engine.cluster.remote_plan import RemotePlan, RemoteTrace
+from runner.engine.cluster.remote_plan import LaunchedRun, RemotePlan, RemoteTrace
 from runner.engine.cluster.starting import SPARE_MESSAGES, Recovered, start_workers, worker_names
 from runner.engine.cluster.transport import messages
 from runner.engine.cluster.transport.encoding import encode_document
@@ -89,8 +89,8 @@ class ClusterSession(session.Session):
         self._plans: dict[tuple[Signature, tuple[InputSlot, ...]], RemotePlan] = {}
         self._unloaded: list[RemotePlan] = []  # not loaded by all workers, some of which may still open the arenas
         self._loads = 0
-        self._launched: dict[str, _LaunchedRun] = {}
-        self._by_plan: dict[str, _LaunchedRun] = {}
+        self._launched: dict[str, LaunchedRun] = {}
+        self._by_plan: dict[str, LaunchedRun] = {}
         self._ended: deque[tuple[str, messages.Done]] = deque()
         self._training_is_loaded = False
         self._absent_have_plans = False  # whether all plans were sent to the replacements of absent workers
@@ -271,7 +271,7 @@ class ClusterSession(session.Session):
         plan.feed(fed)
         number = plan.begun
         plan.begun += 1
-        self._launched[client] = self._by_plan[plan.name] = _LaunchedRun(planned, plan, step, number, begin_ns)
+        self._launched[client] = self._by_plan[plan.name] = LaunchedRun(planned, plan, step, number, begin_ns)
         plan.send_feeds(self._group, step)
         for worker in plan.plans:
             self._group.send(worker, messages.Launch(plan.name, step, self._delay_s(planned, worker, step)))
@@ -381,18 +381,6 @@ class ClusterSession(session.Session):
         sends = {name: max(map(messages_of, own.values())) for name, own in plans.items()}
         at_once = sum(sends[client.name] for client in self._program.training)
         return 2 * max(at_once, *sends.values(), 0)
-
-
-@dataclass(frozen=True)
-class _LaunchedRun:
-    """A launched step. number: count of earlier runs of the plan. turns: see :class:`Finished`, but by worker."""
-
-    client: Client
-    plan: RemotePlan
-    step: int
-    number: int
-    begin_ns: int
-    turns: dict[str, int] = field(default_factory=dict)
 
 
 def _statistic(worker: str, answer: messages.Done, name: str) -> int:

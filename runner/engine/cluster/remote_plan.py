@@ -6,6 +6,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from contextlib import ExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -133,6 +134,21 @@ class RemotePlan:
         device, local = self._compiled.location[tensor]
         spec = self._compiled.parts[device].graph.spec(local)
         return self._readers[peer_of(device)].read(fetch_key(local, index), spec.dtype, spec.shape).copy()
+
+
+@dataclass(frozen=True)
+class LaunchedRun:
+    """A launched step. number: count of earlier runs of the plan. begin_ns: time of the launch.
+
+    turns: worker -> turn; see :class:`~runner.engine.run.step_driver.Finished`.
+    """
+
+    client: Client
+    plan: RemotePlan
+    step: int
+    number: int
+    begin_ns: int
+    turns: dict[str, int] = field(default_factory=dict)
 
 
 class RemoteTrace:
