@@ -166,10 +166,13 @@ def test_document_is_delivered(master: Admission) -> None:
 @pytest.mark.parametrize(
     ("caller", "inbox"),
     [(f"ps{kind}-0", "master-0") for kind in ("", "_heartbeat")]
-    + [("ps-0", "worker-0"), ("worker-1", "ps-0"), ("ps-0", "ps-0")],
+    + [("ps-0", "worker-0"), ("worker-1", "ps-0"), ("ps-0", "ps-0")]
+    + [("spare-0", "master-0"), ("spare_heartbeat-0", "master-0"), ("master-0", "spare-0")],
 )
-def test_parameter_servers_may_connect_like_workers(caller: str, inbox: str) -> None:
-    received = admit(Admission(identity(inbox), peers=2, servers=1), caller, 0, hello(caller))
+def test_parameter_servers_may_connect_like_workers_and_spare_processes_with_the_master(
+    caller: str, inbox: str
+) -> None:
+    received = admit(Admission(identity(inbox), peers=2, servers=1, spares=1), caller, 0, hello(caller))
     assert received is not None
     assert received.source == caller
 
@@ -180,12 +183,16 @@ def test_parameter_servers_may_connect_like_workers(caller: str, inbox: str) -> 
         ("master-0", "master-0", 0, 2),
         ("worker-0", "worker_heartbeat-1", 0, 2),
         ("master-0", "worker-2", 0, 2),
+        ("master-0", "spare-1", 0, 1),
+        ("master-0", "spare_heartbeat-1", 0, 1),
+        ("worker-0", "spare-0", 0, 1),
+        ("spare-0", "worker-0", 0, 2),
         *(("master-0", caller, servers, servers) for caller in ("ps-1", "ps_heartbeat-1") for servers in (0, 1)),
     ],
 )
 def test_role_or_index_that_may_not_connect_is_refused(inbox: str, caller: str, servers: int, limit: int) -> None:
     with pytest.raises(SecurityError, match=f"hello of {caller} to {inbox}: .* and an index below {limit}"):
-        admit(Admission(identity(inbox), peers=2, servers=servers), caller, 0, hello(caller))
+        admit(Admission(identity(inbox), peers=2, servers=servers, spares=1), caller, 0, hello(caller))
 
 
 @pytest.mark.parametrize("role", ["worker", "ps", "worker_heartbeat", "master"])
