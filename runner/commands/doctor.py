@@ -187,11 +187,12 @@ def _tracking_store() -> Iterator[Finding]:
 
 def _launchers() -> Iterator[Finding]:
     """Yield findings on the optional Hydra plugins that run jobs of a sweep in parallel."""
-    for name in ("joblib", "submitit", "ray"):
+    for option in ("joblib", "submitit_slurm", "ray"):
+        name = option.partition("_")[0]
         try:
             version = importlib.metadata.version(f"hydra-{name}-launcher")
         except importlib.metadata.PackageNotFoundError:
-            version = f"not installed; hydra/launcher={name} needs it: pip install hydra-{name}-launcher"
+            version = f"not installed; hydra/launcher={option} needs it: pip install hydra-{name}-launcher"
         yield Finding(f"hydra {name}", version)
 
 

@@ -316,6 +316,6 @@ def test_doctor_reports_how_to_install_a_launcher(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(doctor.importlib.metadata, "version", version)
     assert findings(doctor._launchers) == [
         "hydra joblib: 1.2.0",
-        "hydra submitit: not installed; hydra/launcher=submitit needs it: pip install hydra-submitit-launcher",
+        "hydra submitit: not installed; hydra/launcher=submitit_slurm needs it: pip install hydra-submitit-launcher",
         "hydra ray: 1.2.0",
     ]
