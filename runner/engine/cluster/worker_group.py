@@ -289,15 +289,17 @@ class WorkerGroup:
 
     def _late(self, late: Sequence[str], kind: str, limit_s: float, *, goes_on: bool = False) -> ClusterError:
         """Return the error for workers without a message of ``kind``. goes_on: whether the run does not wait for it."""
-        logs = ", ".join(str(self._log(worker)) for worker in late)
-        names = ", ".join(map(self.joined.named, late))
-        text = f"no message {kind!r} from {names} within {limit_s:g} s; see {logs}"
+        joining, watched = kind == messages.Hello.kind, late[0] in self.supervisor.workers
+        happened = "did not join the run" if joining else f"sent no message {kind!r}"
+        hint = f"see {', '.join(str(self._log(worker)) for worker in late)}"
+        if joining and not watched:  # the process has not written a log
+            hint = "check that it was started and that its host can reach this one (limit: cluster.launcher.join_s)"
+        text = f"{', '.join(map(self.joined.named, late))} {happened} within {limit_s:g} s; {hint}"
         if not self.absent:
             return ClusterError(text)
-        if goes_on or late[0] in self.supervisor.workers:
+        if goes_on or watched:
             return WorkerLostError(late[0], "did not join the run again", text, by_chance=True)
-        left = set(self.workers) - self.absent
-        return NotStartedAgainError(text, messages.count_role(left, messages.WORKER_ROLE))
+        return NotStartedAgainError(text, messages.count_role(set(self.workers) - self.absent, messages.WORKER_ROLE))
 
     def _receive(self, timeout_s: float) -> Received | None:
         """Return the next message, or None if none arrives in time. Raises the error of a worker that has failed."""

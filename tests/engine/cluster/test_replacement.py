@@ -371,7 +371,7 @@ def test_replacement_that_hangs_before_it_joins_is_lost_while_the_others_work(
     stage = hang(supervisor, tmp_path, by_command)
     stage.network.clock.advance(suspended_s)
     stage.beat(0, messages.STEP, 7, *range(100))
-    with pytest.raises(WorkerLostError, match=r"^no message 'hello' from worker-1 within 60 s; see ") as lost:
+    with pytest.raises(WorkerLostError, match=r"^worker-1 did not join the run within 60 s; see ") as lost:
         stage.group.gather(["worker-0"], messages.Done)
     assert (lost.value.worker, lost.value.by_chance) == ("worker-1", True)
     assert 60.0 < stage.network.clock.now - suspended_s < 61.0
@@ -392,7 +392,8 @@ def test_replacement_that_hangs_while_the_others_wait_is_lost_or_not_started(
 def test_worker_whose_plans_are_in_shared_memory_is_not_replaced_from_another_host(elsewhere: Stage) -> None:
     """No other process joins in time, so one worker is left."""
     joins_again(elsewhere, {MEMORY: "of another host"}, "tcp://10.0.0.9:5")
-    with pytest.raises(NotStartedAgainError, match="no message 'hello' from worker-1 within 60 s") as caught:
+    expected = "^worker-1 did not join the run within 60 s; check that it was started and that its"
+    with pytest.raises(NotStartedAgainError, match=expected) as caught:
         elsewhere.group.set_up(lambda addresses: b"", ["worker-1"])
     assert caught.value.remaining == 1
     ((refused, reason),) = elsewhere.group.endpoint.refusals  # type: ignore[attr-defined]

@@ -98,7 +98,7 @@ KILLED = r"^{} \(pid \d+\) was killed by SIGKILL"
     [
         (lambda stage: stage.kill("worker-1"), None, KILLED.format("worker-1"), 2.0),
         (lambda stage: stage.beat(1, STEP, 7), None, "^worker-1 is silent", SILENCE_S + 1),
-        (lambda stage: stage.send("worker-0", Loaded("p")), 5.0, "no message 'loaded' from worker-1 within 5 s", 6.0),
+        (lambda stage: stage.send("worker-0", Loaded("p")), 5.0, "worker-1 sent no message 'loaded' within 5 s", 6.0),
         (lambda stage: stage.send("worker-1", Failed.of(LOSS)), None, OF_LOSS, 1.0),
     ],
     ids=["death", "silence", "limit", "loss"],
@@ -153,7 +153,7 @@ def test_time_limits_restart_after_the_master_was_suspended(
 
 def test_worker_beyond_the_limit_is_named_with_its_log(ready: Stage, tmp_path: Path) -> None:
     ready.send("worker-0", Loaded("p"))
-    expected = re.escape(f"no message 'loaded' from worker-1 within 5 s; see {tmp_path / 'worker-1.log'}")
+    expected = re.escape(f"worker-1 sent no message 'loaded' within 5 s; see {tmp_path / 'worker-1.log'}")
     with pytest.raises(ClusterError, match=expected):
         ready.group.gather(WORKERS, Loaded, limit_s=5.0)
     assert 5.0 < ready.network.clock.now < 6.0
@@ -244,7 +244,7 @@ BYE_OF_0: list[Event] = [lambda stage: stage.send("worker-0", Bye()), lambda sta
         ([*LOSES_1, *RUNS_1], ClusterError, "could not send 'run' to worker-1: the peer has ended"),
         ([*LOSES_1, dies(1), *RUNS_1], ClusterError, DEATH.format("worker-1")),
         ([reports(1, BROKEN), *LOSES_1, *RUNS_1], NumericError, VALUE.format(1)),
-        (BYE_OF_0, ClusterError, "no message 'bye' from worker-1 within 10 s"),
+        (BYE_OF_0, ClusterError, "worker-1 sent no message 'bye' within 10 s"),
     ],
 )
 def test_cause_of_a_failure_is_raised(ready: Stage, events: list[Event], error: type[RunnerError], text: str) -> None:
@@ -297,7 +297,7 @@ def test_worker_may_be_silent_after_shutdown(supervisor: Supervisor, tmp_path: P
 
 def test_a_worker_that_does_not_leave_is_not_a_late_replacement(ready: Stage) -> None:
     ready.group.absent.add("worker-1")
-    with pytest.raises(ClusterError, match=r"^no message 'bye' from worker-0 within 10 s") as caught:
+    with pytest.raises(ClusterError, match=r"^worker-0 sent no message 'bye' within 10 s") as caught:
         ready.group.shut_down()
     assert not isinstance(caught.value, WorkerLostError)
 
