@@ -89,8 +89,9 @@ def placed(names: Sequence[str], hosts: Hosts, cpus: Mapping[str, int], threads:
             node = next((each for each, count in free.items() if count > 0), "")
             if not node:
                 raise ClusterError(
-                    f"{name} cannot be started: no node of the allocation has {threads} CPUs left for it "
-                    f"({', '.join(cpus)} have not failed)"
+                    f"{name} cannot be started: expected a node of the allocation with {threads} unused CPUs; "
+                    f"nodes that have not failed: {', '.join(cpus) or 'none'}; a cancelled or requeued job loses "
+                    "its nodes"
                 )
             free[node] -= 1
         chosen.append(node)

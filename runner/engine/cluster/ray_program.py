@@ -105,7 +105,7 @@ def report(number: int, ended: "Future[Any]") -> None:
 def main(arguments: Sequence[str]) -> int:
     """Start the processes and requested replacements; when standard input ends, wait for the processes and return 0.
 
-    Returns 1 if Ray has no room for the processes.
+    Returns 1 if Ray cannot be reached or has no room for the processes.
     """
     options = _options(arguments)
     # The process of the run ends this program with SIGTERM, also after Ctrl-C. If it dies, the kernel sends SIGTERM.
@@ -117,7 +117,15 @@ def main(arguments: Sequence[str]) -> int:
     import ray
 
     described: dict[str, Any] = {"num_cpus": (options.count + options.spares) * options.threads} if own else {}
-    ray.init(address=options.address, include_dashboard=False if own else None, log_to_driver=False, **described)
+    try:
+        ray.init(address=options.address, include_dashboard=False if own else None, log_to_driver=False, **described)
+    except ConnectionError as error:
+        print(
+            f"ray: {error}: expected the address of a running cluster (cluster.launcher.ray); if the cluster requires "
+            "a token, set RAY_AUTH_MODE=token here too",
+            file=sys.stderr,
+        )
+        return 1
     try:
         return _run(options)
     finally:

@@ -2,6 +2,7 @@
 
 import os
 import shlex
+import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from runner.engine.cluster.command_launcher import placed
 from runner.engine.cluster.command_process import CommandProcess
 from runner.engine.cluster.launchers import HostsLauncher
+from runner.engine.cluster.processes import runner_command
 from runner.engine.cluster.supervisor import Supervisor
 from runner.errors import ClusterError, WorkerLostError
 from runner.system import slurm
@@ -141,7 +143,7 @@ def test_replacement_is_on_its_node_or_on_one_with_room(
     if expected is not None:
         assert placed(lost, hosts, living, threads=2) == expected
     else:
-        with pytest.raises(ClusterError, match=r"^worker-1 cannot be started: no node .* 2 CPUs .*\(n1 have"):
+        with pytest.raises(ClusterError, match=r"^worker-1 cannot .* 2 unused CPUs; .* failed: n1; a cancelled or req"):
             placed(lost, hosts, living, threads=2)
 
 
@@ -151,3 +153,19 @@ def test_nodes_that_have_not_failed_are_those_of_the_job(monkeypatch: pytest.Mon
     monkeypatch.setattr(slurm, "_output", lambda command: answers[command[0]](command))
     environment = {slurm.JOB: "7", slurm.NODES: "n[1-4]", slurm.CPUS: "4(x2),1,16"}
     assert slurm.living_nodes(environment) == {"n1": 4, "n3": 1, "n4": 16}
+
+
+def test_cluster_of_ray_that_cannot_be_reached_is_reported_without_a_traceback(tmp_path: Path) -> None:
+    """Ray raises the same error for a wrong address and for a missing token."""
+    (tmp_path / "ray.py").write_text("def init(**settings): raise ConnectionError(settings['address'])\n")
+    options = "--address=10.0.0.1:6379 --placement=PACK --threads=1 --join-s=1 --count=1 --keys=. --variables=A"
+    ended = subprocess.run(
+        [*runner_command("runner.engine.cluster.ray_program"), *options.split()],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])},
+        capture_output=True,
+        text=True,
+    )
+    assert ended.returncode == 1
+    assert "Traceback" not in ended.stderr
+    assert "10.0.0.1:6379: expected the address of a running cluster" in ended.stderr
+    assert "RAY_AUTH_MODE=token" in ended.stderr
