@@ -237,8 +237,7 @@ class WorkerGroup:
         The supervisor ends the workers that it started. A worker that has lost the master ends itself.
         """
         self.spares.end(shutdown)
-        others = self.joined.unwatched - self._lost
-        waiting = {worker for worker in others if self.endpoint.offer(worker, shutdown)}
+        waiting = {each for each in self.joined.unwatched - self._lost if self.endpoint.offer(each, shutdown)}
         deadline = self.clock() + _DISMISS_S
         while waiting and (left := deadline - self.clock()) > 0:
             try:

@@ -158,7 +158,9 @@ def test_nodes_that_have_not_failed_are_those_of_the_job(monkeypatch: pytest.Mon
 def test_cluster_of_ray_that_cannot_be_reached_is_reported_without_a_traceback(tmp_path: Path) -> None:
     """Ray raises the same error for a wrong address and for a missing token."""
     (tmp_path / "ray.py").write_text("def init(**settings): raise ConnectionError(settings['address'])\n")
-    options = "--address=10.0.0.1:6379 --placement=PACK --threads=1 --join-s=1 --count=1 --keys=. --variables=A"
+    options = (
+        "--address=10.0.0.1:6379 --placement=PACK --threads=1 --join-s=1 --count=1 --spares=0 --keys=. --variables=A"
+    )
     ended = subprocess.run(
         [*runner_command("runner.engine.cluster.ray_program"), *options.split()],
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])},
