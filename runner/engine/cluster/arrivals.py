@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from runner.engine.cluster.transport.endpoint import Endpoint, Received
-from runner.engine.cluster.transport.messages import FRAME_BYTES, TensorPart, TensorReady
+from runner.engine.cluster.transport.messages import PART_BYTES, TensorPart, TensorReady
 from runner.engine.cluster.transport.shared_memory import ArenaReader
 from runner.engine.compile.passes.transfers import sent_tensor
 from runner.errors import SecurityError
@@ -13,10 +13,10 @@ Transfer = tuple[str, str]  # (plan, key) of a tensor that a process receives on
 
 
 def send_parts(endpoint: Endpoint, peer: str, ready: TensorReady, memory: memoryview) -> None:
-    """Send the bytes of a tensor in frames of at most ``FRAME_BYTES``, without copying them."""
-    for start in range(0, max(1, memory.nbytes), FRAME_BYTES):
+    """Send the bytes of a tensor in messages of at most ``PART_BYTES``, without copying them."""
+    for start in range(0, max(1, memory.nbytes), PART_BYTES):
         part = TensorPart(ready.plan, ready.step, ready.key, ready.reference, start, ready.due)
-        endpoint.send(peer, part, [memory[start : start + FRAME_BYTES]])
+        endpoint.send(peer, part, [memory[start : start + PART_BYTES]])
 
 
 class Arrivals:
@@ -41,19 +41,22 @@ class Arrivals:
         """
         part = received.message
         assert isinstance(part, TensorPart)
-        transfer, nbytes, data = (part.plan, part.key), part.reference.length, received.frames[0]
+        transfer, nbytes, data = (part.plan, part.key), part.reference.length, received.frames
         where = (
             f"tensor {printable(part.key)} of plan {printable(part.plan)}, step {part.step}: bytes from {part.start} on"
         )
         reader = self._readers.get(transfer)
         if reader is None or reader.spec.owner != received.source:
             raise SecurityError(f"{where} came from {received.source}, but no loaded plan receives the tensor from it")
-        reader.fill(sent_tensor(part.key), part.reference, part.start, data)
-        step, missing = self._missing.get(transfer) or (part.step, set(range(0, max(1, nbytes), FRAME_BYTES)))
-        if part.step != step or part.start not in missing or data.nbytes != min(FRAME_BYTES, nbytes - part.start):
+        end = part.start
+        for frame in data:
+            reader.fill(sent_tensor(part.key), part.reference, end, frame)
+            end += frame.nbytes
+        step, missing = self._missing.get(transfer) or (part.step, set(range(0, max(1, nbytes), PART_BYTES)))
+        if part.step != step or part.start not in missing or end != min(part.start + PART_BYTES, nbytes):
             raise SecurityError(
-                f"{where} came from {received.source} in a part of {data.nbytes} bytes: expected a missing part of "
-                f"step {step}, with {FRAME_BYTES} bytes unless the part is the last"
+                f"{where} came from {received.source} in a part of {end - part.start} bytes: expected a missing part "
+                f"of step {step}, with {PART_BYTES} bytes unless the part is the last"
             )
         missing.remove(part.start)
         if missing:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from runner.engine.cluster.transport.messages import FRAME_BYTES, MASTER, MOST_STEPS, peer_name
+from runner.engine.cluster.transport.messages import MASTER, MOST_STEPS, PART_BYTES, peer_name
 from runner.engine.cluster.transport.shared_memory import ArenaSpec
 from runner.engine.compile.passes.transfers import sent_tensor
 from runner.engine.compile.plan import DevicePlan, Instruction
@@ -144,7 +144,7 @@ def messages_of(plan: DevicePlan) -> int:
     sizes = [feed.spec.nbytes for feed in plan.feeds]
     sizes += [plan.slots[send.inputs[0]].spec.nbytes for send in _sends(plan)]
     sizes += [plan.slots[slot].spec.nbytes for slot in plan.fetches.values()]
-    return sum(max(1, -(-nbytes // FRAME_BYTES)) for nbytes in sizes)
+    return sum(max(1, -(-nbytes // PART_BYTES)) for nbytes in sizes)
 
 
 def recv_specs(plan: DevicePlan) -> dict[str, TensorSpec]:

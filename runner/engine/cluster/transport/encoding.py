@@ -133,12 +133,12 @@ def decode_header(header: bytes | memoryview) -> tuple[Envelope, Message]:
 
 
 def check_frames(message: Message, frames: Sequence[memoryview]) -> None:
-    """Raise :class:`Violation` unless ``frames`` is one document if the kind has a document, and empty otherwise."""
-    sizes = [frame.nbytes for frame in frames[:4]]
-    if message.has_document and (len(frames) != 1 or sizes[0] > MAX_DOCUMENT_BYTES):
+    """Raise :class:`Violation` unless ``frames`` are a document if the kind has a document, and empty otherwise."""
+    nbytes = sum(frame.nbytes for frame in frames)
+    if message.has_document and (not frames or nbytes > MAX_DOCUMENT_BYTES):
         raise Violation(
-            f"{message.kind}: {len(frames)} frames of {sizes} bytes, expected one document of at most "
-            f"{MAX_DOCUMENT_BYTES}"
+            f"{message.kind}: {len(frames)} frames of {nbytes} bytes, expected a document of at most "
+            f"{MAX_DOCUMENT_BYTES} bytes"
         )
     if frames and not message.has_document:
         raise Violation(f"{message.kind}: {len(frames)} frames, expected none")

@@ -82,7 +82,8 @@ MAX_PROCESSES = 2**20
 MAX_NAME = 512
 MAX_ERROR_TEXT = 4096
 MAX_LANES = 16
-FRAME_BYTES = 256 * 2**10  # most bytes of a tensor in one frame, so that a frame is encrypted while others are sent
+FRAME_BYTES = 256 * 2**10  # most bytes in one frame, so that a frame is encrypted while others are sent
+PART_BYTES = 4 * FRAME_BYTES  # most bytes of a tensor in one message
 LONGEST_WAIT_S = 200.0  # longest delay in seconds that a message may request; shorter than the limit for a stuck step
 MOST_STEPS = 32  # largest number of steps that the master requests by one message
 
@@ -281,9 +282,9 @@ class TensorReady(Message, kind="tensor", senders=(MASTER_ROLE, *DEVICE_ROLES)):
 
 @dataclass(frozen=True)
 class TensorPart(Message, kind="part", senders=(MASTER_ROLE, *DEVICE_ROLES), has_document=True):
-    """A part of a tensor for a process that does not share memory with the sender. The frame contains the bytes.
+    """A part of a tensor for a process that does not share memory with the sender. The frames contain the bytes.
 
-    start: position of the bytes in the tensor, a multiple of ``FRAME_BYTES``. The parts of one tensor may arrive in any
+    start: position of the bytes in the tensor, a multiple of ``PART_BYTES``. The parts of one tensor may arrive in any
     order. The other fields have the same values as in the tensor's :class:`TensorReady`.
     """
 

@@ -21,7 +21,7 @@ from runner.engine.cluster.transport.admission import Admission
 from runner.engine.cluster.transport.curve import USER_ID
 from runner.engine.cluster.transport.encoding import MAX_DOCUMENT_BYTES, check_frames, decode_header, encode_header
 from runner.engine.cluster.transport.endpoint import Endpoint, Frame, Identity, Limits, Received
-from runner.engine.cluster.transport.messages import DEVICE_ROLES, FRAME_BYTES, Message, TensorPart
+from runner.engine.cluster.transport.messages import DEVICE_ROLES, FRAME_BYTES, PART_BYTES, Message, TensorPart
 from runner.engine.cluster.transport.private_directory import check_bind_address, inbox_path
 from runner.engine.cluster.transport.zmq_sockets import HANDSHAKE_MS, Context, Socket, configure_inbox, configure_outbox
 from runner.errors import ClusterError, RunnerError, SecurityError
@@ -121,7 +121,7 @@ class Outbox:
         first, *others = self._connections[peer]
         if not others or not isinstance(message, TensorPart) or message.reference.length <= FRAME_BYTES:
             return first
-        return others[message.start // FRAME_BYTES % len(others)]
+        return others[message.start // PART_BYTES % len(others)]
 
     def _queue(self, connection: _Connection, message: Message, frames: Sequence[Frame], flags: int) -> bool:
         views = [memoryview(frame) for frame in frames]
@@ -322,12 +322,12 @@ class ZmqEndpoint(Outbox, Endpoint):
         connection = parts[0].bytes
         header = parts[1].buffer if len(parts) > 1 else memoryview(b"")
         frames = tuple(part.buffer.toreadonly() for part in parts[2:])
-        if len(frames) > 1:
-            frames = (memoryview(b"".join(frames)),)
         process = "" if self._identity.keys is None else str(parts[0].get(USER_ID))
         received = self._admission.admit(connection, header, frames, process)
         while self._admission.refused:
             self._refuse(*self._admission.refused.pop())
+        if received is not None and len(received.frames) > 1 and not isinstance(received.message, TensorPart):
+            return replace(received, frames=(memoryview(b"".join(received.frames)),))
         return received
 
     def _refuse(self, connection: bytes, reason: str) -> None:

@@ -21,7 +21,7 @@ import zmq
 from runner.engine.cluster.transport.curve import allow_list, secure_inbox, secure_outbox
 from runner.engine.cluster.transport.encoding import MAX_HEADER_BYTES
 from runner.engine.cluster.transport.endpoint import Identity, Keys, Limits
-from runner.engine.cluster.transport.messages import FRAME_BYTES, process_of
+from runner.engine.cluster.transport.messages import FRAME_BYTES, PART_BYTES, process_of
 from runner.errors import ClusterError, ResourceError
 
 OLDEST_LIBZMQ = (4, 3, 5)  # earlier versions of libzmq have known vulnerabilities that a peer can exploit
@@ -85,7 +85,7 @@ PEER_LOST_MS = 5000  # time without an answer after which the connection over TC
 CREDIT_BYTES = 64 * 2**20
 """Bytes of tensors that one connection may deliver before the receiver reads. The sender keeps the rest.
 
-libzmq counts messages, not bytes; the limit holds because a frame has at most ``FRAME_BYTES``.
+libzmq counts messages, not bytes; the limit holds because a message has at most ``PART_BYTES``.
 """
 
 Socket = zmq.Socket[bytes]
@@ -97,7 +97,7 @@ def configure_inbox(socket: Socket, limits: Limits, keys: Keys | None = None) ->
     unread = limits.queued_messages
     if keys is not None:
         secure_inbox(socket, keys)
-        unread = min(unread, CREDIT_BYTES // FRAME_BYTES)
+        unread = min(unread, CREDIT_BYTES // PART_BYTES)
     special = {
         zmq.BACKLOG: 16 + connections,
         zmq.RCVHWM: unread,
