@@ -68,7 +68,7 @@ def send(subject: str, address: str, count: int, keys: Mapping[str, Keys], done:
             if encrypted:
                 _secure(socket, keys[SENDER], SENDER)
                 socket.curve_serverkey = keys[SENDER].public[RECEIVER].encode()
-            socket.setsockopt(zmq.SNDTIMEO, TIMEOUT_MS)
+            socket.linger, socket.sndtimeo = 0, TIMEOUT_MS
             socket.connect(address)
             frame = bytes(size)
             for _ in range(count * NBYTES // size):

@@ -211,9 +211,9 @@ class TableSweep:
         return chosen
 
     def _seconds(self, trial: Trial) -> tuple[float | None, str]:
-        """Return the estimated seconds of a trial, and an error message about missing data, "" if none are missing.
+        """Return the estimated seconds of a trial, and the reason why it cannot run here ("" if it can).
 
-        The message also says if the memory is too small. The estimate is the longest time of the run's other seeds.
+        The reason is missing data or too little memory. The estimate is the longest time of the run's other seeds.
         Without other seeds, :func:`estimated_s` returns the estimate. Raises ResourceError or ConfigError if this
         machine lacks a device of the trial, or memory for its variables.
         """

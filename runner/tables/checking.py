@@ -125,10 +125,11 @@ def estimated_s(experiment: Experiment, require_fit: Callable[[Experiment], None
     while not isinstance(tried, str):
         try:
             require_fit(tried)
-            return first_steps(tried).step_s * experiment.total_steps * whole / batch
         except ResourceError:
             batch //= 2
             tried = with_synthetic_data(experiment, [batch]) if batch else "not even one example fits"
+        else:
+            return first_steps(tried).step_s * experiment.total_steps * whole / batch
     return None
 
 

@@ -209,8 +209,8 @@ class ClusterSession(session.Session):
         fenced = time.monotonic()
         self._training_is_loaded = False
         self._identity = replace(self._identity, epoch=epoch, token=new_token())
-        for worker in self._workers:
-            self._monitor.forget(worker)
+        for name in (*self._workers, *messages.spare_names(self._launcher.spares)):
+            self._monitor.forget(name)
         self.__enter__()
         return fenced
 

@@ -56,7 +56,7 @@ class CommandProcess(WorkerProcess):
     def rename(self, spare: str, worker: str) -> None:
         """Make the task of a spare process the task of a worker; the next spare process has the worker's old place."""
         number = next(number for number, name in self._tasks.items() if name == spare)
-        self._tasks[number] = worker
+        self._tasks[number], self.has_replaced = worker, True
         places = self._places
         if worker in places:
             places[spare], places[worker] = places[worker], places[spare]

@@ -144,8 +144,9 @@ class WorkerProcess:
         return [self.name]
 
     def take_name(self, name: str, log_path: Path) -> None:
-        """Give a spare process the name and the log of a worker."""
+        """Give a spare process the name and the log of a worker. Earlier kills for lack of memory do not concern it."""
         self.name, self.log_path = name, log_path
+        self._started, self._kills = time.monotonic(), oom_kills()
         self._log_begin = log_path.stat().st_size if log_path.exists() else 0
 
     def write_line(self, line: str) -> None:

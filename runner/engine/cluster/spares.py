@@ -46,6 +46,8 @@ class Spares:
         if missing:
             epoch = self.endpoint.epoch
             self.endpoint.advance(epoch, missing)  # forgets the connections of the earlier processes
+            for name in missing:  # a process that was killed while it took a place leaves the file of its socket
+                inbox_path(inbox_address(self.directory, name)).unlink(missing_ok=True)
             self.start(missing, epoch, self.joined.hosts)
             self.started.update(missing)
 
@@ -78,19 +80,25 @@ class Spares:
                 self.supervisor.remove(worker)
                 continue
             log.info("%s takes the place of %s", spare, worker)
+            self.monitor.watch(worker, self.clock())
             return True
         return False
 
     @property
     def _ready(self) -> set[str]:
         """The spare processes that have not ended, and that have recently sent a heartbeat."""
-        now, lost = self.clock(), set(self.supervisor.ended)
-        heard = {name for name in self.joined.spares if self.monitor.silence_s(name, now) <= STOPPED_S}
-        return {name for name in heard - lost if not self.supervisor.is_stopped(name)}
+        now, monitor = self.clock(), self.monitor
+        heard = {
+            each for each in self.joined.spares if monitor.has_heard(each) and monitor.silence_s(each, now) <= STOPPED_S
+        }
+        return {name for name in heard.difference(self.supervisor.ended) if not self.supervisor.is_stopped(name)}
 
     def remove(self, name: str) -> None:
-        """End a spare process of this host or give it up, and forget it."""
-        self.supervisor.remove(name)
+        """End a spare process of this host or give it up, and forget it; log a warning if it does not end."""
+        try:
+            self.supervisor.remove(name)
+        except ClusterError as error:
+            log.warning("%s", error)
         self.monitor.forget(name)
         inbox_path(inbox_address(self.directory, name)).unlink(missing_ok=True)
         self.joined.spares.pop(name, None)

@@ -236,8 +236,8 @@ class WorkerGroup:
 
         The supervisor ends the workers that it started. A worker that has lost the master ends itself.
         """
-        self.spares.end(shutdown)
         waiting = {each for each in self.joined.unwatched - self._lost if self.endpoint.offer(each, shutdown)}
+        self.spares.end(shutdown)
         deadline = self.clock() + _DISMISS_S
         while waiting and (left := deadline - self.clock()) > 0:
             try:

@@ -97,7 +97,11 @@ def _fill(state: State) -> None:
     links, flows, division = state.work[CONNECTED_LINKS], state.work[CONNECTED_FLOWS], state.counters[0].divisions
     for k in range(1, links[0] + 1):
         link = state.links[links[k]]
-        link.unfixed, link.free = 0, link.capacity - (0.0 if link.divided == division else link.used)
+        link.level, link.unfixed, link.free = (
+            np.inf,
+            0,
+            link.capacity - (0.0 if link.divided == division else link.used),
+        )
     for k in range(1, flows[0] + 1):
         flow = state.activities[flows[k]]
         flow.seen = division
@@ -126,6 +130,7 @@ def _fix(state: State, share: float) -> int:
         link = state.links[links[k]]
         if link.unfixed > 0 and link.free <= share * link.unfixed * (1.0 + EQUAL):
             append(bottlenecks, links[k])
+            link.level = share
     for k in range(1, bottlenecks[0] + 1):
         hop = state.links[bottlenecks[k]].first
         while hop != NONE:
@@ -148,17 +153,22 @@ def _include_more(state: State) -> bool:
 
     They are the links that limit a flow and whose use has changed, and those that became full with a faster flow.
     """
-    flows, division, more = state.work[CONNECTED_FLOWS], state.counters[0].divisions, False
+    links, flows, division = state.work[CONNECTED_LINKS], state.work[CONNECTED_FLOWS], state.counters[0].divisions
+    collected, more = links[0], False
+    for k in range(1, collected + 1):
+        link = state.links[links[k]]
+        if link.divided != division and link.level < np.inf and _has_faster(state, links[k], link.level):
+            _include(state, links[k])
+            more = True
     for k in range(1, flows[0] + 1):
         flow = state.activities[flows[k]]
-        changed = not _equal(flow.share, flow.rate)
+        # A flow without a share was included just now.
+        if flow.seen > 0 or _equal(flow.share, flow.rate):
+            continue
         for hop in range(flow.first_hop, flow.first_hop + flow.hops):
-            number = state.hops[hop].link
-            link = state.links[number]
-            if link.divided == division:
-                continue
-            if (changed and link.limits > 0) or (flow.filled == number and _has_faster(state, number, flow.share)):
-                _include(state, number)
+            link = state.links[state.hops[hop].link]
+            if link.divided != division and link.limits > 0:
+                _include(state, state.hops[hop].link)
                 more = True
     return more
 

@@ -41,16 +41,16 @@ HOP = np.dtype([("link", _INDEX), ("activity", _INDEX), ("before", _INDEX), ("af
 
 LINK = np.dtype(
     [
-        *((name, _NUMBER) for name in ("capacity", "used", "free", "carried")),
+        *((name, _NUMBER) for name in ("capacity", "used", "free", "level", "carried")),
         *((name, _INDEX) for name in ("first", "limits", "unfixed", "seen", "divided", "touched")),
     ]
 )
 """A link. capacity: amount per second. first: first element of its list of flows in ``hops``.
 
 used: sum of the rates of its flows. limits: number of flows whose bottleneck it is. free, unfixed: the capacity that a
-division has not assigned yet, and the weight of the collected flows without a share. carried: amount of all ended
-flows. seen: number of the last division that collected the link. divided: number of the last division that collected
-all its flows. touched: 1 if its flows have changed at this instant.
+division has not assigned yet, and the weight of the collected flows without a share. level: the share at which the link
+became full in that division, or infinity. carried: amount of all ended flows. seen, divided: numbers of the last
+divisions that collected the link, and all its flows. touched: 1 if its flows have changed at this instant.
 """
 
 UNIT = np.dtype([("running", _INDEX), ("queue", _INDEX), ("busy_s", _NUMBER), ("touched", _INDEX)])

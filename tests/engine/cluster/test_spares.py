@@ -81,10 +81,18 @@ def wait(stage: Stage, seconds: float) -> None:
         stage.group.gather(["worker-0"], messages.Done, limit_s=seconds)
 
 
-def lose_worker_1(stage: Stage) -> None:
-    stage.peers["worker-0"].advance(2)
+def lose_worker_1(stage: Stage, epoch: int = 2) -> None:
+    stage.peers["worker-0"].advance(epoch)
     stage.send("worker-0", messages.Abandoned())
-    assert stage.group.replace("worker-1", 2) == ["worker-1"]
+    assert stage.group.replace("worker-1", epoch) == ["worker-1"]
+
+
+def join_again(stage: Stage) -> None:
+    """Let the process that replaces worker-1 join in epoch 2."""
+    new = stage.network.endpoint(identity("worker-1", epoch=2), peers=2)
+    new.connect(MASTER, own_address="tcp://10.0.0.9:6")
+    stage.group.set_up(lambda addresses: b"", ["worker-1"])
+    stage.group.complete()
 
 
 def test_spare_process_gets_the_ticket_of_the_lost_worker(elsewhere: Stage, started: Started) -> None:
@@ -94,15 +102,25 @@ def test_spare_process_gets_the_ticket_of_the_lost_worker(elsewhere: Stage, star
     assert [type(each.message) for each in received] == [messages.Hello, messages.Welcome, messages.Replace]
     assert bytes(received[-1].frames[0]) == b"worker-1 in epoch 2"
     assert started == [["spare-0", "spare-1"], []]
-    new = elsewhere.network.endpoint(identity("worker-1", epoch=2), peers=2)
-    new.connect(MASTER, own_address="tcp://10.0.0.9:6")
-    elsewhere.group.set_up(lambda addresses: b"", ["worker-1"])
-    elsewhere.group.complete()
+    join_again(elsewhere)
     assert started == [["spare-0", "spare-1"], [], ["spare-0"]], "the other spare process may still join"
     again = elsewhere.network.endpoint(identity("spare-0", epoch=2), peers=2)
     again.connect(MASTER, own_address="tcp://10.0.0.9:7")
     wait(elsewhere, 0.5)
     assert [type(next_of(again).message) for _ in range(2)] == [messages.Hello, messages.Welcome]
+
+
+def test_spare_process_joins_although_a_worker_was_lost_while_it_started(elsewhere: Stage, started: Started) -> None:
+    """It is not used before its first heartbeat, because it may not have received the welcome."""
+    elsewhere.group.spares.start_missing()
+    lose_worker_1(elsewhere)
+    join_again(elsewhere)
+    spare = elsewhere.network.endpoint(identity("spare-0"), peers=2)
+    spare.connect(MASTER, own_address="tcp://10.0.0.9:5")
+    wait(elsewhere, 0.5)
+    assert [type(next_of(spare).message) for _ in range(2)] == [messages.Hello, messages.Welcome]
+    lose_worker_1(elsewhere, epoch=3)
+    assert started == [["spare-0", "spare-1"], ["worker-1"], ["worker-1"]]
 
 
 def end_process(stage: Stage, signum: int) -> None:

@@ -7,6 +7,7 @@ protocol: a violation is a defect or an attack and ends the run with an error th
 
 import hmac
 import logging
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -90,7 +91,9 @@ class Admission:
             envelope, message = decode_header(header)
         except SecurityError as error:
             return self._drop(Drop.MALFORMED, str(error))
-        if envelope.run != self._identity.run or not self._oldest <= envelope.epoch <= self._identity.epoch:
+        # A spare process joins a run in which a later epoch can begin while it starts.
+        latest = math.inf if self._identity.role == messages.SPARE_ROLE else self._identity.epoch
+        if envelope.run != self._identity.run or not self._oldest <= envelope.epoch <= latest:
             return self._drop(Drop.STALE, f"{envelope.run}, epoch {envelope.epoch}")
         if not isinstance(message, messages.Hello):
             return self._drop(Drop.NO_HELLO, f"{message.kind} from {envelope.src}")

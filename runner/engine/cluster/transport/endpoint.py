@@ -79,7 +79,7 @@ SEND_TIMEOUT_S = 0.05  # ``Limits.send_timeout_s`` on one host, where the connec
 
 @dataclass(frozen=True)
 class Received:
-    """One admitted message with its sender and its document frame, if its kind has one."""
+    """One admitted message with its sender and its frames: one document, the bytes of a tensor part, or none."""
 
     source: str
     message: Message

@@ -195,6 +195,10 @@ class HeartbeatMonitor:
             watched.section, watched.step, watched.progressed = section, step, now
         watched.heard = now
 
+    def has_heard(self, worker: str) -> bool:
+        """Return whether a worker is watched and has sent a heartbeat."""
+        return worker in self._watched and self._watched[worker].heard is not None
+
     def silence_s(self, worker: str, now: float) -> float:
         """Return the seconds since the last heartbeat of a worker; 0 before its first one."""
         watched = self._watched.get(worker)

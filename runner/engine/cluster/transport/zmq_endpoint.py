@@ -21,7 +21,7 @@ from runner.engine.cluster.transport.admission import Admission
 from runner.engine.cluster.transport.curve import USER_ID
 from runner.engine.cluster.transport.encoding import MAX_DOCUMENT_BYTES, check_frames, decode_header, encode_header
 from runner.engine.cluster.transport.endpoint import Endpoint, Frame, Identity, Limits, Received
-from runner.engine.cluster.transport.messages import DEVICE_ROLES, FRAME_BYTES, PART_BYTES, Message, TensorPart
+from runner.engine.cluster.transport.messages import DEVICE_ROLES, FRAME_BYTES, Message, TensorPart
 from runner.engine.cluster.transport.private_directory import check_bind_address, inbox_path
 from runner.engine.cluster.transport.zmq_sockets import HANDSHAKE_MS, Context, Socket, configure_inbox, configure_outbox
 from runner.errors import ClusterError, RunnerError, SecurityError
@@ -117,11 +117,11 @@ class Outbox:
             raise RuntimeError(f"endpoint {self._identity.name} was used by a thread that did not create it")
 
     def _lane(self, peer: str, message: Message) -> _Connection:
-        """Return the first connection or, for the parts of a large tensor, the other connections in turn."""
+        """Return the first connection or, for a large tensor, another connection: the one with the fewest messages."""
         first, *others = self._connections[peer]
         if not others or not isinstance(message, TensorPart) or message.reference.length <= FRAME_BYTES:
             return first
-        return others[message.start // PART_BYTES % len(others)]
+        return min(others, key=lambda connection: connection.sequence)
 
     def _queue(self, connection: _Connection, message: Message, frames: Sequence[Frame], flags: int) -> bool:
         views = [memoryview(frame) for frame in frames]
