@@ -133,10 +133,9 @@ def test_worker_that_dies_or_freezes_is_replaced_or_ends_the_run_with_node_and_r
     checkpoints = tmp_path / "run" / "checkpoints"
     wait_until(lambda: checkpoints.is_dir() and any(checkpoints.glob("step-*")), "a checkpoint")
     log = tmp_path / "run" / "workers" / "worker-1.log"
-    wait_until(lambda: log.exists() and JOINED.search(log.read_text()) is not None, "the log of worker-1")
-    (number,) = JOINED.findall(log.read_text())
+    number = joined_pid(log)
     begun = time.monotonic()
-    os.kill(int(number), signum)
+    os.kill(number, signum)
     assert command.finish() == (0 if restarts else 7), command.errors
     expected = r"worker-1 on \S+: killed" if signum == signal.SIGKILL else "may be stopped or disconnected"
     assert re.search(expected, command.errors), command.errors
@@ -145,7 +144,7 @@ def test_worker_that_dies_or_freezes_is_replaced_or_ends_the_run_with_node_and_r
         expect_only_replaced(tmp_path / "run", "worker-1")
     else:
         assert time.monotonic() - begun < 10
-    assert not psutil.pid_exists(int(number))
+    assert not psutil.pid_exists(number)
     wait_until(lambda: not processes_with(str(tmp_path)), "the end of all processes of the run")
 
 
@@ -167,14 +166,20 @@ def test_spare_process_takes_the_place_of_a_lost_one(
     command = begin(start, launched, tmp_path, *length, "cluster.spares=1")
     workers = tmp_path / "run" / "workers"
     spare, worker = (workers / f"{name}.log" for name in ("spare-0", "worker-1"))
-    wait_until(lambda: spare.exists() and JOINED.search(spare.read_text()) is not None, "the log of the spare process")
-    (waiting,), (lost,) = (JOINED.findall(log.read_text()) for log in (spare, worker))
-    os.kill(int(lost), signal.SIGKILL)
+    waiting, lost = joined_pid(spare), joined_pid(worker)
+    os.kill(lost, signal.SIGKILL)
     assert command.finish() == 0, command.errors
     assert summary_of(tmp_path / "run").weights_sha256 == trained(*length)
     expect_only_replaced(tmp_path / "run", "worker-1")
-    assert JOINED.findall(worker.read_text()) == [lost, waiting]
+    assert JOINED.findall(worker.read_text()) == [str(lost), str(waiting)]
     wait_until(lambda: not processes_with(str(tmp_path)), "the end of all processes of the run")
+
+
+def joined_pid(log: Path) -> int:
+    """Wait until the process with this log has joined the run; return its process id."""
+    wait_until(lambda: log.exists() and JOINED.search(log.read_text()) is not None, f"a process in {log.name}")
+    (number,) = JOINED.findall(log.read_text())
+    return int(number)
 
 
 def expect_only_replaced(run: Path, lost: str) -> None:

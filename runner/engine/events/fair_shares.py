@@ -3,9 +3,9 @@
 The rates of all flows grow together until a link is full. The flows of this link keep their rate, and the others
 continue to grow (Bertsekas and Gallager, Data Networks, section 6.5.2). A flow of weight w counts as w equal flows.
 
-The rates are max-min fair if and only if every flow has a bottleneck: a full link on which no flow is faster. A change
-therefore divides only some links again, with the other flows as they are, and includes further links until every flow
-has a bottleneck.
+The rates are max-min fair if and only if every flow has a bottleneck: a full link on which no flow is faster. After a
+change, only the changed bottlenecks are therefore divided again, and the other flows keep their rates. Other links are
+included until every flow has a bottleneck.
 """
 
 from typing import Any
