@@ -9,7 +9,7 @@ from pathlib import Path
 from runner.engine.cluster.launchers import Launcher
 from runner.engine.cluster.supervisor import Supervisor
 from runner.engine.cluster.transport.heartbeat import Reason, Verdict
-from runner.engine.cluster.transport.messages import Hello
+from runner.engine.cluster.transport.messages import Hello, heartbeat_of
 from runner.engine.cluster.transport.private_directory import SHARED_MEMORY
 
 HOST, MEMORY = "host", "memory"
@@ -105,6 +105,10 @@ class Joined:
     def unwatched(self) -> set[str]:
         """The workers whose processes the supervisor does not watch; they may be on other hosts."""
         return self.hellos.keys() - self.supervisor.workers.keys()
+
+    def senders(self, workers: Collection[str]) -> set[str]:
+        """Return ``workers`` and the heartbeat threads of those whose log lines the master receives."""
+        return {*workers, *map(heartbeat_of, self.unwatched.intersection(workers))}
 
     def host_of(self, worker: str) -> str:
         """Return the host of a worker, as the user named it or as the joined worker reported it; "" if unknown."""

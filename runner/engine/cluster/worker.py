@@ -53,8 +53,8 @@ class Worker:
 
     mailbox: reads from ``endpoint``, which is connected to the master at ``address``. peers: names of all workers and
     parameter servers, including this one. The setup contains their addresses; a peer without an address there has its
-    inbox in the directory of the master's inbox. lines: log lines not sent yet. sends_log: whether the worker sends its
-    log lines to the master. spins: number of times that a wait reads a doorbell in shared memory before it sleeps.
+    inbox in the directory of the master's inbox. lines: log lines for the heartbeat thread. spins: number of times
+    that a wait reads a doorbell in shared memory before it sleeps.
     """
 
     endpoint: Endpoint
@@ -65,7 +65,6 @@ class Worker:
     registry: Registry
     progress: Progress
     lines: SimpleQueue[str] = field(default_factory=SimpleQueue)
-    sends_log: bool = False
     spins: int = 0
 
     def __post_init__(self) -> None:
@@ -98,23 +97,23 @@ class Worker:
             self._close_source()
             if stopped.message.reason:
                 log.warning("the run has ended: %s", stopped.message.reason)
-            self._leave(messages.Bye())
+            self.endpoint.send(messages.MASTER, messages.Bye())
             if not stopped.message.code:
                 # Leaving waits for all workers. After an error, some of them may never leave.
                 self._leave_communicator()
             return stopped.message.code
         except KeyboardInterrupt:
-            self._leave(messages.Failed.of(KeyboardInterrupt("Ctrl-C stopped this process")))
+            self.endpoint.send(messages.MASTER, messages.Failed.of(KeyboardInterrupt("Ctrl-C stopped this process")))
             raise
         except (RunnerError, MemoryError) as raised:
             error = as_runner_error(raised)
             log.error("%s", error)
-            self._leave(messages.Failed.of(error))
+            self.endpoint.send(messages.MASTER, messages.Failed.of(error))
             return error.exit_code
         except Exception as error:
             # Report the defect to the master before the interpreter prints the traceback.
             self.lines.put(ascii_only(traceback.format_exc())[-messages.MAX_ERROR_TEXT :])
-            self._leave(messages.Failed.of(error))
+            self.endpoint.send(messages.MASTER, messages.Failed.of(error))
             raise
         finally:
             self._close_source()
@@ -171,12 +170,6 @@ class Worker:
         self.progress.enter(messages.IDLE, 0)
         self.endpoint.send(messages.MASTER, messages.Abandoned())
         log.info("epoch %d begins with a replacement for %s", message.begins, ", ".join(message.lost))
-
-    def _leave(self, message: messages.Message) -> None:
-        """Send the remaining lines of the log, then the last message to the master."""
-        while self.sends_log and not self.lines.empty():
-            self.endpoint.send(messages.MASTER, messages.Log(self.lines.get()))
-        self.endpoint.send(messages.MASTER, message)
 
     def _close_source(self) -> None:
         close = getattr(self._source, "close", None)

@@ -219,16 +219,15 @@ class WorkerGroup:
         """
         if self._failed:
             return
-        absent, self.absent = self.absent, set()
-        for worker in absent:
-            self._fence(worker)
-        present = [worker for worker in self.workers if worker not in absent]
+        present = [worker for worker in self.workers if worker not in self.absent]
+        while self.absent:
+            self._fence(self.absent.pop())
         for worker in present:
             self.send(worker, messages.Shutdown())
             self.monitor.forget(worker)
         self.spares.end(messages.Shutdown())
         self.supervisor.expect_exits()
-        self.gather(present, messages.Bye, limit_s=_BYE_S)
+        self.gather(self.joined.senders(present), messages.Bye, limit_s=_BYE_S)
         self.supervisor.wait_for_exit(_EXIT_S)
 
     def dismiss(self, shutdown: messages.Shutdown) -> None:
@@ -236,7 +235,8 @@ class WorkerGroup:
 
         The supervisor ends the workers that it started. A worker that has lost the master ends itself.
         """
-        waiting = {each for each in self.joined.unwatched - self._lost if self.endpoint.offer(each, shutdown)}
+        offered = [each for each in self.joined.unwatched - self._lost if self.endpoint.offer(each, shutdown)]
+        waiting = self.joined.senders(offered)
         self.spares.end(shutdown)
         deadline = self.clock() + _DISMISS_S
         while waiting and (left := deadline - self.clock()) > 0:

@@ -55,7 +55,7 @@ def main(master: str, key: Path, host: str, facts: Mapping[str, str], make_sourc
 
     def work(joined: _Joined, ticket: Ticket) -> int:
         processes = messages.process_names(ticket.peers, ticket.servers)
-        given = (master, processes, make_source, registry, joined.progress, joined.lines, joined.over_tcp)
+        given = (master, processes, make_source, registry, joined.progress, joined.lines)
         spins = _SPINS if len(processes) * ticket.threads <= usable_cores() else 0
         return Worker(joined.endpoint, Mailbox(joined.endpoint), *given, spins).serve(joined.check)
 
@@ -78,7 +78,6 @@ class _Joined:
     endpoint: ZmqEndpoint
     progress: Progress
     lines: SimpleQueue[str]
-    over_tcp: bool
     check: Callable[[], None]
 
 
@@ -117,7 +116,7 @@ def _joined(master: str, ticket: Ticket, facts: Mapping[str, str], interrupts: "
                 heartbeat.check()
                 interrupts.check()
 
-            yield _Joined(endpoint, progress, heartbeat.lines, over_tcp, check)
+            yield _Joined(endpoint, progress, heartbeat.lines, check)
 
 
 class Interrupts:

@@ -19,11 +19,13 @@ from runner.engine.cluster.transport.messages import (
     Heartbeat,
     Hello,
     Loaded,
+    Log,
     Run,
     Shutdown,
     TensorReady,
 )
 from runner.engine.cluster.transport.shared_memory import ArenaTensor
+from runner.engine.cluster.worker_group import WorkerGroup
 from runner.errors import ClusterError, Interrupted, NonFiniteLossError, NumericError, RunnerError, WorkerLostError
 from tests.engine.cluster.stage import WORKERS, Stage
 from tests.engine.cluster.transport.conftest import identity, next_of
@@ -295,6 +297,20 @@ def test_worker_may_be_silent_after_shutdown(supervisor: Supervisor, tmp_path: P
     assert [worker.exit and worker.exit.code for worker in supervisor.workers.values()] == [0, 0]
 
 
+@pytest.mark.parametrize(
+    "end", [WorkerGroup.shut_down, lambda group: group.dismiss(INTERRUPTED)], ids=["after shutdown", "after an error"]
+)
+def test_log_lines_that_arrive_after_a_worker_has_left_are_written(
+    elsewhere: Stage, tmp_path: Path, end: Callable[[WorkerGroup], None]
+) -> None:
+    for index, worker in enumerate(WORKERS):
+        elsewhere.send(worker, Bye())
+        elsewhere.send(f"worker_heartbeat-{index}", Log(f"a line of {worker}"), Bye(), after_s=0.5)
+    end(elsewhere.group)
+    for worker in WORKERS:
+        assert (tmp_path / f"{worker}.log").read_text() == f"a line of {worker}\n"
+
+
 def test_a_worker_that_does_not_leave_is_not_a_late_replacement(ready: Stage) -> None:
     ready.group.absent.add("worker-1")
     with pytest.raises(ClusterError, match=r"^worker-0 sent no message 'bye' within 10 s") as caught:
@@ -317,7 +333,11 @@ INTERRUPTED = Shutdown.of(Interrupted(signal.SIGINT, "stopped after step 3"))
 
 
 def bye(worker: int, after_s: float) -> Event:
-    return lambda stage: stage.send(WORKERS[worker], Bye(), after_s=after_s)
+    def leave(stage: Stage) -> None:
+        for name in (WORKERS[worker], f"worker_heartbeat-{worker}"):
+            stage.send(name, Bye(), after_s=after_s)
+
+    return leave
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from typing import Protocol
 
 import zmq
 
-from runner.engine.cluster.transport.messages import IDLE, LOAD, MASTER, SETUP, STEP, Heartbeat, Log
+from runner.engine.cluster.transport.messages import IDLE, LOAD, MASTER, SETUP, STEP, Bye, Heartbeat, Log
 from runner.errors import ClusterError, RunnerError
 
 INTERVAL_S = 0.5
@@ -32,6 +32,9 @@ class HeartbeatOutbox(Protocol):
 
     def offer(self, peer: str, message: Heartbeat | Log) -> bool:
         """Queue the message if there is room; return whether it was queued."""
+
+    def send(self, peer: str, message: Log | Bye) -> None:
+        """Queue the message; wait for room first. Raises ClusterError if there is none in time."""
 
     def close(self) -> None:
         """Close the connection."""
@@ -107,10 +110,13 @@ class HeartbeatThread:
                     stopping = self._stopping.wait(self._interval_s)
                     while line or not self.lines.empty():
                         line = line or self.lines.get()
-                        if not outbox.offer(MASTER, Log(line)):
+                        if stopping:
+                            outbox.send(MASTER, Log(line))
+                        elif not outbox.offer(MASTER, Log(line)):
                             break
                         line = ""
                     if stopping:
+                        outbox.send(MASTER, Bye())
                         return
         except (RunnerError, zmq.ZMQError) as error:
             self._failure = error

@@ -72,6 +72,12 @@ def heartbeat_role(role: str) -> str:
     return role + _HEARTBEAT
 
 
+def heartbeat_of(process: str) -> str:
+    """Return the peer name of the heartbeat thread of a process."""
+    role, index = split_name(process)
+    return peer_name(heartbeat_role(role), index)
+
+
 def process_of(name: str) -> str:
     """Return the name of the process in which peer ``name``, possibly a heartbeat thread, runs."""
     role, index = split_name(name)
@@ -305,8 +311,8 @@ class Heartbeat(Message, kind="heartbeat", senders=HEARTBEAT_ROLES):
 
 
 @dataclass(frozen=True)
-class Log(Message, kind="log", senders=(*STARTED_ROLES, *HEARTBEAT_ROLES)):
-    """Log lines of a worker over TCP. The heartbeat thread sends them; the main loop sends the last ones."""
+class Log(Message, kind="log", senders=HEARTBEAT_ROLES):
+    """Log lines of a worker over TCP, sent by its heartbeat thread."""
 
     lines: Annotated[str, Text(MAX_ERROR_TEXT)]
 
@@ -343,5 +349,5 @@ class Shutdown(Message, kind="shutdown", senders=MASTERS):
 
 
 @dataclass(frozen=True)
-class Bye(Message, kind="bye", senders=DEVICE_ROLES):
-    """The notice that the worker exits after Shutdown; this exit does not count as a failure."""
+class Bye(Message, kind="bye", senders=(*DEVICE_ROLES, *HEARTBEAT_ROLES)):
+    """The last message of a worker after Shutdown, whose exit is then no failure, and that of each heartbeat thread."""

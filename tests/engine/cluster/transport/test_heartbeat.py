@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runner.engine.cluster.transport.heartbeat import HeartbeatMonitor, HeartbeatThread, Progress, Reason
-from runner.engine.cluster.transport.messages import MASTER, Heartbeat, Hello, Log
+from runner.engine.cluster.transport.messages import MASTER, Bye, Heartbeat, Hello, Log
 from runner.engine.cluster.transport.private_directory import inbox_address
 from runner.engine.cluster.transport.zmq_endpoint import Outbox, ZmqEndpoint
 from runner.engine.cluster.transport.zmq_sockets import Context
@@ -21,6 +21,7 @@ class RecordingOutbox:
 
     def __init__(self, has_room: bool) -> None:
         self.beats: list[Heartbeat] = []
+        self.sent: list[Log | Bye] = []
         self.thread = threading.get_ident()
         self.closed = False
         self._has_room = has_room
@@ -31,6 +32,10 @@ class RecordingOutbox:
         self.beats.append(message)
         self._beat.release()
         return self._has_room
+
+    def send(self, peer: str, message: Log | Bye) -> None:
+        assert peer == MASTER
+        self.sent.append(message)
 
     def close(self) -> None:
         self.closed = True
@@ -83,6 +88,15 @@ def test_lines_of_the_log_wait_for_room_in_the_queue() -> None:
     with thread:
         assert done.wait(5.0)
     assert sent == ["a", "b", "c"]
+
+
+def test_the_last_lines_of_the_log_come_before_the_end_of_the_connection() -> None:
+    outbox = RecordingOutbox(has_room=True)
+    with HeartbeatThread(lambda: outbox, Progress(), interval_s=60.0) as thread:
+        outbox.wait_for_beats(1)
+        for line in "ab":
+            thread.lines.put(line)
+    assert outbox.sent == [Log("a"), Log("b"), Bye()]
 
 
 def test_error_of_the_thread_is_raised_in_the_main_loop() -> None:
