@@ -178,7 +178,8 @@ def _worker(arguments: Sequence[str], plugins: Mapping[str, str]) -> int:
 
     options = _worker_options(arguments)
     given = (options.join, options.key, options.host)
-    return worker_main(*given, joining_facts(plugins), lambda description: source_from_config(**description))
+    facts = joining_facts(plugins, remote=options.join.startswith("tcp://"))
+    return worker_main(*given, facts, lambda description: source_from_config(**description))
 
 
 WORKER = "worker"

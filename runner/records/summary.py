@@ -211,18 +211,30 @@ def _distributions() -> dict[str, str]:
     return found
 
 
-def joining_facts(plugins: Mapping[str, str]) -> dict[str, str]:
+def joining_facts(plugins: Mapping[str, str], *, remote: bool = False) -> dict[str, str]:
     """Return the facts that must be equal in all processes of a run, because results depend on them.
 
     These are the versions of the libraries, the instruction sets of the CPU for which kernels differ, and the plugins.
-    plugins: reference -> SHA-256 of the source.
+    plugins: reference -> SHA-256 of the source. remote: whether processes of other hosts may join, which may have
+    another commit of the same version: the source files of runner must then be equal too.
     """
     facts = cpu_facts()
     flags = set(facts.get("flags", "").split())
     sets = [name for name in ("fma", "avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16") if name in flags]
     found = {name: version for name, version in versions().items() if name != "mlflow"}
     found["cpu"] = " ".join([platform.machine(), facts.get("vendor_id", ""), *sets])
+    if remote:
+        found["source files of runner"] = f"SHA-256 {source_sha256(Path(__file__).parents[1])[:16]}"
     return found | {f"plugin {Path(reference).name}": sha256 for reference, sha256 in plugins.items()}
+
+
+def source_sha256(folder: Path) -> str:
+    """Return the SHA-256 of the names and contents of the Python and CUDA files in a folder."""
+    found = hashlib.sha256()
+    for path in sorted(each for each in folder.rglob("*.*") if each.suffix in (".py", ".cu")):
+        content = path.read_bytes()
+        found.update(f"{path.relative_to(folder).as_posix()} {len(content)}\n".encode() + content)
+    return found.hexdigest()
 
 
 def cpu_model() -> str:

@@ -175,6 +175,7 @@ def open_session(experiment: Experiment, directory: RunDirectory, check_finite: 
         from runner.engine.cluster.cluster_session import ClusterSession
         from runner.training.launching import launcher_of
 
+        launcher = launcher_of(experiment, directory, os.environ)
         with ClusterSession(
             *computed,
             document,
@@ -184,8 +185,8 @@ def open_session(experiment: Experiment, directory: RunDirectory, check_finite: 
             threads=experiment.threads_per_worker,
             check_finite=check_finite,
             emulation=experiment.emulation,
-            launcher=launcher_of(experiment, directory, os.environ),
-            facts=joining_facts(loadable()),
+            launcher=launcher,
+            facts=joining_facts(loadable(), remote=launcher.has_keys),
         ) as cluster_session:
             yield cluster_session
 

@@ -3,12 +3,14 @@
 import json
 import re
 import shutil
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+import runner
 from tests.integration.command import QUIET, succeed, summary_of
 from tests.integration.hosts import Host, Network, announced, copied_command, network, train_on
 from tests.small_runs import typed
@@ -191,7 +193,7 @@ def test_run_goes_on_after_the_command_of_a_lost_host_is_typed_on_another(way: s
 
 @pytest.mark.slow
 def test_processes_that_do_not_fit_are_refused_with_a_reason(net: Network) -> None:
-    """A process with another version, and a second process with a used key, get the reason; the run is unharmed."""
+    """Processes with other code, and a second process with a used key, get the reason; the run is unharmed."""
     hosts = net.hosts[:2]
     for host in hosts:
         shutil.rmtree(host.path("/home/me/run"), ignore_errors=True)
@@ -203,6 +205,13 @@ def test_processes_that_do_not_fit_are_refused_with_a_reason(net: Network) -> No
     wrong = hosts[1].start(*commands[1].arguments, "--plugin", "/home/me/other.py")
     assert wrong.finish() == 7
     assert "plugin other.py is" in wrong.output
+    package = shutil.copytree(Path(runner.__file__).parent, hosts[1].path("/home/me/other/runner"))
+    with (package / "errors.py").open("a") as file:
+        file.write("# a change\n")
+    python = ("env", "PYTHONPATH=/home/me/other", sys.executable, "-m", "runner")
+    wrong = hosts[1].execute(*python, *commands[1].arguments)
+    assert wrong.finish() == 7
+    assert "source files of runner is SHA-256" in wrong.output
     joined = [command.host.start(*command.arguments) for command in commands]
     wait_for_checkpoint(hosts[0].path("/home/me/run/checkpoints"))
     address = commands[1].arguments[2]

@@ -11,7 +11,17 @@ import pytest
 
 from runner.errors import DataError
 from runner.records.provenance import CodeState, Provenance
-from runner.records.summary import Failure, Summary, config_hash, cpu_model, git_commit, step_time, versions
+from runner.records.summary import (
+    Failure,
+    Summary,
+    config_hash,
+    cpu_model,
+    git_commit,
+    joining_facts,
+    source_sha256,
+    step_time,
+    versions,
+)
 
 CODE = CodeState("/data", "a" * 40, "e" * 64, 120, ["notes.txt"])
 SUMMARY = Summary(
@@ -180,3 +190,15 @@ def test_no_summary_holds_a_secret_in_memory_or_in_its_file(path: Path) -> None:
     summary.write(path)
     assert "hunter2" not in path.read_text()
     assert Summary.read(path) == summary
+
+
+def test_processes_of_other_hosts_need_equal_source_files(tmp_path: Path) -> None:
+    assert joining_facts({}, remote=True).keys() - joining_facts({}).keys() == {"source files of runner"}
+    digests = set()
+    for name, content in {"a.py": "x = 1", "b/a.py": "x = 1", "b/c.cu": "", "a.txt": "not counted"}.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(content)
+        digests.add(source_sha256(tmp_path))
+    (tmp_path / "a.py").write_text("x = 2")
+    digests.add(source_sha256(tmp_path))
+    assert len(digests) == 4

@@ -75,7 +75,7 @@ class Sessions:
         """Return a new session; the caller enters its ``with`` block."""
         self.run_ids.append(secrets.token_hex(8))
         own: dict[str, Any] = {"run_id": self.run_ids[-1], "epoch": 1, "logs": self.logs, "threads": 1}
-        own["facts"] = joining_facts({})
+        own["facts"] = joining_facts({}, remote="launcher" in options and options["launcher"].has_keys)
         cluster = local_cluster(program.workers, program.servers)
         return ClusterSession(program, cluster, self._registry, source, **(own | options))
 
