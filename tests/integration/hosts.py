@@ -152,8 +152,9 @@ class Network:
         _at(host, "ip link set net0 up")
 
     def limit(self, host: Host, mbit: int) -> None:
-        """Limit the bandwidth of the host's outgoing link."""
-        _at(host, f"tc qdisc replace dev net0 root tbf rate {mbit}mbit burst 256kb latency 50ms")
+        """Limit the bandwidth of the host's outgoing link; 0 removes the limit."""
+        limit = f"tbf rate {mbit}mbit burst 256kb latency 50ms" if mbit else "pfifo"
+        _at(host, f"tc qdisc replace dev net0 root {limit}")
 
 
 @contextlib.contextmanager

@@ -161,14 +161,14 @@ def test_missing_runs_are_listed(own: Path, tmp_path: Path, monkeypatch: pytest.
     assert listed(own) == "measured  2 of 4  0 of 2  3  about N s  1 worker with 1 thread, data=mnist"
 
 
-@pytest.mark.parametrize(("most", "expected"), [(8, 8), (7, 4), (3, 2), (0, None)])
+@pytest.mark.parametrize(("most", "expected"), [(8, 8), (7, 1), (16, 8), (3, None), (0, None)])
 def test_the_time_of_a_run_that_does_not_fit_follows_from_a_smaller_batch(
     own: Path, capsys: Capture, most: int, expected: int | None
 ) -> None:
     tried = []
 
-    def require(experiment: Experiment) -> None:
-        if experiment.config.train.batch_size > most:
+    def require(experiment: Experiment, share: int = 1) -> None:
+        if experiment.config.train.batch_size > most // share:
             raise ResourceError("too little memory")
 
     def steps(experiment: Experiment) -> FirstSteps:
