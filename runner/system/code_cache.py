@@ -13,14 +13,13 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from runner.errors import SecurityError
-from runner.system.files import read_regular
+from runner.system.files import CREATE, read_regular
 
 log = logging.getLogger(__name__)
 
 LIMIT_BYTES = 64 << 20
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _DIGEST_BYTES = hashlib.sha256().digest_size
 
 
@@ -114,7 +113,7 @@ def _replace(folder: int, name: str, content: bytes) -> None:
     """
     temporary = f"{secrets.token_hex(8)}.tmp"
     try:
-        with open(os.open(temporary, _CREATE, 0o600, dir_fd=folder), "wb") as file:
+        with open(os.open(temporary, CREATE, 0o600, dir_fd=folder), "wb") as file:
             file.write(content)
         os.replace(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
     finally:

@@ -17,7 +17,7 @@ from runner.errors import DataError, ResourceError, SecurityError
 
 # Without O_NONBLOCK, opening a FIFO that has no writer would wait for ever.
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC  # flags for os.open of a new file
 
 
 def read_regular(path: Path, limit: int, directory: int | None = None, *, private: bool = False) -> bytes:
@@ -81,7 +81,7 @@ def write_durably(path: Path, payload: bytes, mode: int = 0o666) -> None:
 
     mode: permissions, reduced by the umask. Raises FileExistsError if the file exists, OSError if the disk is full.
     """
-    with open(os.open(path, _CREATE, mode), "wb") as file:
+    with open(os.open(path, CREATE, mode), "wb") as file:
         if payload:
             os.posix_fallocate(file.fileno(), 0, len(payload))
         file.write(payload)
