@@ -223,8 +223,8 @@ class TableSweep:
         require_devices(config, found)
         experiment = build(config)
 
-        def require_fit(experiment: Experiment, share: int = 1) -> None:
-            require_memory(experiment, share)
+        def require_fit(experiment: Experiment) -> None:
+            require_memory(experiment)
             require_gpu_memory(experiment, found.gpus)
 
         try:

@@ -35,7 +35,7 @@ stale: the configuration, the data or the program changed. refused: the run cann
 """
 
 _PER_WORKER = 2
-_SMALL_SHARE = 4  # a batch that is too large for this machine is halved until it needs 1/4 of the memory
+_SMALL = 8  # examples per worker of the batch that is timed in place of one that exceeds the memory
 _STEPS = 2
 
 
@@ -114,23 +114,21 @@ def with_synthetic_data(experiment: Experiment, batches: Sequence[int]) -> Exper
     return refusal
 
 
-def estimated_s(
-    experiment: Experiment, require_fit: Callable[[Experiment, int], None], *, synthetic: bool
-) -> float | None:
+def estimated_s(experiment: Experiment, require_fit: Callable[[Experiment], None], *, synthetic: bool) -> float | None:
     """Return the seconds of all updates of a run, estimated by its first updates; None if they cannot be made here.
 
-    A batch that does not fit into the memory of this machine is halved until it needs less than a quarter, because
-    large updates take long, and the time of an update is multiplied accordingly. require_fit: raises ResourceError for
-    an experiment that does not fit into memory divided by an integer. synthetic: whether to replace the dataset; None
-    is returned if no data can replace it.
+    If the batch does not fit into the memory of this machine, one of eight examples per worker is tried, which is
+    halved until it fits, and the time of an update is multiplied accordingly. require_fit: raises ResourceError for an
+    experiment that does not fit. synthetic: whether to replace the dataset; None is returned if no data can replace it.
     """
     batch = whole = experiment.config.train.batch_size
+    small = _SMALL * experiment.config.parallelism.workers
     tried: Experiment | str = with_synthetic_data(experiment, [whole]) if synthetic else experiment
     while not isinstance(tried, str):
         try:
-            require_fit(tried, 1 if batch == whole else _SMALL_SHARE)
+            require_fit(tried)
         except ResourceError:
-            batch //= 2
+            batch = min(batch // 2, small)
             tried = with_synthetic_data(experiment, [batch]) if batch else "not even one example fits"
         else:
             return first_steps(tried).step_s * experiment.total_steps * whole / batch

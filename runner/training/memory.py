@@ -112,15 +112,15 @@ def require_variables_fit(program: Program) -> None:
         )
 
 
-def require_memory(experiment: Experiment, share: int = 1) -> None:
-    """Raise ResourceError for a run that exceeds ``1 / share`` of this machine's memory; warn if it exceeds the free.
+def require_memory(experiment: Experiment) -> None:
+    """Raise ResourceError for a run that exceeds the memory of this machine; warn if it exceeds the free memory.
 
-    Memory is planned only if an upper bound exceeds half of that memory, because planning takes time.
+    Memory is planned only if an upper bound exceeds half of the machine's memory, because planning takes time.
     """
-    usable, room = usable_memory() // share, process_room()
-    if most_bytes(experiment) > (usable if room is None else min(usable, room)) // 2:
+    room = process_room()
+    if most_bytes(experiment) > (usable_memory() if room is None else min(usable_memory(), room)) // 2:
         memory = memory_of(experiment)
-        require_fit(memory, usable, room)
+        require_fit(memory, usable_memory(), process_room())
         if sum(each.total for each in memory) > available_memory():
             log.warning("%s", fit_text(memory, usable_memory(), available_memory()))
 

@@ -161,14 +161,17 @@ def test_missing_runs_are_listed(own: Path, tmp_path: Path, monkeypatch: pytest.
     assert listed(own) == "measured  2 of 4  0 of 2  3  about N s  1 worker with 1 thread, data=mnist"
 
 
-@pytest.mark.parametrize(("most", "expected"), [(8, 8), (7, 1), (16, 8), (3, None), (0, None)])
+@pytest.mark.parametrize(
+    ("batch", "most", "expected"), [(8, 8, 8), (8, 7, 4), (8, 3, 2), (8, 0, None), (24, 23, 8), (24, 5, 4)]
+)
 def test_the_time_of_a_run_that_does_not_fit_follows_from_a_smaller_batch(
-    own: Path, capsys: Capture, most: int, expected: int | None
+    own: Path, capsys: Capture, batch: int, most: int, expected: int | None
 ) -> None:
+    changed(own, runs__whole__overrides=[f"train.batch_size={batch}"])
     tried = []
 
-    def require(experiment: Experiment, share: int = 1) -> None:
-        if experiment.config.train.batch_size > most // share:
+    def require(experiment: Experiment) -> None:
+        if experiment.config.train.batch_size > most:
             raise ResourceError("too little memory")
 
     def steps(experiment: Experiment) -> FirstSteps:
@@ -180,12 +183,12 @@ def test_the_time_of_a_run_that_does_not_fit_follows_from_a_smaller_batch(
         patched.enter_context(patch("runner.tables.checking.first_steps", steps))
         assert run(own, "--cells", "whole", "--budget", "0s") == 0
     assert tried == ([] if expected is None else [expected])
-    assert ("skipped: too little memory" in capsys.readouterr().err) == (most < 8)
+    assert ("skipped: too little memory" in capsys.readouterr().err) == (most < batch)
     estimates = own.parents[2] / "results" / "mine" / "estimates.json"
     assert estimates.exists() == (expected is not None)
     if expected is not None:
         [estimate] = json.loads(estimates.read_text())["runs"].values()
-        assert estimate["seconds"] == 4 * 2.0 * 8 / expected, "four updates of 2 s with a fraction of 8 examples"
+        assert estimate["seconds"] == 4 * 2.0 * batch / expected, "four updates of 2 s with a fraction of the examples"
 
 
 def listed(own: Path) -> str:
