@@ -51,11 +51,9 @@ class TableFiles:
         known = {run: [each.origin.seconds for each in found.current.values()] for run, found in results.items()}
         return estimated | {run: max(seconds) for run, seconds in known.items() if seconds}
 
-    def write_estimates(self, seconds: Mapping[str, float]) -> None:
-        if seconds:
-            cpu = f"{cpu_model()}, {usable_cores()} cores"
-            new = {run: Estimate(each, cpu) for run, each in seconds.items()}
-            write_estimates(self.folder, self.configs, read_estimates(self.folder, self.configs) | new)
+    def write_estimate(self, run: str, seconds: float) -> None:
+        new = Estimate(seconds, f"{cpu_model()}, {usable_cores()} cores")
+        write_estimates(self.folder, self.configs, {**read_estimates(self.folder, self.configs), run: new})
 
     def origin(self) -> ResultOrigin:
         commit = git_commit(Path(__file__).parent) or ""

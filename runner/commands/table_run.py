@@ -181,7 +181,7 @@ class TableSweep:
 
         Raises ConfigError, naming the run, if its configuration cannot be used on this machine.
         """
-        rows, chosen, left_s, estimated = [], list[Trial](), self.budget_s, dict[str, float]()
+        rows, chosen, left_s = [], list[Trial](), self.budget_s
         for run in dict.fromkeys(trial.run for trial in missing):
             trials = [trial for trial in missing if trial.run == run]
             try:
@@ -192,7 +192,7 @@ class TableSweep:
             except ConfigError as error:
                 raise ConfigError(f"runs.{run}: {error}") from error
             if seconds is not None:
-                estimated[run] = seconds
+                self.files.write_estimate(run, seconds)
             if lacking or seconds is None:
                 time = "" if seconds is None else duration(seconds * len(trials))
                 rows.append((run, str(len(trials)), time, f"skipped: {lacking}"))
@@ -203,7 +203,6 @@ class TableSweep:
             note = f"{skipped} skipped: over the budget" if skipped else ""
             rows.append((run, str(len(taken)), duration(seconds * len(taken)), note))
             chosen += taken
-        self.files.write_estimates(estimated)
         if rows:
             print(
                 text_table(("run", "jobs", "estimated time without evaluations", ""), rows), file=sys.stderr, flush=True

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
+from unittest.mock import Mock, patch
 
 import pytest
 
@@ -189,6 +189,13 @@ def test_the_time_of_a_run_that_does_not_fit_follows_from_a_smaller_batch(
     if expected is not None:
         [estimate] = json.loads(estimates.read_text())["runs"].values()
         assert estimate["seconds"] == 4 * 2.0 * batch / expected, "four updates of 2 s with a fraction of the examples"
+
+
+def test_estimates_are_stored_one_by_one(own: Path) -> None:
+    steps = [FirstSteps("", 2.0, (1.0,)), KeyboardInterrupt]
+    with patch("runner.tables.checking.first_steps", Mock(side_effect=steps)):
+        assert run(own, "--budget", "0s") == 130
+    assert len(json.loads((own.parents[2] / "results" / "mine" / "estimates.json").read_text())["runs"]) == 1
 
 
 def listed(own: Path) -> str:
