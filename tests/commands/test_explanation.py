@@ -59,7 +59,10 @@ def test_rows_describe_one_example_for_every_batch_size_and_strategy() -> None:
 
 
 @pytest.mark.parametrize(("precision", "factor"), [("bfloat16", 0.5), ("float64", 2)])
-def test_the_bytes_of_activations_are_those_of_the_precision(precision: str, factor: float) -> None:
+def test_the_bytes_of_activations_are_those_of_the_precision(
+    precision: str, factor: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("runner.config.devices.bfloat16_flags", lambda: ("avx512_bf16",))
     plain, other = (layer_rows(build(small_config("model=lenet", f"precision={p}"))) for p in ("float32", precision))
     layers = [row for row in plain if row.kind != "loss"]  # with bfloat16, losses are float32
     assert [factor * row.activation_bytes for row in layers] == [row.activation_bytes for row in other][: len(layers)]
