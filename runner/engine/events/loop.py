@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from runner.engine.events.advance import advance
 from runner.engine.events.state import ENDED, NONE, WATCHED_ENDS
-from runner.engine.events.storage import Block, Storage, block_of
+from runner.engine.events.storage import Block, Storage, block_of, joined, waiting
 
 Floats = NDArray[np.float64]
 
@@ -33,6 +33,10 @@ class EventLoop:
             if not 0.0 < capacity < np.inf:
                 raise ValueError(f"link {number}: capacity {capacity}, expected a positive finite amount per second")
         self._storage = Storage(capacities, units)
+        # Blocks are collected and stored together, because a call of a compiled function takes as long as many rows.
+        self._added: list[Block] = []
+        self._ranks: list[float] = []
+        self._length = 0
 
     def add(
         self,
@@ -64,19 +68,30 @@ class EventLoop:
         rank: rank of all activities. after: numbers of earlier activities, each named once. begins: positions in the
         block, in ascending order, of the activities that also wait for those in ``after``.
         """
-        number = len(self)
-        self._storage.append(block, rank, np.array(after, np.int64), begins)
+        number = self._length
+        if after:
+            block = waiting(block, [each - number for each in after], begins)
+        self._added.append(block)
+        self._ranks.append(rank)
+        self._length += len(block.activities)
         return number
 
     def __len__(self) -> int:
-        return len(self._storage)
+        return self._length
 
     def run(self) -> list[int]:
         """Process events until watched activities end, and return these; [] if nothing is left to do."""
+        self._store()
         state = self._storage.state
         advance(state)
         ended = state.work[WATCHED_ENDS]
         return sorted((ended[1 : ended[0] + 1] + self._storage.dropped).tolist())
+
+    def _store(self) -> None:
+        """Store the activities that were added since the last call."""
+        if self._added:
+            self._storage.append(joined(self._added, self._ranks))
+            self._added, self._ranks = [], []
 
     @property
     def idle(self) -> bool:
@@ -89,6 +104,7 @@ class EventLoop:
 
     def times(self, first: int, end: int) -> tuple[Floats, Floats]:
         """Return start and end in seconds of the activities from ``first`` to ``end`` - 1; nan for future times."""
+        self._store()
         own = slice(first - self._storage.dropped, end - self._storage.dropped)
         return self._of_activities("start")[own].copy(), self._of_activities("end")[own].copy()
 
@@ -127,5 +143,6 @@ class EventLoop:
         return np.array(self._storage.state.links["carried"])
 
     def _of_activities(self, name: str) -> NDArray[Any]:
+        self._store()
         state = self._storage.state
         return state.activities[name][: state.counters[0]["activities"]]

@@ -25,7 +25,8 @@ class Block(NamedTuple):
     """Activities that are added together.
 
     activities: (n,) of ``ACTIVITY``. links: (h,), the links of all activities, in order. waits: (m, 2), pairs
-    (before, dependent) in the order of the dependents: ``before`` must end first. Both are positions in the block.
+    (before, dependent) in the order of the dependents: ``before`` must end first. Both are positions in the block;
+    negative positions are those of the activities that were added before the block, with -1 for the last of them.
     """
 
     activities: NDArray[Any]
@@ -54,7 +55,30 @@ def block_of(
         activities[name] = NONE
     waits = [(before, number) for number, each in enumerate(after) for before in each]
     flat = [link for each in links for link in each]
-    return Block(activities, np.array(flat, np.int64), np.array(waits, np.int64).reshape(-1, 2))
+    return Block(activities, np.array(flat, np.int64), _pairs(waits))
+
+
+def waiting(block: Block, before: Sequence[int], begins: NDArray[np.int64]) -> Block:
+    """Return a block whose activities ``begins`` also wait for those at the (negative) positions ``before``."""
+    added = _pairs([(each, dependent) for dependent in begins.tolist() for each in before])
+    waits = np.concatenate([block.waits, added])
+    return block._replace(waits=waits[np.argsort(waits[:, 1], kind="stable")])
+
+
+def joined(blocks: Sequence[Block], ranks: Sequence[float]) -> Block:
+    """Return one block with the activities of several blocks, in order. ranks: rank of the activities of each block."""
+    counts = [len(each.activities) for each in blocks]
+    # NumPy joins arrays of integers many times faster than arrays of records.
+    activities = np.concatenate([each.activities.view(np.int64) for each in blocks]).view(ACTIVITY)
+    activities["rank"] = np.repeat(ranks, counts)
+    waits = np.concatenate([each.waits for each in blocks])
+    firsts = np.cumsum(counts) - counts
+    waits += np.repeat(firsts, [len(each.waits) for each in blocks])[:, np.newaxis]
+    return Block(activities, np.concatenate([each.links for each in blocks]), waits)
+
+
+def _pairs(values: Sequence[tuple[int, int]]) -> NDArray[np.int64]:
+    return np.array(values, np.int64).reshape(-1, 2)
 
 
 class Storage:
@@ -80,19 +104,12 @@ class Storage:
             np.zeros((len(WORK_ROWS), 1 + max(len(links), units)), np.int64),
         )
 
-    def __len__(self) -> int:
-        return self.dropped + int(self.state.counters[0]["activities"])
-
-    def append(self, block: Block, rank: float, after: NDArray[np.int64], begins: NDArray[np.int64]) -> None:
-        """Append a block whose activities all have ``rank``.
-
-        begins: positions in the block, in ascending order, of activities that also wait for the numbers in ``after``.
-        """
-        if not insert(self.state, block, rank, after - self.dropped, begins):
-            edges = len(block.waits) + len(after) * len(begins)
+    def append(self, block: Block) -> None:
+        """Append a block."""
+        if not insert(self.state, block):
             self.drop()
-            self._grow({"activities": len(block.activities), "edges": edges, "hops": len(block.links)})
-            insert(self.state, block, rank, after - self.dropped, begins)
+            self._grow({"activities": len(block.activities), "edges": len(block.waits), "hops": len(block.links)})
+            insert(self.state, block)
 
     def drop(self) -> None:
         """Remove the activities before the first that is still needed, if they are at least half of all activities."""
@@ -138,34 +155,27 @@ def _longer(array: NDArray[Any], length: int) -> NDArray[Any]:
 
 
 @njit(cache=True)
-def insert(state: State, block: Block, rank: float, after: NDArray[np.int64], begins: NDArray[np.int64]) -> bool:
-    """Append a block; return False, without a change, if an array lacks room.
-
-    See :meth:`Storage.append`. after: indices, negative if dropped.
-    """
+def insert(state: State, block: Block) -> bool:
+    """Append a block; return False, without a change, if an array lacks room."""
     counters = state.counters[0]
     if (
         counters.activities + len(block.activities) > len(state.activities)
-        or counters.edges + len(block.waits) + len(after) * len(begins) > len(state.edges)
+        or counters.edges + len(block.waits) > len(state.edges)
         or counters.hops + len(block.links) > len(state.hops)
     ):
         return False
-    first, hop, wait, begin = counters.activities, counters.hops, 0, 0
+    first, hop, wait = counters.activities, counters.hops, 0
     for k in range(len(block.activities)):
         state.activities[first + k] = block.activities[k]
     for k in range(len(block.activities)):
         each = state.activities[first + k]
-        each.rank, each.first_hop, each.first_wait = rank, hop, counters.edges
+        each.first_hop, each.first_wait = hop, counters.edges
         for _ in range(each.hops):
             state.hops[hop].link, state.hops[hop].activity = block.links[hop - counters.hops], first + k
             hop += 1
         while wait < len(block.waits) and block.waits[wait, 1] == k:
             _wait_for(state, first + block.waits[wait, 0], first + k)
             wait += 1
-        if begin < len(begins) and begins[begin] == k:
-            begin += 1
-            for before in after:
-                _wait_for(state, before, first + k)
     counters.hops = hop
     counters.activities += len(block.activities)
     return True

@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, pairwise
 
 import numpy as np
 import pytest
@@ -206,6 +206,35 @@ def test_a_loop_that_drops_ended_activities_gives_the_same_times(
     assert sorted(number for numbers, _ in ended[kept] for number in numbers) == list(range(8 * len(activities)))
     assert (dropping.busy_s.tolist(), dropping.carried.tolist()) == (kept.busy_s.tolist(), kept.carried.tolist())
     assert len(kept) == len(dropping)
+
+
+@given(cases(), st.sets(st.integers(1, 13)))
+def test_activities_of_blocks_have_the_times_of_single_activities(
+    case: tuple[list[float], list[Plain]], cuts: set[int]
+) -> None:
+    capacities, activities = case
+    single, blocks = EventLoop(capacities, 2), EventLoop(capacities, 2)
+    numbers = sorted({0, len(activities), *cuts} - set(range(len(activities) + 1, 14)))
+    for rank, (first, end) in enumerate(pairwise(numbers)):
+        columns, links, after = [], [], []
+        for number in range(first, end):
+            each = activities[number]
+            unit = -1 if each.unit is None else each.unit
+            single.add(
+                each.delay_s,
+                amount=each.amount,
+                links=each.links,
+                unit=unit,
+                rank=-rank,
+                after=each.after,
+                watched=True,
+            )
+            columns.append((each.delay_s, each.amount, 1, unit, True))
+            links.append(each.links)
+            after.append([before - first for before in each.after])
+        assert blocks.add_block(block_of(columns, links, after), -rank) == first
+    assert list(iter(blocks.run, [])) == list(iter(single.run, []))
+    assert (ends_of(blocks), blocks.carried.tolist()) == (ends_of(single), single.carried.tolist())
 
 
 @given(cases(), st.floats(0.0, 1e6))
