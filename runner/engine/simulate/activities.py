@@ -1,6 +1,7 @@
 """A step of a client as activities of the event loop: computations on devices and transfers over links."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -8,10 +9,10 @@ import numpy as np
 from runner.engine.compile.plan import DevicePlan, Instruction
 from runner.engine.events.loop import EventLoop
 from runner.engine.events.state import NONE
-from runner.engine.events.storage import block_of
+from runner.engine.events.storage import block_of, waiting
 from runner.engine.graph.device import task_of
 from runner.engine.simulate.hosts import HostShare
-from runner.engine.simulate.network import Network
+from runner.engine.simulate.network import Network, Route
 
 
 @dataclass(frozen=True)
@@ -137,38 +138,88 @@ class ClientActivities:
         shares: Mapping[str, HostShare] | None = None,
         serial: Mapping[int, int] | None = None,
     ) -> None:
-        self.parts, self._network, self._units = parts, network, units
-        self.transfers = [sent for own in parts.values() for each in own for sent in each.sends]
+        self._parts, self._network, self._units = parts, network, units
+        self._device: Callable[[str], str] | None = None
         self.arrivals: dict[str, int] = {}
         self._message_s, self._in_order, self._together = message_s, in_order, together
         self._shares, self._serial = shares or {}, serial or {}
         rows = self._rows()
-        self._block = block_of(
+        block = block_of(
             [(row.delay_s, row.amount, row.weight, row.unit, row is rows[-1]) for row in rows],
             [row.links for row in rows],
             [row.after for row in rows],
         )
         self._begins = np.array([position for position, row in enumerate(rows) if row.begins is not None], np.int64)
-        self._devices = [row.begins for row in rows if row.begins is not None]
+        self._begin_on = [row.begins for row in rows if row.begins is not None]
+        self._waits, self._block = block.waits, waiting(block, [-1], self._begins)
+        self._pairs = {(sent.source, sent.destination) for sent in self.transfers}
+
+    @property
+    def parts(self) -> Mapping[str, Sequence[Segment]]:
+        """Device -> segments of its plan."""
+        return self._parts if self._device is None else _on(self._parts, self._device)
+
+    @property
+    def transfers(self) -> list[Transfer]:
+        """The transfers of all devices."""
+        return [sent for own in self.parts.values() for each in own for sent in each.sends]
+
+    def on(self, device: Callable[[str], str]) -> "ClientActivities":
+        """Return the activities with other devices. device: name of a device -> the device that takes its place."""
+        links = None if self._shares else self._links_on(device)
+        if links is None:
+            return ClientActivities(
+                _on(self._parts, device),
+                self._network,
+                self._units,
+                message_s=self._message_s,
+                in_order=self._in_order,
+                together=self._together,
+                shares=self._shares,
+                serial=self._serial,
+            )
+        units = {NONE: NONE} | {self._serial[link]: self._serial[links[link]] for link in links if link in self._serial}
+        for name in self._parts:
+            for host in (0, len(self._units)):
+                units[self._units[name] + host] = self._units[device(name)] + host
+        activities = self._block.activities.copy()
+        activities["unit"] = [units[unit] for unit in activities["unit"].tolist()]
+        taken = np.array([links[link] for link in self._block.links.tolist()], np.int64)
+        found = copy(self)
+        found._device, found._begin_on = device, [device(name) for name in self._begin_on]
+        found._block = self._block._replace(activities=activities, links=taken)
+        return found
+
+    def _links_on(self, device: Callable[[str], str]) -> dict[int, int] | None:
+        """Return link -> its counterpart between other devices; None if the routes differ in more than their links."""
+        links: dict[int, int] = {}
+        for source, destination in self._pairs:
+            own, other = self._route(source, destination), self._route(device(source), device(destination))
+            if own.latency_s != other.latency_s or len(own.links) != len(other.links):
+                return None
+            for link, taken in zip(own.links, other.links, strict=True):
+                if links.setdefault(link, taken) != taken or (link in self._serial) != (taken in self._serial):
+                    return None
+        return links
 
     def add_to(
-        self, loop: EventLoop, *, rank: float, delays_s: Mapping[str, float], after: Sequence[int]
+        self, loop: EventLoop, *, rank: float, delays_s: Mapping[str, float], after: Sequence[int] = ()
     ) -> tuple[int, int]:
         """Add the activities of one run; return the number of the first and of the last, which ends the run.
 
         rank: see ``EventLoop.add``. delays_s: device -> seconds by which its first segment becomes longer. after:
-        activities before the first segment of each device.
+        activities before the first segment of each device; empty for the activity that was added last.
         """
-        block = self._block
+        block = self._block._replace(waits=self._waits) if after else self._block
         if delays_s:
             block = block._replace(activities=block.activities.copy())
-            block.activities["delay_s"][self._begins] += [delays_s.get(device, 0.0) for device in self._devices]
+            block.activities["delay_s"][self._begins] += [delays_s.get(device, 0.0) for device in self._begin_on]
         first = loop.add_block(block, rank, after, self._begins)
         return first, first + len(block.activities) - 1
 
     def _rows(self) -> list[_Row]:
         """Return the rows of all segments, of all messages, of the master if it has work, and of the end of the run."""
-        keys = [(device, number) for device, own in self.parts.items() for number in range(len(own))]
+        keys = [(device, number) for device, own in self._parts.items() for number in range(len(own))]
         position = {key: k for k, key in enumerate(keys)}
         receivers = self._receivers()
         after: dict[_SegmentKey, list[int]] = {
@@ -182,7 +233,7 @@ class ClientActivities:
             return len(position) + len(others) - 1
 
         for (device, number), at in position.items():
-            for sent in self._messages(self.parts[device][number], receivers):
+            for sent in self._messages(self._parts[device][number], receivers):
                 pair = device, sent[0].destination
                 *first, moves = self._message(sent, follows=pair in moved)
                 before = at
@@ -194,12 +245,12 @@ class ClientActivities:
                     moved[pair] = before
                 after[receivers[sent[0].key]].append(before)
                 self.arrivals |= dict.fromkeys((each.key for each in sent), before)
-        remote = {device: share for device, share in self._shares.items() if share.messages and self.parts.get(device)}
+        remote = {device: share for device, share in self._shares.items() if share.messages and self._parts.get(device)}
         for device, share in remote.items():
             order = add(replace(self._master(share), begins=""))
             after[device, 0].append(add(_Row(share.latency_s, (order,))))
         for device, share in remote.items():
-            answer = add(_Row(share.latency_s, (position[device, len(self.parts[device]) - 1],)))
+            answer = add(_Row(share.latency_s, (position[device, len(self._parts[device]) - 1],)))
             add(replace(self._master(share), after=(answer,)))
         rows = [*(self._segment(key, tuple(after[key])) for key in position), *others]
         last = sorted(set(range(len(rows))).difference(*(row.after for row in rows)))
@@ -208,7 +259,7 @@ class ClientActivities:
     def _segment(self, key: _SegmentKey, after: tuple[int, ...]) -> _Row:
         """Return the row of a segment: a delay, or an amount of work on a shared host."""
         device, number = key
-        spent, share = self.parts[device][number].duration_s, self._shares.get(device)
+        spent, share = self._parts[device][number].duration_s, self._shares.get(device)
         row = _Row(spent, after, self._units[device], None if number else device)
         if share is None:
             return row
@@ -222,7 +273,7 @@ class ClientActivities:
         message between the same devices, whose transfer ends first.
         """
         source = sent[0].source
-        route, share = self._network.route(task_of(source), task_of(sent[0].destination)), self._shares.get(source)
+        route, share = self._route(source, sent[0].destination), self._shares.get(source)
         latency_s, host = route.latency_s, self._units[source] + len(self._units)
         if share is not None and share.messages is not None:
             latency_s += share.latency_s
@@ -236,6 +287,9 @@ class ClientActivities:
             latency_s = 0.0
         yield _Row(latency_s, (), unit, amount=float(sum(each.nbytes for each in sent)), links=route.links)
 
+    def _route(self, source: str, destination: str) -> Route:
+        return self._network.route(task_of(source), task_of(destination))
+
     def _master(self, share: HostShare) -> _Row:
         """Return the row of the master's work for one message: half of its work for one worker in one step."""
         assert share.messages is not None, "only processes exchange messages with the master"
@@ -245,7 +299,7 @@ class ClientActivities:
         """Return, by key of a transfer, the segment that waits for the transfer."""
         return {
             key: (device, 0 if self._together else number)
-            for device, own in self.parts.items()
+            for device, own in self._parts.items()
             for number, each in enumerate(own)
             for key in each.waits
         }
@@ -258,3 +312,8 @@ class ClientActivities:
         for each in segment.sends:
             found.setdefault(receivers[each.key], []).append(each)
         return [*found.values()]
+
+
+def _on(parts: Mapping[str, Sequence[Segment]], device: Callable[[str], str]) -> dict[str, list[Segment]]:
+    """Return the segments of devices with other devices; see :meth:`Segment.on`."""
+    return {device(name): [each.on(device) for each in own] for name, own in parts.items()}

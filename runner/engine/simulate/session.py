@@ -18,7 +18,7 @@ from runner.engine.events.storage import block_of
 from runner.engine.graph.device import Cluster, DeviceName, task_of
 from runner.engine.run.step_driver import Clients, Finished
 from runner.engine.run.timeline import LinkSpan, Timeline
-from runner.engine.simulate.activities import ClientActivities, Segment, segments
+from runner.engine.simulate.activities import ClientActivities, segments
 from runner.engine.simulate.costs import Costs, node_seconds_of
 from runner.engine.simulate.draws import Draws, InputReads
 from runner.engine.simulate.hardware import DeviceKind, Group, Hardware
@@ -106,7 +106,7 @@ class SimulatedSession(Clients):
         self._reads: dict[str, InputReads] = {}
         self._begun: dict[str, list[float]] = {}
         self._runs: dict[str, ClientActivities] = {}
-        self._segments: dict[str, dict[str, list[Segment]]] = {}
+        self._originals: dict[str, ClientActivities] = {}
         self._fetches: dict[str, dict[str, Array]] = {}
         self._past = _Sums.of(self._loop)
         self._repeats: dict[str, tuple[_Sums, Executed]] = {}
@@ -238,28 +238,31 @@ class SimulatedSession(Clients):
 
     def _begin(self, name: str, step: int) -> None:
         client, run = self.program.clients[name], self._run_of(name)
-        plans = self.plans(name) if self._hardware.disturbances.any else {}
         host = self._loop.add_block(self._host_work)
-        begin = [*self._batches(client, plans, host)] or [host]
-        rank, late = float(self._launches), self._delays_s(client, plans, step)
-        base, end = run.add_to(self._loop, rank=rank, delays_s=late, after=begin)
+        batches = [*self._batches(client, host)]
+        rank, late = float(self._launches), self._delays_s(client, step)
+        base, end = run.add_to(self._loop, rank=rank, delays_s=late, after=batches)
+        inputs = batches or (host,)
         self._launched[end] = Executed(
-            client, self._launches, step, run, host, begin, base, end, self._past.now, self._records
+            client, self._launches, step, run, host, inputs, base, end, self._past.now, self._records
         )
         self._launches += 1
 
-    def _delays_s(self, client: Client, plans: Mapping[str, DevicePlan], step: int) -> dict[str, float]:
+    def _delays_s(self, client: Client, step: int) -> dict[str, float]:
         """Return device -> seconds by which a step begins late on the device."""
         if not client.slowed:
             return {}
         now = self.now
         self._begun.setdefault(client.name, []).append(now)
-        return {device: self._draws.delay_s(self._place(device), step, now) for device in plans}
+        devices = self.plans(client.name) if self._hardware.disturbances.any else ()
+        return {device: self._draws.delay_s(self._place(device), step, now) for device in devices}
 
-    def _batches(self, client: Client, plans: Mapping[str, DevicePlan], host: int) -> Iterator[int]:
+    def _batches(self, client: Client, host: int) -> Iterator[int]:
         """Yield, for each device whose input can be late, the activity after which the step has its batch."""
-        for device, plan in plans.items():
-            source = self._draws.input_of(self._place(device)) if client.inputs else None
+        if self._hardware.disturbances.input is None or not client.inputs:
+            return
+        for device, plan in self.plans(client.name).items():
+            source = self._draws.input_of(self._place(device))
             fed = {feed.tensor for feed in plan.feeds}
             shares = {(slot.lo, slot.hi) for slot in client.inputs if slot.tensor in fed}
             if source is not None and shares:
@@ -276,7 +279,7 @@ class SimulatedSession(Clients):
         for number in ended:
             each = self._launched[number]
             if each.recorded:
-                self._launched[number] = each = replace(each, times=self._loop.times(each.first, number + 1))
+                each.times = self._loop.times(each.first, number + 1)
                 self._executed.append(each)
         self._ended.extend(ended)
         return bool(ended)
@@ -292,39 +295,36 @@ class SimulatedSession(Clients):
 
     def _run_of(self, client: str) -> ClientActivities:
         if client not in self._runs:
-            message_s, together = 1e-6 * self._hardware.message_us, self.program.clients[client].deferred
-            self._runs[client] = ClientActivities(
-                self._parts(client),
-                self.network,
-                self._units,
-                message_s=message_s,
-                in_order=self._hardware.in_order,
-                together=together,
-                shares=self._shares,
-                serial=self._serial,
-            )
+            copy = self.program.copies.get(client)
+            original = self._original(self._planned.client(client if copy is None else copy.client.name))
+            self._runs[client] = original if copy is None else original.on(copy.device)
         return self._runs[client]
 
-    def _parts(self, client: str) -> dict[str, list[Segment]]:
-        """Return device -> segments of its part of a client."""
-        copy = self.program.copies.get(client)
-        original = self._planned.client(client if copy is None else copy.client.name)
-        if original.name not in self._segments:
-            self._segments[original.name] = {
+    def _original(self, client: Client) -> ClientActivities:
+        """Return the activities of a planned client, which its copies share."""
+        if client.name not in self._originals:
+            parts = {
                 device: segments(
                     plan,
                     costs.seconds,
-                    together=original.deferred,
+                    together=client.deferred,
                     apart=costs.profile is not None,
-                    outside_s=costs.outside_s(original, plan),
+                    outside_s=costs.outside_s(client, plan),
                 )
-                for device, plan in self._planned.plans(original.signature).items()
+                for device, plan in self._planned.plans(client.signature).items()
                 for costs in (self._costs(device),)
             }
-        found = self._segments[original.name]
-        if copy is None:
-            return found
-        return {copy.device(device): [each.on(copy.device) for each in own] for device, own in found.items()}
+            self._originals[client.name] = ClientActivities(
+                parts,
+                self.network,
+                self._units,
+                message_s=1e-6 * self._hardware.message_us,
+                in_order=self._hardware.in_order,
+                together=client.deferred,
+                shares=self._shares,
+                serial=self._serial,
+            )
+        return self._originals[client.name]
 
     def _zeros(self, client: str) -> dict[str, Array]:
         if client not in self._fetches:

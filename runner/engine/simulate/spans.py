@@ -20,7 +20,7 @@ SESSION = "master"
 """The process of the session, as in a run on several processes."""
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Executed:
     """One run of a client on the event loop.
 
