@@ -74,15 +74,19 @@ def _nodes_on_path(graph: Graph, ys: Sequence[Tensor], xs: Sequence[Tensor]) -> 
     for tensor in (*ys, *xs):
         if not graph.spec(tensor).is_float:
             raise ShapeError(f"gradients: {tensor} is {graph.spec(tensor)}; only float tensors have gradients")
-    forward = {x.node for x in xs}
-    for node in graph:
-        if any(tensor.node in forward and graph.spec(tensor).is_float for tensor in node.inputs):
-            forward.add(node.name)
     needed = {y.node for y in ys}
-    for node in reversed(list(graph)):
-        if node.name in needed:
-            needed.update(tensor.node for tensor in node.inputs)
-    return {name: None for name in graph.nodes if name in forward and name in needed}
+    stack = [*needed]
+    while stack:
+        found = {tensor.node for tensor in graph.nodes[stack.pop()].inputs} - needed
+        needed |= found
+        stack += found
+    forward = {x.node for x in xs}
+    # A graph can have a thousand replicas, so that only the nodes that the ys depend on are visited.
+    on_path = sorted(needed, key=graph.position)
+    for name in on_path:
+        if any(tensor.node in forward and graph.spec(tensor).is_float for tensor in graph.nodes[name].inputs):
+            forward.add(name)
+    return {name: None for name in on_path if name in forward}
 
 
 def _expect_like(graph: Graph, node: Node, tensor: Tensor, partial: Tensor) -> None:
@@ -134,7 +138,9 @@ def _total(graph: Graph, arrived: dict[Tensor, list[Tensor]], tensor: Tensor) ->
 
 def _new_scope(graph: Graph, scope: str) -> str:
     """Return ``scope``, with a number appended if the graph has this scope; a nested scope is returned unchanged."""
+    if "/" in scope:
+        return scope
     taken = {name.split("/")[0] for name in graph.nodes}
-    if "/" in scope or scope not in taken:
+    if scope not in taken:
         return scope
     return next(name for number in count(1) if (name := f"{scope}_{number}") not in taken)

@@ -8,6 +8,7 @@ import gc
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
+from itertools import count, islice
 from typing import Any, NamedTuple
 
 from runner.engine.graph import op as op_table
@@ -51,6 +52,7 @@ class Graph:
     nodes: dict[str, Node] = field(default_factory=dict)
     _context: _Context = field(default_factory=_Context, repr=False)
     _taken: dict[str, int] = field(default_factory=dict, repr=False, compare=False)
+    _positions: dict[str, int] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
     def of(cls, nodes: Iterable[Node]) -> "Graph":
@@ -108,6 +110,13 @@ class Graph:
                 raise ShapeError(f"node {node.name!r} refers to {needed!r}, which is not in the graph yet")
         self.nodes[node.name] = node
         return node
+
+    def position(self, name: str) -> int:
+        """Return the number of nodes that were added before a node."""
+        if len(self._positions) < len(self.nodes):
+            known = len(self._positions)
+            self._positions.update(zip(islice(self.nodes, known, None), count(known)))
+        return self._positions[name]
 
     def spec(self, tensor: Tensor) -> TensorSpec:
         """Return the shape and dtype of a tensor of this graph."""

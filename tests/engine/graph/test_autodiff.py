@@ -1,5 +1,6 @@
 """Gradients of any tensors with respect to any tensors, added to the graph as ordinary nodes."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -7,9 +8,10 @@ import pytest
 
 from runner.engine.graph import ops
 from runner.engine.graph.autodiff import gradients
-from runner.engine.graph.node import LayerStamp
+from runner.engine.graph.graph import Graph
+from runner.engine.graph.node import LayerStamp, Node
 from runner.engine.graph.op import OPS, ShapeError
-from runner.engine.graph.tensor import Tensor
+from runner.engine.graph.tensor import Tensor, TensorSpec
 from runner.engine.graph.verify import verify
 from tests.engine.compile.passes.graph_text import THERE, Text
 from tests.oracles import assert_gradients, evaluate
@@ -142,6 +144,27 @@ def test_decomposed_gradients_have_the_device_of_the_forward_node_and_leave_a_le
     gradients(text.graph, text.names("y"), text.names("x"))
     assert {node.device for node in text.graph if node.name not in before} == {THERE}
     verify(text.graph)
+
+
+def test_gradients_walk_only_through_nodes_that_the_ys_depend_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise, the gradients of n replicas would take time in proportion to n squared."""
+    text = Text.parse("x = input(2); other = exp(x); y = square(x); z = mul(y, x); more = exp(y)", "float64")
+    visited: list[str] = []
+    spec = Graph.spec
+
+    def seen(graph: Graph, tensor: Tensor) -> TensorSpec:
+        visited.append(tensor.node)
+        return spec(graph, tensor)
+
+    def walked(graph: Graph) -> Iterator[Node]:
+        raise AssertionError("all nodes of the graph were visited")
+
+    monkeypatch.setattr(Graph, "spec", seen)
+    monkeypatch.setattr(Graph, "__iter__", walked)
+    found = gradients(text.graph, text.names("z"), text.names("x"), scope="replica/gradients")
+    monkeypatch.undo()
+    assert not {tensor.node for tensor in text.names("other more")} & set(visited)
+    assert values(text, found, [1.0, 2.0]) == [pytest.approx([3.0, 12.0])]
 
 
 def test_each_call_uses_a_new_scope_outside_the_scope_of_the_caller() -> None:
