@@ -48,23 +48,47 @@ class Network:
         no link. Raises Violation if no route exists.
         """
         start, end = self.place[source], self.place[destination]
-        if end not in self._routes_from(start):
+        routes = self._routes_from(start)
+        if end in routes:
+            return routes[end]
+        before, last = self._last_links.get(end, (end, 0))
+        if before not in routes:
             raise Violation(f"no link leads from {start!r} to {end!r}; add links between them")
-        return self._routes_from(start)[end]
+        return self._longer(routes[before], last)
+
+    def _longer(self, route: Route, link: int) -> Route:
+        return Route((*route.links, link), route.latency_s + self.links[link].latency_s)
+
+    @cached_property
+    def _last_links(self) -> dict[str, tuple[str, int]]:
+        """Place with one neighbour -> the neighbour and the first link from it; no route leads through such a place."""
+        ends = {place for place, own in self.neighbours.items() if len({there for there, _ in own}) == 1}
+        pairs = ((place, each) for place, own in self.neighbours.items() for each in own)
+        found: dict[str, tuple[str, int]] = {}
+        for place, (there, number) in pairs:
+            if there in ends:
+                found.setdefault(there, (place, number))
+        return found
+
+    @cached_property
+    def _onward(self) -> dict[str, list[tuple[str, int]]]:
+        """Place -> its neighbours that have other neighbours."""
+        ends = self._last_links
+        return {place: [each for each in own if each[0] not in ends] for place, own in self.neighbours.items()}
 
     @cached_property
     def _found(self) -> dict[str, dict[str, Route]]:
         return {}
 
     def _routes_from(self, start: str) -> dict[str, Route]:
+        """Return the routes from a place to all places that have several neighbours."""
         if start not in self._found:
             routes, waiting = {start: Route((), 0.0)}, deque([start])
             while waiting:
                 here = waiting.popleft()
-                for there, number in self.neighbours.get(here, ()):
+                for there, number in self._onward.get(here, ()):
                     if there not in routes:
-                        so_far, link = routes[here], self.links[number]
-                        routes[there] = Route((*so_far.links, number), so_far.latency_s + link.latency_s)
+                        routes[there] = self._longer(routes[here], number)
                         waiting.append(there)
             self._found[start] = routes
         return self._found[start]
