@@ -92,9 +92,11 @@ def _feasible_sets(
     graph: Graph, cluster: Cluster, device_types: DeviceTypes, groups: dict[str, str]
 ) -> dict[str, list[str]]:
     feasible: dict[str, list[str]] = {}
+    devices = [(device, DeviceName.parse(device.name)) for device in cluster.devices]
+    wanted = {constraint: DeviceName.parse(constraint) for constraint in {node.device for node in graph}}
     matching = {
-        constraint: [d for d in cluster.devices if DeviceName.parse(d.name).matches(DeviceName.parse(constraint))]
-        for constraint in {node.device for node in graph}
+        constraint: [device for device, name in devices if name.matches(parsed)]
+        for constraint, parsed in wanted.items()
     }
     for node in graph:
         own = _able(node, matching[node.device], device_types(node), cluster)

@@ -84,8 +84,8 @@ class EventLoop:
         self._store()
         state = self._storage.state
         advance(state)
-        ended = state.work[WATCHED_ENDS]
-        return sorted((ended[1 : ended[0] + 1] + self._storage.dropped).tolist())
+        ended, dropped = state.work[WATCHED_ENDS], self._storage.dropped
+        return sorted([index + dropped for index in ended[1 : ended[0] + 1].tolist()])
 
     def _store(self) -> None:
         """Store the activities that were added since the last call."""
